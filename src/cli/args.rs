@@ -1,0 +1,296 @@
+//! The words of the command line. Scripts depend on them: they only grow.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use clap::{ArgAction, Args, Parser, Subcommand};
+
+use crate::error::{Error, Result};
+use crate::fuse::io_mode::Wish;
+use crate::reader::memory;
+use crate::repo::history::parse_time;
+use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
+
+/// Mount Icechunk repositories as plain directories of Zarr files.
+#[derive(Debug, Parser)]
+#[command(name = "icechunkfs", version, propagate_version = true, max_term_width = 100)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show a branch, tag or snapshot of a repository as a directory.
+    ///
+    /// Returns when the mount answers; a daemon serves it until it is unmounted with `icechunkfs unmount`, `umount`,
+    /// SIGTERM or SIGINT. Mounts are read-only.
+    Mount(MountArgs),
+    /// Take a mount away, also one whose daemon has died.
+    #[command(visible_alias = "umount")]
+    Unmount(UnmountArgs),
+    /// List branches and tags with their snapshot ids.
+    Refs(RefsArgs),
+    /// Show the commits that led to a branch, tag or snapshot, newest first.
+    Log(LogArgs),
+    /// List groups and arrays, with shape, chunks stored and bytes.
+    Ls(LsArgs),
+    /// Write the bytes of one Zarr key to standard output, without mounting.
+    Cat(CatArgs),
+}
+
+/// Picks one snapshot: branch `main` when nothing is said.
+#[derive(Clone, Debug, Default, Args)]
+pub struct RefArgs {
+    /// Newest commit of this branch [default: main].
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["tag", "snapshot"])]
+    pub branch: Option<String>,
+    /// What this tag points to.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["snapshot", "as_of"])]
+    pub tag: Option<String>,
+    /// The snapshot with this id.
+    #[arg(long, value_name = "ID", conflicts_with = "as_of")]
+    pub snapshot: Option<String>,
+    /// Newest commit of the branch that is not after this time: RFC 3339, or a date (its whole day, UTC).
+    #[arg(long, value_name = "TIME")]
+    pub as_of: Option<String>,
+}
+
+impl RefArgs {
+    /// The ref that the words mean.
+    pub fn spec(&self) -> Result<RefSpec> {
+        let branch = || self.branch.clone().unwrap_or_else(|| DEFAULT_BRANCH.to_owned());
+        match (&self.tag, &self.snapshot, &self.as_of) {
+            (None, None, None) => Ok(RefSpec::Branch(branch())),
+            (None, None, Some(time)) => {
+                Ok(RefSpec::AsOf { branch: branch(), time: parse_time(time).map_err(|e| e.context("--as-of"))? })
+            }
+            (Some(tag), None, None) if self.branch.is_none() => Ok(RefSpec::Tag(tag.clone())),
+            (None, Some(id), None) if self.branch.is_none() => {
+                Ok(RefSpec::Snapshot(id.parse().map_err(|e: Error| e.context("--snapshot"))?))
+            }
+            _ => Err(Error::invalid(
+                "name one of a branch, a tag and a snapshot; a time (as of) goes with a branch only",
+            )),
+        }
+    }
+}
+
+/// What every command takes.
+#[derive(Clone, Debug, Default, Args)]
+pub struct CommonArgs {
+    /// Say more; twice says everything.
+    #[arg(short, long, action = ArgAction::Count)]
+    pub verbose: u8,
+}
+
+/// `icechunkfs mount`
+#[derive(Clone, Debug, Args)]
+pub struct MountArgs {
+    /// The repository: a path or a file:// URL.
+    pub repo: String,
+    /// An empty directory.
+    pub mountpoint: PathBuf,
+    /// Which snapshot.
+    #[command(flatten)]
+    pub reference: RefArgs,
+    /// Mount read-only. Every mount of this version is.
+    #[arg(long)]
+    pub read_only: bool,
+    /// Stay in the foreground and log to standard error.
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// Bound for everything held in memory, such as 256M [default: 512M, or a quarter of what there is].
+    #[arg(long, value_name = "SIZE", value_parser = memory::parse_size)]
+    pub memory: Option<u64>,
+    /// How files are opened: auto, cached (never ask on open) or passthrough (the kernel reads chunk files; needs root).
+    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = str::parse::<Wish>)]
+    pub io: Wish,
+    /// Let other users in; the kernel checks file modes.
+    #[arg(long)]
+    pub allow_other: bool,
+    /// Options as mount(8) takes them, such as ro,allow_other,tag=v1,memory=256M,nonempty.
+    #[arg(short = 'o', value_name = "OPT[,OPT...]")]
+    pub options: Vec<String>,
+    /// Log into this file instead of the system's log.
+    #[arg(long, value_name = "FILE")]
+    pub log_file: Option<PathBuf>,
+    /// Verbosity.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// `icechunkfs unmount`
+#[derive(Debug, Args)]
+pub struct UnmountArgs {
+    /// Where it is mounted.
+    pub mountpoint: PathBuf,
+}
+
+/// `icechunkfs refs`
+#[derive(Debug, Args)]
+pub struct RefsArgs {
+    /// The repository: a path or a file:// URL.
+    pub repo: String,
+    /// Print {"branches": {NAME: ID}, "tags": {NAME: ID}}.
+    #[arg(long)]
+    pub json: bool,
+    /// Verbosity.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// `icechunkfs log`
+#[derive(Debug, Args)]
+pub struct LogArgs {
+    /// The repository: a path or a file:// URL.
+    pub repo: String,
+    /// Where to begin.
+    #[command(flatten)]
+    pub reference: RefArgs,
+    /// Print a list of {"id", "parent_id", "message", "written_at", "metadata"}.
+    #[arg(long)]
+    pub json: bool,
+    /// At most this many commits.
+    #[arg(short = 'n', value_name = "N")]
+    pub count: Option<usize>,
+    /// Verbosity.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// `icechunkfs ls`
+#[derive(Debug, Args)]
+pub struct LsArgs {
+    /// The repository: a path or a file:// URL.
+    pub repo: String,
+    /// The group to list, or an array; the root when nothing is said.
+    #[arg(default_value = "")]
+    pub path: String,
+    /// Which snapshot.
+    #[command(flatten)]
+    pub reference: RefArgs,
+    /// Print a list of {"path", "kind", "shape", "chunks", "bytes"}.
+    #[arg(long)]
+    pub json: bool,
+    /// List everything below, too.
+    #[arg(short, long)]
+    pub recursive: bool,
+    /// Verbosity.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// `icechunkfs cat`
+#[derive(Debug, Args)]
+pub struct CatArgs {
+    /// The repository: a path or a file:// URL.
+    pub repo: String,
+    /// The key as a path in the mount, such as group/array/zarr.json or group/array/c/0/1.
+    pub key: String,
+    /// Which snapshot.
+    #[command(flatten)]
+    pub reference: RefArgs,
+    /// Verbosity.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// The words of `icechunkfs mount`, when this program was called as mount(8)'s helper: `mount.icechunkfs REPO MOUNTPOINT
+/// [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`. None when it was called by its own name.
+pub fn as_mount_helper(words: &[OsString]) -> Option<Result<Vec<OsString>>> {
+    let (name, rest) = words.split_first()?;
+    let name = Path::new(name).file_name()?.to_str()?;
+    matches!(name, "mount.icechunkfs" | "mount.fuse.icechunkfs").then(|| translate_helper(rest))
+}
+
+fn translate_helper(words: &[OsString]) -> Result<Vec<OsString>> {
+    let mut out: Vec<OsString> = vec!["icechunkfs".into(), "mount".into()];
+    let mut places = 0;
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let value = |words: &mut std::slice::Iter<'_, OsString>| {
+            words.next().cloned().ok_or_else(|| Error::invalid(format!("{} needs a value", word.to_string_lossy())))
+        };
+        match word.to_str() {
+            Some("-o") => {
+                out.push("-o".into());
+                out.push(value(&mut words)?);
+            }
+            // The type is known, and the namespace was entered already.
+            Some("-t" | "-N") => drop(value(&mut words)?),
+            // "Sloppy" asks to ignore unknown options; mount_options knows the word.
+            Some("-s") => out.extend(["-o".into(), "sloppy".into()]),
+            Some("-n") => {}
+            Some("-v") => out.push("-v".into()),
+            Some("-f") => out.extend(["-o".into(), "fake".into()]),
+            Some(option) if option.starts_with('-') && option != "-" => {
+                return Err(Error::invalid(format!("unknown option {option} of the mount helper")));
+            }
+            _ => {
+                places += 1;
+                if places == 1 {
+                    // What follows may begin with a dash.
+                    out.push(guard(word));
+                } else {
+                    out.push(guard(word));
+                }
+            }
+        }
+    }
+    if places != 2 {
+        return Err(Error::invalid("usage: mount.icechunkfs REPO MOUNTPOINT [-o OPTIONS]"));
+    }
+    Ok(out)
+}
+
+/// A path that begins with a dash must not be read as an option.
+fn guard(word: &OsStr) -> OsString {
+    if word.as_encoded_bytes().starts_with(b"-") {
+        let mut guarded = OsString::from("./");
+        guarded.push(word);
+        return guarded;
+    }
+    word.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn words(text: &str) -> Vec<OsString> {
+        text.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        use clap::CommandFactory;
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn refs_are_picked() {
+        let spec = |text: &str| match Arguments::try_parse_from(words(text)).unwrap().command {
+            Command::Log(log) => log.reference.spec(),
+            _ => unreachable!("not a log command"),
+        };
+        assert_eq!(spec("icechunkfs log r").unwrap(), RefSpec::Branch("main".into()));
+        assert_eq!(spec("icechunkfs log r --tag v1").unwrap(), RefSpec::Tag("v1".into()));
+        assert!(matches!(spec("icechunkfs log r --branch b --as-of 2026-01-01").unwrap(), RefSpec::AsOf { branch, .. } if branch == "b"));
+        assert!(spec("icechunkfs log r --snapshot nonsense").is_err());
+        assert!(Arguments::try_parse_from(words("icechunkfs log r --tag v1 --branch b")).is_err());
+    }
+
+    #[test]
+    fn mount_helpers_words_are_translated() {
+        let translated = |text: &str| as_mount_helper(&words(text)).map(|r| r.map(|w| w.join(OsStr::new(" "))));
+        assert!(translated("/usr/bin/icechunkfs mount a b").is_none());
+        let plain = translated("/sbin/mount.icechunkfs /r /m -n -o rw,tag=v1 -t fuse.icechunkfs").unwrap().unwrap();
+        assert_eq!(plain, "icechunkfs mount /r /m -o rw,tag=v1");
+        assert!(translated("mount.fuse.icechunkfs /r").unwrap().is_err());
+        assert!(translated("mount.icechunkfs /r /m -x").unwrap().is_err());
+    }
+}

@@ -1,0 +1,30 @@
+//! `icechunkfs cat`: the bytes of one key.
+
+use super::args::CatArgs;
+use super::{open, print};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::tree::Kind;
+
+/// Bytes read at a time.
+const STEP: u32 = 1 << 20;
+
+/// Writes the bytes of a key to standard output.
+pub fn run(arguments: &CatArgs) -> Result<()> {
+    let spec = arguments.reference.spec()?;
+    open::runtime()?.block_on(async {
+        let repository = open::repository(&arguments.repo).await?;
+        let tree = open::tree(&repository, &spec, None).await?;
+        let file = tree.resolve(&arguments.key).await.context(|| spec.to_string())?;
+        if file.kind == Kind::Directory {
+            let message = format!("`{}` is a directory; `icechunkfs ls` lists what is in it", arguments.key);
+            return Err(Error::new(ErrorKind::IsADirectory, message));
+        }
+        let mut offset = 0;
+        while offset < file.size {
+            let data = tree.read(file.inode, offset, STEP).await?;
+            print(&data)?;
+            offset += u64::from(STEP);
+        }
+        Ok(())
+    })
+}

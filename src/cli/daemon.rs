@@ -1,0 +1,104 @@
+//! Into the background, and back with the outcome.
+//!
+//! The command forks before it has any thread. The child does all the work and stays; the parent waits for one message,
+//! prints what went wrong if something did, and ends with the status that scripts see. So the command returns when the mount
+//! answers, and not before.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+
+use rustix::pipe::PipeFlags;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// First byte of the child's message: all is well.
+const READY: u8 = b'+';
+/// First byte of the child's message: it failed. The exit status and the message follow.
+const FAILED: u8 = b'-';
+
+/// Which of the two processes this is.
+#[derive(Debug)]
+pub enum Process {
+    /// The daemon, which must say how it went.
+    Daemon(Outcome),
+    /// The command, which has the daemon's answer: success, or a message to print and a status to exit with.
+    Command(std::result::Result<(), (String, u8)>),
+}
+
+/// The daemon's end of the pipe.
+#[derive(Debug)]
+pub struct Outcome {
+    pipe: File,
+}
+
+/// Splits this process in two. Must be called while it has one thread.
+pub fn fork() -> Result<Process> {
+    let (read, write) =
+        rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| Error::io("making a pipe", e.into()))?;
+    // SAFETY: this process has a single thread, so that the child has all of its state in order: no other thread can have
+    // been in the middle of anything, such as holding the allocator's lock.
+    match unsafe { libc::fork() } {
+        -1 => Err(Error::io("starting the daemon", std::io::Error::last_os_error())),
+        0 => {
+            drop(read);
+            // A session of its own: the terminal's signals and its end are not meant for the daemon.
+            rustix::process::setsid().map_err(|e| Error::io("starting the daemon", e.into()))?;
+            Ok(Process::Daemon(Outcome { pipe: File::from(write) }))
+        }
+        child => {
+            drop(write);
+            Ok(Process::Command(wait_for(read, child)))
+        }
+    }
+}
+
+fn wait_for(pipe: OwnedFd, child: libc::pid_t) -> std::result::Result<(), (String, u8)> {
+    let mut message = Vec::new();
+    // An error here is as good as silence: the daemon is gone.
+    let _ = File::from(pipe).read_to_end(&mut message);
+    match message.split_first() {
+        Some((&READY, _)) => Ok(()),
+        Some((&FAILED, [status, text @ ..])) => Err((String::from_utf8_lossy(text).into_owned(), *status)),
+        _ => Err((died(child), 1)),
+    }
+}
+
+fn died(child: libc::pid_t) -> String {
+    let pid = rustix::process::Pid::from_raw(child);
+    let status = rustix::process::waitpid(pid, rustix::process::WaitOptions::empty()).ok().flatten();
+    match status.and_then(|(_, status)| status.terminating_signal()) {
+        Some(signal) => format!("the daemon was killed by signal {signal} before the mount answered"),
+        None => "the daemon ended before the mount answered; its log may say why".to_owned(),
+    }
+}
+
+impl Outcome {
+    /// Tells the command that the mount answers, and lets go of the terminal and the working directory.
+    pub fn ready(mut self) -> Result<()> {
+        let null = File::options()
+            .read(true)
+            .write(true)
+            .open("/dev/null")
+            .map_err(|e| Error::io("/dev/null", e))?;
+        let detached = rustix::stdio::dup2_stdin(&null)
+            .and_then(|()| rustix::stdio::dup2_stdout(&null))
+            .and_then(|()| rustix::stdio::dup2_stderr(&null));
+        detached.map_err(|e| Error::io("leaving the terminal", e.into()))?;
+        std::env::set_current_dir("/").map_err(|e| Error::io("/", e))?;
+        self.pipe.write_all(&[READY]).map_err(|e| Error::io("telling that the mount is ready", e))
+    }
+
+    /// Tells the command what went wrong.
+    pub fn failed(mut self, error: &Error) {
+        let mut message = vec![FAILED, error.exit_code()];
+        message.extend_from_slice(error.to_string().as_bytes());
+        // If the command is gone too, nobody is left to be told; the log has it.
+        let _ = self.pipe.write_all(&message);
+    }
+}
+
+/// The error that the command ends with when the daemon reported one.
+pub fn reported(message: String, status: u8) -> Error {
+    Error::new(if status == 2 { ErrorKind::InvalidInput } else { ErrorKind::Io }, message)
+}

@@ -1,0 +1,60 @@
+//! Where messages go: standard error, a file, or the system's log.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Mutex;
+
+use syslog_tracing::{Facility, Options, Syslog};
+use tracing::Level;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::fmt::SubscriberBuilder;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Logs warnings and errors to standard error; with `verbose` more.
+pub fn to_stderr(verbose: u8) {
+    install(builder(level(verbose, Level::WARN)).without_time().with_writer(std::io::stderr).finish());
+}
+
+/// Logs to standard error as a mount in the foreground does: what happens to it is of interest.
+pub fn to_foreground(verbose: u8) {
+    install(builder(level(verbose, Level::INFO)).with_writer(std::io::stderr).finish());
+}
+
+/// Logs to the end of a file.
+pub fn to_file(path: &Path, verbose: u8) -> Result<()> {
+    let file = File::options()
+        .create(true)
+        .append(true)
+        .open(path)
+        .map_err(|e| Error::io(format!("the log file {}", path.display()), e))?;
+    install(builder(level(verbose, Level::INFO)).with_writer(Mutex::new(file)).finish());
+    Ok(())
+}
+
+/// Logs to the system's log (journald reads it too).
+pub fn to_syslog(verbose: u8) -> Result<()> {
+    let syslog = Syslog::new(c"icechunkfs", Options::LOG_PID, Facility::Daemon)
+        .ok_or_else(|| Error::new(ErrorKind::Io, "the system's log is open already"))?;
+    // syslog has time, name and level of its own.
+    install(builder(level(verbose, Level::INFO)).with_level(false).without_time().with_writer(syslog).finish());
+    Ok(())
+}
+
+fn builder(level: Level) -> SubscriberBuilder {
+    tracing_subscriber::fmt().with_max_level(LevelFilter::from_level(level)).with_target(false).with_ansi(false)
+}
+
+fn level(verbose: u8, quiet: Level) -> Level {
+    match verbose {
+        0 => quiet,
+        1 => Level::DEBUG,
+        _ => Level::TRACE,
+    }
+}
+
+fn install(subscriber: impl tracing::Subscriber + Send + Sync) {
+    use tracing_subscriber::util::SubscriberInitExt;
+    // Fails only if there is one already, which is as good.
+    let _ = subscriber.try_init();
+}

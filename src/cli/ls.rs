@@ -1,0 +1,106 @@
+//! `icechunkfs ls`: groups and arrays, with shape, chunks stored and bytes.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::args::LsArgs;
+use super::{open, print, print_json};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::tree::Tree;
+use crate::tree::nodes::{NodeIndex, Place};
+
+#[derive(Serialize)]
+struct Row {
+    path: String,
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shape: Option<Vec<u64>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chunks: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+}
+
+/// Prints the nodes in a group, or one array.
+pub fn run(arguments: &LsArgs) -> Result<()> {
+    let spec = arguments.reference.spec()?;
+    let rows = open::runtime()?.block_on(async {
+        let repository = open::repository(&arguments.repo).await?;
+        let tree = open::tree(&repository, &spec, None).await?;
+        let start = node_at(&tree, &arguments.path).await?;
+        let mut rows = Vec::new();
+        for node in nodes(&tree, start, arguments.recursive) {
+            rows.push(row(&tree, node).await?);
+        }
+        Ok::<_, Error>(rows)
+    })?;
+    if arguments.json {
+        return print_json(&rows);
+    }
+    print(table(&rows).as_bytes())
+}
+
+async fn node_at(tree: &Tree, path: &str) -> Result<NodeIndex> {
+    let found = tree.resolve(path).await?;
+    match tree.table().place(found.inode) {
+        Some(Place::Directory(node)) => Ok(node),
+        _ => Err(Error::new(ErrorKind::InvalidInput, format!("`{path}` is no group or array"))),
+    }
+}
+
+/// What to list: the children of a group, or everything below it; an array stands for itself.
+fn nodes(tree: &Tree, start: NodeIndex, recursive: bool) -> Vec<NodeIndex> {
+    let table = tree.table();
+    let children = table.children(start);
+    if recursive {
+        let mut found = vec![start];
+        let mut at = 0;
+        while let Some(&node) = found.get(at) {
+            at += 1;
+            let children = table.children(node);
+            // Below their parent, as in the tree.
+            found.splice(at..at, children.iter().copied());
+        }
+        found
+    } else if table.array(start).is_some() {
+        std::iter::once(start).chain(children.iter().copied()).collect()
+    } else {
+        children.to_vec()
+    }
+}
+
+async fn row(tree: &Tree, node: NodeIndex) -> Result<Row> {
+    let path = format!("/{}", tree.table().path(node));
+    let Some(chunks) = tree.chunks(node) else {
+        let explicit = tree.zarr_json(node).is_some();
+        let kind = if explicit { "group" } else { "implicit" };
+        return Ok(Row { path, kind, shape: None, chunks: None, bytes: None });
+    };
+    let (count, bytes) = chunks.totals().await.context(|| path.clone())?;
+    let shape = tree.table().array(node).map(|array| array.shape.to_vec());
+    Ok(Row { path, kind: "array", shape, chunks: Some(count), bytes: Some(bytes) })
+}
+
+fn table(rows: &[Row]) -> String {
+    let cells: Vec<[String; 5]> = rows
+        .iter()
+        .map(|row| {
+            let number = |n: Option<u64>| n.map(|n| n.to_string()).unwrap_or_default();
+            let shape = row.shape.as_ref().map(|shape| format!("{shape:?}")).unwrap_or_default();
+            [row.kind.to_owned(), shape, number(row.chunks), number(row.bytes), row.path.clone()]
+        })
+        .collect();
+    let header = ["kind", "shape", "chunks", "bytes", "path"].map(str::to_owned);
+    let width = |column: usize| {
+        let lengths = std::iter::once(&header).chain(&cells).filter_map(|row| row.get(column)).map(|c| c.chars().count());
+        lengths.max().unwrap_or(0)
+    };
+    let (kind, shape, chunks, bytes) = (width(0), width(1), width(2), width(3));
+    let mut text = String::new();
+    for [k, s, c, b, p] in std::iter::once(&header).chain(&cells) {
+        // Writing into a string cannot fail.
+        let _ = writeln!(text, "{k:<kind$}  {s:<shape$}  {c:>chunks$}  {b:>bytes$}  {p}");
+    }
+    text
+}

@@ -1,0 +1,74 @@
+//! The command line: one file a command.
+//!
+//! [`args`] has the words, [`mount_options`] those behind `-o`, [`daemon`] the way into the background, [`logging`] where
+//! messages go. A command prints its result on stdout, and on failure one message on stderr that a person can act on.
+
+pub mod args;
+pub mod cat;
+pub mod daemon;
+pub mod log;
+pub mod logging;
+pub mod ls;
+pub mod mount;
+pub mod mount_options;
+pub mod open;
+pub mod refs;
+pub mod unmount;
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use self::args::{Arguments, Command};
+use crate::error::{Error, Result};
+
+/// Runs the command that `words` (the program's name first) ask for.
+pub fn run(words: Vec<OsString>) -> ExitCode {
+    let words = match args::as_mount_helper(&words) {
+        Some(Ok(translated)) => translated,
+        Some(Err(error)) => return report(&error),
+        None => words,
+    };
+    let arguments = Arguments::parse_from(words);
+    let outcome = match arguments.command {
+        Command::Mount(mount) => mount::run(mount),
+        Command::Unmount(unmount) => unmount::run(&unmount),
+        Command::Refs(refs) => in_foreground(refs.common.verbose, || refs::run(&refs)),
+        Command::Log(log) => in_foreground(log.common.verbose, || log::run(&log)),
+        Command::Ls(ls) => in_foreground(ls.common.verbose, || ls::run(&ls)),
+        Command::Cat(cat) => in_foreground(cat.common.verbose, || cat::run(&cat)),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => report(&error),
+    }
+}
+
+fn in_foreground(verbose: u8, command: impl FnOnce() -> Result<()>) -> Result<()> {
+    logging::to_stderr(verbose);
+    command()
+}
+
+fn report(error: &Error) -> ExitCode {
+    eprintln!("icechunkfs: {error}");
+    ExitCode::from(error.exit_code())
+}
+
+/// Writes a command's result. A reader that has gone away (`| head`) is no failure.
+fn print(text: &[u8]) -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text).and_then(|()| stdout.flush()) {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
+        written => written.map_err(|e| Error::io("standard output", e)),
+    }
+}
+
+/// `value` as indented JSON and a newline.
+fn print_json(value: &impl serde::Serialize) -> Result<()> {
+    let mut text = serde_json::to_vec_pretty(value)
+        .map_err(|e| Error::with_source(crate::error::ErrorKind::Io, "writing JSON", e))?;
+    text.push(b'\n');
+    print(&text)
+}

@@ -1,0 +1,135 @@
+//! `icechunkfs mount`: a snapshot as a directory, served by a daemon.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{error, info, warn};
+
+use super::args::MountArgs;
+use super::daemon::{self, Outcome, Process};
+use super::mount_options::{self, Extra};
+use super::{logging, open};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fuse::io_mode;
+use crate::fuse::session::{self, GRACE, Mounted, Options};
+use crate::fuse::unmount::{self, Force};
+use crate::repo::refs::RefSpec;
+
+/// Mounts, and serves until it is unmounted: in this process, or in a daemon.
+pub fn run(mut arguments: MountArgs) -> Result<()> {
+    let extra = mount_options::apply(&mut arguments)?;
+    let spec = arguments.reference.spec()?;
+    // What a fork would lose: the working directory that paths are relative to.
+    let log_file = arguments.log_file.as_deref().map(std::path::absolute).transpose();
+    let log_file = log_file.map_err(|e| Error::io("the log file", e))?;
+    if arguments.foreground || extra.fake {
+        match &log_file {
+            Some(path) => logging::to_file(path, arguments.common.verbose)?,
+            None => logging::to_foreground(arguments.common.verbose),
+        }
+        return serve(&arguments, &extra, &spec, None);
+    }
+    match daemon::fork()? {
+        Process::Command(answer) => answer.map_err(|(message, status)| daemon::reported(message, status)),
+        Process::Daemon(outcome) => {
+            let verbose = arguments.common.verbose;
+            let logging = log_file.map_or_else(|| logging::to_syslog(verbose), |path| logging::to_file(&path, verbose));
+            let mut outcome = Some(outcome);
+            let served = logging.and_then(|()| serve(&arguments, &extra, &spec, Some(&mut outcome)));
+            if let Err(error) = &served {
+                error!("{error}");
+                if let Some(outcome) = outcome.take() {
+                    outcome.failed(error);
+                }
+                // The command has printed it, or ended long ago.
+                std::process::exit(i32::from(error.exit_code()));
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Everything from opening the repository to the end of the mount. `outcome` is told once the mount answers.
+fn serve(arguments: &MountArgs, extra: &Extra, spec: &RefSpec, outcome: Option<&mut Option<Outcome>>) -> Result<()> {
+    let runtime = open::runtime()?;
+    let mountpoint = session::prepare(&arguments.mountpoint, extra.nonempty)?;
+    let (tree, source) = runtime.block_on(async {
+        let repository = open::repository(&arguments.repo).await?;
+        let tree = open::tree(&repository, spec, arguments.memory).await?;
+        Ok::<_, Error>((Arc::new(tree), repository.storage().location().to_owned()))
+    })?;
+    let (mode, reason) = io_mode::choose(arguments.io, tree.table(), tree.reader().is_local())?;
+    info!("{spec} is snapshot {}; I/O mode {mode}: {reason}", tree.snapshot().id());
+    if extra.fake {
+        return Ok(());
+    }
+    let options = Options {
+        source,
+        allow_other: arguments.allow_other,
+        nonempty: extra.nonempty,
+        flags: extra.flags.clone(),
+        mode,
+    };
+    let mounted = Mounted::new(tree, mountpoint, &options, runtime.handle().clone())?;
+    end_on_signals(&runtime, mounted.mountpoint().to_owned())?;
+    check_answer(mounted.mountpoint())?;
+    if let Some(outcome) = outcome.and_then(Option::take) {
+        outcome.ready()?;
+    }
+    let served = mounted.wait();
+    info!("unmounted");
+    // A thread that waits for a dead network file system must not keep the daemon.
+    runtime.shutdown_background();
+    served
+}
+
+/// A mount that is in the table but does not answer is a failure of ours, better told now than met by the first program.
+fn check_answer(mountpoint: &Path) -> Result<()> {
+    match std::fs::metadata(mountpoint) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => Err(Error::new(ErrorKind::Io, format!("{}: the mount is not a directory", mountpoint.display()))),
+        Err(error) => {
+            // Nobody can use it: do not leave it behind.
+            let _ = unmount::unmount(mountpoint, Force::Detach);
+            Err(Error::io(format!("{}: the mount does not answer", mountpoint.display()), error))
+        }
+    }
+}
+
+/// Unmounts on SIGTERM and SIGINT; programs with open files get [`GRACE`] to close them.
+fn end_on_signals(runtime: &Runtime, mountpoint: PathBuf) -> Result<()> {
+    let _runtime = runtime.enter();
+    let listen = |kind| signal(kind).map_err(|e| Error::io("listening for signals", e));
+    let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+    // The end of a terminal is no reason to end a mount.
+    let mut hangup = listen(SignalKind::hangup())?;
+    runtime.spawn(async move {
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+                _ = hangup.recv() => {}
+            }
+        }
+        info!("unmounting {} as the signal asks", mountpoint.display());
+        let place = mountpoint.clone();
+        let outcome = tokio::task::spawn_blocking(move || {
+            unmount::unmount(&place, Force::Polite).or_else(|error| match error.kind() {
+                ErrorKind::Busy => {
+                    warn!("{error}; no new program gets in, and this daemon ends in {} s at the latest", GRACE.as_secs());
+                    unmount::unmount(&place, Force::Detach)
+                }
+                _ => Err(error),
+            })
+        });
+        if let Ok(Err(error)) = outcome.await {
+            error!("{error}");
+        }
+        tokio::time::sleep(GRACE).await;
+        error!("{}: programs still have files open; they get errors from now on", mountpoint.display());
+        std::process::exit(0);
+    });
+    Ok(())
+}

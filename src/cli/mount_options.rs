@@ -1,0 +1,129 @@
+//! The words behind `-o`: every option of `icechunkfs mount` in the form that mount(8) and fstab know, beside theirs.
+
+use super::args::MountArgs;
+use crate::error::{Error, Result};
+use crate::fuse::session::Flag;
+use crate::reader::memory;
+
+/// What `-o` says that no word of the command line does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Extra {
+    /// Mount over files and mounts.
+    pub nonempty: bool,
+    /// Flags for the kernel.
+    pub flags: Vec<Flag>,
+    /// Check everything, but do not mount (`mount -f`).
+    pub fake: bool,
+}
+
+/// Takes the options in `arguments.options` over into the other members.
+pub fn apply(arguments: &mut MountArgs) -> Result<Extra> {
+    let mut extra = Extra::default();
+    let words: Vec<String> = arguments.options.iter().flat_map(|list| split(list)).collect();
+    let sloppy = words.iter().any(|word| word == "sloppy");
+    for word in words {
+        let (name, value) = match word.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (word.as_str(), None),
+        };
+        let needed =
+            || value.filter(|v| !v.is_empty()).ok_or_else(|| Error::invalid(format!("-o {name} needs a value: {name}=...")));
+        let within = |error: Error| error.context(format!("-o {word}"));
+        match name {
+            "ro" => arguments.read_only = true,
+            // mount(8) says it unless told otherwise; it is no demand for writing.
+            "rw" => {}
+            "branch" => arguments.reference.branch = Some(needed()?.to_owned()),
+            "tag" => arguments.reference.tag = Some(needed()?.to_owned()),
+            "snapshot" => arguments.reference.snapshot = Some(needed()?.to_owned()),
+            "as_of" | "as-of" => arguments.reference.as_of = Some(needed()?.to_owned()),
+            "memory" => arguments.memory = Some(memory::parse_size(needed()?).map_err(within)?),
+            "io" => arguments.io = needed()?.parse().map_err(within)?,
+            "allow_other" | "allow-other" => arguments.allow_other = true,
+            "log_file" | "log-file" => arguments.log_file = Some(needed()?.into()),
+            "foreground" => arguments.foreground = true,
+            "verbose" => arguments.common.verbose += 1,
+            "nonempty" => extra.nonempty = true,
+            "fake" => extra.fake = true,
+            "exec" => extra.flags.push(Flag::Exec),
+            "noexec" => extra.flags.push(Flag::NoExec),
+            "dev" => extra.flags.push(Flag::Dev),
+            "suid" => extra.flags.push(Flag::Suid),
+            _ if is_for_others(name) || sloppy => {}
+            _ => return Err(Error::invalid(format!("unknown mount option `{word}`; `icechunkfs mount --help` lists them"))),
+        }
+    }
+    Ok(extra)
+}
+
+/// Options that mean something to mount(8), systemd or the kernel's defaults, and nothing to us.
+fn is_for_others(name: &str) -> bool {
+    const KNOWN: &[&str] = &[
+        "defaults", "auto", "noauto", "user", "users", "nouser", "owner", "group", "nofail", "_netdev", "sloppy", "nodev",
+        "nosuid", "sync", "async", "dirsync", "atime", "noatime", "diratime", "nodiratime", "relatime", "norelatime",
+        "strictatime", "nostrictatime", "lazytime", "nolazytime", "silent", "loud", "mand", "nomand",
+        "default_permissions", "comment",
+    ];
+    KNOWN.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
+}
+
+/// The words of a list. A comma behind a backslash belongs to its word, so that every ref name can be said.
+fn split(list: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut letters = list.chars();
+    while let Some(letter) = letters.next() {
+        match (letter, words.last_mut()) {
+            (',', _) => words.push(String::new()),
+            ('\\', Some(word)) => word.extend(letters.next().filter(|c| matches!(c, ',' | '\\')).or(Some('\\'))),
+            (letter, Some(word)) => word.push(letter),
+            (_, None) => {}
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::cli::args::{Arguments, Command};
+    use crate::fuse::io_mode::Wish;
+    use clap::Parser;
+
+    fn mount(options: &[&str]) -> Result<(MountArgs, Extra)> {
+        let words = ["icechunkfs", "mount", "/r", "/m"].into_iter().chain(options.iter().flat_map(|o| ["-o", o]));
+        let Command::Mount(mut arguments) = Arguments::try_parse_from(words).unwrap().command else {
+            unreachable!("not a mount command")
+        };
+        let extra = apply(&mut arguments)?;
+        Ok((arguments, extra))
+    }
+
+    #[test]
+    fn every_option_has_its_mount_form() {
+        let (arguments, extra) = mount(&[
+            "ro,allow_other,tag=v1,memory=64M,io=cached,log_file=/tmp/l",
+            "nonempty,noexec,x-systemd.automount,noauto,user,_netdev",
+        ])
+        .unwrap();
+        assert!(arguments.read_only && arguments.allow_other);
+        assert_eq!(arguments.reference.tag.as_deref(), Some("v1"));
+        assert_eq!((arguments.memory, arguments.io), (Some(64 << 20), Wish::Cached));
+        assert_eq!(extra, Extra { nonempty: true, flags: vec![Flag::NoExec], fake: false });
+    }
+
+    #[test]
+    fn names_may_have_commas() {
+        let (arguments, _) = mount(&["branch=a\\,b\\\\c,ro"]).unwrap();
+        assert_eq!(arguments.reference.branch.as_deref(), Some("a,b\\c"));
+    }
+
+    #[test]
+    fn wrong_words_are_told() {
+        for wrong in ["frobnicate", "tag", "memory=much", "io=fast"] {
+            assert!(mount(&[wrong]).is_err(), "{wrong}");
+        }
+        assert!(mount(&["sloppy,frobnicate"]).is_ok());
+    }
+}

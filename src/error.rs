@@ -1,0 +1,185 @@
+//! What can go wrong, said once.
+//!
+//! Every floor returns [`Error`]: a [`ErrorKind`] that programs act on, a message that names the thing (path, ref, object,
+//! offset) and says what is wrong, and the places it passed on its way up. [`Error::errno`] is the only place where a kind
+//! becomes an errno, and [`Error::exit_code`] the only one where it becomes an exit status.
+//!
+//! Errors are cheap to clone: one failed load may have many waiters, and each of them gets it.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// `Result` with this crate's error.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What kind of failure this is: what a caller can tell apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// No such path, ref, snapshot or object.
+    NotFound,
+    /// The place holds no Icechunk repository.
+    NotARepository,
+    /// Stored bytes break the format's rules: damaged or hostile.
+    Corrupt,
+    /// Well formed, but of a version, generation or kind that this program does not handle.
+    Unsupported,
+    /// The caller's words are wrong: an option, a name, a time.
+    InvalidInput,
+    /// The thing exists already, or has changed under a conditional write.
+    Conflict,
+    /// The operating system or the store refuses access.
+    PermissionDenied,
+    /// A virtual chunk's location is not among those that the user allowed.
+    VirtualNotAllowed,
+    /// Not a directory, where one is needed.
+    NotADirectory,
+    /// A directory, where a file is needed.
+    IsADirectory,
+    /// The storage did not answer before the deadline.
+    Timeout,
+    /// It would need more memory than the mount may use.
+    OutOfMemory,
+    /// The mountpoint is in use, or not empty.
+    Busy,
+    /// Any other failure of storage or of the system.
+    Io,
+}
+
+#[derive(Debug)]
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+/// A failure: its kind, a message a person can act on, and what caused it.
+#[derive(Clone, Debug)]
+pub struct Error(Arc<Inner>);
+
+impl Error {
+    /// An error of `kind`; `message` names the thing and says what is wrong.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Error(Arc::new(Inner { kind, message: message.into(), source: None }))
+    }
+
+    /// As [`Error::new`], with the error that caused it.
+    pub fn with_source(
+        kind: ErrorKind,
+        message: impl Into<String>,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Error(Arc::new(Inner { kind, message: message.into(), source: Some(source.into()) }))
+    }
+
+    /// Stored bytes that break the format's rules.
+    pub fn corrupt(message: impl Into<String>) -> Self {
+        Error::new(ErrorKind::Corrupt, message)
+    }
+
+    /// Words of the caller's that are wrong.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Error::new(ErrorKind::InvalidInput, message)
+    }
+
+    /// A failed system call on `thing`; the kind follows from the system's own errno.
+    pub fn io(thing: impl fmt::Display, source: std::io::Error) -> Self {
+        use std::io::ErrorKind as Std;
+        let kind = match source.kind() {
+            Std::NotFound => ErrorKind::NotFound,
+            Std::PermissionDenied => ErrorKind::PermissionDenied,
+            Std::AlreadyExists => ErrorKind::Conflict,
+            Std::NotADirectory => ErrorKind::NotADirectory,
+            Std::IsADirectory => ErrorKind::IsADirectory,
+            Std::TimedOut => ErrorKind::Timeout,
+            Std::OutOfMemory => ErrorKind::OutOfMemory,
+            Std::ResourceBusy | Std::DirectoryNotEmpty => ErrorKind::Busy,
+            _ => ErrorKind::Io,
+        };
+        Error::with_source(kind, thing.to_string(), source)
+    }
+
+    /// What kind of failure this is.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The same failure, seen from one place further up: `what` names that place.
+    #[must_use]
+    pub fn context(self, what: impl fmt::Display) -> Self {
+        match Arc::try_unwrap(self.0) {
+            Ok(inner) => Error(Arc::new(Inner { message: format!("{what}: {}", inner.message), ..inner })),
+            // Others wait for the same error: the cause stays reachable through the source.
+            Err(shared) => {
+                Error(Arc::new(Inner { kind: shared.kind, message: format!("{what}: {}", Error(shared)), source: None }))
+            }
+        }
+    }
+
+    /// The errno that a program at the mount gets.
+    pub fn errno(&self) -> i32 {
+        match self.0.kind {
+            ErrorKind::NotFound | ErrorKind::NotARepository => libc::ENOENT,
+            ErrorKind::Corrupt | ErrorKind::Unsupported | ErrorKind::Io => libc::EIO,
+            ErrorKind::InvalidInput => libc::EINVAL,
+            ErrorKind::Conflict => libc::EEXIST,
+            ErrorKind::PermissionDenied | ErrorKind::VirtualNotAllowed => libc::EACCES,
+            ErrorKind::NotADirectory => libc::ENOTDIR,
+            ErrorKind::IsADirectory => libc::EISDIR,
+            ErrorKind::Timeout => libc::ETIMEDOUT,
+            ErrorKind::OutOfMemory => libc::ENOMEM,
+            ErrorKind::Busy => libc::EBUSY,
+        }
+    }
+
+    /// The exit status of a command that failed so: 2 for wrong words on the command line, 1 for everything else.
+    pub fn exit_code(&self) -> u8 {
+        if self.0.kind == ErrorKind::InvalidInput { 2 } else { 1 }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)?;
+        let mut cause: Option<&dyn std::error::Error> =
+            self.0.source.as_deref().map(|e| e as &(dyn std::error::Error + 'static));
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Adds the place to a failure that passes by.
+pub trait Context<T> {
+    /// Names the thing that was being worked on; called only on failure.
+    fn context<D: fmt::Display>(self, what: impl FnOnce() -> D) -> Result<T>;
+}
+
+impl<T> Context<T> for Result<T> {
+    fn context<D: fmt::Display>(self, what: impl FnOnce() -> D) -> Result<T> {
+        self.map_err(|error| error.context(what()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn context_is_kept_for_shared_errors_too() {
+        let first = Error::corrupt("bad magic");
+        let second = first.clone();
+        assert_eq!(second.context("snapshots/X").to_string(), "snapshots/X: bad magic");
+        assert_eq!(first.context("a").context("b").to_string(), "b: a: bad magic");
+    }
+
+    #[test]
+    fn system_errors_keep_their_meaning() {
+        let denied = Error::io("/repo", std::io::Error::from_raw_os_error(libc::EACCES));
+        assert_eq!(denied.errno(), libc::EACCES);
+        assert!(denied.to_string().starts_with("/repo: Permission denied"), "{denied}");
+    }
+}

@@ -1,0 +1,134 @@
+//! The persisted configuration: a FlexBuffers map in version 2's `repo`, `config.yaml` in version 1.
+//!
+//! Both spell the same schema (`serde`'s external tagging; YAML tags stand for one-key maps). It is kept as JSON: members
+//! that this program does not know must survive, and most are hints for other clients' caches. What is asked of it here is
+//! read member by member, and a member of an unexpected type counts as unset.
+
+use serde_json::{Map, Value};
+
+use super::flexbuffer;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Chunks up to this many bytes live in the manifest when the configuration says nothing (the reference's default).
+pub const DEFAULT_INLINE_THRESHOLD: u64 = 512;
+/// Nesting in a YAML document; the parser's own bound is the same.
+const MAX_DEPTH: usize = 128;
+
+/// A repository's persisted configuration.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RepoConfig {
+    members: Map<String, Value>,
+}
+
+impl RepoConfig {
+    /// From the bytes of `Repo.config`.
+    pub fn from_flexbuffer(bytes: &[u8]) -> Result<Self> {
+        RepoConfig::from_json(flexbuffer::to_json(bytes)?)
+    }
+
+    /// From the text of `config.yaml`.
+    pub fn from_yaml(bytes: &[u8]) -> Result<Self> {
+        let value: serde_yaml_ng::Value = serde_yaml_ng::from_slice(bytes)
+            .map_err(|e| Error::with_source(ErrorKind::Corrupt, "not readable YAML", e))?;
+        RepoConfig::from_json(yaml_to_json(value, MAX_DEPTH)?)
+    }
+
+    fn from_json(value: Value) -> Result<Self> {
+        match value {
+            Value::Object(members) => Ok(RepoConfig { members }),
+            Value::Null => Ok(RepoConfig::default()),
+            _ => Err(Error::corrupt("the configuration is no map")),
+        }
+    }
+
+    /// All members as stored.
+    pub fn members(&self) -> &Map<String, Value> {
+        &self.members
+    }
+
+    /// Bytes up to which a chunk is stored in its manifest.
+    pub fn inline_threshold(&self) -> u64 {
+        self.members.get("inline_chunk_threshold_bytes").and_then(Value::as_u64).unwrap_or(DEFAULT_INLINE_THRESHOLD)
+    }
+
+    /// The URL prefixes of the virtual chunk containers, by container name. Unusable entries (old files have prefixes
+    /// that are bare words) are left out, as the reference does.
+    pub fn virtual_containers(&self) -> Vec<(&str, &str)> {
+        let containers = self.members.get("virtual_chunk_containers").and_then(Value::as_object);
+        containers
+            .into_iter()
+            .flatten()
+            .filter_map(|(key, value)| {
+                let prefix = value.get("url_prefix")?.as_str()?;
+                let name = value.get("name").and_then(Value::as_str).unwrap_or(key);
+                (prefix.contains("://") && prefix.ends_with('/')).then_some((name, prefix))
+            })
+            .collect()
+    }
+}
+
+fn yaml_to_json(value: serde_yaml_ng::Value, depth: usize) -> Result<Value> {
+    use serde_yaml_ng::Value as Yaml;
+    let depth = depth.checked_sub(1).ok_or_else(|| Error::corrupt(format!("nested deeper than {MAX_DEPTH}")))?;
+    Ok(match value {
+        Yaml::Null => Value::Null,
+        Yaml::Bool(b) => Value::Bool(b),
+        Yaml::Number(n) => match (n.as_u64(), n.as_i64(), n.as_f64()) {
+            (Some(u), _, _) => Value::from(u),
+            (_, Some(i), _) => Value::from(i),
+            (_, _, f) => flexbuffer::json_number(f.unwrap_or(f64::NAN))?,
+        },
+        Yaml::String(s) => Value::String(s),
+        Yaml::Sequence(items) => {
+            Value::Array(items.into_iter().map(|item| yaml_to_json(item, depth)).collect::<Result<_>>()?)
+        }
+        Yaml::Mapping(items) => {
+            let mut out = Map::new();
+            for (key, value) in items {
+                let key = match yaml_to_json(key, depth)? {
+                    Value::String(key) => key,
+                    other => other.to_string(),
+                };
+                out.insert(key, yaml_to_json(value, depth)?);
+            }
+            Value::Object(out)
+        }
+        Yaml::Tagged(tagged) => {
+            let tag = tagged.tag.to_string();
+            let key = tag.strip_prefix('!').unwrap_or(&tag).to_owned();
+            Value::Object(Map::from_iter([(key, yaml_to_json(tagged.value, depth)?)]))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn yaml_and_flexbuffers_say_the_same() {
+        let yaml = b"inline_chunk_threshold_bytes: 12\nmanifest: null\nvirtual_chunk_containers:\n  tigris:\n    name: tigris\n    \
+            url_prefix: tigris\n    store: !tigris\n      region: null\n  mine:\n    name: null\n    url_prefix: s3://bucket/x/\n    \
+            store: !local_file_system ''\n";
+        let from_yaml = RepoConfig::from_yaml(yaml).unwrap();
+        let json = json!({
+            "inline_chunk_threshold_bytes": 12, "manifest": null,
+            "virtual_chunk_containers": {
+                "tigris": {"name": "tigris", "url_prefix": "tigris", "store": {"tigris": {"region": null}}},
+                "mine": {"name": null, "url_prefix": "s3://bucket/x/", "store": {"local_file_system": ""}}
+            }
+        });
+        assert_eq!(Value::Object(from_yaml.members().clone()), json);
+        assert_eq!(from_yaml.inline_threshold(), 12);
+        assert_eq!(from_yaml.virtual_containers(), [("mine", "s3://bucket/x/")]);
+        assert_eq!(RepoConfig::from_flexbuffer(&flexbuffers::to_vec(&json).unwrap()).unwrap(), from_yaml);
+    }
+
+    #[test]
+    fn an_absent_configuration_has_the_defaults() {
+        assert_eq!(RepoConfig::from_yaml(b"").unwrap().inline_threshold(), DEFAULT_INLINE_THRESHOLD);
+        assert!(RepoConfig::from_yaml(b"[1, 2").is_err());
+    }
+}

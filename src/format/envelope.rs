@@ -1,0 +1,235 @@
+//! The 39-byte header and the compressed payload that every metadata file shares (spec, "Binary File Format").
+//!
+//! The version byte is looked at file by file: a repository migrated from version 1 keeps its old snapshots and manifests
+//! under a version 2 `repo`. A version 1 byte does not promise a flatbuffer either: releases 0.1.0a10 to 0.1.3 wrote
+//! MessagePack behind the same header; [`describe_unverified`] tells them.
+
+use std::io::Read;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Magic, implementation name, version, type, compression.
+pub const HEADER_LEN: usize = 39;
+/// `ICE🧊CHUNK` in UTF-8.
+pub const MAGIC: &[u8; 12] = b"ICE\xF0\x9F\xA7\x8ACHUNK";
+/// Bytes of the implementation name, padded with spaces.
+const NAME_LEN: usize = 24;
+/// Flatbuffer offsets are 32 bits and signed in places: no valid file expands to more.
+pub const MAX_PAYLOAD: u64 = (1 << 31) - 1;
+/// At bytes 4..8 of every flatbuffer that a release since 0.2.0 wrote.
+const FILE_IDENTIFIER: &[u8; 4] = b"Ichk";
+
+/// The header's version byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SpecVersion {
+    /// Libraries 0.2 to 1.x, and files kept by a migration.
+    V1,
+    /// Libraries from 2.0 on.
+    V2,
+}
+
+impl SpecVersion {
+    /// As the header and `info` say it.
+    pub fn number(self) -> u8 {
+        match self {
+            SpecVersion::V1 => 1,
+            SpecVersion::V2 => 2,
+        }
+    }
+}
+
+/// The header's file type byte. Types 3 (attributes) and 5 (chunks) were never in a release's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileType {
+    /// `snapshots/`
+    Snapshot,
+    /// `manifests/`
+    Manifest,
+    /// `transactions/`
+    TransactionLog,
+    /// `repo` and its backups
+    RepoInfo,
+}
+
+impl FileType {
+    fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            1 => Some(FileType::Snapshot),
+            2 => Some(FileType::Manifest),
+            4 => Some(FileType::TransactionLog),
+            6 => Some(FileType::RepoInfo),
+            _ => None,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            FileType::Snapshot => "snapshot",
+            FileType::Manifest => "manifest",
+            FileType::TransactionLog => "transaction log",
+            FileType::RepoInfo => "repo info",
+        }
+    }
+}
+
+/// A decoded header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Who wrote the file, such as `ic-2.3.0`; padding removed.
+    pub implementation: String,
+    /// Which generation of structures the payload holds.
+    pub version: SpecVersion,
+    /// What the file is.
+    pub file_type: FileType,
+    /// Whether the payload is compressed with zstd (1) or plain (0).
+    pub compressed: bool,
+}
+
+impl Header {
+    /// Reads the header at the start of `file` and returns it with the bytes behind it.
+    pub fn parse(file: &[u8]) -> Result<(Header, &[u8])> {
+        let Some((magic, rest)) = file.split_first_chunk::<12>() else {
+            return Err(Error::corrupt(format!("{} bytes are too few for an Icechunk file", file.len())));
+        };
+        if magic != MAGIC {
+            return Err(Error::corrupt("wrong magic: this is not an Icechunk file"));
+        }
+        let (Some((name, rest)), true) = (rest.split_first_chunk::<NAME_LEN>(), file.len() >= HEADER_LEN) else {
+            return Err(Error::corrupt(format!("truncated: {} of {HEADER_LEN} bytes of the header", file.len())));
+        };
+        let Some((&[version, file_type, compression], payload)) = rest.split_first_chunk::<3>() else {
+            return Err(Error::corrupt("truncated in the header"));
+        };
+        let version = match version {
+            1 => SpecVersion::V1,
+            2 => SpecVersion::V2,
+            other => {
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    format!("Icechunk format version {other}: this program reads versions 1 and 2; a newer one may read it"),
+                ));
+            }
+        };
+        let file_type =
+            FileType::from_byte(file_type).ok_or_else(|| Error::corrupt(format!("unknown file type {file_type}")))?;
+        let compressed = match compression {
+            0 => false,
+            1 => true,
+            other => {
+                return Err(Error::new(ErrorKind::Unsupported, format!("unknown compression algorithm {other}")));
+            }
+        };
+        let implementation = String::from_utf8_lossy(name).trim_end_matches([' ', '\0']).to_owned();
+        Ok((Header { implementation, version, file_type, compressed }, payload))
+    }
+}
+
+/// Reads a whole file of type `expected`: its header and its decompressed payload, which may take at most `limit` bytes.
+///
+/// A file that would expand beyond `limit` is an error of kind [`ErrorKind::OutOfMemory`] when the limit is the caller's,
+/// and [`ErrorKind::Corrupt`] when it is the format's own ([`MAX_PAYLOAD`]).
+pub fn decode(file: &[u8], expected: FileType, limit: u64) -> Result<(Header, Vec<u8>)> {
+    let (header, body) = Header::parse(file)?;
+    if header.file_type != expected {
+        return Err(Error::corrupt(format!(
+            "a {} file where a {} is expected",
+            header.file_type.name(),
+            expected.name()
+        )));
+    }
+    let limit = limit.min(MAX_PAYLOAD);
+    let mut payload = Vec::new();
+    if header.compressed {
+        // Concatenated frames, checksums and absent content sizes are all in use: the streaming decoder takes them all.
+        let decoder = zstd::stream::read::Decoder::with_buffer(body)
+            .map_err(|e| Error::with_source(ErrorKind::Corrupt, "zstd", e))?;
+        decoder
+            .take(limit + 1)
+            .read_to_end(&mut payload)
+            .map_err(|e| Error::with_source(ErrorKind::Corrupt, "the compressed payload is damaged", e))?;
+    } else {
+        payload.extend_from_slice(body);
+    }
+    if payload.len() as u64 > limit {
+        return Err(if limit == MAX_PAYLOAD {
+            Error::corrupt("the payload expands to more than the 2 GiB that the format allows")
+        } else {
+            Error::new(
+                ErrorKind::OutOfMemory,
+                format!(
+                    "this {} expands to more than the {} MiB that the memory bound leaves for it; raise --memory",
+                    expected.name(),
+                    limit >> 20
+                ),
+            )
+        });
+    }
+    payload.shrink_to_fit();
+    Ok((header, payload))
+}
+
+/// Why a payload that is no valid flatbuffer is none: `detail` is the verifier's word.
+pub fn describe_unverified(payload: &[u8], detail: impl std::fmt::Display) -> Error {
+    if payload.get(4..8) == Some(FILE_IDENTIFIER) {
+        Error::corrupt(format!("not a valid flatbuffer: {detail}"))
+    } else {
+        Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "not a flatbuffer of a released format: it is damaged, or a release before 0.2 wrote it, whose repositories \
+                 this version does not read ({detail})"
+            ),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn file(version: u8, kind: u8, compression: u8, body: &[u8]) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        out.extend_from_slice(b"ic-2.3.0                ");
+        out.extend_from_slice(&[version, kind, compression]);
+        out.extend_from_slice(body);
+        out
+    }
+
+    #[test]
+    fn header_fields_are_read() {
+        let bytes = file(2, 6, 1, b"x");
+        let (header, body) = Header::parse(&bytes).unwrap();
+        assert_eq!(header.implementation, "ic-2.3.0");
+        assert_eq!((header.version, header.file_type, header.compressed), (SpecVersion::V2, FileType::RepoInfo, true));
+        assert_eq!(body, b"x");
+    }
+
+    #[test]
+    fn each_wrong_byte_has_its_own_message() {
+        let wrong = |bytes: &[u8]| Header::parse(bytes).unwrap_err().to_string();
+        assert!(wrong(b"").contains("too few"));
+        assert!(wrong(&file(2, 6, 1, b"")[..38]).contains("truncated"));
+        assert!(wrong(b"ICEBERGCHUNK and more").contains("magic"));
+        assert!(wrong(&file(3, 6, 1, b"")).contains("version 3"));
+        assert!(wrong(&file(2, 9, 1, b"")).contains("file type 9"));
+        assert!(wrong(&file(2, 6, 7, b"")).contains("compression algorithm 7"));
+    }
+
+    #[test]
+    fn expansion_is_bounded() {
+        let bomb = zstd::encode_all(std::io::repeat(0).take(10 << 20), 3).unwrap();
+        let bytes = file(2, 2, 1, &bomb);
+        let error = decode(&bytes, FileType::Manifest, 1 << 20).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+        assert_eq!(decode(&bytes, FileType::Manifest, 10 << 20).unwrap().1.len(), 10 << 20);
+        assert!(decode(&bytes, FileType::Snapshot, 10 << 20).unwrap_err().to_string().contains("a manifest file where"));
+    }
+
+    #[test]
+    fn several_frames_are_one_payload() {
+        let mut body = zstd::encode_all(&b"one "[..], 3).unwrap();
+        body.extend(zstd::encode_all(&b"two"[..], 3).unwrap());
+        assert_eq!(decode(&file(1, 1, 1, &body), FileType::Snapshot, 100).unwrap().1, b"one two");
+    }
+}

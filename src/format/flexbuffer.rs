@@ -1,0 +1,302 @@
+//! Reading FlexBuffers that anybody may have written.
+//!
+//! The `flexbuffers` crate reads what it wrote itself, but indexes and subtracts without checks, so that a damaged buffer
+//! panics; this reader returns an error instead. It knows the values that JSON has (the reference writes no others) and
+//! both spellings of a scalar, inline and indirect.
+//!
+//! Everything is an offset backwards, so a hostile buffer can nest without end or let a few bytes stand for billions of
+//! values. Depth and the number of values are bounded; real items are far below both.
+//!
+//! A value is read from its *slot* (an address and the width of slots around it) and its *packed type* (6 bits of type,
+//! 2 bits of the width behind an offset).
+
+use serde_json::{Map, Number, Value};
+
+use crate::error::{Error, Result};
+
+/// Nesting that is accepted. The reference's own JSON parser stops at 128.
+pub(super) const MAX_DEPTH: usize = 128;
+/// Values in one buffer. The largest thing stored so is a configuration of some hundred values.
+const MAX_VALUES: usize = 1 << 20;
+/// Bytes of keys and strings in one buffer, each counted as often as it is referred to.
+const MAX_TEXT: usize = 64 << 20;
+
+/// FlexBuffers' type numbers, as far as JSON needs them.
+mod kind {
+    pub const NULL: u8 = 0;
+    pub const INT: u8 = 1;
+    pub const UINT: u8 = 2;
+    pub const FLOAT: u8 = 3;
+    pub const KEY: u8 = 4;
+    pub const STRING: u8 = 5;
+    pub const INDIRECT_INT: u8 = 6;
+    pub const INDIRECT_UINT: u8 = 7;
+    pub const INDIRECT_FLOAT: u8 = 8;
+    pub const MAP: u8 = 9;
+    pub const VECTOR: u8 = 10;
+    pub const VECTOR_INT: u8 = 11;
+    pub const VECTOR_KEY: u8 = 14;
+    /// Vectors of 2, 3 and 4 scalars without a length: Int, UInt, Float of 2, then of 3, then of 4.
+    pub const VECTOR_INT2: u8 = 16;
+    pub const VECTOR_FLOAT4: u8 = 24;
+    pub const BOOL: u8 = 26;
+    pub const VECTOR_BOOL: u8 = 36;
+}
+
+/// Where a value's bits, or the offset to them, are.
+#[derive(Clone, Copy)]
+struct Slot {
+    at: usize,
+    width: usize,
+}
+
+struct Buffer<'a> {
+    bytes: &'a [u8],
+    values_left: usize,
+    text_left: usize,
+}
+
+/// The JSON value that `bytes` hold.
+pub fn to_json(bytes: &[u8]) -> Result<Value> {
+    let Some((root, &[packed, width])) = bytes.split_last_chunk::<2>() else {
+        return Err(Error::corrupt("too short for a FlexBuffer"));
+    };
+    let width = usize::from(width);
+    if !matches!(width, 1 | 2 | 4 | 8) || root.len() < width {
+        return Err(Error::corrupt(format!("a FlexBuffer root of {width} bytes")));
+    }
+    let mut buffer = Buffer { bytes, values_left: MAX_VALUES, text_left: MAX_TEXT };
+    buffer.value(Slot { at: root.len() - width, width }, packed, MAX_DEPTH)
+}
+
+impl<'a> Buffer<'a> {
+    fn value(&mut self, slot: Slot, packed: u8, depth: usize) -> Result<Value> {
+        let Some(depth) = depth.checked_sub(1) else {
+            return Err(Error::corrupt(format!("nested deeper than {MAX_DEPTH}")));
+        };
+        self.values_left =
+            self.values_left.checked_sub(1).ok_or_else(|| Error::corrupt(format!("more than {MAX_VALUES} values")))?;
+        let width = 1 << (packed & 3);
+        let target = |this: &Self| this.follow(slot).map(|at| Slot { at, width });
+        Ok(match packed >> 2 {
+            kind::NULL => Value::Null,
+            kind::BOOL => Value::Bool(self.uint(slot)? != 0),
+            kind::INT => Value::from(self.int(slot)?),
+            kind::UINT => Value::from(self.uint(slot)?),
+            kind::FLOAT => self.float(slot)?,
+            kind::INDIRECT_INT => Value::from(self.int(target(self)?)?),
+            kind::INDIRECT_UINT => Value::from(self.uint(target(self)?)?),
+            kind::INDIRECT_FLOAT => self.float(target(self)?)?,
+            kind::KEY => Value::from(self.key(slot)?),
+            kind::STRING => {
+                let start = target(self)?;
+                let len = self.length_before(start)?;
+                Value::from(self.text(self.slice(start.at, len)?)?)
+            }
+            kind::MAP => self.map(target(self)?, depth)?,
+            kind::VECTOR => {
+                let first = target(self)?;
+                let len = self.length_before(first)?;
+                let types = end(first, len)?;
+                self.vector(first, len, depth, |this, i| Ok(*this.slice(types.saturating_add(i), 1)?.first().unwrap_or(&0)))?
+            }
+            typed @ (kind::VECTOR_INT..=kind::VECTOR_KEY | kind::VECTOR_BOOL) => {
+                let first = target(self)?;
+                let len = self.length_before(first)?;
+                let element =
+                    if typed == kind::VECTOR_BOOL { kind::BOOL } else { typed - kind::VECTOR_INT + kind::INT };
+                self.vector(first, len, depth, |_, _| Ok(element << 2 | packed & 3))?
+            }
+            fixed @ kind::VECTOR_INT2..=kind::VECTOR_FLOAT4 => {
+                let place = fixed - kind::VECTOR_INT2;
+                let element = place % 3 + kind::INT;
+                let first = target(self)?;
+                self.vector(first, usize::from(place / 3) + 2, depth, |_, _| Ok(element << 2 | packed & 3))?
+            }
+            other => return Err(Error::corrupt(format!("a FlexBuffer value of type {other} is no JSON value"))),
+        })
+    }
+
+    fn vector(
+        &mut self,
+        first: Slot,
+        len: usize,
+        depth: usize,
+        type_of: impl Fn(&Self, usize) -> Result<u8>,
+    ) -> Result<Value> {
+        // The length is the file's word: it must not decide how much is allocated.
+        let mut out = Vec::new();
+        for i in 0..len {
+            let packed = type_of(self, i)?;
+            out.push(self.value(Slot { at: end(first, i)?, width: first.width }, packed, depth)?);
+        }
+        Ok(Value::Array(out))
+    }
+
+    fn map(&mut self, first: Slot, depth: usize) -> Result<Value> {
+        let len = self.length_before(first)?;
+        let types = end(first, len)?;
+        let before = |slots: usize| {
+            first.at.checked_sub(slots * first.width).map(|at| Slot { at, width: first.width }).ok_or_else(out_of_bounds)
+        };
+        let keys = self.follow(before(3)?)?;
+        let keys_width = usize::try_from(self.uint(before(2)?)?).map_err(|_| out_of_bounds())?;
+        if !matches!(keys_width, 1 | 2 | 4 | 8) {
+            return Err(Error::corrupt(format!("map keys of width {keys_width}")));
+        }
+        let mut out = Map::new();
+        for i in 0..len {
+            let key = self.key(Slot { at: end(Slot { at: keys, width: keys_width }, i)?, width: keys_width })?.to_owned();
+            let packed = *self.slice(types.saturating_add(i), 1)?.first().unwrap_or(&0);
+            out.insert(key, self.value(Slot { at: end(first, i)?, width: first.width }, packed, depth)?);
+        }
+        Ok(Value::Object(out))
+    }
+
+    fn slice(&self, at: usize, len: usize) -> Result<&'a [u8]> {
+        at.checked_add(len).and_then(|end| self.bytes.get(at..end)).ok_or_else(out_of_bounds)
+    }
+
+    fn uint(&self, slot: Slot) -> Result<u64> {
+        let mut wide = [0; 8];
+        for (to, from) in wide.iter_mut().zip(self.slice(slot.at, slot.width)?) {
+            *to = *from;
+        }
+        Ok(u64::from_le_bytes(wide))
+    }
+
+    fn int(&self, slot: Slot) -> Result<i64> {
+        let unused = 64 - 8 * slot.width as u32;
+        Ok((self.uint(slot)? << unused) as i64 >> unused)
+    }
+
+    fn float(&self, slot: Slot) -> Result<Value> {
+        let bits = self.uint(slot)?;
+        let value = match slot.width {
+            4 => f64::from(f32::from_bits(bits as u32)),
+            8 => f64::from_bits(bits),
+            other => return Err(Error::corrupt(format!("a float of {other} bytes"))),
+        };
+        json_number(value)
+    }
+
+    /// The address that the offset in `slot` leads back to.
+    fn follow(&self, slot: Slot) -> Result<usize> {
+        let offset = usize::try_from(self.uint(slot)?).map_err(|_| out_of_bounds())?;
+        slot.at.checked_sub(offset).ok_or_else(out_of_bounds)
+    }
+
+    /// The length that stands in the slot before the first element of a string or vector.
+    fn length_before(&self, first: Slot) -> Result<usize> {
+        let at = first.at.checked_sub(first.width).ok_or_else(out_of_bounds)?;
+        usize::try_from(self.uint(Slot { at, width: first.width })?).map_err(|_| out_of_bounds())
+    }
+
+    /// A NUL-terminated key behind the offset in `slot`.
+    fn key(&mut self, slot: Slot) -> Result<&'a str> {
+        let rest = self.bytes.get(self.follow(slot)?..).ok_or_else(out_of_bounds)?;
+        self.text(rest.split(|&b| b == 0).next().unwrap_or_default())
+    }
+
+    fn text(&mut self, bytes: &'a [u8]) -> Result<&'a str> {
+        self.text_left = self
+            .text_left
+            .checked_sub(bytes.len())
+            .ok_or_else(|| Error::corrupt(format!("more than {MAX_TEXT} bytes of text")))?;
+        std::str::from_utf8(bytes).map_err(|_| Error::corrupt("a string that is not UTF-8"))
+    }
+}
+
+/// The address behind the `count` slots that begin with `first`.
+fn end(first: Slot, count: usize) -> Result<usize> {
+    count.checked_mul(first.width).and_then(|len| first.at.checked_add(len)).ok_or_else(out_of_bounds)
+}
+
+fn out_of_bounds() -> Error {
+    Error::corrupt("an offset or length beyond the FlexBuffer")
+}
+
+/// JSON has no NaN and no infinity.
+pub(super) fn json_number(value: f64) -> Result<Value> {
+    Number::from_f64(value).map(Value::Number).ok_or_else(|| Error::corrupt(format!("{value} is no JSON number")))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+    use super::*;
+    use serde_json::json;
+
+    fn sample() -> Value {
+        json!({
+            "author": "fixture", "big": u64::MAX, "neg": -7, "deep negative": i64::MIN, "float": 1.5, "tiny": 1e-300,
+            "yes": true, "none": null, "typed": [1, 2, 3], "five": [1, 2, 3, 4, 500000], "signed": [-1, 2],
+            "floats": [0.5, 2.0], "bools": [true, false, true, true, false], "words": ["a", "b"],
+            "mixed": [1, "a", null, {"k": []}], "empty": {}, "text": "x".repeat(70_000)
+        })
+    }
+
+    #[test]
+    fn what_the_reference_writes_is_read() {
+        // The reference serializes serde_json values with this crate.
+        let bytes = flexbuffers::to_vec(sample()).unwrap();
+        assert_eq!(to_json(&bytes).unwrap(), sample());
+        for scalar in [json!(null), json!(0), json!(-1), json!(true), json!("x"), json!([]), json!(0.25)] {
+            assert_eq!(to_json(&flexbuffers::to_vec(&scalar).unwrap()).unwrap(), scalar);
+        }
+    }
+
+    #[test]
+    fn indirect_scalars_are_read() {
+        let mut builder = flexbuffers::Builder::default();
+        let mut vector = builder.start_vector();
+        vector.push(flexbuffers::IndirectInt(-300_i64));
+        vector.push(flexbuffers::IndirectUInt(300_u64));
+        vector.push(flexbuffers::IndirectFloat(0.1_f64));
+        vector.end_vector();
+        assert_eq!(to_json(builder.view()).unwrap(), json!([-300, 300, 0.1]));
+    }
+
+    #[test]
+    fn every_prefix_and_flipped_bit_is_survived() {
+        let mut value = sample();
+        value["text"] = json!("short");
+        let bytes = flexbuffers::to_vec(value).unwrap();
+        for end in 0..bytes.len() {
+            let _ = to_json(&bytes[..end]);
+            for bit in 0..8 {
+                let mut mutant = bytes.clone();
+                mutant[end] ^= 1 << bit;
+                let _ = to_json(&mutant);
+            }
+        }
+    }
+
+    #[test]
+    fn a_vector_that_holds_itself_ends() {
+        // A vector of one element, type vector, whose offset leads back to the vector's own first slot.
+        let vector = kind::VECTOR << 2;
+        let error = to_json(&[1, 0, vector, 2, vector, 1]).unwrap_err();
+        assert!(error.to_string().contains("nested deeper"), "{error}");
+    }
+
+    #[test]
+    fn few_bytes_cannot_stand_for_many_values() {
+        // Each of 40 vectors holds the one before it twice: 2^40 values in 200 bytes.
+        let vector = kind::VECTOR << 2;
+        let mut bytes = vec![0, 0];
+        let mut inner = 2_usize;
+        for _ in 0..40 {
+            bytes.push(2);
+            let first = bytes.len();
+            bytes.push((first - inner) as u8);
+            bytes.push((first + 1 - inner) as u8);
+            bytes.extend([vector, vector]);
+            inner = first;
+        }
+        let root = bytes.len();
+        bytes.extend([(root - inner) as u8, vector, 1]);
+        let error = to_json(&bytes).unwrap_err();
+        assert!(error.to_string().contains("more than"), "{error}");
+    }
+}

@@ -1,0 +1,263 @@
+//! `$ROOT/manifests/ID`: where the chunks of arrays are (spec, "Chunk Manifest Files").
+//!
+//! A manifest may hold millions of references, so it is never unpacked: it is decompressed and verified once, and then
+//! searched in place by bisection over the sorted lists. Bisection finds nothing in a list that is not sorted, and says so
+//! of chunks that exist; therefore the order is checked once on opening, and an array whose list breaks it is an error
+//! whenever it is asked for, while the manifest's other arrays work. Equal neighbours are in order: release 1.1 wrote the
+//! same reference twice when it rewrote manifests under changed splitting rules.
+
+use std::cmp::Ordering;
+use std::io::Read;
+
+use super::envelope::{self, FileType};
+use super::generated::icechunk as fb;
+use super::ids::{NodeId, ObjectId};
+use super::verified::{Root, Verified};
+use crate::error::{Error, ErrorKind, Result};
+
+/// What a compressed location may expand to, in bytes: the reference's own limit.
+const MAX_LOCATION: u64 = 1024;
+/// `compression_algorithm` of locations compressed with the manifest's dictionary.
+const ZSTD_DICTIONARY: u8 = 1;
+
+#[derive(Debug)]
+struct ManifestRoot;
+
+impl Root for ManifestRoot {
+    type Table<'a> = fb::Manifest<'a>;
+}
+
+/// A decoded manifest file.
+#[derive(Debug)]
+pub struct Manifest {
+    buffer: Verified<ManifestRoot>,
+    /// Positions in the list of arrays whose references are not sorted.
+    unsorted: Vec<usize>,
+    /// Whether the list of arrays itself is sorted.
+    arrays_sorted: bool,
+}
+
+/// The references of one array in one manifest, read in place.
+#[derive(Clone, Copy)]
+pub struct ArrayRefs<'a> {
+    refs: flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<fb::ChunkRef<'a>>>,
+    manifest: &'a Manifest,
+}
+
+/// Where the bytes of a chunk are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Payload<'a> {
+    /// In the manifest itself.
+    Inline(&'a [u8]),
+    /// In an object below `chunks/`.
+    Native {
+        /// The object's id.
+        chunk: ObjectId,
+        /// Where in the object the chunk begins.
+        offset: u64,
+        /// Bytes of the chunk.
+        length: u64,
+    },
+    /// In somebody else's file.
+    Virtual {
+        /// Absolute URL, `vcc://container/...` included.
+        location: String,
+        /// Where in the file the chunk begins.
+        offset: u64,
+        /// Bytes of the chunk.
+        length: u64,
+        /// How to notice that the file has changed since.
+        checksum: Option<Checksum>,
+    },
+}
+
+/// Tells whether the target of a virtual reference is still what it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Checksum {
+    /// The object's entity tag.
+    Etag(String),
+    /// Not modified after this second since 1970-01-01 UTC.
+    LastModified(u32),
+}
+
+impl Manifest {
+    /// Decodes a manifest file whose payload may take `limit` bytes of memory.
+    pub fn decode(file: &[u8], limit: u64) -> Result<Self> {
+        let (_, payload) = envelope::decode(file, FileType::Manifest, limit)?;
+        let buffer = Verified::<ManifestRoot>::new(payload)?;
+        let arrays = buffer.root().arrays();
+        let unsorted = (0..arrays.len()).filter(|&i| !sorted(arrays.get(i).refs())).collect();
+        let arrays_sorted = arrays.iter().is_sorted_by(|a, b| a.node_id().0 < b.node_id().0);
+        Ok(Manifest { buffer, unsorted, arrays_sorted })
+    }
+
+    /// The id as the file says it.
+    pub fn id(&self) -> ObjectId {
+        ObjectId::from(self.buffer.root().id())
+    }
+
+    /// Bytes of memory it takes.
+    pub fn size(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// Where `part`, a slice of an inline chunk, lies in this manifest; see [`Manifest::slice`].
+    pub fn range_of(&self, part: &[u8]) -> Option<std::ops::Range<usize>> {
+        self.buffer.range_of(part)
+    }
+
+    /// The bytes at a place that [`Manifest::range_of`] gave.
+    pub fn slice(&self, range: std::ops::Range<usize>) -> &[u8] {
+        self.buffer.slice(range)
+    }
+
+    /// Ids of the arrays that have references here.
+    pub fn arrays(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.buffer.root().arrays().iter().map(|a| NodeId::from(a.node_id()))
+    }
+
+    /// The references of array `node`; none if it has none here.
+    pub fn array(&self, node: NodeId) -> Result<Option<ArrayRefs<'_>>> {
+        let arrays = self.buffer.root().arrays();
+        let found = if self.arrays_sorted {
+            let at = partition_point(arrays.len(), |i| arrays.get(i).node_id().0 < node.0);
+            (at < arrays.len() && arrays.get(at).node_id().0 == node.0).then_some(at)
+        } else {
+            arrays.iter().position(|a| a.node_id().0 == node.0)
+        };
+        let Some(at) = found else { return Ok(None) };
+        if self.unsorted.contains(&at) {
+            return Err(Error::corrupt(format!("manifest {}: the chunks of node {node} are not sorted", self.id())));
+        }
+        Ok(Some(ArrayRefs { refs: arrays.get(at).refs(), manifest: self }))
+    }
+}
+
+impl<'a> ArrayRefs<'a> {
+    /// How many references there are.
+    pub fn len(&self) -> usize {
+        self.refs.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.refs.is_empty()
+    }
+
+    /// The chunk coordinates of reference `at`, which must be below [`ArrayRefs::len`]. They may have another rank than
+    /// the array: the reference implementation does not check.
+    pub fn coords(&self, at: usize) -> flatbuffers::Vector<'a, u32> {
+        self.refs.get(at).index()
+    }
+
+    /// The first position whose coordinates are not below `coords`, in lexicographic order. A prefix is below all that
+    /// begin with it.
+    pub fn lower_bound(&self, coords: &[u32]) -> usize {
+        partition_point(self.refs.len(), |i| compare(&self.refs.get(i).index(), coords) == Ordering::Less)
+    }
+
+    /// The position of the reference of chunk `coords`; of several, the first.
+    pub fn find(&self, coords: &[u32]) -> Option<usize> {
+        let at = self.lower_bound(coords);
+        (at < self.len() && compare(&self.coords(at), coords) == Ordering::Equal).then_some(at)
+    }
+
+    /// Bytes of the chunk at `at`, without looking further than the reference.
+    pub fn length(&self, at: usize) -> u64 {
+        let stored = self.refs.get(at);
+        match stored.inline() {
+            Some(bytes) if stored.chunk_id().is_none() && !is_virtual(&stored) => bytes.len() as u64,
+            _ => stored.length(),
+        }
+    }
+
+    /// Where the bytes of the chunk at `at` are.
+    pub fn payload(&self, at: usize) -> Result<Payload<'a>> {
+        let stored = self.refs.get(at);
+        let (offset, length) = (stored.offset(), stored.length());
+        if let Some(chunk) = stored.chunk_id() {
+            if offset.checked_add(length).is_none() {
+                return Err(self.broken(at, "its offset and length are beyond any file"));
+            }
+            return Ok(Payload::Native { chunk: ObjectId::from(chunk), offset, length });
+        }
+        if is_virtual(&stored) {
+            let location = match (stored.compressed_location(), stored.location()) {
+                (Some(compressed), _) => self.decompress_location(compressed.bytes())?,
+                (None, location) => location.unwrap_or_default().to_owned(),
+            };
+            let checksum = match (stored.checksum_etag(), stored.checksum_last_modified()) {
+                (Some(etag), _) => Some(Checksum::Etag(etag.to_owned())),
+                (None, 0) => None,
+                (None, seconds) => Some(Checksum::LastModified(seconds)),
+            };
+            return Ok(Payload::Virtual { location, offset, length, checksum });
+        }
+        match stored.inline() {
+            Some(bytes) => Ok(Payload::Inline(bytes.bytes())),
+            None => Err(self.broken(at, "it is neither inline nor native nor virtual")),
+        }
+    }
+
+    fn decompress_location(&self, compressed: &[u8]) -> Result<String> {
+        let root = self.manifest.buffer.root();
+        let (Some(dictionary), ZSTD_DICTIONARY) = (root.location_dictionary(), root.compression_algorithm()) else {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "manifest {}: compressed locations without a dictionary (algorithm {})",
+                    self.manifest.id(),
+                    root.compression_algorithm()
+                ),
+            ));
+        };
+        let damaged = |e| {
+            Error::with_source(
+                ErrorKind::Corrupt,
+                format!("manifest {}: a compressed location is damaged", self.manifest.id()),
+                e,
+            )
+        };
+        let decoder =
+            zstd::stream::read::Decoder::with_dictionary(compressed, dictionary.bytes()).map_err(damaged)?;
+        let mut out = Vec::new();
+        decoder.take(MAX_LOCATION + 1).read_to_end(&mut out).map_err(damaged)?;
+        if out.len() as u64 > MAX_LOCATION {
+            return Err(Error::corrupt(format!(
+                "manifest {}: a location of more than {MAX_LOCATION} bytes",
+                self.manifest.id()
+            )));
+        }
+        String::from_utf8(out).map_err(|e| {
+            Error::with_source(ErrorKind::Corrupt, format!("manifest {}: a location", self.manifest.id()), e)
+        })
+    }
+
+    fn broken(&self, at: usize, why: &str) -> Error {
+        let coords: Vec<u32> = self.coords(at).iter().collect();
+        Error::corrupt(format!("manifest {}: chunk {coords:?}: {why}", self.manifest.id()))
+    }
+}
+
+fn is_virtual(stored: &fb::ChunkRef<'_>) -> bool {
+    stored.compressed_location().is_some() || stored.location().is_some()
+}
+
+/// Lexicographic, as the lists are sorted.
+fn compare(stored: &flatbuffers::Vector<'_, u32>, wanted: &[u32]) -> Ordering {
+    stored.iter().cmp(wanted.iter().copied())
+}
+
+fn sorted(refs: flatbuffers::Vector<'_, flatbuffers::ForwardsUOffset<fb::ChunkRef<'_>>>) -> bool {
+    refs.iter().is_sorted_by(|a, b| a.index().iter().cmp(b.index().iter()) != Ordering::Greater)
+}
+
+/// The first of `0..len` that is not `below`, given that all that are come first.
+fn partition_point(len: usize, below: impl Fn(usize) -> bool) -> usize {
+    let (mut low, mut high) = (0, len);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if below(middle) { low = middle + 1 } else { high = middle }
+    }
+    low
+}

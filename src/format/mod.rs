@@ -1,0 +1,34 @@
+//! Bytes to values, and nothing else: no I/O, no clock.
+//!
+//! Every metadata file is a 39-byte header and a zstd-compressed flatbuffer ([`envelope`]). A flatbuffer is decompressed
+//! once, verified once and then read in place ([`verified`]); nothing is unpacked into maps, because a manifest may hold
+//! millions of references of which a program asks for a few. What a verified buffer cannot promise (order, ranks, indices
+//! within range) is checked where it matters: once on opening, so that no lookup can miss silently.
+//!
+//! Everything here reads files that others wrote, by intent or by accident hostile: lengths and depths are bounded, and no
+//! input may panic.
+
+pub mod config;
+pub mod envelope;
+pub mod flexbuffer;
+#[allow(
+    missing_docs,
+    unused_imports,
+    dead_code,
+    mismatched_lifetime_syntaxes,
+    unsafe_op_in_unsafe_fn,
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    rustdoc::all
+)]
+pub(crate) mod generated;
+pub mod ids;
+pub mod manifest;
+pub mod metadata;
+pub mod repo_info;
+pub mod snapshot;
+pub mod transaction_log;
+pub mod verified;

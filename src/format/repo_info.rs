@@ -1,0 +1,185 @@
+//! `$ROOT/repo`: the entry point of a version 2 repository (spec, "Repo Info File").
+//!
+//! Refs and parents are indices into the list of snapshots. Names are found by a linear look, not by the binary search
+//! that the sort order allows: a list has few entries, and an unsorted one (a rule broken by its writer) is then read
+//! correctly instead of losing refs.
+
+use serde_json::{Map, Value};
+
+use super::config::RepoConfig;
+use super::envelope::{self, FileType, SpecVersion};
+use super::generated::icechunk as fb;
+use super::ids::ObjectId;
+use super::metadata;
+use super::verified::{Root, Verified};
+use crate::error::{Context, Error, ErrorKind, Result};
+
+/// Bytes that `repo` may expand to. The reference cannot hold a million tables in it; that is some 100 MiB.
+const MAX_SIZE: u64 = 1 << 30;
+
+#[derive(Debug)]
+struct RepoRoot;
+
+impl Root for RepoRoot {
+    type Table<'a> = fb::Repo<'a>;
+}
+
+/// The decoded `repo` object.
+#[derive(Debug)]
+pub struct RepoInfo {
+    buffer: Verified<RepoRoot>,
+}
+
+/// One entry of the list of snapshots: what history needs, without fetching snapshot files.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SnapshotInfo {
+    /// The snapshot's id.
+    pub id: ObjectId,
+    /// The id of its parent; none for a root.
+    pub parent: Option<ObjectId>,
+    /// When it was committed, in microseconds since 1970-01-01 UTC.
+    pub flushed_at: u64,
+    /// The commit message.
+    pub message: String,
+    /// The commit's metadata.
+    pub metadata: Map<String, Value>,
+    /// Transaction logs of ancestors that expiration removed, oldest first.
+    pub pruned_ancestor_tx_logs: Vec<ObjectId>,
+}
+
+/// Whether the repository takes writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Availability {
+    /// Reads and writes. The reference reads Offline as this too.
+    Online,
+    /// No writes but of the status itself.
+    ReadOnly,
+}
+
+impl RepoInfo {
+    /// Decodes the bytes of `repo`.
+    pub fn decode(file: &[u8]) -> Result<Self> {
+        let (header, payload) = envelope::decode(file, FileType::RepoInfo, MAX_SIZE)?;
+        if header.version != SpecVersion::V2 {
+            return Err(Error::corrupt("a repo file of format version 1: only version 2 has one"));
+        }
+        let buffer = Verified::<RepoRoot>::new(payload)?;
+        let version = buffer.root().spec_version();
+        if version > 2 {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("a repository of format version {version}: this program reads up to 2; a newer one may read it"),
+            ));
+        }
+        Ok(RepoInfo { buffer })
+    }
+
+    /// Branch names and the snapshots they point to, in the file's order (which is by name).
+    pub fn branches(&self) -> Result<Vec<(String, ObjectId)>> {
+        self.refs(self.buffer.root().branches())
+    }
+
+    /// Tag names and the snapshots they point to, in the file's order (which is by name).
+    pub fn tags(&self) -> Result<Vec<(String, ObjectId)>> {
+        self.refs(self.buffer.root().tags())
+    }
+
+    /// The snapshot that branch `name` points to.
+    pub fn branch(&self, name: &str) -> Option<Result<ObjectId>> {
+        self.find(self.buffer.root().branches(), name)
+    }
+
+    /// The snapshot that tag `name` points to.
+    pub fn tag(&self, name: &str) -> Option<Result<ObjectId>> {
+        self.find(self.buffer.root().tags(), name)
+    }
+
+    /// Names of deleted tags: they may not be used again.
+    pub fn deleted_tags(&self) -> Vec<String> {
+        self.buffer.root().deleted_tags().iter().map(str::to_owned).collect()
+    }
+
+    /// How many snapshots the repository knows.
+    pub fn snapshot_count(&self) -> usize {
+        self.buffer.root().snapshots().len()
+    }
+
+    /// Where `id` stands in the list of snapshots.
+    pub fn position(&self, id: ObjectId) -> Option<usize> {
+        self.buffer.root().snapshots().iter().position(|s| s.id().0 == id.0)
+    }
+
+    /// The position of the parent of the snapshot at `position`; none for a root.
+    pub fn parent_position(&self, position: usize) -> Result<Option<usize>> {
+        let snapshots = self.buffer.root().snapshots();
+        let entry = self.entry(position)?;
+        match usize::try_from(entry.parent_offset()) {
+            Err(_) => Ok(None),
+            Ok(parent) if parent < snapshots.len() => Ok(Some(parent)),
+            Ok(parent) => Err(Error::corrupt(format!(
+                "repo: snapshot {} names parent number {parent}, but there are {} snapshots",
+                ObjectId::from(entry.id()),
+                snapshots.len()
+            ))),
+        }
+    }
+
+    /// The entry at `position` of the list of snapshots.
+    pub fn snapshot(&self, position: usize) -> Result<SnapshotInfo> {
+        let entry = self.entry(position)?;
+        let id = ObjectId::from(entry.id());
+        let parent = match self.parent_position(position)? {
+            Some(parent) => Some(ObjectId::from(self.entry(parent)?.id())),
+            None => None,
+        };
+        Ok(SnapshotInfo {
+            id,
+            parent,
+            flushed_at: entry.flushed_at(),
+            message: entry.message().to_owned(),
+            // Copies in `repo` are FlexBuffers, whatever version the snapshot file itself has.
+            metadata: metadata::to_json(entry.metadata(), SpecVersion::V2).context(|| format!("repo: snapshot {id}"))?,
+            pruned_ancestor_tx_logs: entry.pruned_ancestor_tx_logs().iter().flatten().map(ObjectId::from).collect(),
+        })
+    }
+
+    /// Whether the repository takes writes.
+    pub fn availability(&self) -> Availability {
+        match self.buffer.root().status().availability() {
+            fb::RepoAvailability::ReadOnly => Availability::ReadOnly,
+            _ => Availability::Online,
+        }
+    }
+
+    /// The persisted configuration; the default one when none is stored.
+    pub fn config(&self) -> Result<RepoConfig> {
+        match self.buffer.root().config() {
+            Some(bytes) => RepoConfig::from_flexbuffer(bytes.bytes()).context(|| "repo: config"),
+            None => Ok(RepoConfig::default()),
+        }
+    }
+
+    fn entry(&self, position: usize) -> Result<fb::SnapshotInfo<'_>> {
+        let snapshots = self.buffer.root().snapshots();
+        if position >= snapshots.len() {
+            return Err(Error::corrupt(format!("repo: snapshot number {position} of {}", snapshots.len())));
+        }
+        Ok(snapshots.get(position))
+    }
+
+    fn target(&self, reference: fb::Ref<'_>) -> Result<ObjectId> {
+        let index = reference.snapshot_index() as usize;
+        let entry = self.entry(index).context(|| format!("ref `{}`", reference.name()))?;
+        Ok(ObjectId::from(entry.id()))
+    }
+
+    fn refs(&self, list: RefList<'_>) -> Result<Vec<(String, ObjectId)>> {
+        list.iter().map(|r| Ok((r.name().to_owned(), self.target(r)?))).collect()
+    }
+
+    fn find(&self, list: RefList<'_>, name: &str) -> Option<Result<ObjectId>> {
+        list.iter().find(|r| r.name() == name).map(|r| self.target(r))
+    }
+}
+
+type RefList<'a> = flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<fb::Ref<'a>>>;

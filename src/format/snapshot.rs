@@ -1,0 +1,195 @@
+//! `$ROOT/snapshots/ID`: every node of the hierarchy at one commit (spec, "Snapshot Files").
+//!
+//! Nodes come in the file's order, which is by the bytes of the path in what current libraries write and by component in
+//! what 0.2 to 1.1.2 wrote; nothing here relies on either. Sizes of the chunk grid are taken from `zarr.json` by the floor
+//! above: version 1 stores a chunk length that version 2 libraries got wrong.
+
+use serde_json::{Map, Value};
+
+use super::envelope::{self, FileType, SpecVersion};
+use super::generated::icechunk as fb;
+use super::ids::{NodeId, ObjectId};
+use super::metadata;
+use super::verified::{Root, Verified};
+use crate::error::{Context, Result};
+
+#[derive(Debug)]
+struct SnapshotRoot;
+
+impl Root for SnapshotRoot {
+    type Table<'a> = fb::Snapshot<'a>;
+}
+
+/// A decoded snapshot file.
+#[derive(Debug)]
+pub struct Snapshot {
+    buffer: Verified<SnapshotRoot>,
+    version: SpecVersion,
+}
+
+/// One group or array, read in place.
+#[derive(Clone, Debug)]
+pub struct Node<'a> {
+    /// Stays the same when the node is moved; manifests are keyed by it.
+    pub id: NodeId,
+    /// Absolute, as stored: it may break the rules for names.
+    pub path: &'a str,
+    /// `zarr.json`, byte for byte.
+    pub zarr_json: &'a [u8],
+    /// What kind of node it is.
+    pub data: NodeData<'a>,
+}
+
+/// What a node is, beyond its `zarr.json`.
+#[derive(Clone, Debug)]
+pub enum NodeData<'a> {
+    /// A group.
+    Group,
+    /// An array and where its chunks are listed.
+    Array(ArrayData<'a>),
+    /// A kind that this format version does not have.
+    Unknown(u8),
+}
+
+/// The part of an array that Icechunk knows by itself.
+#[derive(Clone, Debug)]
+pub struct ArrayData<'a>(fb::ArrayNodeData<'a>);
+
+/// A manifest that lists chunks of an array, and the box of the chunk grid that they lie in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManifestRef {
+    /// The manifest's id.
+    pub id: ObjectId,
+    /// Half-open ranges of chunk coordinates, one per dimension. Empty for 0-d arrays, and then no bound at all.
+    pub extents: Vec<(u32, u32)>,
+}
+
+/// What a snapshot says of a manifest file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ManifestInfo {
+    /// The manifest's id.
+    pub id: ObjectId,
+    /// Exact size of the file in bytes.
+    pub size: u64,
+    /// Chunk references in it, of all arrays.
+    pub chunk_refs: u32,
+}
+
+impl Snapshot {
+    /// Decodes a snapshot file whose payload may take `limit` bytes of memory.
+    pub fn decode(file: &[u8], limit: u64) -> Result<Self> {
+        let (header, payload) = envelope::decode(file, FileType::Snapshot, limit)?;
+        Ok(Snapshot { buffer: Verified::new(payload)?, version: header.version })
+    }
+
+    /// The version of this very file, which may be older than the repository's.
+    pub fn version(&self) -> SpecVersion {
+        self.version
+    }
+
+    /// The id as the file says it.
+    pub fn id(&self) -> ObjectId {
+        ObjectId::from(self.buffer.root().id())
+    }
+
+    /// The parent's id; only files of version 1 have it, and in a migrated repository `repo` overrules it.
+    pub fn parent_id(&self) -> Option<ObjectId> {
+        self.buffer.root().parent_id().map(ObjectId::from)
+    }
+
+    /// When it was committed, in microseconds since 1970-01-01 UTC.
+    pub fn flushed_at(&self) -> u64 {
+        self.buffer.root().flushed_at()
+    }
+
+    /// The commit message.
+    pub fn message(&self) -> &str {
+        self.buffer.root().message()
+    }
+
+    /// The commit's metadata.
+    pub fn metadata(&self) -> Result<Map<String, Value>> {
+        metadata::to_json(Some(self.buffer.root().metadata()), self.version)
+            .context(|| format!("snapshot {}", self.id()))
+    }
+
+    /// Bytes of memory it takes.
+    pub fn size(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// How many nodes it has.
+    pub fn node_count(&self) -> usize {
+        self.buffer.root().nodes().len()
+    }
+
+    /// All nodes, in the file's order.
+    pub fn nodes(&self) -> impl Iterator<Item = Node<'_>> {
+        self.buffer.root().nodes().iter().map(node)
+    }
+
+    /// The node at `position` of the file's order.
+    pub fn node(&self, position: usize) -> Option<Node<'_>> {
+        let nodes = self.buffer.root().nodes();
+        (position < nodes.len()).then(|| node(nodes.get(position)))
+    }
+
+    /// All manifest files that the snapshot refers to.
+    pub fn manifests(&self) -> Vec<ManifestInfo> {
+        let root = self.buffer.root();
+        let old = root.manifest_files().iter().map(|info| ManifestInfo {
+            id: ObjectId::from(info.id()),
+            size: info.size_bytes(),
+            chunk_refs: info.num_chunk_refs(),
+        });
+        let new = root.manifest_files_v2().into_iter().flatten().filter_map(|info| {
+            Some(ManifestInfo {
+                id: ObjectId::from(info.id()?),
+                size: info.size_bytes(),
+                chunk_refs: info.num_chunk_refs(),
+            })
+        });
+        old.chain(new).collect()
+    }
+}
+
+fn node(stored: fb::NodeSnapshot<'_>) -> Node<'_> {
+    let data = if let Some(array) = stored.node_data_as_array() {
+        NodeData::Array(ArrayData(array))
+    } else if stored.node_data_as_group().is_some() {
+        NodeData::Group
+    } else {
+        NodeData::Unknown(stored.node_data_type().0)
+    };
+    Node { id: NodeId::from(stored.id()), path: stored.path(), zarr_json: stored.user_data().bytes(), data }
+}
+
+impl ArrayData<'_> {
+    /// The manifests that list the array's chunks, in the order in which a lookup must try them.
+    pub fn manifests(&self) -> Vec<ManifestRef> {
+        let refs = self.0.manifests();
+        refs.iter()
+            .map(|r| ManifestRef {
+                id: ObjectId::from(r.object_id()),
+                extents: r.extents().iter().map(|range| (range.from(), range.to())).collect(),
+            })
+            .collect()
+    }
+
+    /// Chunks per dimension as the snapshot has them, for arrays whose `zarr.json` cannot tell. None where a stored
+    /// length is not possible.
+    pub fn grid(&self) -> Option<Vec<u32>> {
+        match self.0.shape_v2() {
+            Some(dimensions) => Some(dimensions.iter().map(|d| d.num_chunks()).collect()),
+            None => self
+                .0
+                .shape()
+                .iter()
+                .map(|d| match d.chunk_length() {
+                    0 => (d.array_length() == 0).then_some(0),
+                    chunk => u32::try_from(d.array_length().div_ceil(chunk)).ok(),
+                })
+                .collect(),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! `$ROOT/transactions/ID`: which nodes and chunks one commit changed (spec, "Transaction Log Files").
+//!
+//! A log can name tens of millions of chunks; it is read in place.
+
+use super::envelope::{self, FileType};
+use super::generated::icechunk as fb;
+use super::ids::{NodeId, ObjectId};
+use super::verified::{Root, Verified};
+use crate::error::{Error, Result};
+
+#[derive(Debug)]
+struct LogRoot;
+
+impl Root for LogRoot {
+    type Table<'a> = fb::TransactionLog<'a>;
+}
+
+/// A decoded transaction log.
+#[derive(Debug)]
+pub struct TransactionLog {
+    buffer: Verified<LogRoot>,
+}
+
+/// A list of nodes that something happened to in a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Groups created.
+    NewGroups,
+    /// Arrays created.
+    NewArrays,
+    /// Groups deleted.
+    DeletedGroups,
+    /// Arrays deleted.
+    DeletedArrays,
+    /// Groups whose `zarr.json` changed.
+    UpdatedGroups,
+    /// Arrays whose `zarr.json` changed.
+    UpdatedArrays,
+}
+
+/// A node that a commit moved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// Path in the parent snapshot.
+    pub from: String,
+    /// Path in this snapshot.
+    pub to: String,
+    /// The node, whose id the move keeps.
+    pub node: NodeId,
+    /// Whether it is an array; a group otherwise.
+    pub is_array: bool,
+}
+
+impl TransactionLog {
+    /// Decodes a transaction log whose payload may take `limit` bytes of memory.
+    pub fn decode(file: &[u8], limit: u64) -> Result<Self> {
+        let (_, payload) = envelope::decode(file, FileType::TransactionLog, limit)?;
+        Ok(TransactionLog { buffer: Verified::new(payload)? })
+    }
+
+    /// The id of the snapshot whose log this is.
+    pub fn id(&self) -> ObjectId {
+        ObjectId::from(self.buffer.root().id())
+    }
+
+    /// The nodes that `change` happened to, sorted by id.
+    pub fn nodes(&self, change: Change) -> impl Iterator<Item = NodeId> + '_ {
+        let root = self.buffer.root();
+        let list = match change {
+            Change::NewGroups => root.new_groups(),
+            Change::NewArrays => root.new_arrays(),
+            Change::DeletedGroups => root.deleted_groups(),
+            Change::DeletedArrays => root.deleted_arrays(),
+            Change::UpdatedGroups => root.updated_groups(),
+            Change::UpdatedArrays => root.updated_arrays(),
+        };
+        list.iter().map(NodeId::from)
+    }
+
+    /// The arrays whose chunks were written or deleted, and the coordinates of those chunks.
+    pub fn updated_chunks(&self) -> impl Iterator<Item = (NodeId, impl Iterator<Item = Vec<u32>> + '_)> + '_ {
+        self.buffer.root().updated_chunks().iter().map(|array| {
+            let chunks = array.chunks();
+            (NodeId::from(array.node_id()), chunks.iter().map(|chunk| chunk.coords().iter().collect()))
+        })
+    }
+
+    /// The nodes that moved. Every member is required, though the schema does not say so.
+    pub fn moves(&self) -> Result<Vec<Move>> {
+        let moves = self.buffer.root().moved_nodes();
+        moves
+            .iter()
+            .flatten()
+            .map(|stored| match (stored.from(), stored.to(), stored.node_id()) {
+                (Some(from), Some(to), Some(node)) => Ok(Move {
+                    from: from.to_owned(),
+                    to: to.to_owned(),
+                    node: NodeId::from(node),
+                    is_array: stored.node_type() == fb::NodeType::Array,
+                }),
+                _ => Err(Error::corrupt(format!("transaction log {}: a move lacks a member", self.id()))),
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,383 @@
+//! fuser's requests as calls of [`Tree`]: the only file that names fuser's trait.
+//!
+//! What is not implemented here is answered `ENOSYS` on purpose: `flush`, `getxattr`, `listxattr`, `access`, `lseek`,
+//! `poll`, `fsync` are then never asked again, and `open` and `opendir` neither where the mode allows. `ioctl` is asked each
+//! time all the same (Python asks each file whether it is a terminal); the answer is immediate.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    AccessFlags, BackingId, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, ReplyAttr, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs,
+    ReplyXattr, Request,
+};
+use tokio::runtime::Handle;
+use tracing::{debug, warn};
+
+use super::answer::answer;
+use super::backing::Backings;
+use super::io_mode::IoMode;
+use super::quiet_log::QuietLog;
+use crate::error::{Error, ErrorKind, Result};
+use crate::reader::NativeChunk;
+use crate::tree::directory::Entry;
+use crate::tree::{Attributes, Kind, Tree};
+
+/// "For ever": the kernel cuts it to its own maximum.
+const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
+/// Requests of read-ahead that the kernel may have under way; its default of 12 leaves workers idle.
+const MAX_BACKGROUND: u16 = 64;
+/// The largest read or write, in bytes: 256 pages, what kernels take without changed limits.
+const MAX_REQUEST: u32 = 1 << 20;
+/// Unit of `statfs`, and the block size that `stat` recommends, in bytes.
+const BLOCK: u32 = 4096;
+/// Handle of files whose reads come to us. They need none: the inode tells everything.
+const PLAIN: FileHandle = FileHandle(0);
+/// Handle of files that the kernel reads by itself.
+const BACKED: FileHandle = FileHandle(1);
+
+/// Who the files belong to, and since when.
+#[derive(Clone, Copy, Debug)]
+pub struct Ownership {
+    /// User id of every file.
+    pub uid: u32,
+    /// Group id of every file.
+    pub gid: u32,
+    /// Every file's times: the commit's.
+    pub time: SystemTime,
+}
+
+/// Serves one tree.
+#[derive(Debug)]
+pub struct Adapter {
+    shared: Arc<Shared>,
+    runtime: Handle,
+    /// Whether the kernel understands `ENOSYS` from `open`.
+    skip_open: bool,
+    /// Whether the kernel understands `ENOSYS` from `opendir`.
+    skip_opendir: bool,
+}
+
+/// What requests under way share.
+#[derive(Debug)]
+struct Shared {
+    tree: Arc<Tree>,
+    ownership: Ownership,
+    mode: IoMode,
+    backings: Backings<BackingId>,
+    log: QuietLog,
+}
+
+impl Adapter {
+    /// Serves `tree`; requests that have to wait do so on `runtime`.
+    pub fn new(tree: Arc<Tree>, ownership: Ownership, mode: IoMode, runtime: Handle) -> Self {
+        let shared = Shared { tree, ownership, mode, backings: Backings::default(), log: QuietLog::default() };
+        Adapter { shared: Arc::new(shared), runtime, skip_open: false, skip_opendir: false }
+    }
+
+    /// Runs `request` with what it shares with others.
+    fn serve<F>(&self, request: impl FnOnce(Arc<Shared>) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        answer(&self.runtime, request(Arc::clone(&self.shared)));
+    }
+}
+
+impl Shared {
+    fn attr(&self, of: Attributes) -> FileAttr {
+        let Ownership { uid, gid, time } = self.ownership;
+        let (kind, perm) = match of.kind {
+            Kind::Directory => (FileType::Directory, 0o755),
+            Kind::File => (FileType::RegularFile, 0o644),
+        };
+        FileAttr {
+            ino: INodeNo(of.inode),
+            size: of.size,
+            blocks: of.size.div_ceil(512),
+            atime: time,
+            mtime: time,
+            ctime: time,
+            crtime: time,
+            kind,
+            perm,
+            // One for directories too, which says "not counted": tools then do not conclude from it that there are no
+            // subdirectories.
+            nlink: 1,
+            uid,
+            gid,
+            rdev: 0,
+            blksize: BLOCK,
+            flags: 0,
+        }
+    }
+
+    fn errno(&self, operation: &str, error: &Error) -> Errno {
+        self.log.failed(operation, error);
+        Errno::from_i32(error.errno())
+    }
+
+    /// The answer that the kernel remembers as "there is no such name".
+    fn absent(&self, reply: ReplyEntry) {
+        let nothing = Attributes { inode: 0, kind: Kind::File, size: 0 };
+        reply.entry(&FOREVER, &self.attr(nothing), Generation(0));
+    }
+
+    /// The file to back `inode` with; none if its reads must come to us.
+    async fn backing_file(&self, inode: u64) -> Result<Option<File>> {
+        let source = self.tree.source(inode).await?;
+        let Some(chunk) = self.tree.native_chunk(&source)? else { return Ok(None) };
+        let reader = self.tree.reader();
+        if let Some(answer) = reader.whole_file_now(chunk) {
+            return Ok(answer);
+        }
+        let reader = Arc::clone(reader);
+        let open = move |chunk: NativeChunk| reader.whole_file(chunk);
+        tokio::task::spawn_blocking(move || open(chunk))
+            .await
+            .map_err(|e| Error::with_source(ErrorKind::Io, "opening a chunk's file", e))
+    }
+
+    async fn open_backed(&self, inode: u64, reply: ReplyOpen) {
+        let plain = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
+        if let Some(backing) = self.backings.acquire(inode) {
+            return reply.opened_passthrough(BACKED, FopenFlags::empty(), &backing);
+        }
+        match self.backing_file(inode).await {
+            Ok(Some(file)) => match reply.open_backing(&file) {
+                Ok(backing) => {
+                    let backing = self.backings.insert(inode, backing);
+                    reply.opened_passthrough(BACKED, FopenFlags::empty(), &backing);
+                }
+                Err(error) => {
+                    // Too many open files, most often: copying works all the same.
+                    let place = self.tree.describe(inode);
+                    self.log.failed("open", &Error::io(format!("{place}: no passthrough, reading by copy"), error));
+                    reply.opened(PLAIN, plain);
+                }
+            },
+            Ok(None) => reply.opened(PLAIN, plain),
+            Err(error) => reply.error(self.errno("open", &error)),
+        }
+    }
+}
+
+impl Filesystem for Adapter {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        let offered = config.capabilities();
+        // One by one, never wholesale: fuser 0.18 would negotiate capabilities that it does not implement.
+        let wanted = InitFlags::FUSE_ASYNC_READ
+            | InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_READDIRPLUS_AUTO;
+        if let Err(missing) = config.add_capabilities(wanted & offered) {
+            debug!("the kernel lacks {missing:?}");
+        }
+        self.skip_open = offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
+        self.skip_opendir = offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
+        if self.shared.mode == IoMode::Passthrough {
+            // Depth 2: the chunk files may themselves lie on a stacked file system such as overlayfs.
+            let depth = config.set_max_stack_depth(2);
+            if config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_err() || depth.is_err() {
+                warn!("this kernel has no FUSE passthrough (6.9 has): reading by copy");
+                if let Some(shared) = Arc::get_mut(&mut self.shared) {
+                    shared.mode = IoMode::Cached;
+                }
+            }
+        }
+        // The kernel's own read-ahead is the ceiling here; a larger wish is answered with it.
+        if let Err(ceiling) = config.set_max_readahead(MAX_REQUEST) {
+            let _ = config.set_max_readahead(ceiling);
+        }
+        let _ = config.set_max_write(MAX_REQUEST);
+        let _ = config.set_max_background(MAX_BACKGROUND);
+        Ok(())
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        // Every name in a snapshot is UTF-8.
+        let Some(name) = name.to_str().map(str::to_owned) else { return self.shared.absent(reply) };
+        self.serve(|shared| async move {
+            match shared.tree.lookup(parent.0, &name).await {
+                Ok(Some(found)) => reply.entry(&FOREVER, &shared.attr(found), Generation(0)),
+                Ok(None) => shared.absent(reply),
+                Err(error) => reply.error(shared.errno("lookup", &error)),
+            }
+        });
+    }
+
+    fn getattr(&self, _request: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        self.serve(|shared| async move {
+            match shared.tree.attributes(inode.0).await {
+                Ok(attributes) => reply.attr(&FOREVER, &shared.attr(attributes)),
+                Err(error) => reply.error(shared.errno("getattr", &error)),
+            }
+        });
+    }
+
+    fn open(&self, _request: &Request, inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        match self.shared.mode {
+            IoMode::Cached if self.skip_open => reply.error(Errno::ENOSYS),
+            IoMode::Cached => reply.opened(PLAIN, FopenFlags::FOPEN_KEEP_CACHE),
+            IoMode::Passthrough => self.serve(|shared| async move { shared.open_backed(inode.0, reply).await }),
+        }
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        if handle == BACKED {
+            self.shared.backings.release(inode.0);
+        }
+        reply.ok();
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        self.serve(|shared| async move {
+            match shared.tree.read(inode.0, offset, size).await {
+                Ok(data) => reply.data(&data),
+                Err(error) => reply.error(shared.errno("read", &error)),
+            }
+        });
+    }
+
+    fn opendir(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        if self.skip_opendir {
+            return reply.error(Errno::ENOSYS);
+        }
+        reply.opened(PLAIN, FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE);
+    }
+
+    fn readdir(&self, _request: &Request, inode: INodeNo, _handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        self.serve(|shared| async move {
+            let mut sink = |entry: Entry<'_>| {
+                let kind = match entry.attributes.kind {
+                    Kind::Directory => FileType::Directory,
+                    Kind::File => FileType::RegularFile,
+                };
+                !reply.add(INodeNo(entry.attributes.inode), entry.offset, kind, entry.name)
+            };
+            match shared.tree.list(inode.0, offset, &mut sink).await {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(shared.errno("readdir", &error)),
+            }
+        });
+    }
+
+    fn readdirplus(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        self.serve(|shared| async move {
+            let mut sink = |entry: Entry<'_>| {
+                let attr = shared.attr(entry.attributes);
+                !reply.add(attr.ino, entry.offset, entry.name, &FOREVER, &attr, Generation(0))
+            };
+            match shared.tree.list(inode.0, offset, &mut sink).await {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(shared.errno("readdir", &error)),
+            }
+        });
+    }
+
+    fn statfs(&self, _request: &Request, _inode: INodeNo, reply: ReplyStatfs) {
+        self.serve(|shared| async move {
+            match shared.tree.total_bytes().await {
+                Ok(bytes) => {
+                    let blocks = bytes.div_ceil(u64::from(BLOCK));
+                    let files = shared.tree.table().len() as u64;
+                    reply.statfs(blocks, 0, 0, files, 0, BLOCK, crate::tree::nodes::MAX_NAME as u32, BLOCK);
+                }
+                Err(error) => reply.error(shared.errno("statfs", &error)),
+            }
+        });
+    }
+
+    fn flush(&self, _request: &Request, _inode: INodeNo, _handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn fsync(&self, _request: &Request, _inode: INodeNo, _handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn fsyncdir(&self, _request: &Request, _inode: INodeNo, _handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn getxattr(&self, _request: &Request, _inode: INodeNo, _name: &OsStr, _size: u32, reply: ReplyXattr) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn listxattr(&self, _request: &Request, _inode: INodeNo, _size: u32, reply: ReplyXattr) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn access(&self, _request: &Request, _inode: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn lseek(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        _handle: FileHandle,
+        _offset: i64,
+        _whence: i32,
+        reply: ReplyLseek,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn ioctl(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        _handle: FileHandle,
+        _flags: IoctlFlags,
+        _command: u32,
+        _input: &[u8],
+        _output: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn poll(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        _handle: FileHandle,
+        _notifier: PollNotifier,
+        _events: PollEvents,
+        _flags: PollFlags,
+        reply: ReplyPoll,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+}

@@ -1,0 +1,68 @@
+//! Answers that do not wait.
+//!
+//! A fuser worker handles one request after another: one that waits for storage holds up all behind it. Each request is
+//! therefore a future that owns its reply. It is polled once on the worker; if everything it needs is in memory it has then
+//! answered, without a task or a switch of threads. If not, it is handed to the runtime and the worker takes the next
+//! request.
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::{Context, Poll, Waker};
+
+use tokio::runtime::Handle;
+use tracing::error;
+
+/// Carries out `request`, which ends by sending its own reply: now if it does not have to wait, otherwise on `runtime`.
+///
+/// A request that panics has its reply dropped, which answers `EIO`; the worker lives on.
+pub fn answer(runtime: &Handle, request: impl Future<Output = ()> + Send + 'static) {
+    let _runtime = runtime.enter();
+    let mut request = Box::pin(request);
+    // The task that a pending request becomes polls it again at once, with a waker of its own: nothing is missed.
+    let mut context = Context::from_waker(Waker::noop());
+    match catch_unwind(AssertUnwindSafe(|| request.as_mut().poll(&mut context))) {
+        Ok(Poll::Ready(())) => {}
+        Ok(Poll::Pending) => {
+            runtime.spawn(request);
+        }
+        Err(_) => error!("a request panicked; the program got EIO. Please report this with the lines before it"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    #[test]
+    fn what_is_ready_is_answered_on_the_calling_thread() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().ok();
+        let handle = runtime.as_ref().map(|r| r.handle().clone());
+        let (sender, receiver) = mpsc::channel();
+        let here = std::thread::current().id();
+        let ready = sender.clone();
+        if let Some(handle) = &handle {
+            answer(handle, async move {
+                let _ = ready.send(std::thread::current().id());
+            });
+        }
+        assert_eq!(receiver.try_recv().ok(), Some(here));
+        if let Some(handle) = &handle {
+            answer(handle, async move {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                let _ = sender.send(std::thread::current().id());
+            });
+        }
+        let there = receiver.recv_timeout(Duration::from_secs(10)).ok();
+        assert!(there.is_some_and(|there| there != here));
+    }
+
+    #[test]
+    fn a_panic_does_not_reach_the_worker() {
+        if let Ok(runtime) = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build() {
+            let fail = std::hint::black_box(true);
+            answer(runtime.handle(), async move { assert!(!fail) });
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Files that the kernel reads by itself.
+//!
+//! With `FUSE_PASSTHROUGH` an open file of ours is backed by another open file, and its reads do not come here. The kernel
+//! insists that all opens of one inode at a time share one backing file, and a backing must live until the last of them is
+//! released; so they are counted per inode.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// Backings in use, by inode. `B` is what keeps one registered with the kernel.
+#[derive(Debug)]
+pub struct Backings<B> {
+    open: Mutex<HashMap<u64, Shared<B>>>,
+}
+
+#[derive(Debug)]
+struct Shared<B> {
+    backing: Arc<B>,
+    opens: u64,
+}
+
+impl<B> Default for Backings<B> {
+    fn default() -> Self {
+        Backings { open: Mutex::default() }
+    }
+}
+
+impl<B> Backings<B> {
+    /// The backing of `inode` for one more open, if there is one already.
+    pub fn acquire(&self, inode: u64) -> Option<Arc<B>> {
+        let mut open = self.open.lock();
+        let shared = open.get_mut(&inode)?;
+        shared.opens += 1;
+        Some(Arc::clone(&shared.backing))
+    }
+
+    /// Counts one more open of `inode`, backed by `backing` unless somebody else brought one meanwhile.
+    pub fn insert(&self, inode: u64, backing: B) -> Arc<B> {
+        let mut open = self.open.lock();
+        let shared = open.entry(inode).or_insert_with(|| Shared { backing: Arc::new(backing), opens: 0 });
+        shared.opens += 1;
+        Arc::clone(&shared.backing)
+    }
+
+    /// Counts one open less. The backing goes with the last one.
+    pub fn release(&self, inode: u64) {
+        let mut open = self.open.lock();
+        if let Some(shared) = open.get_mut(&inode) {
+            shared.opens -= 1;
+            if shared.opens == 0 {
+                let gone = open.remove(&inode);
+                // Dropping it tells the kernel.
+                drop(open);
+                drop(gone);
+            }
+        }
+    }
+
+    /// How many inodes have one.
+    pub fn len(&self) -> usize {
+        self.open.lock().len()
+    }
+
+    /// Whether none has.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backing_lives_as_long_as_it_is_open() {
+        let backings = Backings::default();
+        assert!(backings.acquire(7).is_none());
+        assert_eq!(*backings.insert(7, "first"), "first");
+        assert_eq!(*backings.insert(7, "second"), "first", "one inode has one backing");
+        assert_eq!(backings.acquire(7).as_deref(), Some(&"first"));
+        for left in [1, 1, 0] {
+            backings.release(7);
+            assert_eq!(backings.len(), left);
+        }
+        assert!(backings.is_empty());
+        backings.release(7);
+    }
+}

@@ -1,0 +1,135 @@
+//! How files are opened: without asking us at all, or with the kernel reading chunk files by itself.
+//!
+//! The kernel offers two ways to be fast, and a mount has to choose one when it begins, because the first answer to `open`
+//! decides it for the mount's life:
+//!
+//! - **cached**: `open` is answered `ENOSYS`, and never asked again. A warm open, read and close costs no message. The first
+//!   read of a chunk is copied through the daemon.
+//! - **passthrough**: `open` hands the chunk's own file to the kernel, which reads it as if there were no mount. Each open and
+//!   close costs a message, for small files several times what the read itself takes.
+//!
+//! Measured on 2 cores (docs/performance.md): an open and close cost some 35 us more in passthrough; copying costs some
+//! 0.7 us per KiB on a chunk's first read and nothing on later ones, which come from the page cache either way. Passthrough
+//! wins the first read from 64 KiB on; with a few warm reads for each cold one cached wins below some hundred. The
+//! line is drawn at [`PASSTHROUGH_FROM`].
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::tree::nodes::NodeTable;
+
+/// Mean chunk size in bytes, before compression, from which passthrough is the better choice where it is possible.
+pub const PASSTHROUGH_FROM: u64 = 1 << 20;
+
+/// What the user asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wish {
+    /// Decide from the data.
+    #[default]
+    Auto,
+    /// Never ask on open.
+    Cached,
+    /// Hand chunk files to the kernel.
+    Passthrough,
+}
+
+/// What a mount does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoMode {
+    /// `open` is not asked; reads are copied.
+    Cached,
+    /// Whole-file chunks are read by the kernel.
+    Passthrough,
+}
+
+impl FromStr for Wish {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "auto" => Ok(Wish::Auto),
+            "cached" => Ok(Wish::Cached),
+            "passthrough" => Ok(Wish::Passthrough),
+            _ => Err(Error::invalid(format!("`{text}` is no I/O mode: auto, cached and passthrough are"))),
+        }
+    }
+}
+
+impl fmt::Display for IoMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            IoMode::Cached => "cached",
+            IoMode::Passthrough => "passthrough",
+        })
+    }
+}
+
+/// Why a mount cannot use passthrough; none if it can.
+pub fn obstacle(local: bool) -> Option<&'static str> {
+    if !local {
+        return Some("chunks are not files of this machine");
+    }
+    if !has_sys_admin() {
+        return Some("it needs root (CAP_SYS_ADMIN)");
+    }
+    None
+}
+
+/// Whether this process may register backing files: the capability, in the effective set.
+fn has_sys_admin() -> bool {
+    const CAP_SYS_ADMIN: u64 = 21;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).is_some_and(|caps| caps >> CAP_SYS_ADMIN & 1 == 1)
+}
+
+/// The mode for a mount of `table`, and the reason in a few words. An error of kind [`ErrorKind::Unsupported`] if the user
+/// insists on what cannot be.
+pub fn choose(wish: Wish, table: &NodeTable, local: bool) -> Result<(IoMode, String)> {
+    let obstacle = obstacle(local);
+    match (wish, obstacle) {
+        (Wish::Cached, _) => Ok((IoMode::Cached, "as asked for".to_owned())),
+        (Wish::Passthrough, None) => Ok((IoMode::Passthrough, "as asked for".to_owned())),
+        (Wish::Passthrough, Some(why)) => {
+            Err(Error::new(ErrorKind::Unsupported, format!("--io passthrough is not possible: {why}")))
+        }
+        (Wish::Auto, Some(why)) => Ok((IoMode::Cached, format!("no passthrough: {why}"))),
+        (Wish::Auto, None) => {
+            let mean = mean_chunk_bytes(table);
+            let mode = if mean >= PASSTHROUGH_FROM { IoMode::Passthrough } else { IoMode::Cached };
+            Ok((mode, format!("chunks have about {} KiB", mean >> 10)))
+        }
+    }
+}
+
+/// Mean bytes of a chunk before compression, over the chunks that manifests list: known from the snapshot alone, so that
+/// choosing costs no request. References that a manifest shares between arrays count for each of them.
+fn mean_chunk_bytes(table: &NodeTable) -> u64 {
+    let (mut bytes, mut chunks) = (0_u128, 0_u128);
+    for array in table.arrays() {
+        let Some(nominal) = array.nominal_chunk_bytes else { continue };
+        let listed: u128 = array.manifests.iter().map(|m| u128::from(table.manifest(m.id).chunk_refs)).sum();
+        chunks += listed;
+        bytes += listed * u128::from(nominal);
+    }
+    u64::try_from(bytes.checked_div(chunks).unwrap_or(0)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn words_of_the_command_line() {
+        assert_eq!("auto".parse::<Wish>().unwrap(), Wish::Auto);
+        assert_eq!("passthrough".parse::<Wish>().unwrap(), Wish::Passthrough);
+        assert!("fast".parse::<Wish>().is_err());
+    }
+
+    #[test]
+    fn remote_chunks_are_never_passed_through() {
+        assert!(obstacle(false).is_some());
+    }
+}

@@ -1,0 +1,113 @@
+//! What is mounted where, as `/proc/self/mountinfo` has it.
+//!
+//! Reading the table asks no file system, so it works for a mount whose daemon is dead, where any look at the mountpoint
+//! itself fails with `ENOTCONN`.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+
+/// The type that our mounts have.
+pub const FILE_SYSTEM_TYPE: &str = "fuse.icechunkfs";
+
+/// One mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// Where it is mounted.
+    pub mountpoint: PathBuf,
+    /// Such as `ext4` or `fuse.icechunkfs`.
+    pub fs_type: String,
+    /// The repository, for ours.
+    pub source: String,
+    /// `major:minor` of its device number.
+    pub device: String,
+}
+
+/// The mount that is seen at `mountpoint`, which must be absolute; of several over each other the topmost. None if nothing
+/// is mounted at this very path.
+pub fn find(mountpoint: &Path) -> Result<Option<Mount>> {
+    let table = std::fs::read("/proc/self/mountinfo").map_err(|e| Error::io("/proc/self/mountinfo", e))?;
+    Ok(parse(&table).into_iter().rfind(|mount| mount.mountpoint == mountpoint))
+}
+
+fn parse(table: &[u8]) -> Vec<Mount> {
+    table.split(|&b| b == b'\n').filter_map(parse_line).collect()
+}
+
+/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue` (proc_pid_mountinfo(5)).
+fn parse_line(line: &[u8]) -> Option<Mount> {
+    let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
+    let separator = fields.iter().position(|field| *field == b"-")?;
+    let text = |field: &[u8]| String::from_utf8_lossy(&unescape(field)).into_owned();
+    Some(Mount {
+        device: text(fields.get(2)?),
+        mountpoint: PathBuf::from(OsString::from_vec(unescape(fields.get(4)?))),
+        fs_type: text(fields.get(separator + 1)?),
+        source: text(fields.get(separator + 2)?),
+    })
+}
+
+/// Space, tab, newline and backslash stand as three octal digits behind a backslash.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, tail)) = rest.split_first() {
+        let octal = tail.get(..3).filter(|_| byte == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(decoded) => {
+                out.push(decoded);
+                rest = tail.get(3..).unwrap_or_default();
+            }
+            None => {
+                out.push(byte);
+                rest = tail;
+            }
+        }
+    }
+    out
+}
+
+/// `path` made absolute without looking at its last component: the directory that holds it is resolved, since the table
+/// has no symbolic links, but the mountpoint itself may be dead.
+pub fn absolute(path: &Path) -> Result<PathBuf> {
+    if let Ok(whole) = path.canonicalize() {
+        return Ok(whole);
+    }
+    let absolute = std::path::absolute(path).map_err(|e| Error::io(path.display(), e))?;
+    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else { return Ok(absolute) };
+    if name.as_bytes() == b".." {
+        return Err(Error::invalid(format!("{}: a mountpoint cannot end with ..", path.display())));
+    }
+    let parent = parent.canonicalize().map_err(|e| Error::io(parent.display(), e))?;
+    Ok(parent.join(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_with_their_escapes() {
+        let table = b"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+            90 22 0:51 / /mnt/a\\040b rw,nosuid shared:7 master:3 - fuse.icechunkfs /repo\\134x ro,user_id=0\nbroken line\n";
+        let mounts = parse(table);
+        assert_eq!(mounts.len(), 2);
+        assert_eq!(
+            mounts.last(),
+            Some(&Mount {
+                mountpoint: "/mnt/a b".into(),
+                fs_type: FILE_SYSTEM_TYPE.into(),
+                source: "/repo\\x".into(),
+                device: "0:51".into()
+            })
+        );
+    }
+
+    #[test]
+    fn the_root_is_mounted() {
+        assert!(find(Path::new("/")).is_ok_and(|mount| mount.is_some()));
+        assert!(find(Path::new("/no/such/place")).is_ok_and(|mount| mount.is_none()));
+    }
+}

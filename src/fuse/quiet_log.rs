@@ -1,0 +1,75 @@
+//! Failures of programs' requests in the log, without drowning it.
+//!
+//! A program that reads a million virtual chunks gets a million errors; the log gets the first ones of each second and a
+//! count of the rest.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tracing::warn;
+
+use crate::error::Error;
+
+/// Lines per [`INTERVAL`].
+const BURST: u32 = 20;
+/// How long a count lasts.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Writes failures to the log, at most [`BURST`] of them per [`INTERVAL`].
+#[derive(Debug)]
+pub struct QuietLog {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    since: Instant,
+    written: u32,
+    suppressed: u64,
+}
+
+impl Default for QuietLog {
+    fn default() -> Self {
+        QuietLog { state: Mutex::new(State { since: Instant::now(), written: 0, suppressed: 0 }) }
+    }
+}
+
+impl QuietLog {
+    /// Reports that `operation` of a program failed.
+    pub fn failed(&self, operation: &str, error: &Error) {
+        let Some(suppressed) = self.admit(Instant::now()) else { return };
+        if suppressed > 0 {
+            warn!("{suppressed} more failures were not logged");
+        }
+        warn!("{operation}: {error}");
+    }
+
+    /// Whether to write a line at `now`: how many were left out before it, or none if this one is left out too.
+    fn admit(&self, now: Instant) -> Option<u64> {
+        let mut state = self.state.lock();
+        if now.duration_since(state.since) >= INTERVAL {
+            (state.since, state.written) = (now, 0);
+        }
+        if state.written >= BURST {
+            state.suppressed += 1;
+            return None;
+        }
+        state.written += 1;
+        Some(std::mem::take(&mut state.suppressed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floods_are_cut_and_counted() {
+        let log = QuietLog::default();
+        let start = Instant::now();
+        let written = (0..100).filter(|_| log.admit(start).is_some()).count();
+        assert_eq!(written, BURST as usize);
+        assert_eq!(log.admit(start + INTERVAL * 2), Some(80));
+        assert_eq!(log.admit(start + INTERVAL * 2), Some(0));
+    }
+}

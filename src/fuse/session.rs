@@ -1,0 +1,170 @@
+//! A mount from beginning to end.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use tokio::runtime::Handle;
+use tracing::{info, warn};
+
+use super::adapter::{Adapter, Ownership};
+use super::io_mode::IoMode;
+use super::mount_table::{self, Mount};
+use super::unmount;
+use super::readahead;
+use crate::error::{Error, ErrorKind, Result};
+use crate::tree::Tree;
+
+/// Subtype of the file system: it shows as `fuse.icechunkfs`.
+const SUBTYPE: &str = "icechunkfs";
+/// Threads that take requests from the kernel: as many as there are cores, within these bounds. One would let a large copy
+/// hold up a `stat`; more than a few only contend.
+const WORKERS: std::ops::RangeInclusive<usize> = 2..=8;
+/// How long a mount that was told to end waits for programs that still have files open.
+pub const GRACE: Duration = Duration::from_secs(10);
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Shown as the source in `/proc/mounts`.
+    pub source: String,
+    /// Whether other users may enter; the kernel then checks modes.
+    pub allow_other: bool,
+    /// Whether the mountpoint may have files in it, or a mount on it.
+    pub nonempty: bool,
+    /// Flags for the kernel, such as `noexec`.
+    pub flags: Vec<Flag>,
+    /// How files are opened.
+    pub mode: IoMode,
+}
+
+/// Mount flags that a user may choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flag {
+    /// Programs may be run from the mount.
+    Exec,
+    /// Programs may not be run from the mount.
+    NoExec,
+    /// Device files work, if there were any.
+    Dev,
+    /// Set-user-id bits work, if there were any.
+    Suid,
+}
+
+/// A file system that is mounted and served.
+#[derive(Debug)]
+pub struct Mounted {
+    session: BackgroundSession,
+    mountpoint: PathBuf,
+}
+
+/// Checks that something can be mounted at `mountpoint` and returns its absolute path. A dead mount of ours is taken away.
+pub fn prepare(mountpoint: &Path, nonempty: bool) -> Result<PathBuf> {
+    let absolute = mount_table::absolute(mountpoint).map_err(|e| e.context("the mountpoint"))?;
+    if unmount::clean_dead(&absolute)? {
+        warn!("{}: a mount whose daemon had died was taken away", absolute.display());
+    }
+    let metadata = std::fs::metadata(&absolute).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => Error::new(
+            ErrorKind::NotFound,
+            format!("the mountpoint {} does not exist: make it with mkdir", absolute.display()),
+        ),
+        _ => Error::io(format!("the mountpoint {}", absolute.display()), e),
+    })?;
+    if !metadata.is_dir() {
+        let message = format!("the mountpoint {} is not a directory", absolute.display());
+        return Err(Error::new(ErrorKind::NotADirectory, message));
+    }
+    if nonempty {
+        return Ok(absolute);
+    }
+    if let Some(Mount { fs_type, source, .. }) = mount_table::find(&absolute)? {
+        return Err(Error::new(
+            ErrorKind::Busy,
+            format!("the mountpoint {} is busy: {source} ({fs_type}) is mounted there", absolute.display()),
+        ));
+    }
+    let mut entries = std::fs::read_dir(&absolute).map_err(|e| Error::io(format!("the mountpoint {}", absolute.display()), e))?;
+    if entries.next().is_some() {
+        return Err(Error::new(
+            ErrorKind::Busy,
+            format!("the mountpoint {} is not empty: -o nonempty mounts over its files", absolute.display()),
+        ));
+    }
+    Ok(absolute)
+}
+
+impl Mounted {
+    /// Mounts `tree` at `mountpoint` (absolute, prepared) and serves it on threads of its own, until it is unmounted.
+    pub fn new(tree: Arc<Tree>, mountpoint: PathBuf, options: &Options, runtime: Handle) -> Result<Self> {
+        let micros = tree.snapshot().flushed_at();
+        let ownership = Ownership {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            time: std::time::UNIX_EPOCH.checked_add(Duration::from_micros(micros)).unwrap_or(std::time::UNIX_EPOCH),
+        };
+        let adapter = Adapter::new(tree, ownership, options.mode, runtime);
+        let session = Session::new(adapter, &mountpoint, &config(options))
+            .and_then(Session::spawn)
+            .map_err(|error| mount_error(&mountpoint, error))?;
+        if let Some(mount) = mount_table::find(&mountpoint)? {
+            readahead::raise(&mount);
+        }
+        info!("{} is mounted at {} ({})", options.source, mountpoint.display(), options.mode);
+        Ok(Mounted { session, mountpoint })
+    }
+
+    /// Where it is mounted.
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Waits until it is unmounted, by whomever.
+    pub fn wait(self) -> Result<()> {
+        self.session.join().map_err(|e| Error::io(format!("serving {}", self.mountpoint.display()), e))
+    }
+}
+
+fn config(options: &Options) -> Config {
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(options.source.clone()),
+        MountOption::Subtype(SUBTYPE.to_owned()),
+        MountOption::RO,
+        MountOption::NoAtime,
+        MountOption::DefaultPermissions,
+    ];
+    let has = |flag| options.flags.contains(&flag);
+    config.mount_options.push(if has(Flag::Suid) { MountOption::Suid } else { MountOption::NoSuid });
+    config.mount_options.push(if has(Flag::Dev) { MountOption::Dev } else { MountOption::NoDev });
+    if has(Flag::NoExec) && !has(Flag::Exec) {
+        config.mount_options.push(MountOption::NoExec);
+    }
+    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    config.n_threads = Some(cores.clamp(*WORKERS.start(), *WORKERS.end()));
+    config.clone_fd = true;
+    config
+}
+
+fn mount_error(mountpoint: &Path, error: io::Error) -> Error {
+    let place = mountpoint.display();
+    let words = error.to_string();
+    if words.contains("user_allow_other") {
+        let message = format!(
+            "mounting at {place}: --allow-other needs the line `user_allow_other` in /etc/fuse.conf unless you are root"
+        );
+        return Error::new(ErrorKind::PermissionDenied, message);
+    }
+    match error.kind() {
+        io::ErrorKind::NotFound if !Path::new("/dev/fuse").exists() => {
+            Error::new(ErrorKind::NotFound, "/dev/fuse is missing: load the module with `modprobe fuse`")
+        }
+        io::ErrorKind::NotFound => {
+            Error::new(ErrorKind::NotFound, "fusermount3 is missing: install the package fuse3, or mount as root")
+        }
+        _ => Error::io(format!("mounting at {place}"), error),
+    }
+}

@@ -1,0 +1,77 @@
+//! Taking mounts down.
+
+use std::io;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::mount::UnmountFlags;
+
+use super::mount_table::{self, FILE_SYSTEM_TYPE};
+use crate::error::{Error, ErrorKind, Result};
+
+/// How hard to try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Force {
+    /// Fail with [`ErrorKind::Busy`] while files are open.
+    Polite,
+    /// Take it out of the tree now; it ends when the last file is closed.
+    Detach,
+}
+
+/// Unmounts `mountpoint`, directly where this process may, otherwise through `fusermount3`.
+pub fn unmount(mountpoint: &Path, force: Force) -> Result<()> {
+    // The path must not be followed: the mount itself may be dead.
+    let flags = UnmountFlags::NOFOLLOW | if force == Force::Detach { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    match rustix::mount::unmount(mountpoint, flags) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::PERM) => with_helper(mountpoint, force),
+        Err(rustix::io::Errno::BUSY) => Err(busy(mountpoint)),
+        Err(errno) => Err(Error::io(format!("unmounting {}", mountpoint.display()), errno.into())),
+    }
+}
+
+fn busy(mountpoint: &Path) -> Error {
+    Error::new(
+        ErrorKind::Busy,
+        format!(
+            "{} is in use: a program has a file open in it or its working directory there (`fuser -vm {}` names it)",
+            mountpoint.display(),
+            mountpoint.display()
+        ),
+    )
+}
+
+fn with_helper(mountpoint: &Path, force: Force) -> Result<()> {
+    let mut command = Command::new("fusermount3");
+    command.arg("-u");
+    if force == Force::Detach {
+        command.arg("-z");
+    }
+    let output = command.arg("--").arg(mountpoint).output().map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => {
+            Error::new(ErrorKind::NotFound, "fusermount3 is missing: install the package fuse3, or unmount as root")
+        }
+        _ => Error::io("fusermount3", e),
+    })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    if words.contains("busy") {
+        return Err(busy(mountpoint));
+    }
+    let kind = if words.contains("not permitted") { ErrorKind::PermissionDenied } else { ErrorKind::Io };
+    Err(Error::new(kind, words))
+}
+
+/// Takes away a mount of ours at `mountpoint` (absolute) whose daemon has died. Anything else is left as it is.
+///
+/// True if there was one.
+pub fn clean_dead(mountpoint: &Path) -> Result<bool> {
+    let dead = matches!(std::fs::metadata(mountpoint), Err(e) if e.raw_os_error() == Some(libc::ENOTCONN));
+    if !dead || mount_table::find(mountpoint)?.is_none_or(|mount| mount.fs_type != FILE_SYSTEM_TYPE) {
+        return Ok(false);
+    }
+    unmount(mountpoint, Force::Detach)?;
+    Ok(true)
+}

@@ -1,0 +1,216 @@
+//! A cache bounded in bytes, in which each thing is loaded by one of those who want it.
+//!
+//! What is stored is immutable, so an entry is never stale; it goes when room is needed, least recently used first. The lock
+//! is held for look-ups only, never while something is loaded.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::Shared;
+use lru::LruCache;
+use parking_lot::Mutex;
+
+use crate::error::Result;
+use crate::format::ids::ObjectId;
+use crate::format::manifest::Manifest;
+
+/// Bytes of bookkeeping per entry: key, links and hash table slot, rounded up.
+const ENTRY_OVERHEAD: u64 = 128;
+
+/// What is cached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Key {
+    /// A decoded manifest.
+    Manifest(ObjectId),
+    /// The bytes of a native chunk.
+    Chunk {
+        /// The object.
+        object: ObjectId,
+        /// Where the chunk begins in it.
+        offset: u64,
+        /// Bytes of the chunk.
+        length: u64,
+    },
+}
+
+/// A cached thing. Cheap to clone.
+#[derive(Clone, Debug)]
+pub enum Value {
+    /// A decoded manifest.
+    Manifest(Arc<Manifest>),
+    /// The bytes of a chunk.
+    Chunk(Bytes),
+}
+
+impl Value {
+    fn weight(&self) -> u64 {
+        ENTRY_OVERHEAD
+            + match self {
+                Value::Manifest(manifest) => manifest.size() as u64,
+                Value::Chunk(bytes) => bytes.len() as u64,
+            }
+    }
+}
+
+type Loading = Shared<Pin<Box<dyn Future<Output = Result<Value>> + Send>>>;
+
+/// The cache.
+pub struct Cache {
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    entries: LruCache<Key, Value>,
+    loading: HashMap<Key, Loading>,
+    bytes: u64,
+    capacity: u64,
+}
+
+impl Cache {
+    /// A cache of at most `capacity` bytes.
+    pub fn new(capacity: u64) -> Self {
+        let state = State { entries: LruCache::unbounded(), loading: HashMap::new(), bytes: 0, capacity };
+        Cache { state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> u64 {
+        self.state.lock().bytes
+    }
+
+    /// The entry of `key`, if there is one.
+    pub fn get(&self, key: &Key) -> Option<Value> {
+        self.state.lock().entries.get(key).cloned()
+    }
+
+    /// The entry of `key`, made by `load` if there is none. Of several who ask at once, the first one's `load` is carried
+    /// out and all get its outcome; a failure is not kept.
+    pub fn get_or_load(
+        &self,
+        key: Key,
+        load: impl Future<Output = Result<Value>> + Send + 'static,
+    ) -> impl Future<Output = Result<Value>> + Send + 'static {
+        let mut state = self.state.lock();
+        let found = state.entries.get(&key).cloned();
+        let loading = match (found, state.loading.get(&key)) {
+            (Some(value), _) => futures_util::future::ready(Ok(value)).boxed().shared(),
+            (None, Some(loading)) => loading.clone(),
+            (None, None) => {
+                let shared = Arc::clone(&self.state);
+                let loading = async move {
+                    let loaded = load.await;
+                    let mut state = shared.lock();
+                    state.loading.remove(&key);
+                    if let Ok(value) = &loaded {
+                        state.insert(key, value.clone());
+                    }
+                    loaded
+                }
+                .boxed()
+                .shared();
+                state.loading.insert(key, loading.clone());
+                loading
+            }
+        };
+        loading
+    }
+
+    /// Drops old entries until `bytes` more would fit.
+    pub fn make_room(&self, bytes: u64) {
+        let mut state = self.state.lock();
+        let keep = state.capacity.saturating_sub(bytes);
+        state.evict_to(keep);
+    }
+}
+
+impl State {
+    fn insert(&mut self, key: Key, value: Value) {
+        let weight = value.weight();
+        // A thing larger than the whole cache is used by those who wait for it and then gone.
+        if weight > self.capacity {
+            return;
+        }
+        self.evict_to(self.capacity - weight);
+        self.bytes += weight;
+        if let Some(old) = self.entries.put(key, value) {
+            self.bytes -= old.weight();
+        }
+    }
+
+    fn evict_to(&mut self, bytes: u64) {
+        while self.bytes > bytes {
+            let Some((_, old)) = self.entries.pop_lru() else { break };
+            self.bytes -= old.weight();
+        }
+    }
+}
+
+impl std::fmt::Debug for Cache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = self.state.lock();
+        write!(f, "Cache({} entries, {} of {} bytes)", state.entries.len(), state.bytes, state.capacity)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::error::Error;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    fn key(n: u8) -> Key {
+        Key::Chunk { object: ObjectId([n; 12]), offset: 0, length: 1000 }
+    }
+
+    fn chunk(n: u8) -> Result<Value> {
+        Ok(Value::Chunk(vec![n; 1000].into()))
+    }
+
+    #[tokio::test]
+    async fn the_bound_holds_and_the_oldest_goes_first() {
+        let cache = Cache::new(3 * (1000 + ENTRY_OVERHEAD));
+        for n in 0..3 {
+            cache.get_or_load(key(n), async move { chunk(n) }).await.unwrap();
+        }
+        assert!(cache.get(&key(0)).is_some());
+        cache.get_or_load(key(3), async { chunk(3) }).await.unwrap();
+        assert!(cache.get(&key(0)).is_some() && cache.get(&key(1)).is_none());
+        assert_eq!(cache.bytes(), 3 * (1000 + ENTRY_OVERHEAD));
+        cache.make_room(2 * (1000 + ENTRY_OVERHEAD));
+        assert_eq!(cache.bytes(), 1000 + ENTRY_OVERHEAD);
+        let large = Value::Chunk(vec![0; 1 << 20].into());
+        cache.get_or_load(key(9), async { Ok(large) }).await.unwrap();
+        assert!(cache.get(&key(9)).is_none() && cache.bytes() == 1000 + ENTRY_OVERHEAD);
+    }
+
+    #[tokio::test]
+    async fn what_many_want_is_loaded_once() {
+        let cache = Cache::new(1 << 20);
+        let loads = Arc::new(AtomicUsize::new(0));
+        let (gate, opened) = tokio::sync::oneshot::channel::<()>();
+        let counter = Arc::clone(&loads);
+        let first = cache.get_or_load(key(1), async move {
+            counter.fetch_add(1, Ordering::Relaxed);
+            let _ = opened.await;
+            chunk(1)
+        });
+        let second = cache.get_or_load(key(1), async { Err(Error::corrupt("never run")) });
+        let both = tokio::spawn(async move { (first.await, second.await) });
+        gate.send(()).unwrap();
+        let (first, second) = both.await.unwrap();
+        assert!(first.is_ok() && second.is_ok());
+        assert_eq!(loads.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test]
+    async fn a_failure_is_not_kept() {
+        let cache = Cache::new(1 << 20);
+        assert!(cache.get_or_load(key(1), async { Err(Error::corrupt("no")) }).await.is_err());
+        assert!(cache.get_or_load(key(1), async { chunk(1) }).await.is_ok());
+    }
+}

@@ -1,0 +1,231 @@
+//! Chunk references to bytes: manifests and small chunks in memory, ranges of objects from storage, all within one bound.
+//!
+//! [`Reader::manifest`] gives a decoded manifest, loading it at most once however many ask. [`Reader::read_native`] gives
+//! bytes of a chunk object. Each of the two has a `_now` form that answers from memory (for local files: the kernel's) or
+//! not at all, for threads that may not wait.
+
+pub mod buffer;
+pub mod cache;
+pub mod memory;
+
+use std::fs::File;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::Semaphore;
+
+use self::buffer::{Buffer, BufferPool};
+use self::cache::{Cache, Key, Value};
+use self::memory::Budget;
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::format::manifest::Manifest;
+use crate::format::snapshot::ManifestInfo;
+use crate::storage::Storage;
+
+/// Chunks up to this many bytes are fetched and kept whole when a part of them is asked for: a second request would cost
+/// more than the bytes.
+const SMALL_CHUNK: u64 = 64 << 10;
+/// Bytes of memory per chunk reference, for making room before a manifest is decoded: what native references of a
+/// three-dimensional array take, rounded up.
+const BYTES_PER_REF: u64 = 96;
+
+/// Reads what chunk references refer to.
+#[derive(Debug)]
+pub struct Reader {
+    storage: Arc<dyn Storage>,
+    budget: Budget,
+    cache: Cache,
+    buffers: BufferPool,
+    /// Bytes that reads in flight may hold.
+    reads: Semaphore,
+    /// Manifests are decoded one after another: each needs memory that the cache does not count yet.
+    decoding: Semaphore,
+}
+
+/// A native chunk: a range of an object below `chunks/`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NativeChunk {
+    /// The object.
+    pub object: ObjectId,
+    /// Where the chunk begins in it.
+    pub offset: u64,
+    /// Bytes of the chunk.
+    pub length: u64,
+}
+
+/// Bytes that were read.
+#[derive(Debug)]
+pub enum Data {
+    /// Shared with the cache or owned.
+    Bytes(Bytes),
+    /// In a buffer that goes back to its pool.
+    Buffer(Buffer),
+    /// Part of a manifest that stays in memory as long as this.
+    Inline(Arc<Manifest>, std::ops::Range<usize>),
+}
+
+impl NativeChunk {
+    fn key(&self) -> String {
+        format!("chunks/{}", self.object)
+    }
+}
+
+impl Reader {
+    /// Reads from `storage` within `budget`.
+    pub fn new(storage: Arc<dyn Storage>, budget: Budget) -> Self {
+        Reader {
+            storage,
+            cache: Cache::new(budget.cache()),
+            buffers: BufferPool::new(budget.buffers()),
+            reads: Semaphore::new(budget.reads_in_flight()),
+            decoding: Semaphore::new(1),
+            budget,
+        }
+    }
+
+    /// The bounds within which it works.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// Bytes that the cache holds.
+    pub fn cached_bytes(&self) -> u64 {
+        self.cache.bytes()
+    }
+
+    /// Manifest `info.id`, if it is in memory.
+    pub fn manifest_now(&self, id: ObjectId) -> Option<Arc<Manifest>> {
+        match self.cache.get(&Key::Manifest(id)) {
+            Some(Value::Manifest(manifest)) => Some(manifest),
+            _ => None,
+        }
+    }
+
+    /// Manifest `info.id`, loaded if it is not in memory.
+    ///
+    /// An error of kind [`ErrorKind::OutOfMemory`] if it is larger than the memory bound allows.
+    pub async fn manifest(self: &Arc<Self>, info: ManifestInfo) -> Result<Arc<Manifest>> {
+        let this = Arc::clone(self);
+        let loaded = self.cache.get_or_load(Key::Manifest(info.id), async move {
+            this.load_manifest(info).await.map(|manifest| Value::Manifest(Arc::new(manifest)))
+        });
+        match loaded.await? {
+            Value::Manifest(manifest) => Ok(manifest),
+            Value::Chunk(_) => Err(Error::new(ErrorKind::Io, "the cache holds a chunk in a manifest's place")),
+        }
+    }
+
+    async fn load_manifest(&self, info: ManifestInfo) -> Result<Manifest> {
+        let key = format!("manifests/{}", info.id);
+        let limit = self.budget.cache();
+        let file = self.storage.get(&key, limit).await.map_err(|error| match error.kind() {
+            ErrorKind::NotFound => {
+                Error::with_source(ErrorKind::Corrupt, format!("{key}: missing, though the snapshot names it"), error)
+            }
+            _ => error,
+        })?;
+        let _turn = self.decoding.acquire().await;
+        self.cache.make_room(u64::from(info.chunk_refs) * BYTES_PER_REF);
+        let manifest = tokio::task::spawn_blocking(move || Manifest::decode(&file, limit))
+            .await
+            .map_err(|e| Error::with_source(ErrorKind::Io, "decoding a manifest", e))?
+            .context(|| key.clone())?;
+        if manifest.id() != info.id {
+            return Err(Error::corrupt(format!("{key}: the file says that it is manifest {}", manifest.id())));
+        }
+        Ok(manifest)
+    }
+
+    /// Bytes `offset..offset + length` of `chunk` if they can be had without waiting. The range must lie in the chunk.
+    ///
+    /// None means "ask [`Reader::read_native`]", failures included.
+    pub fn read_native_now(&self, chunk: NativeChunk, offset: u64, length: usize) -> Option<Data> {
+        if let Some(files) = self.storage.local_files() {
+            let file = files.open_now(&chunk.key())?.ok()?;
+            let mut buffer = self.buffers.take(length)?;
+            crate::storage::local::LocalFiles::read_now(&file, &mut buffer, chunk.offset.checked_add(offset)?)?;
+            return Some(Data::Buffer(buffer));
+        }
+        match self.cache.get(&chunk_key(chunk))? {
+            Value::Chunk(bytes) => slice(&bytes, offset, length).map(Data::Bytes),
+            Value::Manifest(_) => None,
+        }
+    }
+
+    /// Bytes `offset..offset + length` of `chunk`, which must lie in it. All of them, or an error.
+    pub async fn read_native(self: &Arc<Self>, chunk: NativeChunk, offset: u64, length: usize) -> Result<Data> {
+        if chunk.length > SMALL_CHUNK {
+            let _permit = self.reads.acquire_many(self.budget.read_permits(length as u64)).await;
+            let start = chunk.offset.saturating_add(offset);
+            let bytes = self.storage.get_range(&chunk.key(), start, length as u64).await;
+            return bytes.map(Data::Bytes).map_err(missing_object);
+        }
+        let this = Arc::clone(self);
+        let loaded = self.cache.get_or_load(chunk_key(chunk), async move {
+            let _permit = this.reads.acquire_many(this.budget.read_permits(chunk.length)).await;
+            let bytes = this.storage.get_range(&chunk.key(), chunk.offset, chunk.length).await;
+            bytes.map(Value::Chunk).map_err(missing_object)
+        });
+        match loaded.await? {
+            Value::Chunk(bytes) => slice(&bytes, offset, length)
+                .map(Data::Bytes)
+                .ok_or_else(|| Error::invalid(format!("{length} bytes at {offset} are not all in the chunk"))),
+            Value::Manifest(_) => Err(Error::new(ErrorKind::Io, "the cache holds a manifest in a chunk's place")),
+        }
+    }
+
+    /// The file of `chunk`, where that file is exactly the chunk; none where it is not, or where objects are no files.
+    pub fn whole_file(&self, chunk: NativeChunk) -> Option<File> {
+        let files = self.storage.local_files().filter(|_| chunk.offset == 0)?;
+        files.open(&chunk.key()).ok().filter(|file| is_exactly(file, chunk))
+    }
+
+    /// As [`Reader::whole_file`] if that is known without waiting; none otherwise.
+    pub fn whole_file_now(&self, chunk: NativeChunk) -> Option<Option<File>> {
+        let Some(files) = self.storage.local_files().filter(|_| chunk.offset == 0) else { return Some(None) };
+        let file = files.open_now(&chunk.key())?;
+        Some(file.ok().filter(|file| is_exactly(file, chunk)))
+    }
+
+    /// Whether chunks are files of this machine.
+    pub fn is_local(&self) -> bool {
+        self.storage.local_files().is_some()
+    }
+}
+
+fn is_exactly(file: &File, chunk: NativeChunk) -> bool {
+    file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() == chunk.length)
+}
+
+fn chunk_key(chunk: NativeChunk) -> Key {
+    Key::Chunk { object: chunk.object, offset: chunk.offset, length: chunk.length }
+}
+
+fn slice(bytes: &Bytes, offset: u64, length: usize) -> Option<Bytes> {
+    let start = usize::try_from(offset).ok()?;
+    let end = start.checked_add(length)?;
+    (end <= bytes.len()).then(|| bytes.slice(start..end))
+}
+
+/// To a reading program the file exists: an object that is gone is damage, not absence.
+fn missing_object(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::NotFound => {
+            Error::with_source(ErrorKind::Corrupt, "a chunk object is missing, though a manifest names it", error)
+        }
+        _ => error,
+    }
+}
+
+impl std::ops::Deref for Data {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Data::Bytes(bytes) => bytes,
+            Data::Buffer(buffer) => buffer,
+            Data::Inline(manifest, range) => manifest.slice(range.clone()),
+        }
+    }
+}

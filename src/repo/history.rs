@@ -1,0 +1,147 @@
+//! The commits that led to a snapshot.
+
+use std::collections::HashSet;
+
+use super::{Generation, Repository};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::format::repo_info::SnapshotInfo;
+
+impl Repository {
+    /// The commits from snapshot `tip` back to a root, newest first; at most `limit` of them.
+    ///
+    /// A cycle of parents, which a damaged repository can have, is an error of kind [`ErrorKind::Corrupt`].
+    pub async fn history(&self, tip: ObjectId, limit: usize) -> Result<Vec<SnapshotInfo>> {
+        let mut commits = Vec::new();
+        self.walk(tip, |commit| {
+            if commits.len() < limit {
+                commits.push(commit);
+            }
+            commits.len() < limit
+        })
+        .await?;
+        Ok(commits)
+    }
+
+    /// The newest commit among `tip` and its ancestors that is not after `time` (microseconds since 1970-01-01 UTC).
+    pub(super) async fn newest_not_after(&self, tip: ObjectId, time: u64) -> Result<Option<ObjectId>> {
+        let mut found = None;
+        self.walk(tip, |commit| {
+            if commit.flushed_at <= time {
+                found = Some(commit.id);
+            }
+            found.is_none()
+        })
+        .await?;
+        Ok(found)
+    }
+
+    /// Calls `visit` for `tip` and its ancestors in order, until it returns false.
+    async fn walk(&self, tip: ObjectId, mut visit: impl FnMut(SnapshotInfo) -> bool) -> Result<()> {
+        let cycle = |id| Error::corrupt(format!("the history of snapshot {tip} is a cycle: {id} is its own ancestor"));
+        match &self.generation {
+            Generation::V2(info) => {
+                let mut next = Some(info.position(tip).ok_or_else(|| {
+                    Error::new(ErrorKind::NotFound, format!("no snapshot {tip} in the repository"))
+                })?);
+                let mut steps = 0;
+                while let Some(position) = next {
+                    let commit = info.snapshot(position).context(|| format!("history of {tip}"))?;
+                    steps += 1;
+                    if steps > info.snapshot_count() {
+                        return Err(cycle(commit.id));
+                    }
+                    next = info.parent_position(position)?;
+                    if !visit(commit) {
+                        break;
+                    }
+                }
+            }
+            Generation::V1(_) => {
+                let mut seen = HashSet::new();
+                let mut next = Some(tip);
+                while let Some(id) = next {
+                    if !seen.insert(id) {
+                        return Err(cycle(id));
+                    }
+                    let commit = self.from_file(id).await?;
+                    next = commit.parent;
+                    if !visit(commit) {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Version 1 has a commit's description in its snapshot file.
+    async fn from_file(&self, id: ObjectId) -> Result<SnapshotInfo> {
+        let snapshot = self.snapshot(id).await?;
+        Ok(SnapshotInfo {
+            id,
+            parent: snapshot.parent_id(),
+            flushed_at: snapshot.flushed_at(),
+            message: snapshot.message().to_owned(),
+            metadata: snapshot.metadata()?,
+            pruned_ancestor_tx_logs: Vec::new(),
+        })
+    }
+}
+
+/// A time in UTC, as RFC 3339 with microseconds where there are any. Times that no calendar has are shown as numbers.
+pub fn format_time(micros: u64) -> String {
+    let parsed = i64::try_from(micros).ok().and_then(|micros| jiff::Timestamp::from_microsecond(micros).ok());
+    let Some(time) = parsed else { return format!("{micros} microseconds after 1970") };
+    let civil = time.to_zoned(jiff::tz::TimeZone::UTC).datetime();
+    let fraction = civil.subsec_nanosecond() / 1000;
+    let seconds = civil.strftime("%Y-%m-%dT%H:%M:%S");
+    if fraction == 0 { format!("{seconds}+00:00") } else { format!("{seconds}.{fraction:06}+00:00") }
+}
+
+/// Reads a time that a user wrote: RFC 3339, or a date, which means its whole day in UTC.
+///
+/// Returns microseconds since 1970-01-01 UTC.
+pub fn parse_time(text: &str) -> Result<u64> {
+    let wrong = || {
+        Error::invalid(format!(
+            "`{text}` is no time: write RFC 3339 as in 2026-08-20T14:30:00Z, or a date as in 2026-08-20"
+        ))
+    };
+    let timestamp = if let Ok(time) = text.parse::<jiff::Timestamp>() {
+        time
+    } else {
+        let date: jiff::civil::Date = text.parse().map_err(|_| wrong())?;
+        if text.len() > "2026-08-20".len() {
+            return Err(wrong());
+        }
+        let last = date.at(23, 59, 59, 999_999_000);
+        last.to_zoned(jiff::tz::TimeZone::UTC).map_err(|_| wrong())?.timestamp()
+    };
+    u64::try_from(timestamp.as_microsecond()).map_err(|_| wrong())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_rfc_3339() {
+        assert_eq!(format_time(1_795_160_189_135_747), "2026-11-20T07:36:29.135747+00:00");
+        assert_eq!(format_time(1_795_160_189_000_000), "2026-11-20T07:36:29+00:00");
+        assert_eq!(format_time(1_795_160_189_000_007), "2026-11-20T07:36:29.000007+00:00");
+        assert_eq!(format_time(u64::MAX), "18446744073709551615 microseconds after 1970");
+    }
+
+    #[test]
+    fn times_are_read_as_people_write_them() {
+        assert_eq!(parse_time("2026-11-20T07:36:29.135747+00:00").unwrap(), 1_795_160_189_135_747);
+        assert_eq!(parse_time("2026-11-20T08:36:29+01:00").unwrap(), 1_795_160_189_000_000);
+        assert_eq!(parse_time("2026-11-20T07:36:29Z").unwrap(), 1_795_160_189_000_000);
+        assert_eq!(format_time(parse_time("2026-11-20").unwrap()), "2026-11-20T23:59:59.999999+00:00");
+        for wrong in ["", "yesterday", "2026-13-01", "2026-11-20T07:36:29", "1969-12-31"] {
+            assert!(parse_time(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! A repository of any released generation: which refs it has, which snapshot one of them means, and its history.
+//!
+//! Version 2 answers from the one object `repo`; version 1 ([`v1`]) has a small file per ref and a parent id in each snapshot
+//! file. The floors above see no difference. Opening and resolving a ref costs one request for version 2, and a failed one
+//! more for version 1.
+
+pub mod history;
+pub mod refs;
+mod v1;
+
+use std::sync::Arc;
+
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::envelope::SpecVersion;
+use crate::format::ids::ObjectId;
+use crate::format::repo_info::RepoInfo;
+use crate::format::snapshot::Snapshot;
+use crate::storage::Storage;
+
+/// Bytes that the stored `repo` object may have. It is compressed, and its own limit of a million tables is far below.
+const MAX_REPO_FILE: u64 = 1 << 30;
+/// Bytes that a stored snapshot may have, and expand to: the format's own limit.
+const MAX_SNAPSHOT: u64 = 1 << 31;
+
+/// An open repository, as it was at the moment of opening.
+#[derive(Debug)]
+pub struct Repository {
+    storage: Arc<dyn Storage>,
+    generation: Generation,
+}
+
+#[derive(Debug)]
+enum Generation {
+    V1(v1::Layout),
+    V2(RepoInfo),
+}
+
+impl Repository {
+    /// Opens the repository at `storage`, of whatever generation it is.
+    ///
+    /// Errors: [`ErrorKind::NotARepository`] if there is none, [`ErrorKind::Unsupported`] for a generation that this
+    /// program does not read.
+    pub async fn open(storage: Arc<dyn Storage>) -> Result<Self> {
+        let found = storage.get("repo", MAX_REPO_FILE).await;
+        let generation = match found {
+            Ok(bytes) => {
+                Generation::V2(RepoInfo::decode(&bytes).context(|| format!("{}: repo", storage.location()))?)
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Generation::V1(v1::Layout::detect(&*storage).await?),
+            Err(error) => return Err(error.context(storage.location())),
+        };
+        Ok(Repository { storage, generation })
+    }
+
+    /// Where the repository lies.
+    pub fn storage(&self) -> &Arc<dyn Storage> {
+        &self.storage
+    }
+
+    /// The version of the repository. Its files may be older one by one.
+    pub fn version(&self) -> SpecVersion {
+        match self.generation {
+            Generation::V1(_) => SpecVersion::V1,
+            Generation::V2(_) => SpecVersion::V2,
+        }
+    }
+
+    /// Reads snapshot `id`.
+    pub async fn snapshot(&self, id: ObjectId) -> Result<Snapshot> {
+        let key = format!("snapshots/{id}");
+        let file = self.storage.get(&key, MAX_SNAPSHOT).await.map_err(|error| match error.kind() {
+            ErrorKind::NotFound => {
+                Error::with_source(ErrorKind::Corrupt, format!("snapshot {id} is missing from the repository"), error)
+            }
+            _ => error,
+        })?;
+        let snapshot = tokio::task::spawn_blocking(move || Snapshot::decode(&file, MAX_SNAPSHOT))
+            .await
+            .map_err(|e| Error::with_source(ErrorKind::Io, "decoding a snapshot", e))?
+            .context(|| key.clone())?;
+        if snapshot.id() != id {
+            return Err(Error::corrupt(format!("{key}: the file says that it is snapshot {}", snapshot.id())));
+        }
+        Ok(snapshot)
+    }
+}

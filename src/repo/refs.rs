@@ -1,0 +1,161 @@
+//! Branches, tags, and the words with which a user picks a snapshot.
+
+use std::collections::BTreeMap;
+
+use super::{Generation, Repository};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+
+/// The branch that is meant when none is named (spec, "References").
+pub const DEFAULT_BRANCH: &str = "main";
+/// How many similar names an error proposes.
+const PROPOSALS: usize = 3;
+/// How alike a name must be to be proposed: 0 for nothing in common, 1 for equality (Jaro-Winkler).
+const LIKENESS: f64 = 0.75;
+
+/// Picks one snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RefSpec {
+    /// The newest commit of a branch.
+    Branch(String),
+    /// What a tag points to.
+    Tag(String),
+    /// A snapshot by its id.
+    Snapshot(ObjectId),
+    /// The newest commit of a branch that is not after a time.
+    AsOf {
+        /// The branch.
+        branch: String,
+        /// Microseconds since 1970-01-01 UTC.
+        time: u64,
+    },
+}
+
+impl Default for RefSpec {
+    fn default() -> Self {
+        RefSpec::Branch(DEFAULT_BRANCH.to_owned())
+    }
+}
+
+impl std::fmt::Display for RefSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            RefSpec::Branch(name) => write!(f, "branch {name}"),
+            RefSpec::Tag(name) => write!(f, "tag {name}"),
+            RefSpec::Snapshot(id) => write!(f, "snapshot {id}"),
+            RefSpec::AsOf { branch, time } => write!(f, "branch {branch} as of {}", super::history::format_time(*time)),
+        }
+    }
+}
+
+/// All refs of a repository, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refs {
+    /// Branches and the snapshots they point to.
+    pub branches: BTreeMap<String, ObjectId>,
+    /// Tags, deleted ones left out.
+    pub tags: BTreeMap<String, ObjectId>,
+}
+
+impl Repository {
+    /// All branches and tags.
+    pub async fn refs(&self) -> Result<Refs> {
+        match &self.generation {
+            Generation::V1(layout) => layout.refs(&*self.storage).await,
+            Generation::V2(info) => Ok(Refs {
+                branches: info.branches()?.into_iter().collect(),
+                tags: info.tags()?.into_iter().collect(),
+            }),
+        }
+    }
+
+    /// The snapshot that `spec` picks. A name that does not exist is an error that proposes similar ones.
+    pub async fn resolve(&self, spec: &RefSpec) -> Result<ObjectId> {
+        match spec {
+            RefSpec::Branch(name) => self.resolve_name("branch", name).await,
+            RefSpec::Tag(name) => self.resolve_name("tag", name).await,
+            RefSpec::Snapshot(id) => match &self.generation {
+                // Its file is looked for when it is read.
+                Generation::V1(_) => Ok(*id),
+                Generation::V2(info) if info.position(*id).is_some() => Ok(*id),
+                Generation::V2(_) => Err(Error::new(
+                    ErrorKind::NotFound,
+                    format!("no snapshot {id} in {}; `icechunkfs log` lists a branch's", self.storage.location()),
+                )),
+            },
+            RefSpec::AsOf { branch, time } => {
+                let tip = self.resolve_name("branch", branch).await?;
+                self.newest_not_after(tip, *time).await?.ok_or_else(|| {
+                    Error::new(
+                        ErrorKind::NotFound,
+                        format!(
+                            "branch `{branch}` has no commit as old as {}; `icechunkfs log` shows the oldest",
+                            super::history::format_time(*time)
+                        ),
+                    )
+                })
+            }
+        }
+    }
+
+    async fn resolve_name(&self, kind: &str, name: &str) -> Result<ObjectId> {
+        let found = match &self.generation {
+            Generation::V1(layout) if kind == "tag" => layout.tag(&*self.storage, name).await?,
+            Generation::V1(layout) => layout.branch(&*self.storage, name).await?,
+            Generation::V2(info) => if kind == "tag" { info.tag(name) } else { info.branch(name) }.transpose()?,
+        };
+        match found {
+            Some(id) => Ok(id),
+            None => Err(self.unknown_name(kind, name).await),
+        }
+    }
+
+    /// The error for a name that does not exist. The refs are listed anew for it: a failure to do so must not hide it.
+    async fn unknown_name(&self, kind: &str, name: &str) -> Error {
+        let mut message = format!("no {kind} `{name}` in {}", self.storage.location());
+        if let Ok(refs) = self.refs().await {
+            let (same, other, other_kind) = if kind == "tag" {
+                (&refs.tags, &refs.branches, "branch")
+            } else {
+                (&refs.branches, &refs.tags, "tag")
+            };
+            let near = nearest(name, same.keys());
+            if other.contains_key(name) {
+                message += &format!("; there is a {other_kind} of that name: --{other_kind} '{name}'");
+            } else if !near.is_empty() {
+                message += &format!("; did you mean {}?", near.join(" or "));
+            } else if same.is_empty() {
+                message += &format!("; it has no {kind} at all");
+            } else {
+                let some: Vec<String> = same.keys().take(PROPOSALS).map(|n| format!("`{n}`")).collect();
+                let more = if same.len() > some.len() { ", ..." } else { "" };
+                message += &format!("; there is {}{more}", some.join(", "));
+            }
+        }
+        Error::new(ErrorKind::NotFound, message)
+    }
+}
+
+/// The names most like `name`, best first, in quotes.
+fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a String>) -> Vec<String> {
+    let wanted = name.to_lowercase();
+    let mut scored: Vec<(f64, &String)> = names
+        .map(|candidate| (strsim::jaro_winkler(&wanted, &candidate.to_lowercase()), candidate))
+        .filter(|(score, _)| *score >= LIKENESS)
+        .collect();
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0));
+    scored.into_iter().take(PROPOSALS).map(|(_, candidate)| format!("`{candidate}`")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn similar_names_are_proposed() {
+        let names: Vec<String> = ["main", "release-2024", "release-2025", "x"].map(String::from).to_vec();
+        assert_eq!(nearest("Mian", names.iter()), ["`main`"]);
+        assert_eq!(nearest("relaese-2025", names.iter()), ["`release-2025`", "`release-2024`"]);
+        assert!(nearest("zzz", names.iter()).is_empty());
+    }
+}

@@ -1,0 +1,124 @@
+//! Version 1's refs: `refs/branch.NAME/ref.json`, `refs/tag.NAME/ref.json`, and `ref.json.deleted` beside a deleted tag's.
+//!
+//! Names are spelled in keys as `object_store` spells them on a local disk: characters outside its set are percent-encoded.
+//! Users see and say the real names. The format forbids `/` in them.
+
+use object_store::path::PathPart;
+use percent_encoding::percent_decode_str;
+use serde::Deserialize;
+
+use super::refs::{DEFAULT_BRANCH, Refs};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::storage::Storage;
+
+/// Bytes of a `ref.json`: it holds one id.
+const MAX_REF_FILE: u64 = 1 << 16;
+const BRANCH: &str = "branch.";
+const TAG: &str = "tag.";
+
+/// A repository of version 1. Branch `main` must exist for it to be one, so it was read on opening.
+#[derive(Debug)]
+pub(super) struct Layout {
+    main: Option<ObjectId>,
+}
+
+#[derive(Deserialize)]
+struct RefFile {
+    snapshot: String,
+}
+
+impl Layout {
+    /// Decides whether `storage`, which has no object `repo`, holds a repository of version 1.
+    pub async fn detect(storage: &dyn Storage) -> Result<Self> {
+        if let Some(main) = read_ref(storage, BRANCH, DEFAULT_BRANCH).await? {
+            return Ok(Layout { main: Some(main) });
+        }
+        // Not the normal case: find out what it is instead.
+        let objects = storage.list("refs/").await.context(|| storage.location().to_owned())?;
+        if objects.iter().any(|object| object.key.ends_with("/ref.json")) {
+            return Ok(Layout { main: None });
+        }
+        if objects.iter().any(|object| object.key.starts_with("refs/") && object.key.ends_with(".json")) {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "{} is a repository of a release before 0.2, which this version does not read",
+                    storage.location()
+                ),
+            ));
+        }
+        Err(Error::new(
+            ErrorKind::NotARepository,
+            format!("{} holds no Icechunk repository: there is neither `repo` nor `refs` in it", storage.location()),
+        ))
+    }
+
+    pub async fn branch(&self, storage: &dyn Storage, name: &str) -> Result<Option<ObjectId>> {
+        match self.main {
+            Some(main) if name == DEFAULT_BRANCH => Ok(Some(main)),
+            _ => read_ref(storage, BRANCH, name).await,
+        }
+    }
+
+    pub async fn tag(&self, storage: &dyn Storage, name: &str) -> Result<Option<ObjectId>> {
+        let Some(id) = read_ref(storage, TAG, name).await? else { return Ok(None) };
+        // The file of a deleted tag stays, so that its name cannot be used again.
+        match storage.get(&format!("{}.deleted", key(TAG, name)), MAX_REF_FILE).await {
+            Ok(_) => Ok(None),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Some(id)),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub async fn refs(&self, storage: &dyn Storage) -> Result<Refs> {
+        let objects = storage.list("refs/").await?;
+        let deleted: std::collections::HashSet<&str> =
+            objects.iter().filter_map(|object| object.key.strip_suffix("/ref.json.deleted")).collect();
+        let mut refs = Refs::default();
+        for object in &objects {
+            let Some(folder) = object.key.strip_suffix("/ref.json") else { continue };
+            let Some(folder_name) = folder.strip_prefix("refs/") else { continue };
+            let (names, encoded) = if let Some(encoded) = folder_name.strip_prefix(BRANCH) {
+                (&mut refs.branches, encoded)
+            } else if let (Some(encoded), false) = (folder_name.strip_prefix(TAG), deleted.contains(folder)) {
+                (&mut refs.tags, encoded)
+            } else {
+                continue;
+            };
+            // A branch deleted since the listing is no error.
+            if let Some(id) = read_ref_file(storage, &object.key).await? {
+                names.insert(decode(encoded), id);
+            }
+        }
+        Ok(refs)
+    }
+}
+
+fn key(kind: &str, name: &str) -> String {
+    // The whole component is encoded, as the reference does it: a name of dots only is then no special case.
+    format!("refs/{}/ref.json", PathPart::from(format!("{kind}{name}")).as_ref())
+}
+
+fn decode(encoded: &str) -> String {
+    percent_decode_str(encoded).decode_utf8().map_or_else(|_| encoded.to_owned(), |name| name.into_owned())
+}
+
+async fn read_ref(storage: &dyn Storage, kind: &str, name: &str) -> Result<Option<ObjectId>> {
+    if name.is_empty() || name.contains(['/', '\0']) {
+        return Ok(None);
+    }
+    read_ref_file(storage, &key(kind, name)).await
+}
+
+async fn read_ref_file(storage: &dyn Storage, key: &str) -> Result<Option<ObjectId>> {
+    let bytes = match storage.get(key, MAX_REF_FILE).await {
+        Ok(bytes) => bytes,
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
+        Err(error) => return Err(error.context(storage.location())),
+    };
+    let file: RefFile =
+        serde_json::from_slice(&bytes).map_err(|e| Error::with_source(ErrorKind::Corrupt, key.to_owned(), e))?;
+    let id = file.snapshot.parse().map_err(|e: Error| Error::corrupt(format!("{key}: {e}")))?;
+    Ok(Some(id))
+}

@@ -1,0 +1,253 @@
+//! A repository in a directory of this machine.
+//!
+//! Objects are opened below a descriptor of the repository's directory with `openat2(RESOLVE_BENEATH)`: a symbolic link
+//! that leads out of the repository is refused, so that a repository somebody else made cannot be used to read other files
+//! with the mounting user's rights. Listing and storing go through `object_store`, whose names and staging files the
+//! reference implementation shares.
+//!
+//! Two ways in, for the two sides of a mount: [`LocalFiles::open_now`] and [`LocalFiles::read_now`] answer from the kernel's
+//! caches or not at all, so that a thread which may not wait can try them; the [`Storage`] methods wait, on threads made for
+//! waiting.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use object_store::local::LocalFileSystem;
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::{Errno, ReadWriteFlags};
+
+use super::object::{ObjectStorage, timed_out, too_short};
+use super::{Condition, DEADLINE, ObjectInfo, Storage};
+use crate::error::{Error, ErrorKind, Result};
+
+/// A repository in a local directory.
+#[derive(Debug)]
+pub struct LocalStorage {
+    files: Arc<LocalFiles>,
+    objects: ObjectStorage,
+    deadline: Duration,
+}
+
+/// The files of a local repository, by key.
+#[derive(Debug)]
+pub struct LocalFiles {
+    root: OwnedFd,
+}
+
+impl LocalFiles {
+    /// The file of object `key`, waiting for the disk if need be.
+    pub fn open(&self, key: &str) -> Result<File> {
+        self.open_with(key, ResolveFlags::empty()).map_err(|errno| open_error(key, errno))
+    }
+
+    /// The file of object `key` if the kernel can open it from its caches; none if it would have to wait.
+    pub fn open_now(&self, key: &str) -> Option<Result<File>> {
+        match self.open_with(key, ResolveFlags::CACHED) {
+            Ok(file) => Some(Ok(file)),
+            // EINVAL: kernels before 5.12 do not know the flag.
+            Err(Errno::AGAIN | Errno::INVAL) => None,
+            Err(errno) => Some(Err(open_error(key, errno))),
+        }
+    }
+
+    fn open_with(&self, key: &str, extra: ResolveFlags) -> Result<File, Errno> {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | extra;
+        // A FIFO in the place of an object must not make us wait for its writer.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        rustix::fs::openat2(&self.root, key, flags, Mode::empty(), resolve).map(File::from)
+    }
+
+    /// Fills `buffer` from `offset` of `file` if the bytes are in the page cache. None if they are not, or the file ends
+    /// before: the caller takes the way that waits, which tells the two apart.
+    pub fn read_now(file: &File, buffer: &mut [u8], offset: u64) -> Option<()> {
+        let mut done = 0;
+        while done < buffer.len() {
+            let rest = buffer.get_mut(done..)?;
+            let parts = &mut [io::IoSliceMut::new(rest)];
+            match rustix::io::preadv2(file, parts, offset + done as u64, ReadWriteFlags::NOWAIT) {
+                Ok(0) | Err(_) => return None,
+                Ok(count) => done += count,
+            }
+        }
+        Some(())
+    }
+}
+
+fn open_error(key: &str, errno: Errno) -> Error {
+    if errno == Errno::XDEV || errno == Errno::LOOP {
+        return Error::new(
+            ErrorKind::PermissionDenied,
+            format!("{key}: a symbolic link leads out of the repository; links are followed only within it"),
+        );
+    }
+    Error::io(key, errno.into())
+}
+
+impl LocalStorage {
+    /// Opens the directory `path`; messages call it `location`.
+    pub fn open(path: &Path, location: String) -> Result<Self> {
+        let root = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|errno| match errno {
+                Errno::NOENT => Error::new(ErrorKind::NotFound, format!("{location}: no such directory")),
+                Errno::NOTDIR => Error::new(
+                    ErrorKind::NotADirectory,
+                    format!("{location} is not a directory: a repository is a directory that holds `repo` or `refs`"),
+                ),
+                other => Error::io(&location, other.into()),
+            })?;
+        let store = LocalFileSystem::new_with_prefix(path)
+            .map_err(|e| Error::with_source(ErrorKind::Io, location.clone(), e))?;
+        Ok(LocalStorage {
+            files: Arc::new(LocalFiles { root }),
+            objects: ObjectStorage::new(Arc::new(store), location, DEADLINE),
+            deadline: DEADLINE,
+        })
+    }
+
+    /// Runs `work` on a thread that may wait, until the deadline. A thread that waits beyond it is left to its fate.
+    async fn waiting<T, F>(&self, key: &str, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&LocalFiles, &str) -> Result<T> + Send + 'static,
+    {
+        let (files, owned_key) = (Arc::clone(&self.files), key.to_owned());
+        let task = tokio::task::spawn_blocking(move || work(&files, &owned_key));
+        match tokio::time::timeout(self.deadline, task).await {
+            Ok(Ok(done)) => done,
+            Ok(Err(panicked)) => Err(Error::with_source(ErrorKind::Io, key, panicked)),
+            Err(_) => Err(timed_out(key, self.deadline)),
+        }
+    }
+}
+
+#[async_trait]
+impl Storage for LocalStorage {
+    fn location(&self) -> &str {
+        self.objects.location()
+    }
+
+    async fn get(&self, key: &str, limit: u64) -> Result<Bytes> {
+        self.waiting(key, move |files, key| {
+            let file = files.open(key)?;
+            let metadata = file.metadata().map_err(|e| Error::io(key, e))?;
+            if metadata.is_dir() {
+                return Err(Error::new(ErrorKind::NotFound, format!("{key}: is a directory")));
+            }
+            if metadata.len() > limit {
+                let size = metadata.len();
+                let message = format!("{key}: {size} bytes are more than the {limit} that may be held");
+                return Err(Error::new(ErrorKind::OutOfMemory, message));
+            }
+            read_exactly(&file, key, 0, metadata.len())
+        })
+        .await
+    }
+
+    async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
+        self.waiting(key, move |files, key| read_exactly(&files.open(key)?, key, offset, length)).await
+    }
+
+    async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<()> {
+        self.objects.put(key, bytes, condition).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+        self.objects.list(prefix).await
+    }
+
+    fn local_files(&self) -> Option<&LocalFiles> {
+        Some(&self.files)
+    }
+}
+
+/// The bytes from `offset` on; the file's own size decides how much is allocated, not what a reference claims.
+fn read_exactly(file: &File, key: &str, offset: u64, length: u64) -> Result<Bytes> {
+    let size = file.metadata().map_err(|e| Error::io(key, e))?.len();
+    let available = size.saturating_sub(offset);
+    if available < length {
+        return Err(too_short(key, offset, length, available));
+    }
+    let capacity = usize::try_from(length).map_err(|e| Error::with_source(ErrorKind::OutOfMemory, key, e))?;
+    let mut buffer = vec![0; capacity];
+    match file.read_exact_at(&mut buffer, offset) {
+        Ok(()) => Ok(buffer.into()),
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Err(too_short(key, offset, length, 0)),
+        Err(e) => Err(Error::io(key, e)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn storage(dir: &Path) -> LocalStorage {
+        LocalStorage::open(dir, dir.display().to_string()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn objects_are_read_whole_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("chunks")).unwrap();
+        std::fs::write(dir.path().join("chunks/A"), b"0123456789").unwrap();
+        let storage = storage(dir.path());
+        assert_eq!(storage.get("chunks/A", 10).await.unwrap(), "0123456789");
+        assert_eq!(storage.get("chunks/A", 9).await.unwrap_err().kind(), ErrorKind::OutOfMemory);
+        assert_eq!(storage.get_range("chunks/A", 3, 4).await.unwrap(), "3456");
+        assert_eq!(storage.get_range("chunks/A", 8, 3).await.unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!(storage.get_range("chunks/A", u64::MAX, 1).await.unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!(storage.get_range("chunks/A", 0, u64::MAX).await.unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!(storage.get("chunks/B", 10).await.unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(storage.get("chunks", 10).await.unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    #[tokio::test]
+    async fn links_are_followed_only_within_the_repository() {
+        let dir = tempfile::tempdir().unwrap();
+        let outside = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(dir.path().join("A"), b"inside").unwrap();
+        std::os::unix::fs::symlink("A", dir.path().join("B")).unwrap();
+        std::os::unix::fs::symlink(outside.path(), dir.path().join("C")).unwrap();
+        std::os::unix::fs::symlink("../../../../../etc/hostname", dir.path().join("D")).unwrap();
+        let storage = storage(dir.path());
+        assert_eq!(storage.get("B", 10).await.unwrap(), "inside");
+        for key in ["C", "D", "../etc/hostname"] {
+            let error = storage.get(key, 1000).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{key}: {error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn puts_are_conditional_and_listed() {
+        let dir = tempfile::tempdir().unwrap();
+        let storage = storage(dir.path());
+        storage.put("refs/x", "one".into(), Condition::Absent).await.unwrap();
+        let again = storage.put("refs/x", "two".into(), Condition::Absent).await.unwrap_err();
+        assert_eq!(again.kind(), ErrorKind::Conflict);
+        storage.put("refs/x", "three".into(), Condition::Always).await.unwrap();
+        assert_eq!(storage.get("refs/x", 100).await.unwrap(), "three");
+        assert_eq!(storage.list("refs/").await.unwrap(), [ObjectInfo { key: "refs/x".into(), size: 5 }]);
+        assert!(storage.list("chunks/").await.unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_is_cached_is_read_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("A"), b"0123456789").unwrap();
+        let storage = storage(dir.path());
+        let file = storage.files.open("A").unwrap();
+        let mut buffer = [0; 4];
+        assert!(LocalFiles::read_now(&file, &mut buffer, 8).is_none(), "beyond the end");
+        if LocalFiles::read_now(&file, &mut buffer, 2).is_some() {
+            assert_eq!(&buffer, b"2345");
+        }
+        assert!(matches!(storage.files.open_now("missing"), None | Some(Err(_))));
+    }
+}

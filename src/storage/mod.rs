@@ -1,0 +1,115 @@
+//! The boundary to where a repository lies: a few operations on named objects, and nothing of the format.
+//!
+//! [`Storage`] is what the floors above know. [`object::ObjectStorage`] carries it out with any store of the `object_store`
+//! crate; [`local::LocalStorage`] reads local files by descriptors below the repository's directory, which is faster and
+//! cannot be led out of it. [`open`] chooses by URL.
+//!
+//! Keys are relative to the repository's root, with `/` between components, as they are spelled in storage. Every operation
+//! ends before its deadline, and none is retried here.
+
+pub mod local;
+pub mod object;
+
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// How long one operation may take before it is an error of kind [`ErrorKind::Timeout`]. A local disk answers in
+/// milliseconds; what takes longer is a network file system whose server is gone, and a program must not hang on it.
+pub const DEADLINE: Duration = Duration::from_secs(30);
+
+/// An object in a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectInfo {
+    /// Its key relative to the repository's root.
+    pub key: String,
+    /// Its size in bytes.
+    pub size: u64,
+}
+
+/// What must be true of the stored object for a put to be carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// Nothing: the object is created or replaced.
+    Always,
+    /// There is no such object.
+    Absent,
+}
+
+/// A place that holds one repository.
+#[async_trait]
+pub trait Storage: Send + Sync + Debug {
+    /// The place as messages and `/proc/mounts` name it.
+    fn location(&self) -> &str;
+
+    /// The whole object `key`, which may have at most `limit` bytes.
+    ///
+    /// Errors: [`ErrorKind::NotFound`] if there is none, [`ErrorKind::OutOfMemory`] if it is larger than `limit`.
+    async fn get(&self, key: &str, limit: u64) -> Result<Bytes>;
+
+    /// The `length` bytes of object `key` from `offset` on: all of them, or an error of kind [`ErrorKind::Corrupt`] if the
+    /// object ends before.
+    async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes>;
+
+    /// Stores `bytes` as object `key`, whole or not at all, if `condition` holds; [`ErrorKind::Conflict`] if it does not.
+    async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<()>;
+
+    /// All objects whose key begins with `prefix`, which ends with `/` or is empty; in no certain order.
+    async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>>;
+
+    /// Direct access to the files, where objects are files of this machine.
+    fn local_files(&self) -> Option<&local::LocalFiles> {
+        None
+    }
+}
+
+/// Opens the place that `repo` names: a path or a `file://` URL.
+///
+/// `location` in messages and mount tables is what the user wrote, made absolute.
+pub fn open(repo: &str) -> Result<Arc<dyn Storage>> {
+    let (path, location) = parse(repo)?;
+    Ok(Arc::new(local::LocalStorage::open(&path, location)?))
+}
+
+fn parse(repo: &str) -> Result<(PathBuf, String)> {
+    if let Some((scheme, _)) = repo.split_once("://") {
+        if scheme != "file" {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("`{repo}`: this version opens local paths and file:// URLs, not {scheme}://"),
+            ));
+        }
+        let path = url::Url::parse(repo)
+            .ok()
+            .and_then(|url| url.to_file_path().ok())
+            .ok_or_else(|| Error::invalid(format!("`{repo}` is not a URL of a local directory: file:///path is")))?;
+        return Ok((path, repo.to_owned()));
+    }
+    if repo.is_empty() {
+        return Err(Error::invalid("the repository's name is empty"));
+    }
+    let path = std::path::absolute(repo).map_err(|e| Error::io(repo, e))?;
+    let location = path.to_str().map(str::to_owned).unwrap_or_else(|| Path::new(repo).to_string_lossy().into_owned());
+    Ok((path, location))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn places_are_paths_and_file_urls() {
+        assert_eq!(parse("/a/b c").unwrap(), (PathBuf::from("/a/b c"), "/a/b c".to_owned()));
+        assert_eq!(parse("file:///a/b%20c").unwrap(), (PathBuf::from("/a/b c"), "file:///a/b%20c".to_owned()));
+        assert!(parse("x").unwrap().0.is_absolute());
+        assert_eq!(parse("s3://bucket/x").unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(parse("").unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
+}

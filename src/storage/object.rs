@@ -1,0 +1,106 @@
+//! Any store of the `object_store` crate as a [`Storage`], with deadlines.
+
+use std::fmt::Display;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::TryStreamExt;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+
+use super::{Condition, ObjectInfo, Storage};
+use crate::error::{Error, ErrorKind, Result};
+
+/// A repository in an object store.
+#[derive(Debug)]
+pub struct ObjectStorage {
+    store: Arc<dyn ObjectStore>,
+    location: String,
+    deadline: Duration,
+}
+
+impl ObjectStorage {
+    /// The repository at the root of `store`; messages call it `location`, and no operation takes longer than `deadline`.
+    pub fn new(store: Arc<dyn ObjectStore>, location: String, deadline: Duration) -> Self {
+        ObjectStorage { store, location, deadline }
+    }
+
+    async fn timed<T>(&self, what: impl Display, work: impl Future<Output = object_store::Result<T>>) -> Result<T> {
+        match tokio::time::timeout(self.deadline, work).await {
+            Ok(done) => done.map_err(|error| from_store(what, error)),
+            Err(_) => Err(timed_out(what, self.deadline)),
+        }
+    }
+}
+
+/// The error of an operation that did not end in time.
+pub(super) fn timed_out(what: impl Display, deadline: Duration) -> Error {
+    Error::new(ErrorKind::Timeout, format!("{what}: the storage did not answer within {} s", deadline.as_secs_f32()))
+}
+
+fn from_store(what: impl Display, error: object_store::Error) -> Error {
+    use object_store::Error as Store;
+    let kind = match &error {
+        Store::NotFound { .. } => ErrorKind::NotFound,
+        Store::AlreadyExists { .. } | Store::Precondition { .. } => ErrorKind::Conflict,
+        Store::PermissionDenied { .. } | Store::Unauthenticated { .. } => ErrorKind::PermissionDenied,
+        Store::NotSupported { .. } | Store::NotImplemented { .. } => ErrorKind::Unsupported,
+        Store::InvalidPath { .. } => ErrorKind::InvalidInput,
+        _ => ErrorKind::Io,
+    };
+    Error::with_source(kind, what.to_string(), error)
+}
+
+fn path(key: &str) -> Result<Path> {
+    Path::parse(key).map_err(|e| Error::with_source(ErrorKind::InvalidInput, format!("`{key}` is no object name"), e))
+}
+
+#[async_trait]
+impl Storage for ObjectStorage {
+    fn location(&self) -> &str {
+        &self.location
+    }
+
+    async fn get(&self, key: &str, limit: u64) -> Result<Bytes> {
+        let path = path(key)?;
+        self.timed(key, async {
+            let found = self.store.get(&path).await?;
+            if found.meta.size > limit { Ok(Err(found.meta.size)) } else { found.bytes().await.map(Ok) }
+        })
+        .await?
+        .map_err(|size| {
+            Error::new(ErrorKind::OutOfMemory, format!("{key}: {size} bytes are more than the {limit} that may be held"))
+        })
+    }
+
+    async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
+        let path = path(key)?;
+        let bytes = self.timed(key, self.store.get_range(&path, offset..offset.saturating_add(length))).await?;
+        if bytes.len() as u64 == length { Ok(bytes) } else { Err(too_short(key, offset, length, bytes.len() as u64)) }
+    }
+
+    async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<()> {
+        let mode = match condition {
+            Condition::Always => PutMode::Overwrite,
+            Condition::Absent => PutMode::Create,
+        };
+        let path = path(key)?;
+        self.timed(key, self.store.put_opts(&path, bytes.into(), PutOptions::from(mode))).await?;
+        Ok(())
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+        let prefix = path(prefix.trim_end_matches('/'))?;
+        let what = format!("listing `{prefix}`");
+        let found: Vec<_> = self.timed(what, self.store.list(Some(&prefix)).try_collect()).await?;
+        Ok(found.into_iter().map(|meta| ObjectInfo { key: meta.location.to_string(), size: meta.size }).collect())
+    }
+}
+
+/// The error of an object that ends before what a reference promises.
+pub(super) fn too_short(key: &str, offset: u64, length: u64, got: u64) -> Error {
+    Error::corrupt(format!("{key}: the object is too short: {got} of {length} bytes at offset {offset}"))
+}

@@ -1,0 +1,265 @@
+//! Which chunks an array has: look-ups and listings straight out of its manifests.
+//!
+//! An array's chunks are spread over any number of manifests, each with a box of the grid (its *extents*). A chunk is looked
+//! for in the manifests whose box holds it, in the snapshot's order, and the first that has it wins: some writers left stale
+//! references in a second one. Chunks outside the grid and of a wrong rank are stored by some writers; they do not exist here.
+//!
+//! Nothing is collected that was not asked for: a directory's next page is found by bisection at each manifest.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::nodes::{Array, NodeTable};
+use super::positions::Coords;
+use crate::error::{Context, Result};
+use crate::format::manifest::{ArrayRefs, Manifest};
+use crate::format::snapshot::ManifestRef;
+use crate::reader::Reader;
+
+/// A chunk that exists, found in a manifest that stays in memory as long as this.
+#[derive(Debug)]
+pub struct FoundChunk {
+    /// The manifest that lists it.
+    pub manifest: Arc<Manifest>,
+    /// Its position among the array's references there.
+    pub at: usize,
+    /// Its size in bytes.
+    pub length: u64,
+}
+
+/// The chunks of one array.
+#[derive(Clone, Copy)]
+pub struct Chunks<'a> {
+    array: &'a Array,
+    table: &'a NodeTable,
+    reader: &'a Arc<Reader>,
+}
+
+impl<'a> Chunks<'a> {
+    /// The chunks of `array`, a node of `table`.
+    pub fn new(array: &'a Array, table: &'a NodeTable, reader: &'a Arc<Reader>) -> Self {
+        Chunks { array, table, reader }
+    }
+
+    fn rank(&self) -> usize {
+        self.array.grid.len()
+    }
+
+    /// Whether `coords`, all of them or the first few, lie in the grid.
+    fn in_grid(&self, coords: &[u32]) -> bool {
+        coords.len() <= self.rank() && std::iter::zip(coords, &self.array.grid).all(|(coord, length)| coord < length)
+    }
+
+    async fn load(&self, manifest: &ManifestRef) -> Result<Arc<Manifest>> {
+        if let Some(manifest) = self.reader.manifest_now(manifest.id) {
+            return Ok(manifest);
+        }
+        self.reader.manifest(self.table.manifest(manifest.id)).await
+    }
+
+    /// The chunk at `coords`, if there is one.
+    pub async fn find(&self, coords: &[u32]) -> Result<Option<FoundChunk>> {
+        if coords.len() != self.rank() || !self.in_grid(coords) {
+            return Ok(None);
+        }
+        for manifest in self.array.manifests.iter().filter(|m| holds(m, coords)) {
+            let manifest = self.load(manifest).await?;
+            let Some(refs) = manifest.array(self.array.id)? else { continue };
+            if let Some(at) = refs.find(coords) {
+                let length = refs.length(at);
+                return Ok(Some(FoundChunk { manifest, at, length }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether any chunk's coordinates begin with `prefix`.
+    pub async fn any_below(&self, prefix: &[u32]) -> Result<bool> {
+        if !self.in_grid(prefix) {
+            return Ok(false);
+        }
+        for manifest in self.array.manifests.iter().filter(|m| holds(m, prefix)) {
+            let manifest = self.load(manifest).await?;
+            let Some(refs) = manifest.array(self.array.id)? else { continue };
+            if self.next(&refs, refs.lower_bound(prefix), prefix).is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The first reference at or after `at` that is a chunk of this array and begins with `prefix`. References outside the
+    /// grid are jumped over in blocks: a hostile manifest may have millions of them.
+    fn next(&self, refs: &ArrayRefs<'_>, mut at: usize, prefix: &[u32]) -> Option<usize> {
+        while at < refs.len() {
+            let coords = refs.coords(at);
+            if coords.len() < prefix.len() || !coords.iter().zip(prefix).all(|(a, b)| a == *b) {
+                return None;
+            }
+            let outside = coords.iter().zip(&self.array.grid).position(|(coord, length)| coord >= *length);
+            match outside {
+                None if coords.len() == self.rank() => return Some(at),
+                // A wrong rank: the next one may have the right one.
+                None => at += 1,
+                // All that share the coordinates before the wrong one and have a larger one are outside too.
+                Some(depth) => {
+                    let start: Coords = coords.iter().take(depth).collect();
+                    at = refs.lower_bound(&successor(start)?);
+                }
+            }
+        }
+        None
+    }
+
+    /// The next entries of the directory `prefix`, in order: up to `limit` names of depth `depth` (beyond `prefix`), those
+    /// after `after`. With `depth` equal to the rank these are chunks, with their sizes; otherwise directories.
+    pub async fn page(
+        &self,
+        prefix: &[u32],
+        depth: usize,
+        after: Option<&[u32]>,
+        limit: usize,
+    ) -> Result<Vec<(Coords, u64)>> {
+        let start = match after {
+            None => Coords::from_slice(prefix),
+            Some(after) => match successor(Coords::from_slice(after)) {
+                Some(start) => start,
+                None => return Ok(Vec::new()),
+            },
+        };
+        let mut found: BTreeMap<Coords, u64> = BTreeMap::new();
+        for manifest in self.array.manifests.iter().filter(|m| holds(m, prefix)) {
+            // What lies wholly before the page, or behind all that a full page has, need not be looked at.
+            if entirely_before(manifest, &start) {
+                continue;
+            }
+            if found.len() >= limit && found.last_key_value().is_some_and(|(last, _)| entirely_after(manifest, last)) {
+                continue;
+            }
+            let loaded = self.load(manifest).await?;
+            let Some(refs) = loaded.array(self.array.id)? else { continue };
+            self.collect(&refs, prefix, &start, depth, limit, &mut found);
+        }
+        Ok(found.into_iter().take(limit).collect())
+    }
+
+    fn collect(
+        &self,
+        refs: &ArrayRefs<'_>,
+        prefix: &[u32],
+        start: &[u32],
+        depth: usize,
+        limit: usize,
+        found: &mut BTreeMap<Coords, u64>,
+    ) {
+        let mut at = refs.lower_bound(start);
+        let mut taken = 0;
+        let mut last: Option<Coords> = None;
+        while let Some(next) = self.next(refs, at, prefix).filter(|_| taken < limit) {
+            let name: Coords = refs.coords(next).iter().take(depth).collect();
+            at = if depth == self.rank() {
+                next + 1
+            } else {
+                match successor(name.clone()) {
+                    Some(beyond) => refs.lower_bound(&beyond),
+                    None => refs.len(),
+                }
+            };
+            // The same chunk may be listed twice in a row; it counts once.
+            if last.as_ref() != Some(&name) {
+                taken += 1;
+                found.entry(name.clone()).or_insert_with(|| refs.length(next));
+                last = Some(name);
+            }
+        }
+    }
+
+    /// How many chunks there are and how many bytes they have. Reads every manifest of the array once.
+    pub async fn totals(&self) -> Result<(u64, u64)> {
+        let (mut count, mut bytes) = (0, 0_u64);
+        for (position, manifest) in self.array.manifests.iter().enumerate() {
+            let loaded = self.load(manifest).await.context(|| "counting chunks")?;
+            let Some(refs) = loaded.array(self.array.id)? else { continue };
+            let earlier = self.array.manifests.get(..position).unwrap_or_default();
+            let mut at = 0;
+            let mut last: Option<Coords> = None;
+            while let Some(next) = self.next(&refs, at, &[]) {
+                at = next + 1;
+                let coords: Coords = refs.coords(next).iter().collect();
+                if last.as_ref() != Some(&coords) && !self.listed_in(earlier, &coords).await? {
+                    count += 1;
+                    bytes = bytes.saturating_add(refs.length(next));
+                }
+                last = Some(coords);
+            }
+        }
+        Ok((count, bytes))
+    }
+
+    /// Whether one of `manifests` lists the chunk: boxes rarely overlap, so that this rarely looks into one.
+    async fn listed_in(&self, manifests: &[ManifestRef], coords: &[u32]) -> Result<bool> {
+        for manifest in manifests.iter().filter(|m| holds(m, coords)) {
+            let loaded = self.load(manifest).await?;
+            if loaded.array(self.array.id)?.is_some_and(|refs| refs.find(coords).is_some()) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Whether the box of `manifest` has a place that begins with `coords`.
+fn holds(manifest: &ManifestRef, coords: &[u32]) -> bool {
+    std::iter::zip(coords, &manifest.extents).all(|(coord, (from, to))| from <= coord && coord < to)
+}
+
+/// Whether every place in the box comes before `start`.
+fn entirely_before(manifest: &ManifestRef, start: &[u32]) -> bool {
+    let last = manifest.extents.iter().map(|(_, to)| to.saturating_sub(1));
+    !manifest.extents.is_empty() && last.cmp(start.iter().copied()).is_lt()
+}
+
+/// Whether every place in the box comes after `last` and what begins with it.
+fn entirely_after(manifest: &ManifestRef, last: &[u32]) -> bool {
+    let first = manifest.extents.iter().map(|(from, _)| *from).take(last.len());
+    first.cmp(last.iter().copied()).is_gt()
+}
+
+/// The least coordinates after all that begin with `coords`; none if there are none.
+fn successor(mut coords: Coords) -> Option<Coords> {
+    while let Some(last) = coords.pop() {
+        if let Some(next) = last.checked_add(1) {
+            coords.push(next);
+            return Some(coords);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest(extents: &[(u32, u32)]) -> ManifestRef {
+        ManifestRef { id: crate::format::ids::ObjectId::INITIAL, extents: extents.to_vec() }
+    }
+
+    #[test]
+    fn successors_skip_whole_subtrees() {
+        let next = |coords: &[u32]| successor(Coords::from_slice(coords)).map(|c| c.to_vec());
+        assert_eq!(next(&[1, 2]), Some(vec![1, 3]));
+        assert_eq!(next(&[1, u32::MAX]), Some(vec![2]));
+        assert_eq!(next(&[u32::MAX, u32::MAX]), None);
+        assert_eq!(next(&[]), None);
+    }
+
+    #[test]
+    fn boxes_are_compared_in_grid_order() {
+        let m = manifest(&[(2, 4), (0, 10)]);
+        assert!(holds(&m, &[]) && holds(&m, &[2]) && holds(&m, &[3, 9]));
+        assert!(!holds(&m, &[4]) && !holds(&m, &[2, 10]));
+        assert!(entirely_before(&m, &[4]) && entirely_before(&m, &[3, 10]) && !entirely_before(&m, &[3, 9]));
+        assert!(entirely_after(&m, &[1]) && !entirely_after(&m, &[2]) && entirely_after(&m, &[1, 9]));
+        assert!(!entirely_before(&manifest(&[]), &[]) && holds(&manifest(&[]), &[7, 7]));
+    }
+}

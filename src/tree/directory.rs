@@ -1,0 +1,205 @@
+//! Directory listings, page by page, without state between pages.
+//!
+//! Every entry has an *offset* from which the listing goes on behind it. Offsets are made from what the entry is, so that any
+//! page can be found again without remembering anything, which is what lets the kernel skip `opendir`:
+//!
+//! | offset | entry |
+//! |---|---|
+//! | 1, 2 | `.` and `..` |
+//! | 3 | `zarr.json` |
+//! | 4 + i | child i of the node |
+//! | 2^61 + n | place n of the array's own chunks |
+//! | 2^62 + n | place n of the chunks of the array above that share the directory |
+
+use super::nodes::{NodeIndex, Place, ZARR_JSON};
+use super::positions::Coords;
+use super::{Attributes, Kind, Tree, not_a_directory};
+use crate::error::{Context, Result};
+use crate::zarr::chunk_key::Separator;
+
+const DOT: u64 = 1;
+const DOT_DOT: u64 = 2;
+const METADATA: u64 = 3;
+const FIRST_CHILD: u64 = 4;
+const OWN_CHUNKS: u64 = 1 << 61;
+const SHARED_CHUNKS: u64 = 1 << 62;
+/// Entries found at once. A reply of 32 KiB, what the C library asks for, holds at most a thousand.
+const PAGE: usize = 1024;
+
+/// One entry of a directory.
+#[derive(Debug)]
+pub struct Entry<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its attributes.
+    pub attributes: Attributes,
+    /// Where the listing goes on behind it.
+    pub offset: u64,
+}
+
+/// Takes entries until it returns false: it is full, and the entry was not taken.
+pub trait Sink: FnMut(Entry<'_>) -> bool + Send {}
+
+impl<F: FnMut(Entry<'_>) -> bool + Send> Sink for F {}
+
+/// The chunks of an array that show in a directory.
+struct ChunkList {
+    array: NodeIndex,
+    prefix: Coords,
+    /// Coordinates that the names in this directory stand for, those of the prefix included.
+    depth: usize,
+    /// Where offsets of this list begin.
+    offset: u64,
+}
+
+impl Tree {
+    /// Feeds the entries of directory `inode` that come behind `offset` (0 for all) to `sink`.
+    pub async fn list(&self, inode: u64, offset: u64, sink: &mut impl Sink) -> Result<()> {
+        self.list_place(inode, offset, sink).await.context(|| self.describe(inode))
+    }
+
+    async fn list_place(&self, inode: u64, offset: u64, sink: &mut impl Sink) -> Result<()> {
+        let (parent, node, lists) = match self.place(inode)? {
+            Place::Directory(node) => {
+                let parent = self.table.get(node).map_or(node, |entry| entry.parent);
+                (Place::Directory(parent), Some(node), self.lists_of_node(node))
+            }
+            Place::Chunk(array, prefix) if self.is_directory(array, &prefix) => {
+                let list = ChunkList { array, depth: prefix.len() + 1, prefix: prefix.clone(), offset: OWN_CHUNKS };
+                (self.parent_of_chunk_dir(array, &prefix), None, vec![list])
+            }
+            _ => return Err(not_a_directory(inode)),
+        };
+        let dots = [(DOT, ".", inode), (DOT_DOT, "..", self.table.inode(&parent))];
+        for (at, name, inode) in dots {
+            let attributes = Attributes { inode, kind: Kind::Directory, size: 0 };
+            if at > offset && !sink(Entry { name, attributes, offset: at }) {
+                return Ok(());
+            }
+        }
+        if let Some(node) = node
+            && !self.list_node(node, offset, sink)
+        {
+            return Ok(());
+        }
+        for list in lists {
+            if !self.list_chunks(node, &list, offset, sink).await? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn parent_of_chunk_dir(&self, array: NodeIndex, prefix: &[u32]) -> Place {
+        let prefixed = self.table.array(array).is_some_and(|array| array.encoding.prefixed);
+        match prefix.split_last() {
+            Some((_, shorter)) if prefixed || !shorter.is_empty() => Place::Chunk(array, Coords::from_slice(shorter)),
+            _ => Place::Directory(array),
+        }
+    }
+
+    /// `zarr.json` and the child nodes. False when the sink is full.
+    fn list_node(&self, node: NodeIndex, offset: u64, sink: &mut impl Sink) -> bool {
+        let metadata = self.zarr_json(node);
+        if let Some(bytes) = metadata.filter(|_| METADATA > offset) {
+            let attributes = self.file(&Place::Metadata(node), bytes.len() as u64);
+            if !sink(Entry { name: ZARR_JSON, attributes, offset: METADATA }) {
+                return false;
+            }
+        }
+        let children = self.table.children(node);
+        let first = usize::try_from(offset.saturating_sub(FIRST_CHILD - 1)).unwrap_or(usize::MAX);
+        for (at, &child) in children.iter().enumerate().skip(first) {
+            let name = self.table.name(child);
+            // The file has the name already.
+            if name == ZARR_JSON && metadata.is_some() {
+                continue;
+            }
+            let attributes = self.directory(&Place::Directory(child));
+            if !sink(Entry { name, attributes, offset: FIRST_CHILD + at as u64 }) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn lists_of_node(&self, node: NodeIndex) -> Vec<ChunkList> {
+        let mut lists = Vec::new();
+        if let Some(array) = self.table.array(node).filter(|array| !array.manifests.is_empty()) {
+            let rank = array.grid.len();
+            let depth = match array.encoding.separator {
+                Separator::Slash if array.encoding.prefixed => 0,
+                Separator::Slash => rank.min(1),
+                Separator::Dot => rank,
+            };
+            lists.push(ChunkList { array: node, prefix: Coords::new(), depth, offset: OWN_CHUNKS });
+        }
+        if let Some((owner, prefix)) = self.table.shared_chunk_dir(node) {
+            let depth = prefix.len() + 1;
+            lists.push(ChunkList { array: *owner, prefix: prefix.clone(), depth, offset: SHARED_CHUNKS });
+        }
+        lists
+    }
+
+    /// The chunks, or directories of chunks, of one list. `node` is the directory's own node, whose children go before.
+    async fn list_chunks(
+        &self,
+        node: Option<NodeIndex>,
+        list: &ChunkList,
+        offset: u64,
+        sink: &mut impl Sink,
+    ) -> Result<bool> {
+        let Some(array) = self.table.array(list.array) else { return Ok(true) };
+        let Some(chunks) = self.chunks(list.array) else { return Ok(true) };
+        let rank = array.grid.len();
+        // Offsets of a list lie between its own beginning and the next one's.
+        if offset >= list.offset << 1 {
+            return Ok(true);
+        }
+        let mut after = None;
+        if offset >= list.offset {
+            match array.positions.coords(&array.grid, offset - list.offset) {
+                Some(coords) => after = Some(coords),
+                None => return Ok(true),
+            }
+        }
+        if list.depth == 0 && rank > 0 {
+            // The directory `c`: one entry, whether or not the manifests turn out to have only chunks outside the grid.
+            if after.is_some() {
+                return Ok(true);
+            }
+            return Ok(self.emit(node, list, &Coords::new(), 0, sink));
+        }
+        loop {
+            let page = chunks.page(&list.prefix, list.depth, after.as_deref(), PAGE).await?;
+            for (coords, size) in &page {
+                if !self.emit(node, list, coords, *size, sink) {
+                    return Ok(false);
+                }
+            }
+            match page.last() {
+                Some((last, _)) if page.len() == PAGE => after = Some(last.clone()),
+                _ => return Ok(true),
+            }
+        }
+    }
+
+    /// Hands one chunk or chunk directory to the sink. False when the sink is full.
+    fn emit(&self, node: Option<NodeIndex>, list: &ChunkList, coords: &Coords, size: u64, sink: &mut impl Sink) -> bool {
+        let Some(array) = self.table.array(list.array) else { return true };
+        let is_file = coords.len() == array.grid.len();
+        let name = match coords.last() {
+            Some(last) if !is_file => last.to_string(),
+            None if !is_file => "c".to_owned(),
+            _ => array.encoding.file_name(coords),
+        };
+        // A node that has the name goes before.
+        if node.is_some_and(|node| self.table.child(node, &name).is_some()) {
+            return true;
+        }
+        let place = Place::Chunk(list.array, coords.clone());
+        let attributes = if is_file { self.file(&place, size) } else { self.directory(&place) };
+        let number = array.positions.number(&array.grid, coords);
+        sink(Entry { name: &name, attributes, offset: list.offset + number })
+    }
+}

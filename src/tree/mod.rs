@@ -1,0 +1,330 @@
+//! The directory tree of one snapshot: names, attributes, listings and bytes, without a kernel.
+//!
+//! [`nodes`] has the paths, [`positions`] the numbers of chunks, [`chunks`] what the manifests say, [`directory`] the
+//! listings. A [`Tree`] puts them together in the terms of a file system: inode numbers, names, attributes. Nothing in a
+//! snapshot changes, so nothing here does, and answers are the same for ever.
+//!
+//! Methods that may have to read a manifest or a chunk are `async`. Where everything is in memory they are ready when first
+//! polled; the floor above makes use of that.
+
+pub mod chunks;
+pub mod directory;
+pub mod nodes;
+pub mod positions;
+
+use std::sync::Arc;
+
+use tokio::sync::OnceCell;
+
+use self::chunks::{Chunks, FoundChunk};
+use self::nodes::{Array, NodeIndex, NodeTable, Place, ZARR_JSON};
+use self::positions::Coords;
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::manifest::Payload;
+use crate::format::snapshot::Snapshot;
+use crate::reader::{Data, NativeChunk, Reader};
+use crate::zarr::chunk_key::{Separator, parse_number};
+
+/// Inode number of the root directory, as FUSE wants it.
+pub const ROOT: u64 = 1;
+
+/// Whether something is a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A directory.
+    Directory,
+    /// A regular file.
+    File,
+}
+
+/// What `stat` wants to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// The inode number.
+    pub inode: u64,
+    /// File or directory.
+    pub kind: Kind,
+    /// Bytes of a file; 0 for a directory.
+    pub size: u64,
+}
+
+/// Where the bytes of a file come from.
+#[derive(Debug)]
+pub enum Source {
+    /// The `zarr.json` of a node.
+    Metadata(NodeIndex),
+    /// A chunk.
+    Chunk(FoundChunk, NodeIndex),
+}
+
+/// One snapshot as a directory tree.
+#[derive(Debug)]
+pub struct Tree {
+    snapshot: Snapshot,
+    table: NodeTable,
+    reader: Arc<Reader>,
+    total_bytes: OnceCell<u64>,
+}
+
+impl Tree {
+    /// The tree of `snapshot`, whose chunks `reader` reads.
+    pub fn new(snapshot: Snapshot, table: NodeTable, reader: Arc<Reader>) -> Self {
+        Tree { snapshot, table, reader, total_bytes: OnceCell::new() }
+    }
+
+    /// The snapshot it shows.
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    /// The paths it has.
+    pub fn table(&self) -> &NodeTable {
+        &self.table
+    }
+
+    /// What reads its chunks.
+    pub fn reader(&self) -> &Arc<Reader> {
+        &self.reader
+    }
+
+    /// The chunks of the array at `node`; none for other nodes.
+    pub fn chunks(&self, node: NodeIndex) -> Option<Chunks<'_>> {
+        self.table.array(node).map(|array| Chunks::new(array, &self.table, &self.reader))
+    }
+
+    /// `zarr.json` of `node`, byte for byte; none for an implicit directory.
+    pub fn zarr_json(&self, node: NodeIndex) -> Option<&[u8]> {
+        let stored = self.table.get(node)?.stored?;
+        self.snapshot.node(stored as usize).map(|node| node.zarr_json)
+    }
+
+    /// The entry `name` of directory `parent`; none if there is none.
+    pub async fn lookup(&self, parent: u64, name: &str) -> Result<Option<Attributes>> {
+        let found = match self.place(parent)? {
+            Place::Directory(node) => self.lookup_in_node(node, name).await,
+            Place::Chunk(array, prefix) if self.is_directory(array, &prefix) => {
+                self.lookup_chunk(array, &prefix, name).await
+            }
+            _ => Err(not_a_directory(parent)),
+        };
+        found.context(|| format!("{}: `{name}`", self.describe(parent)))
+    }
+
+    async fn lookup_in_node(&self, node: NodeIndex, name: &str) -> Result<Option<Attributes>> {
+        if name == ZARR_JSON
+            && let Some(bytes) = self.zarr_json(node)
+        {
+            return Ok(Some(self.file(&Place::Metadata(node), bytes.len() as u64)));
+        }
+        if let Some(child) = self.table.child(node, name) {
+            return Ok(Some(self.directory(&Place::Directory(child))));
+        }
+        if let Some(array) = self.table.array(node)
+            && let Some(found) = self.lookup_in_array(node, array, name).await?
+        {
+            return Ok(Some(found));
+        }
+        match self.table.shared_chunk_dir(node) {
+            Some((owner, prefix)) => self.lookup_chunk(*owner, prefix, name).await,
+            None => Ok(None),
+        }
+    }
+
+    /// A name beside an array's `zarr.json`.
+    async fn lookup_in_array(&self, node: NodeIndex, array: &Array, name: &str) -> Result<Option<Attributes>> {
+        let rank = array.grid.len();
+        match array.encoding.separator {
+            Separator::Slash if rank > 0 && array.encoding.prefixed => {
+                let any = name == "c" && !array.manifests.is_empty();
+                Ok(any.then(|| self.directory(&Place::Chunk(node, Coords::new()))))
+            }
+            Separator::Slash if rank > 0 => self.lookup_chunk(node, &[], name).await,
+            _ => match array.encoding.parse_flat(name, rank) {
+                Some(coords) => self.chunk_file(node, &coords).await,
+                None => Ok(None),
+            },
+        }
+    }
+
+    /// A name in the chunk directory `prefix` of an array whose coordinates are path components.
+    async fn lookup_chunk(&self, node: NodeIndex, prefix: &[u32], name: &str) -> Result<Option<Attributes>> {
+        let Some(array) = self.table.array(node) else { return Ok(None) };
+        let is_file = prefix.len() + 1 == array.grid.len();
+        let coord = if is_file { array.encoding.parse_last(name) } else { parse_number(name) };
+        let Some(coord) = coord else { return Ok(None) };
+        let mut coords = Coords::from_slice(prefix);
+        coords.push(coord);
+        if is_file {
+            return self.chunk_file(node, &coords).await;
+        }
+        let chunks = Chunks::new(array, &self.table, &self.reader);
+        let any = chunks.any_below(&coords).await?;
+        Ok(any.then(|| self.directory(&Place::Chunk(node, coords))))
+    }
+
+    async fn chunk_file(&self, node: NodeIndex, coords: &[u32]) -> Result<Option<Attributes>> {
+        let Some(chunks) = self.chunks(node) else { return Ok(None) };
+        let found = chunks.find(coords).await?;
+        Ok(found.map(|chunk| self.file(&Place::Chunk(node, Coords::from_slice(coords)), chunk.length)))
+    }
+
+    /// The attributes of `inode`.
+    pub async fn attributes(&self, inode: u64) -> Result<Attributes> {
+        match self.place(inode)? {
+            Place::Directory(_) => Ok(Attributes { inode, kind: Kind::Directory, size: 0 }),
+            Place::Metadata(node) => {
+                let size = self.zarr_json(node).map_or(0, |bytes| bytes.len() as u64);
+                Ok(Attributes { inode, kind: Kind::File, size })
+            }
+            Place::Chunk(node, coords) if self.is_directory(node, &coords) => {
+                Ok(Attributes { inode, kind: Kind::Directory, size: 0 })
+            }
+            Place::Chunk(node, coords) => {
+                let found = self.chunk_file(node, &coords).await.context(|| self.describe(inode))?;
+                found.ok_or_else(|| no_such(inode))
+            }
+        }
+    }
+
+    /// Where the bytes of file `inode` come from.
+    pub async fn source(&self, inode: u64) -> Result<Source> {
+        match self.place(inode)? {
+            Place::Metadata(node) => Ok(Source::Metadata(node)),
+            Place::Chunk(node, coords) if !self.is_directory(node, &coords) => {
+                let chunks = self.chunks(node).ok_or_else(|| no_such(inode))?;
+                let found = chunks.find(&coords).await.context(|| self.describe(inode))?;
+                found.map(|chunk| Source::Chunk(chunk, node)).ok_or_else(|| no_such(inode))
+            }
+            _ => Err(Error::new(ErrorKind::IsADirectory, format!("{} is a directory", self.describe(inode)))),
+        }
+    }
+
+    /// The object range of a native chunk; none for other files.
+    pub fn native_chunk(&self, source: &Source) -> Result<Option<NativeChunk>> {
+        let Source::Chunk(found, node) = source else { return Ok(None) };
+        match self.payload(found, *node)? {
+            Payload::Native { chunk, offset, length } => Ok(Some(NativeChunk { object: chunk, offset, length })),
+            _ => Ok(None),
+        }
+    }
+
+    fn payload<'a>(&self, found: &'a FoundChunk, node: NodeIndex) -> Result<Payload<'a>> {
+        let refs = self.table.array(node).map(|array| found.manifest.array(array.id)).transpose()?.flatten();
+        refs.ok_or_else(|| Error::corrupt("the chunk's reference is gone"))?.payload(found.at)
+    }
+
+    /// Up to `size` bytes of file `inode` from `offset` on: fewer only at the end of the file.
+    pub async fn read(&self, inode: u64, offset: u64, size: u32) -> Result<Data> {
+        let source = self.source(inode).await?;
+        self.read_source(&source, offset, size).await.context(|| self.describe(inode))
+    }
+
+    async fn read_source(&self, source: &Source, offset: u64, size: u32) -> Result<Data> {
+        let (found, node) = match source {
+            Source::Metadata(node) => {
+                let bytes = self.zarr_json(*node).unwrap_or_default();
+                let range = clamp(offset, size, bytes.len() as u64);
+                let part = bytes.get(range.start as usize..range.end as usize).unwrap_or_default();
+                return Ok(Data::Bytes(bytes::Bytes::copy_from_slice(part)));
+            }
+            Source::Chunk(found, node) => (found, *node),
+        };
+        let range = clamp(offset, size, found.length);
+        match self.payload(found, node)? {
+            Payload::Inline(bytes) => {
+                let part = bytes.get(range.start as usize..range.end as usize).unwrap_or_default();
+                let place = found.manifest.range_of(part).unwrap_or_default();
+                Ok(Data::Inline(Arc::clone(&found.manifest), place))
+            }
+            Payload::Native { chunk, offset, length } => {
+                let chunk = NativeChunk { object: chunk, offset, length };
+                let count = (range.end - range.start) as usize;
+                match self.reader.read_native_now(chunk, range.start, count) {
+                    Some(data) => Ok(data),
+                    None => self.reader.read_native(chunk, range.start, count).await,
+                }
+            }
+            Payload::Virtual { location, .. } => Err(Error::new(
+                ErrorKind::VirtualNotAllowed,
+                format!(
+                    "the chunk is virtual, in {location}, and no such location is allowed yet: \
+                     this version reads no virtual chunks"
+                ),
+            )),
+        }
+    }
+
+    /// Bytes of all files of the snapshot. Reads every manifest the first time.
+    pub async fn total_bytes(&self) -> Result<u64> {
+        let total = self.total_bytes.get_or_try_init(|| async {
+            let mut total: u64 = self.snapshot.nodes().map(|node| node.zarr_json.len() as u64).sum();
+            for array in self.table.arrays() {
+                let (_, bytes) = Chunks::new(array, &self.table, &self.reader).totals().await?;
+                total = total.saturating_add(bytes);
+            }
+            Ok(total)
+        });
+        total.await.copied()
+    }
+
+    /// The inode of a path relative to the root; components are separated by `/`.
+    pub async fn resolve(&self, path: &str) -> Result<Attributes> {
+        let mut at = Attributes { inode: ROOT, kind: Kind::Directory, size: 0 };
+        for name in path.split('/').filter(|name| !name.is_empty()) {
+            if at.kind == Kind::File {
+                return Err(Error::new(ErrorKind::NotADirectory, format!("{path}: a component is not a directory")));
+            }
+            let found = self.lookup(at.inode, name).await?;
+            at = found.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no `{path}` in this snapshot")))?;
+        }
+        Ok(at)
+    }
+
+    fn place(&self, inode: u64) -> Result<Place> {
+        self.table.place(inode).ok_or_else(|| no_such(inode))
+    }
+
+    fn is_directory(&self, node: NodeIndex, coords: &[u32]) -> bool {
+        self.table.array(node).is_some_and(|array| coords.len() < array.grid.len())
+    }
+
+    fn file(&self, place: &Place, size: u64) -> Attributes {
+        Attributes { inode: self.table.inode(place), kind: Kind::File, size }
+    }
+
+    fn directory(&self, place: &Place) -> Attributes {
+        Attributes { inode: self.table.inode(place), kind: Kind::Directory, size: 0 }
+    }
+
+    /// The path of an inode, for messages.
+    pub fn describe(&self, inode: u64) -> String {
+        match self.table.place(inode) {
+            None => format!("inode {inode}"),
+            Some(Place::Directory(node)) => format!("/{}", self.table.path(node)),
+            Some(Place::Metadata(node)) => self.join(node, ZARR_JSON),
+            Some(Place::Chunk(node, coords)) => match self.table.array(node) {
+                Some(array) => self.join(node, &array.encoding.key(&coords)),
+                None => format!("inode {inode}"),
+            },
+        }
+    }
+
+    fn join(&self, node: NodeIndex, name: &str) -> String {
+        let path = self.table.path(node);
+        if path.is_empty() { format!("/{name}") } else { format!("/{path}/{name}") }
+    }
+}
+
+/// The part of a file of `length` bytes that a request for `size` bytes at `offset` gets.
+fn clamp(offset: u64, size: u32, length: u64) -> std::ops::Range<u64> {
+    let start = offset.min(length);
+    start..offset.saturating_add(u64::from(size)).min(length).max(start)
+}
+
+fn no_such(inode: u64) -> Error {
+    Error::new(ErrorKind::NotFound, format!("no inode {inode} in this snapshot"))
+}
+
+fn not_a_directory(inode: u64) -> Error {
+    Error::new(ErrorKind::NotADirectory, format!("inode {inode} is not a directory"))
+}

@@ -1,0 +1,164 @@
+//! Chunk coordinates to numbers and back.
+//!
+//! Every chunk of an array's grid, and every directory above it, has a number within the array: the directories and chunks of
+//! one depth follow each other in grid order, depth after depth. Depth 0 is the directory `c` (or the only chunk of a 0-d
+//! array), depth `rank` the chunks:
+//!
+//! ```text
+//! grid 2 x 3:   0: c    1: c/0   2: c/1    3: c/0/0   4: c/0/1   5: c/0/2   6: c/1/0   ...
+//! ```
+//!
+//! Numbers are arithmetic, so millions of visited chunks cost no memory and numbers are the same in every mount. A grid with
+//! more places than the bits have room for (a shape somebody made up, most often) gets a table of the places that were
+//! visited instead.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+/// Chunk coordinates, or the first few of them: a directory.
+pub type Coords = SmallVec<[u32; 6]>;
+
+/// Places that one array may have with arithmetic numbers: 2^48, far beyond what storage can hold, and small enough that a
+/// thousand such arrays leave room in 63 bits.
+pub const MAX_ARITHMETIC: u64 = 1 << 48;
+/// Places that are set aside for an array with a table. A table of so many entries would not fit into memory.
+pub const MAX_TABLE: u64 = 1 << 36;
+
+/// The numbering of one array's chunks and chunk directories.
+#[derive(Debug)]
+pub enum Positions {
+    /// `first[k]` is the number of the first place of depth `k`; one element more than there are depths.
+    Arithmetic {
+        /// First number per depth.
+        first: Box<[u64]>,
+    },
+    /// Numbers given out as places are visited.
+    Table(Mutex<Table>),
+}
+
+/// Places that were visited, in order of the first visit.
+#[derive(Debug, Default)]
+pub struct Table {
+    numbers: HashMap<Coords, u64>,
+    places: Vec<Coords>,
+}
+
+impl Positions {
+    /// The numbering for `grid`, arithmetic if it needs at most `room` numbers (and [`MAX_ARITHMETIC`]).
+    pub fn new(grid: &[u32], room: u64) -> Self {
+        let room = room.min(MAX_ARITHMETIC);
+        let mut first = Vec::with_capacity(grid.len() + 2);
+        let (mut next, mut width) = (0_u64, 1_u64);
+        first.push(next);
+        next += width;
+        first.push(next);
+        for &length in grid {
+            let grown = width.checked_mul(u64::from(length)).filter(|&w| w <= room);
+            let Some((w, n)) = grown.and_then(|w| Some((w, next.checked_add(w)?))).filter(|&(_, n)| n <= room) else {
+                return Positions::Table(Mutex::default());
+            };
+            (width, next) = (w, n);
+            first.push(next);
+        }
+        Positions::Arithmetic { first: first.into() }
+    }
+
+    /// How many numbers are set aside.
+    pub fn len(&self) -> u64 {
+        match self {
+            Positions::Arithmetic { first } => first.last().copied().unwrap_or(0),
+            Positions::Table(_) => MAX_TABLE,
+        }
+    }
+
+    /// The number of the place with `coords`, which must lie in `grid`.
+    pub fn number(&self, grid: &[u32], coords: &[u32]) -> u64 {
+        match self {
+            Positions::Arithmetic { first } => {
+                let within = std::iter::zip(grid, coords).fold(0, |sum, (&length, &coord)| {
+                    sum * u64::from(length) + u64::from(coord)
+                });
+                first.get(coords.len()).copied().unwrap_or(0) + within
+            }
+            Positions::Table(table) => {
+                let mut table = table.lock();
+                if let Some(&number) = table.numbers.get(coords) {
+                    return number;
+                }
+                let number = table.places.len() as u64;
+                table.places.push(Coords::from_slice(coords));
+                table.numbers.insert(Coords::from_slice(coords), number);
+                number
+            }
+        }
+    }
+
+    /// The place with a number; none if no place has it.
+    pub fn coords(&self, grid: &[u32], number: u64) -> Option<Coords> {
+        match self {
+            Positions::Arithmetic { first } => {
+                let depth = first.partition_point(|&start| start <= number).checked_sub(1)?;
+                if depth > grid.len() {
+                    return None;
+                }
+                let mut within = number - first.get(depth)?;
+                let mut coords: Coords = SmallVec::from_elem(0, depth);
+                for (coord, &length) in std::iter::zip(&mut coords, grid).rev() {
+                    *coord = u32::try_from(within % u64::from(length.max(1))).ok()?;
+                    within /= u64::from(length.max(1));
+                }
+                Some(coords)
+            }
+            Positions::Table(table) => table.lock().places.get(usize::try_from(number).ok()?).cloned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn numbers_and_places_are_inverse() {
+        for grid in [&[][..], &[5], &[2, 3], &[1, 1, 1, 1], &[3, 1, 4, 2]] {
+            let positions = Positions::new(grid, u64::MAX);
+            let mut seen = 0;
+            let mut last: Option<Coords> = None;
+            for number in 0..positions.len() {
+                let coords = positions.coords(grid, number).unwrap();
+                assert_eq!(positions.number(grid, &coords), number);
+                if let Some(last) = last.filter(|last| last.len() == coords.len()) {
+                    assert!(last < coords, "places of one depth are in order");
+                }
+                last = Some(coords);
+                seen += 1;
+            }
+            let places: u64 = (0..=grid.len()).map(|k| grid[..k].iter().map(|&n| u64::from(n)).product::<u64>()).sum();
+            assert_eq!(seen, places);
+            assert_eq!(positions.coords(grid, positions.len()), None);
+        }
+    }
+
+    #[test]
+    fn an_empty_grid_has_only_directories() {
+        assert_eq!(Positions::new(&[0, 7], u64::MAX).len(), 1);
+        assert_eq!(Positions::new(&[7, 0], u64::MAX).len(), 8);
+    }
+
+    #[test]
+    fn too_large_a_grid_gets_a_table() {
+        let grid = [u32::MAX, u32::MAX];
+        let positions = Positions::new(&grid, u64::MAX);
+        assert!(matches!(positions, Positions::Table(_)));
+        let first = positions.number(&grid, &[7, 9]);
+        let second = positions.number(&grid, &[u32::MAX - 1]);
+        assert_ne!(first, second);
+        assert_eq!(positions.number(&grid, &[7, 9]), first);
+        assert_eq!(positions.coords(&grid, second).unwrap().as_slice(), [u32::MAX - 1]);
+        assert_eq!(positions.coords(&grid, 2), None);
+        assert!(matches!(Positions::new(&[100], 50), Positions::Table(_)));
+    }
+}

@@ -1,0 +1,194 @@
+//! The members of an array's `zarr.json` that decide which chunk files there can be.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::chunk_key::KeyEncoding;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Dimensions of an array. numpy stops at 64; chunk coordinates are kept in fixed-size buffers of this length.
+pub const MAX_RANK: usize = 64;
+
+/// What an array's `zarr.json` says about its chunks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ArrayMetadata {
+    /// Elements per dimension.
+    pub shape: Vec<u64>,
+    /// Chunks per dimension: all coordinates are below.
+    pub grid: Vec<u32>,
+    /// How coordinates become keys.
+    pub key_encoding: KeyEncoding,
+    /// Bytes that a whole chunk takes before compression; none where the data type has no fixed size. For a sharded array
+    /// this is the shard.
+    pub nominal_chunk_bytes: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Document {
+    shape: Vec<u64>,
+    chunk_grid: Named,
+    #[serde(default)]
+    chunk_key_encoding: Option<Value>,
+    #[serde(default)]
+    data_type: Value,
+}
+
+/// Zarr's extension points are `{"name": ..., "configuration": {...}}`.
+#[derive(Deserialize)]
+struct Named {
+    name: String,
+    #[serde(default)]
+    configuration: Value,
+}
+
+impl ArrayMetadata {
+    /// Reads an array's `zarr.json`.
+    ///
+    /// An error of kind [`ErrorKind::Corrupt`] if it is not JSON or lacks a member, [`ErrorKind::Unsupported`] for a chunk
+    /// grid or key encoding that this program does not know.
+    pub fn parse(zarr_json: &[u8]) -> Result<Self> {
+        let document: Document = serde_json::from_slice(zarr_json)
+            .map_err(|e| Error::with_source(ErrorKind::Corrupt, "this zarr.json is not an array's", e))?;
+        if document.shape.len() > MAX_RANK {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("an array of {} dimensions; {MAX_RANK} are the most", document.shape.len()),
+            ));
+        }
+        let chunks = chunk_shapes(&document.chunk_grid, &document.shape)?;
+        let nominal_chunk_bytes = item_size(&document.data_type).and_then(|size| {
+            chunks.iter().try_fold(size, |bytes, dimension| bytes.checked_mul(dimension.nominal))
+        });
+        let grid = chunks
+            .iter()
+            .map(|dimension| {
+                u32::try_from(dimension.count)
+                    .map_err(|_| Error::new(ErrorKind::Unsupported, "a dimension of more than 2^32 chunks"))
+            })
+            .collect::<Result<_>>()?;
+        let key_encoding = KeyEncoding::parse(document.chunk_key_encoding.as_ref())?;
+        Ok(ArrayMetadata { shape: document.shape, grid, key_encoding, nominal_chunk_bytes })
+    }
+}
+
+/// One dimension of the chunk grid.
+struct Dimension {
+    count: u64,
+    /// Elements of a typical chunk.
+    nominal: u64,
+}
+
+fn chunk_shapes(grid: &Named, shape: &[u64]) -> Result<Vec<Dimension>> {
+    match grid.name.as_str() {
+        "regular" => regular(&grid.configuration, shape),
+        "rectilinear" => rectilinear(&grid.configuration, shape),
+        other => Err(Error::new(ErrorKind::Unsupported, format!("chunk grid `{other}`"))),
+    }
+}
+
+fn regular(configuration: &Value, shape: &[u64]) -> Result<Vec<Dimension>> {
+    let chunk_shape = configuration.get("chunk_shape").and_then(Value::as_array);
+    let chunk_shape = chunk_shape.ok_or_else(|| Error::corrupt("the regular chunk grid has no chunk_shape"))?;
+    same_rank(chunk_shape.len(), shape)?;
+    std::iter::zip(chunk_shape, shape)
+        .map(|(chunk, &length)| {
+            let chunk = chunk.as_u64().ok_or_else(|| Error::corrupt(format!("chunk_shape holds {chunk}")))?;
+            let count = if chunk == 0 { 0 } else { length.div_ceil(chunk) };
+            Ok(Dimension { count, nominal: chunk })
+        })
+        .collect()
+}
+
+/// `chunk_shapes` has, per dimension, a size for all chunks or a list of sizes and `[size, count]` runs.
+fn rectilinear(configuration: &Value, shape: &[u64]) -> Result<Vec<Dimension>> {
+    let dimensions = configuration.get("chunk_shapes").and_then(Value::as_array);
+    let dimensions = dimensions.ok_or_else(|| Error::corrupt("the rectilinear chunk grid has no chunk_shapes"))?;
+    same_rank(dimensions.len(), shape)?;
+    std::iter::zip(dimensions, shape)
+        .map(|(sizes, &length)| {
+            let wrong = || Error::corrupt(format!("chunk_shapes holds {sizes}"));
+            if let Some(size) = sizes.as_u64() {
+                let count = if size == 0 { 0 } else { length.div_ceil(size) };
+                return Ok(Dimension { count, nominal: size });
+            }
+            let mut count: u64 = 0;
+            let mut nominal = 0;
+            for run in sizes.as_array().ok_or_else(wrong)? {
+                let (size, times) = match run.as_array().map(Vec::as_slice) {
+                    Some([size, times]) => (size.as_u64().ok_or_else(wrong)?, times.as_u64().ok_or_else(wrong)?),
+                    Some(_) => return Err(wrong()),
+                    None => (run.as_u64().ok_or_else(wrong)?, 1),
+                };
+                count = count.checked_add(times).ok_or_else(wrong)?;
+                nominal = nominal.max(size);
+            }
+            Ok(Dimension { count, nominal })
+        })
+        .collect()
+}
+
+fn same_rank(rank: usize, shape: &[u64]) -> Result<()> {
+    if rank == shape.len() {
+        return Ok(());
+    }
+    Err(Error::corrupt(format!("a chunk grid of {rank} dimensions for a shape of {}", shape.len())))
+}
+
+/// Bytes of one element; none for strings and for types that this program does not know.
+fn item_size(data_type: &Value) -> Option<u64> {
+    let name = data_type.as_str().or_else(|| data_type.get("name")?.as_str())?;
+    let number = |key: &str| data_type.get("configuration")?.get(key)?.as_u64();
+    match name {
+        "bool" | "int8" | "uint8" => Some(1),
+        "int16" | "uint16" | "float16" | "bfloat16" => Some(2),
+        "int32" | "uint32" | "float32" => Some(4),
+        "int64" | "uint64" | "float64" | "complex64" => Some(8),
+        "complex128" => Some(16),
+        "numpy.datetime64" | "numpy.timedelta64" => Some(8),
+        "fixed_length_utf32" | "null_terminated_bytes" | "raw_bytes" => number("length_bytes"),
+        raw => raw.strip_prefix('r')?.parse::<u64>().ok().map(|bits| bits / 8),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use serde_json::json;
+
+    fn array(shape: Value, grid: Value) -> Result<ArrayMetadata> {
+        let document = json!({"zarr_format": 3, "node_type": "array", "shape": shape, "data_type": "float32", "chunk_grid": grid});
+        ArrayMetadata::parse(document.to_string().as_bytes())
+    }
+
+    fn regular(chunks: Value) -> Value {
+        json!({"name": "regular", "configuration": {"chunk_shape": chunks}})
+    }
+
+    #[test]
+    fn regular_grids() {
+        let parsed = array(json!([10, 7]), regular(json!([4, 7]))).unwrap();
+        assert_eq!((parsed.grid.as_slice(), parsed.nominal_chunk_bytes), ([3, 1].as_slice(), Some(112)));
+        assert!(array(json!([]), regular(json!([]))).unwrap().grid.is_empty());
+        assert_eq!(array(json!([0, 5]), regular(json!([2, 0]))).unwrap().grid, [0, 0]);
+        assert!(array(json!([10]), regular(json!([4, 7]))).is_err());
+        assert!(array(json!([u64::MAX]), regular(json!([1]))).is_err());
+        assert!(array(json!([-1]), regular(json!([1]))).is_err());
+    }
+
+    #[test]
+    fn rectilinear_grids() {
+        let grid = |shapes| json!({"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": shapes}});
+        assert_eq!(array(json!([4, 4, 9]), grid(json!([[1, 3], [[2, 2]], 2]))).unwrap().grid, [2, 2, 5]);
+        assert!(array(json!([4]), grid(json!([[1, "x"]]))).is_err());
+        assert!(array(json!([4]), grid(json!([[[1, u64::MAX], [1, 1]]]))).is_err());
+    }
+
+    #[test]
+    fn unknown_words_are_told_from_damage() {
+        let kind = |grid| array(json!([1]), grid).unwrap_err().kind();
+        assert_eq!(kind(json!({"name": "hexagonal"})), ErrorKind::Unsupported);
+        assert_eq!(kind(json!({"name": "regular"})), ErrorKind::Corrupt);
+        assert_eq!(ArrayMetadata::parse(b"{").unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+}

@@ -1,0 +1,7 @@
+//! What a `zarr.json` means to a file system: the grid of chunks, and how a chunk's coordinates are spelled as a key.
+//!
+//! Codecs, fill values and attributes are the reading program's business. A document that says something this program does
+//! not understand is still shown as it is; only where its chunks go is then decided by what Icechunk itself knows.
+
+pub mod array;
+pub mod chunk_key;

@@ -1,0 +1,1 @@
+use icechunk as _;
