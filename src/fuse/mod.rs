@@ -11,6 +11,7 @@ pub mod adapter;
 pub mod answer;
 pub mod backing;
 pub mod io_mode;
+pub mod kernel_mount;
 pub mod mount_table;
 pub mod quiet_log;
 pub mod readahead;

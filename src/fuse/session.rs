@@ -1,5 +1,6 @@
 //! A mount from beginning to end.
 
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,8 +12,9 @@ use tracing::{info, warn};
 
 use super::adapter::{Adapter, Ownership};
 use super::io_mode::IoMode;
+use super::kernel_mount;
 use super::mount_table::{self, Mount};
-use super::unmount;
+use super::unmount::{self, Force};
 use super::readahead;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tree::Tree;
@@ -106,9 +108,14 @@ impl Mounted {
             time: std::time::UNIX_EPOCH.checked_add(Duration::from_micros(micros)).unwrap_or(std::time::UNIX_EPOCH),
         };
         let adapter = Adapter::new(tree, ownership, options.mode, runtime);
-        let session = Session::new(adapter, &mountpoint, &config(options))
-            .and_then(Session::spawn)
-            .map_err(|error| mount_error(&mountpoint, error))?;
+        let session = match kernel_mount::mount(&mountpoint, options)? {
+            Some(device) => Session::from_fd(adapter, device, acl(options), config(options)).inspect_err(|_| {
+                // A mount that nobody serves would hang whoever looks at it.
+                let _ = unmount::unmount(&mountpoint, Force::Detach);
+            }),
+            None => Session::new(adapter, &mountpoint, &config(options)),
+        };
+        let session = session.and_then(Session::spawn).map_err(|error| mount_error(&mountpoint, error))?;
         if let Some(mount) = mount_table::find(&mountpoint)? {
             readahead::raise(&mount);
         }
@@ -127,10 +134,16 @@ impl Mounted {
     }
 }
 
+fn acl(options: &Options) -> SessionACL {
+    if options.allow_other { SessionACL::All } else { SessionACL::Owner }
+}
+
+/// What fuser needs to know; the mount options in it are for `fusermount3`.
 fn config(options: &Options) -> Config {
     let mut config = Config::default();
     config.mount_options = vec![
-        MountOption::FSName(options.source.clone()),
+        // fusermount3 reads a list: a comma in the name would end it.
+        MountOption::FSName(options.source.replace('\\', "\\\\").replace(',', "\\,")),
         MountOption::Subtype(SUBTYPE.to_owned()),
         MountOption::RO,
         MountOption::NoAtime,
@@ -142,10 +155,11 @@ fn config(options: &Options) -> Config {
     if has(Flag::NoExec) && !has(Flag::Exec) {
         config.mount_options.push(MountOption::NoExec);
     }
-    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+    config.acl = acl(options);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     config.n_threads = Some(cores.clamp(*WORKERS.start(), *WORKERS.end()));
-    config.clone_fd = true;
+    // A queue per worker. Each needs the device opened anew, which some containers do not let us.
+    config.clone_fd = File::options().read(true).write(true).open("/dev/fuse").is_ok();
     config
 }
 
@@ -159,6 +173,10 @@ fn mount_error(mountpoint: &Path, error: io::Error) -> Error {
         return Error::new(ErrorKind::PermissionDenied, message);
     }
     match error.kind() {
+        io::ErrorKind::PermissionDenied if File::options().read(true).write(true).open("/dev/fuse").is_err() => {
+            let message = "you may not use /dev/fuse: root can allow it with `chmod 666 /dev/fuse`, which is its usual mode";
+            Error::with_source(ErrorKind::PermissionDenied, message, error)
+        }
         io::ErrorKind::NotFound if !Path::new("/dev/fuse").exists() => {
             Error::new(ErrorKind::NotFound, "/dev/fuse is missing: load the module with `modprobe fuse`")
         }
