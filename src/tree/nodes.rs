@@ -224,25 +224,23 @@ impl NodeTable {
         for index in 1..self.nodes.len() as u32 {
             let (Some(node), name) = (self.get(index), self.name(index)) else { continue };
             let parent = node.parent;
-            let shared = if let Some(array) = self.array(parent) {
-                match array.encoding {
-                    KeyEncoding { separator: Separator::Slash, prefixed: true, .. } if !array.grid.is_empty() => {
-                        (name == "c").then(|| (parent, Coords::new()))
-                    }
-                    KeyEncoding { separator: Separator::Slash, prefixed: false, .. } if array.grid.len() > 1 => {
-                        parse_number(name).map(|coord| (parent, Coords::from_slice(&[coord])))
-                    }
-                    _ => None,
+            let own = self.array(parent).and_then(|array| match array.encoding {
+                KeyEncoding { separator: Separator::Slash, prefixed: true, .. } if !array.grid.is_empty() => {
+                    (name == "c").then(|| (parent, Coords::new()))
                 }
-            } else {
-                self.chunk_dirs.get(&parent).and_then(|(owner, coords)| {
-                    let rank = self.array(*owner)?.grid.len();
-                    let coord = parse_number(name).filter(|_| coords.len() + 1 < rank)?;
-                    let mut coords = coords.clone();
-                    coords.push(coord);
-                    Some((*owner, coords))
-                })
-            };
+                KeyEncoding { separator: Separator::Slash, prefixed: false, .. } if array.grid.len() > 1 => {
+                    parse_number(name).map(|coord| (parent, Coords::from_slice(&[coord])))
+                }
+                _ => None,
+            });
+            let shared = own.or_else(|| {
+                let (owner, coords) = self.chunk_dirs.get(&parent)?;
+                let rank = self.array(*owner)?.grid.len();
+                let coord = parse_number(name).filter(|_| coords.len() + 1 < rank)?;
+                let mut coords = coords.clone();
+                coords.push(coord);
+                Some((*owner, coords))
+            });
             if name == ZARR_JSON && self.get(parent).is_some_and(|parent| parent.stored.is_some()) {
                 error!("node {:?} cannot be shown: its parent's zarr.json has its name", self.path(index));
             }

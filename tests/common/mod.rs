@@ -1,0 +1,262 @@
+//! What the tests share: mounts that are always taken down, commands that always end, and the fixtures.
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Once;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// How long any one command may take.
+const COMMAND_DEADLINE: Duration = Duration::from_secs(120);
+/// How long a whole test program may take: a mount that hangs must not hang CI.
+const PROGRAM_DEADLINE: Duration = Duration::from_secs(15 * 60);
+
+/// The program under test.
+pub fn program() -> &'static str {
+    env!("CARGO_BIN_EXE_icechunkfs")
+}
+
+/// Ends this test program when it takes too long. A thread that hangs in a dead file system cannot be ended any other way.
+pub fn watchdog() {
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        std::thread::spawn(|| {
+            std::thread::sleep(PROGRAM_DEADLINE);
+            eprintln!("the test program ran for {PROGRAM_DEADLINE:?}: ended");
+            // Its mounts hold others up; their daemons are its own.
+            for mountpoint in own_mounts() {
+                let _ = Command::new("umount").arg("-l").arg(&mountpoint).status();
+            }
+            std::process::exit(101);
+        });
+    });
+}
+
+fn own_mounts() -> Vec<String> {
+    let table = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
+    let mine = format!("icechunkfs-test-{}-", std::process::id());
+    table.lines().filter_map(|line| line.split(' ').nth(1)).filter(|m| m.contains(&mine)).map(str::to_owned).collect()
+}
+
+/// What a command did.
+#[derive(Debug)]
+pub struct Output {
+    pub status: ExitStatus,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
+}
+
+impl Output {
+    /// The standard output of a command that succeeded.
+    #[track_caller]
+    pub fn success(self) -> Vec<u8> {
+        assert!(self.status.success(), "{}: {}", self.status, self.stderr);
+        self.stdout
+    }
+
+    /// The standard error of a command that failed.
+    #[track_caller]
+    pub fn failure(self) -> String {
+        assert!(!self.status.success(), "it succeeded: {}", String::from_utf8_lossy(&self.stdout));
+        self.stderr
+    }
+
+    #[track_caller]
+    pub fn json(self) -> Value {
+        serde_json::from_slice(&self.success()).unwrap()
+    }
+}
+
+/// Runs a command to its end, which must come before the deadline.
+pub fn run(command: &mut Command) -> Output {
+    watchdog();
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("command starts");
+    let mut stdout = child.stdout.take().unwrap();
+    let mut stderr = child.stderr.take().unwrap();
+    let out = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        stdout.read_to_end(&mut bytes).map(|_| bytes)
+    });
+    let err = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        stderr.read_to_end(&mut bytes).map(|_| bytes)
+    });
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if start.elapsed() > COMMAND_DEADLINE {
+            let _ = child.kill();
+            panic!("{command:?} did not end within {COMMAND_DEADLINE:?}");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Output { status, stdout: out.join().unwrap().unwrap(), stderr: text(err.join().unwrap().unwrap()) }
+}
+
+/// Runs the program under test.
+pub fn icechunkfs<S: AsRef<OsStr>>(words: impl IntoIterator<Item = S>) -> Output {
+    run(Command::new(program()).args(words))
+}
+
+/// A mount that goes when it is dropped.
+pub struct Mount {
+    directory: tempfile::TempDir,
+}
+
+impl Mount {
+    /// Mounts `repo` with more words for the command line.
+    #[track_caller]
+    pub fn new(repo: &Path, words: &[&str]) -> Mount {
+        let mount = Mount::prepare();
+        mount.command(repo, words).success();
+        mount
+    }
+
+    /// A mountpoint without a mount.
+    pub fn prepare() -> Mount {
+        let prefix = format!("icechunkfs-test-{}-", std::process::id());
+        let directory = tempfile::Builder::new().prefix(&prefix).tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("mnt")).unwrap();
+        Mount { directory }
+    }
+
+    /// Runs the mount command on this mountpoint.
+    pub fn command(&self, repo: &Path, words: &[&str]) -> Output {
+        let log = self.log_path();
+        run(Command::new(program()).arg("mount").arg(repo).arg(self.path()).arg("--log-file").arg(log).args(words))
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.directory.path().join("mnt")
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.directory.path().join("log")
+    }
+
+    /// What the daemon logged so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    /// The line of `/proc/mounts`, if it is mounted.
+    pub fn mounted_as(&self) -> Option<String> {
+        let table = std::fs::read_to_string("/proc/mounts").unwrap();
+        let place = self.path().display().to_string();
+        table.lines().find(|line| line.split(' ').nth(1) == Some(&place)).map(str::to_owned)
+    }
+
+    /// The process that serves it.
+    pub fn daemon(&self) -> i32 {
+        let place = self.path();
+        for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            let words = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let mut words = words.split(|&b| b == 0);
+            let ours = words.next().is_some_and(|word| word.ends_with(b"icechunkfs"));
+            if ours && words.any(|word| word == place.as_os_str().as_encoded_bytes()) {
+                return pid;
+            }
+        }
+        panic!("no daemon serves {}", place.display());
+    }
+
+    #[track_caller]
+    pub fn unmount(&self) {
+        icechunkfs([OsStr::new("unmount"), self.path().as_os_str()]).success();
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.mounted_as().is_some() {
+            let _ = Command::new("umount").arg("-l").arg(self.path()).status();
+        }
+        if std::thread::panicking() {
+            eprintln!("log of the mount:\n{}", self.log());
+        }
+    }
+}
+
+/// A set of repositories and what each must show.
+pub struct FixtureSet {
+    pub name: &'static str,
+    repositories: PathBuf,
+    expected: PathBuf,
+}
+
+/// One repository and what it must show.
+pub struct Fixture {
+    pub name: String,
+    pub repository: PathBuf,
+    pub expected: Value,
+}
+
+impl FixtureSet {
+    /// The project's own fixtures.
+    pub fn own() -> FixtureSet {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+        FixtureSet { name: "own", repositories: root.join("repos"), expected: root.join("expected") }
+    }
+
+    /// The fixtures beside the project, which every checkout and CI have. Without them nothing is skipped in silence: CI
+    /// fails, and elsewhere it is said.
+    pub fn shared() -> Option<FixtureSet> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/fixtures");
+        if !root.is_dir() {
+            assert!(std::env::var_os("CI").is_none(), "CI must have {}", root.display());
+            eprintln!("NOT RUN: {} does not exist; the project's own fixtures are tested", root.display());
+            return None;
+        }
+        let root = root.canonicalize().unwrap();
+        Some(FixtureSet { name: "shared", repositories: root.clone(), expected: root.join("expected") })
+    }
+
+    /// All repositories of format versions 1 and 2.
+    pub fn all(&self) -> Vec<Fixture> {
+        let mut names: Vec<String> = std::fs::read_dir(&self.expected)
+            .unwrap()
+            .map(|entry| entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned())
+            .filter(|name| !name.starts_with("v0-"))
+            .collect();
+        names.sort();
+        assert!(!names.is_empty(), "no fixtures in {}", self.expected.display());
+        names.into_iter().map(|name| self.get(&name)).collect()
+    }
+
+    pub fn get(&self, name: &str) -> Fixture {
+        let expected = std::fs::read(self.expected.join(format!("{name}.json"))).unwrap();
+        Fixture {
+            name: name.to_owned(),
+            repository: self.repositories.join(name),
+            expected: serde_json::from_slice(&expected).unwrap(),
+        }
+    }
+}
+
+/// Copies a directory tree.
+pub fn copy_tree(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_tree(&entry.path(), &target);
+        } else {
+            std::fs::write(&target, std::fs::read(entry.path()).unwrap()).unwrap();
+        }
+    }
+}
+
+/// Whether tests that need root run: they do in CI.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
