@@ -26,10 +26,9 @@ pub fn mount(mountpoint: &Path, options: &Options) -> Result<Option<OwnedFd>> {
     };
     let uid = rustix::process::geteuid().as_raw();
     let gid = rustix::process::getegid().as_raw();
-    let mut data =
-        format!("fd={},rootmode={ROOT_MODE:o},user_id={uid},group_id={gid},default_permissions", device.as_raw_fd());
+    let mut data = format!("fd={},rootmode={ROOT_MODE:o},user_id={uid},group_id={gid}", device.as_raw_fd());
     if options.allow_other {
-        data.push_str(",allow_other");
+        data.push_str(",allow_other,default_permissions");
     }
     let wrong = |_| Error::invalid("the repository's name has a NUL byte");
     let data = std::ffi::CString::new(data).map_err(wrong)?;
