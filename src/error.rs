@@ -109,9 +109,11 @@ impl Error {
         match Arc::try_unwrap(self.0) {
             Ok(inner) => Error(Arc::new(Inner { message: format!("{what}: {}", inner.message), ..inner })),
             // Others wait for the same error: the cause stays reachable through the source.
-            Err(shared) => {
-                Error(Arc::new(Inner { kind: shared.kind, message: format!("{what}: {}", Error(shared)), source: None }))
-            }
+            Err(shared) => Error(Arc::new(Inner {
+                kind: shared.kind,
+                message: format!("{what}: {}", Error(shared)),
+                source: None,
+            })),
         }
     }
 

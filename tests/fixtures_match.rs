@@ -133,8 +133,7 @@ fn expected_keys(snapshot: &Value) -> Keys {
     }
     let documents = snapshot["zarr_json"].as_object().unwrap();
     let keys = snapshot["keys"].as_object().unwrap();
-    let mut out: Keys =
-        keys.iter().map(|(key, value)| (file_name_of(key, documents), size_and_hash(value))).collect();
+    let mut out: Keys = keys.iter().map(|(key, value)| (file_name_of(key, documents), size_and_hash(value))).collect();
     for member in ["errors", "listed_but_not_found", "listed_but_not_there"] {
         let more: Vec<&String> = match snapshot.get(member) {
             Some(Value::Object(keys)) => keys.keys().collect(),

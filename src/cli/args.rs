@@ -279,7 +279,9 @@ mod tests {
         };
         assert_eq!(spec("icechunkfs log r").unwrap(), RefSpec::Branch("main".into()));
         assert_eq!(spec("icechunkfs log r --tag v1").unwrap(), RefSpec::Tag("v1".into()));
-        assert!(matches!(spec("icechunkfs log r --branch b --as-of 2026-01-01").unwrap(), RefSpec::AsOf { branch, .. } if branch == "b"));
+        assert!(
+            matches!(spec("icechunkfs log r --branch b --as-of 2026-01-01").unwrap(), RefSpec::AsOf { branch, .. } if branch == "b")
+        );
         assert!(spec("icechunkfs log r --snapshot nonsense").is_err());
         assert!(Arguments::try_parse_from(words("icechunkfs log r --tag v1 --branch b")).is_err());
     }

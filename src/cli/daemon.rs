@@ -76,11 +76,7 @@ fn died(child: libc::pid_t) -> String {
 impl Outcome {
     /// Tells the command that the mount answers, and lets go of the terminal and the working directory.
     pub fn ready(mut self) -> Result<()> {
-        let null = File::options()
-            .read(true)
-            .write(true)
-            .open("/dev/null")
-            .map_err(|e| Error::io("/dev/null", e))?;
+        let null = File::options().read(true).write(true).open("/dev/null").map_err(|e| Error::io("/dev/null", e))?;
         let detached = rustix::stdio::dup2_stdin(&null)
             .and_then(|()| rustix::stdio::dup2_stdout(&null))
             .and_then(|()| rustix::stdio::dup2_stderr(&null));

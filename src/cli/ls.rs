@@ -93,7 +93,8 @@ fn table(rows: &[Row]) -> String {
         .collect();
     let header = ["kind", "shape", "chunks", "bytes", "path"].map(str::to_owned);
     let width = |column: usize| {
-        let lengths = std::iter::once(&header).chain(&cells).filter_map(|row| row.get(column)).map(|c| c.chars().count());
+        let lengths =
+            std::iter::once(&header).chain(&cells).filter_map(|row| row.get(column)).map(|c| c.chars().count());
         lengths.max().unwrap_or(0)
     };
     let (kind, shape, chunks, bytes) = (width(0), width(1), width(2), width(3));

@@ -118,7 +118,10 @@ fn end_on_signals(runtime: &Runtime, mountpoint: PathBuf) -> Result<()> {
         let outcome = tokio::task::spawn_blocking(move || {
             unmount::unmount(&place, Force::Polite).or_else(|error| match error.kind() {
                 ErrorKind::Busy => {
-                    warn!("{error}; no new program gets in, and this daemon ends in {} s at the latest", GRACE.as_secs());
+                    warn!(
+                        "{error}; no new program gets in, and this daemon ends in {} s at the latest",
+                        GRACE.as_secs()
+                    );
                     unmount::unmount(&place, Force::Detach)
                 }
                 _ => Err(error),

@@ -26,8 +26,11 @@ pub fn apply(arguments: &mut MountArgs) -> Result<Extra> {
             Some((name, value)) => (name, Some(value)),
             None => (word.as_str(), None),
         };
-        let needed =
-            || value.filter(|v| !v.is_empty()).ok_or_else(|| Error::invalid(format!("-o {name} needs a value: {name}=...")));
+        let needed = || {
+            value
+                .filter(|v| !v.is_empty())
+                .ok_or_else(|| Error::invalid(format!("-o {name} needs a value: {name}=...")))
+        };
         let within = |error: Error| error.context(format!("-o {word}"));
         match name {
             "ro" => arguments.read_only = true,
@@ -50,7 +53,11 @@ pub fn apply(arguments: &mut MountArgs) -> Result<Extra> {
             "dev" => extra.flags.push(Flag::Dev),
             "suid" => extra.flags.push(Flag::Suid),
             _ if is_for_others(name) || sloppy => {}
-            _ => return Err(Error::invalid(format!("unknown mount option `{word}`; `icechunkfs mount --help` lists them"))),
+            _ => {
+                return Err(Error::invalid(format!(
+                    "unknown mount option `{word}`; `icechunkfs mount --help` lists them"
+                )));
+            }
         }
     }
     Ok(extra)
@@ -59,10 +66,38 @@ pub fn apply(arguments: &mut MountArgs) -> Result<Extra> {
 /// Options that mean something to mount(8), systemd or the kernel's defaults, and nothing to us.
 fn is_for_others(name: &str) -> bool {
     const KNOWN: &[&str] = &[
-        "defaults", "auto", "noauto", "user", "users", "nouser", "owner", "group", "nofail", "_netdev", "sloppy", "nodev",
-        "nosuid", "sync", "async", "dirsync", "atime", "noatime", "diratime", "nodiratime", "relatime", "norelatime",
-        "strictatime", "nostrictatime", "lazytime", "nolazytime", "silent", "loud", "mand", "nomand",
-        "default_permissions", "comment",
+        "defaults",
+        "auto",
+        "noauto",
+        "user",
+        "users",
+        "nouser",
+        "owner",
+        "group",
+        "nofail",
+        "_netdev",
+        "sloppy",
+        "nodev",
+        "nosuid",
+        "sync",
+        "async",
+        "dirsync",
+        "atime",
+        "noatime",
+        "diratime",
+        "nodiratime",
+        "relatime",
+        "norelatime",
+        "strictatime",
+        "nostrictatime",
+        "lazytime",
+        "nolazytime",
+        "silent",
+        "loud",
+        "mand",
+        "nomand",
+        "default_permissions",
+        "comment",
     ];
     KNOWN.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
 }

@@ -20,7 +20,8 @@ struct Listing {
 pub fn run(arguments: &RefsArgs) -> Result<()> {
     let refs = open::runtime()?.block_on(async { open::repository(&arguments.repo).await?.refs().await })?;
     if arguments.json {
-        let spelled = |ids: BTreeMap<String, ObjectId>| ids.into_iter().map(|(name, id)| (name, id.to_string())).collect();
+        let spelled =
+            |ids: BTreeMap<String, ObjectId>| ids.into_iter().map(|(name, id)| (name, id.to_string())).collect();
         return print_json(&Listing { branches: spelled(refs.branches), tags: spelled(refs.tags) });
     }
     let mut text = String::new();

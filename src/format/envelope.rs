@@ -106,7 +106,9 @@ impl Header {
             other => {
                 return Err(Error::new(
                     ErrorKind::Unsupported,
-                    format!("Icechunk format version {other}: this program reads versions 1 and 2; a newer one may read it"),
+                    format!(
+                        "Icechunk format version {other}: this program reads versions 1 and 2; a newer one may read it"
+                    ),
                 ));
             }
         };
@@ -185,7 +187,7 @@ pub fn describe_unverified(payload: &[u8], detail: impl std::fmt::Display) -> Er
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
 
     fn file(version: u8, kind: u8, compression: u8, body: &[u8]) -> Vec<u8> {
@@ -223,7 +225,9 @@ mod tests {
         let error = decode(&bytes, FileType::Manifest, 1 << 20).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::OutOfMemory);
         assert_eq!(decode(&bytes, FileType::Manifest, 10 << 20).unwrap().1.len(), 10 << 20);
-        assert!(decode(&bytes, FileType::Snapshot, 10 << 20).unwrap_err().to_string().contains("a manifest file where"));
+        assert!(
+            decode(&bytes, FileType::Snapshot, 10 << 20).unwrap_err().to_string().contains("a manifest file where")
+        );
     }
 
     #[test]

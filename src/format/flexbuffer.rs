@@ -23,24 +23,24 @@ const MAX_TEXT: usize = 64 << 20;
 
 /// FlexBuffers' type numbers, as far as JSON needs them.
 mod kind {
-    pub const NULL: u8 = 0;
-    pub const INT: u8 = 1;
-    pub const UINT: u8 = 2;
-    pub const FLOAT: u8 = 3;
-    pub const KEY: u8 = 4;
-    pub const STRING: u8 = 5;
-    pub const INDIRECT_INT: u8 = 6;
-    pub const INDIRECT_UINT: u8 = 7;
-    pub const INDIRECT_FLOAT: u8 = 8;
-    pub const MAP: u8 = 9;
-    pub const VECTOR: u8 = 10;
-    pub const VECTOR_INT: u8 = 11;
-    pub const VECTOR_KEY: u8 = 14;
+    pub(super) const NULL: u8 = 0;
+    pub(super) const INT: u8 = 1;
+    pub(super) const UINT: u8 = 2;
+    pub(super) const FLOAT: u8 = 3;
+    pub(super) const KEY: u8 = 4;
+    pub(super) const STRING: u8 = 5;
+    pub(super) const INDIRECT_INT: u8 = 6;
+    pub(super) const INDIRECT_UINT: u8 = 7;
+    pub(super) const INDIRECT_FLOAT: u8 = 8;
+    pub(super) const MAP: u8 = 9;
+    pub(super) const VECTOR: u8 = 10;
+    pub(super) const VECTOR_INT: u8 = 11;
+    pub(super) const VECTOR_KEY: u8 = 14;
     /// Vectors of 2, 3 and 4 scalars without a length: Int, UInt, Float of 2, then of 3, then of 4.
-    pub const VECTOR_INT2: u8 = 16;
-    pub const VECTOR_FLOAT4: u8 = 24;
-    pub const BOOL: u8 = 26;
-    pub const VECTOR_BOOL: u8 = 36;
+    pub(super) const VECTOR_INT2: u8 = 16;
+    pub(super) const VECTOR_FLOAT4: u8 = 24;
+    pub(super) const BOOL: u8 = 26;
+    pub(super) const VECTOR_BOOL: u8 = 36;
 }
 
 /// Where a value's bits, or the offset to them, are.
@@ -98,7 +98,9 @@ impl<'a> Buffer<'a> {
                 let first = target(self)?;
                 let len = self.length_before(first)?;
                 let types = end(first, len)?;
-                self.vector(first, len, depth, |this, i| Ok(*this.slice(types.saturating_add(i), 1)?.first().unwrap_or(&0)))?
+                self.vector(first, len, depth, |this, i| {
+                    Ok(*this.slice(types.saturating_add(i), 1)?.first().unwrap_or(&0))
+                })?
             }
             typed @ (kind::VECTOR_INT..=kind::VECTOR_KEY | kind::VECTOR_BOOL) => {
                 let first = target(self)?;
@@ -137,7 +139,11 @@ impl<'a> Buffer<'a> {
         let len = self.length_before(first)?;
         let types = end(first, len)?;
         let before = |slots: usize| {
-            first.at.checked_sub(slots * first.width).map(|at| Slot { at, width: first.width }).ok_or_else(out_of_bounds)
+            first
+                .at
+                .checked_sub(slots * first.width)
+                .map(|at| Slot { at, width: first.width })
+                .ok_or_else(out_of_bounds)
         };
         let keys = self.follow(before(3)?)?;
         let keys_width = usize::try_from(self.uint(before(2)?)?).map_err(|_| out_of_bounds())?;
@@ -146,7 +152,8 @@ impl<'a> Buffer<'a> {
         }
         let mut out = Map::new();
         for i in 0..len {
-            let key = self.key(Slot { at: end(Slot { at: keys, width: keys_width }, i)?, width: keys_width })?.to_owned();
+            let key =
+                self.key(Slot { at: end(Slot { at: keys, width: keys_width }, i)?, width: keys_width })?.to_owned();
             let packed = *self.slice(types.saturating_add(i), 1)?.first().unwrap_or(&0);
             out.insert(key, self.value(Slot { at: end(first, i)?, width: first.width }, packed, depth)?);
         }

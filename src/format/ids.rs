@@ -137,7 +137,8 @@ mod tests {
 
     #[test]
     fn wrong_names_are_no_ids() {
-        for text in ["", "1CECHNKREP0F1RSTCMT", "1CECHNKREP0F1RSTCMT00", "1CECHNKREP0F1RSTCMTU", "1CECHNKREP0F1RSTCMT1"] {
+        for text in ["", "1CECHNKREP0F1RSTCMT", "1CECHNKREP0F1RSTCMT00", "1CECHNKREP0F1RSTCMTU", "1CECHNKREP0F1RSTCMT1"]
+        {
             assert!(text.parse::<ObjectId>().is_err(), "{text}");
         }
     }

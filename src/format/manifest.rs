@@ -218,8 +218,7 @@ impl<'a> ArrayRefs<'a> {
                 e,
             )
         };
-        let decoder =
-            zstd::stream::read::Decoder::with_dictionary(compressed, dictionary.bytes()).map_err(damaged)?;
+        let decoder = zstd::stream::read::Decoder::with_dictionary(compressed, dictionary.bytes()).map_err(damaged)?;
         let mut out = Vec::new();
         decoder.take(MAX_LOCATION + 1).read_to_end(&mut out).map_err(damaged)?;
         if out.len() as u64 > MAX_LOCATION {

@@ -11,18 +11,18 @@
 pub mod config;
 pub mod envelope;
 pub mod flexbuffer;
+#[rustfmt::skip]
 #[allow(
+    warnings,
     missing_docs,
-    unused_imports,
-    dead_code,
-    mismatched_lifetime_syntaxes,
+    unreachable_pub,
     unsafe_op_in_unsafe_fn,
+    unused,
+    unused_extern_crates,
     clippy::all,
     clippy::undocumented_unsafe_blocks,
     clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    rustdoc::all
+    reason = "made by flatc; see schemas/generate"
 )]
 pub(crate) mod generated;
 pub mod ids;

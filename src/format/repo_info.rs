@@ -68,7 +68,9 @@ impl RepoInfo {
         if version > 2 {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                format!("a repository of format version {version}: this program reads up to 2; a newer one may read it"),
+                format!(
+                    "a repository of format version {version}: this program reads up to 2; a newer one may read it"
+                ),
             ));
         }
         Ok(RepoInfo { buffer })
@@ -138,7 +140,8 @@ impl RepoInfo {
             flushed_at: entry.flushed_at(),
             message: entry.message().to_owned(),
             // Copies in `repo` are FlexBuffers, whatever version the snapshot file itself has.
-            metadata: metadata::to_json(entry.metadata(), SpecVersion::V2).context(|| format!("repo: snapshot {id}"))?,
+            metadata: metadata::to_json(entry.metadata(), SpecVersion::V2)
+                .context(|| format!("repo: snapshot {id}"))?,
             pruned_ancestor_tx_logs: entry.pruned_ancestor_tx_logs().iter().flatten().map(ObjectId::from).collect(),
         })
     }

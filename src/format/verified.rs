@@ -35,7 +35,7 @@ impl<R: Root> Verified<R> {
             max_depth: MAX_DEPTH,
             // Each table takes 4 bytes and so does the offset that leads to it.
             max_tables: bytes.len() / 8 + 1,
-            max_apparent_size: bytes.len().saturating_mul(MAX_SHARING).min(1 << 31).max(1 << 20),
+            max_apparent_size: bytes.len().saturating_mul(MAX_SHARING).clamp(1 << 20, 1 << 31),
             ignore_missing_null_terminator: false,
         };
         if let Err(error) = flatbuffers::root_with_opts::<R::Table<'_>>(&options, &bytes) {

@@ -81,7 +81,9 @@ fn has_sys_admin() -> bool {
     const CAP_SYS_ADMIN: u64 = 21;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).is_some_and(|caps| caps >> CAP_SYS_ADMIN & 1 == 1)
+    effective
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .is_some_and(|caps| caps >> CAP_SYS_ADMIN & 1 == 1)
 }
 
 /// The mode for a mount of `table`, and the reason in a few words. An error of kind [`ErrorKind::Unsupported`] if the user

@@ -14,8 +14,8 @@ use super::adapter::{Adapter, Ownership};
 use super::io_mode::IoMode;
 use super::kernel_mount;
 use super::mount_table::{self, Mount};
-use super::unmount::{self, Force};
 use super::readahead;
+use super::unmount::{self, Force};
 use crate::error::{Error, ErrorKind, Result};
 use crate::tree::Tree;
 
@@ -88,7 +88,8 @@ pub fn prepare(mountpoint: &Path, nonempty: bool) -> Result<PathBuf> {
             format!("the mountpoint {} is busy: {source} ({fs_type}) is mounted there", absolute.display()),
         ));
     }
-    let mut entries = std::fs::read_dir(&absolute).map_err(|e| Error::io(format!("the mountpoint {}", absolute.display()), e))?;
+    let mut entries =
+        std::fs::read_dir(&absolute).map_err(|e| Error::io(format!("the mountpoint {}", absolute.display()), e))?;
     if entries.next().is_some() {
         return Err(Error::new(
             ErrorKind::Busy,
@@ -178,7 +179,8 @@ fn mount_error(mountpoint: &Path, error: io::Error) -> Error {
     }
     match error.kind() {
         io::ErrorKind::PermissionDenied if File::options().read(true).write(true).open("/dev/fuse").is_err() => {
-            let message = "you may not use /dev/fuse: root can allow it with `chmod 666 /dev/fuse`, which is its usual mode";
+            let message =
+                "you may not use /dev/fuse: root can allow it with `chmod 666 /dev/fuse`, which is its usual mode";
             Error::with_source(ErrorKind::PermissionDenied, message, error)
         }
         io::ErrorKind::NotFound if !Path::new("/dev/fuse").exists() => {

@@ -21,7 +21,8 @@ pub enum Force {
 /// Unmounts `mountpoint`, directly where this process may, otherwise through `fusermount3`.
 pub fn unmount(mountpoint: &Path, force: Force) -> Result<()> {
     // The path must not be followed: the mount itself may be dead.
-    let flags = UnmountFlags::NOFOLLOW | if force == Force::Detach { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    let flags =
+        UnmountFlags::NOFOLLOW | if force == Force::Detach { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(mountpoint, flags) {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::PERM) => with_helper(mountpoint, force),

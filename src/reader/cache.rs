@@ -96,7 +96,7 @@ impl Cache {
     ) -> impl Future<Output = Result<Value>> + Send + 'static {
         let mut state = self.state.lock();
         let found = state.entries.get(&key).cloned();
-        let loading = match (found, state.loading.get(&key)) {
+        match (found, state.loading.get(&key)) {
             (Some(value), _) => futures_util::future::ready(Ok(value)).boxed().shared(),
             (None, Some(loading)) => loading.clone(),
             (None, None) => {
@@ -115,8 +115,7 @@ impl Cache {
                 state.loading.insert(key, loading.clone());
                 loading
             }
-        };
-        loading
+        }
     }
 
     /// Drops old entries until `bytes` more would fit.

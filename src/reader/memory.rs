@@ -109,7 +109,8 @@ fn machine_memory() -> Option<u64> {
 
 /// Reads a size as users write it: bytes, or with a suffix K, M, G, T (powers of 1024; `iB` and `B` may follow).
 pub fn parse_size(text: &str) -> Result<u64> {
-    let wrong = || Error::invalid(format!("`{text}` is no size: write bytes, or a number with K, M, G or T as in 512M"));
+    let wrong =
+        || Error::invalid(format!("`{text}` is no size: write bytes, or a number with K, M, G or T as in 512M"));
     let trimmed = text.trim();
     let digits = trimmed.trim_end_matches(|c: char| !c.is_ascii_digit());
     let unit = trimmed.get(digits.len()..).unwrap_or_default().trim().to_ascii_lowercase();
@@ -132,7 +133,9 @@ mod tests {
 
     #[test]
     fn sizes_are_read_as_people_write_them() {
-        for (text, bytes) in [("0", 0), ("4096", 4096), ("64k", 65536), ("512M", 512 << 20), ("2GiB", 2 << 30), ("1 TB", 1 << 40)] {
+        for (text, bytes) in
+            [("0", 0), ("4096", 4096), ("64k", 65536), ("512M", 512 << 20), ("2GiB", 2 << 30), ("1 TB", 1 << 40)]
+        {
             assert_eq!(parse_size(text).unwrap(), bytes, "{text}");
         }
         for wrong in ["", "M", "-1", "1.5G", "12X", "99999999999T", "1iB"] {
@@ -144,7 +147,8 @@ mod tests {
     fn shares_stay_below_the_bound() {
         for total in [MIN_MEMORY, 100 * MIB, 64 << 30] {
             let budget = Budget::new(total, 0).unwrap();
-            let used = budget.cache() + (budget.buffers() * BUFFER_SIZE) as u64 + budget.reads_in_flight() as u64 * READ_UNIT;
+            let used =
+                budget.cache() + (budget.buffers() * BUFFER_SIZE) as u64 + budget.reads_in_flight() as u64 * READ_UNIT;
             assert!(used <= total, "{used} of {total}");
             assert!(budget.read_permits(u64::MAX) as usize <= budget.reads_in_flight());
         }

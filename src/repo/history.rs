@@ -41,9 +41,10 @@ impl Repository {
         let cycle = |id| Error::corrupt(format!("the history of snapshot {tip} is a cycle: {id} is its own ancestor"));
         match &self.generation {
             Generation::V2(info) => {
-                let mut next = Some(info.position(tip).ok_or_else(|| {
-                    Error::new(ErrorKind::NotFound, format!("no snapshot {tip} in the repository"))
-                })?);
+                let mut next =
+                    Some(info.position(tip).ok_or_else(|| {
+                        Error::new(ErrorKind::NotFound, format!("no snapshot {tip} in the repository"))
+                    })?);
                 let mut steps = 0;
                 while let Some(position) = next {
                     let commit = info.snapshot(position).context(|| format!("history of {tip}"))?;
@@ -64,7 +65,7 @@ impl Repository {
                     if !seen.insert(id) {
                         return Err(cycle(id));
                     }
-                    let commit = self.from_file(id).await?;
+                    let commit = self.read_commit(id).await?;
                     next = commit.parent;
                     if !visit(commit) {
                         break;
@@ -76,7 +77,7 @@ impl Repository {
     }
 
     /// Version 1 has a commit's description in its snapshot file.
-    async fn from_file(&self, id: ObjectId) -> Result<SnapshotInfo> {
+    async fn read_commit(&self, id: ObjectId) -> Result<SnapshotInfo> {
         let snapshot = self.snapshot(id).await?;
         Ok(SnapshotInfo {
             id,

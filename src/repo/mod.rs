@@ -43,9 +43,7 @@ impl Repository {
     pub async fn open(storage: Arc<dyn Storage>) -> Result<Self> {
         let found = storage.get("repo", MAX_REPO_FILE).await;
         let generation = match found {
-            Ok(bytes) => {
-                Generation::V2(RepoInfo::decode(&bytes).context(|| format!("{}: repo", storage.location()))?)
-            }
+            Ok(bytes) => Generation::V2(RepoInfo::decode(&bytes).context(|| format!("{}: repo", storage.location()))?),
             Err(error) if error.kind() == ErrorKind::NotFound => Generation::V1(v1::Layout::detect(&*storage).await?),
             Err(error) => return Err(error.context(storage.location())),
         };

@@ -62,10 +62,9 @@ impl Repository {
     pub async fn refs(&self) -> Result<Refs> {
         match &self.generation {
             Generation::V1(layout) => layout.refs(&*self.storage).await,
-            Generation::V2(info) => Ok(Refs {
-                branches: info.branches()?.into_iter().collect(),
-                tags: info.tags()?.into_iter().collect(),
-            }),
+            Generation::V2(info) => {
+                Ok(Refs { branches: info.branches()?.into_iter().collect(), tags: info.tags()?.into_iter().collect() })
+            }
         }
     }
 

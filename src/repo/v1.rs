@@ -30,7 +30,7 @@ struct RefFile {
 
 impl Layout {
     /// Decides whether `storage`, which has no object `repo`, holds a repository of version 1.
-    pub async fn detect(storage: &dyn Storage) -> Result<Self> {
+    pub(super) async fn detect(storage: &dyn Storage) -> Result<Self> {
         if let Some(main) = read_ref(storage, BRANCH, DEFAULT_BRANCH).await? {
             return Ok(Layout { main: Some(main) });
         }
@@ -54,14 +54,14 @@ impl Layout {
         ))
     }
 
-    pub async fn branch(&self, storage: &dyn Storage, name: &str) -> Result<Option<ObjectId>> {
+    pub(super) async fn branch(&self, storage: &dyn Storage, name: &str) -> Result<Option<ObjectId>> {
         match self.main {
             Some(main) if name == DEFAULT_BRANCH => Ok(Some(main)),
             _ => read_ref(storage, BRANCH, name).await,
         }
     }
 
-    pub async fn tag(&self, storage: &dyn Storage, name: &str) -> Result<Option<ObjectId>> {
+    pub(super) async fn tag(&self, storage: &dyn Storage, name: &str) -> Result<Option<ObjectId>> {
         let Some(id) = read_ref(storage, TAG, name).await? else { return Ok(None) };
         // The file of a deleted tag stays, so that its name cannot be used again.
         match storage.get(&format!("{}.deleted", key(TAG, name)), MAX_REF_FILE).await {
@@ -71,7 +71,7 @@ impl Layout {
         }
     }
 
-    pub async fn refs(&self, storage: &dyn Storage) -> Result<Refs> {
+    pub(super) async fn refs(&self, storage: &dyn Storage) -> Result<Refs> {
         let objects = storage.list("refs/").await?;
         let deleted: std::collections::HashSet<&str> =
             objects.iter().filter_map(|object| object.key.strip_suffix("/ref.json.deleted")).collect();

@@ -72,7 +72,10 @@ impl Storage for ObjectStorage {
         })
         .await?
         .map_err(|size| {
-            Error::new(ErrorKind::OutOfMemory, format!("{key}: {size} bytes are more than the {limit} that may be held"))
+            Error::new(
+                ErrorKind::OutOfMemory,
+                format!("{key}: {size} bytes are more than the {limit} that may be held"),
+            )
         })
     }
 

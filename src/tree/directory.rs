@@ -185,7 +185,14 @@ impl Tree {
     }
 
     /// Hands one chunk or chunk directory to the sink. False when the sink is full.
-    fn emit(&self, node: Option<NodeIndex>, list: &ChunkList, coords: &Coords, size: u64, sink: &mut impl Sink) -> bool {
+    fn emit(
+        &self,
+        node: Option<NodeIndex>,
+        list: &ChunkList,
+        coords: &Coords,
+        size: u64,
+        sink: &mut impl Sink,
+    ) -> bool {
         let Some(array) = self.table.array(list.array) else { return true };
         let is_file = coords.len() == array.grid.len();
         let name = match coords.last() {

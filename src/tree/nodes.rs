@@ -215,7 +215,7 @@ impl NodeTable {
                 let path = snapshot.node(stored as usize).map_or("", |node| node.path);
                 warn!("array {path:?} has a grid of {:?} chunks: its inode numbers come from a table", array.grid);
             }
-            next = next.saturating_add(array.positions.len());
+            next = next.saturating_add(array.positions.count());
         }
     }
 
@@ -358,7 +358,11 @@ impl NodeTable {
         let arrays: usize = self
             .arrays
             .iter()
-            .map(|a| size_of::<Array>() + 16 * a.grid.len() + a.manifests.len() * (size_of::<ManifestRef>() + 8 * a.grid.len()))
+            .map(|a| {
+                size_of::<Array>()
+                    + 16 * a.grid.len()
+                    + a.manifests.len() * (size_of::<ManifestRef>() + 8 * a.grid.len())
+            })
             .sum();
         let fixed = self.nodes.len() * (size_of::<Node>() + 12) + self.names.len();
         (fixed + arrays + self.manifests.len() * 2 * size_of::<ManifestInfo>()) as u64
@@ -407,7 +411,9 @@ fn describe_array(path: &str, id: NodeId, zarr_json: &[u8], data: &ArrayData<'_>
         },
         Err(why) => {
             let grid = data.grid().filter(|grid| grid.len() <= MAX_RANK).unwrap_or_default();
-            warn!("array {path:?}: {why}; its chunks are shown as c/0/1/..., in the grid {grid:?} that the snapshot has");
+            warn!(
+                "array {path:?}: {why}; its chunks are shown as c/0/1/..., in the grid {grid:?} that the snapshot has"
+            );
             Array {
                 id,
                 grid: grid.into(),

@@ -66,7 +66,7 @@ impl Positions {
     }
 
     /// How many numbers are set aside.
-    pub fn len(&self) -> u64 {
+    pub fn count(&self) -> u64 {
         match self {
             Positions::Arithmetic { first } => first.last().copied().unwrap_or(0),
             Positions::Table(_) => MAX_TABLE,
@@ -77,9 +77,8 @@ impl Positions {
     pub fn number(&self, grid: &[u32], coords: &[u32]) -> u64 {
         match self {
             Positions::Arithmetic { first } => {
-                let within = std::iter::zip(grid, coords).fold(0, |sum, (&length, &coord)| {
-                    sum * u64::from(length) + u64::from(coord)
-                });
+                let within = std::iter::zip(grid, coords)
+                    .fold(0, |sum, (&length, &coord)| sum * u64::from(length) + u64::from(coord));
                 first.get(coords.len()).copied().unwrap_or(0) + within
             }
             Positions::Table(table) => {
@@ -118,7 +117,7 @@ impl Positions {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
 
     #[test]
@@ -127,7 +126,7 @@ mod tests {
             let positions = Positions::new(grid, u64::MAX);
             let mut seen = 0;
             let mut last: Option<Coords> = None;
-            for number in 0..positions.len() {
+            for number in 0..positions.count() {
                 let coords = positions.coords(grid, number).unwrap();
                 assert_eq!(positions.number(grid, &coords), number);
                 if let Some(last) = last.filter(|last| last.len() == coords.len()) {
@@ -138,14 +137,14 @@ mod tests {
             }
             let places: u64 = (0..=grid.len()).map(|k| grid[..k].iter().map(|&n| u64::from(n)).product::<u64>()).sum();
             assert_eq!(seen, places);
-            assert_eq!(positions.coords(grid, positions.len()), None);
+            assert_eq!(positions.coords(grid, positions.count()), None);
         }
     }
 
     #[test]
     fn an_empty_grid_has_only_directories() {
-        assert_eq!(Positions::new(&[0, 7], u64::MAX).len(), 1);
-        assert_eq!(Positions::new(&[7, 0], u64::MAX).len(), 8);
+        assert_eq!(Positions::new(&[0, 7], u64::MAX).count(), 1);
+        assert_eq!(Positions::new(&[7, 0], u64::MAX).count(), 8);
     }
 
     #[test]

@@ -56,9 +56,8 @@ impl ArrayMetadata {
             ));
         }
         let chunks = chunk_shapes(&document.chunk_grid, &document.shape)?;
-        let nominal_chunk_bytes = item_size(&document.data_type).and_then(|size| {
-            chunks.iter().try_fold(size, |bytes, dimension| bytes.checked_mul(dimension.nominal))
-        });
+        let nominal_chunk_bytes = item_size(&document.data_type)
+            .and_then(|size| chunks.iter().try_fold(size, |bytes, dimension| bytes.checked_mul(dimension.nominal)));
         let grid = chunks
             .iter()
             .map(|dimension| {
@@ -157,7 +156,8 @@ mod tests {
     use serde_json::json;
 
     fn array(shape: Value, grid: Value) -> Result<ArrayMetadata> {
-        let document = json!({"zarr_format": 3, "node_type": "array", "shape": shape, "data_type": "float32", "chunk_grid": grid});
+        let document =
+            json!({"zarr_format": 3, "node_type": "array", "shape": shape, "data_type": "float32", "chunk_grid": grid});
         ArrayMetadata::parse(document.to_string().as_bytes())
     }
 

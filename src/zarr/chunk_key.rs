@@ -146,7 +146,8 @@ mod tests {
         let default_dot = encoding(json!({"name": "default", "configuration": {"separator": "."}}));
         let v2 = encoding(json!({"name": "v2"}));
         let v2_slash = encoding(json!({"name": "v2", "configuration": {"separator": "/"}}));
-        let tiff = encoding(json!({"name": "suffix", "configuration": {"suffix": ".tiff", "base_encoding": {"name": "v2"}}}));
+        let tiff =
+            encoding(json!({"name": "suffix", "configuration": {"suffix": ".tiff", "base_encoding": {"name": "v2"}}}));
         for (encoding, two_d, zero_d) in [
             (&default, "c/3/10", "c"),
             (&default_dot, "c.3.10", "c"),

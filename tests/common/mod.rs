@@ -1,5 +1,5 @@
 //! What the tests share: mounts that are always taken down, commands that always end, and the fixtures.
-#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::ffi::OsStr;
 use std::io::Read;
