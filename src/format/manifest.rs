@@ -260,3 +260,60 @@ fn partition_point(len: usize, below: impl Fn(usize) -> bool) -> usize {
     }
     low
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::format::testing::{self, TestPayload, id, node_id};
+
+    fn inline(n: u8) -> TestPayload {
+        TestPayload::Inline(vec![n])
+    }
+
+    fn decode(arrays: &[(NodeId, Vec<(Vec<u32>, TestPayload)>)]) -> Manifest {
+        Manifest::decode(&testing::manifest(id(1), arrays), 1 << 20).unwrap()
+    }
+
+    #[test]
+    fn every_kind_of_reference_is_read() {
+        let refs = vec![
+            (vec![0, 1], inline(7)),
+            (vec![1, 0], TestPayload::Native(id(9), 100, 50)),
+            (vec![1, 1], TestPayload::Virtual("s3://b/k".into(), 3, 4)),
+            (vec![2, 0], TestPayload::Nothing),
+            (vec![2, 1], TestPayload::Native(id(9), u64::MAX, 2)),
+        ];
+        let manifest = decode(&[(node_id(1), refs)]);
+        let refs = manifest.array(node_id(1)).unwrap().unwrap();
+        assert_eq!(refs.payload(refs.find(&[0, 1]).unwrap()).unwrap(), Payload::Inline(&[7]));
+        let native = Payload::Native { chunk: id(9), offset: 100, length: 50 };
+        assert_eq!(refs.payload(refs.find(&[1, 0]).unwrap()).unwrap(), native);
+        let location = Payload::Virtual { location: "s3://b/k".into(), offset: 3, length: 4, checksum: None };
+        assert_eq!(refs.payload(refs.find(&[1, 1]).unwrap()).unwrap(), location);
+        assert!(refs.payload(refs.find(&[2, 0]).unwrap()).unwrap_err().to_string().contains("neither"));
+        assert!(refs.payload(refs.find(&[2, 1]).unwrap()).is_err());
+        assert_eq!((0..4).map(|at| refs.length(at)).collect::<Vec<_>>(), [1, 50, 4, 0]);
+        assert_eq!((refs.find(&[0]), refs.find(&[0, 0]), refs.find(&[3, 0])), (None, None, None));
+        assert!(manifest.array(node_id(2)).unwrap().is_none());
+    }
+
+    #[test]
+    fn an_unsorted_array_is_an_error_and_the_others_work() {
+        let manifest = decode(&[
+            (node_id(1), vec![(vec![1], inline(1)), (vec![0], inline(0))]),
+            (node_id(2), vec![(vec![0], inline(0)), (vec![0], inline(0)), (vec![1], inline(1))]),
+        ]);
+        assert!(manifest.array(node_id(1)).err().unwrap().to_string().contains("not sorted"));
+        let twice = manifest.array(node_id(2)).unwrap().unwrap();
+        assert_eq!((twice.find(&[0]), twice.find(&[1])), (Some(0), Some(2)));
+    }
+
+    #[test]
+    fn arrays_out_of_order_are_found() {
+        let manifest = decode(&[(node_id(2), vec![(vec![0], inline(2))]), (node_id(1), vec![(vec![0], inline(1))])]);
+        for n in [1, 2] {
+            assert_eq!(manifest.array(node_id(n)).unwrap().unwrap().payload(0).unwrap(), Payload::Inline(&[n]));
+        }
+    }
+}

@@ -30,5 +30,7 @@ pub mod manifest;
 pub mod metadata;
 pub mod repo_info;
 pub mod snapshot;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod transaction_log;
 pub mod verified;

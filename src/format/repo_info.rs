@@ -186,3 +186,43 @@ impl RepoInfo {
 }
 
 type RefList<'a> = flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<fb::Ref<'a>>>;
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::format::testing::{self, id};
+
+    #[test]
+    fn unsorted_refs_are_found_all_the_same() {
+        let file = testing::repo(&[(id(1), -1), (id(2), 0)], &[("z", 0), ("main", 1), ("a", 0)]);
+        let info = RepoInfo::decode(&file).unwrap();
+        assert_eq!(info.branch("main").unwrap().unwrap(), id(2));
+        assert_eq!(info.branch("a").unwrap().unwrap(), id(1));
+        assert!(info.branch("b").is_none());
+    }
+
+    #[test]
+    fn indices_beyond_the_list_are_errors() {
+        let file = testing::repo(&[(id(1), 7), (id(2), i32::MIN)], &[("main", 9)]);
+        let info = RepoInfo::decode(&file).unwrap();
+        assert!(info.branch("main").unwrap().unwrap_err().to_string().contains("snapshot number 9 of 2"));
+        assert!(info.snapshot(0).unwrap_err().to_string().contains("names parent number 7"));
+        assert_eq!(info.snapshot(1).unwrap().parent, None);
+        assert!(info.branches().is_err());
+    }
+
+    #[test]
+    fn other_files_are_told() {
+        let file = testing::repo(&[(id(1), -1)], &[("main", 0)]);
+        let mut old = file.clone();
+        *old.get_mut(36).unwrap() = 1;
+        assert!(RepoInfo::decode(&old).unwrap_err().to_string().contains("version 1"));
+        let snapshot = testing::snapshot(id(1), &[]);
+        assert!(RepoInfo::decode(&snapshot).unwrap_err().to_string().contains("a snapshot file where a repo info"));
+        // The same bytes under a type that they are not.
+        let mut disguised = snapshot;
+        *disguised.get_mut(37).unwrap() = 6;
+        assert_eq!(RepoInfo::decode(&disguised).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+}

@@ -145,4 +145,35 @@ mod tests {
             assert!(parse_time(wrong).is_err(), "{wrong}");
         }
     }
+
+    async fn open(file: Vec<u8>) -> Repository {
+        use crate::storage::{Condition, Storage, object::ObjectStorage};
+        let store = std::sync::Arc::new(object_store::memory::InMemory::new());
+        let storage = ObjectStorage::new(store, "memory".into(), std::time::Duration::from_secs(1));
+        storage.put("repo", file.into(), Condition::Always).await.unwrap();
+        Repository::open(std::sync::Arc::new(storage)).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn cycles_end() {
+        use crate::format::testing::{id, repo};
+        let repository = open(repo(&[(id(1), 2), (id(2), 0), (id(3), 1)], &[("main", 2)])).await;
+        let error = repository.history(id(3), usize::MAX).await.unwrap_err();
+        assert!(error.to_string().contains("a cycle"), "{error}");
+        assert_eq!(repository.history(id(3), 2).await.unwrap().len(), 2);
+    }
+
+    #[tokio::test]
+    async fn the_newest_commit_not_after_a_time_is_found() {
+        use crate::format::testing::{id, repo};
+        let repository = open(repo(&[(id(1), -1), (id(2), 0), (id(3), 1)], &[("main", 2)])).await;
+        let as_of = |time| {
+            let spec = crate::repo::refs::RefSpec::AsOf { branch: "main".into(), time };
+            let repository = &repository;
+            async move { repository.resolve(&spec).await.map_err(|e| e.kind()) }
+        };
+        assert_eq!(as_of(u64::MAX).await, Ok(id(3)));
+        assert_eq!(as_of(1_999_999).await, Ok(id(2)));
+        assert_eq!(as_of(0).await, Ok(id(1)));
+    }
 }

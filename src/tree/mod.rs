@@ -11,6 +11,8 @@ pub mod chunks;
 pub mod directory;
 pub mod nodes;
 pub mod positions;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

@@ -1,0 +1,201 @@
+//! Files for tests: right ones, and ones that break a rule on purpose.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use flatbuffers::FlatBufferBuilder;
+
+use super::envelope::MAGIC;
+use super::generated::icechunk as fb;
+use super::ids::{NodeId, ObjectId};
+
+/// A file of version 2 with a compressed payload.
+pub(crate) fn file(file_type: u8, payload: &[u8]) -> Vec<u8> {
+    let mut out = MAGIC.to_vec();
+    out.extend_from_slice(b"icechunkfs-test         ");
+    out.extend_from_slice(&[2, file_type, 1]);
+    out.extend(zstd::encode_all(payload, 3).unwrap());
+    out
+}
+
+pub(crate) fn id(n: u8) -> ObjectId {
+    ObjectId([n; 12])
+}
+
+pub(crate) fn node_id(n: u8) -> NodeId {
+    NodeId([n; 8])
+}
+
+/// `repo` with snapshots (id, parent's position), all at second `n` for the `n`th, and branches (name, position).
+pub(crate) fn repo(snapshots: &[(ObjectId, i32)], branches: &[(&str, u32)]) -> Vec<u8> {
+    let mut b = FlatBufferBuilder::new();
+    let refs: Vec<_> = branches
+        .iter()
+        .map(|(name, index)| {
+            let name = Some(b.create_string(name));
+            fb::Ref::create(&mut b, &fb::RefArgs { name, snapshot_index: *index })
+        })
+        .collect();
+    let branches = Some(b.create_vector(&refs));
+    let tags = Some(b.create_vector::<flatbuffers::ForwardsUOffset<fb::Ref<'_>>>(&[]));
+    let deleted_tags = Some(b.create_vector::<flatbuffers::ForwardsUOffset<&str>>(&[]));
+    let infos: Vec<_> = snapshots
+        .iter()
+        .enumerate()
+        .map(|(n, (id, parent_offset))| {
+            let message = Some(b.create_string(&format!("commit {n}")));
+            let id = fb::ObjectId12::new(&id.0);
+            let args = fb::SnapshotInfoArgs {
+                id: Some(&id),
+                parent_offset: *parent_offset,
+                flushed_at: n as u64 * 1_000_000,
+                message,
+                metadata: None,
+                pruned_ancestor_tx_logs: None,
+            };
+            fb::SnapshotInfo::create(&mut b, &args)
+        })
+        .collect();
+    let snapshots = Some(b.create_vector(&infos));
+    let status = Some(fb::RepoStatus::create(&mut b, &Default::default()));
+    let kind = fb::RepoInitializedUpdate::create(&mut b, &Default::default());
+    let args = fb::UpdateArgs {
+        update_type_type: fb::UpdateType::RepoInitializedUpdate,
+        update_type: Some(kind.as_union_value()),
+        ..Default::default()
+    };
+    let update = fb::Update::create(&mut b, &args);
+    let latest_updates = Some(b.create_vector(&[update]));
+    let args = fb::RepoArgs {
+        spec_version: 2,
+        tags,
+        branches,
+        deleted_tags,
+        snapshots,
+        status,
+        latest_updates,
+        ..Default::default()
+    };
+    let root = fb::Repo::create(&mut b, &args);
+    b.finish(root, Some("Ichk"));
+    file(6, b.finished_data())
+}
+
+/// A node of [`snapshot`].
+pub(crate) struct TestNode<'a> {
+    pub(crate) id: NodeId,
+    pub(crate) path: &'a str,
+    pub(crate) zarr_json: &'a str,
+    /// Manifests and their extents; none for a group.
+    pub(crate) manifests: Option<Vec<(ObjectId, Vec<(u32, u32)>)>>,
+}
+
+pub(crate) fn group<'a>(n: u8, path: &'a str) -> TestNode<'a> {
+    TestNode { id: node_id(n), path, zarr_json: r#"{"zarr_format":3,"node_type":"group"}"#, manifests: None }
+}
+
+/// A snapshot with `nodes` in the order given.
+pub(crate) fn snapshot(id: ObjectId, nodes: &[TestNode<'_>]) -> Vec<u8> {
+    let mut b = FlatBufferBuilder::new();
+    let nodes: Vec<_> = nodes
+        .iter()
+        .map(|node| {
+            let path = Some(b.create_string(node.path));
+            let user_data = Some(b.create_vector(node.zarr_json.as_bytes()));
+            let (node_data_type, node_data) = match &node.manifests {
+                None => {
+                    let group = fb::GroupNodeData::create(&mut b, &Default::default());
+                    (fb::NodeData::Group, group.as_union_value())
+                }
+                Some(manifests) => {
+                    let refs: Vec<_> = manifests
+                        .iter()
+                        .map(|(id, extents)| {
+                            let ranges: Vec<_> =
+                                extents.iter().map(|(from, to)| fb::ChunkIndexRange::new(*from, *to)).collect();
+                            let extents = Some(b.create_vector(&ranges));
+                            let object_id = fb::ObjectId12::new(&id.0);
+                            fb::ManifestRef::create(&mut b, &fb::ManifestRefArgs { object_id: Some(&object_id), extents })
+                        })
+                        .collect();
+                    let manifests = Some(b.create_vector(&refs));
+                    let shape = Some(b.create_vector::<fb::DimensionShape>(&[]));
+                    let args = fb::ArrayNodeDataArgs { shape, manifests, ..Default::default() };
+                    (fb::NodeData::Array, fb::ArrayNodeData::create(&mut b, &args).as_union_value())
+                }
+            };
+            let id = fb::ObjectId8::new(&node.id.0);
+            let args = fb::NodeSnapshotArgs {
+                id: Some(&id),
+                path,
+                user_data,
+                node_data_type,
+                node_data: Some(node_data),
+                extra: None,
+            };
+            fb::NodeSnapshot::create(&mut b, &args)
+        })
+        .collect();
+    let nodes = Some(b.create_vector(&nodes));
+    let message = Some(b.create_string("test"));
+    let metadata = Some(b.create_vector::<flatbuffers::ForwardsUOffset<fb::MetadataItem<'_>>>(&[]));
+    let manifest_files = Some(b.create_vector::<fb::ManifestFileInfo>(&[]));
+    let id = fb::ObjectId12::new(&id.0);
+    let args = fb::SnapshotArgs {
+        id: Some(&id),
+        nodes,
+        flushed_at: 1_000_000,
+        message,
+        metadata,
+        manifest_files,
+        ..Default::default()
+    };
+    let root = fb::Snapshot::create(&mut b, &args);
+    b.finish(root, Some("Ichk"));
+    file(1, b.finished_data())
+}
+
+/// What a chunk reference of [`manifest`] refers to.
+#[derive(Clone)]
+pub(crate) enum TestPayload {
+    Inline(Vec<u8>),
+    Native(ObjectId, u64, u64),
+    Virtual(String, u64, u64),
+    Nothing,
+}
+
+/// A manifest with arrays and their references in the order given.
+pub(crate) fn manifest(id: ObjectId, arrays: &[(NodeId, Vec<(Vec<u32>, TestPayload)>)]) -> Vec<u8> {
+    let mut b = FlatBufferBuilder::new();
+    let arrays: Vec<_> = arrays
+        .iter()
+        .map(|(node, refs)| {
+            let refs: Vec<_> = refs
+                .iter()
+                .map(|(coords, payload)| {
+                    let mut args = fb::ChunkRefArgs { index: Some(b.create_vector(coords)), ..Default::default() };
+                    let chunk;
+                    match payload {
+                        TestPayload::Inline(bytes) => args.inline = Some(b.create_vector(bytes)),
+                        TestPayload::Native(object, offset, length) => {
+                            chunk = fb::ObjectId12::new(&object.0);
+                            (args.chunk_id, args.offset, args.length) = (Some(&chunk), *offset, *length);
+                        }
+                        TestPayload::Virtual(location, offset, length) => {
+                            args.location = Some(b.create_string(location));
+                            (args.offset, args.length) = (*offset, *length);
+                        }
+                        TestPayload::Nothing => {}
+                    }
+                    fb::ChunkRef::create(&mut b, &args)
+                })
+                .collect();
+            let refs = Some(b.create_vector(&refs));
+            let node = fb::ObjectId8::new(&node.0);
+            fb::ArrayManifest::create(&mut b, &fb::ArrayManifestArgs { node_id: Some(&node), refs, extra: None })
+        })
+        .collect();
+    let arrays = Some(b.create_vector(&arrays));
+    let id = fb::ObjectId12::new(&id.0);
+    let root = fb::Manifest::create(&mut b, &fb::ManifestArgs { id: Some(&id), arrays, ..Default::default() });
+    b.finish(root, Some("Ichk"));
+    file(2, b.finished_data())
+}

@@ -1,0 +1,226 @@
+//! Trees made of files that the reference would not write.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::directory::Entry;
+use super::nodes::NodeTable;
+use super::{Kind, ROOT, Tree};
+use crate::error::ErrorKind;
+use crate::format::snapshot::Snapshot;
+use crate::format::testing::{self, TestNode, TestPayload, group, id, node_id};
+use crate::reader::Reader;
+use crate::reader::memory::Budget;
+use crate::storage::object::ObjectStorage;
+use crate::storage::{Condition, Storage};
+
+const ARRAY_2D: &str = r#"{"zarr_format":3,"node_type":"array","shape":[4,6],"data_type":"int8",
+    "chunk_grid":{"name":"regular","configuration":{"chunk_shape":[2,2]}}}"#;
+
+async fn tree(nodes: &[TestNode<'_>], objects: &[(&str, Vec<u8>)]) -> Tree {
+    let store = Arc::new(object_store::memory::InMemory::new());
+    let storage = ObjectStorage::new(store, "memory".into(), Duration::from_secs(5));
+    for (key, bytes) in objects {
+        storage.put(key, bytes.clone().into(), Condition::Always).await.unwrap();
+    }
+    let snapshot = Snapshot::decode(&testing::snapshot(id(1), nodes), 1 << 20).unwrap();
+    let table = NodeTable::build(&snapshot).unwrap();
+    let reader = Reader::new(Arc::new(storage), Budget::new(64 << 20, 0).unwrap());
+    Tree::new(snapshot, table, Arc::new(reader))
+}
+
+fn array<'a>(n: u8, path: &'a str, zarr_json: &'a str, manifests: &[u8]) -> TestNode<'a> {
+    let manifests = manifests.iter().map(|&m| (id(m), vec![(0, u32::MAX), (0, u32::MAX)])).collect();
+    TestNode { id: node_id(n), path, zarr_json, manifests: Some(manifests) }
+}
+
+/// Names in a directory, in the listing's order, from several pages of `page` entries.
+async fn names(tree: &Tree, inode: u64, page: usize) -> Vec<String> {
+    let mut out = Vec::new();
+    let mut offset = 0;
+    loop {
+        let (mut count, before) = (0, offset);
+        let mut sink = |entry: Entry<'_>| {
+            if count == page {
+                return false;
+            }
+            count += 1;
+            offset = entry.offset;
+            out.push(entry.name.to_owned());
+            true
+        };
+        tree.list(inode, before, &mut sink).await.unwrap();
+        if count < page {
+            return out;
+        }
+    }
+}
+
+/// All files below the root, with the bytes or the kind of error that reading gives.
+async fn files(tree: &Tree) -> BTreeMap<String, Result<Vec<u8>, ErrorKind>> {
+    let mut out = BTreeMap::new();
+    let mut open = vec![(String::new(), ROOT)];
+    while let Some((path, inode)) = open.pop() {
+        for name in names(tree, inode, 3).await {
+            if name == "." || name == ".." {
+                continue;
+            }
+            let found = tree.lookup(inode, &name).await.unwrap().unwrap();
+            assert_eq!(tree.attributes(found.inode).await.unwrap(), found);
+            let child = format!("{path}{name}");
+            match found.kind {
+                Kind::Directory => open.push((child + "/", found.inode)),
+                Kind::File => {
+                    let read = tree.read(found.inode, 0, u32::MAX).await;
+                    out.insert(child, read.map(|data| data.to_vec()).map_err(|e| e.kind()));
+                }
+            }
+        }
+    }
+    out
+}
+
+fn inline(text: &str) -> TestPayload {
+    TestPayload::Inline(text.as_bytes().to_vec())
+}
+
+#[tokio::test]
+async fn chunks_outside_the_grid_or_of_a_wrong_rank_do_not_exist() {
+    let refs = vec![
+        (vec![0], inline("rank 1")),
+        (vec![0, 1], inline("yes")),
+        (vec![0, 1, 2], inline("rank 3")),
+        (vec![0, 3], inline("outside")),
+        (vec![0, 9], inline("outside")),
+        (vec![1, 2], inline("yes")),
+        (vec![2, 0], inline("outside")),
+        (vec![u32::MAX, u32::MAX], inline("outside")),
+    ];
+    let manifest = testing::manifest(id(9), &[(node_id(2), refs)]);
+    let tree = tree(&[group(1, "/"), array(2, "/a", ARRAY_2D, &[9])], &[(&format!("manifests/{}", id(9)), manifest)]).await;
+    let shown = files(&tree).await;
+    let keys: Vec<&str> = shown.keys().map(String::as_str).collect();
+    assert_eq!(keys, ["a/c/0/1", "a/c/1/2", "a/zarr.json", "zarr.json"]);
+    for absent in ["a/c/0/3", "a/c/2", "a/c/2/0", "a/c/00", "a/c/0/01", "a/0", "a/c.0.1", "b"] {
+        assert_eq!(tree.resolve(absent).await.unwrap_err().kind(), ErrorKind::NotFound, "{absent}");
+    }
+}
+
+#[tokio::test]
+async fn the_first_manifest_that_has_a_chunk_wins() {
+    let manifests = [
+        (8, vec![(vec![0, 0], inline("first"))]),
+        (9, vec![(vec![0, 0], inline("stale")), (vec![1, 1], inline("second"))]),
+    ];
+    let objects: Vec<(String, Vec<u8>)> = manifests
+        .into_iter()
+        .map(|(n, refs)| (format!("manifests/{}", id(n)), testing::manifest(id(n), &[(node_id(2), refs)])))
+        .collect();
+    let objects: Vec<(&str, Vec<u8>)> = objects.iter().map(|(key, bytes)| (key.as_str(), bytes.clone())).collect();
+    let tree = tree(&[array(2, "/a", ARRAY_2D, &[8, 9])], &objects).await;
+    let shown = files(&tree).await;
+    assert_eq!(shown["a/c/0/0"], Ok(b"first".to_vec()));
+    assert_eq!(shown["a/c/1/1"], Ok(b"second".to_vec()));
+    assert_eq!(tree.chunks(1).unwrap().totals().await.unwrap(), (2, 11));
+    // The root has no node of its own.
+    assert!(!shown.contains_key("zarr.json"));
+}
+
+#[tokio::test]
+async fn damage_to_one_array_leaves_the_others() {
+    let good = testing::manifest(id(8), &[(node_id(2), vec![(vec![0, 0], inline("good"))])]);
+    let objects = vec![
+        (vec![0, 0], TestPayload::Native(id(0x44), 0, 4)),
+        (vec![0, 1], TestPayload::Native(id(0x55), 0, 4)),
+        (vec![0, 2], TestPayload::Virtual("file:///etc/passwd".into(), 0, 4)),
+        (vec![1, 0], TestPayload::Nothing),
+    ];
+    let native = testing::manifest(id(7), &[(node_id(4), objects)]);
+    let tree = tree(
+        &[
+            array(2, "/good", ARRAY_2D, &[8]),
+            array(3, "/missing", ARRAY_2D, &[0x66]),
+            array(4, "/native", ARRAY_2D, &[7]),
+            array(5, "/odd", r#"{"node_type":"array","shape":"x"}"#, &[]),
+        ],
+        &[
+            (&format!("manifests/{}", id(8)), good),
+            (&format!("manifests/{}", id(7)), native),
+            (&format!("chunks/{}", id(0x44)), b"abc".to_vec()),
+        ],
+    )
+    .await;
+    assert_eq!(tree.resolve("missing/c/0/0").await.unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(tree.resolve("missing/c/0/0").await.unwrap_err().errno(), libc::EIO);
+    assert_eq!(tree.resolve("good/c/0/0").await.unwrap().size, 4);
+    let read = |path| {
+        let tree = &tree;
+        async move {
+            let file = tree.resolve(path).await.unwrap();
+            assert!(file.size == 4 || path.ends_with("1/0"), "{path}");
+            tree.read(file.inode, 0, 100).await.map(|d| d.to_vec()).map_err(|e| e.errno())
+        }
+    };
+    assert_eq!(read("native/c/0/0").await, Err(libc::EIO), "a short object");
+    assert_eq!(read("native/c/0/1").await, Err(libc::EIO), "a missing object");
+    assert_eq!(read("native/c/0/2").await, Err(libc::EACCES), "a virtual chunk");
+    assert_eq!(read("native/c/1/0").await, Err(libc::EIO), "a reference to nothing");
+    assert_eq!(read("good/c/0/0").await, Ok(b"good".to_vec()));
+    assert_eq!(tree.resolve("odd/zarr.json").await.unwrap().kind, Kind::File);
+}
+
+#[tokio::test]
+async fn hostile_paths_are_left_out_and_the_rest_is_there() {
+    let long = format!("/{}/below", "x".repeat(300));
+    let nodes = [
+        group(9, "/z"),
+        group(1, "/"),
+        group(2, "/a/../b"),
+        group(3, &long),
+        group(4, "/nul\0"),
+        group(5, "relative"),
+        group(6, "/deep/without/parents"),
+        group(7, "/z"),
+        group(8, "/a"),
+    ];
+    let tree = tree(&nodes, &[]).await;
+    let shown = files(&tree).await;
+    let keys: Vec<&str> = shown.keys().map(String::as_str).collect();
+    assert_eq!(keys, ["a/zarr.json", "deep/without/parents/zarr.json", "z/zarr.json", "zarr.json"]);
+}
+
+#[tokio::test]
+async fn an_impossible_grid_works_by_table() {
+    let huge = r#"{"zarr_format":3,"node_type":"array","shape":[4294967295,4294967295],"data_type":"int8",
+        "chunk_grid":{"name":"regular","configuration":{"chunk_shape":[1,1]}},
+        "chunk_key_encoding":{"name":"v2","configuration":{"separator":"."}}}"#;
+    let refs: Vec<_> = (0..3000).map(|n| (vec![n * 1_000_000, n], inline(&n.to_string()))).collect();
+    let manifest = testing::manifest(id(9), &[(node_id(2), refs)]);
+    let tree = tree(&[array(2, "/a", huge, &[9]), group(3, "/b")], &[(&format!("manifests/{}", id(9)), manifest)]).await;
+    let shown = files(&tree).await;
+    assert_eq!(shown.len(), 3002);
+    assert_eq!(shown["a/2999000000.2999"], Ok(b"2999".to_vec()));
+    assert!(shown.contains_key("b/zarr.json"));
+}
+
+#[tokio::test]
+async fn pages_of_every_size_list_the_same() {
+    let refs: Vec<_> = (0..2).flat_map(|i| (0..3).map(move |j| (vec![i, j], inline("x")))).collect();
+    let manifest = testing::manifest(id(9), &[(node_id(2), refs)]);
+    let nodes = [group(1, "/"), array(2, "/a", ARRAY_2D, &[9]), group(3, "/a/sub"), group(4, "/a/c/1/deep")];
+    let tree = tree(&nodes, &[(&format!("manifests/{}", id(9)), manifest)]).await;
+    for (path, expected) in [
+        ("a", vec![".", "..", "zarr.json", "c", "sub"]),
+        // Nodes below the array show in the same directories as its chunks.
+        ("a/c", vec![".", "..", "1", "0"]),
+        ("a/c/1", vec![".", "..", "deep", "0", "1", "2"]),
+        ("a/c/0", vec![".", "..", "0", "1", "2"]),
+    ] {
+        let inode = tree.resolve(path).await.unwrap().inode;
+        for page in 1..8 {
+            assert_eq!(names(&tree, inode, page).await, expected, "{path}, {page} a page");
+        }
+    }
+}
