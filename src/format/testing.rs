@@ -113,7 +113,10 @@ pub(crate) fn snapshot(id: ObjectId, nodes: &[TestNode<'_>]) -> Vec<u8> {
                                 extents.iter().map(|(from, to)| fb::ChunkIndexRange::new(*from, *to)).collect();
                             let extents = Some(b.create_vector(&ranges));
                             let object_id = fb::ObjectId12::new(&id.0);
-                            fb::ManifestRef::create(&mut b, &fb::ManifestRefArgs { object_id: Some(&object_id), extents })
+                            fb::ManifestRef::create(
+                                &mut b,
+                                &fb::ManifestRefArgs { object_id: Some(&object_id), extents },
+                            )
                         })
                         .collect();
                     let manifests = Some(b.create_vector(&refs));

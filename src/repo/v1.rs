@@ -36,10 +36,9 @@ impl Layout {
         }
         // Not the normal case: find out what it is instead.
         let objects = storage.list("refs/").await.context(|| storage.location().to_owned())?;
-        if objects.iter().any(|object| object.key.ends_with("/ref.json")) {
-            return Ok(Layout { main: None });
-        }
-        if objects.iter().any(|object| object.key.starts_with("refs/") && object.key.ends_with(".json")) {
+        // Branches were sequences of numbered files then; tags looked as they do now.
+        let alpha = |key: &str| key.starts_with("refs/") && key.ends_with(".json") && !key.ends_with("/ref.json");
+        if objects.iter().any(|object| alpha(&object.key)) {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
@@ -47,6 +46,9 @@ impl Layout {
                     storage.location()
                 ),
             ));
+        }
+        if objects.iter().any(|object| object.key.ends_with("/ref.json")) {
+            return Ok(Layout { main: None });
         }
         Err(Error::new(
             ErrorKind::NotARepository,

@@ -99,7 +99,8 @@ async fn chunks_outside_the_grid_or_of_a_wrong_rank_do_not_exist() {
         (vec![u32::MAX, u32::MAX], inline("outside")),
     ];
     let manifest = testing::manifest(id(9), &[(node_id(2), refs)]);
-    let tree = tree(&[group(1, "/"), array(2, "/a", ARRAY_2D, &[9])], &[(&format!("manifests/{}", id(9)), manifest)]).await;
+    let tree =
+        tree(&[group(1, "/"), array(2, "/a", ARRAY_2D, &[9])], &[(&format!("manifests/{}", id(9)), manifest)]).await;
     let shown = files(&tree).await;
     let keys: Vec<&str> = shown.keys().map(String::as_str).collect();
     assert_eq!(keys, ["a/c/0/1", "a/c/1/2", "a/zarr.json", "zarr.json"]);
@@ -198,7 +199,8 @@ async fn an_impossible_grid_works_by_table() {
         "chunk_key_encoding":{"name":"v2","configuration":{"separator":"."}}}"#;
     let refs: Vec<_> = (0..3000).map(|n| (vec![n * 1_000_000, n], inline(&n.to_string()))).collect();
     let manifest = testing::manifest(id(9), &[(node_id(2), refs)]);
-    let tree = tree(&[array(2, "/a", huge, &[9]), group(3, "/b")], &[(&format!("manifests/{}", id(9)), manifest)]).await;
+    let tree =
+        tree(&[array(2, "/a", huge, &[9]), group(3, "/b")], &[(&format!("manifests/{}", id(9)), manifest)]).await;
     let shown = files(&tree).await;
     assert_eq!(shown.len(), 3002);
     assert_eq!(shown["a/2999000000.2999"], Ok(b"2999".to_vec()));

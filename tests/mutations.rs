@@ -1,0 +1,295 @@
+//! Damaged copies of every fixture file: whatever is in them, nothing panics, hangs or takes memory without bound.
+//!
+//! `ICECHUNKFS_MUTATIONS` says how many (default 500); `scripts/soak` asks for many more. `ICECHUNKFS_SEED` repeats a run.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use common::FixtureSet;
+use icechunkfs::cli::open;
+use icechunkfs::error::{Error, ErrorKind, Result};
+use icechunkfs::format::config::RepoConfig;
+use icechunkfs::format::repo_info::RepoInfo;
+use icechunkfs::format::transaction_log::{Change, TransactionLog};
+use icechunkfs::repo::Repository;
+use icechunkfs::repo::refs::RefSpec;
+use icechunkfs::storage::{Condition, ObjectInfo, Storage};
+use icechunkfs::tree::directory::Entry;
+use icechunkfs::tree::{Kind, ROOT, Tree};
+
+/// Memory bound of each tree.
+const MEMORY: u64 = 64 << 20;
+/// What the whole walk over one mutant may allocate at once beyond that.
+const SLACK: usize = 64 << 20;
+/// How long one mutant may take.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Counts what is allocated, and the most there ever was.
+struct Meter;
+
+static NOW: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: passes every call on to the system's allocator unchanged, and counts.
+unsafe impl GlobalAlloc for Meter {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        PEAK.fetch_max(now, Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static METER: Meter = Meter;
+
+/// A repository in memory, whose files can be swapped.
+#[derive(Debug, Clone)]
+struct Files(BTreeMap<String, Bytes>);
+
+impl Files {
+    fn read(root: &Path) -> Files {
+        let mut files = BTreeMap::new();
+        collect(root, "", &mut files);
+        Files(files)
+    }
+
+    fn find(&self, key: &str) -> Result<&Bytes> {
+        self.0.get(key).ok_or_else(|| Error::new(ErrorKind::NotFound, key))
+    }
+}
+
+fn collect(directory: &Path, prefix: &str, files: &mut BTreeMap<String, Bytes>) {
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let entry = entry.unwrap();
+        let key = format!("{prefix}{}", entry.file_name().to_str().unwrap());
+        if entry.file_type().unwrap().is_dir() {
+            collect(&entry.path(), &format!("{key}/"), files);
+        } else {
+            files.insert(key, std::fs::read(entry.path()).unwrap().into());
+        }
+    }
+}
+
+#[async_trait]
+impl Storage for Files {
+    fn location(&self) -> &str {
+        "mutant"
+    }
+
+    async fn get(&self, key: &str, limit: u64) -> Result<Bytes> {
+        let bytes = self.find(key)?;
+        if bytes.len() as u64 > limit {
+            return Err(Error::new(ErrorKind::OutOfMemory, key));
+        }
+        Ok(bytes.clone())
+    }
+
+    async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
+        let bytes = self.find(key)?;
+        let end = offset.checked_add(length).filter(|end| *end <= bytes.len() as u64);
+        let end = end.ok_or_else(|| Error::corrupt("too short"))?;
+        Ok(bytes.slice(offset as usize..end as usize))
+    }
+
+    async fn put(&self, key: &str, _bytes: Bytes, _condition: Condition) -> Result<()> {
+        Err(Error::new(ErrorKind::PermissionDenied, key))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+        let found = self.0.iter().filter(|(key, _)| key.starts_with(prefix));
+        Ok(found.map(|(key, bytes)| ObjectInfo { key: key.clone(), size: bytes.len() as u64 }).collect())
+    }
+}
+
+/// A small generator, so that a run can be repeated from its seed (xorshift64*).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n.max(1) as u64) as usize
+    }
+}
+
+/// One change to a file: in the stored bytes, or, more to the point, in the payload that they compress.
+fn mutate(file: &[u8], random: &mut Random) -> Vec<u8> {
+    let inside = file.len() > 39 && file.starts_with(b"ICE") && random.below(4) != 0;
+    if inside && let Ok(mut payload) = zstd::decode_all(&file[39..]) {
+        for _ in 0..=random.below(3) {
+            change(&mut payload, random);
+        }
+        let mut out = file[..39].to_vec();
+        out.extend(zstd::encode_all(payload.as_slice(), 1).unwrap());
+        return out;
+    }
+    let mut out = file.to_vec();
+    change(&mut out, random);
+    out
+}
+
+fn change(bytes: &mut Vec<u8>, random: &mut Random) {
+    if bytes.is_empty() {
+        return bytes.push(random.next() as u8);
+    }
+    let at = random.below(bytes.len());
+    match random.below(8) {
+        0 => bytes[at] ^= 1 << random.below(8),
+        1 => bytes[at] = random.next() as u8,
+        2 => bytes.truncate(at),
+        3 => {
+            // Lengths and offsets: extreme values where four bytes are.
+            let value = [0, 1, 4, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff_u32, 0x0100_0000][random.below(7)];
+            let at = at & !3;
+            for (slot, byte) in bytes.iter_mut().skip(at).zip(value.to_le_bytes()) {
+                *slot = byte;
+            }
+        }
+        4 => {
+            let end = (at + 1 + random.below(32)).min(bytes.len());
+            let part: Vec<u8> = bytes[at..end].to_vec();
+            let to = random.below(bytes.len());
+            for (slot, byte) in bytes.iter_mut().skip(to).zip(part) {
+                *slot = byte;
+            }
+        }
+        5 => {
+            let end = (at + 1 + random.below(16)).min(bytes.len());
+            bytes.drain(at..end);
+        }
+        6 => {
+            let extra: Vec<u8> = (0..=random.below(16)).map(|_| random.next() as u8).collect();
+            bytes.splice(at..at, extra);
+        }
+        _ => bytes[at] = bytes[at].wrapping_add(1),
+    }
+}
+
+/// Uses a repository as a mount and the commands would, whatever comes of it.
+async fn use_it(files: &Files, refs: &[RefSpec]) {
+    let Ok(repository) = Repository::open(Arc::new(files.clone())).await else { return };
+    let _ = repository.refs().await;
+    for spec in refs {
+        let Ok(id) = repository.resolve(spec).await else { continue };
+        let _ = repository.history(id, 1000).await;
+        if let Ok(tree) = open::tree(&repository, spec, Some(MEMORY)).await {
+            walk(&tree).await;
+            let _ = tree.total_bytes().await;
+        }
+    }
+    if let Ok(bytes) = files.find("repo")
+        && let Ok(info) = RepoInfo::decode(bytes)
+    {
+        let _ = info.config();
+        let _ = info.deleted_tags();
+    }
+    if let Ok(bytes) = files.find("config.yaml") {
+        let _ = RepoConfig::from_yaml(bytes);
+    }
+    for (key, bytes) in files.0.iter().filter(|(key, _)| key.starts_with("transactions/")) {
+        if let Ok(log) = TransactionLog::decode(bytes, MEMORY) {
+            assert!(log.nodes(Change::NewArrays).count() <= bytes.len() * 1000, "{key}");
+            let _ = log.moves();
+            for (_, chunks) in log.updated_chunks() {
+                chunks.take(1000).for_each(drop);
+            }
+        }
+    }
+}
+
+async fn walk(tree: &Tree) {
+    let mut open = vec![ROOT];
+    // A hostile grid can have more entries than anybody would list.
+    let mut left = 5000;
+    while let Some(inode) = open.pop() {
+        let mut found = Vec::new();
+        let mut sink = |entry: Entry<'_>| {
+            found.push((entry.name.to_owned(), entry.attributes));
+            found.len() < 2000
+        };
+        let _ = tree.list(inode, 0, &mut sink).await;
+        for (name, attributes) in found {
+            left -= 1;
+            if left == 0 {
+                return;
+            }
+            let looked_up = tree.lookup(inode, &name).await;
+            if let (Ok(Some(looked_up)), false) = (&looked_up, name.starts_with('.')) {
+                assert_eq!(looked_up.inode, attributes.inode, "{name}");
+            }
+            match attributes.kind {
+                Kind::Directory if !name.starts_with('.') => open.push(attributes.inode),
+                Kind::Directory => {}
+                Kind::File => {
+                    let _ = tree.read(attributes.inode, 0, 4096).await;
+                    let _ = tree.read(attributes.inode, u64::MAX - 1, u32::MAX).await;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn damaged_files_do_no_harm() {
+    common::watchdog();
+    let number = |name: &str, default| std::env::var(name).ok().map_or(default, |text| text.parse().unwrap());
+    let (count, seed) = (number("ICECHUNKFS_MUTATIONS", 500), number("ICECHUNKFS_SEED", 20_261_120));
+    println!("{count} mutations, seed {seed}");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let fixtures: Vec<(String, Files, Vec<RefSpec>)> = FixtureSet::own()
+        .all()
+        .into_iter()
+        .map(|fixture| {
+            let branches = fixture.expected["branches"].as_object().unwrap().keys();
+            let refs = branches.take(2).map(|name| RefSpec::Branch(name.clone())).collect();
+            (fixture.name.clone(), Files::read(&fixture.repository), refs)
+        })
+        .collect();
+    let mut random = Random(seed | 1);
+    for n in 0..count {
+        let (name, files, refs) = &fixtures[random.below(fixtures.len())];
+        // Chunks are bytes to us: there is nothing in them to get wrong.
+        let keys: Vec<&String> = files.0.keys().filter(|key| !key.starts_with("chunks/")).collect();
+        let key = keys[random.below(keys.len())].clone();
+        let mut mutant = files.clone();
+        let bytes = mutate(&mutant.0[&key], &mut random);
+        mutant.0.insert(key.clone(), bytes.into());
+        let (start, before) = (Instant::now(), NOW.load(Ordering::Relaxed));
+        PEAK.store(before, Ordering::Relaxed);
+        let what = format!("mutation {n} of seed {seed}: {name}/{key}");
+        let outcome = runtime.block_on(async {
+            let refs = refs.clone();
+            let task = tokio::spawn(async move { use_it(&mutant, &refs).await });
+            tokio::time::timeout(DEADLINE, task).await
+        });
+        match outcome {
+            Ok(Ok(())) => {}
+            Ok(Err(panicked)) => panic!("{what}: {panicked}"),
+            Err(_) => panic!("{what}: not done after {DEADLINE:?}"),
+        }
+        let used = PEAK.load(Ordering::Relaxed).saturating_sub(before);
+        assert!(used < MEMORY as usize + SLACK, "{what}: {used} bytes");
+        assert!(start.elapsed() < DEADLINE, "{what}: {:?}", start.elapsed());
+    }
+}
