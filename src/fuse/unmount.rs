@@ -69,10 +69,17 @@ fn with_helper(mountpoint: &Path, force: Force) -> Result<()> {
 ///
 /// True if there was one.
 pub fn clean_dead(mountpoint: &Path) -> Result<bool> {
-    let dead = matches!(std::fs::metadata(mountpoint), Err(e) if e.raw_os_error() == Some(libc::ENOTCONN));
-    if !dead || mount_table::find(mountpoint)?.is_none_or(|mount| mount.fs_type != FILE_SYSTEM_TYPE) {
+    if mount_table::find(mountpoint)?.is_none_or(|mount| mount.fs_type != FILE_SYSTEM_TYPE) || !is_dead(mountpoint) {
         return Ok(false);
     }
     unmount(mountpoint, Force::Detach)?;
     Ok(true)
+}
+
+/// Whether nobody answers for `mountpoint`. Its own attributes do not tell: the kernel has them for ever. It has never heard
+/// of a name made up on the spot, so that it must ask.
+fn is_dead(mountpoint: &Path) -> bool {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let unheard_of = mountpoint.join(format!(".icechunkfs-probe-{}-{}", std::process::id(), now.as_nanos()));
+    matches!(std::fs::symlink_metadata(unheard_of), Err(e) if e.raw_os_error() == Some(libc::ENOTCONN))
 }
