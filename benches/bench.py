@@ -45,8 +45,8 @@ LARGE_CHUNK = 4 * MEGA
 WARM_SECONDS = 0.5  # how long one run of warm passes over small files lasts at least
 LOOKUPS = 1000  # files that are looked up right after a mount
 FREE_MEMORY = 6 << 30  # bytes: everything warm at once, page cache and inodes
-FREE_DISK = 4 << 30  # bytes
-FREE_INODES = 1_200_000
+FREE_DISK = 3 << 30  # bytes
+FREE_INODES = 100_000
 LOAD_LIMIT = 0.5  # of the machine before we begin; more disturbs
 DEFAULT_RUNS, QUICK_RUNS = 5, 3
 

@@ -232,8 +232,13 @@ impl FixtureSet {
         names.into_iter().map(|name| self.get(&name)).collect()
     }
 
+    /// The file that says what a repository must show.
+    pub fn expected_path(&self, name: &str) -> PathBuf {
+        self.expected.join(format!("{name}.json"))
+    }
+
     pub fn get(&self, name: &str) -> Fixture {
-        let expected = std::fs::read(self.expected.join(format!("{name}.json"))).unwrap();
+        let expected = std::fs::read(self.expected_path(name)).unwrap();
         Fixture {
             name: name.to_owned(),
             repository: self.repositories.join(name),
