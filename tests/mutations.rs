@@ -23,7 +23,7 @@ use icechunkfs::format::transaction_log::{Change, TransactionLog};
 use icechunkfs::repo::Repository;
 use icechunkfs::repo::refs::RefSpec;
 use icechunkfs::storage::{Condition, ObjectInfo, Storage};
-use icechunkfs::tree::directory::Entry;
+use icechunkfs::tree::directory::{Entry, Extent};
 use icechunkfs::tree::{Kind, ROOT, Tree};
 
 /// Memory bound of each tree.
@@ -228,7 +228,7 @@ async fn walk(tree: &Tree) {
             found.push((entry.name.to_owned(), entry.attributes));
             found.len() < 2000
         };
-        let _ = tree.list(inode, 0, &mut sink).await;
+        let _ = tree.list(inode, 0, Extent::All, &mut sink).await;
         for (name, attributes) in found {
             left -= 1;
             if left == 0 {

@@ -21,10 +21,11 @@ use tracing::{debug, warn};
 use super::answer::answer;
 use super::backing::Backings;
 use super::io_mode::IoMode;
+use super::listing_hint::ListingHint;
 use super::quiet_log::QuietLog;
 use crate::error::{Error, ErrorKind, Result};
 use crate::reader::NativeChunk;
-use crate::tree::directory::Entry;
+use crate::tree::directory::{Entry, Extent};
 use crate::tree::{Attributes, Kind, Tree};
 
 /// "For ever": the kernel cuts it to its own maximum.
@@ -69,13 +70,15 @@ struct Shared {
     ownership: Ownership,
     mode: IoMode,
     backings: Backings<BackingId>,
+    hint: ListingHint,
     log: QuietLog,
 }
 
 impl Adapter {
     /// Serves `tree`; requests that have to wait do so on `runtime`.
     pub fn new(tree: Arc<Tree>, ownership: Ownership, mode: IoMode, runtime: Handle) -> Self {
-        let shared = Shared { tree, ownership, mode, backings: Backings::default(), log: QuietLog::default() };
+        let (backings, hint, log) = (Backings::default(), ListingHint::default(), QuietLog::default());
+        let shared = Shared { tree, ownership, mode, backings, hint, log };
         Adapter { shared: Arc::new(shared), runtime, skip_open: false, skip_opendir: false }
     }
 
@@ -145,13 +148,13 @@ impl Shared {
     async fn open_backed(&self, inode: u64, reply: ReplyOpen) {
         let plain = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
         if let Some(backing) = self.backings.acquire(inode) {
-            return reply.opened_passthrough(BACKED, FopenFlags::empty(), &backing);
+            return reply.opened_passthrough(BACKED, FopenFlags::FOPEN_NOFLUSH, &backing);
         }
         match self.backing_file(inode).await {
             Ok(Some(file)) => match reply.open_backing(&file) {
                 Ok(backing) => {
                     let backing = self.backings.insert(inode, backing);
-                    reply.opened_passthrough(BACKED, FopenFlags::empty(), &backing);
+                    reply.opened_passthrough(BACKED, FopenFlags::FOPEN_NOFLUSH, &backing);
                 }
                 Err(error) => {
                     // Too many open files, most often: copying works all the same.
@@ -203,7 +206,10 @@ impl Filesystem for Adapter {
         let Some(name) = name.to_str().map(str::to_owned) else { return self.shared.absent(reply) };
         self.serve(|shared| async move {
             match shared.tree.lookup(parent.0, &name).await {
-                Ok(Some(found)) => reply.entry(&FOREVER, &shared.attr(found), Generation(0)),
+                Ok(Some(found)) => {
+                    shared.hint.looked_up(parent.0);
+                    reply.entry(&FOREVER, &shared.attr(found), Generation(0));
+                }
                 Ok(None) => shared.absent(reply),
                 Err(error) => reply.error(shared.errno("lookup", &error)),
             }
@@ -278,7 +284,7 @@ impl Filesystem for Adapter {
                 };
                 !reply.add(INodeNo(entry.attributes.inode), entry.offset, kind, entry.name)
             };
-            match shared.tree.list(inode.0, offset, &mut sink).await {
+            match shared.tree.list(inode.0, offset, Extent::All, &mut sink).await {
                 Ok(()) => reply.ok(),
                 Err(error) => reply.error(shared.errno("readdir", &error)),
             }
@@ -294,11 +300,15 @@ impl Filesystem for Adapter {
         mut reply: ReplyDirectoryPlus,
     ) {
         self.serve(|shared| async move {
+            // The kernel asks for attributes at the beginning of a directory, and later only if it saw them used.
+            let chunks_too = offset > 0 || shared.hint.begin(inode.0);
+            // Where the reply ends, the kernel goes on without attributes.
+            let extent = if chunks_too { Extent::All } else { Extent::BeforeChunks };
             let mut sink = |entry: Entry<'_>| {
                 let attr = shared.attr(entry.attributes);
                 !reply.add(attr.ino, entry.offset, entry.name, &FOREVER, &attr, Generation(0))
             };
-            match shared.tree.list(inode.0, offset, &mut sink).await {
+            match shared.tree.list(inode.0, offset, extent, &mut sink).await {
                 Ok(()) => reply.ok(),
                 Err(error) => reply.error(shared.errno("readdir", &error)),
             }

@@ -12,6 +12,7 @@ pub mod answer;
 pub mod backing;
 pub mod io_mode;
 pub mod kernel_mount;
+pub mod listing_hint;
 pub mod mount_table;
 pub mod quiet_log;
 pub mod readahead;

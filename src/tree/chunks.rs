@@ -127,35 +127,42 @@ impl<'a> Chunks<'a> {
                 None => return Ok(Vec::new()),
             },
         };
-        let mut found: BTreeMap<Coords, u64> = BTreeMap::new();
-        for manifest in self.array.manifests.iter().filter(|m| holds(m, prefix)) {
-            // What lies wholly before the page, or behind all that a full page has, need not be looked at.
-            if entirely_before(manifest, &start) {
+        let mut holding = self.array.manifests.iter().filter(|m| holds(m, prefix) && !entirely_before(m, &start));
+        let Some(first) = holding.next() else { return Ok(Vec::new()) };
+        let mut found = self.collect(&*self.load(first).await?, prefix, &start, depth, limit)?;
+        let mut merged: BTreeMap<Coords, u64> = BTreeMap::new();
+        for manifest in holding {
+            if merged.is_empty() {
+                merged.extend(found.drain(..));
+            }
+            // What lies behind all that a full page has need not be looked at.
+            if merged.len() >= limit && merged.last_key_value().is_some_and(|(last, _)| entirely_after(manifest, last))
+            {
                 continue;
             }
-            if found.len() >= limit && found.last_key_value().is_some_and(|(last, _)| entirely_after(manifest, last)) {
-                continue;
+            for (name, length) in self.collect(&*self.load(manifest).await?, prefix, &start, depth, limit)? {
+                merged.entry(name).or_insert(length);
             }
-            let loaded = self.load(manifest).await?;
-            let Some(refs) = loaded.array(self.array.id)? else { continue };
-            self.collect(&refs, prefix, &start, depth, limit, &mut found);
         }
-        Ok(found.into_iter().take(limit).collect())
+        if !merged.is_empty() {
+            found.extend(merged.into_iter().take(limit));
+        }
+        Ok(found)
     }
 
+    /// One manifest's part of a page: up to `limit` names from `start` on, in order, each once.
     fn collect(
         &self,
-        refs: &ArrayRefs<'_>,
+        manifest: &Manifest,
         prefix: &[u32],
         start: &[u32],
         depth: usize,
         limit: usize,
-        found: &mut BTreeMap<Coords, u64>,
-    ) {
+    ) -> Result<Vec<(Coords, u64)>> {
+        let mut found: Vec<(Coords, u64)> = Vec::new();
+        let Some(refs) = manifest.array(self.array.id)? else { return Ok(found) };
         let mut at = refs.lower_bound(start);
-        let mut taken = 0;
-        let mut last: Option<Coords> = None;
-        while let Some(next) = self.next(refs, at, prefix).filter(|_| taken < limit) {
+        while let Some(next) = self.next(&refs, at, prefix).filter(|_| found.len() < limit) {
             let name: Coords = refs.coords(next).iter().take(depth).collect();
             at = if depth == self.rank() {
                 next + 1
@@ -166,12 +173,11 @@ impl<'a> Chunks<'a> {
                 }
             };
             // The same chunk may be listed twice in a row; it counts once.
-            if last.as_ref() != Some(&name) {
-                taken += 1;
-                found.entry(name.clone()).or_insert_with(|| refs.length(next));
-                last = Some(name);
+            if found.last().is_none_or(|(last, _)| *last != name) {
+                found.push((name, refs.length(next)));
             }
         }
+        Ok(found)
     }
 
     /// How many chunks there are and how many bytes they have. Reads every manifest of the array once.

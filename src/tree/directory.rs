@@ -37,6 +37,15 @@ pub struct Entry<'a> {
     pub offset: u64,
 }
 
+/// How far a listing goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// All entries.
+    All,
+    /// Directories and documents only: the listing ends before the first chunk, and can be gone on with from there.
+    BeforeChunks,
+}
+
 /// Takes entries until it returns false: it is full, and the entry was not taken.
 pub trait Sink: FnMut(Entry<'_>) -> bool + Send {}
 
@@ -54,11 +63,11 @@ struct ChunkList {
 
 impl Tree {
     /// Feeds the entries of directory `inode` that come behind `offset` (0 for all) to `sink`.
-    pub async fn list(&self, inode: u64, offset: u64, sink: &mut impl Sink) -> Result<()> {
-        self.list_place(inode, offset, sink).await.context(|| self.describe(inode))
+    pub async fn list(&self, inode: u64, offset: u64, extent: Extent, sink: &mut impl Sink) -> Result<()> {
+        self.list_place(inode, offset, extent, sink).await.context(|| self.describe(inode))
     }
 
-    async fn list_place(&self, inode: u64, offset: u64, sink: &mut impl Sink) -> Result<()> {
+    async fn list_place(&self, inode: u64, offset: u64, extent: Extent, sink: &mut impl Sink) -> Result<()> {
         let (parent, node, lists) = match self.place(inode)? {
             Place::Directory(node) => {
                 let parent = self.table.get(node).map_or(node, |entry| entry.parent);
@@ -83,6 +92,10 @@ impl Tree {
             return Ok(());
         }
         for list in lists {
+            let are_chunks = self.table.array(list.array).is_some_and(|array| list.depth == array.grid.len());
+            if are_chunks && extent == Extent::BeforeChunks {
+                return Ok(());
+            }
             if !self.list_chunks(node, &list, offset, sink).await? {
                 return Ok(());
             }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::directory::Entry;
+use super::directory::{Entry, Extent};
 use super::nodes::NodeTable;
 use super::{Kind, ROOT, Tree};
 use crate::error::ErrorKind;
@@ -51,7 +51,7 @@ async fn names(tree: &Tree, inode: u64, page: usize) -> Vec<String> {
             out.push(entry.name.to_owned());
             true
         };
-        tree.list(inode, before, &mut sink).await.unwrap();
+        tree.list(inode, before, Extent::All, &mut sink).await.unwrap();
         if count < page {
             return out;
         }

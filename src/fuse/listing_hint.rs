@@ -1,0 +1,58 @@
+//! Whether a listing should bring attributes along.
+//!
+//! `READDIRPLUS` saves a look-up for every file that is looked at after it was listed, as `ls -l`, `cp -r` and `du` do. For
+//! files that nobody looks at (`find`, a Zarr reader that lists a group) it costs far more than the names alone: the kernel
+//! makes an inode for each, some 6 us and more than a kilobyte (measured, docs/performance.md). The kernel learns which it is
+//! within one directory; chunks lie in many small ones. So it is learned here across directories: a listing begins without
+//! attributes of chunks, and if one of its files is then looked up, the next listings have them.
+//!
+//! Directories and documents always come with attributes: walks enter the former, Zarr programs open the latter.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Listings with attributes before one without them asks anew whether they are still of use.
+const CREDIT: u32 = 64;
+
+/// What the last listings taught. Approximate under concurrency, which costs time and never correctness.
+#[derive(Debug, Default)]
+pub struct ListingHint {
+    /// The directory that was last listed without attributes of chunks.
+    bare: AtomicU64,
+    /// How many more listings have them.
+    credit: AtomicU32,
+}
+
+impl ListingHint {
+    /// Whether the listing of `directory` that begins now should have attributes of chunks.
+    pub fn begin(&self, directory: u64) -> bool {
+        let spent = self.credit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |credit| credit.checked_sub(1));
+        if spent.is_err() {
+            self.bare.store(directory, Ordering::Relaxed);
+        }
+        spent.is_ok()
+    }
+
+    /// A file in `directory` was looked up.
+    pub fn looked_up(&self, directory: u64) {
+        if self.bare.load(Ordering::Relaxed) == directory {
+            self.credit.store(CREDIT, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_come_after_a_look_up_and_go_when_they_are_of_no_use() {
+        let hint = ListingHint::default();
+        assert!(!hint.begin(1));
+        assert!(!hint.begin(2), "nobody looked");
+        hint.looked_up(7);
+        assert!(!hint.begin(3), "somebody looked elsewhere");
+        hint.looked_up(3);
+        assert!((0..CREDIT).all(|n| hint.begin(u64::from(n))));
+        assert!(!hint.begin(4), "and now it is asked anew");
+    }
+}
