@@ -1,4 +1,23 @@
-//! Mounts one ref of an Icechunk repository as a plain directory of Zarr files.
+//! icechunkfs shows one ref of an [Icechunk](https://icechunk.io) repository as a plain directory of Zarr files.
+//!
+//! The folders are floors: each uses only those below it.
+//!
+//! | floor | what it knows |
+//! |---|---|
+//! | [`cli`] | the command line: one file a command, the daemon, the log |
+//! | [`fuse`] | the kernel: requests and replies, how files are opened, mounting and unmounting |
+//! | [`tree`] | names, attributes, listings: a snapshot as a directory tree, without a kernel |
+//! | [`reader`] | chunk references to bytes: manifests and small chunks in memory, within one bound |
+//! | [`repo`] | a repository of any generation: refs, snapshots, history |
+//! | [`zarr`] | what a `zarr.json` means: the chunk grid, the names of chunks |
+//! | [`storage`] | where a repository lies: objects by key, with deadlines |
+//! | [`format`] | bytes to values, no I/O: headers, ids, the four kinds of file, metadata, configuration |
+//! | [`error`] | what can go wrong: one kind each, one place that makes it an errno |
+//!
+//! A request travels down once: the kernel asks [`fuse::adapter`], which asks [`tree::Tree`], which finds the chunk's reference
+//! in a manifest that [`reader::Reader`] holds in memory, which reads bytes from [`storage::Storage`]. What is in memory is
+//! answered on the spot; only what has to wait becomes a task ([`fuse::answer`]).
+
 pub mod cli;
 pub mod error;
 pub mod format;

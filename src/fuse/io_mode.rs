@@ -8,10 +8,10 @@
 //! - **passthrough**: `open` hands the chunk's own file to the kernel, which reads it as if there were no mount. Each open and
 //!   close costs a message, for small files several times what the read itself takes.
 //!
-//! Measured on 2 cores (docs/performance.md): an open and close cost some 35 us more in passthrough; copying costs some
-//! 0.7 us per KiB on a chunk's first read and nothing on later ones, which come from the page cache either way. Passthrough
-//! wins the first read from 64 KiB on; with a few warm reads for each cold one cached wins below some hundred. The
-//! line is drawn at [`PASSTHROUGH_FROM`].
+//! Measured on 2 cores (docs/performance.md): an open and close cost some 40 us more in passthrough, every time; copying costs
+//! some 0.3 us per KiB, on a chunk's first read only, since later ones come from the page cache either way. For one read of
+//! each chunk passthrough wins from some 128 KiB on; for chunks of 1 MiB it still wins if each is read seven times. There the
+//! line is drawn ([`PASSTHROUGH_FROM`]): programs that read a chunk more often than that keep it themselves.
 
 use std::fmt;
 use std::str::FromStr;

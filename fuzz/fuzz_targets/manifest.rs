@@ -1,0 +1,19 @@
+//! Manifests: every reference, and searching for it.
+#![no_main]
+use icechunkfs::format::manifest::Manifest;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|payload: &[u8]| {
+    let Ok(manifest) = Manifest::decode(&icechunkfs_fuzz_file(2, payload), 1 << 24) else { return };
+    for node in manifest.arrays().take(100).collect::<Vec<_>>() {
+        let Ok(Some(refs)) = manifest.array(node) else { continue };
+        for at in 0..refs.len().min(1000) {
+            let coords: Vec<u32> = refs.coords(at).iter().collect();
+            let found = refs.find(&coords).expect("what is listed is found");
+            assert!(found <= at && refs.coords(found).iter().eq(coords.iter().copied()));
+            let _ = (refs.length(at), refs.payload(at));
+        }
+    }
+});
+
+include!("file.rs");

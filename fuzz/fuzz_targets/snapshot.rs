@@ -1,0 +1,24 @@
+//! Snapshots, and the table of nodes made from them.
+#![no_main]
+use icechunkfs::format::snapshot::Snapshot;
+use icechunkfs::tree::nodes::NodeTable;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|payload: &[u8]| {
+    let Ok(snapshot) = Snapshot::decode(&icechunkfs_fuzz_file(1, payload), 1 << 24) else { return };
+    let _ = (snapshot.metadata(), snapshot.parent_id(), snapshot.manifests());
+    let Ok(table) = NodeTable::build(&snapshot) else { return };
+    for index in 0..table.len().min(1000) as u32 {
+        let Some(node) = table.get(index) else { continue };
+        for offset in 0..8 {
+            if let Some(place) = table.place(node.base + offset) {
+                assert_eq!(table.inode(&place), node.base + offset);
+            }
+        }
+        for &child in table.children(index) {
+            assert_eq!(table.child(index, table.name(child)), Some(child));
+        }
+    }
+});
+
+include!("file.rs");
