@@ -103,7 +103,7 @@ fn attributes_are_the_commit_s() {
         assert_eq!(metadata.modified().unwrap(), SystemTime::UNIX_EPOCH + Duration::from_micros(micros));
         assert_eq!(metadata.uid(), rustix::process::geteuid().as_raw());
     }
-    let space = rustix::fs::statfs(&mount.path()).unwrap();
+    let space = rustix::fs::statfs(mount.path()).unwrap();
     assert!(space.f_blocks > 0 && space.f_bavail == 0 && space.f_namelen == 255);
     assert_eq!(std::fs::write(mount.path().join("new"), "x").unwrap_err().raw_os_error(), Some(30), "EROFS");
     let sockets = [mount.path().join("nothing"), mount.path().join("zarr.json/x"), mount.path().join("\u{fffd}")];

@@ -12,7 +12,7 @@ use super::daemon::{self, Outcome, Process};
 use super::mount_options::{self, Extra};
 use super::{logging, open};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fuse::io_mode;
+use crate::fuse::io_mode::{self, Wish};
 use crate::fuse::session::{self, GRACE, Mounted, Options};
 use crate::fuse::unmount::{self, Force};
 use crate::repo::refs::RefSpec;
@@ -61,7 +61,7 @@ fn serve(arguments: &MountArgs, extra: &Extra, spec: &RefSpec, outcome: Option<&
         Ok::<_, Error>((Arc::new(tree), repository.storage().location().to_owned()))
     })?;
     let (mode, reason) = io_mode::choose(arguments.io, tree.table(), tree.reader().is_local())?;
-    info!("{spec} is snapshot {}; I/O mode {mode}: {reason}", tree.snapshot().id());
+    info!("mounting {spec}: it is snapshot {}; I/O mode {mode}: {reason}", tree.snapshot().id());
     if extra.fake {
         return Ok(());
     }
@@ -71,6 +71,7 @@ fn serve(arguments: &MountArgs, extra: &Extra, spec: &RefSpec, outcome: Option<&
         nonempty: extra.nonempty,
         flags: extra.flags.clone(),
         mode,
+        insist: arguments.io != Wish::Auto,
     };
     let mounted = Mounted::new(tree, mountpoint, &options, runtime.handle().clone())?;
     end_on_signals(&runtime, mounted.mountpoint().to_owned())?;

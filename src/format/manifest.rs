@@ -265,13 +265,13 @@ fn partition_point(len: usize, below: impl Fn(usize) -> bool) -> usize {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::format::testing::{self, TestPayload, id, node_id};
+    use crate::format::testing::{self, TestPayload, TestRefs, id, node_id};
 
     fn inline(n: u8) -> TestPayload {
         TestPayload::Inline(vec![n])
     }
 
-    fn decode(arrays: &[(NodeId, Vec<(Vec<u32>, TestPayload)>)]) -> Manifest {
+    fn decode(arrays: &[TestRefs]) -> Manifest {
         Manifest::decode(&testing::manifest(id(1), arrays), 1 << 20).unwrap()
     }
 

@@ -79,13 +79,18 @@ pub(crate) fn repo(snapshots: &[(ObjectId, i32)], branches: &[(&str, u32)]) -> V
     file(6, b.finished_data())
 }
 
+/// A manifest and its extents.
+pub(crate) type TestManifestRef = (ObjectId, Vec<(u32, u32)>);
+/// A node's chunks: coordinates and what they refer to.
+pub(crate) type TestRefs = (NodeId, Vec<(Vec<u32>, TestPayload)>);
+
 /// A node of [`snapshot`].
 pub(crate) struct TestNode<'a> {
     pub(crate) id: NodeId,
     pub(crate) path: &'a str,
     pub(crate) zarr_json: &'a str,
     /// Manifests and their extents; none for a group.
-    pub(crate) manifests: Option<Vec<(ObjectId, Vec<(u32, u32)>)>>,
+    pub(crate) manifests: Option<Vec<TestManifestRef>>,
 }
 
 pub(crate) fn group<'a>(n: u8, path: &'a str) -> TestNode<'a> {
@@ -166,7 +171,7 @@ pub(crate) enum TestPayload {
 }
 
 /// A manifest with arrays and their references in the order given.
-pub(crate) fn manifest(id: ObjectId, arrays: &[(NodeId, Vec<(Vec<u32>, TestPayload)>)]) -> Vec<u8> {
+pub(crate) fn manifest(id: ObjectId, arrays: &[TestRefs]) -> Vec<u8> {
     let mut b = FlatBufferBuilder::new();
     let arrays: Vec<_> = arrays
         .iter()

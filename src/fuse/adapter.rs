@@ -61,6 +61,8 @@ pub struct Adapter {
     skip_open: bool,
     /// Whether the kernel understands `ENOSYS` from `opendir`.
     skip_opendir: bool,
+    /// Whether the user insists on the mode: the mount then fails where the kernel cannot.
+    insist: bool,
 }
 
 /// What requests under way share.
@@ -75,11 +77,11 @@ struct Shared {
 }
 
 impl Adapter {
-    /// Serves `tree`; requests that have to wait do so on `runtime`.
-    pub fn new(tree: Arc<Tree>, ownership: Ownership, mode: IoMode, runtime: Handle) -> Self {
+    /// Serves `tree`; requests that have to wait do so on `runtime`. With `insist` no other mode than `mode` will do.
+    pub fn new(tree: Arc<Tree>, ownership: Ownership, mode: IoMode, insist: bool, runtime: Handle) -> Self {
         let (backings, hint, log) = (Backings::default(), ListingHint::default(), QuietLog::default());
         let shared = Shared { tree, ownership, mode, backings, hint, log };
-        Adapter { shared: Arc::new(shared), runtime, skip_open: false, skip_opendir: false }
+        Adapter { shared: Arc::new(shared), runtime, skip_open: false, skip_opendir: false, insist }
     }
 
     /// Runs `request` with what it shares with others.
@@ -186,18 +188,27 @@ impl Filesystem for Adapter {
             // Depth 2: the chunk files may themselves lie on a stacked file system such as overlayfs.
             let depth = config.set_max_stack_depth(2);
             if config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_err() || depth.is_err() {
+                if self.insist {
+                    return Err(std::io::Error::other("this kernel has no FUSE passthrough: 6.9 and later have"));
+                }
                 warn!("this kernel has no FUSE passthrough (6.9 has): reading by copy");
                 if let Some(shared) = Arc::get_mut(&mut self.shared) {
                     shared.mode = IoMode::Cached;
                 }
             }
         }
-        // The kernel's own read-ahead is the ceiling here; a larger wish is answered with it.
-        if let Err(ceiling) = config.set_max_readahead(MAX_REQUEST) {
-            let _ = config.set_max_readahead(ceiling);
+        // Each refusal names the nearest value that would do. For read-ahead that is the kernel's own setting, most often
+        // 128 KiB: super::readahead raises it afterwards, where it may.
+        let settings = [
+            ("read-ahead", config.set_max_readahead(MAX_REQUEST).or_else(|ceiling| config.set_max_readahead(ceiling))),
+            ("largest request", config.set_max_write(MAX_REQUEST).or_else(|ceiling| config.set_max_write(ceiling))),
+            ("background requests", config.set_max_background(MAX_BACKGROUND).map(u32::from).map_err(u32::from)),
+        ];
+        for (what, outcome) in settings {
+            if let Err(nearest) = outcome {
+                warn!("the kernel refuses our setting for {what}; it would take {nearest}");
+            }
         }
-        let _ = config.set_max_write(MAX_REQUEST);
-        let _ = config.set_max_background(MAX_BACKGROUND);
         Ok(())
     }
 

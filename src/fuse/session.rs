@@ -40,6 +40,8 @@ pub struct Options {
     pub flags: Vec<Flag>,
     /// How files are opened.
     pub mode: IoMode,
+    /// Whether no other mode will do.
+    pub insist: bool,
 }
 
 /// Mount flags that a user may choose.
@@ -108,7 +110,7 @@ impl Mounted {
             gid: rustix::process::getegid().as_raw(),
             time: std::time::UNIX_EPOCH.checked_add(Duration::from_micros(micros)).unwrap_or(std::time::UNIX_EPOCH),
         };
-        let adapter = Adapter::new(tree, ownership, options.mode, runtime);
+        let adapter = Adapter::new(tree, ownership, options.mode, options.insist, runtime);
         let session = match kernel_mount::mount(&mountpoint, options)? {
             Some(device) => Session::from_fd(adapter, device, acl(options), config(options)).inspect_err(|_| {
                 // A mount that nobody serves would hang whoever looks at it.
