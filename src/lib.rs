@@ -11,7 +11,7 @@
 //! | [`repo`] | a repository of any generation: refs, snapshots, history |
 //! | [`zarr`] | what a `zarr.json` means: the chunk grid, the names of chunks |
 //! | [`storage`] | where a repository lies: objects by key, with deadlines |
-//! | [`format`] | bytes to values, no I/O: headers, ids, the four kinds of file, metadata, configuration |
+//! | [`mod@format`] | bytes to values, no I/O: headers, ids, the four kinds of file, metadata, configuration |
 //! | [`error`] | what can go wrong: one kind each, one place that makes it an errno |
 //!
 //! A request travels down once: the kernel asks [`fuse::adapter`], which asks [`tree::Tree`], which finds the chunk's reference

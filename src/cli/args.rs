@@ -231,12 +231,7 @@ fn translate_helper(words: &[OsString]) -> Result<Vec<OsString>> {
             }
             _ => {
                 places += 1;
-                if places == 1 {
-                    // What follows may begin with a dash.
-                    out.push(guard(word));
-                } else {
-                    out.push(guard(word));
-                }
+                out.push(guard(word));
             }
         }
     }

@@ -9,6 +9,7 @@
 //! input may panic.
 
 pub mod config;
+pub mod draft;
 pub mod envelope;
 pub mod flexbuffer;
 #[rustfmt::skip]
@@ -29,6 +30,7 @@ pub mod ids;
 pub mod manifest;
 pub mod metadata;
 pub mod repo_info;
+pub mod repo_state;
 pub mod snapshot;
 #[cfg(test)]
 pub(crate) mod testing;

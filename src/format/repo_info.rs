@@ -76,6 +76,16 @@ impl RepoInfo {
         Ok(RepoInfo { buffer })
     }
 
+    /// The file's root table, for [`super::repo_state`].
+    pub(super) fn root(&self) -> fb::Repo<'_> {
+        self.buffer.root()
+    }
+
+    /// The id of the parent of the snapshot at `position`; none for a root.
+    pub(super) fn snapshot_id_of_parent(&self, position: usize) -> Result<Option<ObjectId>> {
+        self.parent_position(position)?.map(|parent| Ok(ObjectId::from(self.entry(parent)?.id()))).transpose()
+    }
+
     /// Branch names and the snapshots they point to, in the file's order (which is by name).
     pub fn branches(&self) -> Result<Vec<(String, ObjectId)>> {
         self.refs(self.buffer.root().branches())
@@ -130,10 +140,7 @@ impl RepoInfo {
     pub fn snapshot(&self, position: usize) -> Result<SnapshotInfo> {
         let entry = self.entry(position)?;
         let id = ObjectId::from(entry.id());
-        let parent = match self.parent_position(position)? {
-            Some(parent) => Some(ObjectId::from(self.entry(parent)?.id())),
-            None => None,
-        };
+        let parent = self.snapshot_id_of_parent(position)?;
         Ok(SnapshotInfo {
             id,
             parent,

@@ -119,7 +119,8 @@ impl Mounted {
             None => Session::new(adapter, &mountpoint, &config(options)),
         };
         let session = session.and_then(Session::spawn).map_err(|error| mount_error(&mountpoint, error))?;
-        if let Some(mount) = mount_table::find(&mountpoint)? {
+        // Not worth failing for.
+        if let Ok(Some(mount)) = mount_table::find(&mountpoint) {
             readahead::raise(&mount);
         }
         info!("{} is mounted at {} ({})", options.source, mountpoint.display(), options.mode);

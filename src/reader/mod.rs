@@ -94,7 +94,7 @@ impl Reader {
         self.cache.bytes()
     }
 
-    /// Manifest `info.id`, if it is in memory.
+    /// Manifest `id`, if it is in memory.
     pub fn manifest_now(&self, id: ObjectId) -> Option<Arc<Manifest>> {
         match self.cache.get(&Key::Manifest(id)) {
             Some(Value::Manifest(manifest)) => Some(manifest),

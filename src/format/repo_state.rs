@@ -1,0 +1,579 @@
+//! `repo` as a value that can be changed and written again.
+//!
+//! Positions in the file (of parents and of the targets of refs) change with every insertion, so the value has ids instead;
+//! writing makes the positions anew. What this program does not interpret is carried as the bytes it was: configuration,
+//! metadata values, feature flags. Losing `pruned_ancestor_tx_logs` would break the diffs of expired repositories.
+//!
+//! The operations log has rules that the specification does not tell, and the reference asserts some of them; they are in
+//! [`RepoState::record`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use flatbuffers::{FlatBufferBuilder, ForwardsUOffset, UnionWIPOffset, WIPOffset};
+
+use super::envelope::{self, FileType, SpecVersion};
+use super::generated::icechunk as fb;
+use super::ids::ObjectId;
+use super::repo_info::{Availability, RepoInfo};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Updates that one file holds when the configuration says nothing; the reference's default.
+pub const DEFAULT_UPDATES_PER_FILE: usize = 1000;
+
+/// A named value in the encoding of version 2's files, uninterpreted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawItem {
+    /// Its name.
+    pub name: String,
+    /// A FlexBuffer.
+    pub value: Vec<u8>,
+}
+
+impl RawItem {
+    /// A JSON value as an item.
+    pub fn from_json(name: &str, value: &serde_json::Value) -> Result<Self> {
+        let value = flexbuffers::to_vec(value)
+            .map_err(|e| Error::with_source(ErrorKind::InvalidInput, format!("metadata item `{name}`"), e))?;
+        Ok(RawItem { name: name.to_owned(), value })
+    }
+}
+
+/// A snapshot as `repo` describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotRecord {
+    /// Its parent; none for a root.
+    pub parent: Option<ObjectId>,
+    /// When it was committed, in microseconds since 1970-01-01 UTC.
+    pub flushed_at: u64,
+    /// The commit message.
+    pub message: String,
+    /// The commit's metadata, by name.
+    pub metadata: Vec<RawItem>,
+    /// Transaction logs of ancestors that expiration removed, oldest first.
+    pub pruned_ancestor_tx_logs: Vec<ObjectId>,
+}
+
+/// Something that was done to a repository (spec, "Update").
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the members are the specification's own, by its names")]
+pub enum Operation {
+    RepoInitialized,
+    RepoMigrated { from_version: u8, to_version: u8 },
+    ConfigChanged,
+    MetadataChanged,
+    TagCreated { name: String },
+    TagDeleted { name: String, previous: ObjectId },
+    BranchCreated { name: String },
+    BranchDeleted { name: String, previous: ObjectId },
+    BranchReset { name: String, previous: ObjectId },
+    NewCommit { branch: String, new: ObjectId },
+    CommitAmended { branch: String, previous: ObjectId, new: ObjectId },
+    NewDetachedSnapshot { new: ObjectId },
+    GcRan,
+    ExpirationRan,
+    FeatureFlagChanged { id: u16, new_value: bool, is_set: bool },
+    StatusChanged { status: Option<Status> },
+}
+
+/// One entry of the operations log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Update {
+    /// What was done.
+    pub operation: Operation,
+    /// When, in microseconds since 1970-01-01 UTC.
+    pub updated_at: u64,
+    /// Bare name, below `overwritten/`, of the copy of the file that ended with this entry. Never on the newest.
+    pub backup_path: Option<String>,
+}
+
+/// Whether the repository takes writes, and why not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// 0 online, 1 read-only, 2 offline (which every reader treats as online).
+    pub availability: u8,
+    /// Since when, in microseconds since 1970-01-01 UTC.
+    pub set_at: u64,
+    /// In the words of whoever set it.
+    pub reason: Option<String>,
+}
+
+/// The content of `repo`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RepoState {
+    /// Tags and their targets.
+    pub tags: BTreeMap<String, ObjectId>,
+    /// Branches and their targets. `main` must be among them whenever this is written.
+    pub branches: BTreeMap<String, ObjectId>,
+    /// Names of deleted tags, which may not be used again.
+    pub deleted_tags: BTreeSet<String>,
+    /// All snapshots.
+    pub snapshots: BTreeMap<ObjectId, SnapshotRecord>,
+    /// Whether it takes writes.
+    pub status: Status,
+    /// The repository's own metadata.
+    pub metadata: Vec<RawItem>,
+    /// The operations log, newest first; never empty.
+    pub updates: Vec<Update>,
+    /// Bare name of the file that holds the entries before those.
+    pub repo_before_updates: Option<String>,
+    /// The persisted configuration: a FlexBuffer.
+    pub config: Option<Vec<u8>>,
+    /// Feature flags switched on by the user.
+    pub enabled_feature_flags: Option<Vec<u16>>,
+    /// Feature flags switched off by the user.
+    pub disabled_feature_flags: Option<Vec<u16>>,
+    /// Reserved by the format.
+    pub extra: Option<Vec<u8>>,
+}
+
+impl RepoState {
+    /// The state of `info`. An index beyond its list is an error.
+    pub fn from_info(info: &RepoInfo) -> Result<Self> {
+        let root = info.root();
+        let mut snapshots = BTreeMap::new();
+        for (position, stored) in root.snapshots().iter().enumerate() {
+            let parent = info.snapshot_id_of_parent(position)?;
+            let record = SnapshotRecord {
+                parent,
+                flushed_at: stored.flushed_at(),
+                message: stored.message().to_owned(),
+                metadata: raw_items(stored.metadata()),
+                pruned_ancestor_tx_logs: stored
+                    .pruned_ancestor_tx_logs()
+                    .iter()
+                    .flatten()
+                    .map(ObjectId::from)
+                    .collect(),
+            };
+            snapshots.insert(ObjectId::from(stored.id()), record);
+        }
+        let updates = root.latest_updates().iter().map(read_update).collect::<Result<Vec<_>>>()?;
+        Ok(RepoState {
+            tags: info.tags()?.into_iter().collect(),
+            branches: info.branches()?.into_iter().collect(),
+            deleted_tags: info.deleted_tags().into_iter().collect(),
+            snapshots,
+            status: read_status(root.status()),
+            metadata: raw_items(root.metadata()),
+            updates,
+            repo_before_updates: root.repo_before_updates().map(str::to_owned),
+            config: root.config().map(|bytes| bytes.bytes().to_vec()),
+            enabled_feature_flags: root.enabled_feature_flags().map(|flags| flags.iter().collect()),
+            disabled_feature_flags: root.disabled_feature_flags().map(|flags| flags.iter().collect()),
+            extra: root.extra().map(|bytes| bytes.bytes().to_vec()),
+        })
+    }
+
+    /// Whether the repository takes writes.
+    pub fn availability(&self) -> Availability {
+        if self.status.availability == fb::RepoAvailability::ReadOnly.0 {
+            Availability::ReadOnly
+        } else {
+            Availability::Online
+        }
+    }
+
+    /// Records that `operation` is done at `now`, for a file whose predecessor was copied to `overwritten/{backup}`.
+    ///
+    /// The reference refuses times that do not rise, and panics when the newest entry has a backup: it is the *previous*
+    /// newest that gets the name of the copy, which ended with it. When the list is full, it is cut before an entry that has
+    /// a copy, and the copy's name leads on from there; entries without one (a migration makes such) cannot be a cut.
+    pub fn record(&mut self, operation: Operation, now: u64, backup: &str, per_file: usize) -> Result<()> {
+        if let Some(newest) = self.updates.first_mut() {
+            if now <= newest.updated_at {
+                return Err(Error::new(
+                    ErrorKind::Conflict,
+                    format!(
+                        "this machine's clock is behind the repository's last change by {} s: set the clock, or wait",
+                        (newest.updated_at - now).div_ceil(1_000_000)
+                    ),
+                ));
+            }
+            newest.backup_path = Some(backup.to_owned());
+        }
+        let mut kept = vec![Update { operation, updated_at: now, backup_path: None }];
+        for update in std::mem::take(&mut self.updates) {
+            if kept.len() >= per_file.max(1)
+                && let Some(backup) = update.backup_path
+            {
+                self.repo_before_updates = Some(backup);
+                break;
+            }
+            kept.push(update);
+        }
+        self.updates = kept;
+        Ok(())
+    }
+
+    /// The bytes of the file, written by `implementation`.
+    ///
+    /// An error of kind [`ErrorKind::InvalidInput`] if it would break a rule that readers rely on.
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        if !self.branches.contains_key("main") {
+            return Err(Error::invalid("a repository without branch `main` cannot be written"));
+        }
+        let mut b = FlatBufferBuilder::new();
+        let positions: BTreeMap<ObjectId, u32> =
+            self.snapshots.keys().zip(0_u32..).map(|(id, position)| (*id, position)).collect();
+        let tags = refs(&mut b, &self.tags, &positions)?;
+        let branches = refs(&mut b, &self.branches, &positions)?;
+        let names: Vec<_> = self.deleted_tags.iter().map(|name| b.create_string(name)).collect();
+        let deleted_tags = b.create_vector(&names);
+        let mut infos = Vec::with_capacity(self.snapshots.len());
+        for (id, record) in &self.snapshots {
+            infos.push(snapshot_info(&mut b, id, record, &positions)?);
+        }
+        let snapshots = b.create_vector(&infos);
+        let status = write_status(&mut b, &self.status);
+        let metadata = write_items(&mut b, &self.metadata);
+        let updates: Vec<_> = self.updates.iter().map(|update| write_update(&mut b, update)).collect();
+        let latest_updates = b.create_vector(&updates);
+        let args = fb::RepoArgs {
+            spec_version: SpecVersion::V2.number(),
+            tags: Some(tags),
+            branches: Some(branches),
+            deleted_tags: Some(deleted_tags),
+            snapshots: Some(snapshots),
+            status: Some(status),
+            metadata: Some(metadata),
+            latest_updates: Some(latest_updates),
+            repo_before_updates: self.repo_before_updates.as_ref().map(|path| b.create_string(path)),
+            config: self.config.as_ref().map(|bytes| b.create_vector(bytes)),
+            enabled_feature_flags: self.enabled_feature_flags.as_ref().map(|flags| b.create_vector(flags)),
+            disabled_feature_flags: self.disabled_feature_flags.as_ref().map(|flags| b.create_vector(flags)),
+            extra: self.extra.as_ref().map(|bytes| b.create_vector(bytes)),
+        };
+        let root = fb::Repo::create(&mut b, &args);
+        b.finish(root, Some(envelope::FILE_IDENTIFIER));
+        envelope::encode(FileType::RepoInfo, b.finished_data())
+    }
+}
+
+type Builder = FlatBufferBuilder<'static>;
+
+fn raw_items(items: Option<super::metadata::Items<'_>>) -> Vec<RawItem> {
+    let item =
+        |item: fb::MetadataItem<'_>| RawItem { name: item.name().to_owned(), value: item.value().bytes().to_vec() };
+    items.iter().flatten().map(item).collect()
+}
+
+/// A vector of tables on its way into a file.
+pub(super) type Tables<'a, T> = WIPOffset<flatbuffers::Vector<'a, ForwardsUOffset<T>>>;
+
+/// `items`, sorted by name as files have them.
+pub(super) fn write_items(b: &mut Builder, items: &[RawItem]) -> Tables<'static, fb::MetadataItem<'static>> {
+    let mut sorted: Vec<&RawItem> = items.iter().collect();
+    sorted.sort_by(|x, y| x.name.cmp(&y.name));
+    let written: Vec<_> = sorted
+        .into_iter()
+        .map(|item| {
+            let args = fb::MetadataItemArgs {
+                name: Some(b.create_string(&item.name)),
+                value: Some(b.create_vector(&item.value)),
+            };
+            fb::MetadataItem::create(b, &args)
+        })
+        .collect();
+    b.create_vector(&written)
+}
+
+fn position(positions: &BTreeMap<ObjectId, u32>, id: &ObjectId, what: &str) -> Result<u32> {
+    positions
+        .get(id)
+        .copied()
+        .ok_or_else(|| Error::invalid(format!("{what} points to snapshot {id}, which is not listed")))
+}
+
+fn refs(
+    b: &mut Builder,
+    refs: &BTreeMap<String, ObjectId>,
+    positions: &BTreeMap<ObjectId, u32>,
+) -> Result<Tables<'static, fb::Ref<'static>>> {
+    let mut written = Vec::with_capacity(refs.len());
+    for (name, id) in refs {
+        let snapshot_index = position(positions, id, &format!("ref `{name}`"))?;
+        let name = Some(b.create_string(name));
+        written.push(fb::Ref::create(b, &fb::RefArgs { name, snapshot_index }));
+    }
+    Ok(b.create_vector(&written))
+}
+
+fn snapshot_info(
+    b: &mut Builder,
+    id: &ObjectId,
+    record: &SnapshotRecord,
+    positions: &BTreeMap<ObjectId, u32>,
+) -> Result<WIPOffset<fb::SnapshotInfo<'static>>> {
+    let parent_offset = match &record.parent {
+        None => -1,
+        Some(parent) => i32::try_from(position(positions, parent, &format!("snapshot {id}"))?)
+            .map_err(|e| Error::with_source(ErrorKind::Unsupported, "more than 2^31 snapshots", e))?,
+    };
+    let pruned: Vec<_> = record.pruned_ancestor_tx_logs.iter().map(|id| fb::ObjectId12::new(&id.0)).collect();
+    let id = fb::ObjectId12::new(&id.0);
+    let args = fb::SnapshotInfoArgs {
+        id: Some(&id),
+        parent_offset,
+        flushed_at: record.flushed_at,
+        message: Some(b.create_string(&record.message)),
+        metadata: Some(write_items(b, &record.metadata)),
+        // Absent when empty: an empty list is never written by the reference.
+        pruned_ancestor_tx_logs: (!pruned.is_empty()).then(|| b.create_vector(&pruned)),
+    };
+    Ok(fb::SnapshotInfo::create(b, &args))
+}
+
+fn read_status(status: fb::RepoStatus<'_>) -> Status {
+    Status {
+        availability: status.availability().0,
+        set_at: status.set_at(),
+        reason: status.limited_availability_reason().map(str::to_owned),
+    }
+}
+
+fn write_status(b: &mut Builder, status: &Status) -> WIPOffset<fb::RepoStatus<'static>> {
+    let limited_availability_reason = status.reason.as_ref().map(|reason| b.create_string(reason));
+    let availability = fb::RepoAvailability(status.availability);
+    fb::RepoStatus::create(b, &fb::RepoStatusArgs { availability, set_at: status.set_at, limited_availability_reason })
+}
+
+/// Reads one entry of the operations log. A kind that the schema does not have is an error: writing the log anew would lose
+/// it.
+fn read_update(stored: fb::Update<'_>) -> Result<Update> {
+    let unknown = || {
+        Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "an operation of unknown kind {}: a newer program wrote it and may change this repository",
+                stored.update_type_type().0
+            ),
+        )
+    };
+    let id = |id: &fb::ObjectId12| ObjectId::from(id);
+    let name = str::to_owned;
+    use fb::UpdateType as Kind;
+    let operation = match stored.update_type_type() {
+        Kind::RepoInitializedUpdate => Some(Operation::RepoInitialized),
+        Kind::RepoMigratedUpdate => stored
+            .update_type_as_repo_migrated_update()
+            .map(|u| Operation::RepoMigrated { from_version: u.from_version(), to_version: u.to_version() }),
+        Kind::ConfigChangedUpdate => Some(Operation::ConfigChanged),
+        Kind::MetadataChangedUpdate => Some(Operation::MetadataChanged),
+        Kind::TagCreatedUpdate => {
+            stored.update_type_as_tag_created_update().map(|u| Operation::TagCreated { name: name(u.name()) })
+        }
+        Kind::TagDeletedUpdate => stored
+            .update_type_as_tag_deleted_update()
+            .map(|u| Operation::TagDeleted { name: name(u.name()), previous: id(u.previous_snap_id()) }),
+        Kind::BranchCreatedUpdate => {
+            stored.update_type_as_branch_created_update().map(|u| Operation::BranchCreated { name: name(u.name()) })
+        }
+        Kind::BranchDeletedUpdate => stored
+            .update_type_as_branch_deleted_update()
+            .map(|u| Operation::BranchDeleted { name: name(u.name()), previous: id(u.previous_snap_id()) }),
+        Kind::BranchResetUpdate => stored
+            .update_type_as_branch_reset_update()
+            .map(|u| Operation::BranchReset { name: name(u.name()), previous: id(u.previous_snap_id()) }),
+        Kind::NewCommitUpdate => stored
+            .update_type_as_new_commit_update()
+            .map(|u| Operation::NewCommit { branch: name(u.branch()), new: id(u.new_snap_id()) }),
+        Kind::CommitAmendedUpdate => stored.update_type_as_commit_amended_update().map(|u| Operation::CommitAmended {
+            branch: name(u.branch()),
+            previous: id(u.previous_snap_id()),
+            new: id(u.new_snap_id()),
+        }),
+        Kind::NewDetachedSnapshotUpdate => stored
+            .update_type_as_new_detached_snapshot_update()
+            .map(|u| Operation::NewDetachedSnapshot { new: id(u.new_snap_id()) }),
+        Kind::GCRanUpdate => Some(Operation::GcRan),
+        Kind::ExpirationRanUpdate => Some(Operation::ExpirationRan),
+        Kind::FeatureFlagChangedUpdate => stored
+            .update_type_as_feature_flag_changed_update()
+            .map(|u| Operation::FeatureFlagChanged { id: u.id(), new_value: u.new_value(), is_set: u.is_set() }),
+        Kind::RepoStatusChangedUpdate => stored
+            .update_type_as_repo_status_changed_update()
+            .map(|u| Operation::StatusChanged { status: u.status().map(read_status) }),
+        _ => None,
+    };
+    Ok(Update {
+        operation: operation.ok_or_else(unknown)?,
+        updated_at: stored.updated_at(),
+        backup_path: stored.backup_path().map(str::to_owned),
+    })
+}
+
+fn write_update(b: &mut Builder, update: &Update) -> WIPOffset<fb::Update<'static>> {
+    let (update_type_type, update_type) = write_operation(b, &update.operation);
+    let backup_path = update.backup_path.as_ref().map(|path| b.create_string(path));
+    let args =
+        fb::UpdateArgs { update_type_type, update_type: Some(update_type), updated_at: update.updated_at, backup_path };
+    fb::Update::create(b, &args)
+}
+
+/// A member of the union and its discriminant.
+fn write_operation(b: &mut Builder, operation: &Operation) -> (fb::UpdateType, WIPOffset<UnionWIPOffset>) {
+    use fb::UpdateType as Kind;
+    let id = |id: &ObjectId| fb::ObjectId12::new(&id.0);
+    macro_rules! table {
+        ($table:ident, $args:expr) => {{
+            let args = $args;
+            (Kind::$table, fb::$table::create(b, &args).as_union_value())
+        }};
+    }
+    match operation {
+        Operation::RepoInitialized => table!(RepoInitializedUpdate, fb::RepoInitializedUpdateArgs {}),
+        Operation::RepoMigrated { from_version, to_version } => {
+            table!(
+                RepoMigratedUpdate,
+                fb::RepoMigratedUpdateArgs { from_version: *from_version, to_version: *to_version }
+            )
+        }
+        Operation::ConfigChanged => table!(ConfigChangedUpdate, fb::ConfigChangedUpdateArgs {}),
+        Operation::MetadataChanged => table!(MetadataChangedUpdate, fb::MetadataChangedUpdateArgs {}),
+        Operation::TagCreated { name } => {
+            table!(TagCreatedUpdate, fb::TagCreatedUpdateArgs { name: Some(b.create_string(name)) })
+        }
+        Operation::TagDeleted { name, previous } => {
+            let previous = id(previous);
+            let name = Some(b.create_string(name));
+            table!(TagDeletedUpdate, fb::TagDeletedUpdateArgs { name, previous_snap_id: Some(&previous) })
+        }
+        Operation::BranchCreated { name } => {
+            table!(BranchCreatedUpdate, fb::BranchCreatedUpdateArgs { name: Some(b.create_string(name)) })
+        }
+        Operation::BranchDeleted { name, previous } => {
+            let previous = id(previous);
+            let name = Some(b.create_string(name));
+            table!(BranchDeletedUpdate, fb::BranchDeletedUpdateArgs { name, previous_snap_id: Some(&previous) })
+        }
+        Operation::BranchReset { name, previous } => {
+            let previous = id(previous);
+            let name = Some(b.create_string(name));
+            table!(BranchResetUpdate, fb::BranchResetUpdateArgs { name, previous_snap_id: Some(&previous) })
+        }
+        Operation::NewCommit { branch, new } => {
+            let new = id(new);
+            let branch = Some(b.create_string(branch));
+            table!(NewCommitUpdate, fb::NewCommitUpdateArgs { branch, new_snap_id: Some(&new) })
+        }
+        Operation::CommitAmended { branch, previous, new } => {
+            let (previous, new) = (id(previous), id(new));
+            let branch = Some(b.create_string(branch));
+            table!(
+                CommitAmendedUpdate,
+                fb::CommitAmendedUpdateArgs { branch, previous_snap_id: Some(&previous), new_snap_id: Some(&new) }
+            )
+        }
+        Operation::NewDetachedSnapshot { new } => {
+            let new = id(new);
+            table!(NewDetachedSnapshotUpdate, fb::NewDetachedSnapshotUpdateArgs { new_snap_id: Some(&new) })
+        }
+        Operation::GcRan => table!(GCRanUpdate, fb::GCRanUpdateArgs {}),
+        Operation::ExpirationRan => table!(ExpirationRanUpdate, fb::ExpirationRanUpdateArgs {}),
+        Operation::FeatureFlagChanged { id, new_value, is_set } => table!(
+            FeatureFlagChangedUpdate,
+            fb::FeatureFlagChangedUpdateArgs { id: *id, new_value: *new_value, is_set: *is_set }
+        ),
+        Operation::StatusChanged { status } => {
+            let status = status.as_ref().map(|status| write_status(b, status));
+            table!(RepoStatusChangedUpdate, fb::RepoStatusChangedUpdateArgs { status })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::format::testing::id;
+
+    fn state() -> RepoState {
+        let record = |parent, flushed_at| SnapshotRecord {
+            parent,
+            flushed_at,
+            message: format!("at {flushed_at}"),
+            metadata: vec![RawItem::from_json("k", &serde_json::json!({"a": 1})).unwrap()],
+            pruned_ancestor_tx_logs: if flushed_at > 1 { vec![id(0x77)] } else { Vec::new() },
+        };
+        let operations = [
+            Operation::StatusChanged {
+                status: Some(Status { availability: 1, set_at: 3, reason: Some("why".into()) }),
+            },
+            Operation::FeatureFlagChanged { id: 3, new_value: true, is_set: false },
+            Operation::CommitAmended { branch: "b".into(), previous: id(1), new: id(2) },
+            Operation::NewCommit { branch: "b".into(), new: id(2) },
+            Operation::BranchReset { name: "b".into(), previous: id(1) },
+            Operation::BranchDeleted { name: "b".into(), previous: id(1) },
+            Operation::BranchCreated { name: "b".into() },
+            Operation::TagDeleted { name: "t".into(), previous: id(1) },
+            Operation::TagCreated { name: "t".into() },
+            Operation::NewDetachedSnapshot { new: id(2) },
+            Operation::MetadataChanged,
+            Operation::ConfigChanged,
+            Operation::GcRan,
+            Operation::ExpirationRan,
+            Operation::RepoMigrated { from_version: 1, to_version: 2 },
+            Operation::RepoInitialized,
+        ];
+        let updates = operations.into_iter().enumerate().map(|(n, operation)| Update {
+            operation,
+            updated_at: 1000 - n as u64,
+            backup_path: (n > 0).then(|| format!("repo.{n}")),
+        });
+        RepoState {
+            tags: BTreeMap::from([("t".into(), id(1))]),
+            branches: BTreeMap::from([("main".into(), id(2)), ("ветка".into(), id(1))]),
+            deleted_tags: BTreeSet::from(["gone".into()]),
+            snapshots: BTreeMap::from([(id(2), record(Some(id(1)), 2)), (id(1), record(None, 1))]),
+            status: Status { availability: 0, set_at: 5, reason: None },
+            metadata: vec![RawItem::from_json("m", &serde_json::json!(null)).unwrap()],
+            updates: updates.collect(),
+            repo_before_updates: Some("repo.old".into()),
+            config: Some(vec![1, 2, 3]),
+            enabled_feature_flags: Some(vec![3]),
+            disabled_feature_flags: Some(vec![4, 5]),
+            extra: Some(vec![9]),
+        }
+    }
+
+    #[test]
+    fn everything_survives_the_round_trip() {
+        let state = state();
+        let info = RepoInfo::decode(&state.encode().unwrap()).unwrap();
+        assert_eq!(RepoState::from_info(&info).unwrap(), state);
+        assert_eq!(info.branch("ветка").unwrap().unwrap(), id(1));
+    }
+
+    #[test]
+    fn what_would_break_readers_is_not_written() {
+        let mut without_main = state();
+        without_main.branches.remove("main");
+        assert!(without_main.encode().is_err());
+        let mut dangling = state();
+        dangling.tags.insert("x".into(), id(9));
+        assert!(dangling.encode().unwrap_err().to_string().contains("ref `x`"));
+    }
+
+    #[test]
+    fn the_newest_operation_has_no_backup_and_the_one_before_has() {
+        let mut state = state();
+        state.record(Operation::GcRan, 2000, "repo.new", 1000).unwrap();
+        let backups: Vec<Option<&str>> = state.updates.iter().take(3).map(|u| u.backup_path.as_deref()).collect();
+        assert_eq!(backups, [None, Some("repo.new"), Some("repo.1")]);
+        let error = state.record(Operation::GcRan, 2000, "repo.newer", 1000).unwrap_err();
+        assert!(error.to_string().contains("clock is behind"), "{error}");
+    }
+
+    #[test]
+    fn a_full_log_leads_on_to_an_older_file() {
+        let mut state = state();
+        state.record(Operation::GcRan, 2000, "repo.new", 4).unwrap();
+        assert_eq!(state.updates.len(), 4);
+        assert_eq!(state.repo_before_updates.as_deref(), Some("repo.3"));
+        // Entries without a copy, as migration makes them, cannot be where the log is cut.
+        let mut migrated = super::tests::state();
+        migrated.updates.iter_mut().for_each(|update| update.backup_path = None);
+        migrated.record(Operation::GcRan, 2000, "repo.new", 4).unwrap();
+        assert_eq!((migrated.updates.len(), migrated.repo_before_updates.as_deref()), (17, Some("repo.old")));
+    }
+}
