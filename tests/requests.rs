@@ -12,7 +12,7 @@ use icechunkfs::cli::open;
 use icechunkfs::error::Result;
 use icechunkfs::repo::Repository;
 use icechunkfs::repo::refs::RefSpec;
-use icechunkfs::storage::{self, Condition, ObjectInfo, Storage};
+use icechunkfs::storage::{self, Condition, ObjectInfo, Storage, Version};
 
 /// Passes requests on and remembers them. It gives no direct access to files, so that every byte is asked for.
 #[derive(Debug)]
@@ -40,6 +40,11 @@ impl Storage for Counting {
     async fn get(&self, key: &str, limit: u64) -> Result<Bytes> {
         self.note(format!("get {}", folder(key)));
         self.inner.get(key, limit).await
+    }
+
+    async fn get_versioned(&self, key: &str, limit: u64) -> Result<(Bytes, Version)> {
+        self.note(format!("get {}", folder(key)));
+        self.inner.get_versioned(key, limit).await
     }
 
     async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {

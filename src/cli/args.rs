@@ -31,6 +31,8 @@ pub enum Command {
     /// Take a mount away, also one whose daemon has died.
     #[command(visible_alias = "umount")]
     Unmount(UnmountArgs),
+    /// Create an empty repository (format version 2).
+    Init(InitArgs),
     /// List branches and tags with their snapshot ids.
     Refs(RefsArgs),
     /// Show the commits that led to a branch, tag or snapshot, newest first.
@@ -127,6 +129,19 @@ pub struct MountArgs {
 pub struct UnmountArgs {
     /// Where it is mounted.
     pub mountpoint: PathBuf,
+}
+
+/// `icechunkfs init`
+#[derive(Debug, Args)]
+pub struct InitArgs {
+    /// Where: a path or a file:// URL. Nothing may be there but an empty directory.
+    pub repo: String,
+    /// Add a first commit with a root group.
+    #[arg(long)]
+    pub zarr_group: bool,
+    /// Verbosity.
+    #[command(flatten)]
+    pub common: CommonArgs,
 }
 
 /// `icechunkfs refs`

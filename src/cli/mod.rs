@@ -6,6 +6,7 @@
 pub mod args;
 pub mod cat;
 pub mod daemon;
+pub mod init;
 pub mod log;
 pub mod logging;
 pub mod ls;
@@ -35,6 +36,7 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
     let outcome = match arguments.command {
         Command::Mount(mount) => mount::run(mount),
         Command::Unmount(unmount) => unmount::run(&unmount),
+        Command::Init(init) => in_foreground(init.common.verbose, || init::run(&init)),
         Command::Refs(refs) => in_foreground(refs.common.verbose, || refs::run(&refs)),
         Command::Log(log) => in_foreground(log.common.verbose, || log::run(&log)),
         Command::Ls(ls) => in_foreground(ls.common.verbose, || ls::run(&ls)),

@@ -90,6 +90,16 @@ macro_rules! id_type {
             }
         }
 
+        impl $name {
+            /// A new id: random bytes from the system.
+            pub fn random() -> Result<Self> {
+                let mut bytes = [0; $bytes];
+                rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+                    .map_err(|e| Error::io("random bytes", e.into()))?;
+                Ok($name(bytes))
+            }
+        }
+
         impl From<&fb::$flat> for $name {
             fn from(id: &fb::$flat) -> Self {
                 $name(id.0)

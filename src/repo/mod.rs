@@ -4,8 +4,10 @@
 //! file. The floors above see no difference. Opening and resolving a ref costs one request for version 2, and a failed one
 //! more for version 1.
 
+pub mod create;
 pub mod history;
 pub mod refs;
+pub mod update;
 mod v1;
 
 use std::sync::Arc;

@@ -2,8 +2,9 @@
 //!
 //! Objects are opened below a descriptor of the repository's directory with `openat2(RESOLVE_BENEATH)`: a symbolic link
 //! that leads out of the repository is refused, so that a repository somebody else made cannot be used to read other files
-//! with the mounting user's rights. Listing and storing go through `object_store`, whose names and staging files the
-//! reference implementation shares.
+//! with the mounting user's rights. Listing goes through `object_store`, whose names the reference implementation shares.
+//!
+//! Storing is in [`super::replace`].
 //!
 //! Two ways in, for the two sides of a mount: [`LocalFiles::open_now`] and [`LocalFiles::read_now`] answer from the kernel's
 //! caches or not at all, so that a thread which may not wait can try them; the [`Storage`] methods wait, on threads made for
@@ -24,7 +25,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::object::{ObjectStorage, timed_out, too_short};
-use super::{Condition, DEADLINE, ObjectInfo, Storage};
+use super::{Condition, DEADLINE, ObjectInfo, Storage, Version, replace};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A repository in a local directory.
@@ -134,6 +135,10 @@ impl Storage for LocalStorage {
     }
 
     async fn get(&self, key: &str, limit: u64) -> Result<Bytes> {
+        self.get_versioned(key, limit).await.map(|(bytes, _)| bytes)
+    }
+
+    async fn get_versioned(&self, key: &str, limit: u64) -> Result<(Bytes, Version)> {
         self.waiting(key, move |files, key| {
             let file = files.open(key)?;
             let metadata = file.metadata().map_err(|e| Error::io(key, e))?;
@@ -145,7 +150,7 @@ impl Storage for LocalStorage {
                 let message = format!("{key}: {size} bytes are more than the {limit} that may be held");
                 return Err(Error::new(ErrorKind::OutOfMemory, message));
             }
-            read_exactly(&file, key, 0, metadata.len())
+            Ok((read_exactly(&file, key, 0, metadata.len())?, version_of(&metadata)))
         })
         .await
     }
@@ -155,7 +160,8 @@ impl Storage for LocalStorage {
     }
 
     async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<()> {
-        self.objects.put(key, bytes, condition).await
+        let deadline = self.deadline;
+        self.waiting(key, move |files, key| replace::put(&files.root, key, &bytes, &condition, deadline)).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
@@ -165,6 +171,13 @@ impl Storage for LocalStorage {
     fn local_files(&self) -> Option<&LocalFiles> {
         Some(&self.files)
     }
+}
+
+/// A file that is replaced by renaming has another inode, or at least another time.
+pub(super) fn version_of(metadata: &std::fs::Metadata) -> Version {
+    use std::os::unix::fs::MetadataExt;
+    let e_tag = format!("{:x}-{:x}.{:x}-{:x}", metadata.ino(), metadata.mtime(), metadata.mtime_nsec(), metadata.len());
+    Version { e_tag: Some(e_tag), version: None }
 }
 
 /// The bytes from `offset` on; the file's own size decides how much is allocated, not what a reference claims.
@@ -231,7 +244,15 @@ mod tests {
         storage.put("refs/x", "one".into(), Condition::Absent).await.unwrap();
         let again = storage.put("refs/x", "two".into(), Condition::Absent).await.unwrap_err();
         assert_eq!(again.kind(), ErrorKind::Conflict);
+        let (_, seen) = storage.get_versioned("refs/x", 100).await.unwrap();
         storage.put("refs/x", "three".into(), Condition::Always).await.unwrap();
+        let stale = storage.put("refs/x", "four".into(), Condition::Unchanged(seen)).await.unwrap_err();
+        assert_eq!(stale.kind(), ErrorKind::Conflict);
+        let (_, seen) = storage.get_versioned("refs/x", 100).await.unwrap();
+        storage.put("refs/x", "three".into(), Condition::Unchanged(seen)).await.unwrap();
+        let (_, seen) = storage.get_versioned("refs/x", 100).await.unwrap();
+        let gone = storage.put("refs/y", "four".into(), Condition::Unchanged(seen)).await.unwrap_err();
+        assert_eq!(gone.kind(), ErrorKind::Conflict);
         assert_eq!(storage.get("refs/x", 100).await.unwrap(), "three");
         assert_eq!(storage.list("refs/").await.unwrap(), [ObjectInfo { key: "refs/x".into(), size: 5 }]);
         assert!(storage.list("chunks/").await.unwrap().is_empty());

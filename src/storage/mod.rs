@@ -9,6 +9,7 @@
 
 pub mod local;
 pub mod object;
+mod replace;
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
@@ -33,6 +34,15 @@ pub struct ObjectInfo {
     pub size: u64,
 }
 
+/// Tells one state of an object from another: what its store calls it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// The entity tag.
+    pub e_tag: Option<String>,
+    /// A version or generation number, where the store has such.
+    pub version: Option<String>,
+}
+
 /// What must be true of the stored object for a put to be carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
@@ -40,6 +50,8 @@ pub enum Condition {
     Always,
     /// There is no such object.
     Absent,
+    /// The object is still the one that was read.
+    Unchanged(Version),
 }
 
 /// A place that holds one repository.
@@ -53,11 +65,15 @@ pub trait Storage: Send + Sync + Debug {
     /// Errors: [`ErrorKind::NotFound`] if there is none, [`ErrorKind::OutOfMemory`] if it is larger than `limit`.
     async fn get(&self, key: &str, limit: u64) -> Result<Bytes>;
 
+    /// As [`Storage::get`], with what a later [`Condition::Unchanged`] needs.
+    async fn get_versioned(&self, key: &str, limit: u64) -> Result<(Bytes, Version)>;
+
     /// The `length` bytes of object `key` from `offset` on: all of them, or an error of kind [`ErrorKind::Corrupt`] if the
     /// object ends before.
     async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes>;
 
     /// Stores `bytes` as object `key`, whole or not at all, if `condition` holds; [`ErrorKind::Conflict`] if it does not.
+    /// When this returns, the object survives a loss of power.
     async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<()>;
 
     /// All objects whose key begins with `prefix`, which ends with `/` or is empty; in no certain order.
@@ -74,6 +90,13 @@ pub trait Storage: Send + Sync + Debug {
 /// `location` in messages and mount tables is what the user wrote, made absolute.
 pub fn open(repo: &str) -> Result<Arc<dyn Storage>> {
     let (path, location) = parse(repo)?;
+    Ok(Arc::new(local::LocalStorage::open(&path, location)?))
+}
+
+/// As [`open`], for a repository that is to be created: makes the directory if there is none.
+pub fn open_new(repo: &str) -> Result<Arc<dyn Storage>> {
+    let (path, location) = parse(repo)?;
+    std::fs::create_dir_all(&path).map_err(|e| Error::io(format!("making {location}"), e))?;
     Ok(Arc::new(local::LocalStorage::open(&path, location)?))
 }
 

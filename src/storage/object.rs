@@ -9,9 +9,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, UpdateVersion};
 
-use super::{Condition, ObjectInfo, Storage};
+use super::{Condition, ObjectInfo, Storage, Version};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A repository in an object store.
@@ -65,13 +65,20 @@ impl Storage for ObjectStorage {
     }
 
     async fn get(&self, key: &str, limit: u64) -> Result<Bytes> {
+        self.get_versioned(key, limit).await.map(|(bytes, _)| bytes)
+    }
+
+    async fn get_versioned(&self, key: &str, limit: u64) -> Result<(Bytes, Version)> {
         let path = path(key)?;
-        self.timed(key, async {
+        let found = self.timed(key, async {
             let found = self.store.get(&path).await?;
-            if found.meta.size > limit { Ok(Err(found.meta.size)) } else { found.bytes().await.map(Ok) }
-        })
-        .await?
-        .map_err(|size| {
+            if found.meta.size > limit {
+                return Ok(Err(found.meta.size));
+            }
+            let version = Version { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
+            Ok(Ok((found.bytes().await?, version)))
+        });
+        found.await?.map_err(|size| {
             Error::new(
                 ErrorKind::OutOfMemory,
                 format!("{key}: {size} bytes are more than the {limit} that may be held"),
@@ -89,6 +96,7 @@ impl Storage for ObjectStorage {
         let mode = match condition {
             Condition::Always => PutMode::Overwrite,
             Condition::Absent => PutMode::Create,
+            Condition::Unchanged(Version { e_tag, version }) => PutMode::Update(UpdateVersion { e_tag, version }),
         };
         let path = path(key)?;
         self.timed(key, self.store.put_opts(&path, bytes.into(), PutOptions::from(mode))).await?;

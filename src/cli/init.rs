@@ -1,0 +1,16 @@
+//! `icechunkfs init`: an empty repository.
+
+use super::args::InitArgs;
+use super::open;
+use crate::error::Result;
+use crate::repo::create;
+use crate::repo::update::system_clock;
+use crate::storage;
+
+/// Creates a repository.
+pub fn run(arguments: &InitArgs) -> Result<()> {
+    open::runtime()?.block_on(async {
+        let storage = storage::open_new(&arguments.repo)?;
+        create::create(&*storage, arguments.zarr_group, system_clock).await
+    })
+}

@@ -1,0 +1,130 @@
+//! A new repository, of version 2 (format notes 1.8).
+//!
+//! What is written, and in which order, is what the reference writes: the initial snapshot and its empty transaction log
+//! under their well-known id, then `repo` if there is none yet. Until `repo` is there, there is no repository.
+
+use super::update::{self, Clock};
+use super::{MAX_REPO_FILE, Repository};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::draft::{NodeDraft, SnapshotDraft, TransactionLogDraft};
+use crate::format::ids::{NodeId, ObjectId};
+use crate::format::repo_state::{Operation, RawItem, RepoState, SnapshotRecord, Status, Update};
+use crate::repo::refs::DEFAULT_BRANCH;
+use crate::storage::{Condition, Storage};
+
+/// Message of the initial snapshot, as the reference has it.
+const INITIAL_MESSAGE: &str = "Repository initialized";
+/// Message of the commit that adds a root group.
+const GROUP_MESSAGE: &str = "Create the root group";
+/// `zarr.json` of a group without attributes.
+const GROUP_DOCUMENT: &[u8] = br#"{"zarr_format":3,"node_type":"group","attributes":{}}"#;
+
+/// Creates a repository in `storage`, which must be empty; with `zarr_group` its first commit adds a root group.
+///
+/// Errors: [`ErrorKind::Conflict`] if anything is there already.
+pub async fn create(storage: &dyn Storage, zarr_group: bool, clock: Clock) -> Result<()> {
+    refuse_occupied(storage).await?;
+    let id = ObjectId::INITIAL;
+    let metadata = vec![RawItem::from_json("__icechunk", &serde_json::json!({"is_root": true}))?];
+    let snapshot = SnapshotDraft {
+        id,
+        flushed_at: clock(),
+        message: INITIAL_MESSAGE.to_owned(),
+        metadata: metadata.clone(),
+        nodes: Vec::new(),
+        manifests: Vec::new(),
+    };
+    write_commit(storage, &snapshot, &TransactionLogDraft::default()).await?;
+    let record = SnapshotRecord {
+        parent: None,
+        flushed_at: snapshot.flushed_at,
+        message: snapshot.message,
+        metadata,
+        pruned_ancestor_tx_logs: Vec::new(),
+    };
+    let now = clock().max(snapshot.flushed_at);
+    let state = RepoState {
+        tags: Default::default(),
+        branches: [(DEFAULT_BRANCH.to_owned(), id)].into(),
+        deleted_tags: Default::default(),
+        snapshots: [(id, record)].into(),
+        status: Status { availability: 0, set_at: now, reason: None },
+        metadata: Vec::new(),
+        updates: vec![Update { operation: Operation::RepoInitialized, updated_at: now, backup_path: None }],
+        repo_before_updates: None,
+        config: None,
+        enabled_feature_flags: None,
+        disabled_feature_flags: None,
+        extra: None,
+    };
+    storage.put("repo", state.encode()?.into(), Condition::Absent).await.context(|| storage.location().to_owned())?;
+    if zarr_group { add_root_group(storage, clock).await } else { Ok(()) }
+}
+
+/// The reference refuses to create beside anything, so whatever is there would be in somebody's way.
+async fn refuse_occupied(storage: &dyn Storage) -> Result<()> {
+    let occupied = |what: &str| {
+        Err(Error::new(
+            ErrorKind::Conflict,
+            format!("{} {what}: a repository is created in an empty place only", storage.location()),
+        ))
+    };
+    match storage.get("repo", MAX_REPO_FILE).await {
+        Ok(_) => return occupied("holds a repository already"),
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error.context(storage.location())),
+    }
+    match storage.list("").await?.first() {
+        Some(object) => occupied(&format!("is not empty (there is `{}`)", object.key)),
+        None => Ok(()),
+    }
+}
+
+async fn add_root_group(storage: &dyn Storage, clock: Clock) -> Result<()> {
+    let node = NodeId::random()?;
+    let parent = ObjectId::INITIAL;
+    let snapshot = SnapshotDraft {
+        id: ObjectId::random()?,
+        flushed_at: clock(),
+        message: GROUP_MESSAGE.to_owned(),
+        metadata: Vec::new(),
+        nodes: vec![NodeDraft { id: node, path: "/".to_owned(), zarr_json: GROUP_DOCUMENT.to_vec(), array: None }],
+        manifests: Vec::new(),
+    };
+    let log = TransactionLogDraft { new_groups: vec![node], ..TransactionLogDraft::default() };
+    write_commit(storage, &snapshot, &log).await?;
+    update::update(storage, clock, |state| {
+        if state.branches.get(DEFAULT_BRANCH) != Some(&parent) {
+            return Err(Error::new(ErrorKind::Conflict, "somebody has committed to the new repository already"));
+        }
+        state.branches.insert(DEFAULT_BRANCH.to_owned(), snapshot.id);
+        let record = SnapshotRecord {
+            parent: Some(parent),
+            flushed_at: snapshot.flushed_at,
+            message: snapshot.message.clone(),
+            metadata: snapshot.metadata.clone(),
+            pruned_ancestor_tx_logs: Vec::new(),
+        };
+        state.snapshots.insert(snapshot.id, record);
+        Ok(Operation::NewCommit { branch: DEFAULT_BRANCH.to_owned(), new: snapshot.id })
+    })
+    .await
+    .map(drop)
+}
+
+/// Writes the two files of a commit, which nothing refers to yet.
+async fn write_commit(storage: &dyn Storage, snapshot: &SnapshotDraft, log: &TransactionLogDraft) -> Result<()> {
+    let id = snapshot.id;
+    storage.put(&format!("snapshots/{id}"), snapshot.encode()?.into(), Condition::Always).await?;
+    storage.put(&format!("transactions/{id}"), log.encode(id)?.into(), Condition::Always).await
+}
+
+/// Creates and opens a repository.
+pub async fn create_and_open(
+    storage: std::sync::Arc<dyn Storage>,
+    zarr_group: bool,
+    clock: Clock,
+) -> Result<Repository> {
+    create(&*storage, zarr_group, clock).await?;
+    Repository::open(storage).await
+}

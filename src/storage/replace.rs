@@ -1,0 +1,142 @@
+//! Putting a local object in its place: whole or not at all, durable, and compared with what was there.
+//!
+//! The bytes go to a staging file in the same directory (`NAME#DIGITS`, which the reference implementation and
+//! `object_store` leave out of listings), are flushed to the disk, and take their name by a rename or a link, which the
+//! directory is then flushed for. A crash leaves the old object or the new one, and at worst a staging file.
+//!
+//! A rename cannot compare. Whoever replaces an object under [`Condition::Unchanged`] holds a lock on the repository's
+//! directory itself, so that no foreign file appears in it, looks at the object again, and renames. That keeps any number of
+//! processes of ours from losing each other's changes. The reference implementation takes no lock and cannot be kept from
+//! overwriting on a local disk; looking again just before the rename leaves it a window of microseconds.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use super::Condition;
+use super::local::version_of;
+use super::object::timed_out;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Between two tries for the lock: it is held for the time of a rename and a flush.
+const LOCK_PAUSE: Duration = Duration::from_millis(2);
+
+/// Stores `bytes` as `key` below `root` if `condition` holds.
+pub(super) fn put(root: &OwnedFd, key: &str, bytes: &[u8], condition: &Condition, deadline: Duration) -> Result<()> {
+    let (folder, name) = key.rsplit_once('/').unwrap_or(("", key));
+    if name.is_empty() {
+        return Err(Error::invalid(format!("`{key}` is no object name")));
+    }
+    let folder = open_folder(root, folder).map_err(|e| Error::io(key, e.into()))?;
+    let staged = Staged::write(&folder, name, bytes).map_err(|e| Error::io(key, e))?;
+    match condition {
+        Condition::Always => staged.rename(name),
+        Condition::Absent => staged.link(name),
+        Condition::Unchanged(version) => {
+            let _lock = lock(root, key, deadline)?;
+            let current = open_beneath(&folder, name).map(File::from).map_err(std::io::Error::from);
+            let current = current.and_then(|file| file.metadata()).map(|metadata| version_of(&metadata));
+            match current {
+                Ok(current) if current == *version => staged.rename(name),
+                Ok(_) => return Err(changed(key)),
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(changed(key)),
+                Err(e) => return Err(Error::io(key, e)),
+            }
+        }
+    }
+    .map_err(|errno| if errno == Errno::EXIST { changed(key) } else { Error::io(key, errno.into()) })?;
+    rustix::fs::fsync(&folder).map_err(|e| Error::io(key, e.into()))
+}
+
+fn changed(key: &str) -> Error {
+    Error::new(ErrorKind::Conflict, format!("{key}: somebody else has created or changed it meanwhile"))
+}
+
+/// The directory `folder` below `root`, made if need be.
+fn open_folder(root: &OwnedFd, folder: &str) -> Result<OwnedFd, Errno> {
+    let mut at = rustix::fs::openat(root, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    for name in folder.split('/').filter(|name| !name.is_empty()) {
+        match rustix::fs::mkdirat(&at, name, Mode::from_raw_mode(0o777)) {
+            // A new directory is flushed into its parent, or the object in it could be lost with it.
+            Ok(()) => rustix::fs::fsync(&at)?,
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        at = open_beneath(&at, name)?;
+    }
+    Ok(at)
+}
+
+fn open_beneath(folder: &impl AsFd, name: &str) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(folder, name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty(), resolve)
+}
+
+/// Locks the repository for one change. Released when the descriptor is closed.
+fn lock(root: &OwnedFd, key: &str, deadline: Duration) -> Result<OwnedFd> {
+    // A descriptor of its own: locks belong to open files, and `root` is shared between threads.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::openat(root, ".", flags, Mode::empty()).map_err(|e| Error::io(key, e.into()))?;
+    let start = Instant::now();
+    loop {
+        match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(directory),
+            Err(Errno::WOULDBLOCK | Errno::INTR) if start.elapsed() < deadline => std::thread::sleep(LOCK_PAUSE),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => {
+                return Err(timed_out(format!("{key}: waiting for another change of the repository"), deadline));
+            }
+            Err(errno) => return Err(Error::io(format!("{key}: locking the repository"), errno.into())),
+        }
+    }
+}
+
+/// Bytes on their way: in a staging file that goes when it is not used.
+struct Staged<'a> {
+    folder: &'a OwnedFd,
+    name: String,
+}
+
+impl<'a> Staged<'a> {
+    fn write(folder: &'a OwnedFd, name: &str, bytes: &[u8]) -> std::io::Result<Self> {
+        loop {
+            let mut digits = [0; 8];
+            rustix::rand::getrandom(&mut digits, rustix::rand::GetRandomFlags::empty())?;
+            let staging = format!("{name}#{}", u64::from_le_bytes(digits));
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            let file = match rustix::fs::openat(folder, staging.as_str(), flags, Mode::from_raw_mode(0o666)) {
+                Ok(file) => file,
+                Err(Errno::EXIST) => continue,
+                Err(errno) => return Err(errno.into()),
+            };
+            let staged = Staged { folder, name: staging };
+            let mut file = File::from(file);
+            file.write_all(bytes)?;
+            file.sync_all()?;
+            return Ok(staged);
+        }
+    }
+
+    fn rename(mut self, name: &str) -> Result<(), Errno> {
+        rustix::fs::renameat(self.folder, self.name.as_str(), self.folder, name)?;
+        self.name.clear();
+        Ok(())
+    }
+
+    /// Takes the name only if nobody has it.
+    fn link(self, name: &str) -> Result<(), Errno> {
+        rustix::fs::linkat(self.folder, self.name.as_str(), self.folder, name, AtFlags::empty())
+    }
+}
+
+impl Drop for Staged<'_> {
+    fn drop(&mut self) {
+        if !self.name.is_empty() {
+            // If it stays, listings leave it out all the same.
+            let _ = rustix::fs::unlinkat(self.folder, self.name.as_str(), AtFlags::empty());
+        }
+    }
+}
