@@ -82,6 +82,18 @@ fn refs_that_do_not_exist() {
 }
 
 #[test]
+fn a_damaged_ref_leaves_the_others() {
+    let copy = Copy::of("own-v1-basic");
+    std::fs::write(copy.path().join("refs/branch.dev/ref.json"), "{\"snapshot\": 7}").unwrap();
+    let listed = icechunkfs(["refs".as_ref(), copy.path().as_os_str()]);
+    assert_says(&listed.stderr, &["refs/branch.dev/ref.json", "left out"]);
+    let listed = String::from_utf8(listed.success()).unwrap();
+    assert!(listed.contains("main") && !listed.contains("dev"), "{listed}");
+    let log = icechunkfs(["log".as_ref(), copy.path().as_os_str(), "--branch=dev".as_ref()]);
+    assert_says(&log.failure(), &["refs/branch.dev/ref.json"]);
+}
+
+#[test]
 fn mountpoints_that_cannot_be() {
     let fixture = FixtureSet::own().get("own-v2-basic");
     let mount = Mount::prepare();

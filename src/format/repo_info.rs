@@ -86,13 +86,14 @@ impl RepoInfo {
         self.parent_position(position)?.map(|parent| Ok(ObjectId::from(self.entry(parent)?.id()))).transpose()
     }
 
-    /// Branch names and the snapshots they point to, in the file's order (which is by name).
-    pub fn branches(&self) -> Result<Vec<(String, ObjectId)>> {
+    /// Branch names and the snapshots they point to, in the file's order (which is by name). A ref may be damaged while the
+    /// others are whole.
+    pub fn branches(&self) -> Vec<(String, Result<ObjectId>)> {
         self.refs(self.buffer.root().branches())
     }
 
-    /// Tag names and the snapshots they point to, in the file's order (which is by name).
-    pub fn tags(&self) -> Result<Vec<(String, ObjectId)>> {
+    /// Tag names and the snapshots they point to, as [`RepoInfo::branches`].
+    pub fn tags(&self) -> Vec<(String, Result<ObjectId>)> {
         self.refs(self.buffer.root().tags())
     }
 
@@ -183,8 +184,8 @@ impl RepoInfo {
         Ok(ObjectId::from(entry.id()))
     }
 
-    fn refs(&self, list: RefList<'_>) -> Result<Vec<(String, ObjectId)>> {
-        list.iter().map(|r| Ok((r.name().to_owned(), self.target(r)?))).collect()
+    fn refs(&self, list: RefList<'_>) -> Vec<(String, Result<ObjectId>)> {
+        list.iter().map(|r| (r.name().to_owned(), self.target(r))).collect()
     }
 
     fn find(&self, list: RefList<'_>, name: &str) -> Option<Result<ObjectId>> {
@@ -216,7 +217,7 @@ mod tests {
         assert!(info.branch("main").unwrap().unwrap_err().to_string().contains("snapshot number 9 of 2"));
         assert!(info.snapshot(0).unwrap_err().to_string().contains("names parent number 7"));
         assert_eq!(info.snapshot(1).unwrap().parent, None);
-        assert!(info.branches().is_err());
+        assert!(info.branches().iter().all(|(name, target)| name == "main" && target.is_err()));
     }
 
     #[test]

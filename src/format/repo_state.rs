@@ -149,8 +149,8 @@ impl RepoState {
         }
         let updates = root.latest_updates().iter().map(read_update).collect::<Result<Vec<_>>>()?;
         Ok(RepoState {
-            tags: info.tags()?.into_iter().collect(),
-            branches: info.branches()?.into_iter().collect(),
+            tags: info.tags().into_iter().map(|(name, id)| Ok((name, id?))).collect::<Result<_>>()?,
+            branches: info.branches().into_iter().map(|(name, id)| Ok((name, id?))).collect::<Result<_>>()?,
             deleted_tags: info.deleted_tags().into_iter().collect(),
             snapshots,
             status: read_status(root.status()),

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use tracing::warn;
+
 use super::{Generation, Repository};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
@@ -62,9 +64,7 @@ impl Repository {
     pub async fn refs(&self) -> Result<Refs> {
         match &self.generation {
             Generation::V1(layout) => layout.refs(&*self.storage).await,
-            Generation::V2(info) => {
-                Ok(Refs { branches: info.branches()?.into_iter().collect(), tags: info.tags()?.into_iter().collect() })
-            }
+            Generation::V2(info) => Ok(Refs { branches: whole(info.branches()), tags: whole(info.tags()) }),
         }
     }
 
@@ -133,6 +133,18 @@ impl Repository {
         }
         Error::new(ErrorKind::NotFound, message)
     }
+}
+
+/// The refs that are not damaged; the log names the others.
+fn whole(refs: Vec<(String, Result<ObjectId>)>) -> BTreeMap<String, ObjectId> {
+    let keep = |(name, target): (String, Result<ObjectId>)| match target {
+        Ok(id) => Some((name, id)),
+        Err(why) => {
+            warn!("{why}; it is left out");
+            None
+        }
+    };
+    refs.into_iter().filter_map(keep).collect()
 }
 
 /// The names most like `name`, best first, in quotes.

@@ -6,6 +6,7 @@
 use object_store::path::PathPart;
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
+use tracing::warn;
 
 use super::refs::{DEFAULT_BRANCH, Refs};
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -88,9 +89,12 @@ impl Layout {
             } else {
                 continue;
             };
-            // A branch deleted since the listing is no error.
-            if let Some(id) = read_ref_file(storage, &object.key).await? {
-                names.insert(decode(encoded), id);
+            match read_ref_file(storage, &object.key).await {
+                Ok(Some(id)) => drop(names.insert(decode(encoded), id)),
+                // Deleted since the listing.
+                Ok(None) => {}
+                Err(why) if why.kind() == ErrorKind::Corrupt => warn!("{why}; it is left out"),
+                Err(error) => return Err(error),
             }
         }
         Ok(refs)
