@@ -9,9 +9,9 @@
 //!   close costs a message, for small files several times what the read itself takes.
 //!
 //! Measured on 2 cores (docs/performance.md): an open and close cost some 40 us more in passthrough, every time; copying costs
-//! some 0.3 us per KiB, on a chunk's first read only, since later ones come from the page cache either way. For one read of
-//! each chunk passthrough wins from some 128 KiB on; for chunks of 1 MiB it still wins if each is read seven times. There the
-//! line is drawn ([`PASSTHROUGH_FROM`]): programs that read a chunk more often than that keep it themselves.
+//! as much for 128 KiB, and nearly 400 us for 1 MiB, on a chunk's first read only, since later ones come from the page cache
+//! either way. Chunks of 128 KiB are better off with passthrough if they are read once or twice, those of 1 MiB if they are
+//! read up to some fifteen times. There the line is drawn ([`PASSTHROUGH_FROM`]).
 
 use std::fmt;
 use std::str::FromStr;
@@ -100,7 +100,8 @@ pub fn choose(wish: Wish, table: &NodeTable, local: bool) -> Result<(IoMode, Str
         (Wish::Auto, None) => {
             let mean = mean_chunk_bytes(table);
             let mode = if mean >= PASSTHROUGH_FROM { IoMode::Passthrough } else { IoMode::Cached };
-            Ok((mode, format!("chunks have about {} KiB", mean >> 10)))
+            let size = if mean < 1 << 10 { format!("{mean} bytes") } else { format!("{} KiB", mean >> 10) };
+            Ok((mode, format!("chunks have about {size}")))
         }
     }
 }
