@@ -140,3 +140,28 @@ impl Drop for Staged<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn comparing_waits_for_whoever_compares_already() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("repo"), "old").unwrap();
+        let root = OwnedFd::from(File::open(directory.path()).unwrap());
+        let version = version_of(&std::fs::metadata(directory.path().join("repo")).unwrap());
+        let attempt = || {
+            let condition = Condition::Unchanged(version.clone());
+            put(&root, "repo", b"new", &condition, Duration::from_millis(20))
+        };
+        let held = lock(&root, "repo", Duration::ZERO).unwrap();
+        assert_eq!(attempt().unwrap_err().kind(), ErrorKind::Timeout);
+        assert_eq!(std::fs::read(directory.path().join("repo")).unwrap(), b"old");
+        drop(held);
+        attempt().unwrap();
+        assert_eq!(std::fs::read(directory.path().join("repo")).unwrap(), b"new");
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "no staging file stays");
+    }
+}

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::directory::{Entry, Extent};
 use super::nodes::NodeTable;
-use super::{Kind, ROOT, Tree};
+use super::{Attributes, Kind, ROOT, Tree};
 use crate::error::ErrorKind;
 use crate::format::snapshot::Snapshot;
 use crate::format::testing::{self, TestNode, TestPayload, group, id, node_id};
@@ -38,6 +38,10 @@ fn array<'a>(n: u8, path: &'a str, zarr_json: &'a str, manifests: &[u8]) -> Test
 
 /// Names in a directory, in the listing's order, from several pages of `page` entries.
 async fn names(tree: &Tree, inode: u64, page: usize) -> Vec<String> {
+    entries(tree, inode, page).await.into_iter().map(|(name, _)| name).collect()
+}
+
+async fn entries(tree: &Tree, inode: u64, page: usize) -> Vec<(String, Attributes)> {
     let mut out = Vec::new();
     let mut offset = 0;
     loop {
@@ -48,7 +52,7 @@ async fn names(tree: &Tree, inode: u64, page: usize) -> Vec<String> {
             }
             count += 1;
             offset = entry.offset;
-            out.push(entry.name.to_owned());
+            out.push((entry.name.to_owned(), entry.attributes));
             true
         };
         tree.list(inode, before, Extent::All, &mut sink).await.unwrap();
@@ -63,12 +67,12 @@ async fn files(tree: &Tree) -> BTreeMap<String, Result<Vec<u8>, ErrorKind>> {
     let mut out = BTreeMap::new();
     let mut open = vec![(String::new(), ROOT)];
     while let Some((path, inode)) = open.pop() {
-        for name in names(tree, inode, 3).await {
+        for (name, listed) in entries(tree, inode, 3).await {
             if name == "." || name == ".." {
                 continue;
             }
             let found = tree.lookup(inode, &name).await.unwrap().unwrap();
-            assert_eq!(tree.attributes(found.inode).await.unwrap(), found);
+            assert_eq!((tree.attributes(found.inode).await.unwrap(), listed), (found, found), "{name}");
             let child = format!("{path}{name}");
             match found.kind {
                 Kind::Directory => open.push((child + "/", found.inode)),
@@ -113,7 +117,7 @@ async fn chunks_outside_the_grid_or_of_a_wrong_rank_do_not_exist() {
 async fn the_first_manifest_that_has_a_chunk_wins() {
     let manifests = [
         (8, vec![(vec![0, 0], inline("first"))]),
-        (9, vec![(vec![0, 0], inline("stale")), (vec![1, 1], inline("second"))]),
+        (9, vec![(vec![0, 0], inline("stale, and longer")), (vec![1, 1], inline("second"))]),
     ];
     let objects: Vec<(String, Vec<u8>)> = manifests
         .into_iter()
