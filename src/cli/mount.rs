@@ -15,6 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::io_mode::{self, Wish};
 use crate::fuse::session::{self, GRACE, Mounted, Options};
 use crate::fuse::unmount::{self, Force};
+use crate::reader::memory;
 use crate::repo::refs::RefSpec;
 
 /// Mounts, and serves until it is unmounted: in this process, or in a daemon.
@@ -53,6 +54,7 @@ pub fn run(mut arguments: MountArgs) -> Result<()> {
 
 /// Everything from opening the repository to the end of the mount. `outcome` is told once the mount answers.
 fn serve(arguments: &MountArgs, extra: &Extra, spec: &RefSpec, outcome: Option<&mut Option<Outcome>>) -> Result<()> {
+    memory::tame_allocator();
     let runtime = open::runtime()?;
     let mountpoint = session::prepare(&arguments.mountpoint, extra.nonempty)?;
     let (tree, source) = runtime.block_on(async {
