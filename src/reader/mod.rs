@@ -89,11 +89,6 @@ impl Reader {
         &self.budget
     }
 
-    /// Bytes that the cache holds.
-    pub fn cached_bytes(&self) -> u64 {
-        self.cache.bytes()
-    }
-
     /// Manifest `id`, if it is in memory.
     pub fn manifest_now(&self, id: ObjectId) -> Option<Arc<Manifest>> {
         match self.cache.get(&Key::Manifest(id)) {

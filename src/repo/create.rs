@@ -3,8 +3,8 @@
 //! What is written, and in which order, is what the reference writes: the initial snapshot and its empty transaction log
 //! under their well-known id, then `repo` if there is none yet. Until `repo` is there, there is no repository.
 
+use super::MAX_REPO_FILE;
 use super::update::{self, Clock};
-use super::{MAX_REPO_FILE, Repository};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::draft::{NodeDraft, SnapshotDraft, TransactionLogDraft};
 use crate::format::ids::{NodeId, ObjectId};
@@ -117,14 +117,4 @@ async fn write_commit(storage: &dyn Storage, snapshot: &SnapshotDraft, log: &Tra
     let id = snapshot.id;
     storage.put(&format!("snapshots/{id}"), snapshot.encode()?.into(), Condition::Always).await?;
     storage.put(&format!("transactions/{id}"), log.encode(id)?.into(), Condition::Always).await
-}
-
-/// Creates and opens a repository.
-pub async fn create_and_open(
-    storage: std::sync::Arc<dyn Storage>,
-    zarr_group: bool,
-    clock: Clock,
-) -> Result<Repository> {
-    create(&*storage, zarr_group, clock).await?;
-    Repository::open(storage).await
 }
