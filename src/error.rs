@@ -117,6 +117,15 @@ impl Error {
         }
     }
 
+    /// As it is, unless it says that something is absent that must exist: then that is damage, described by `message`.
+    #[must_use]
+    pub fn absence_is_damage(self, message: impl Into<String>) -> Self {
+        match self.kind() {
+            ErrorKind::NotFound => Error::with_source(ErrorKind::Corrupt, message, self),
+            _ => self,
+        }
+    }
+
     /// The errno that a program at the mount gets.
     pub fn errno(&self) -> i32 {
         match self.0.kind {

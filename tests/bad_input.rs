@@ -297,3 +297,19 @@ fn unreadable_repositories_are_told() {
     mode(copy.path(), 0o700);
     assert_says(&as_nobody(), &["Permission denied"]);
 }
+
+/// A snapshot that expands to far more than it has: the bound holds before anything is made of it.
+#[test]
+fn a_snapshot_that_explodes_is_stopped_by_the_memory_bound() {
+    let copy = Copy::of("own-v2-basic");
+    let id = FixtureSet::own().get("own-v2-basic").expected["branches"]["main"].as_str().unwrap().to_owned();
+    let file = copy.path().join("snapshots").join(&id);
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes.truncate(39);
+    bytes.extend(zstd::encode_all(std::io::Read::take(std::io::repeat(0), 256 << 20), 3).unwrap());
+    assert!(bytes.len() < 100_000);
+    std::fs::write(&file, bytes).unwrap();
+    let mount = Mount::prepare();
+    let refused = mount.command(copy.path(), &["--memory", "32M"]).failure();
+    assert_says(&refused, &[&id, "expands to more than the 32 MiB", "raise --memory"]);
+}

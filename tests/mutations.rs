@@ -64,25 +64,11 @@ struct Files(BTreeMap<String, Bytes>);
 
 impl Files {
     fn read(root: &Path) -> Files {
-        let mut files = BTreeMap::new();
-        collect(root, "", &mut files);
-        Files(files)
+        Files(common::read_files(root).into_iter().map(|(key, bytes)| (key, bytes.into())).collect())
     }
 
     fn find(&self, key: &str) -> Result<&Bytes> {
         self.0.get(key).ok_or_else(|| Error::new(ErrorKind::NotFound, key))
-    }
-}
-
-fn collect(directory: &Path, prefix: &str, files: &mut BTreeMap<String, Bytes>) {
-    for entry in std::fs::read_dir(directory).unwrap() {
-        let entry = entry.unwrap();
-        let key = format!("{prefix}{}", entry.file_name().to_str().unwrap());
-        if entry.file_type().unwrap().is_dir() {
-            collect(&entry.path(), &format!("{key}/"), files);
-        } else {
-            files.insert(key, std::fs::read(entry.path()).unwrap().into());
-        }
     }
 }
 

@@ -40,8 +40,7 @@ pub fn run(arguments: &LogArgs) -> Result<()> {
         let tip = repository.resolve(&spec).await?;
         repository.history(tip, arguments.count.unwrap_or(usize::MAX)).await
     })?;
-    let commits: Vec<Commit> =
-        history.into_iter().take(arguments.count.unwrap_or(usize::MAX)).map(Commit::from).collect();
+    let commits: Vec<Commit> = history.into_iter().map(Commit::from).collect();
     if arguments.json {
         return print_json(&commits);
     }

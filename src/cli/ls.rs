@@ -54,15 +54,7 @@ fn nodes(tree: &Tree, start: NodeIndex, recursive: bool) -> Vec<NodeIndex> {
     let table = tree.table();
     let children = table.children(start);
     if recursive {
-        let mut found = vec![start];
-        let mut at = 0;
-        while let Some(&node) = found.get(at) {
-            at += 1;
-            let children = table.children(node);
-            // Below their parent, as in the tree.
-            found.splice(at..at, children.iter().copied());
-        }
-        found
+        table.subtree(start).collect()
     } else if table.array(start).is_some() {
         std::iter::once(start).chain(children.iter().copied()).collect()
     } else {

@@ -7,8 +7,8 @@ use tokio::runtime::Runtime;
 use crate::error::{Context, Error, Result};
 use crate::reader::Reader;
 use crate::reader::memory::{self, Budget};
-use crate::repo::Repository;
 use crate::repo::refs::RefSpec;
+use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::storage;
 use crate::tree::Tree;
 use crate::tree::nodes::NodeTable;
@@ -37,8 +37,13 @@ pub async fn repository(repo: &str) -> Result<Repository> {
 
 /// The tree of the snapshot that `spec` picks, which may use `memory` bytes (all told) or, without one, the default.
 pub async fn tree(repository: &Repository, spec: &RefSpec, memory: Option<u64>) -> Result<Tree> {
+    // What the user asked for is looked at before anything is read within it.
+    if let Some(total) = memory {
+        Budget::new(total, 0)?;
+    }
     let id = repository.resolve(spec).await?;
-    let snapshot = repository.snapshot(id).await.context(|| repository.storage().location().to_owned())?;
+    let limit = memory.unwrap_or(MAX_SNAPSHOT);
+    let snapshot = repository.snapshot(id, limit).await.context(|| repository.storage().location().to_owned())?;
     let table = NodeTable::build(&snapshot)?;
     let fixed = snapshot.size() as u64 + table.size();
     let budget = match memory {

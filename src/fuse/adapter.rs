@@ -24,7 +24,6 @@ use super::io_mode::IoMode;
 use super::listing_hint::ListingHint;
 use super::quiet_log::QuietLog;
 use crate::error::{Error, ErrorKind, Result};
-use crate::reader::NativeChunk;
 use crate::tree::directory::{Entry, Extent};
 use crate::tree::{Attributes, Kind, Tree};
 
@@ -141,8 +140,7 @@ impl Shared {
             return Ok(answer);
         }
         let reader = Arc::clone(reader);
-        let open = move |chunk: NativeChunk| reader.whole_file(chunk);
-        tokio::task::spawn_blocking(move || open(chunk))
+        tokio::task::spawn_blocking(move || reader.whole_file(chunk))
             .await
             .map_err(|e| Error::with_source(ErrorKind::Io, "opening a chunk's file", e))
     }

@@ -47,11 +47,6 @@ impl Budget {
         self.total.saturating_sub(self.fixed + PROGRAM)
     }
 
-    /// The whole bound in bytes.
-    pub fn total(&self) -> u64 {
-        self.total
-    }
-
     /// Bytes that manifests and small chunks in the cache may take: three quarters of what is left.
     pub fn cache(&self) -> u64 {
         self.rest() / 4 * 3

@@ -84,11 +84,6 @@ impl Reader {
         }
     }
 
-    /// The bounds within which it works.
-    pub fn budget(&self) -> &Budget {
-        &self.budget
-    }
-
     /// Manifest `id`, if it is in memory.
     pub fn manifest_now(&self, id: ObjectId) -> Option<Arc<Manifest>> {
         match self.cache.get(&Key::Manifest(id)) {
@@ -114,12 +109,12 @@ impl Reader {
     async fn load_manifest(&self, info: ManifestInfo) -> Result<Manifest> {
         let key = format!("manifests/{}", info.id);
         let limit = self.budget.cache();
-        let file = self.storage.get(&key, limit).await.map_err(|error| match error.kind() {
-            ErrorKind::NotFound => {
-                Error::with_source(ErrorKind::Corrupt, format!("{key}: missing, though the snapshot names it"), error)
-            }
-            _ => error,
-        })?;
+        let _permit = self.reads.acquire_many(self.budget.read_permits(info.size)).await;
+        let file = self
+            .storage
+            .get(&key, limit)
+            .await
+            .map_err(|error| error.absence_is_damage(format!("{key}: missing, though the snapshot names it")))?;
         let _turn = self.decoding.acquire().await;
         self.cache.make_room(u64::from(info.chunk_refs) * BYTES_PER_REF);
         let manifest = tokio::task::spawn_blocking(move || Manifest::decode(&file, limit))
@@ -205,12 +200,7 @@ fn slice(bytes: &Bytes, offset: u64, length: usize) -> Option<Bytes> {
 
 /// To a reading program the file exists: an object that is gone is damage, not absence.
 fn missing_object(error: Error) -> Error {
-    match error.kind() {
-        ErrorKind::NotFound => {
-            Error::with_source(ErrorKind::Corrupt, "a chunk object is missing, though a manifest names it", error)
-        }
-        _ => error,
-    }
+    error.absence_is_damage("a chunk object is missing, though a manifest names it")
 }
 
 impl std::ops::Deref for Data {

@@ -30,24 +30,17 @@ pub async fn create(storage: &dyn Storage, zarr_group: bool, clock: Clock) -> Re
         id,
         flushed_at: clock(),
         message: INITIAL_MESSAGE.to_owned(),
-        metadata: metadata.clone(),
+        metadata,
         nodes: Vec::new(),
         manifests: Vec::new(),
     };
     write_commit(storage, &snapshot, &TransactionLogDraft::default()).await?;
-    let record = SnapshotRecord {
-        parent: None,
-        flushed_at: snapshot.flushed_at,
-        message: snapshot.message,
-        metadata,
-        pruned_ancestor_tx_logs: Vec::new(),
-    };
     let now = clock().max(snapshot.flushed_at);
     let state = RepoState {
         tags: Default::default(),
         branches: [(DEFAULT_BRANCH.to_owned(), id)].into(),
         deleted_tags: Default::default(),
-        snapshots: [(id, record)].into(),
+        snapshots: [(id, record(&snapshot, None))].into(),
         status: Status { availability: 0, set_at: now, reason: None },
         metadata: Vec::new(),
         updates: vec![Update { operation: Operation::RepoInitialized, updated_at: now, backup_path: None }],
@@ -98,18 +91,22 @@ async fn add_root_group(storage: &dyn Storage, clock: Clock) -> Result<()> {
             return Err(Error::new(ErrorKind::Conflict, "somebody has committed to the new repository already"));
         }
         state.branches.insert(DEFAULT_BRANCH.to_owned(), snapshot.id);
-        let record = SnapshotRecord {
-            parent: Some(parent),
-            flushed_at: snapshot.flushed_at,
-            message: snapshot.message.clone(),
-            metadata: snapshot.metadata.clone(),
-            pruned_ancestor_tx_logs: Vec::new(),
-        };
-        state.snapshots.insert(snapshot.id, record);
+        state.snapshots.insert(snapshot.id, record(&snapshot, Some(parent)));
         Ok(Operation::NewCommit { branch: DEFAULT_BRANCH.to_owned(), new: snapshot.id })
     })
     .await
     .map(drop)
+}
+
+/// How `repo` describes a new commit.
+fn record(snapshot: &SnapshotDraft, parent: Option<ObjectId>) -> SnapshotRecord {
+    SnapshotRecord {
+        parent,
+        flushed_at: snapshot.flushed_at,
+        message: snapshot.message.clone(),
+        metadata: snapshot.metadata.clone(),
+        pruned_ancestor_tx_logs: Vec::new(),
+    }
 }
 
 /// Writes the two files of a commit, which nothing refers to yet.

@@ -22,7 +22,7 @@ use crate::storage::Storage;
 /// Bytes that the stored `repo` object may have. It is compressed, and its own limit of a million tables is far below.
 const MAX_REPO_FILE: u64 = 1 << 30;
 /// Bytes that a stored snapshot may have, and expand to: the format's own limit.
-const MAX_SNAPSHOT: u64 = 1 << 31;
+pub const MAX_SNAPSHOT: u64 = 1 << 31;
 
 /// An open repository, as it was at the moment of opening.
 #[derive(Debug)]
@@ -65,16 +65,12 @@ impl Repository {
         }
     }
 
-    /// Reads snapshot `id`.
-    pub async fn snapshot(&self, id: ObjectId) -> Result<Snapshot> {
+    /// Reads snapshot `id`, which may take `limit` bytes of memory ([`MAX_SNAPSHOT`] for as many as the format allows).
+    pub async fn snapshot(&self, id: ObjectId, limit: u64) -> Result<Snapshot> {
         let key = format!("snapshots/{id}");
-        let file = self.storage.get(&key, MAX_SNAPSHOT).await.map_err(|error| match error.kind() {
-            ErrorKind::NotFound => {
-                Error::with_source(ErrorKind::Corrupt, format!("snapshot {id} is missing from the repository"), error)
-            }
-            _ => error,
-        })?;
-        let snapshot = tokio::task::spawn_blocking(move || Snapshot::decode(&file, MAX_SNAPSHOT))
+        let missing = |error: Error| error.absence_is_damage(format!("snapshot {id} is missing from the repository"));
+        let file = self.storage.get(&key, limit).await.map_err(missing)?;
+        let snapshot = tokio::task::spawn_blocking(move || Snapshot::decode(&file, limit))
             .await
             .map_err(|e| Error::with_source(ErrorKind::Io, "decoding a snapshot", e))?
             .context(|| key.clone())?;

@@ -24,7 +24,7 @@ use object_store::local::LocalFileSystem;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::object::{ObjectStorage, timed_out, too_short};
+use super::object::{ObjectStorage, timed_out, too_large, too_short};
 use super::{Condition, DEADLINE, ObjectInfo, Storage, Version, replace};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -146,9 +146,7 @@ impl Storage for LocalStorage {
                 return Err(Error::new(ErrorKind::NotFound, format!("{key}: is a directory")));
             }
             if metadata.len() > limit {
-                let size = metadata.len();
-                let message = format!("{key}: {size} bytes are more than the {limit} that may be held");
-                return Err(Error::new(ErrorKind::OutOfMemory, message));
+                return Err(too_large(key, metadata.len(), limit));
             }
             Ok((read_exactly(&file, key, 0, metadata.len())?, version_of(&metadata)))
         })

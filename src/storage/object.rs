@@ -78,12 +78,7 @@ impl Storage for ObjectStorage {
             let version = Version { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
             Ok(Ok((found.bytes().await?, version)))
         });
-        found.await?.map_err(|size| {
-            Error::new(
-                ErrorKind::OutOfMemory,
-                format!("{key}: {size} bytes are more than the {limit} that may be held"),
-            )
-        })
+        found.await?.map_err(|size| too_large(key, size, limit))
     }
 
     async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
@@ -109,6 +104,11 @@ impl Storage for ObjectStorage {
         let found: Vec<_> = self.timed(what, self.store.list(Some(&prefix)).try_collect()).await?;
         Ok(found.into_iter().map(|meta| ObjectInfo { key: meta.location.to_string(), size: meta.size }).collect())
     }
+}
+
+/// The error of an object that is larger than its reader can hold.
+pub(super) fn too_large(key: &str, size: u64, limit: u64) -> Error {
+    Error::new(ErrorKind::OutOfMemory, format!("{key}: {size} bytes are more than the {limit} that may be held"))
 }
 
 /// The error of an object that ends before what a reference promises.

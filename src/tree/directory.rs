@@ -13,7 +13,7 @@
 
 use super::nodes::{NodeIndex, Place, ZARR_JSON};
 use super::positions::Coords;
-use super::{Attributes, Kind, Tree, not_a_directory};
+use super::{Attributes, Tree, not_a_directory};
 use crate::error::{Context, Result};
 use crate::zarr::chunk_key::Separator;
 
@@ -81,7 +81,7 @@ impl Tree {
         };
         let dots = [(DOT, ".", inode), (DOT_DOT, "..", self.table.inode(&parent))];
         for (at, name, inode) in dots {
-            let attributes = Attributes { inode, kind: Kind::Directory, size: 0 };
+            let attributes = Attributes::directory(inode);
             if at > offset && !sink(Entry { name, attributes, offset: at }) {
                 return Ok(());
             }

@@ -68,6 +68,16 @@ pub struct Tree {
     total_bytes: OnceCell<u64>,
 }
 
+impl Attributes {
+    fn directory(inode: u64) -> Self {
+        Attributes { inode, kind: Kind::Directory, size: 0 }
+    }
+
+    fn file(inode: u64, size: u64) -> Self {
+        Attributes { inode, kind: Kind::File, size }
+    }
+}
+
 impl Tree {
     /// The tree of `snapshot`, whose chunks `reader` reads.
     pub fn new(snapshot: Snapshot, table: NodeTable, reader: Arc<Reader>) -> Self {
@@ -173,14 +183,12 @@ impl Tree {
     /// The attributes of `inode`.
     pub async fn attributes(&self, inode: u64) -> Result<Attributes> {
         match self.place(inode)? {
-            Place::Directory(_) => Ok(Attributes { inode, kind: Kind::Directory, size: 0 }),
+            Place::Directory(_) => Ok(Attributes::directory(inode)),
             Place::Metadata(node) => {
                 let size = self.zarr_json(node).map_or(0, |bytes| bytes.len() as u64);
-                Ok(Attributes { inode, kind: Kind::File, size })
+                Ok(Attributes::file(inode, size))
             }
-            Place::Chunk(node, coords) if self.is_directory(node, &coords) => {
-                Ok(Attributes { inode, kind: Kind::Directory, size: 0 })
-            }
+            Place::Chunk(node, coords) if self.is_directory(node, &coords) => Ok(Attributes::directory(inode)),
             Place::Chunk(node, coords) => {
                 let found = self.chunk_file(node, &coords).await.context(|| self.describe(inode))?;
                 found.ok_or_else(|| no_such(inode))
@@ -271,7 +279,7 @@ impl Tree {
 
     /// The inode of a path relative to the root; components are separated by `/`.
     pub async fn resolve(&self, path: &str) -> Result<Attributes> {
-        let mut at = Attributes { inode: ROOT, kind: Kind::Directory, size: 0 };
+        let mut at = Attributes::directory(ROOT);
         for name in path.split('/').filter(|name| !name.is_empty()) {
             if at.kind == Kind::File {
                 return Err(Error::new(ErrorKind::NotADirectory, format!("{path}: a component is not a directory")));
@@ -291,11 +299,11 @@ impl Tree {
     }
 
     fn file(&self, place: &Place, size: u64) -> Attributes {
-        Attributes { inode: self.table.inode(place), kind: Kind::File, size }
+        Attributes::file(self.table.inode(place), size)
     }
 
     fn directory(&self, place: &Place) -> Attributes {
-        Attributes { inode: self.table.inode(place), kind: Kind::Directory, size: 0 }
+        Attributes::directory(self.table.inode(place))
     }
 
     /// The path of an inode, for messages.

@@ -293,6 +293,15 @@ impl NodeTable {
         self.children.get(start as usize..end as usize).unwrap_or_default()
     }
 
+    /// A node and all below it, in the table's order, in which a subtree is contiguous.
+    pub fn subtree(&self, index: NodeIndex) -> std::ops::RangeInclusive<NodeIndex> {
+        let mut last = index;
+        while let Some(&child) = self.children(last).last() {
+            last = child;
+        }
+        index..=last
+    }
+
     /// The child of a node that has a name.
     pub fn child(&self, index: NodeIndex, name: &str) -> Option<NodeIndex> {
         let children = self.children(index);
@@ -313,11 +322,6 @@ impl NodeTable {
     /// What the snapshot says of a manifest. One that it does not list is looked for all the same.
     pub fn manifest(&self, id: ObjectId) -> ManifestInfo {
         self.manifests.get(&id).copied().unwrap_or(ManifestInfo { id, size: 0, chunk_refs: 0 })
-    }
-
-    /// All manifests that the snapshot lists.
-    pub fn manifests(&self) -> impl Iterator<Item = &ManifestInfo> {
-        self.manifests.values()
     }
 
     /// The array and place whose chunk directory is also this node's directory.

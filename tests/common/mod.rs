@@ -1,6 +1,7 @@
 //! What the tests share: mounts that are always taken down, commands that always end, and the fixtures.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -243,6 +244,25 @@ impl FixtureSet {
             name: name.to_owned(),
             repository: self.repositories.join(name),
             expected: serde_json::from_slice(&expected).unwrap(),
+        }
+    }
+}
+
+/// All files below a directory, by their paths relative to it.
+pub fn read_files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    collect_files(directory, "", &mut files);
+    files
+}
+
+fn collect_files(directory: &Path, prefix: &str, files: &mut BTreeMap<String, Vec<u8>>) {
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let entry = entry.unwrap();
+        let key = format!("{prefix}{}", entry.file_name().to_str().unwrap());
+        if entry.file_type().unwrap().is_dir() {
+            collect_files(&entry.path(), &format!("{key}/"), files);
+        } else {
+            files.insert(key, std::fs::read(entry.path()).unwrap());
         }
     }
 }
