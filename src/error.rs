@@ -39,8 +39,20 @@ pub enum ErrorKind {
     Timeout,
     /// It would need more memory than the mount may use.
     OutOfMemory,
-    /// The mountpoint is in use, or not empty.
+    /// In use: a mountpoint, a scratch directory, a file that is open for writing.
     Busy,
+    /// A directory that must be empty is not.
+    NotEmpty,
+    /// The branch has moved on in a way that the changes do not fit.
+    Stale,
+    /// The disk is full, or a quota is.
+    NoSpace,
+    /// The place takes no writes.
+    ReadOnly,
+    /// A name is longer than can be stored.
+    NameTooLong,
+    /// The operation is not for this kind of file.
+    NotPermitted,
     /// Any other failure of storage or of the system.
     Io,
 }
@@ -92,7 +104,10 @@ impl Error {
             Std::IsADirectory => ErrorKind::IsADirectory,
             Std::TimedOut => ErrorKind::Timeout,
             Std::OutOfMemory => ErrorKind::OutOfMemory,
-            Std::ResourceBusy | Std::DirectoryNotEmpty => ErrorKind::Busy,
+            Std::ResourceBusy => ErrorKind::Busy,
+            Std::DirectoryNotEmpty => ErrorKind::NotEmpty,
+            Std::StorageFull | Std::QuotaExceeded => ErrorKind::NoSpace,
+            Std::ReadOnlyFilesystem => ErrorKind::ReadOnly,
             _ => ErrorKind::Io,
         };
         Error::with_source(kind, thing.to_string(), source)
@@ -139,6 +154,12 @@ impl Error {
             ErrorKind::Timeout => libc::ETIMEDOUT,
             ErrorKind::OutOfMemory => libc::ENOMEM,
             ErrorKind::Busy => libc::EBUSY,
+            ErrorKind::NotEmpty => libc::ENOTEMPTY,
+            ErrorKind::Stale => libc::ESTALE,
+            ErrorKind::NoSpace => libc::ENOSPC,
+            ErrorKind::ReadOnly => libc::EROFS,
+            ErrorKind::NameTooLong => libc::ENAMETOOLONG,
+            ErrorKind::NotPermitted => libc::EPERM,
         }
     }
 

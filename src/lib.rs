@@ -7,6 +7,7 @@
 //! | [`cli`] | the command line: one file a command, the daemon, the log |
 //! | [`fuse`] | the kernel: requests and replies, how files are opened, mounting and unmounting |
 //! | [`tree`] | names, attributes, listings: a snapshot as a directory tree, without a kernel |
+//! | [`commit`] | changes to a snapshot: chunks, manifests, a new snapshot, the branch; conflicts with others' commits |
 //! | [`reader`] | chunk references to bytes: manifests and small chunks in memory, within one bound |
 //! | [`repo`] | a repository of any generation: refs, snapshots, history |
 //! | [`zarr`] | what a `zarr.json` means: the chunk grid, the names of chunks |
@@ -19,6 +20,7 @@
 //! answered on the spot; only what has to wait becomes a task ([`fuse::answer`]).
 
 pub mod cli;
+pub mod commit;
 pub mod error;
 pub mod format;
 pub mod fuse;

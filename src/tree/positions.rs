@@ -17,8 +17,7 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-/// Chunk coordinates, or the first few of them: a directory.
-pub type Coords = SmallVec<[u32; 6]>;
+pub use crate::zarr::Coords;
 
 /// Places that one array may have with arithmetic numbers: 2^48, far beyond what storage can hold, and small enough that a
 /// thousand such arrays leave room in 63 bits.

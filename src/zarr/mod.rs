@@ -5,3 +5,6 @@
 
 pub mod array;
 pub mod chunk_key;
+
+/// Chunk coordinates, or the first few of them: a directory above chunks.
+pub type Coords = smallvec::SmallVec<[u32; 6]>;

@@ -1,0 +1,149 @@
+//! What a working tree changed, compared with the snapshot that it is based on.
+//!
+//! A change set is a difference, not a state: it can be applied to another snapshot too, if nobody else touched the same
+//! things. It holds no chunk bytes, only where they are.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rustix::fs::{Mode, OFlags};
+
+use crate::error::{Error, Result};
+use crate::format::ids::{NodeId, ObjectId};
+use crate::format::manifest::{Checksum, Payload};
+use crate::format::transaction_log::Move;
+use crate::zarr::Coords;
+
+/// Everything that changed. Paths are absolute and canonical, as in snapshots.
+#[derive(Clone, Debug, Default)]
+pub struct ChangeSet {
+    /// Nodes that are gone, each with all that were below it.
+    pub deleted: Vec<DeletedNode>,
+    /// Nodes that were not there before. Their ids are fresh.
+    pub created: Vec<WrittenNode>,
+    /// Nodes of the base whose `zarr.json` has other bytes. The kind is the same; their path is the one after all moves.
+    pub updated: Vec<WrittenNode>,
+    /// Nodes of the base that have another path, one entry each: what is below a moved group has entries of its own.
+    pub moved: Vec<Move>,
+    /// Chunks written and deleted, by array: one of the base (not deleted) or a created one.
+    pub chunks: BTreeMap<NodeId, BTreeMap<Coords, ChunkChange>>,
+}
+
+/// A node of the base that is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeletedNode {
+    /// Its id.
+    pub id: NodeId,
+    /// Its path in the base.
+    pub path: String,
+    /// Whether it was an array; a group otherwise.
+    pub is_array: bool,
+}
+
+/// A node with a new `zarr.json`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrittenNode {
+    /// Its id.
+    pub id: NodeId,
+    /// Its path.
+    pub path: String,
+    /// Its `zarr.json`, byte for byte, which has been validated.
+    pub zarr_json: Bytes,
+    /// Whether it is an array; a group otherwise.
+    pub is_array: bool,
+}
+
+/// What happened to one chunk.
+#[derive(Clone, Debug)]
+pub enum ChunkChange {
+    /// It is gone.
+    Delete,
+    /// Its bytes are in a file, not in the repository yet.
+    File(ChunkFile),
+    /// It is where another chunk of this repository is already.
+    Stored(StoredPayload),
+}
+
+/// A file that holds exactly one chunk. Nobody writes to it while a commit runs.
+#[derive(Clone, Debug)]
+pub struct ChunkFile {
+    /// The directory that holds it.
+    pub directory: Arc<OwnedFd>,
+    /// Its name there.
+    pub name: String,
+    /// Its size in bytes, which is not 0.
+    pub length: u64,
+}
+
+/// Where the bytes of a chunk are, owned: [`Payload`] without its manifest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoredPayload {
+    /// In the manifest.
+    Inline(Bytes),
+    /// In an object below `chunks/`.
+    Native {
+        /// The object's id.
+        chunk: ObjectId,
+        /// Where in the object the chunk begins.
+        offset: u64,
+        /// Bytes of the chunk.
+        length: u64,
+    },
+    /// In somebody else's file.
+    Virtual {
+        /// Absolute URL.
+        location: String,
+        /// Where in the file the chunk begins.
+        offset: u64,
+        /// Bytes of the chunk.
+        length: u64,
+        /// How to notice that the file has changed since.
+        checksum: Option<Checksum>,
+    },
+}
+
+impl ChangeSet {
+    /// Whether nothing changed.
+    pub fn is_empty(&self) -> bool {
+        self.deleted.is_empty()
+            && self.created.is_empty()
+            && self.updated.is_empty()
+            && self.moved.is_empty()
+            && self.chunks.values().all(BTreeMap::is_empty)
+    }
+}
+
+impl ChunkFile {
+    /// Opens it for reading.
+    pub fn open(&self) -> Result<File> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        rustix::fs::openat(&self.directory, &self.name, flags, Mode::empty())
+            .map(File::from)
+            .map_err(|e| Error::io(format!("scratch file {}", self.name), e.into()))
+    }
+}
+
+impl StoredPayload {
+    /// Bytes of the chunk.
+    pub fn length(&self) -> u64 {
+        match self {
+            StoredPayload::Inline(bytes) => bytes.len() as u64,
+            StoredPayload::Native { length, .. } | StoredPayload::Virtual { length, .. } => *length,
+        }
+    }
+}
+
+impl From<Payload<'_>> for StoredPayload {
+    fn from(payload: Payload<'_>) -> Self {
+        match payload {
+            Payload::Inline(bytes) => StoredPayload::Inline(Bytes::copy_from_slice(bytes)),
+            Payload::Native { chunk, offset, length } => StoredPayload::Native { chunk, offset, length },
+            Payload::Virtual { location, offset, length, checksum } => {
+                StoredPayload::Virtual { location, offset, length, checksum }
+            }
+        }
+    }
+}
