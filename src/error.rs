@@ -145,7 +145,9 @@ impl Error {
     pub fn errno(&self) -> i32 {
         match self.0.kind {
             ErrorKind::NotFound | ErrorKind::NotARepository => libc::ENOENT,
-            ErrorKind::Corrupt | ErrorKind::Unsupported | ErrorKind::Io => libc::EIO,
+            // What the system said of a file of this machine is more than we could.
+            ErrorKind::Io => self.system_errno().unwrap_or(libc::EIO),
+            ErrorKind::Corrupt | ErrorKind::Unsupported => libc::EIO,
             ErrorKind::InvalidInput => libc::EINVAL,
             ErrorKind::Conflict => libc::EEXIST,
             ErrorKind::PermissionDenied | ErrorKind::VirtualNotAllowed => libc::EACCES,
@@ -161,6 +163,10 @@ impl Error {
             ErrorKind::NameTooLong => libc::ENAMETOOLONG,
             ErrorKind::NotPermitted => libc::EPERM,
         }
+    }
+
+    fn system_errno(&self) -> Option<i32> {
+        self.0.source.as_ref()?.downcast_ref::<std::io::Error>()?.raw_os_error()
     }
 
     /// The exit status of a command that failed so: 2 for wrong words on the command line, 1 for everything else.

@@ -7,6 +7,10 @@
 //! | [`cli`] | the command line: one file a command, the daemon, the log |
 //! | [`fuse`] | the kernel: requests and replies, how files are opened, mounting and unmounting |
 //! | [`tree`] | names, attributes, listings: a snapshot as a directory tree, without a kernel |
+//! | [`control`] | the files in `.icechunk`: status, commit, discard and the rest, by reading and writing |
+//! | [`session`] | what is done to a working tree as a whole: status, diff, commit, discard, refresh |
+//! | [`working`] | the working tree: a snapshot and what programs changed on top of it |
+//! | [`scratch`] | what waits for a commit, on disk: a journal and the bytes of changed files |
 //! | [`commit`] | changes to a snapshot: chunks, manifests, a new snapshot, the branch; conflicts with others' commits |
 //! | [`reader`] | chunk references to bytes: manifests and small chunks in memory, within one bound |
 //! | [`repo`] | a repository of any generation: refs, snapshots, history |
@@ -21,11 +25,15 @@
 
 pub mod cli;
 pub mod commit;
+pub mod control;
 pub mod error;
 pub mod format;
 pub mod fuse;
 pub mod reader;
 pub mod repo;
+pub mod scratch;
+pub mod session;
 pub mod storage;
 pub mod tree;
+pub mod working;
 pub mod zarr;

@@ -26,11 +26,22 @@ pub enum Command {
     /// Show a branch, tag or snapshot of a repository as a directory.
     ///
     /// Returns when the mount answers; a daemon serves it until it is unmounted with `icechunkfs unmount`, `umount`,
-    /// SIGTERM or SIGINT. Mounts are read-only.
+    /// SIGTERM or SIGINT. A branch can be written to, unless the mount is read-only: what programs change waits in a scratch
+    /// directory until `touch MOUNTPOINT/.icechunk/commit` or `icechunkfs commit` makes one commit of it.
     Mount(MountArgs),
     /// Take a mount away, also one whose daemon has died.
     #[command(visible_alias = "umount")]
     Unmount(UnmountArgs),
+    /// Commit what was changed in a mount.
+    Commit(CommitArgs),
+    /// Show what was changed in a mount and is not committed, counted.
+    Status(LookArgs),
+    /// Show what was changed in a mount and is not committed, node by node.
+    Diff(LookArgs),
+    /// Give up what was changed in a mount. Files that no commit would take stay.
+    Discard(DiscardArgs),
+    /// Move a mount to its branch's newest commit. What was changed stays, if others did not change the same things.
+    Refresh(LookArgs),
     /// Create an empty repository (format version 2).
     Init(InitArgs),
     /// List branches and tags with their snapshot ids.
@@ -98,9 +109,25 @@ pub struct MountArgs {
     /// Which snapshot.
     #[command(flatten)]
     pub reference: RefArgs,
-    /// Mount read-only. Every mount of this version is.
+    /// Mount read-only. Tags, snapshots and times of the past always are.
     #[arg(long)]
     pub read_only: bool,
+    /// Keep uncommitted changes in this directory [default: one for each branch below /var/lib/icechunkfs (root) or
+    /// $XDG_STATE_HOME/icechunkfs].
+    #[arg(long, value_name = "DIR", conflicts_with = "ephemeral")]
+    pub scratch: Option<PathBuf>,
+    /// Give up uncommitted changes of earlier mounts.
+    #[arg(long)]
+    pub discard: bool,
+    /// Keep uncommitted changes in a temporary directory, which is removed at the end if all were committed.
+    #[arg(long)]
+    pub ephemeral: bool,
+    /// List the directory .icechunk at the root. It is there in any case.
+    #[arg(long)]
+    pub show_control: bool,
+    /// Store chunks smaller than this together in objects of some MiB.
+    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = memory::parse_size)]
+    pub pack_below: u64,
     /// Stay in the foreground and log to standard error.
     #[arg(short, long)]
     pub foreground: bool,
@@ -129,6 +156,53 @@ pub struct MountArgs {
 pub struct UnmountArgs {
     /// Where it is mounted.
     pub mountpoint: PathBuf,
+    /// Refuse if there are uncommitted changes. Otherwise they stay in the scratch directory, for the next mount.
+    #[arg(long)]
+    pub require_clean: bool,
+}
+
+/// `icechunkfs commit`
+#[derive(Debug, Args)]
+pub struct CommitArgs {
+    /// Where the branch is mounted.
+    pub mountpoint: PathBuf,
+    /// The commit message.
+    #[arg(short, long, value_name = "TEXT", default_value = "")]
+    pub message: String,
+    /// A metadata item of the commit; VALUE is JSON, or else taken as text. Repeatable.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub metadata: Vec<String>,
+    /// Replace the branch's newest commit.
+    #[arg(long)]
+    pub amend: bool,
+    /// Chunks that others changed too: ours replaces theirs, theirs keeps theirs. Without it they refuse the commit.
+    #[arg(long, value_name = "WHOSE", value_parser = ["ours", "theirs"])]
+    pub on_conflict: Option<String>,
+    /// Print {"snapshot", "rebased_over", "nodes", "chunks"}; snapshot is null if there was nothing to commit.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `icechunkfs status`, `diff` and `refresh`
+#[derive(Debug, Args)]
+pub struct LookArgs {
+    /// Where the branch is mounted.
+    pub mountpoint: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `icechunkfs discard`
+#[derive(Debug, Args)]
+pub struct DiscardArgs {
+    /// Where the branch is mounted.
+    pub mountpoint: PathBuf,
+    /// What to give up, with everything below: a path in the mount. Everything if it is not given.
+    pub path: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `icechunkfs init`

@@ -12,7 +12,7 @@ use rustix::pipe::PipeFlags;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// First byte of the child's message: all is well.
+/// First byte of the child's message: all is well. What the user should know follows, if there is anything.
 const READY: u8 = b'+';
 /// First byte of the child's message: it failed. The exit status and the message follow.
 const FAILED: u8 = b'-';
@@ -58,7 +58,12 @@ fn wait_for(pipe: OwnedFd, child: libc::pid_t) -> std::result::Result<(), (Strin
     // An error here is as good as silence: the daemon is gone.
     let _ = File::from(pipe).read_to_end(&mut message);
     match message.split_first() {
-        Some((&READY, _)) => Ok(()),
+        Some((&READY, text)) => {
+            if !text.is_empty() {
+                eprintln!("icechunkfs: {}", String::from_utf8_lossy(text));
+            }
+            Ok(())
+        }
         Some((&FAILED, [status, text @ ..])) => Err((String::from_utf8_lossy(text).into_owned(), *status)),
         _ => Err((died(child), 1)),
     }
@@ -74,15 +79,16 @@ fn died(child: libc::pid_t) -> String {
 }
 
 impl Outcome {
-    /// Tells the command that the mount answers, and lets go of the terminal and the working directory.
-    pub fn ready(mut self) -> Result<()> {
+    /// Tells the command that the mount answers, with what the user should know, and lets go of the terminal and the working directory.
+    pub fn ready(mut self, told: &str) -> Result<()> {
         let null = File::options().read(true).write(true).open("/dev/null").map_err(|e| Error::io("/dev/null", e))?;
         let detached = rustix::stdio::dup2_stdin(&null)
             .and_then(|()| rustix::stdio::dup2_stdout(&null))
             .and_then(|()| rustix::stdio::dup2_stderr(&null));
         detached.map_err(|e| Error::io("leaving the terminal", e.into()))?;
         std::env::set_current_dir("/").map_err(|e| Error::io("/", e))?;
-        self.pipe.write_all(&[READY]).map_err(|e| Error::io("telling that the mount is ready", e))
+        let message = [&[READY], told.as_bytes()].concat();
+        self.pipe.write_all(&message).map_err(|e| Error::io("telling that the mount is ready", e))
     }
 
     /// Tells the command what went wrong.

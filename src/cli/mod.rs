@@ -4,6 +4,7 @@
 //! messages go. A command prints its result on stdout, and on failure one message on stderr that a person can act on.
 
 pub mod args;
+pub mod branch;
 pub mod cat;
 pub mod daemon;
 pub mod init;
@@ -15,6 +16,7 @@ pub mod mount_options;
 pub mod open;
 pub mod refs;
 pub mod unmount;
+pub mod working;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -36,6 +38,11 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
     let outcome = match arguments.command {
         Command::Mount(mount) => mount::run(mount),
         Command::Unmount(unmount) => unmount::run(&unmount),
+        Command::Commit(commit) => working::commit(&commit),
+        Command::Status(look) => working::status(&look),
+        Command::Diff(look) => working::diff(&look),
+        Command::Discard(discard) => working::discard(&discard),
+        Command::Refresh(look) => working::refresh(&look),
         Command::Init(init) => in_foreground(init.common.verbose, || init::run(&init)),
         Command::Refs(refs) => in_foreground(refs.common.verbose, || refs::run(&refs)),
         Command::Log(log) => in_foreground(log.common.verbose, || log::run(&log)),

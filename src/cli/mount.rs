@@ -10,10 +10,10 @@ use tracing::{error, info, warn};
 use super::args::MountArgs;
 use super::daemon::{self, Outcome, Process};
 use super::mount_options::{self, Extra};
-use super::{logging, open};
+use super::{branch, logging, open};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fuse::io_mode::{self, Wish};
-use crate::fuse::session::{self, GRACE, Mounted, Options};
+use crate::fuse::io_mode::{self, IoMode, Wish};
+use crate::fuse::session::{self, GRACE, Mounted, Options, Served};
 use crate::fuse::unmount::{self, Force};
 use crate::reader::memory;
 use crate::repo::refs::RefSpec;
@@ -57,35 +57,88 @@ fn serve(arguments: &MountArgs, extra: &Extra, spec: &RefSpec, outcome: Option<&
     memory::tame_allocator();
     let runtime = open::runtime()?;
     let mountpoint = session::prepare(&arguments.mountpoint, extra.nonempty)?;
-    let (tree, source) = runtime.block_on(async {
-        let repository = open::repository(&arguments.repo).await?;
-        let tree = open::tree(&repository, spec, arguments.memory).await?;
-        Ok::<_, Error>((Arc::new(tree), repository.storage().location().to_owned()))
-    })?;
-    let (mode, reason) = io_mode::choose(arguments.io, tree.table(), tree.reader().is_local())?;
-    info!("mounting {spec}: it is snapshot {}; I/O mode {mode}: {reason}", tree.snapshot().id());
+    let prepared = runtime.block_on(prepare(arguments, spec, &mountpoint))?;
+    let (mode, reason) = io_mode::choose(arguments.io, prepared.tree().table(), prepared.tree().reader().is_local())?;
+    // Scratch files are always files of this machine: there the kernel can move the bytes whatever the chunks' size.
+    let writable = matches!(prepared.served, Served::Branch(..));
+    let mode = if writable && arguments.io == Wish::Auto && io_mode::obstacle(true).is_none() {
+        IoMode::Passthrough
+    } else {
+        mode
+    };
+    info!("mounting {spec}: it is snapshot {}; I/O mode {mode}: {reason}", prepared.tree().snapshot().id());
     if extra.fake {
         return Ok(());
     }
     let options = Options {
-        source,
+        source: prepared.source.clone(),
         allow_other: arguments.allow_other,
         nonempty: extra.nonempty,
         flags: extra.flags.clone(),
         mode,
         insist: arguments.io != Wish::Auto,
+        writable,
     };
-    let mounted = Mounted::new(tree, mountpoint, &options, runtime.handle().clone())?;
+    let Prepared { served, told, .. } = prepared;
+    let session = match &served {
+        Served::Branch(session, _) => Some(Arc::clone(session)),
+        Served::Snapshot(_) => None,
+    };
+    let mounted = Mounted::new(served, mountpoint, &options, runtime.handle().clone())?;
     end_on_signals(&runtime, mounted.mountpoint().to_owned())?;
     check_answer(mounted.mountpoint())?;
     if let Some(outcome) = outcome.and_then(Option::take) {
-        outcome.ready()?;
+        outcome.ready(&told)?;
     }
     let served = mounted.wait();
     info!("unmounted");
+    if let Some(session) = session {
+        runtime.block_on(branch::end(session, arguments.ephemeral));
+    }
     // A thread that waits for a dead network file system must not keep the daemon.
     runtime.shutdown_background();
     served
+}
+
+/// What is to be mounted.
+struct Prepared {
+    served: Served,
+    source: String,
+    /// What the user should know.
+    told: String,
+}
+
+impl Prepared {
+    fn tree(&self) -> Arc<crate::tree::Tree> {
+        match &self.served {
+            Served::Snapshot(tree) => Arc::clone(tree),
+            Served::Branch(session, _) => Arc::clone(&session.working().base().tree),
+        }
+    }
+}
+
+async fn prepare(arguments: &MountArgs, spec: &RefSpec, mountpoint: &Path) -> Result<Prepared> {
+    let repository = open::repository(&arguments.repo).await?;
+    let source = repository.storage().location().to_owned();
+    let mut told = String::new();
+    if let (RefSpec::Branch(branch), false) = (spec, arguments.read_only) {
+        match branch::obstacle(&repository) {
+            None => {
+                let (session, control, resumed) = branch::open(&repository, branch, arguments, mountpoint).await?;
+                let served = Served::Branch(session, control);
+                return Ok(Prepared { served, source, told: resumed.unwrap_or_default() });
+            }
+            Some(why) if arguments.scratch.is_some() || arguments.discard || arguments.ephemeral => {
+                return Err(Error::new(ErrorKind::ReadOnly, format!("{source} cannot be written to: {why}")));
+            }
+            Some(why) => {
+                told = format!("mounted read-only: {why}");
+                warn!("{told}");
+            }
+        }
+    }
+    let tree = open::tree(&repository, spec, arguments.memory).await?;
+    Ok(Prepared { served: Served::Snapshot(Arc::new(tree)), source, told })
 }
 
 /// A mount that is in the table but does not answer is a failure of ours, better told now than met by the first program.

@@ -40,6 +40,13 @@ pub fn apply(arguments: &mut MountArgs) -> Result<Extra> {
             "tag" => arguments.reference.tag = Some(needed()?.to_owned()),
             "snapshot" => arguments.reference.snapshot = Some(needed()?.to_owned()),
             "as_of" | "as-of" => arguments.reference.as_of = Some(needed()?.to_owned()),
+            "scratch" => arguments.scratch = Some(needed()?.into()),
+            "discard" => arguments.discard = true,
+            "ephemeral" => arguments.ephemeral = true,
+            "show_control" | "show-control" => arguments.show_control = true,
+            "pack_below" | "pack-below" => {
+                arguments.pack_below = memory::parse_size(needed()?).map_err(within)?;
+            }
             "memory" => arguments.memory = Some(memory::parse_size(needed()?).map_err(within)?),
             "io" => arguments.io = needed()?.parse().map_err(within)?,
             "allow_other" | "allow-other" => arguments.allow_other = true,

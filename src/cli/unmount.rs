@@ -1,10 +1,13 @@
 //! `icechunkfs unmount`: takes a mount away, also one whose daemon has died.
 
+use std::path::Path;
+
 use super::args::UnmountArgs;
-use super::logging;
+use super::{logging, working};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::mount_table::{self, FILE_SYSTEM_TYPE};
 use crate::fuse::unmount::{self, Force};
+use crate::session::request::Command;
 
 /// Unmounts what is mounted at the mountpoint, if it is ours.
 pub fn run(arguments: &UnmountArgs) -> Result<()> {
@@ -18,6 +21,31 @@ pub fn run(arguments: &UnmountArgs) -> Result<()> {
             mount.fs_type
         ))),
         Some(_) if unmount::clean_dead(&mountpoint)? => Ok(()),
-        Some(_) => unmount::unmount(&mountpoint, Force::Polite),
+        Some(_) => {
+            let left = left_behind(&mountpoint);
+            if let (Some(left), true) = (&left, arguments.require_clean) {
+                return Err(Error::new(ErrorKind::Busy, format!("{place} has uncommitted changes: {left}")));
+            }
+            unmount::unmount(&mountpoint, Force::Polite)?;
+            if let Some(left) = left {
+                eprintln!("icechunkfs: uncommitted changes stay for the next mount: {left}");
+            }
+            Ok(())
+        }
     }
+}
+
+/// What an unmount leaves uncommitted, in words; none if nothing, or if that cannot be found out.
+fn left_behind(mountpoint: &Path) -> Option<String> {
+    let answer = working::ask(&mountpoint.join(".icechunk"), &Command::Status).ok()?;
+    let status = answer.result;
+    let number = |name: &str| status.get(name).and_then(serde_json::Value::as_u64).unwrap_or(0);
+    let count = |name: &str| status.get(name).and_then(serde_json::Value::as_array).map_or(0, Vec::len);
+    if status.get("clean").and_then(serde_json::Value::as_bool) != Some(false) {
+        return None;
+    }
+    let nodes: usize = ["added", "changed", "deleted", "moved"].into_iter().map(count).sum();
+    let chunks = number("chunks_written") + number("chunks_deleted");
+    let scratch = status.get("scratch").and_then(serde_json::Value::as_str).unwrap_or_default();
+    Some(format!("{nodes} nodes and {chunks} chunks, {} bytes, in {scratch}", number("bytes")))
 }

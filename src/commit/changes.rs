@@ -76,6 +76,8 @@ pub struct ChunkFile {
     pub name: String,
     /// Its size in bytes, which is not 0.
     pub length: u64,
+    /// Whether it may become an object of the repository under a second name. Not while the kernel has it open by itself.
+    pub may_link: bool,
 }
 
 /// Where the bytes of a chunk are, owned: [`Payload`] without its manifest.

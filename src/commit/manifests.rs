@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
 
 use super::changes::StoredPayload;
 use super::splitting::{Cells, Splitting};
@@ -122,12 +123,16 @@ impl ManifestWriter {
             }
         }
         let this = &*self;
-        let mut running =
-            futures_util::stream::iter(jobs.into_iter().map(|(number, task, extents, plan)| async move {
+        // Boxed one by one: the compiler does not see through a closure that it may change threads.
+        type Running<'a> = BoxFuture<'a, Result<(NodeId, usize, ArrayManifests)>>;
+        let running = jobs.into_iter().map(|(number, task, extents, plan)| -> Running<'_> {
+            Box::pin(async move {
                 let found = this.cell(&task, extents, plan, infos).await;
                 found.context(|| format!("manifests of array {}", task.path)).map(|found| (task.node, number, found))
-            }))
-            .buffer_unordered(AT_ONCE);
+            })
+        });
+        let running: Vec<Running<'_>> = running.collect();
+        let mut running = futures_util::stream::iter(running).buffer_unordered(AT_ONCE);
         let mut found: BTreeMap<(NodeId, usize), ArrayManifests> = BTreeMap::new();
         while let Some(cell) = running.next().await {
             let (node, number, manifests) = cell?;

@@ -23,7 +23,7 @@ mod nodes;
 mod pack;
 pub mod progress;
 mod publish;
-mod rebase;
+pub mod rebase;
 mod splitting;
 pub mod steps;
 mod upload;

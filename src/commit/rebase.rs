@@ -53,7 +53,7 @@ pub(super) async fn since(
 }
 
 /// Reads the transaction log of snapshot `id`. Without it, what others did is not known, and nothing can be compared.
-pub(super) async fn read_log(storage: &dyn Storage, id: ObjectId) -> Result<TransactionLog> {
+pub async fn read_log(storage: &dyn Storage, id: ObjectId) -> Result<TransactionLog> {
     let key = format!("transactions/{id}");
     let missing =
         |e: Error| e.absence_is_damage(format!("{key}: missing, so that what commit {id} changed is not known"));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
 
 use super::changes::{ChangeSet, ChunkChange, ChunkFile, StoredPayload};
 use super::pack::{self, Job, Pending, Sizes};
@@ -54,13 +55,18 @@ pub(super) async fn upload(
     let total = jobs.iter().fold((0, 0), |sum, (_, job)| (sum.0 + job.chunks() as u64, sum.1 + job.bytes()));
     progress.expect(total.0, total.1);
 
-    let mut running = futures_util::stream::iter(jobs.into_iter().map(|(node, job)| async move {
-        let size = (job.chunks() as u64, job.bytes());
-        let placed = run(storage, job).await?;
-        progress.stored(size.0, size.1);
-        Ok::<_, Error>((node, placed))
-    }))
-    .buffer_unordered(AT_ONCE);
+    // Boxed one by one: the compiler does not see through a closure that it may change threads.
+    type Running<'a> = BoxFuture<'a, Result<(NodeId, Vec<(usize, StoredPayload)>)>>;
+    let running = jobs.into_iter().map(|(node, job)| -> Running<'_> {
+        Box::pin(async move {
+            let size = (job.chunks() as u64, job.bytes());
+            let placed = run(storage, job).await?;
+            progress.stored(size.0, size.1);
+            Ok((node, placed))
+        })
+    });
+    let running: Vec<Running<'_>> = running.collect();
+    let mut running = futures_util::stream::iter(running).buffer_unordered(AT_ONCE);
     while let Some(done) = running.next().await {
         let (node, placed) = done?;
         let slots = stored.get_mut(&node).map(Vec::as_mut_slice).unwrap_or_default();
@@ -107,9 +113,18 @@ async fn run(storage: &Arc<dyn Storage>, job: Job) -> Result<Vec<(usize, StoredP
         Job::Single(pending) => {
             let length = pending.file.length;
             let slot = pending.slot;
-            let file = blocking(move || pending.file.open()).await?;
             let chunk = ObjectId::random()?;
-            storage.put_file(&format!("chunks/{chunk}"), file, length).await?;
+            let key = format!("chunks/{chunk}");
+            if pending.file.may_link {
+                let file = blocking(move || pending.file.open()).await?;
+                storage.put_file(&key, file, length).await?;
+            } else {
+                let read = move || {
+                    let mut bytes = Vec::new();
+                    append(&pending.file, &mut bytes).map(|()| bytes)
+                };
+                storage.put_new(&key, blocking(read).await?.into()).await?;
+            }
             Ok(vec![(slot, StoredPayload::Native { chunk, offset: 0, length })])
         }
     }

@@ -1,4 +1,5 @@
-//! fuser's requests as calls of [`Tree`]: the only file that names fuser's trait.
+//! fuser's requests as calls of [`Tree`]: a snapshot that never changes. A branch that does is served by
+//! [`super::working_adapter`]; no other file names fuser's trait.
 //!
 //! What is not implemented here is answered `ENOSYS` on purpose: `flush`, `getxattr`, `listxattr`, `access`, `lseek`,
 //! `poll`, `fsync` are then never asked again, and `open` and `opendir` neither where the mode allows. `ioctl` is asked each
@@ -16,10 +17,11 @@ use fuser::{
     ReplyPoll, ReplyStatfs, ReplyXattr, Request,
 };
 use tokio::runtime::Handle;
-use tracing::{debug, warn};
+use tracing::warn;
 
 use super::answer::answer;
 use super::backing::Backings;
+use super::init;
 use super::io_mode::IoMode;
 use super::listing_hint::ListingHint;
 use super::quiet_log::QuietLog;
@@ -29,10 +31,6 @@ use crate::tree::{Attributes, Kind, Tree};
 
 /// "For ever": the kernel cuts it to its own maximum.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
-/// Requests of read-ahead that the kernel may have under way; its default of 12 leaves workers idle.
-const MAX_BACKGROUND: u16 = 64;
-/// The largest read or write, in bytes: 256 pages, what kernels take without changed limits.
-const MAX_REQUEST: u32 = 1 << 20;
 /// Unit of `statfs`, and the block size that `stat` recommends, in bytes.
 const BLOCK: u32 = 4096;
 /// Handle of files whose reads come to us. They need none: the inode tells everything.
@@ -171,40 +169,13 @@ impl Shared {
 
 impl Filesystem for Adapter {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        let offered = config.capabilities();
-        // One by one, never wholesale: fuser 0.18 would negotiate capabilities that it does not implement.
-        let wanted = InitFlags::FUSE_ASYNC_READ
-            | InitFlags::FUSE_PARALLEL_DIROPS
-            | InitFlags::FUSE_DO_READDIRPLUS
-            | InitFlags::FUSE_READDIRPLUS_AUTO;
-        if let Err(missing) = config.add_capabilities(wanted & offered) {
-            debug!("the kernel lacks {missing:?}");
-        }
+        let offered = init::negotiate(config, InitFlags::empty());
         self.skip_open = offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
         self.skip_opendir = offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
-        if self.shared.mode == IoMode::Passthrough {
-            // Depth 2: the chunk files may themselves lie on a stacked file system such as overlayfs.
-            let depth = config.set_max_stack_depth(2);
-            if config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_err() || depth.is_err() {
-                if self.insist {
-                    return Err(std::io::Error::other("this kernel has no FUSE passthrough: 6.9 and later have"));
-                }
-                warn!("this kernel has no FUSE passthrough (6.9 has): reading by copy");
-                if let Some(shared) = Arc::get_mut(&mut self.shared) {
-                    shared.mode = IoMode::Cached;
-                }
-            }
-        }
-        // Each refusal names the nearest value that would do. For read-ahead that is the kernel's own setting, most often
-        // 128 KiB: super::readahead raises it afterwards, where it may.
-        let settings = [
-            ("read-ahead", config.set_max_readahead(MAX_REQUEST).or_else(|ceiling| config.set_max_readahead(ceiling))),
-            ("largest request", config.set_max_write(MAX_REQUEST).or_else(|ceiling| config.set_max_write(ceiling))),
-            ("background requests", config.set_max_background(MAX_BACKGROUND).map(u32::from).map_err(u32::from)),
-        ];
-        for (what, outcome) in settings {
-            if let Err(nearest) = outcome {
-                warn!("the kernel refuses our setting for {what}; it would take {nearest}");
+        if self.shared.mode == IoMode::Passthrough && !init::passthrough(config, self.insist)? {
+            warn!("this kernel has no FUSE passthrough (6.9 has): reading by copy");
+            if let Some(shared) = Arc::get_mut(&mut self.shared) {
+                shared.mode = IoMode::Cached;
             }
         }
         Ok(())

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
 use super::mount_table::FILE_SYSTEM_TYPE;
-use super::session::{Flag, Options};
+use super::session::{Flag, Options, checks_modes};
 use crate::error::{Error, Result};
 
 /// Mode of the root directory as the kernel wants it before it can ask: a directory.
@@ -28,7 +28,10 @@ pub fn mount(mountpoint: &Path, options: &Options) -> Result<Option<OwnedFd>> {
     let gid = rustix::process::getegid().as_raw();
     let mut data = format!("fd={},rootmode={ROOT_MODE:o},user_id={uid},group_id={gid}", device.as_raw_fd());
     if options.allow_other {
-        data.push_str(",allow_other,default_permissions");
+        data.push_str(",allow_other");
+    }
+    if checks_modes(options) {
+        data.push_str(",default_permissions");
     }
     let wrong = |_| Error::invalid("the repository's name has a NUL byte");
     let data = std::ffi::CString::new(data).map_err(wrong)?;
@@ -41,7 +44,8 @@ pub fn mount(mountpoint: &Path, options: &Options) -> Result<Option<OwnedFd>> {
 
 fn flags(options: &Options) -> MountFlags {
     let has = |flag| options.flags.contains(&flag);
-    let mut flags = MountFlags::RDONLY | MountFlags::NOATIME;
+    let mut flags = MountFlags::NOATIME;
+    flags.set(MountFlags::RDONLY, !options.writable);
     flags.set(MountFlags::NOSUID, !has(Flag::Suid));
     flags.set(MountFlags::NODEV, !has(Flag::Dev));
     flags.set(MountFlags::NOEXEC, has(Flag::NoExec) && !has(Flag::Exec));

@@ -1,12 +1,14 @@
 //! A mount from beginning to end.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use fuser::{BackgroundSession, Config, Filesystem, INodeNo, MountOption, SessionACL};
 use tokio::runtime::Handle;
 use tracing::{info, warn};
 
@@ -16,8 +18,12 @@ use super::kernel_mount;
 use super::mount_table::{self, Mount};
 use super::readahead;
 use super::unmount::{self, Force};
+use super::working_adapter::WorkingAdapter;
+use crate::control::Control;
 use crate::error::{Error, ErrorKind, Result};
+use crate::session::{Kernel, Session};
 use crate::tree::Tree;
+use crate::working::replace::Notice;
 
 /// Subtype of the file system: it shows as `fuse.icechunkfs`.
 const SUBTYPE: &str = "icechunkfs";
@@ -42,6 +48,30 @@ pub struct Options {
     pub mode: IoMode,
     /// Whether no other mode will do.
     pub insist: bool,
+    /// Whether it can be written to.
+    pub writable: bool,
+}
+
+/// What a mount shows.
+#[derive(Debug)]
+pub enum Served {
+    /// A snapshot, which never changes.
+    Snapshot(Arc<Tree>),
+    /// A branch, which can be written to.
+    Branch(Arc<Session>, Arc<Control>),
+}
+
+/// Carries notices to the kernel.
+struct Notifications(fuser::Notifier);
+
+impl Kernel for Notifications {
+    fn tell(&self, notice: &Notice) {
+        // What the kernel does not know needs no telling; and if the mount is gone, nobody does.
+        let _ = match notice {
+            Notice::Entry(parent, name) => self.0.inval_entry(INodeNo(*parent), OsStr::from_bytes(&name.0)),
+            Notice::Inode(number) => self.0.inval_inode(INodeNo(*number), 0, 0),
+        };
+    }
 }
 
 /// Mount flags that a user may choose.
@@ -102,23 +132,32 @@ pub fn prepare(mountpoint: &Path, nonempty: bool) -> Result<PathBuf> {
 }
 
 impl Mounted {
-    /// Mounts `tree` at `mountpoint` (absolute, prepared) and serves it on threads of its own, until it is unmounted.
-    pub fn new(tree: Arc<Tree>, mountpoint: PathBuf, options: &Options, runtime: Handle) -> Result<Self> {
-        let micros = tree.snapshot().flushed_at();
-        let ownership = Ownership {
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-            time: std::time::UNIX_EPOCH.checked_add(Duration::from_micros(micros)).unwrap_or(std::time::UNIX_EPOCH),
-        };
-        let adapter = Adapter::new(tree, ownership, options.mode, options.insist, runtime);
+    /// Mounts `served` at `mountpoint` (absolute, prepared) and serves it on threads of its own, until it is unmounted.
+    pub fn new(served: Served, mountpoint: PathBuf, options: &Options, runtime: Handle) -> Result<Self> {
+        match served {
+            Served::Snapshot(tree) => {
+                let adapter = snapshot_adapter(tree, options, runtime);
+                Self::start(adapter, mountpoint, options)
+            }
+            Served::Branch(session, control) => {
+                let (working, passthrough) = (Arc::clone(session.working()), options.mode == IoMode::Passthrough);
+                let adapter = WorkingAdapter::new(working, control, passthrough, options.insist, runtime);
+                let mounted = Self::start(adapter, mountpoint, options)?;
+                session.attach(Arc::new(Notifications(mounted.session.notifier())));
+                Ok(mounted)
+            }
+        }
+    }
+
+    fn start(adapter: impl Filesystem, mountpoint: PathBuf, options: &Options) -> Result<Self> {
         let session = match kernel_mount::mount(&mountpoint, options)? {
-            Some(device) => Session::from_fd(adapter, device, acl(options), config(options)).inspect_err(|_| {
+            Some(device) => fuser::Session::from_fd(adapter, device, acl(options), config(options)).inspect_err(|_| {
                 // A mount that nobody serves would hang whoever looks at it.
                 let _ = unmount::unmount(&mountpoint, Force::Detach);
             }),
-            None => Session::new(adapter, &mountpoint, &config(options)),
+            None => fuser::Session::new(adapter, &mountpoint, &config(options)),
         };
-        let session = session.and_then(Session::spawn).map_err(|error| mount_error(&mountpoint, error))?;
+        let session = session.and_then(fuser::Session::spawn).map_err(|error| mount_error(&mountpoint, error))?;
         // Not worth failing for.
         if let Ok(Some(mount)) = mount_table::find(&mountpoint) {
             readahead::raise(&mount);
@@ -138,8 +177,24 @@ impl Mounted {
     }
 }
 
+fn snapshot_adapter(tree: Arc<Tree>, options: &Options, runtime: Handle) -> Adapter {
+    let micros = tree.snapshot().flushed_at();
+    let ownership = Ownership {
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        time: std::time::UNIX_EPOCH.checked_add(Duration::from_micros(micros)).unwrap_or(std::time::UNIX_EPOCH),
+    };
+    Adapter::new(tree, ownership, options.mode, options.insist, runtime)
+}
+
 fn acl(options: &Options) -> SessionACL {
     if options.allow_other { SessionACL::All } else { SessionACL::Owner }
+}
+
+/// Whether the kernel checks modes. Alone on a read-only mount is its owner, who may do anything that it allows; the check
+/// would cost a warm open 3 %.
+pub(super) fn checks_modes(options: &Options) -> bool {
+    options.allow_other || options.writable
 }
 
 /// What fuser needs to know; the mount options in it are for `fusermount3`.
@@ -149,12 +204,10 @@ fn config(options: &Options) -> Config {
         // fusermount3 reads a list: a comma in the name would end it.
         MountOption::FSName(options.source.replace('\\', "\\\\").replace(',', "\\,")),
         MountOption::Subtype(SUBTYPE.to_owned()),
-        MountOption::RO,
+        if options.writable { MountOption::RW } else { MountOption::RO },
         MountOption::NoAtime,
     ];
-    // Alone on the mount is its owner, who may do anything that a read-only mount allows; for others the kernel checks
-    // modes. The check costs a warm open 3 %.
-    if options.allow_other {
+    if checks_modes(options) {
         config.mount_options.push(MountOption::DefaultPermissions);
     }
     let has = |flag| options.flags.contains(&flag);

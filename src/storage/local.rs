@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +31,8 @@ use crate::error::{Error, ErrorKind, Result};
 /// A repository in a local directory.
 #[derive(Debug)]
 pub struct LocalStorage {
+    /// Without links.
+    path: PathBuf,
     files: Arc<LocalFiles>,
     objects: ObjectStorage,
     deadline: Duration,
@@ -56,6 +58,11 @@ impl LocalFiles {
             Err(Errno::AGAIN | Errno::INVAL) => None,
             Err(errno) => Some(Err(open_error(key, errno))),
         }
+    }
+
+    /// Whether this user may not make files in the directory.
+    pub fn is_read_only(&self) -> bool {
+        rustix::fs::accessat(&self.root, ".", rustix::fs::Access::WRITE_OK, rustix::fs::AtFlags::EACCESS).is_err()
     }
 
     fn open_with(&self, key: &str, extra: ResolveFlags) -> Result<File, Errno> {
@@ -105,7 +112,9 @@ impl LocalStorage {
             })?;
         let store = LocalFileSystem::new_with_prefix(path)
             .map_err(|e| Error::with_source(ErrorKind::Io, location.clone(), e))?;
+        let path = std::fs::canonicalize(path).map_err(|e| Error::io(&location, e))?;
         Ok(LocalStorage {
+            path,
             files: Arc::new(LocalFiles { root }),
             objects: ObjectStorage::new(Arc::new(store), location, DEADLINE),
             deadline: DEADLINE,
@@ -177,6 +186,10 @@ impl Storage for LocalStorage {
 
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         self.objects.list(prefix).await
+    }
+
+    fn local_path(&self) -> Option<PathBuf> {
+        Some(self.path.clone())
     }
 
     fn local_files(&self) -> Option<&LocalFiles> {

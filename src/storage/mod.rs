@@ -101,6 +101,11 @@ pub trait Storage: Send + Sync + Debug {
     /// All objects whose key begins with `prefix`, which ends with `/` or is empty; in no certain order.
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>>;
 
+    /// The directory that it is, where it is one of this machine.
+    fn local_path(&self) -> Option<PathBuf> {
+        None
+    }
+
     /// Direct access to the files, where objects are files of this machine.
     fn local_files(&self) -> Option<&local::LocalFiles> {
         None

@@ -23,6 +23,7 @@ use tokio::sync::OnceCell;
 use self::chunks::{Chunks, FoundChunk};
 use self::nodes::{Array, NodeIndex, NodeTable, Place, ZARR_JSON};
 use self::positions::Coords;
+use crate::commit::changes::StoredPayload;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::manifest::Payload;
 use crate::format::snapshot::Snapshot;
@@ -249,20 +250,37 @@ impl Tree {
                 Ok(Data::Inline(Arc::clone(&found.manifest), place))
             }
             Payload::Native { chunk, offset, length } => {
-                let chunk = NativeChunk { object: chunk, offset, length };
-                let count = (range.end - range.start) as usize;
-                match self.reader.read_native_now(chunk, range.start, count) {
-                    Some(data) => Ok(data),
-                    None => self.reader.read_native(chunk, range.start, count).await,
-                }
+                self.read_native(NativeChunk { object: chunk, offset, length }, range).await
             }
-            Payload::Virtual { location, .. } => Err(Error::new(
-                ErrorKind::VirtualNotAllowed,
-                format!(
-                    "the chunk is virtual, in {location}, and no such location is allowed yet: \
-                     this version reads no virtual chunks"
-                ),
-            )),
+            Payload::Virtual { location, .. } => Err(virtual_not_allowed(&location)),
+        }
+    }
+
+    /// Up to `size` bytes from `offset` on of a chunk that is stored somewhere in the repository.
+    pub async fn read_stored(&self, payload: &StoredPayload, offset: u64, size: u32) -> Result<Data> {
+        let range = clamp(offset, size, payload.length());
+        match payload {
+            StoredPayload::Inline(bytes) => Ok(Data::Bytes(bytes.slice(range.start as usize..range.end as usize))),
+            StoredPayload::Native { chunk, offset, length } => {
+                self.read_native(NativeChunk { object: *chunk, offset: *offset, length: *length }, range).await
+            }
+            StoredPayload::Virtual { location, .. } => Err(virtual_not_allowed(location)),
+        }
+    }
+
+    async fn read_native(&self, chunk: NativeChunk, range: std::ops::Range<u64>) -> Result<Data> {
+        let count = (range.end - range.start) as usize;
+        match self.reader.read_native_now(chunk, range.start, count) {
+            Some(data) => Ok(data),
+            None => self.reader.read_native(chunk, range.start, count).await,
+        }
+    }
+
+    /// Where the bytes of chunk `inode` are; none for what is no chunk.
+    pub async fn stored(&self, inode: u64) -> Result<Option<StoredPayload>> {
+        match self.source(inode).await? {
+            Source::Chunk(found, node) => Ok(Some(self.payload(&found, node)?.into())),
+            Source::Metadata(_) => Ok(None),
         }
     }
 
@@ -315,6 +333,16 @@ impl Tree {
             Some(place) => self.path_of(&place),
         }
     }
+}
+
+fn virtual_not_allowed(location: &str) -> Error {
+    Error::new(
+        ErrorKind::VirtualNotAllowed,
+        format!(
+            "the chunk is virtual, in {location}, and no such location is allowed yet: \
+             this version reads no virtual chunks"
+        ),
+    )
 }
 
 /// The part of a file of `length` bytes that a request for `size` bytes at `offset` gets.

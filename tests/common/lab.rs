@@ -200,7 +200,7 @@ impl Scratch {
     pub fn file(&self, bytes: &[u8]) -> ChunkFile {
         let name = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed).to_string();
         std::fs::write(self.directory.path().join(&name), bytes).unwrap();
-        ChunkFile { directory: Arc::clone(&self.descriptor), name, length: bytes.len() as u64 }
+        ChunkFile { directory: Arc::clone(&self.descriptor), name, length: bytes.len() as u64, may_link: true }
     }
 }
 

@@ -1,0 +1,106 @@
+//! The parts of a mount that can be written to.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::json;
+use tracing::{info, warn};
+
+use super::args::MountArgs;
+use crate::commit::engine::{Engine, Options};
+use crate::control::Control;
+use crate::error::{Error, Result};
+use crate::reader::Reader;
+use crate::reader::memory::{self, Budget};
+use crate::repo::Repository;
+use crate::repo::update::system_clock;
+use crate::scratch::place::default_path;
+use crate::session::{self, Facts, Opening, Session};
+
+/// Why a repository takes no commits; none if it does.
+pub fn obstacle(repository: &Repository) -> Option<String> {
+    if let Err(error) = repository.check_writable() {
+        return Some(error.to_string());
+    }
+    let local = repository.storage().local_files()?;
+    local.is_read_only().then(|| "its directory may not be written to by this user".to_owned())
+}
+
+/// Opens `branch` to be written to.
+pub async fn open(
+    repository: &Repository,
+    branch: &str,
+    arguments: &MountArgs,
+    mountpoint: &Path,
+) -> Result<(Arc<Session>, Arc<Control>, Option<String>)> {
+    if let Some(total) = arguments.memory {
+        Budget::new(total, 0)?;
+    }
+    let storage = Arc::clone(repository.storage());
+    let local = storage.local_path();
+    let scratch = scratch(repository, branch, arguments, local.as_deref())?;
+    let opening =
+        Opening { branch, scratch: &scratch, mountpoint, local: local.as_deref(), discard: arguments.discard };
+    let reader = |fixed: u64| {
+        let budget = match arguments.memory {
+            Some(total) => Budget::new(total, fixed)?,
+            None => Budget::new(memory::default_memory().max(2 * fixed), fixed)?,
+        };
+        Ok(Reader::new(Arc::clone(&storage), budget))
+    };
+    let (working, reader, told) = session::open(repository, &opening, reader).await?;
+    let options = Options { pack_below: arguments.pack_below, ..Options::default() };
+    let engine = Engine::new(Arc::clone(&storage), Arc::clone(&reader), system_clock, options);
+    let shown = arguments.show_control;
+    let options = json!({
+        "scratch": scratch.to_string_lossy(),
+        "ephemeral": arguments.ephemeral,
+        "allow_other": arguments.allow_other,
+        "show_control": shown,
+        "pack_below": arguments.pack_below,
+        "memory": arguments.memory,
+    });
+    let facts = Facts {
+        mountpoint: mountpoint.to_owned(),
+        spec_version: repository.version().number(),
+        options: options.as_object().cloned().unwrap_or_default(),
+    };
+    let session = Arc::new(Session::new(working, storage, reader, engine, facts));
+    let control = Arc::new(Control::new(Arc::clone(&session), shown));
+    Ok((session, control, told))
+}
+
+fn scratch(repository: &Repository, branch: &str, arguments: &MountArgs, local: Option<&Path>) -> Result<PathBuf> {
+    if let Some(path) = &arguments.scratch {
+        return std::path::absolute(path).map_err(|e| Error::io("the scratch directory", e));
+    }
+    if arguments.ephemeral {
+        let made = tempfile::Builder::new().prefix("icechunkfs-").tempdir();
+        let made = made.map_err(|e| Error::io("making a temporary scratch directory", e))?;
+        // It goes at the end, and only if nothing is in it that is nowhere else.
+        return Ok(made.keep());
+    }
+    // By where the repository really is, whatever the words for it.
+    let location = local.map(|path| path.to_string_lossy().into_owned());
+    default_path(location.as_deref().unwrap_or(repository.storage().location()), branch)
+}
+
+/// The end of a mount: tells what is left, and takes an ephemeral scratch directory away if nothing is.
+pub async fn end(session: Arc<Session>, ephemeral: bool) {
+    let path = session.working().scratch().path().to_owned();
+    match session.status().await {
+        Ok(status) if status.clean && (!ephemeral || status.untracked.is_empty()) => {
+            if ephemeral && let Err(error) = std::fs::remove_dir_all(&path) {
+                warn!("the scratch directory {} is left behind: {error}", path.display());
+            }
+        }
+        Ok(status) => info!(
+            "uncommitted changes stay in {}: {} chunks, {} bytes, {} untracked files",
+            path.display(),
+            status.chunks_written + status.chunks_deleted,
+            status.bytes,
+            status.untracked.len()
+        ),
+        Err(error) => warn!("{}: {error}", path.display()),
+    }
+}

@@ -1,0 +1,170 @@
+//! `icechunkfs commit`, `status`, `diff`, `discard`, `refresh`: commands to the daemon of a mount, through its control files.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::{Map, Value};
+
+use super::args::{CommitArgs, DiscardArgs, LookArgs};
+use super::{logging, print, print_json};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fuse::mount_table::{self, FILE_SYSTEM_TYPE};
+use crate::session::request::{Answer, Command};
+
+/// Between two looks at how far a commit is.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Commits what was changed in a mount.
+pub fn commit(arguments: &CommitArgs) -> Result<()> {
+    logging::to_stderr(0);
+    let mut metadata = Map::new();
+    for item in &arguments.metadata {
+        let (key, value) =
+            item.split_once('=').ok_or_else(|| Error::invalid(format!("--metadata {item}: it is KEY=VALUE")))?;
+        let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
+        metadata.insert(key.to_owned(), value);
+    }
+    let command = Command::Commit {
+        message: arguments.message.clone(),
+        metadata,
+        amend: arguments.amend,
+        on_conflict: arguments.on_conflict.clone(),
+    };
+    let control = control(&arguments.mountpoint)?;
+    let done = Arc::new(AtomicBool::new(false));
+    let watcher = watch(control.clone(), Arc::clone(&done));
+    let answer = ask(&control, &command);
+    done.store(true, Ordering::Relaxed);
+    // It ends by itself; a bar that is left half drawn is no failure.
+    let _ = watcher.join();
+    say(&answer?, arguments.json)
+}
+
+/// Shows what was changed, counted.
+pub fn status(arguments: &LookArgs) -> Result<()> {
+    run(&arguments.mountpoint, &Command::Status, arguments.json)
+}
+
+/// Shows what was changed, node by node.
+pub fn diff(arguments: &LookArgs) -> Result<()> {
+    run(&arguments.mountpoint, &Command::Diff, arguments.json)
+}
+
+/// Gives up what was changed.
+pub fn discard(arguments: &DiscardArgs) -> Result<()> {
+    let path = arguments.path.clone().unwrap_or_default();
+    // A path of this machine, or one in the mount.
+    let path = match std::path::absolute(&path) {
+        Ok(absolute) if !path.is_empty() => {
+            let mountpoint = mount_table::absolute(&arguments.mountpoint)?;
+            absolute.strip_prefix(&mountpoint).map_or(path, |inside| inside.to_string_lossy().into_owned())
+        }
+        _ => path,
+    };
+    run(&arguments.mountpoint, &Command::Discard { path }, arguments.json)
+}
+
+/// Moves to the branch's newest commit.
+pub fn refresh(arguments: &LookArgs) -> Result<()> {
+    run(&arguments.mountpoint, &Command::Refresh, arguments.json)
+}
+
+fn run(mountpoint: &Path, command: &Command, json: bool) -> Result<()> {
+    logging::to_stderr(0);
+    say(&ask(&control(mountpoint)?, command)?, json)
+}
+
+/// The control directory of the mount at `mountpoint`.
+fn control(mountpoint: &Path) -> Result<PathBuf> {
+    let mountpoint = mount_table::absolute(mountpoint)?;
+    let place = mountpoint.display();
+    match mount_table::find(&mountpoint)? {
+        None => Err(Error::new(ErrorKind::NotFound, format!("nothing is mounted at {place}"))),
+        Some(mount) if mount.fs_type != FILE_SYSTEM_TYPE => {
+            Err(Error::invalid(format!("{place} is a mount of type {}, not of icechunkfs", mount.fs_type)))
+        }
+        Some(_) => {
+            let control = mountpoint.join(".icechunk");
+            match std::fs::metadata(&control) {
+                Ok(_) => Ok(control),
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                    Err(Error::new(ErrorKind::ReadOnly, format!("{place} is mounted read-only")))
+                }
+                Err(e) => Err(Error::io(control.display(), e)),
+            }
+        }
+    }
+}
+
+/// Gives `command` to the daemon behind `control` and returns its answer.
+pub(super) fn ask(control: &Path, command: &Command) -> Result<Answer> {
+    let place = control.join("request");
+    let failed = |e| Error::io(place.display(), e);
+    let mut file = File::options().read(true).write(true).open(&place).map_err(failed)?;
+    let text =
+        serde_json::to_vec(command).map_err(|e| Error::with_source(ErrorKind::InvalidInput, "the command", e))?;
+    file.write_all(&text).map_err(failed)?;
+    let mut answer = Vec::new();
+    // The answer is at the beginning, wherever the command left off.
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        match file.read_at(&mut buffer, answer.len() as u64).map_err(failed)? {
+            0 => break,
+            count => answer.extend_from_slice(buffer.get(..count).unwrap_or_default()),
+        }
+    }
+    serde_json::from_slice(&answer).map_err(|e| Error::with_source(ErrorKind::Io, "the daemon's answer", e))
+}
+
+fn say(answer: &Answer, json: bool) -> Result<()> {
+    if json && (answer.ok || !answer.conflicts.is_null()) {
+        let result = if answer.ok {
+            answer.result.clone()
+        } else {
+            serde_json::json!({"error": answer.said, "conflicts": answer.conflicts})
+        };
+        print_json(&result)?;
+    } else if answer.ok {
+        print(format!("{}\n", answer.said.trim_end()).as_bytes())?;
+    }
+    if answer.ok {
+        return Ok(());
+    }
+    let kind = match answer.errno {
+        libc::ESTALE => ErrorKind::Stale,
+        libc::EBUSY => ErrorKind::Busy,
+        libc::ENOSPC => ErrorKind::NoSpace,
+        _ => ErrorKind::Io,
+    };
+    Err(Error::new(kind, answer.said.clone()))
+}
+
+/// Draws how far a commit is, if it takes long and somebody is looking.
+fn watch(control: PathBuf, done: Arc<AtomicBool>) -> std::thread::JoinHandle<()> {
+    std::thread::spawn(move || {
+        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+        let style = ProgressStyle::with_template("{msg} {bar:40} {bytes}/{total_bytes} {bytes_per_sec}");
+        if let Ok(style) = style {
+            bar.set_style(style);
+        }
+        while !done.load(Ordering::Relaxed) && !bar.is_hidden() {
+            std::thread::sleep(LOOK_EVERY);
+            let text = std::fs::read(control.join("progress")).unwrap_or_default();
+            let Ok(progress) = serde_json::from_slice::<Value>(&text) else { continue };
+            let number = |name: &str| progress.get(name).and_then(Value::as_u64).unwrap_or(0);
+            if done.load(Ordering::Relaxed) {
+                break;
+            }
+            bar.set_length(number("bytes"));
+            bar.set_position(number("bytes_done"));
+            bar.set_message(progress.get("stage").and_then(Value::as_str).unwrap_or_default().to_owned());
+        }
+        bar.finish_and_clear();
+    })
+}

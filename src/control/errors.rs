@@ -1,0 +1,48 @@
+//! The last failures that programs met, for `.icechunk/errors`.
+
+use std::collections::VecDeque;
+
+use parking_lot::Mutex;
+
+use crate::error::{Error, ErrorKind};
+use crate::repo::history::format_time;
+use crate::repo::update::system_clock;
+
+/// How many are kept.
+const KEPT: usize = 100;
+
+/// The last failures.
+#[derive(Debug, Default)]
+pub struct Errors {
+    lines: Mutex<VecDeque<String>>,
+}
+
+impl Errors {
+    /// Notes that `operation` failed. False if that is nothing unusual: names that are not there, and what programs try.
+    pub fn note(&self, operation: &str, error: &Error) -> bool {
+        let usual = matches!(
+            error.kind(),
+            ErrorKind::NotFound
+                | ErrorKind::Conflict
+                | ErrorKind::NotADirectory
+                | ErrorKind::IsADirectory
+                | ErrorKind::NotEmpty
+                | ErrorKind::NameTooLong
+                | ErrorKind::NotPermitted
+        );
+        if usual && operation != "commit" {
+            return false;
+        }
+        let mut lines = self.lines.lock();
+        if lines.len() == KEPT {
+            lines.pop_front();
+        }
+        lines.push_back(format!("{} {operation}: {error}\n", format_time(system_clock())));
+        true
+    }
+
+    /// All of them, oldest first.
+    pub fn render(&self) -> String {
+        self.lines.lock().iter().map(String::as_str).collect()
+    }
+}

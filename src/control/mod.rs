@@ -1,0 +1,201 @@
+//! `.icechunk`: the mount's own directory, through which a working tree is looked at and commanded with nothing but files.
+//!
+//! It is found by name and not listed at the root (unless asked for), so that programs that walk the tree do not trip over it.
+//! Its files are made when they are opened: what a handle reads is what was true then.
+//!
+//! **Commands must fail where the program looks.** `touch` learns of a failure from setting times, `echo >` only from the
+//! write itself, and nobody from the first flush, which shells cause by duplicating a descriptor. So a command is carried out
+//! within the write or the setting of times that asks for it, once for each handle, and flushes do nothing.
+
+pub mod errors;
+pub mod files;
+mod handles;
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+
+use self::errors::Errors;
+use self::files::ControlFile;
+use self::handles::Handles;
+use crate::error::{Error, ErrorKind, Result};
+use crate::scratch::record::{Meta, Name, Time};
+use crate::session::Session;
+use crate::tree::ROOT;
+use crate::working::attributes::Attributes;
+use crate::working::listing::Listed;
+use crate::working::namespace::CONTROL_DIRECTORY;
+use crate::working::state::UPPER;
+
+/// Number of the directory; its files follow. Far above the snapshot's numbers and just below those of new files.
+const DIRECTORY: u64 = UPPER - 64;
+/// Where a listing of the root goes on behind the directory: before everything that comes from the tree.
+const SHOWN_OFFSET: u64 = 1 << 60;
+
+/// The control directory of one mount.
+#[derive(Debug)]
+pub struct Control {
+    session: Arc<Session>,
+    errors: Errors,
+    handles: Handles,
+    /// Whether it is listed at the root.
+    shown: bool,
+    /// Why the last command failed, or what it did, for programs that do not look.
+    outcome: Mutex<String>,
+}
+
+/// Whether `number` is the control directory or one of its files.
+pub fn is_control(number: u64) -> bool {
+    (DIRECTORY..UPPER).contains(&number)
+}
+
+/// The error for whoever tries to change the directory itself.
+pub fn fixed() -> Error {
+    Error::new(ErrorKind::NotPermitted, "/.icechunk belongs to the mount itself")
+}
+
+/// Attributes of the directory or one of its files; for other numbers those of an empty file.
+pub fn attributes(number: u64) -> Attributes {
+    let now = Time::now();
+    let (kind, mode, links) = match ControlFile::at(number) {
+        _ if number == DIRECTORY => (libc::S_IFDIR, 0o755, 2),
+        Some(file) if file.is_command() => (libc::S_IFREG, 0o644, 1),
+        _ => (libc::S_IFREG, 0o444, 1),
+    };
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let meta = Meta { mode, uid, gid, atime: now, mtime: now, ctime: now };
+    // Sizes are not known before the files are made; 0 makes programs read to the end, as in /proc.
+    Attributes { number, kind, size: 0, blocks: 0, links, rdev: 0, meta }
+}
+
+impl Control {
+    /// The control directory of `session`, listed at the root if `shown`.
+    pub fn new(session: Arc<Session>, shown: bool) -> Self {
+        let outcome = Mutex::new("no commit was made in this mount yet\n".to_owned());
+        Control { session, errors: Errors::default(), handles: Handles::default(), shown, outcome }
+    }
+
+    /// The last failures.
+    pub fn errors(&self) -> &Errors {
+        &self.errors
+    }
+
+    /// The entry `name` of `parent`, if either is this directory's affair; the inner option says whether there is one.
+    pub fn lookup(&self, parent: u64, name: &Name) -> Option<Option<Attributes>> {
+        if parent == ROOT && *name.0 == *CONTROL_DIRECTORY {
+            return Some(Some(attributes(DIRECTORY)));
+        }
+        (parent == DIRECTORY).then(|| {
+            let file = name.text().and_then(ControlFile::named)?;
+            Some(attributes(file.number()))
+        })
+    }
+
+    /// Lists the directory to `sink`.
+    pub fn list(&self, offset: u64, sink: &mut impl FnMut(Listed<'_>) -> bool) {
+        let dots = [(".", DIRECTORY), ("..", ROOT)].into_iter();
+        let files = ControlFile::listed().iter().map(|file| (file.name(), file.number()));
+        let listed = dots.chain(files).zip(1..);
+        for ((name, number), at) in listed.filter(|(_, at)| *at > offset) {
+            let attributes = attributes(if number == ROOT { DIRECTORY } else { number });
+            let attributes = Attributes { number, ..attributes };
+            if !sink(Listed { name: name.as_bytes(), attributes, offset: at }) {
+                return;
+            }
+        }
+    }
+
+    /// The directory's own entry in a listing of the root. False if the sink is full.
+    pub fn list_itself(&self, offset: u64, sink: &mut impl FnMut(Listed<'_>) -> bool) -> bool {
+        if !self.shown || offset != 0 {
+            return true;
+        }
+        // Before the dots, at an offset from which the rest begins at its beginning.
+        let attributes = attributes(DIRECTORY);
+        sink(Listed { name: CONTROL_DIRECTORY, attributes, offset: SHOWN_OFFSET })
+    }
+
+    /// Where a listing of the root goes on in the tree.
+    pub fn root_offset(offset: u64) -> u64 {
+        if offset == SHOWN_OFFSET { 0 } else { offset }
+    }
+
+    /// Opens file `number`: makes its content.
+    pub async fn open(&self, number: u64) -> Result<u64> {
+        let file = ControlFile::at(number).ok_or_else(fixed)?;
+        let content = match file {
+            ControlFile::Commit => self.outcome.lock().clone(),
+            ControlFile::Errors => self.errors.render(),
+            other => other.render(&self.session).await?,
+        };
+        Ok(self.handles.open(file, content.into_bytes()))
+    }
+
+    /// Bytes of what `handle` was opened with.
+    pub fn read(&self, handle: u64, offset: u64, size: u32) -> Vec<u8> {
+        self.handles.read(handle, offset, size)
+    }
+
+    /// Carries out the command that is written to `handle`.
+    pub async fn write(&self, handle: u64, _offset: u64, bytes: &[u8]) -> Result<()> {
+        let Some((file, first)) = self.handles.take_command(handle) else { return Err(fixed()) };
+        if file == ControlFile::Request {
+            let request: BoxFuture<'_, String> = Box::pin(self.session.request(bytes));
+            let answer = request.await;
+            self.note(&answer);
+            self.handles.answer(handle, answer.into_bytes());
+            return Ok(());
+        }
+        // The rest of a long message, or a second one through the same handle: one handle is one command.
+        if !first {
+            return Ok(());
+        }
+        let text = String::from_utf8_lossy(bytes);
+        self.command(file, text.trim()).await
+    }
+
+    /// Carries out the command that setting the times of file `number` is.
+    pub async fn touch(&self, number: u64, handle: Option<u64>) -> Result<()> {
+        let file = ControlFile::at(number).ok_or_else(fixed)?;
+        // `cp -p` writes and then sets times: that was one command.
+        if let Some(handle) = handle
+            && !self.handles.take_command(handle).is_some_and(|(_, first)| first)
+        {
+            return Ok(());
+        }
+        self.command(file, "").await
+    }
+
+    async fn command(&self, file: ControlFile, text: &str) -> Result<()> {
+        // Boxed: the compiler does not see through futures this deep that they may change threads.
+        type Command<'a> = BoxFuture<'a, Result<String>>;
+        let session = &self.session;
+        let (name, command): (_, Command<'_>) = match file {
+            ControlFile::Commit => {
+                let commit = session.commit_with_message(text);
+                ("commit", Box::pin(async move { commit.await.map(|done| done.to_string()) }))
+            }
+            ControlFile::Discard => ("discard", Box::pin(session.discard(text))),
+            ControlFile::Refresh => ("refresh", Box::pin(session.refresh())),
+            _ => return Err(Error::new(ErrorKind::PermissionDenied, "this file is for reading")),
+        };
+        let done = command.await;
+        match &done {
+            Ok(said) => *self.outcome.lock() = format!("{said}\n"),
+            Err(error) => *self.outcome.lock() = format!("{name} failed: {error}\n"),
+        }
+        done.map(drop)
+    }
+
+    fn note(&self, answer: &str) {
+        if let Some(said) = crate::session::request::said(answer) {
+            *self.outcome.lock() = format!("{said}\n");
+        }
+    }
+
+    /// A handle is gone.
+    pub fn release(&self, handle: u64) {
+        self.handles.release(handle);
+    }
+}

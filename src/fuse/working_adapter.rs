@@ -1,0 +1,833 @@
+//! fuser's requests as calls of [`WorkingTree`] and [`Control`]: a branch that can be written to.
+//!
+//! Every change comes through the kernel, so that it may remember names and attributes for ever here too; what changes by
+//! other ways (a commit over others' commits, a refresh, a discard) it is told of. `open` must be asked each time, unlike in a
+//! read-only mount: a commit has to know what is open for writing.
+//!
+//! Not implemented on purpose, so that the kernel stops asking: extended attributes, access lists, locks (the kernel's own are
+//! right for one machine).
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fuser::{
+    AccessFlags, BackingId, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, FileType, Filesystem,
+    FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags,
+    PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite,
+    ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tracing::warn;
+
+use super::answer::answer;
+use super::backing::Backings;
+use super::init;
+use super::listing_hint::ListingHint;
+use super::quiet_log::QuietLog;
+use crate::control::{self, Control};
+use crate::error::{Context, Error, Result};
+use crate::scratch::record::{Name, Time};
+use crate::tree::directory::Extent;
+use crate::working::WorkingTree;
+use crate::working::attributes::Attributes;
+use crate::working::content::How;
+use crate::working::listing::Listed;
+use crate::working::namespace::{New, Rename};
+use crate::working::set_attributes::Settings;
+
+/// "For ever": the kernel cuts it to its own maximum.
+const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
+/// The block size that `stat` recommends, in bytes.
+const BLOCK: u32 = 4096;
+/// In a file's handle: it may write.
+const WRITES: u64 = 1;
+/// In a file's handle: the kernel moves the bytes by itself.
+const BACKED: u64 = 2;
+
+/// Serves one working tree.
+#[derive(Debug)]
+pub struct WorkingAdapter {
+    shared: Arc<Shared>,
+    runtime: Handle,
+    /// Whether the user insists on passthrough: the mount then fails where the kernel cannot.
+    insist: bool,
+}
+
+/// What requests under way share.
+#[derive(Debug)]
+struct Shared {
+    working: Arc<WorkingTree>,
+    control: Arc<Control>,
+    backings: Backings<BackingId>,
+    passthrough: bool,
+    hint: ListingHint,
+    log: QuietLog,
+    /// Bounds of listings under way, by handle.
+    listings: Mutex<std::collections::HashMap<u64, u64>>,
+    next_listing: AtomicU64,
+}
+
+impl WorkingAdapter {
+    /// Serves `working`, commanded through `control`. With `passthrough` the kernel moves bytes of scratch files by itself.
+    pub fn new(
+        working: Arc<WorkingTree>,
+        control: Arc<Control>,
+        passthrough: bool,
+        insist: bool,
+        runtime: Handle,
+    ) -> Self {
+        let shared = Shared {
+            working,
+            control,
+            backings: Backings::default(),
+            passthrough,
+            hint: ListingHint::default(),
+            log: QuietLog::default(),
+            listings: Mutex::default(),
+            next_listing: AtomicU64::new(1),
+        };
+        WorkingAdapter { shared: Arc::new(shared), runtime, insist }
+    }
+
+    fn serve<F>(&self, request: impl FnOnce(Arc<Shared>) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        answer(&self.runtime, request(Arc::clone(&self.shared)));
+    }
+}
+
+fn attr(of: &Attributes) -> FileAttr {
+    let time = |Time(seconds, nanos): Time| {
+        let whole = Duration::from_secs(seconds.unsigned_abs());
+        let at = if seconds < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
+        at.and_then(|at| at.checked_add(Duration::from_nanos(nanos.into()))).unwrap_or(UNIX_EPOCH)
+    };
+    let kind = match of.kind {
+        libc::S_IFDIR => FileType::Directory,
+        libc::S_IFLNK => FileType::Symlink,
+        libc::S_IFIFO => FileType::NamedPipe,
+        libc::S_IFSOCK => FileType::Socket,
+        libc::S_IFCHR => FileType::CharDevice,
+        libc::S_IFBLK => FileType::BlockDevice,
+        _ => FileType::RegularFile,
+    };
+    FileAttr {
+        ino: INodeNo(of.number),
+        size: of.size,
+        blocks: of.blocks,
+        atime: time(of.meta.atime),
+        mtime: time(of.meta.mtime),
+        ctime: time(of.meta.ctime),
+        crtime: time(of.meta.ctime),
+        kind,
+        perm: of.meta.mode,
+        nlink: of.links,
+        uid: of.meta.uid,
+        gid: of.meta.gid,
+        rdev: of.rdev,
+        blksize: BLOCK,
+        flags: 0,
+    }
+}
+
+fn time(of: TimeOrNow) -> Time {
+    match of {
+        TimeOrNow::Now => Time::now(),
+        TimeOrNow::SpecificTime(at) => match at.duration_since(UNIX_EPOCH) {
+            Ok(after) => Time(i64::try_from(after.as_secs()).unwrap_or(i64::MAX), after.subsec_nanos()),
+            Err(before) => {
+                let before = before.duration();
+                let seconds = -i64::try_from(before.as_secs()).unwrap_or(i64::MAX);
+                match before.subsec_nanos() {
+                    0 => Time(seconds, 0),
+                    nanos => Time(seconds - 1, 1_000_000_000 - nanos),
+                }
+            }
+        },
+    }
+}
+
+impl Shared {
+    fn errno(&self, operation: &str, error: &Error) -> Errno {
+        // What programs ask for in vain all day is no news.
+        if self.control.errors().note(operation, error) {
+            self.log.failed(operation, error);
+        }
+        Errno::from_i32(error.errno())
+    }
+
+    fn entry(&self, operation: &str, made: Result<Attributes>, reply: ReplyEntry) {
+        match made {
+            Ok(attributes) => reply.entry(&FOREVER, &attr(&attributes), Generation(0)),
+            Err(error) => reply.error(self.errno(operation, &error)),
+        }
+    }
+
+    fn empty(&self, operation: &str, done: Result<()>, reply: ReplyEmpty) {
+        match done {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(self.errno(operation, &error)),
+        }
+    }
+
+    /// Names an operation's entry in its error.
+    fn at<T>(&self, result: Result<T>, parent: u64, name: &Name) -> Result<T> {
+        result.context(|| format!("{}/{name}", self.working.describe(parent).trim_end_matches('/')))
+    }
+
+    async fn make(&self, parent: u64, name: Name, new: New) -> Result<Attributes> {
+        if control::is_control(parent) {
+            return Err(control::fixed());
+        }
+        let made = self.working.make(parent, name.clone(), new).await;
+        self.at(made, parent, &name)
+    }
+
+    async fn lookup(&self, parent: u64, name: Name, reply: ReplyEntry) {
+        if let Some(found) = self.control.lookup(parent, &name) {
+            return match found {
+                // What they hold changes without the kernel's doing.
+                Some(found) => reply.entry(&Duration::ZERO, &attr(&found), Generation(0)),
+                None => reply.error(Errno::ENOENT),
+            };
+        }
+        match self.working.lookup(parent, &name).await {
+            Ok(Some(found)) => {
+                self.hint.looked_up(parent);
+                reply.entry(&FOREVER, &attr(&found), Generation(0));
+            }
+            // Number 0: the kernel remembers that there is no such name.
+            Ok(None) => {
+                let nothing = control::attributes(0);
+                reply.entry(&FOREVER, &attr(&nothing), Generation(0));
+            }
+            Err(error) => reply.error(self.errno("lookup", &error)),
+        }
+    }
+
+    /// Flags with which an inode is opened whose bytes come through us.
+    fn plain(&self, how: How, in_scratch: bool) -> FopenFlags {
+        // Where the kernel may have written by itself before, its page cache may be older than the file.
+        let keep = if in_scratch && self.passthrough { FopenFlags::empty() } else { FopenFlags::FOPEN_KEEP_CACHE };
+        if how.write { keep } else { keep | FopenFlags::FOPEN_NOFLUSH }
+    }
+
+    async fn open(&self, number: u64, how: How, reply: ReplyOpen) {
+        let opened = match self.working.open_file(number, how).await {
+            Ok(opened) => opened,
+            Err(error) => return reply.error(self.errno("open", &error.context(self.working.describe(number)))),
+        };
+        let writes = if how.write { WRITES } else { 0 };
+        let noflush = if how.write { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH };
+        let Some(file) = opened.backing else {
+            return reply.opened(FileHandle(writes), self.plain(how, opened.in_scratch));
+        };
+        let backing = self.backings.acquire(number).map(Ok);
+        let backing = backing.unwrap_or_else(|| reply.open_backing(&*file).map(|id| self.backings.insert(number, id)));
+        match backing {
+            Ok(backing) => reply.opened_passthrough(FileHandle(writes | BACKED), noflush, &backing),
+            Err(error) => {
+                let place = self.working.describe(number);
+                self.log.failed("open", &Error::io(format!("{place}: no passthrough, copying"), error));
+                self.working.not_backed(number);
+                reply.opened(FileHandle(writes), self.plain(how, true));
+            }
+        }
+    }
+
+    async fn create(&self, parent: u64, name: Name, new: New, flags: i32, reply: ReplyCreate) {
+        if control::is_control(parent) {
+            return reply.error(self.errno("create", &control::fixed()));
+        }
+        let made = self.working.create(parent, name.clone(), new).await;
+        let made = match self.at(made, parent, &name) {
+            Ok(made) => made,
+            Err(error) => return reply.error(self.errno("create", &error)),
+        };
+        let attributes = attr(&made);
+        // `cp` and its kin create exclusively, and may go on with copy_file_range, which can make the file a reference to a
+        // stored chunk: that is not to be had once the kernel writes by itself.
+        if self.passthrough && flags & libc::O_EXCL == 0 {
+            let backed = self.working.back(made.number).and_then(|file| {
+                reply.open_backing(&*file).map_err(|e| {
+                    self.working.not_backed(made.number);
+                    Error::io("no passthrough", e)
+                })
+            });
+            if let Ok(backing) = backed {
+                let backing = self.backings.insert(made.number, backing);
+                let handle = FileHandle(WRITES | BACKED);
+                let none = FopenFlags::empty();
+                return reply.created_passthrough(&FOREVER, &attributes, Generation(0), handle, none, &backing);
+            }
+        }
+        reply.created(&FOREVER, &attributes, Generation(0), FileHandle(WRITES), FopenFlags::empty());
+    }
+}
+
+fn new(request: &Request, mode: u32) -> New {
+    New { mode, uid: request.uid(), gid: request.gid(), rdev: 0, target: None }
+}
+
+fn name(of: &OsStr) -> Name {
+    Name::new(of.as_bytes())
+}
+
+impl Filesystem for WorkingAdapter {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        init::negotiate(config, InitFlags::FUSE_ATOMIC_O_TRUNC);
+        if self.shared.passthrough && !init::passthrough(config, self.insist)? {
+            warn!("this kernel has no FUSE passthrough (6.9 has): bytes are copied");
+            if let Some(shared) = Arc::get_mut(&mut self.shared) {
+                shared.passthrough = false;
+            }
+        }
+        Ok(())
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEntry) {
+        let name = name(of);
+        self.serve(|shared| async move { shared.lookup(parent.0, name, reply).await });
+    }
+
+    fn forget(&self, _request: &Request, inode: INodeNo, times: u64) {
+        self.shared.working.forget(inode.0, times);
+    }
+
+    fn getattr(&self, _request: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        if control::is_control(inode.0) {
+            return reply.attr(&Duration::ZERO, &attr(&control::attributes(inode.0)));
+        }
+        self.serve(|shared| async move {
+            match shared.working.attributes(inode.0).await {
+                Ok(attributes) => reply.attr(&FOREVER, &attr(&attributes)),
+                Err(error) => reply.error(shared.errno("getattr", &error)),
+            }
+        });
+    }
+
+    fn setattr(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        handle: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let settings = Settings {
+            mode: mode.map(|mode| (mode & 0o7777) as u16),
+            uid,
+            gid,
+            size,
+            atime: atime.map(time),
+            mtime: mtime.map(time),
+        };
+        if control::is_control(inode.0) {
+            return self.serve(|shared| async move {
+                let touched = settings.mtime.is_some();
+                let done = if touched { shared.control.touch(inode.0, handle.map(|h| h.0)).await } else { Ok(()) };
+                match done {
+                    Ok(()) => reply.attr(&Duration::ZERO, &attr(&control::attributes(inode.0))),
+                    Err(error) => reply.error(shared.errno("commit", &error)),
+                }
+            });
+        }
+        self.serve(|shared| async move {
+            let set = shared.working.set_attributes(inode.0, settings).await;
+            match set.context(|| shared.working.describe(inode.0)) {
+                Ok(attributes) => reply.attr(&FOREVER, &attr(&attributes)),
+                Err(error) => reply.error(shared.errno("setattr", &error)),
+            }
+        });
+    }
+
+    fn readlink(&self, _request: &Request, inode: INodeNo, reply: ReplyData) {
+        match self.shared.working.read_link(inode.0) {
+            Ok(target) => reply.data(&target.0),
+            Err(error) => reply.error(self.shared.errno("readlink", &error)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        of: &OsStr,
+        mode: u32,
+        _umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let (name, new) = (name(of), New { rdev, ..new(request, mode) });
+        self.serve(|shared| async move {
+            let made = shared.make(parent.0, name, new).await;
+            shared.entry("mknod", made, reply);
+        });
+    }
+
+    fn mkdir(&self, request: &Request, parent: INodeNo, of: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
+        let (name, new) = (name(of), new(request, mode & 0o7777 | libc::S_IFDIR));
+        self.serve(|shared| async move {
+            let made = shared.make(parent.0, name, new).await;
+            shared.entry("mkdir", made, reply);
+        });
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, of: &OsStr, target: &Path, reply: ReplyEntry) {
+        let target = Some(Name::new(target.as_os_str().as_bytes()));
+        let (name, new) = (name(of), New { target, ..new(request, 0o777 | libc::S_IFLNK) });
+        self.serve(|shared| async move {
+            let made = shared.make(parent.0, name, new).await;
+            shared.entry("symlink", made, reply);
+        });
+    }
+
+    fn unlink(&self, _request: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEmpty) {
+        if control::is_control(parent.0) {
+            return self.shared.empty("unlink", Err(control::fixed()), reply);
+        }
+        let name = name(of);
+        self.serve(|shared| async move {
+            let done = shared.working.unlink(parent.0, name.clone()).await;
+            shared.empty("unlink", shared.at(done, parent.0, &name), reply);
+        });
+    }
+
+    fn rmdir(&self, _request: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEmpty) {
+        if control::is_control(parent.0) {
+            return self.shared.empty("rmdir", Err(control::fixed()), reply);
+        }
+        let name = name(of);
+        self.serve(|shared| async move {
+            let done = shared.working.remove_directory(parent.0, name.clone()).await;
+            shared.empty("rmdir", shared.at(done, parent.0, &name), reply);
+        });
+    }
+
+    fn rename(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        of: &OsStr,
+        new_parent: INodeNo,
+        new_of: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        if control::is_control(parent.0) || control::is_control(new_parent.0) {
+            return self.shared.empty("rename", Err(control::fixed()), reply);
+        }
+        let how = if flags == RenameFlags::RENAME_NOREPLACE {
+            Rename::NoReplace
+        } else if flags == RenameFlags::RENAME_EXCHANGE {
+            Rename::Exchange
+        } else if flags.is_empty() {
+            Rename::Replace
+        } else {
+            return reply.error(Errno::EINVAL);
+        };
+        let (name, new_name) = (name(of), name(new_of));
+        self.serve(|shared| async move {
+            let done = shared.working.rename(parent.0, name.clone(), new_parent.0, new_name, how).await;
+            shared.empty("rename", shared.at(done, parent.0, &name), reply);
+        });
+    }
+
+    fn link(&self, _request: &Request, inode: INodeNo, parent: INodeNo, of: &OsStr, reply: ReplyEntry) {
+        if control::is_control(parent.0) || control::is_control(inode.0) {
+            return self.shared.entry("link", Err(control::fixed()), reply);
+        }
+        let name = name(of);
+        self.serve(|shared| async move {
+            let linked = shared.working.link(inode.0, parent.0, name.clone()).await;
+            shared.entry("link", shared.at(linked, parent.0, &name), reply);
+        });
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        of: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let (name, new) = (name(of), new(request, mode & 0o7777 | libc::S_IFREG));
+        self.serve(|shared| async move { shared.create(parent.0, name, new, flags, reply).await });
+    }
+
+    fn open(&self, _request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let write = flags.acc_mode() != OpenAccMode::O_RDONLY;
+        let truncate = flags.0 & libc::O_TRUNC != 0;
+        if control::is_control(inode.0) {
+            return self.serve(|shared| async move {
+                match shared.control.open(inode.0).await {
+                    Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO),
+                    Err(error) => reply.error(shared.errno("open", &error)),
+                }
+            });
+        }
+        let how = How { write: write || truncate, truncate, passthrough: self.shared.passthrough };
+        self.serve(|shared| async move { shared.open(inode.0, how, reply).await });
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        if control::is_control(inode.0) {
+            self.shared.control.release(handle.0);
+            return reply.ok();
+        }
+        let backed = handle.0 & BACKED != 0;
+        if backed {
+            self.shared.backings.release(inode.0);
+        }
+        self.serve(|shared| async move {
+            let done = shared.working.release(inode.0, handle.0 & WRITES != 0, backed).await;
+            shared.empty("close", done, reply);
+        });
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        if control::is_control(inode.0) {
+            return reply.data(&self.shared.control.read(handle.0, offset, size));
+        }
+        self.serve(|shared| async move {
+            match shared.working.read(inode.0, offset, size).await {
+                Ok(data) => reply.data(&data),
+                Err(error) => reply.error(shared.errno("read", &error)),
+            }
+        });
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let count = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        if !control::is_control(inode.0)
+            && let Some(done) = self.shared.working.write_now(inode.0, offset, data)
+        {
+            return match done {
+                Ok(()) => reply.written(count),
+                Err(error) => reply.error(self.shared.errno("write", &error)),
+            };
+        }
+        let data = data.to_vec();
+        self.serve(|shared| async move {
+            let done = if control::is_control(inode.0) {
+                shared.control.write(handle.0, offset, &data).await
+            } else {
+                shared.working.write(inode.0, offset, &data).await.context(|| shared.working.describe(inode.0))
+            };
+            match done {
+                Ok(()) => reply.written(count),
+                Err(error) => reply.error(shared.errno("write", &error)),
+            }
+        });
+    }
+
+    fn flush(&self, _request: &Request, inode: INodeNo, _handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+        if control::is_control(inode.0) {
+            return reply.ok();
+        }
+        self.serve(|shared| async move {
+            let done = shared.working.flush(inode.0).await;
+            shared.empty("close", done.context(|| shared.working.describe(inode.0)), reply);
+        });
+    }
+
+    fn fsync(&self, _request: &Request, inode: INodeNo, _handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
+        if control::is_control(inode.0) {
+            return reply.ok();
+        }
+        self.serve(|shared| async move {
+            let done = shared.working.sync(Some(inode.0)).await;
+            shared.empty("fsync", done.context(|| shared.working.describe(inode.0)), reply);
+        });
+    }
+
+    fn opendir(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let handle = self.shared.next_listing.fetch_add(1, Ordering::Relaxed);
+        reply.opened(FileHandle(handle), FopenFlags::empty());
+    }
+
+    fn releasedir(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.shared.listings.lock().remove(&handle.0);
+        reply.ok();
+    }
+
+    fn fsyncdir(&self, _request: &Request, _inode: INodeNo, _handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
+        self.serve(|shared| async move {
+            let done = shared.working.sync(None).await;
+            shared.empty("fsync", done, reply);
+        });
+    }
+
+    fn readdir(&self, _request: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        self.serve(|shared| async move {
+            let mut sink = |entry: Listed<'_>| {
+                let kind = attr(&entry.attributes).kind;
+                !reply.add(INodeNo(entry.attributes.number), entry.offset, kind, OsStr::from_bytes(entry.name))
+            };
+            match shared.list(inode.0, handle, offset, Extent::All, &mut sink).await {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(shared.errno("readdir", &error)),
+            }
+        });
+    }
+
+    fn readdirplus(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        self.serve(|shared| async move {
+            // See super::listing_hint.
+            let chunks_too = offset > 0 || shared.hint.begin(inode.0);
+            let extent = if chunks_too { Extent::All } else { Extent::BeforeChunks };
+            let mut told = Vec::new();
+            let mut sink = |entry: Listed<'_>| {
+                let attributes = attr(&entry.attributes);
+                let number = attributes.ino;
+                let name = OsStr::from_bytes(entry.name);
+                let ttl = if control::is_control(number.0) { Duration::ZERO } else { FOREVER };
+                let taken = !reply.add(number, entry.offset, name, &ttl, &attributes, Generation(0));
+                if taken && !matches!(entry.name, b"." | b"..") {
+                    told.push(number.0);
+                }
+                taken
+            };
+            let listed = shared.list(inode.0, handle, offset, extent, &mut sink).await;
+            // Each entry but the dots counts as a look-up.
+            for number in told {
+                shared.working.told_number(number);
+            }
+            match listed {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(shared.errno("readdir", &error)),
+            }
+        });
+    }
+
+    fn statfs(&self, _request: &Request, _inode: INodeNo, reply: ReplyStatfs) {
+        match self.shared.working.space() {
+            Ok(space) => {
+                let block = u32::try_from(space.f_frsize).unwrap_or(BLOCK);
+                reply.statfs(
+                    space.f_blocks,
+                    space.f_bfree,
+                    space.f_bavail,
+                    space.f_files,
+                    space.f_ffree,
+                    block,
+                    crate::tree::nodes::MAX_NAME as u32,
+                    block,
+                );
+            }
+            Err(error) => reply.error(self.shared.errno("statfs", &error)),
+        }
+    }
+
+    fn fallocate(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        self.serve(|shared| async move {
+            let done = shared.working.allocate(inode.0, offset, length, mode).await;
+            shared.empty("fallocate", done, reply);
+        });
+    }
+
+    fn lseek(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        _handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let (Ok(offset), libc::SEEK_DATA | libc::SEEK_HOLE) = (u64::try_from(offset), whence) else {
+            return reply.error(Errno::EINVAL);
+        };
+        if control::is_control(inode.0) {
+            return reply.error(Errno::EINVAL);
+        }
+        self.serve(|shared| async move {
+            match shared.working.seek(inode.0, offset, whence == libc::SEEK_HOLE).await {
+                Ok(Some(found)) => reply.offset(i64::try_from(found).unwrap_or(i64::MAX)),
+                Ok(None) => reply.error(Errno::ENXIO),
+                Err(error) => reply.error(shared.errno("lseek", &error)),
+            }
+        });
+    }
+
+    fn copy_file_range(
+        &self,
+        _request: &Request,
+        from: INodeNo,
+        _from_handle: FileHandle,
+        offset: u64,
+        to: INodeNo,
+        _to_handle: FileHandle,
+        at: u64,
+        length: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        if control::is_control(from.0) || control::is_control(to.0) {
+            return reply.error(Errno::EXDEV);
+        }
+        self.serve(|shared| async move {
+            match shared.working.copy((from.0, offset), (to.0, at), length).await {
+                Ok(copied) => reply.written(u32::try_from(copied).unwrap_or(u32::MAX)),
+                Err(error) => reply.error(shared.errno("copy_file_range", &error)),
+            }
+        });
+    }
+
+    fn getxattr(&self, _request: &Request, _inode: INodeNo, _name: &OsStr, _size: u32, reply: ReplyXattr) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn listxattr(&self, _request: &Request, _inode: INodeNo, _size: u32, reply: ReplyXattr) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn setxattr(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        _name: &OsStr,
+        _value: &[u8],
+        _flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn removexattr(&self, _request: &Request, _inode: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn access(&self, _request: &Request, _inode: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn ioctl(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        _handle: FileHandle,
+        _flags: IoctlFlags,
+        _command: u32,
+        _input: &[u8],
+        _output: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn poll(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        _handle: FileHandle,
+        _notifier: PollNotifier,
+        _events: PollEvents,
+        _flags: PollFlags,
+        reply: ReplyPoll,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+}
+
+impl Shared {
+    async fn list(
+        &self,
+        number: u64,
+        handle: FileHandle,
+        offset: u64,
+        extent: Extent,
+        sink: &mut (impl FnMut(Listed<'_>) -> bool + Send),
+    ) -> Result<()> {
+        if control::is_control(number) {
+            self.control.list(offset, sink);
+            return Ok(());
+        }
+        let limit = {
+            let mut listings = self.listings.lock();
+            if offset == 0 {
+                listings.insert(handle.0, self.working.listing_limit());
+            }
+            listings.get(&handle.0).copied().unwrap_or(u64::MAX)
+        };
+        if number == crate::tree::ROOT && !self.control.list_itself(offset, sink) {
+            return Ok(());
+        }
+        let offset = if number == crate::tree::ROOT { Control::root_offset(offset) } else { offset };
+        self.working.list(number, offset, limit, extent, sink).await.context(|| self.working.describe(number))
+    }
+}

@@ -1,0 +1,153 @@
+//! The bytes of changed files: `data/N`, one file each.
+//!
+//! A commit may link such a file into the repository instead of copying it. From then on it has two names and belongs to
+//! history: [`Files::own`] is asked before anybody may write, and makes a copy under a new number.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::record::Time;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Mode of data files, before the umask: a commit may make them objects of the repository, which colleagues read. The
+/// directory around them keeps everybody else out.
+const MODE: u32 = 0o666;
+
+/// The directory of data files.
+#[derive(Clone, Debug)]
+pub struct Files {
+    directory: Arc<OwnedFd>,
+}
+
+/// What the file system says of a data file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Bytes.
+    pub size: u64,
+    /// 512-byte blocks in use.
+    pub blocks: u64,
+    /// Last change of the bytes.
+    pub mtime: Time,
+    /// Last change of anything.
+    pub ctime: Time,
+    /// Names it has: more than one when a commit has linked it.
+    pub links: u64,
+}
+
+impl Files {
+    /// The data files in `directory`.
+    pub fn new(directory: OwnedFd) -> Self {
+        Files { directory: Arc::new(directory) }
+    }
+
+    /// The directory that holds them.
+    pub fn directory(&self) -> &Arc<OwnedFd> {
+        &self.directory
+    }
+
+    /// Makes an empty file.
+    pub fn create(&self, number: u64) -> Result<File> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        self.open_with(number, flags)
+    }
+
+    /// Opens a file for reading and writing.
+    pub fn open(&self, number: u64) -> Result<File> {
+        self.open_with(number, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW)
+    }
+
+    fn open_with(&self, number: u64, flags: OFlags) -> Result<File> {
+        rustix::fs::openat(&*self.directory, number.to_string(), flags, Mode::from_raw_mode(MODE))
+            .map(File::from)
+            .map_err(|errno| missing(number, errno))
+    }
+
+    /// What there is to know of a file.
+    pub fn stat(&self, number: u64) -> Result<Stat> {
+        rustix::fs::statat(&*self.directory, number.to_string(), AtFlags::SYMLINK_NOFOLLOW)
+            .map(|stat| Stat {
+                size: stat.st_size.unsigned_abs(),
+                blocks: stat.st_blocks.unsigned_abs(),
+                mtime: Time(stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or(0)),
+                ctime: Time(stat.st_ctime, u32::try_from(stat.st_ctime_nsec).unwrap_or(0)),
+                links: u64::from(stat.st_nlink as u32),
+            })
+            .map_err(|errno| missing(number, errno))
+    }
+
+    /// Whether a file may be written to: it has one name.
+    pub fn is_own(file: &File) -> Result<bool> {
+        file.metadata().map(|metadata| metadata.nlink() <= 1).map_err(|e| Error::io("a scratch file", e))
+    }
+
+    /// Copies the first `length` bytes of `file` to a new file `number`, times included.
+    pub fn copy(&self, file: &File, number: u64, length: u64) -> Result<File> {
+        let failed = |e| Error::io(format!("copying to scratch file {number}"), e);
+        let copy = self.create(number)?;
+        let size = file.metadata().map_err(failed)?.len();
+        copy_range(file, 0, &copy, 0, length.min(size)).map_err(failed)?;
+        Ok(copy)
+    }
+
+    /// Sets a file's times.
+    pub fn set_times(&self, number: u64, atime: Time, mtime: Time) -> Result<()> {
+        let spec = |Time(tv_sec, nanos)| rustix::fs::Timespec { tv_sec, tv_nsec: i64::from(nanos) };
+        let times = rustix::fs::Timestamps { last_access: spec(atime), last_modification: spec(mtime) };
+        rustix::fs::utimensat(&*self.directory, number.to_string(), &times, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|errno| missing(number, errno))
+    }
+
+    /// Removes a file; one that is gone is as good.
+    pub fn remove(&self, number: u64) {
+        // What cannot be removed now is found when the directory is next opened.
+        let _ = rustix::fs::unlinkat(&*self.directory, number.to_string(), AtFlags::empty());
+    }
+
+    /// Numbers of all files there are.
+    pub fn list(&self) -> Result<Vec<u64>> {
+        let failed = |e: Errno| Error::io("listing scratch files", e.into());
+        let entries = rustix::fs::Dir::read_from(&*self.directory).map_err(failed)?;
+        let mut numbers = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(failed)?;
+            numbers.extend(entry.file_name().to_str().ok().and_then(|name| name.parse::<u64>().ok()));
+        }
+        Ok(numbers)
+    }
+}
+
+/// Copies bytes from file to file, in the kernel where it can.
+pub fn copy_range(from: &File, offset: u64, to: &File, at: u64, length: u64) -> std::io::Result<u64> {
+    use std::os::unix::fs::FileExt;
+    let (mut source, mut target, mut left) = (offset, at, length);
+    while left > 0 {
+        let step = usize::try_from(left).unwrap_or(usize::MAX).min(1 << 30);
+        match rustix::fs::copy_file_range(from, Some(&mut source), to, Some(&mut target), step) {
+            Ok(0) => break,
+            Ok(count) => left -= count as u64,
+            Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+                let mut buffer = vec![0; step.min(1 << 20)];
+                let count = from.read_at(&mut buffer, source)?;
+                let Some(part) = buffer.get(..count).filter(|part| !part.is_empty()) else { break };
+                to.write_all_at(part, target)?;
+                (source, target, left) = (source + count as u64, target + count as u64, left - count as u64);
+            }
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(length - left)
+}
+
+fn missing(number: u64, errno: Errno) -> Error {
+    let error = Error::io(format!("scratch file data/{number}"), errno.into());
+    // To the program the file exists.
+    if error.kind() == ErrorKind::NotFound {
+        return Error::with_source(ErrorKind::Io, "somebody has removed it: discard the path, or write it anew", error);
+    }
+    error
+}

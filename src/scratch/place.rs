@@ -1,0 +1,213 @@
+//! Where a scratch directory is, and that only one daemon uses it.
+//!
+//! Without `--scratch` it is found again by repository and branch: below `/var/lib/icechunkfs` for root, below
+//! `$XDG_STATE_HOME/icechunkfs` (most often `~/.local/state/icechunkfs`) for others. It is never inside the repository, where
+//! the reference implementation would refuse to create beside it, and readable for its owner alone.
+
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Characters of a repository's or branch's name that its directory cannot or should not have.
+const ESCAPED: &AsciiSet = &CONTROLS.add(b'/').add(b'%').add(b' ').add(b'\\');
+/// Longest name of a directory, in bytes; what is longer is cut, and told apart by its checksum.
+const MAX_NAME: usize = 180;
+const README: &str = "\
+Changes to an Icechunk repository that are mounted with icechunkfs and not committed yet.
+`journal` has the names, `data` the bytes. The next mount of the branch finds them here.
+To give them up, mount with --discard. Nothing in here is of use without the rest.
+";
+
+/// A scratch directory that this process has locked.
+#[derive(Debug)]
+pub struct Place {
+    path: PathBuf,
+    directory: OwnedFd,
+    /// Holds the lock as long as it is open.
+    _lock: File,
+}
+
+/// The directory for `branch` of the repository at `location` when the user names none.
+pub fn default_path(location: &str, branch: &str) -> Result<PathBuf> {
+    Ok(state_directory()?.join(name_of(location)).join(name_of(branch)))
+}
+
+fn state_directory() -> Result<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(PathBuf::from("/var/lib/icechunkfs"));
+    }
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
+    let state = state.ok_or_else(|| {
+        Error::new(ErrorKind::NotFound, "neither XDG_STATE_HOME nor HOME is set: name a directory with --scratch")
+    })?;
+    Ok(state.join("icechunkfs"))
+}
+
+fn name_of(text: &str) -> String {
+    let encoded = utf8_percent_encode(text, ESCAPED).to_string();
+    // `.` and `..` are no names; a dot in front would hide the directory.
+    let encoded =
+        if encoded.starts_with('.') { format!("%2E{}", encoded.get(1..).unwrap_or_default()) } else { encoded };
+    if encoded.len() <= MAX_NAME {
+        return encoded;
+    }
+    let kept: String = encoded.chars().take(MAX_NAME - 9).collect();
+    format!("{kept}-{:08x}", crc32fast::hash(text.as_bytes()))
+}
+
+impl Place {
+    /// Opens and locks the directory `path`, made if need be, for a mount at `mountpoint` of the repository at `repository`
+    /// (a local directory, if it is one).
+    ///
+    /// Errors: [`ErrorKind::Busy`] if another daemon uses it, [`ErrorKind::InvalidInput`] if it is inside the repository.
+    pub fn open(path: &Path, mountpoint: &Path, repository: Option<&Path>) -> Result<Self> {
+        let name = path.display();
+        let failed = |e| Error::io(format!("the scratch directory {name}"), e);
+        let wanted = real(path).map_err(failed)?;
+        for (what, other) in [("the repository", repository), ("the mountpoint", Some(mountpoint))] {
+            let other = other.and_then(|other| std::fs::canonicalize(other).ok());
+            if other.is_some_and(|other| wanted.starts_with(other)) {
+                return Err(Error::invalid(format!("the scratch directory {name} is inside {what}: choose another")));
+            }
+        }
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
+        let path = std::fs::canonicalize(path).map_err(failed)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::open(&path, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
+        refuse_foreign(&path)?;
+        let lock = lock(&directory, &path, mountpoint)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).map_err(failed)?;
+        std::fs::write(path.join("README"), README).map_err(failed)?;
+        match rustix::fs::mkdirat(&directory, "data", Mode::from_raw_mode(0o700)) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(errno) => return Err(failed(errno.into())),
+        }
+        Ok(Place { path, directory, _lock: lock })
+    }
+
+    /// Its absolute path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The directory itself.
+    pub fn directory(&self) -> &OwnedFd {
+        &self.directory
+    }
+
+    /// The directory of data files.
+    pub fn data(&self) -> Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        rustix::fs::openat(&self.directory, "data", flags, Mode::empty())
+            .map_err(|e| Error::io(format!("{}/data", self.path.display()), e.into()))
+    }
+
+    /// Takes the directory away, for a mount that asked for one that leaves nothing behind.
+    pub fn remove(self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.path) {
+            tracing::warn!("the scratch directory {} is left behind: {error}", self.path.display());
+        }
+    }
+}
+
+/// The path without links, as far as it exists already.
+fn real(path: &Path) -> std::io::Result<PathBuf> {
+    let absolute = std::path::absolute(path)?;
+    let mut missing = Vec::new();
+    let mut existing = absolute.as_path();
+    loop {
+        match (std::fs::canonicalize(existing), existing.parent(), existing.file_name()) {
+            (Ok(real), _, _) => return Ok(missing.into_iter().rev().fold(real, |path, name| path.join(name))),
+            (Err(_), Some(parent), Some(name)) => {
+                missing.push(name);
+                existing = parent;
+            }
+            (Err(error), _, _) => return Err(error),
+        }
+    }
+}
+
+/// A directory that holds other things was named by mistake.
+fn refuse_foreign(path: &Path) -> Result<()> {
+    const OURS: [&str; 5] = ["journal", "journal.new", "data", "lock", "README"];
+    let entries = std::fs::read_dir(path).map_err(|e| Error::io(path.display(), e))?;
+    let foreign = entries.flatten().map(|entry| entry.file_name()).find(|name| !OURS.iter().any(|own| *own == name));
+    match foreign {
+        None => Ok(()),
+        Some(name) => Err(Error::invalid(format!(
+            "{} is no scratch directory: it has `{}` in it; name an empty or a new one",
+            path.display(),
+            name.to_string_lossy()
+        ))),
+    }
+}
+
+fn lock(directory: &OwnedFd, path: &Path, mountpoint: &Path) -> Result<File> {
+    let failed = |e: std::io::Error| Error::io(format!("{}/lock", path.display()), e);
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let lock = rustix::fs::openat(directory, "lock", flags, Mode::from_raw_mode(0o600));
+    let mut lock = File::from(lock.map_err(|e| failed(e.into()))?);
+    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let mut holder = String::new();
+            // Only for the message.
+            let _ = Read::by_ref(&mut lock).take(4096).read_to_string(&mut holder);
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!(
+                    "the scratch directory {} is in use ({}): one mount of a branch has it; name another with --scratch",
+                    path.display(),
+                    holder.trim()
+                ),
+            ));
+        }
+        Err(errno) => return Err(failed(errno.into())),
+    }
+    lock.set_len(0).map_err(failed)?;
+    lock.rewind().map_err(failed)?;
+    writeln!(lock, "process {}, mounted at {}", std::process::id(), mountpoint.display()).map_err(failed)?;
+    Ok(lock)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn names_are_told_apart_and_fit() {
+        assert_eq!(name_of("/data/x"), "%2Fdata%2Fx");
+        assert_eq!(name_of(".."), "%2E.");
+        let (long, longer) = ("a".repeat(300), "a".repeat(301));
+        assert!(name_of(&long).len() <= MAX_NAME && name_of(&long) != name_of(&longer));
+    }
+
+    #[test]
+    fn one_user_at_a_time_and_never_in_the_repository() {
+        let place = tempfile::tempdir().unwrap();
+        let (repository, scratch) = (place.path().join("r"), place.path().join("s/t"));
+        std::fs::create_dir(&repository).unwrap();
+        let mountpoint = Path::new("/nowhere");
+        let first = Place::open(&scratch, mountpoint, Some(&repository)).unwrap();
+        assert_eq!(std::fs::metadata(&scratch).unwrap().permissions().mode() & 0o777, 0o700);
+        let second = Place::open(&scratch, mountpoint, Some(&repository)).unwrap_err();
+        assert_eq!(second.kind(), ErrorKind::Busy);
+        assert!(second.to_string().contains("/nowhere"), "{second}");
+        drop(first);
+        assert!(Place::open(&scratch, mountpoint, Some(&repository)).is_ok());
+        let inside = Place::open(&repository.join("s"), mountpoint, Some(&repository)).unwrap_err();
+        assert_eq!(inside.kind(), ErrorKind::InvalidInput);
+        assert_eq!(std::fs::read_dir(&repository).unwrap().count(), 0, "nothing was made there");
+        std::fs::write(place.path().join("notes"), "").unwrap();
+        assert_eq!(Place::open(place.path(), mountpoint, None).unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
+}

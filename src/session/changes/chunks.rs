@@ -1,0 +1,422 @@
+//! Which files below an array are chunks, and how they differ from the snapshot's.
+//!
+//! A directory is *in place* if it shows the very directory of the snapshot that belongs there; then what nobody touched in it
+//! is unchanged and is not looked at. Otherwise it was moved there from elsewhere: everything that it shows becomes a reference
+//! to the same stored bytes under other coordinates, and what should have been there is deleted.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::below;
+use super::walk::Walk;
+use crate::commit::changes::{ChunkChange, ChunkFile};
+use crate::error::{Context, Result};
+use crate::format::ids::NodeId;
+use crate::scratch::record::{Name, Source};
+use crate::tree::nodes::{Array, NodeIndex, Place, ZARR_JSON};
+use crate::working::frozen::{FrozenDirectory, FrozenEntry, FrozenFile};
+use crate::zarr::Coords;
+use crate::zarr::array::ArrayMetadata;
+use crate::zarr::chunk_key::{KeyEncoding, Separator, parse_number};
+
+/// References that are looked at in one go.
+const PAGE: usize = 4096;
+
+/// An array whose files are being looked at.
+#[derive(Clone, Debug)]
+pub(super) struct ArrayInHand {
+    id: NodeId,
+    path: String,
+    /// Its place in the snapshot, if it was there.
+    index: Option<NodeIndex>,
+    grid: Box<[u32]>,
+    encoding: KeyEncoding,
+}
+
+/// What a file's path below its array makes of it.
+enum Meaning {
+    Chunk(Coords),
+    /// It looks like a chunk and cannot be one.
+    Wrong(String),
+    Nothing,
+}
+
+impl ArrayInHand {
+    pub(super) fn new(id: NodeId, path: String, index: Option<NodeIndex>, metadata: &ArrayMetadata) -> Self {
+        let (grid, encoding) = (metadata.grid.as_slice().into(), metadata.key_encoding.clone());
+        ArrayInHand { id, path, index, grid, encoding }
+    }
+
+    pub(super) fn of(id: NodeId, path: String, index: NodeIndex, array: &Array) -> Self {
+        ArrayInHand { id, path, index: Some(index), grid: array.grid.clone(), encoding: array.encoding.clone() }
+    }
+
+    /// What the file at `key`, relative to the array, is.
+    fn meaning(&self, key: &str) -> Meaning {
+        let rank = self.grid.len();
+        let flat = self.encoding.separator == Separator::Dot || rank == 0;
+        let coords: Option<Coords> = if flat {
+            self.encoding.parse_flat(key, rank).map(Coords::from_vec)
+        } else {
+            let numbers = if self.encoding.prefixed { key.strip_prefix("c/") } else { Some(key) };
+            numbers.and_then(|numbers| {
+                let parts: Vec<&str> = numbers.split('/').collect();
+                let (last, above) = parts.split_last()?;
+                let mut coords: Coords = above.iter().map(|part| parse_number(part)).collect::<Option<_>>()?;
+                coords.push(self.encoding.parse_last(last)?);
+                (coords.len() == rank).then_some(coords)
+            })
+        };
+        match coords {
+            Some(coords) if std::iter::zip(&coords, &self.grid).all(|(coord, length)| coord < length) => {
+                Meaning::Chunk(coords)
+            }
+            Some(_) => Meaning::Wrong(format!("it is outside the array's grid of {:?} chunks", self.grid)),
+            None if self.looks_like_a_chunk(key) => Meaning::Wrong(format!(
+                "chunks of this array are named like {}: this is none, though it looks like one",
+                self.encoding.key(&vec![0; rank])
+            )),
+            None => Meaning::Nothing,
+        }
+    }
+
+    /// Digits where the encoding has them, but of another number or in another spelling.
+    fn looks_like_a_chunk(&self, key: &str) -> bool {
+        let Some(key) = key.strip_suffix(self.encoding.suffix.as_str()) else { return false };
+        let separator = if self.encoding.separator == Separator::Slash { '/' } else { '.' };
+        let numbers = if self.encoding.prefixed {
+            let prefix = format!("c{separator}");
+            match key.strip_prefix(prefix.as_str()) {
+                Some(numbers) => numbers,
+                None => return false,
+            }
+        } else {
+            key
+        };
+        let number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+        !numbers.is_empty() && numbers.split(separator).all(number)
+    }
+}
+
+impl Walk<'_> {
+    /// Everything in the directory of `array`, at `position`.
+    pub(super) async fn chunks(&mut self, position: usize, array: ArrayInHand) -> Result<()> {
+        let place = array.index.map(Place::Directory);
+        let mut changes = BTreeMap::new();
+        // Directories still to be looked at: position, path below the array, and what of the snapshot belongs there.
+        let mut pending = vec![(position, String::new(), place)];
+        while let Some((position, relative, natural)) = pending.pop() {
+            let directory = self.get(position)?;
+            let in_place = natural.is_some() && directory.lower == natural;
+            if let (Some(natural), false) = (&natural, in_place) {
+                self.delete_below(natural, &mut changes).await?;
+            }
+            for (name, entry) in &directory.entries {
+                let text = name.to_string();
+                let key = if relative.is_empty() { text.clone() } else { format!("{relative}/{text}") };
+                if key == ZARR_JSON {
+                    continue;
+                }
+                let here = natural.as_ref().filter(|_| in_place).and_then(|place| {
+                    self.base.tree.step(place, name.text()?).filter(|place| is_of(place, array.index))
+                });
+                match entry {
+                    FrozenEntry::Hidden | FrozenEntry::Other(_) => {
+                        if let Some(place) = here {
+                            self.delete_below(&place, &mut changes).await?;
+                        }
+                        if let FrozenEntry::Other(id) = entry {
+                            self.untracked(below(&array.path, &key), *id);
+                        }
+                    }
+                    FrozenEntry::Directory(child) => {
+                        if self.is_node(*child)? {
+                            self.nested_node(*child, &array, &key)?;
+                        } else {
+                            pending.push((*child, key, here));
+                        }
+                    }
+                    FrozenEntry::File(file) => self.file(&array, &key, file, here, &mut changes).await?,
+                }
+            }
+            if relative.is_empty()
+                && let Some(Place::Directory(index)) = directory.lower
+            {
+                self.untouched_children(directory, &array.path, index);
+            }
+            if !in_place && let Some(place) = &directory.lower {
+                self.adopt(&array, &relative, directory, place, &mut changes).await?;
+            }
+        }
+        if !changes.is_empty() {
+            self.out.changes.chunks.insert(array.id, changes);
+        }
+        Ok(())
+    }
+
+    /// One file below an array. `here` is the chunk of the snapshot that it stands in place of.
+    async fn file(
+        &mut self,
+        array: &ArrayInHand,
+        key: &str,
+        file: &FrozenFile,
+        here: Option<Place>,
+        changes: &mut BTreeMap<Coords, ChunkChange>,
+    ) -> Result<()> {
+        let path = below(&array.path, key);
+        let coords = match array.meaning(key) {
+            Meaning::Chunk(coords) => coords,
+            Meaning::Wrong(why) => {
+                // What the snapshot has outside a grid that shrank goes with the rest of it.
+                if file.source == Source::Lower {
+                    self.untracked(path, file.id);
+                } else {
+                    self.fault(path, why);
+                }
+                return Ok(());
+            }
+            Meaning::Nothing => {
+                self.untracked(path, file.id);
+                return Ok(());
+            }
+        };
+        self.out.tracked.insert(file.id);
+        let change = match &file.source {
+            Source::Lower if here.is_some() && file.lower == here => return Ok(()),
+            Source::Lower => match self.stored_at(file.lower.as_ref()).await? {
+                Some(change) => change,
+                // A document under a chunk's name.
+                None => self.bytes_as_chunk(file).await?,
+            },
+            Source::Stored(stored) => ChunkChange::Stored(stored.0.clone()),
+            Source::Data(number) => {
+                let stat = self.working.files().stat(*number).context(|| path.clone())?;
+                self.out.bytes += stat.size;
+                ChunkChange::File(ChunkFile {
+                    directory: Arc::clone(self.working.files().directory()),
+                    name: number.to_string(),
+                    length: stat.size,
+                    may_link: true,
+                })
+            }
+        };
+        let empty = match &change {
+            ChunkChange::File(file) => file.length == 0,
+            ChunkChange::Stored(payload) => payload.length() == 0,
+            ChunkChange::Delete => false,
+        };
+        if empty {
+            self.fault(path, "it is empty, and a chunk never is: is a program still writing it? Otherwise remove it");
+        }
+        changes.insert(coords, change);
+        Ok(())
+    }
+
+    async fn stored_at(&self, place: Option<&Place>) -> Result<Option<ChunkChange>> {
+        let Some(place @ Place::Chunk(..)) = place else { return Ok(None) };
+        let stored = self.base.tree.stored(self.base.tree.table().inode(place)).await?;
+        Ok(stored.map(ChunkChange::Stored))
+    }
+
+    async fn bytes_as_chunk(&self, file: &FrozenFile) -> Result<ChunkChange> {
+        let bytes = self.working.whole(file, super::documents::MAX_DOCUMENT).await?;
+        Ok(ChunkChange::Stored(crate::commit::changes::StoredPayload::Inline(bytes)))
+    }
+
+    /// Every chunk of the snapshot at or below `place` is gone.
+    async fn delete_below(&self, place: &Place, changes: &mut BTreeMap<Coords, ChunkChange>) -> Result<()> {
+        for (coords, _) in self.chunks_below(place).await? {
+            changes.entry(coords).or_insert(ChunkChange::Delete);
+        }
+        Ok(())
+    }
+
+    /// Chunks of the snapshot at or below `place`, with their array.
+    async fn chunks_below(&self, place: &Place) -> Result<Vec<(Coords, NodeIndex)>> {
+        let (index, prefix) = match place {
+            Place::Directory(index) => (*index, Coords::new()),
+            Place::Chunk(index, coords) => (*index, coords.clone()),
+            Place::Metadata(_) => return Ok(Vec::new()),
+        };
+        let (Some(array), Some(chunks)) = (self.base.tree.table().array(index), self.base.tree.chunks(index)) else {
+            return Ok(Vec::new());
+        };
+        let rank = array.grid.len();
+        if prefix.len() == rank {
+            return Ok(chunks.find(&prefix).await?.map(|_| (prefix, index)).into_iter().collect());
+        }
+        let mut found = Vec::new();
+        let mut after: Option<Coords> = None;
+        loop {
+            let page = chunks.page(&prefix, rank, after.as_deref(), PAGE).await?;
+            let full = page.len() == PAGE;
+            found.extend(page.into_iter().map(|(coords, _)| (coords, index)));
+            match found.last() {
+                Some((last, _)) if full => after = Some(last.clone()),
+                _ => return Ok(found),
+            }
+        }
+    }
+
+    /// Whatever `directory` shows of `place`, where it does not belong, becomes chunks of `array`.
+    async fn adopt(
+        &mut self,
+        array: &ArrayInHand,
+        relative: &str,
+        directory: &FrozenDirectory,
+        place: &Place,
+        changes: &mut BTreeMap<Coords, ChunkChange>,
+    ) -> Result<()> {
+        let mut stray = Vec::new();
+        for (chunk, rest) in self.untouched_chunks(directory, place).await? {
+            let key = if relative.is_empty() { rest } else { format!("{relative}/{rest}") };
+            match (array.meaning(&key), self.stored_at(Some(&chunk)).await?) {
+                (Meaning::Chunk(coords), Some(change)) => drop(changes.insert(coords, change)),
+                _ => stray.push(chunk),
+            }
+        }
+        if !stray.is_empty() {
+            self.out.foreign.push((directory.id, stray));
+        }
+        Ok(())
+    }
+
+    /// Chunks of the snapshot below `place` that `directory`, which shows it, has not replaced, with their paths from there.
+    pub(super) async fn untouched_chunks(
+        &self,
+        directory: &FrozenDirectory,
+        place: &Place,
+    ) -> Result<Vec<(Place, String)>> {
+        let tree = &self.base.tree;
+        let top = tree.path_of(place);
+        let mut found = Vec::new();
+        for (coords, index) in self.chunks_below(place).await? {
+            let chunk = Place::Chunk(index, coords);
+            let path = tree.path_of(&chunk);
+            let Some(rest) = path.strip_prefix(&top).map(|rest| rest.trim_start_matches('/')) else { continue };
+            let first = rest.split('/').next().unwrap_or_default();
+            if !rest.is_empty() && !directory.entries.contains_key(&Name::new(first.as_bytes())) {
+                found.push((chunk, rest.to_owned()));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether a directory has a document, of the snapshot or of its own.
+    fn is_node(&self, position: usize) -> Result<bool> {
+        let directory = self.get(position)?;
+        Ok(match directory.entries.get(&Name::new(ZARR_JSON.as_bytes())) {
+            Some(entry) => matches!(entry, FrozenEntry::File(_)),
+            None => match directory.lower {
+                Some(Place::Directory(index)) => {
+                    self.base.tree.table().get(index).is_some_and(|node| node.stored.is_some())
+                }
+                _ => false,
+            },
+        })
+    }
+
+    fn nested_node(&mut self, position: usize, array: &ArrayInHand, key: &str) -> Result<()> {
+        let path = below(&array.path, key);
+        let was_there = matches!(self.get(position)?.lower, Some(Place::Directory(index))
+            if format!("/{}", self.base.tree.table().path(index)) == path);
+        if !was_there {
+            self.fault(path.clone(), "a group or array below an array, where Zarr has none");
+        }
+        self.nested(position, path);
+        Ok(())
+    }
+
+    /// Whether a directory that was array `index` still shows any chunk.
+    pub(super) async fn any_chunk_left(&self, position: usize, index: NodeIndex) -> Result<bool> {
+        let Some(array) = self.base.tree.table().array(index) else { return Ok(false) };
+        // Only its names matter.
+        let array = ArrayInHand::of(array.id, String::new(), index, array);
+        let mut pending = vec![(position, String::new())];
+        let mut hidden = Vec::new();
+        while let Some((position, relative)) = pending.pop() {
+            let directory = self.get(position)?;
+            for (name, entry) in &directory.entries {
+                let text = name.to_string();
+                let key = if relative.is_empty() { text } else { format!("{relative}/{text}") };
+                match entry {
+                    FrozenEntry::File(_) if matches!(array.meaning(&key), Meaning::Chunk(_)) => return Ok(true),
+                    FrozenEntry::Directory(child) => {
+                        let child_lower = &self.get(*child)?.lower;
+                        let natural =
+                            directory.lower.as_ref().and_then(|place| self.base.tree.step(place, name.text()?));
+                        if natural != *child_lower {
+                            hidden.extend(natural);
+                        }
+                        pending.push((*child, key));
+                    }
+                    _ => {
+                        let step = |place| self.base.tree.step(place, name.text()?);
+                        hidden.extend(directory.lower.as_ref().and_then(step));
+                    }
+                }
+            }
+        }
+        let all = self.chunks_below(&Place::Directory(index)).await?;
+        let is_hidden = |coords: &Coords| {
+            hidden.iter().any(|place| match place {
+                Place::Chunk(_, prefix) => coords.starts_with(prefix),
+                _ => false,
+            })
+        };
+        Ok(all.iter().any(|(coords, _)| !is_hidden(coords)))
+    }
+}
+
+/// Whether a place is a chunk or chunk directory of array `index`.
+fn is_of(place: &Place, index: Option<NodeIndex>) -> bool {
+    matches!(place, Place::Chunk(owner, _) if Some(*owner) == index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn array(grid: &[u32], encoding: KeyEncoding) -> ArrayInHand {
+        ArrayInHand {
+            id: crate::format::testing::node_id(1),
+            path: "/a".into(),
+            index: None,
+            grid: grid.into(),
+            encoding,
+        }
+    }
+
+    fn meaning(array: &ArrayInHand, key: &str) -> &'static str {
+        match array.meaning(key) {
+            Meaning::Chunk(_) => "chunk",
+            Meaning::Wrong(_) => "wrong",
+            Meaning::Nothing => "nothing",
+        }
+    }
+
+    #[test]
+    fn names_below_an_array_are_chunks_or_wrong_or_nothing() {
+        let slashes = array(&[2, 3], KeyEncoding::default());
+        for (key, expected) in [
+            ("c/0/0", "chunk"),
+            ("c/1/2", "chunk"),
+            ("c/2/0", "wrong"),
+            ("c/0", "wrong"),
+            ("c/0/0/0", "wrong"),
+            ("c/00/0", "wrong"),
+            ("c/0/0.partial", "nothing"),
+            ("c/x", "nothing"),
+            ("0/0", "nothing"),
+            ("notes.txt", "nothing"),
+        ] {
+            assert_eq!(meaning(&slashes, key), expected, "{key}");
+        }
+        let dots = array(&[5], KeyEncoding { prefixed: false, separator: Separator::Dot, suffix: String::new() });
+        for (key, expected) in [("0", "chunk"), ("4913", "wrong"), ("0.0", "wrong"), ("c/0", "nothing")] {
+            assert_eq!(meaning(&dots, key), expected, "{key}");
+        }
+        let scalar = array(&[], KeyEncoding::default());
+        assert_eq!(meaning(&scalar, "c"), "chunk");
+    }
+}

@@ -1,0 +1,110 @@
+//! `zarr.json` before it is committed: whatever would be refused later, or read differently by others, is refused now.
+
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+use crate::zarr::array::ArrayMetadata;
+
+/// Longest `zarr.json`, in bytes: a snapshot holds all of them, and has a bound of its own.
+pub const MAX_DOCUMENT: u64 = 256 << 20;
+
+/// What a document says its node is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Document {
+    /// A group.
+    Group,
+    /// An array.
+    Array(Box<ArrayMetadata>),
+}
+
+impl Document {
+    /// Reads and checks a document. The error says what is wrong in words for its writer.
+    pub fn check(bytes: &[u8]) -> Result<Self> {
+        if bytes.is_empty() {
+            return Err(Error::invalid("it is empty: is a program still writing it?"));
+        }
+        // Strict, as the reference is: Python writes NaN and Infinity as bare words, which are no JSON.
+        let document: Value = serde_json::from_slice(bytes).map_err(|e| {
+            let hint = if mentions_nan(bytes) {
+                "; attributes may not hold NaN or Infinity: write them as strings"
+            } else {
+                ""
+            };
+            Error::invalid(format!("it is not JSON ({e}){hint}"))
+        })?;
+        match document.get("zarr_format") {
+            Some(format) if format == 3 => {}
+            Some(format) => {
+                return Err(Error::invalid(format!("its zarr_format is {format}, and Icechunk has 3 only")));
+            }
+            None => return Err(Error::invalid("it has no zarr_format")),
+        }
+        match document.get("node_type").and_then(Value::as_str) {
+            Some("group") => Ok(Document::Group),
+            Some("array") => {
+                let metadata = ArrayMetadata::parse(bytes)?;
+                check_names(&document, metadata.shape.len())?;
+                Ok(Document::Array(Box::new(metadata)))
+            }
+            Some(other) => Err(Error::invalid(format!("its node_type is `{other}`: group or array it must be"))),
+            None => Err(Error::invalid("it has no node_type")),
+        }
+    }
+
+    /// Whether it is an array's.
+    pub fn is_array(&self) -> bool {
+        matches!(self, Document::Array(_))
+    }
+}
+
+fn check_names(document: &Value, rank: usize) -> Result<()> {
+    let names = match document.get("dimension_names") {
+        None | Some(Value::Null) => return Ok(()),
+        Some(names) => names.as_array().ok_or_else(|| Error::invalid("its dimension_names are no list"))?,
+    };
+    if names.len() != rank {
+        return Err(Error::invalid(format!("it has {} dimension_names for {rank} dimensions", names.len())));
+    }
+    match names.iter().find(|name| !name.is_string() && !name.is_null()) {
+        Some(name) => Err(Error::invalid(format!("{name} is no dimension name: a string or null is"))),
+        None => Ok(()),
+    }
+}
+
+fn mentions_nan(bytes: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(bytes);
+    text.contains("NaN") || text.contains("Infinity")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn what_the_reference_refuses_is_refused() {
+        let array = |rest: &str| {
+            format!(
+                r#"{{"zarr_format":3,"node_type":"array","shape":[4],"data_type":"int8",
+                "chunk_grid":{{"name":"regular","configuration":{{"chunk_shape":[2]}}}}{rest}}}"#
+            )
+        };
+        assert_eq!(Document::check(br#"{"zarr_format":3,"node_type":"group"}"#).unwrap(), Document::Group);
+        assert!(Document::check(array("").as_bytes()).unwrap().is_array());
+        assert!(Document::check(array(r#","dimension_names":["x"]"#).as_bytes()).is_ok());
+        let wrong = [
+            String::new(),
+            "{".into(),
+            "\u{feff}{}".into(),
+            r#"{"zarr_format":2,"node_type":"group"}"#.into(),
+            r#"{"zarr_format":3,"node_type":"table"}"#.into(),
+            r#"{"zarr_format":3,"node_type":"group","attributes":{"a":NaN}}"#.into(),
+            array(r#","dimension_names":["x","y"]"#),
+            array(r#","dimension_names":[1]"#),
+            r#"{"zarr_format":3,"node_type":"array","shape":[4]}"#.into(),
+        ];
+        for text in wrong {
+            assert!(Document::check(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+}

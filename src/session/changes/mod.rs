@@ -1,0 +1,66 @@
+//! From files to Zarr: what a working tree would commit, and what keeps it from it.
+//!
+//! Only what differs is walked. The directories that programs touched are looked at one by one ([`walk`]): which are nodes,
+//! and which node of the snapshot they were; within arrays, which files are chunks ([`chunks`]). Everything below that nobody
+//! touched goes along as it is, wherever it was moved to.
+//!
+//! What a directory *is* is decided by its `zarr.json` and by the nearest array above it, never by what its name looks like.
+//!
+//! Every file is one of three things: **tracked** (a `zarr.json` or a chunk, which a commit takes), **untracked** (nothing
+//! that Zarr has a place for, which stays as it is), or a **fault**: something that looks as if it should be tracked and cannot
+//! be. One fault keeps everything from being committed, and all are told at once.
+
+pub mod chunks;
+pub mod documents;
+pub mod walk;
+
+use std::collections::HashSet;
+
+use serde::Serialize;
+
+use crate::commit::changes::ChangeSet;
+use crate::scratch::record::Id;
+use crate::tree::nodes::Place;
+
+/// What a working tree would commit.
+#[derive(Debug, Default)]
+pub struct Derived {
+    /// The changes.
+    pub changes: ChangeSet,
+    /// What keeps it from being committed.
+    pub faults: Vec<Fault>,
+    /// What is not committed and stays.
+    pub untracked: Vec<Untracked>,
+    /// Chunks of the snapshot that show where no array is, by the directory that shows them: they stay too.
+    pub foreign: Vec<(Id, Vec<Place>)>,
+    /// Inodes of files whose bytes the commit takes.
+    pub tracked: HashSet<Id>,
+    /// What each changed node's `zarr.json` was before, by path after the change; for a diff.
+    pub before: Vec<(String, Vec<u8>)>,
+    /// Bytes of new chunks and documents.
+    pub bytes: u64,
+}
+
+/// Something that cannot be committed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Fault {
+    /// Where.
+    pub path: String,
+    /// What is wrong, and what to do.
+    pub why: String,
+}
+
+/// Something that is not committed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Untracked {
+    /// Where.
+    pub path: String,
+    /// The inode.
+    #[serde(skip)]
+    pub id: Option<Id>,
+}
+
+/// `name` below `path`.
+pub(super) fn below(path: &str, name: &str) -> String {
+    if path == "/" { format!("/{name}") } else { format!("{path}/{name}") }
+}

@@ -1,0 +1,354 @@
+//! Which directories are nodes, and which nodes of the snapshot they were.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::chunks::ArrayInHand;
+use super::documents::{Document, MAX_DOCUMENT};
+use super::{Derived, Fault, Untracked, below};
+use crate::commit::changes::{DeletedNode, WrittenNode};
+use crate::error::{Context, Error, Result};
+use crate::format::ids::NodeId;
+use crate::format::snapshot::{Node as SnapshotNode, NodeData};
+use crate::format::transaction_log::Move;
+use crate::scratch::record::{Id, Name, Source};
+use crate::tree::nodes::{NodeIndex, Place, ZARR_JSON};
+use crate::working::frozen::{Frozen, FrozenDirectory, FrozenEntry, FrozenFile};
+use crate::working::{Base, WorkingTree};
+use crate::zarr::chunk_key::parse_number;
+
+/// Ids of nodes that were made here, by the directory's inode: asked twice, a working tree gives the same answer.
+pub type NewIds = parking_lot::Mutex<HashMap<(Id, bool), NodeId>>;
+
+/// Finds out what a working tree would commit.
+pub(super) struct Walk<'a> {
+    pub(super) working: &'a WorkingTree,
+    pub(super) base: Arc<Base>,
+    pub(super) frozen: &'a Frozen,
+    pub(super) out: Derived,
+    new_ids: &'a NewIds,
+    /// Nodes of the snapshot that are still there, by index.
+    kept: Vec<bool>,
+    /// Directories still to be looked at, with their paths.
+    pending: Vec<(usize, String)>,
+}
+
+/// A directory's document.
+enum Doc {
+    /// None.
+    Absent,
+    /// The snapshot's, in its own place.
+    Same,
+    /// One that was written, or came from elsewhere.
+    Written(Bytes, Id),
+}
+
+/// What `frozen`, a state of `working`, would commit.
+pub async fn derive(working: &WorkingTree, frozen: &Frozen, new_ids: &NewIds) -> Result<Derived> {
+    let base = working.base();
+    let kept = vec![false; base.tree.table().len()];
+    let (out, pending) = (Derived::default(), vec![(Frozen::ROOT, "/".to_owned())]);
+    let mut walk = Walk { working, base, frozen, out, new_ids, kept, pending };
+    while let Some((position, path)) = walk.pending.pop() {
+        walk.directory(position, path).await?;
+    }
+    walk.deleted();
+    walk.out.untracked.sort_by(|a, b| a.path.cmp(&b.path));
+    walk.out.faults.sort_by(|a, b| a.path.cmp(&b.path));
+    walk.out.faults.dedup();
+    Ok(walk.out)
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn get(&self, position: usize) -> Result<&'a FrozenDirectory> {
+        self.frozen.get(position).ok_or_else(|| Error::corrupt("a directory without entries"))
+    }
+
+    pub(super) fn fault(&mut self, path: impl Into<String>, why: impl ToString) {
+        self.out.faults.push(Fault { path: path.into(), why: why.to_string() });
+    }
+
+    pub(super) fn untracked(&mut self, path: String, id: Id) {
+        self.out.untracked.push(Untracked { path, id: Some(id) });
+    }
+
+    fn stored(&self, index: NodeIndex) -> Option<SnapshotNode<'_>> {
+        let at = self.base.tree.table().get(index)?.stored?;
+        self.base.tree.snapshot().node(at as usize)
+    }
+
+    /// A directory that is not within an array, or is a node of its own.
+    async fn directory(&mut self, position: usize, path: String) -> Result<()> {
+        let directory = self.get(position)?;
+        let lower = match directory.lower {
+            Some(Place::Directory(index)) => Some(index),
+            _ => None,
+        };
+        let node = match self.document(directory, lower).await.context(|| below(&path, ZARR_JSON))? {
+            Doc::Absent => {
+                self.without_document(position, &path, lower).await?;
+                None
+            }
+            Doc::Same => lower.and_then(|index| {
+                if let Some(FrozenEntry::File(file)) = directory.entries.get(&Name::new(ZARR_JSON.as_bytes())) {
+                    self.out.tracked.insert(file.id);
+                }
+                self.keep(index, &path);
+                let node = self.stored(index)?;
+                matches!(node.data, NodeData::Array(_)).then_some((node.id, Some(index)))
+            }),
+            Doc::Written(bytes, id) => self.written(directory, lower, &path, bytes, id),
+        };
+        match node {
+            Some((id, index)) => self.array(position, &path, id, index).await,
+            None => self.children(position, &path, lower).await,
+        }
+    }
+
+    async fn document(&self, directory: &FrozenDirectory, lower: Option<NodeIndex>) -> Result<Doc> {
+        let has = |index| self.base.tree.table().get(index).is_some_and(|node| node.stored.is_some());
+        match directory.entries.get(&Name::new(ZARR_JSON.as_bytes())) {
+            None if lower.is_some_and(has) => Ok(Doc::Same),
+            None | Some(FrozenEntry::Hidden | FrozenEntry::Other(_) | FrozenEntry::Directory(_)) => Ok(Doc::Absent),
+            Some(FrozenEntry::File(file)) => {
+                let own = lower.is_some() && file.lower == lower.map(Place::Metadata);
+                if own && file.source == Source::Lower {
+                    return Ok(Doc::Same);
+                }
+                Ok(Doc::Written(self.bytes(file).await?, file.id))
+            }
+        }
+    }
+
+    /// All bytes of a file that should be a document.
+    async fn bytes(&self, file: &FrozenFile) -> Result<Bytes> {
+        let bytes = self.working.whole(file, MAX_DOCUMENT).await?;
+        Ok(bytes)
+    }
+
+    /// A directory that has no document now.
+    async fn without_document(&mut self, position: usize, path: &str, lower: Option<NodeIndex>) -> Result<()> {
+        let Some(index) = lower else { return Ok(()) };
+        let was_array = self.stored(index).is_some_and(|node| matches!(node.data, NodeData::Array(_)));
+        if was_array && self.any_chunk_left(position, index).await? {
+            self.fault(
+                path,
+                "its zarr.json is gone while chunks are still there: an editor may be saving it; restore it, or remove the array",
+            );
+        }
+        Ok(())
+    }
+
+    /// A node whose document was written. Returns its id and place in the snapshot if it is an array.
+    fn written(
+        &mut self,
+        directory: &FrozenDirectory,
+        lower: Option<NodeIndex>,
+        path: &str,
+        bytes: Bytes,
+        id: Id,
+    ) -> Option<(NodeId, Option<NodeIndex>)> {
+        let document = match Document::check(&bytes) {
+            Ok(document) => document,
+            Err(why) => {
+                self.fault(below(path, ZARR_JSON), why);
+                // What it was stays out of the list of deletions.
+                let index = lower?;
+                self.keep(index, path);
+                let node = self.stored(index)?;
+                return matches!(node.data, NodeData::Array(_)).then_some((node.id, Some(index)));
+            }
+        };
+        if path.contains('\u{fffd}') {
+            self.fault(path, "its name is not UTF-8, which Icechunk needs");
+        }
+        self.out.tracked.insert(id);
+        let is_array = document.is_array();
+        let same = lower.filter(|&index| self.is_same_node(index, &document));
+        if let Some(index) = same {
+            let (node_id, changed) = {
+                let node = self.stored(index)?;
+                let changed = node.zarr_json != &*bytes;
+                let before = changed.then(|| node.zarr_json.to_vec());
+                (node.id, before)
+            };
+            self.keep(index, path);
+            if let Some(before) = changed {
+                self.out.bytes += bytes.len() as u64;
+                self.out.before.push((path.to_owned(), before));
+                let written = WrittenNode { id: node_id, path: path.to_owned(), zarr_json: bytes, is_array };
+                self.out.changes.updated.push(written);
+            }
+            return is_array.then_some((node_id, Some(index)));
+        }
+        let new_id = {
+            let mut ids = self.new_ids.lock();
+            match ids.get(&(directory.id, is_array)) {
+                Some(id) => *id,
+                None => {
+                    let Ok(id) = NodeId::random() else {
+                        drop(ids);
+                        self.fault(path, "the system has no random numbers");
+                        return None;
+                    };
+                    ids.insert((directory.id, is_array), id);
+                    id
+                }
+            }
+        };
+        self.out.bytes += bytes.len() as u64;
+        let written = WrittenNode { id: new_id, path: path.to_owned(), zarr_json: bytes, is_array };
+        self.out.changes.created.push(written);
+        is_array.then_some((new_id, None))
+    }
+
+    /// Whether a node with this document is still the one that the snapshot has: of the same kind, and with the same names
+    /// for its chunks.
+    fn is_same_node(&self, index: NodeIndex, document: &Document) -> bool {
+        let Some(node) = self.stored(index) else { return false };
+        match (&node.data, document) {
+            (NodeData::Group, Document::Group) => true,
+            (NodeData::Array(_), Document::Array(metadata)) => {
+                self.base.tree.table().array(index).is_some_and(|array| {
+                    array.grid.len() == metadata.grid.len() && array.encoding == metadata.key_encoding
+                })
+            }
+            _ => false,
+        }
+    }
+
+    /// Node `index` of the snapshot is still there, at `path`.
+    fn keep(&mut self, index: NodeIndex, path: &str) {
+        if let Some(kept) = self.kept.get_mut(index as usize) {
+            *kept = true;
+        }
+        let moved = self.stored(index).filter(|node| node.path != path).map(|node| Move {
+            from: node.path.to_owned(),
+            to: path.to_owned(),
+            node: node.id,
+            is_array: matches!(node.data, NodeData::Array(_)),
+        });
+        self.out.changes.moved.extend(moved);
+    }
+
+    /// Everything below a directory that is no array.
+    async fn children(&mut self, position: usize, path: &str, lower: Option<NodeIndex>) -> Result<()> {
+        let directory = self.get(position)?;
+        for (name, entry) in &directory.entries {
+            let child = below(path, &name.to_string());
+            match entry {
+                FrozenEntry::Hidden => {}
+                FrozenEntry::Directory(position) => self.pending.push((*position, child)),
+                FrozenEntry::File(_) if name.text() == Some(ZARR_JSON) => {}
+                FrozenEntry::File(file) => {
+                    if is_stray_chunk(&child) {
+                        let why = "it has the name of a chunk, but there is no array above it: write the array's zarr.json first";
+                        self.fault(child, why);
+                    } else {
+                        self.untracked(child, file.id);
+                    }
+                }
+                FrozenEntry::Other(id) => self.untracked(child, *id),
+            }
+        }
+        if let Some(index) = lower {
+            self.untouched_children(directory, path, index);
+        }
+        if let Some(place) = &directory.lower {
+            let stray = self.untouched_chunks(directory, place).await?;
+            if !stray.is_empty() {
+                self.out.foreign.push((directory.id, stray.into_iter().map(|(place, _)| place).collect()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Nodes below `index` of the snapshot that `directory` still shows as they were.
+    pub(super) fn untouched_children(&mut self, directory: &FrozenDirectory, path: &str, index: NodeIndex) {
+        let base = Arc::clone(&self.base);
+        let table = base.tree.table();
+        for &child in table.children(index) {
+            let name = table.name(child);
+            if directory.entries.contains_key(&Name::new(name.as_bytes())) {
+                continue;
+            }
+            self.keep_subtree(child, &below(path, name));
+        }
+    }
+
+    fn keep_subtree(&mut self, top: NodeIndex, path: &str) {
+        let base = Arc::clone(&self.base);
+        let table = base.tree.table();
+        let old = format!("/{}", table.path(top));
+        if old == path {
+            for index in table.subtree(top) {
+                if let Some(kept) = self.kept.get_mut(index as usize) {
+                    *kept = true;
+                }
+            }
+            return;
+        }
+        for index in table.subtree(top) {
+            let at = format!("/{}", table.path(index));
+            let rest = at.strip_prefix(&old).unwrap_or_default();
+            self.keep(index, &format!("{path}{rest}"));
+        }
+    }
+
+    /// A directory within an array that is a node of its own.
+    pub(super) fn nested(&mut self, position: usize, path: String) {
+        self.pending.push((position, path));
+    }
+
+    /// Nodes of the snapshot that nobody kept.
+    fn deleted(&mut self) {
+        let gone = (0..self.kept.len()).filter(|&at| !self.kept.get(at).copied().unwrap_or(true));
+        let gone: Vec<DeletedNode> = gone
+            .filter_map(|at| self.stored(NodeIndex::try_from(at).ok()?))
+            .map(|node| DeletedNode {
+                id: node.id,
+                path: node.path.to_owned(),
+                is_array: matches!(node.data, NodeData::Array(_)),
+            })
+            .collect();
+        self.out.changes.deleted = gone;
+    }
+
+    async fn array(&mut self, position: usize, path: &str, id: NodeId, index: Option<NodeIndex>) -> Result<()> {
+        let created = self.out.changes.created.iter().rev().chain(self.out.changes.updated.iter().rev());
+        let document = created.into_iter().find(|node| node.id == id).map(|node| node.zarr_json.clone());
+        let document = document.or_else(|| Some(Bytes::copy_from_slice(self.stored(index?)?.zarr_json)));
+        let array = match document.as_deref().map(Document::check) {
+            Some(Ok(Document::Array(metadata))) => ArrayInHand::new(id, path.to_owned(), index, &metadata),
+            // An array of the snapshot that we cannot read: its chunks are named as the snapshot's tree names them.
+            _ => match index.and_then(|index| self.base.tree.table().array(index).map(|array| (index, array))) {
+                Some((index, array)) => ArrayInHand::of(id, path.to_owned(), index, array),
+                None => return self.children(position, path, index).await,
+            },
+        };
+        self.chunks(position, array).await
+    }
+}
+
+/// Whether a path ends like a chunk's: a directory `c`, and numbers behind it.
+fn is_stray_chunk(path: &str) -> bool {
+    let mut parts = path.rsplit('/').skip_while(|part| parse_number(part).is_some()).peekable();
+    path.rsplit('/').next().is_some_and(|name| parse_number(name).is_some()) && parts.peek() == Some(&"c")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stray_chunks_are_told_by_a_directory_c_above_numbers() {
+        for path in ["/c/0", "/a/c/0/1"] {
+            assert!(is_stray_chunk(path), "{path}");
+        }
+        for path in ["/0", "/a/0/1", "/a/c", "/a/c/x", "/a/0.0.0", "/c/x/0"] {
+            assert!(!is_stray_chunk(path), "{path}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Committing: a cut, a check, the engine, and the tree on its new snapshot.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::{Derived, Session};
+use crate::commit::changes::ChunkChange;
+use crate::commit::engine::{OnConflict, Outcome, Request};
+use crate::commit::progress::Progress;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::repo::MAX_SNAPSHOT;
+use crate::scratch::record::Id;
+use crate::session::kernel::commits_of_others;
+use crate::working::frozen::Frozen;
+
+/// How long a commit waits for files to be closed before it is refused. What is on its way takes microseconds.
+const CLOSES: Duration = Duration::from_millis(500);
+/// Message of a commit for which none is given.
+const DEFAULT_MESSAGE: &str = "Changes made through a mount";
+/// Faults and files that an error lists; the rest is counted.
+const LISTED: usize = 20;
+
+/// What is wanted of a commit.
+#[derive(Clone, Debug, Default)]
+pub struct Wish {
+    /// The message; a default one if it is empty.
+    pub message: String,
+    /// The commit's metadata.
+    pub metadata: Map<String, Value>,
+    /// Whether to replace the newest commit.
+    pub amend: bool,
+    /// What to do about chunks that others have changed too.
+    pub on_conflict: OnConflict,
+}
+
+/// What came of a commit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Committed {
+    /// The new snapshot; none if there was nothing to commit.
+    pub snapshot: Option<String>,
+    /// Commits of others that it was applied to, oldest first.
+    pub rebased_over: Vec<String>,
+    /// Nodes created, deleted, changed and moved.
+    pub nodes: usize,
+    /// Chunks written and deleted.
+    pub chunks: usize,
+}
+
+impl std::fmt::Display for Committed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Some(snapshot) = &self.snapshot else { return f.write_str("nothing to commit") };
+        write!(f, "committed snapshot {snapshot}: {} nodes, {} chunks", self.nodes, self.chunks)?;
+        match self.rebased_over.len() {
+            0 => Ok(()),
+            others => write!(f, "; applied to {others} newer commits of others"),
+        }
+    }
+}
+
+impl Session {
+    /// Commits with `message`, or a default one if it is empty.
+    pub async fn commit_with_message(&self, message: &str) -> Result<Committed> {
+        self.commit(Wish { message: message.to_owned(), ..Wish::default() }).await
+    }
+
+    /// Commits all that differs.
+    ///
+    /// Errors: [`ErrorKind::Busy`] if files are open for writing, [`ErrorKind::InvalidInput`] if something cannot be
+    /// committed (all of it is named), [`ErrorKind::Stale`] if others changed the same things; the working tree stays as it
+    /// is.
+    pub async fn commit(&self, wish: Wish) -> Result<Committed> {
+        let _turn = self.turn.lock().await;
+        let (committed, notices) = {
+            let still = self.working.still().await;
+            self.wait_for_closes().await;
+            let (frozen, derived) = self.derive().await?;
+            refuse_open(&frozen)?;
+            refuse_faults(&derived)?;
+            if derived.changes.is_empty() && !wish.amend {
+                return Ok(Committed::default());
+            }
+            self.publish(&still, derived, wish).await?
+        };
+        // The gate is open again: the kernel may have to wait for requests that waited for it.
+        self.tell(notices).await?;
+        Ok(committed)
+    }
+
+    async fn publish(
+        &self,
+        still: &crate::working::replace::Still<'_>,
+        mut derived: Derived,
+        wish: Wish,
+    ) -> Result<(Committed, Vec<crate::working::replace::Notice>)> {
+        let untracked: HashSet<Id> = derived.untracked.iter().filter_map(|file| file.id).collect();
+        self.working.preserve(&untracked, &derived.foreign).await?;
+        self.spare_open_files(&mut derived);
+        let base = self.working.base();
+        let working = Arc::clone(&self.working);
+        let message = if wish.message.is_empty() { DEFAULT_MESSAGE.to_owned() } else { wish.message };
+        let request = Request {
+            branch: self.working.origin().branch.clone(),
+            message,
+            metadata: wish.metadata,
+            amend: wish.amend,
+            on_conflict: wish.on_conflict,
+            about_to_publish: Some(Arc::new(move |id| working.about_to_publish(id))),
+        };
+        let progress = Arc::new(Progress::default());
+        *self.progress.lock() = Arc::clone(&progress);
+        // Boxed: the compiler does not see through futures this deep that they may change threads.
+        let commit: BoxFuture<'_, Result<Outcome>> =
+            Box::pin(self.engine.commit(base.tree.snapshot(), &derived.changes, &request, &progress));
+        let outcome = commit.await?;
+        let snapshot = match &outcome {
+            Outcome::Conflicts(conflicts) => {
+                let named: Vec<&str> = conflicts.iter().map(|conflict| conflict.path.as_str()).take(LISTED).collect();
+                let message = format!(
+                    "others have changed the same things meanwhile ({} conflicts: {}): .icechunk/conflicts has all of them. \
+                     Nothing was committed, and nothing is lost",
+                    conflicts.len(),
+                    named.join(", ")
+                );
+                *self.conflicts.lock() = conflicts.clone();
+                return Err(Error::new(ErrorKind::Stale, message));
+            }
+            // Only with --on-conflict theirs: ours gave way, and the tree moves on.
+            Outcome::Nothing => None,
+            Outcome::Committed { snapshot, .. } => Some(*snapshot),
+        };
+        self.conflicts.lock().clear();
+        let others = commits_of_others(&outcome).to_vec();
+        let repository = self.repository().await?;
+        let new_base = match snapshot {
+            Some(snapshot) => snapshot,
+            None => repository.resolve(&crate::repo::refs::RefSpec::Branch(request.branch.clone())).await?,
+        };
+        let loaded = Arc::new(repository.snapshot(new_base, MAX_SNAPSHOT).await?);
+        let tree = self.working.tree_of(loaded, Arc::clone(&self.reader))?;
+        let mut notices = self.working.settle(still, Arc::clone(&tree), &derived.tracked).await?;
+        self.new_ids.lock().clear();
+        if !others.is_empty() || snapshot.is_none() {
+            notices.extend(self.others_changes(&repository, &base.tree, &tree, &others).await?);
+        }
+        let committed = Committed {
+            snapshot: snapshot.map(|id: ObjectId| id.to_string()),
+            rebased_over: others.iter().map(ObjectId::to_string).collect(),
+            nodes: nodes(&derived),
+            chunks: derived.changes.chunks.values().map(std::collections::BTreeMap::len).sum(),
+        };
+        Ok((committed, notices))
+    }
+
+    /// The kernel tells of a closed file only after `close` has returned: a program that closes and then commits must not
+    /// meet its own file.
+    pub(super) async fn wait_for_closes(&self) {
+        let patience = tokio::time::Instant::now() + CLOSES;
+        while self.working.any_open_for_writing() && tokio::time::Instant::now() < patience {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// A data file that the kernel reads by itself must stay the file's own: it is copied, not linked, into the repository.
+    fn spare_open_files(&self, derived: &mut Derived) {
+        let backed = self.working.backed_data();
+        if backed.is_empty() {
+            return;
+        }
+        for change in derived.changes.chunks.values_mut().flat_map(|chunks| chunks.values_mut()) {
+            if let ChunkChange::File(file) = change
+                && file.name.parse().is_ok_and(|number: u64| backed.contains(&number))
+            {
+                file.may_link = false;
+            }
+        }
+    }
+}
+
+fn nodes(derived: &Derived) -> usize {
+    let changes = &derived.changes;
+    changes.created.len() + changes.deleted.len() + changes.updated.len() + changes.moved.len()
+}
+
+fn refuse_open(frozen: &Frozen) -> Result<()> {
+    let open = &frozen.open_for_writing;
+    if open.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Busy,
+        format!("open for writing: {}. Close them, or commit when their program has ended", listed(open)),
+    ))
+}
+
+fn refuse_faults(derived: &Derived) -> Result<()> {
+    if derived.faults.is_empty() {
+        return Ok(());
+    }
+    let faults: Vec<String> = derived.faults.iter().map(|fault| format!("{}: {}", fault.path, fault.why)).collect();
+    Err(Error::invalid(format!("not committed; {}", listed(&faults))))
+}
+
+fn listed(items: &[String]) -> String {
+    let mut text = items.iter().take(LISTED).cloned().collect::<Vec<_>>().join("; ");
+    if items.len() > LISTED {
+        text += &format!("; and {} more", items.len() - LISTED);
+    }
+    text
+}

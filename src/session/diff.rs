@@ -1,0 +1,127 @@
+//! What differs, node by node: metadata before and after, and chunk coordinates.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::Session;
+use super::changes::Derived;
+use crate::commit::changes::ChunkChange;
+use crate::error::Result;
+use crate::format::ids::NodeId;
+
+/// Coordinates of one array that words list; the rest is counted.
+const LISTED: usize = 50;
+
+/// What differs, node by node.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Diff {
+    /// The nodes, by path.
+    pub nodes: Vec<NodeDiff>,
+}
+
+/// One node.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct NodeDiff {
+    /// Its path now, or before it was deleted.
+    pub path: String,
+    /// What happened to it: added, changed, deleted, moved or chunks.
+    pub what: &'static str,
+    /// Where it was, if it was moved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// Its `zarr.json` before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<Value>,
+    /// Its `zarr.json` now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<Value>,
+    /// Chunks written.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub written: Vec<Vec<u32>>,
+    /// Chunks deleted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub deleted: Vec<Vec<u32>>,
+}
+
+impl Session {
+    /// What differs now, node by node.
+    pub async fn diff(&self) -> Result<Diff> {
+        let (_, derived) = self.derive().await?;
+        let paths = self.paths_of_arrays(&derived);
+        let json = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok();
+        let before: HashMap<&str, &[u8]> =
+            derived.before.iter().map(|(path, bytes)| (path.as_str(), &**bytes)).collect();
+        let mut nodes = Vec::new();
+        for node in &derived.changes.created {
+            let path = node.path.clone();
+            nodes.push(NodeDiff { path, what: "added", after: json(&node.zarr_json), ..NodeDiff::default() });
+        }
+        for node in &derived.changes.updated {
+            let before = before.get(node.path.as_str()).and_then(|bytes| json(bytes));
+            let after = json(&node.zarr_json);
+            nodes.push(NodeDiff { path: node.path.clone(), what: "changed", before, after, ..NodeDiff::default() });
+        }
+        for node in &derived.changes.deleted {
+            nodes.push(NodeDiff { path: node.path.clone(), what: "deleted", ..NodeDiff::default() });
+        }
+        for moved in &derived.changes.moved {
+            let from = Some(moved.from.clone());
+            nodes.push(NodeDiff { path: moved.to.clone(), what: "moved", from, ..NodeDiff::default() });
+        }
+        for (id, chunks) in &derived.changes.chunks {
+            let path = paths.get(id).cloned().unwrap_or_else(|| id.to_string());
+            let (deleted, written): (Vec<_>, Vec<_>) =
+                chunks.iter().partition(|(_, change)| matches!(change, ChunkChange::Delete));
+            let coords = |list: Vec<(&crate::zarr::Coords, &ChunkChange)>| {
+                list.into_iter().map(|(coords, _)| coords.to_vec()).collect()
+            };
+            let (written, deleted) = (coords(written), coords(deleted));
+            nodes.push(NodeDiff { path, what: "chunks", written, deleted, ..NodeDiff::default() });
+        }
+        nodes.sort_by(|a, b| a.path.cmp(&b.path).then(a.what.cmp(b.what)));
+        Ok(Diff { nodes })
+    }
+
+    /// Paths of arrays whose chunks changed.
+    pub(super) fn paths_of_arrays(&self, derived: &Derived) -> HashMap<NodeId, String> {
+        let base = self.working.base();
+        let changes = &derived.changes;
+        let mut paths: HashMap<NodeId, String> = HashMap::new();
+        for node in base.tree.snapshot().nodes().filter(|node| changes.chunks.contains_key(&node.id)) {
+            paths.insert(node.id, node.path.to_owned());
+        }
+        paths.extend(changes.moved.iter().map(|moved| (moved.node, moved.to.clone())));
+        paths.extend(changes.created.iter().chain(&changes.updated).map(|node| (node.id, node.path.clone())));
+        paths
+    }
+}
+
+impl Diff {
+    /// For people.
+    pub fn in_words(&self) -> String {
+        let mut text = String::new();
+        for node in &self.nodes {
+            match &node.from {
+                Some(from) => text += &format!("{} {}: from {from}\n", node.what, node.path),
+                None => text += &format!("{} {}\n", node.what, node.path),
+            }
+            for (sign, document) in [("-", &node.before), ("+", &node.after)] {
+                if let Some(document) = document {
+                    text += &format!("  {sign} {document}\n");
+                }
+            }
+            for (sign, coords) in [("+", &node.written), ("-", &node.deleted)] {
+                if coords.is_empty() {
+                    continue;
+                }
+                let listed: Vec<String> = coords.iter().take(LISTED).map(|coords| format!("{coords:?}")).collect();
+                let more = coords.len().saturating_sub(LISTED);
+                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+                text += &format!("  {sign} chunks {}{more}\n", listed.join(" "));
+            }
+        }
+        text
+    }
+}

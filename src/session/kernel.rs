@@ -1,0 +1,112 @@
+//! Telling the kernel what changed.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::Session;
+use crate::commit::engine::Outcome;
+use crate::commit::rebase::read_log;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::repo::Repository;
+use crate::scratch::record::Name;
+use crate::tree::Tree;
+use crate::working::replace::Notice;
+
+/// Where changes are told that did not come through the kernel. Calls may wait for requests to be answered: no lock may be
+/// held, and nothing that a request needs.
+pub trait Kernel: Send + Sync {
+    /// Carries a notice to the kernel. One about something that it does not know is fine.
+    fn tell(&self, notice: &Notice);
+}
+
+impl Session {
+    /// Tells the kernel, and returns when it knows.
+    pub(super) async fn tell(&self, notices: Vec<Notice>) -> Result<()> {
+        let Some(kernel) = self.kernel.get().map(Arc::clone).filter(|_| !notices.is_empty()) else { return Ok(()) };
+        let told = tokio::task::spawn_blocking(move || {
+            for notice in &notices {
+                kernel.tell(notice);
+            }
+        });
+        told.await.map_err(|e| Error::with_source(ErrorKind::Io, "telling the kernel", e))
+    }
+
+    /// What others changed between `old` and `new` in commits `commits`.
+    pub(super) async fn others_changes(
+        &self,
+        repository: &Repository,
+        old: &Tree,
+        new: &Tree,
+        commits: &[ObjectId],
+    ) -> Result<Vec<Notice>> {
+        let mut notices = HashSet::new();
+        for id in commits {
+            // Without a log, everything may have changed.
+            let Ok(log) = read_log(&**repository.storage(), *id).await else { return Ok(everything(old, new)) };
+            let moves = log.moves()?;
+            let mut nodes: HashSet<_> = moves.iter().map(|moved| moved.node).collect();
+            use crate::format::transaction_log::Change::*;
+            for change in [NewGroups, NewArrays, DeletedGroups, DeletedArrays, UpdatedGroups, UpdatedArrays] {
+                nodes.extend(log.nodes(change));
+            }
+            for tree in [old, new] {
+                for index in 0..tree.table().len() {
+                    let Ok(index) = u32::try_from(index) else { continue };
+                    let stored = tree.table().get(index).and_then(|node| node.stored);
+                    let node = stored.and_then(|at| tree.snapshot().node(at as usize));
+                    if !node.is_some_and(|node| nodes.contains(&node.id)) {
+                        continue;
+                    }
+                    name_of(tree, &crate::tree::nodes::Place::Directory(index), &mut notices);
+                    name_of(tree, &crate::tree::nodes::Place::Metadata(index), &mut notices);
+                }
+                for (node, chunks) in log.updated_chunks() {
+                    let Some(index) = tree.table().find(tree.snapshot(), node) else { continue };
+                    let Some(array) = tree.table().array(index) else { continue };
+                    for coords in chunks {
+                        if coords.len() != array.grid.len() || std::iter::zip(&coords, &array.grid).any(|(c, n)| c >= n)
+                        {
+                            continue;
+                        }
+                        for depth in 0..=coords.len() {
+                            let prefix = coords.get(..depth).unwrap_or_default();
+                            let place =
+                                crate::tree::nodes::Place::Chunk(index, crate::zarr::Coords::from_slice(prefix));
+                            name_of(tree, &place, &mut notices);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(notices.into_iter().collect())
+    }
+}
+
+fn name_of(tree: &Tree, place: &crate::tree::nodes::Place, notices: &mut HashSet<Notice>) {
+    notices.insert(Notice::Inode(tree.table().inode(place)));
+    if let Some((above, name)) = tree.parent_of(place) {
+        notices.insert(Notice::Entry(tree.table().inode(&above), Name::new(name.as_bytes())));
+    }
+}
+
+/// Every name at the root: what is below goes with it.
+fn everything(old: &Tree, new: &Tree) -> Vec<Notice> {
+    let mut notices = HashSet::new();
+    for tree in [old, new] {
+        for index in 0..tree.table().len() {
+            let Ok(index) = u32::try_from(index) else { continue };
+            name_of(tree, &crate::tree::nodes::Place::Directory(index), &mut notices);
+            name_of(tree, &crate::tree::nodes::Place::Metadata(index), &mut notices);
+        }
+    }
+    notices.into_iter().collect()
+}
+
+/// Commits of others that a commit was applied to.
+pub(super) fn commits_of_others(outcome: &Outcome) -> &[ObjectId] {
+    match outcome {
+        Outcome::Committed { rebased_over, .. } => rebased_over,
+        _ => &[],
+    }
+}

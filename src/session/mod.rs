@@ -1,0 +1,176 @@
+//! What is done to a working tree as a whole: looking at what differs, committing, giving up, moving on.
+//!
+//! [`changes`] finds out what would be committed, the engine ([`crate::commit`]) commits it, [`WorkingTree::settle`] puts the
+//! tree on the new snapshot. One such thing happens at a time; whatever changes the tree waits, whatever reads goes on.
+
+pub mod changes;
+mod commit;
+mod diff;
+mod kernel;
+mod recovery;
+mod refresh;
+pub mod request;
+mod status;
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use self::changes::Derived;
+use self::changes::walk::{NewIds, derive};
+pub use self::commit::{Committed, Wish};
+pub use self::kernel::Kernel;
+pub use self::recovery::{Opening, open};
+use crate::commit::conflicts::Conflict;
+use crate::commit::engine::Engine;
+use crate::commit::progress::Progress;
+use crate::error::Result;
+use crate::reader::Reader;
+use crate::repo::Repository;
+use crate::repo::history::format_time;
+use crate::storage::Storage;
+use crate::working::WorkingTree;
+use crate::working::frozen::Frozen;
+
+/// A working tree and the repository that it is committed to.
+pub struct Session {
+    working: Arc<WorkingTree>,
+    storage: Arc<dyn Storage>,
+    reader: Arc<Reader>,
+    engine: Engine,
+    facts: Facts,
+    /// Whom to tell what changed; known once the mount is up.
+    kernel: OnceLock<Arc<dyn Kernel>>,
+    /// One commit, discard or refresh at a time.
+    turn: tokio::sync::Mutex<()>,
+    progress: Mutex<Arc<Progress>>,
+    conflicts: Mutex<Vec<Conflict>>,
+    new_ids: NewIds,
+}
+
+/// What does not change about a mount, for whoever asks.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Where it is mounted.
+    pub mountpoint: PathBuf,
+    /// The version of the repository.
+    pub spec_version: u8,
+    /// The options it was mounted with.
+    pub options: Map<String, Value>,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("working", &self.working).finish_non_exhaustive()
+    }
+}
+
+#[derive(Serialize)]
+struct ProgressNow {
+    stage: &'static str,
+    chunks: u64,
+    chunks_done: u64,
+    bytes: u64,
+    bytes_done: u64,
+}
+
+impl Session {
+    /// A session of `working`, committed by `engine` to the repository in `storage`, which `reader` reads.
+    pub fn new(
+        working: Arc<WorkingTree>,
+        storage: Arc<dyn Storage>,
+        reader: Arc<Reader>,
+        engine: Engine,
+        facts: Facts,
+    ) -> Self {
+        Session {
+            working,
+            storage,
+            reader,
+            engine,
+            facts,
+            kernel: OnceLock::new(),
+            turn: tokio::sync::Mutex::new(()),
+            progress: Mutex::default(),
+            conflicts: Mutex::default(),
+            new_ids: NewIds::default(),
+        }
+    }
+
+    /// The working tree.
+    pub fn working(&self) -> &Arc<WorkingTree> {
+        &self.working
+    }
+
+    /// Whom to tell what changed without the kernel's doing.
+    pub fn attach(&self, kernel: Arc<dyn Kernel>) {
+        // The first one stays: there is one mount.
+        let _ = self.kernel.set(kernel);
+    }
+
+    async fn repository(&self) -> Result<Repository> {
+        Repository::open(Arc::clone(&self.storage)).await
+    }
+
+    /// What the working tree would commit now, and the state that this is about.
+    async fn derive(&self) -> Result<(Frozen, Derived)> {
+        let frozen = self.working.freeze();
+        let derived = derive(&self.working, &frozen, &self.new_ids).await?;
+        Ok((frozen, derived))
+    }
+
+    /// The commits that led to the base, newest first.
+    pub async fn log(&self) -> Result<String> {
+        let repository = self.repository().await?;
+        let base = self.working.base().id();
+        let mut text = String::new();
+        for commit in repository.history(base, usize::MAX).await? {
+            let time = format_time(commit.flushed_at);
+            text += &format!("{} {} {}\n", commit.id, time, commit.message);
+        }
+        Ok(text)
+    }
+
+    /// What this mount is.
+    pub fn info(&self) -> Value {
+        let origin = self.working.origin();
+        serde_json::json!({
+            "repository": origin.repository,
+            "branch": origin.branch,
+            "snapshot": self.working.base().id().to_string(),
+            "spec_version": self.facts.spec_version,
+            "scratch": self.working.scratch().path().to_string_lossy(),
+            "mountpoint": self.facts.mountpoint.to_string_lossy(),
+            "options": self.facts.options,
+            "pid": std::process::id(),
+            "version": env!("CARGO_PKG_VERSION"),
+        })
+    }
+
+    /// How far a running commit is.
+    pub fn progress(&self) -> impl Serialize + use<> {
+        let progress = Arc::clone(&self.progress.lock());
+        let ((chunks, chunks_done), (bytes, bytes_done)) = (progress.chunks(), progress.bytes());
+        ProgressNow { stage: progress.stage().name(), chunks, chunks_done, bytes, bytes_done }
+    }
+
+    /// What the last commit or refresh collided with.
+    pub fn conflicts_in_words(&self) -> String {
+        let conflicts = self.conflicts.lock();
+        if conflicts.is_empty() {
+            return "no conflicts\n".to_owned();
+        }
+        conflicts.iter().map(in_words).collect()
+    }
+}
+
+fn in_words(conflict: &Conflict) -> String {
+    let mut text = format!("{}: {:?}: {}", conflict.path, conflict.kind, conflict.kind.describe());
+    if !conflict.coords.is_empty() {
+        text += &format!("; chunks {:?}", conflict.coords);
+    }
+    text + &format!(" (commit {} \"{}\")\n", conflict.other, conflict.message)
+}

@@ -1,0 +1,132 @@
+//! Beginning: with what the last mount left in the scratch directory.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tracing::{info, warn};
+
+use super::changes::walk::{NewIds, derive};
+use crate::error::{Context, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::reader::Reader;
+use crate::repo::refs::RefSpec;
+use crate::repo::{MAX_SNAPSHOT, Repository};
+use crate::scratch::place::Place;
+use crate::tree::Tree;
+use crate::tree::nodes::NodeTable;
+use crate::tree::numbering::Numbering;
+use crate::working::{Origin, Recovered, WorkingTree};
+
+/// How to begin.
+#[derive(Clone, Debug)]
+pub struct Opening<'a> {
+    /// The branch.
+    pub branch: &'a str,
+    /// The scratch directory.
+    pub scratch: &'a Path,
+    /// Where it will be mounted.
+    pub mountpoint: &'a Path,
+    /// The repository's directory, if it is a local one.
+    pub local: Option<&'a Path>,
+    /// Give up what is there.
+    pub discard: bool,
+}
+
+/// Opens the working tree of a branch: the snapshot that its scratch directory is about, or the branch's newest one.
+///
+/// `reader` makes the reader once the snapshot is known. Returns, besides, what to tell the user of uncommitted work.
+pub async fn open(
+    repository: &Repository,
+    opening: &Opening<'_>,
+    reader: impl FnOnce(u64) -> Result<Reader>,
+) -> Result<(Arc<WorkingTree>, Arc<Reader>, Option<String>)> {
+    let scratch = Place::open(opening.scratch, opening.mountpoint, opening.local)?;
+    let location = repository.storage().location().to_owned();
+    let origin = Origin { repository: location, branch: opening.branch.to_owned() };
+    let recovered = if opening.discard { Recovered::nothing() } else { Recovered::read(&scratch, &origin)? };
+    let tip = repository.resolve(&RefSpec::Branch(opening.branch.to_owned())).await;
+    let (base, publishing) = (recovered.base, recovered.publishing);
+    let id = match (base, tip) {
+        (Some(base), _) => base,
+        (None, tip) => tip?,
+    };
+    let loaded = repository.snapshot(id, MAX_SNAPSHOT).await.map_err(|error| {
+        if base.is_none() {
+            return error;
+        }
+        let place = opening.scratch.display();
+        error.context(format!("the changes in {place} are based on a snapshot that cannot be read"))
+    })?;
+    let mut numbering = Numbering::default();
+    let snapshot = Arc::new(loaded);
+    let table = NodeTable::build_after(&snapshot, &mut numbering)?;
+    let reader = Arc::new(reader(snapshot.size() as u64 + table.size())?);
+    let tree = Arc::new(Tree::new(Arc::clone(&snapshot), table, Arc::clone(&reader)));
+    let working = Arc::new(WorkingTree::open(tree, numbering, scratch, origin, recovered)?);
+    if let Some(publishing) = publishing {
+        finish(repository, &working, &reader, publishing).await.context(|| "a commit that was interrupted")?;
+    }
+    let told = resume(repository, &working, &reader).await?;
+    Ok((working, reader, told))
+}
+
+/// A commit was interrupted just when it became visible, or just before. If the branch has it, the tree moves on to it.
+async fn finish(repository: &Repository, working: &WorkingTree, reader: &Arc<Reader>, id: ObjectId) -> Result<()> {
+    let branch = RefSpec::Branch(working.origin().branch.clone());
+    let published = match repository.resolve(&branch).await {
+        Ok(tip) => repository.history(tip, usize::MAX).await?.iter().any(|commit| commit.id == id),
+        Err(error) if error.kind() == ErrorKind::NotFound => false,
+        Err(error) => return Err(error),
+    };
+    if !published {
+        info!("a commit was interrupted before it was visible: its changes are still here");
+        return Ok(());
+    }
+    let still = working.still().await;
+    let frozen = working.freeze();
+    let derived = derive(working, &frozen, &NewIds::default()).await?;
+    let untracked = derived.untracked.iter().filter_map(|file| file.id).collect();
+    working.preserve(&untracked, &derived.foreign).await?;
+    let snapshot = Arc::new(repository.snapshot(id, MAX_SNAPSHOT).await?);
+    let tree = working.tree_of(snapshot, Arc::clone(reader))?;
+    working.settle(&still, tree, &derived.tracked).await?;
+    info!("a commit was interrupted after it was visible: it is snapshot {id}");
+    Ok(())
+}
+
+/// Moves a tree without changes to the branch's newest commit; tells what one with changes has.
+async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Reader>) -> Result<Option<String>> {
+    let frozen = working.freeze();
+    let derived = derive(working, &frozen, &NewIds::default()).await?;
+    let base = working.base().id();
+    let branch = &working.origin().branch;
+    let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await;
+    if derived.changes.is_empty() && derived.faults.is_empty() {
+        let tip = tip?;
+        if tip != base {
+            let still = working.still().await;
+            let untracked = derived.untracked.iter().filter_map(|file| file.id).collect();
+            working.preserve(&untracked, &derived.foreign).await?;
+            let snapshot = Arc::new(repository.snapshot(tip, MAX_SNAPSHOT).await?);
+            working.rebase(&still, working.tree_of(snapshot, Arc::clone(reader))?)?;
+        }
+        return Ok(None);
+    }
+    let nodes = derived.changes.created.len()
+        + derived.changes.updated.len()
+        + derived.changes.deleted.len()
+        + derived.changes.moved.len();
+    let chunks: usize = derived.changes.chunks.values().map(std::collections::BTreeMap::len).sum();
+    let moved = match tip {
+        Ok(tip) if tip == base => "",
+        Ok(_) => "; the branch has moved on since",
+        Err(_) => "; the branch is gone",
+    };
+    let told = format!(
+        "resuming uncommitted work: {nodes} nodes and {chunks} chunks changed, {} bytes, based on snapshot {base}{moved}, in {}",
+        derived.bytes,
+        working.scratch().path().display()
+    );
+    warn!("{told}");
+    Ok(Some(told))
+}

@@ -1,0 +1,85 @@
+//! Giving changes up, and moving on to what others committed.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::Session;
+use crate::error::{Error, ErrorKind, Result};
+use crate::repo::MAX_SNAPSHOT;
+use crate::scratch::record::Id;
+
+impl Session {
+    /// Gives up what differs at and below `path`, or everywhere if that is empty. Files that no commit takes stay.
+    pub async fn discard(&self, path: &str) -> Result<String> {
+        let _turn = self.turn.lock().await;
+        let path = self.relative(path)?;
+        let notices = {
+            let still = self.working.still().await;
+            self.wait_for_closes().await;
+            let (frozen, derived) = self.derive().await?;
+            let below = |other: &String| path == "/" || *other == path || other.starts_with(&format!("{path}/"));
+            if let Some(open) = frozen.open_for_writing.iter().find(|other| below(other)) {
+                return Err(Error::new(ErrorKind::Busy, format!("{open} is open for writing: close it first")));
+            }
+            let untracked: HashSet<Id> = derived.untracked.iter().filter_map(|file| file.id).collect();
+            self.working.preserve(&untracked, &[]).await?;
+            self.new_ids.lock().clear();
+            self.working.discard(&still, &path, &untracked)?
+        };
+        self.tell(notices).await?;
+        Ok(format!("discarded what differed below {path}"))
+    }
+
+    /// A path as the user sees it, or as the mount has it.
+    fn relative(&self, path: &str) -> Result<String> {
+        let mountpoint = self.facts.mountpoint.to_string_lossy();
+        let inside = match path.strip_prefix(&*mountpoint) {
+            Some(rest) if rest.is_empty() || rest.starts_with('/') => rest,
+            _ => path,
+        };
+        let parts: Vec<&str> = inside.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+        if parts.contains(&"..") {
+            return Err(Error::invalid(format!("`{path}`: name it without `..`")));
+        }
+        Ok(format!("/{}", parts.join("/")))
+    }
+
+    /// Moves the tree to the branch's newest commit; what differs stays.
+    ///
+    /// An error of kind [`ErrorKind::Stale`] if others changed the same things.
+    pub async fn refresh(&self) -> Result<String> {
+        let _turn = self.turn.lock().await;
+        let (said, notices) = {
+            let still = self.working.still().await;
+            let (_, derived) = self.derive().await?;
+            let base = self.working.base();
+            let branch = self.working.origin().branch.clone();
+            let checked = self.engine.check(base.tree.snapshot(), &branch, &derived.changes).await?;
+            if !checked.conflicts.is_empty() {
+                let count = checked.conflicts.len();
+                *self.conflicts.lock() = checked.conflicts;
+                return Err(Error::new(
+                    ErrorKind::Stale,
+                    format!(
+                        "others have changed the same things ({count} conflicts, in .icechunk/conflicts); nothing was moved"
+                    ),
+                ));
+            }
+            if checked.tip == base.id() {
+                return Ok(format!("{branch} has no newer commit than {}", base.id()));
+            }
+            let untracked: HashSet<Id> = derived.untracked.iter().filter_map(|file| file.id).collect();
+            self.working.preserve(&untracked, &derived.foreign).await?;
+            let repository = self.repository().await?;
+            let snapshot = Arc::new(repository.snapshot(checked.tip, MAX_SNAPSHOT).await?);
+            let tree = self.working.tree_of(snapshot, Arc::clone(&self.reader))?;
+            let mut notices = self.others_changes(&repository, &base.tree, &tree, &checked.commits_between).await?;
+            notices.extend(self.working.rebase(&still, tree)?);
+            self.conflicts.lock().clear();
+            let said = format!("moved over {} commits to {}", checked.commits_between.len(), checked.tip);
+            (said, notices)
+        };
+        self.tell(notices).await?;
+        Ok(said)
+    }
+}

@@ -1,0 +1,175 @@
+//! What differs, counted.
+
+use serde::Serialize;
+
+use super::Session;
+use super::changes::{Fault, Untracked};
+use crate::commit::changes::ChunkChange;
+use crate::error::Result;
+use crate::repo::refs::RefSpec;
+
+/// Paths of one kind that words list; the rest is counted.
+const LISTED: usize = 20;
+
+/// What differs from the base.
+#[derive(Clone, Debug, Serialize)]
+pub struct Status {
+    /// The repository.
+    pub repository: String,
+    /// The branch.
+    pub branch: String,
+    /// The snapshot that the working tree is based on.
+    pub base: String,
+    /// The branch's newest snapshot, if it could be found out.
+    pub tip: Option<String>,
+    /// Whether the branch has moved on since.
+    pub branch_moved: bool,
+    /// Whether there is nothing to commit.
+    pub clean: bool,
+    /// Nodes that are new.
+    pub added: Vec<String>,
+    /// Nodes whose `zarr.json` changed.
+    pub changed: Vec<String>,
+    /// Nodes that are gone.
+    pub deleted: Vec<String>,
+    /// Nodes with another path.
+    pub moved: Vec<Moved>,
+    /// Arrays with other chunks.
+    pub arrays: Vec<ArrayStatus>,
+    /// Chunks written, over all arrays.
+    pub chunks_written: usize,
+    /// Chunks deleted, over all arrays.
+    pub chunks_deleted: usize,
+    /// Bytes of new chunks and documents.
+    pub bytes: u64,
+    /// Files open for writing: a commit would be refused.
+    pub open_for_writing: Vec<String>,
+    /// Files that no commit takes.
+    pub untracked: Vec<Untracked>,
+    /// What keeps all this from being committed.
+    pub faults: Vec<Fault>,
+    /// Where it waits.
+    pub scratch: String,
+}
+
+/// A node that was moved.
+#[derive(Clone, Debug, Serialize)]
+pub struct Moved {
+    /// Where it was.
+    pub from: String,
+    /// Where it is.
+    pub to: String,
+}
+
+/// Chunks of one array.
+#[derive(Clone, Debug, Serialize)]
+pub struct ArrayStatus {
+    /// The array.
+    pub path: String,
+    /// Chunks written, copies of others included.
+    pub written: usize,
+    /// Chunks deleted.
+    pub deleted: usize,
+}
+
+impl Session {
+    /// What differs now.
+    pub async fn status(&self) -> Result<Status> {
+        let (frozen, derived) = self.derive().await?;
+        let base = self.working.base();
+        let origin = self.working.origin();
+        // A branch that cannot be looked at must not hide what is here.
+        let tip = match self.repository().await {
+            Ok(repository) => repository.resolve(&RefSpec::Branch(origin.branch.clone())).await.ok(),
+            Err(_) => None,
+        };
+        let paths = self.paths_of_arrays(&derived);
+        let arrays: Vec<ArrayStatus> = derived
+            .changes
+            .chunks
+            .iter()
+            .map(|(id, chunks)| {
+                let deleted = chunks.values().filter(|change| matches!(change, ChunkChange::Delete)).count();
+                let path = paths.get(id).cloned().unwrap_or_else(|| id.to_string());
+                ArrayStatus { path, written: chunks.len() - deleted, deleted }
+            })
+            .collect();
+        let changes = derived.changes;
+        Ok(Status {
+            repository: origin.repository.clone(),
+            branch: origin.branch.clone(),
+            base: base.id().to_string(),
+            branch_moved: tip.is_some_and(|tip| tip != base.id()),
+            tip: tip.map(|id| id.to_string()),
+            clean: changes.deleted.is_empty()
+                && changes.created.is_empty()
+                && changes.updated.is_empty()
+                && changes.moved.is_empty()
+                && arrays.is_empty()
+                && derived.faults.is_empty(),
+            added: sorted(changes.created.into_iter().map(|node| node.path)),
+            changed: sorted(changes.updated.into_iter().map(|node| node.path)),
+            deleted: sorted(changes.deleted.into_iter().map(|node| node.path)),
+            moved: changes.moved.into_iter().map(|moved| Moved { from: moved.from, to: moved.to }).collect(),
+            chunks_written: arrays.iter().map(|array| array.written).sum(),
+            chunks_deleted: arrays.iter().map(|array| array.deleted).sum(),
+            arrays,
+            bytes: derived.bytes,
+            open_for_writing: frozen.open_for_writing,
+            untracked: derived.untracked,
+            faults: derived.faults,
+            scratch: self.working.scratch().path().to_string_lossy().into_owned(),
+        })
+    }
+}
+
+fn sorted(paths: impl Iterator<Item = String>) -> Vec<String> {
+    let mut paths: Vec<String> = paths.collect();
+    paths.sort();
+    paths
+}
+
+impl Status {
+    /// For people.
+    pub fn in_words(&self) -> String {
+        let mut text = format!("branch {} of {}\nbase snapshot {}\n", self.branch, self.repository, self.base);
+        if self.branch_moved {
+            let tip = self.tip.as_deref().unwrap_or_default();
+            text += &format!("the branch has moved on, to {tip}: a commit is applied to that, `refresh` shows it\n");
+        }
+        if self.clean {
+            text += "nothing to commit\n";
+        }
+        list(&mut text, "added", &self.added);
+        list(&mut text, "changed", &self.changed);
+        list(&mut text, "deleted", &self.deleted);
+        let moved: Vec<String> = self.moved.iter().map(|moved| format!("{} -> {}", moved.from, moved.to)).collect();
+        list(&mut text, "moved", &moved);
+        for array in &self.arrays {
+            text += &format!("chunks of {}: {} written, {} deleted\n", array.path, array.written, array.deleted);
+        }
+        if !self.clean {
+            let (written, deleted) = (self.chunks_written, self.chunks_deleted);
+            text += &format!("{written} chunks written, {deleted} deleted; {} bytes in all\n", self.bytes);
+        }
+        list(&mut text, "open for writing (a commit waits for them)", &self.open_for_writing);
+        let untracked: Vec<String> = self.untracked.iter().map(|file| file.path.clone()).collect();
+        list(&mut text, "untracked (never committed)", &untracked);
+        let faults: Vec<String> = self.faults.iter().map(|fault| format!("{}: {}", fault.path, fault.why)).collect();
+        list(&mut text, "cannot be committed", &faults);
+        text + &format!("changes wait in {}\n", self.scratch)
+    }
+}
+
+fn list(text: &mut String, what: &str, paths: &[String]) {
+    if paths.is_empty() {
+        return;
+    }
+    *text += &format!("{what}: {}\n", paths.len());
+    for path in paths.iter().take(LISTED) {
+        *text += &format!("  {path}\n");
+    }
+    if paths.len() > LISTED {
+        *text += &format!("  and {} more; status.json has all\n", paths.len() - LISTED);
+    }
+}

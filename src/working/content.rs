@@ -1,0 +1,502 @@
+//! Bytes of files: opening, reading, writing.
+//!
+//! A file's bytes are in the snapshot, in a chunk that it shares with another file, or in a data file of the scratch directory.
+//! The first write moves them into a data file; how much is fetched for it depends on what is written: nothing for a file that
+//! is truncated or written from beginning to end, the whole for a write in its middle.
+//!
+//! A data file that a commit has linked into the repository is never written to: it is copied first ([`Files::is_own`]).
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::OwnedMutexGuard;
+
+use super::frozen::FrozenFile;
+use super::opens::Partial;
+use super::{Locked, WorkingTree, no_such};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::reader::Data;
+use crate::scratch::data::Files;
+use crate::scratch::record::{Id, Record, Source, Time};
+
+/// How many bytes are moved at once when a file is brought into the scratch directory.
+const STEP: u64 = 1 << 20;
+
+/// How a file is to be opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct How {
+    /// For writing too.
+    pub write: bool,
+    /// Empty it.
+    pub truncate: bool,
+    /// The kernel may move the bytes by itself.
+    pub passthrough: bool,
+}
+
+/// An open file.
+#[derive(Debug)]
+pub struct Opened {
+    /// The file that holds the bytes, if the kernel is to move them by itself.
+    pub backing: Option<Arc<File>>,
+    /// Whether the file has a data file: what the kernel has in its page cache may be older.
+    pub in_scratch: bool,
+}
+
+impl WorkingTree {
+    /// Opens inode `number`. Every success needs a [`WorkingTree::release`].
+    pub async fn open_file(&self, number: u64, how: How) -> Result<Opened> {
+        if !how.write {
+            let mut locked = self.lock();
+            let source = locked.state.by_number(number).and_then(|id| locked.state.get(id)?.source().cloned());
+            if source.is_none() && number >= super::state::UPPER {
+                return Err(no_such(number));
+            }
+            return self.opened(&mut locked, number, source, how);
+        }
+        let _gate = self.enter().await;
+        let id = {
+            let mut locked = self.lock();
+            let id = self.promote(&mut locked, number)?;
+            locked.opens.add(number, true);
+            id
+        };
+        let prepared = async {
+            if how.truncate {
+                self.resize(id, 0).await?;
+            } else if how.passthrough {
+                self.own(id).await?;
+            }
+            let mut locked = self.lock();
+            let source = locked.state.get(id).and_then(|inode| inode.source().cloned());
+            self.opened(&mut locked, number, source, how)
+        };
+        let opened = prepared.await;
+        // It was counted before, so that a commit would see it, and again when it succeeded.
+        self.lock().opens.remove(number, true, false);
+        opened
+    }
+
+    fn opened(&self, locked: &mut Locked, number: u64, source: Option<Source>, how: How) -> Result<Opened> {
+        let in_scratch = matches!(source, Some(Source::Data(_)));
+        let open = locked.opens.add(number, how.write);
+        // The kernel insists that all handles of a file are of one kind.
+        let same_kind = open.backed == open.handles - 1 - u32::from(how.write);
+        let Some(Source::Data(data)) = source.filter(|_| how.passthrough && same_kind) else {
+            return Ok(Opened { backing: None, in_scratch });
+        };
+        let file = match &open.file {
+            Some(file) => Arc::clone(file),
+            None => Arc::clone(open.file.insert(Arc::new(self.files.open(data)?))),
+        };
+        open.backed += 1;
+        Ok(Opened { backing: Some(file), in_scratch })
+    }
+
+    /// The kernel could not take the backing after all.
+    pub fn not_backed(&self, number: u64) {
+        if let Some(open) = self.lock().opens.get_mut(number) {
+            open.backed = open.backed.saturating_sub(1);
+        }
+    }
+
+    /// Closes one handle of inode `number`.
+    pub async fn release(&self, number: u64, write: bool, backed: bool) -> Result<()> {
+        let completed = if write { self.complete_number(number).await } else { Ok(()) };
+        let mut locked = self.lock();
+        let last = locked.opens.remove(number, write, backed);
+        let id = locked.state.by_number(number);
+        let deleted = id.is_some_and(|id| locked.state.get(id).is_some_and(|inode| inode.names.is_empty()));
+        if let (true, true, Some(id)) = (last, deleted, id) {
+            self.drop_inode(&mut locked, id);
+        }
+        drop(locked);
+        completed
+    }
+
+    /// Forgets an inode that has neither name nor handle, with its bytes.
+    pub(super) fn drop_inode(&self, locked: &mut Locked, id: Id) {
+        if let Some(inode) = locked.state.drop_inode(id)
+            && let Some(Source::Data(data)) = inode.source()
+        {
+            self.files.remove(*data);
+        }
+    }
+
+    /// Up to `size` bytes of inode `number` from `offset` on: fewer only at the end of the file.
+    pub async fn read(&self, number: u64, offset: u64, size: u32) -> Result<Data> {
+        self.complete_number(number).await?;
+        let upper = {
+            let mut locked = self.lock();
+            match locked.state.by_number(number) {
+                None => None,
+                Some(id) => {
+                    let source = locked.state.get(id).and_then(|inode| inode.source().cloned());
+                    let source = source.ok_or_else(|| no_such(number))?;
+                    let file = match source {
+                        Source::Data(data) => Some(self.file(&mut locked, number, data)?),
+                        _ => None,
+                    };
+                    Some((id, source, file))
+                }
+            }
+        };
+        match upper {
+            None => self.base().tree.read(number, offset, size).await,
+            Some((_, _, Some(file))) => read_file(&file, offset, size).map(Data::Bytes),
+            Some((id, source, None)) => {
+                self.read_source(id, &source, offset, size).await.context(|| self.describe(number))
+            }
+        }
+    }
+
+    /// The data file of an inode, kept as long as the inode is open.
+    fn file(&self, locked: &mut Locked, number: u64, data: u64) -> Result<Arc<File>> {
+        let open = locked.opens.get_mut(number);
+        if let Some(file) = open.as_ref().and_then(|open| open.file.as_ref()) {
+            return Ok(Arc::clone(file));
+        }
+        let file = Arc::new(self.files.open(data)?);
+        if let Some(open) = open {
+            open.file = Some(Arc::clone(&file));
+        }
+        Ok(file)
+    }
+
+    /// Bytes of a file that has no data file.
+    async fn read_source(&self, id: Id, source: &Source, offset: u64, size: u32) -> Result<Data> {
+        let base = self.base();
+        match source {
+            Source::Stored(stored) => base.tree.read_stored(&stored.0, offset, size).await,
+            Source::Lower => {
+                let place = self.lock().state.get(id).and_then(|inode| inode.lower.clone());
+                let place = place.ok_or_else(|| no_such(id))?;
+                base.tree.read(base.tree.table().inode(&place), offset, size).await
+            }
+            Source::Data(data) => read_file(&self.files.open(*data)?, offset, size).map(Data::Bytes),
+        }
+    }
+
+    /// All bytes of `file`, at most `limit` of them.
+    pub async fn whole(&self, file: &FrozenFile, limit: u64) -> Result<Bytes> {
+        let size = match (&file.source, &file.lower) {
+            (Source::Data(number), _) => self.files.stat(*number)?.size,
+            (Source::Stored(stored), _) => stored.0.length(),
+            (Source::Lower, Some(place)) => {
+                let base = self.base();
+                base.tree.attributes(base.tree.table().inode(place)).await?.size
+            }
+            (Source::Lower, None) => 0,
+        };
+        if size > limit {
+            return Err(Error::new(ErrorKind::OutOfMemory, format!("{size} bytes; {limit} are the most")));
+        }
+        let mut bytes = Vec::new();
+        while (bytes.len() as u64) < size {
+            let left = u32::try_from((size - bytes.len() as u64).min(STEP)).unwrap_or(u32::MAX);
+            let part = self.read_source(file.id, &file.source, bytes.len() as u64, left).await?;
+            if part.is_empty() {
+                break;
+            }
+            bytes.extend_from_slice(&part);
+        }
+        Ok(bytes.into())
+    }
+
+    /// Writes `bytes` at `offset` of inode `number` if that can be done at once; none if it cannot.
+    pub fn write_now(&self, number: u64, offset: u64, bytes: &[u8]) -> Option<Result<()>> {
+        let _gate = self.gate.try_read().ok()?;
+        let file = {
+            let mut locked = self.lock();
+            let id = locked.state.by_number(number)?;
+            match self.own_file(&mut locked, id) {
+                Ok(file) => file?,
+                Err(error) => return Some(Err(error)),
+            }
+        };
+        Some(write_file(&file, bytes, offset))
+    }
+
+    /// Writes `bytes` at `offset` of inode `number`.
+    pub async fn write(&self, number: u64, offset: u64, bytes: &[u8]) -> Result<()> {
+        let _gate = self.enter().await;
+        let id = {
+            let mut locked = self.lock();
+            let id = self.promote(&mut locked, number)?;
+            match self.own_file(&mut locked, id)? {
+                Some(file) => {
+                    drop(locked);
+                    return write_file(&file, bytes, offset);
+                }
+                None => id,
+            }
+        };
+        let _alone = self.exclusively(id).await;
+        if self.write_over(id, offset, bytes).await? {
+            return Ok(());
+        }
+        let file = self.own_alone(id, u64::MAX).await?;
+        write_file(&file, bytes, offset)
+    }
+
+    /// The data file of inode `id` if it has one that may be written to.
+    fn own_file(&self, locked: &mut Locked, id: Id) -> Result<Option<Arc<File>>> {
+        let Some(inode) = locked.state.get(id) else { return Err(no_such(id)) };
+        let (number, Some(Source::Data(data))) = (inode.number, inode.source().cloned()) else { return Ok(None) };
+        let file = self.file(locked, number, data)?;
+        Ok(Files::is_own(&file)?.then_some(file))
+    }
+
+    /// Takes a write that goes on from where the last one ended, from the beginning of a file that has no data file yet.
+    /// False if this is no such write.
+    async fn write_over(&self, id: Id, offset: u64, bytes: &[u8]) -> Result<bool> {
+        let (number, partial) = {
+            let locked = self.lock();
+            let inode = locked.state.get(id).ok_or_else(|| no_such(id))?;
+            if matches!(inode.source(), Some(Source::Data(_)) | None) {
+                return Ok(false);
+            }
+            (inode.number, locked.opens.get(inode.number).and_then(|open| open.partial.clone()))
+        };
+        let mut partial = match partial {
+            Some(partial) => partial,
+            None if offset == 0 => {
+                let old_size = self.attributes_of(id).await?.size;
+                let data = self.lock().state.take_next();
+                let file = Arc::new(self.files.create(data)?);
+                Partial { number: data, file, covered: 0, old_size }
+            }
+            None => return Ok(false),
+        };
+        if offset != partial.covered {
+            return Ok(false);
+        }
+        write_file(&partial.file, bytes, offset)?;
+        partial.covered += bytes.len() as u64;
+        if partial.covered >= partial.old_size {
+            self.settle_partial(id, number, &partial)?;
+            return Ok(true);
+        }
+        let open = self.lock().opens.get_mut(number).map(|open| open.partial = Some(partial.clone())).is_some();
+        if !open {
+            // Nobody would complete it.
+            self.fill(id, &partial).await?;
+            self.settle_partial(id, number, &partial)?;
+        }
+        Ok(true)
+    }
+
+    /// A partly written file's data file becomes the file's bytes.
+    fn settle_partial(&self, id: Id, number: u64, partial: &Partial) -> Result<()> {
+        let mut locked = self.lock();
+        self.record(&mut locked, Record::Moved { id, source: Source::Data(partial.number), at: Time::now() })?;
+        if let Some(open) = locked.opens.get_mut(number) {
+            open.partial = None;
+            open.file = Some(Arc::clone(&partial.file));
+        }
+        Ok(())
+    }
+
+    /// Fetches the old bytes behind those that were written.
+    async fn fill(&self, id: Id, partial: &Partial) -> Result<()> {
+        let source = self.lock().state.get(id).and_then(|inode| inode.source().cloned());
+        let source = source.ok_or_else(|| no_such(id))?;
+        self.fetch(id, &source, &partial.file, partial.covered..partial.old_size).await
+    }
+
+    async fn fetch(&self, id: Id, source: &Source, into: &File, range: std::ops::Range<u64>) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            let size = u32::try_from((range.end - at).min(STEP)).unwrap_or(u32::MAX);
+            let bytes = self.read_source(id, source, at, size).await?;
+            if bytes.is_empty() {
+                break;
+            }
+            write_file(into, &bytes, at)?;
+            at += bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    async fn complete_number(&self, number: u64) -> Result<()> {
+        let id = {
+            let locked = self.lock();
+            let partial = locked.opens.get(number).is_some_and(|open| open.partial.is_some());
+            locked.state.by_number(number).filter(|_| partial)
+        };
+        match id {
+            Some(id) => self.complete_partial(id).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Brings the rest of a partly written file into its data file.
+    pub(super) async fn complete_partial(&self, id: Id) -> Result<()> {
+        let _alone = self.exclusively(id).await;
+        self.complete_alone(id).await
+    }
+
+    async fn complete_alone(&self, id: Id) -> Result<()> {
+        let (number, partial) = {
+            let locked = self.lock();
+            let number = locked.state.get(id).ok_or_else(|| no_such(id))?.number;
+            (number, locked.opens.get(number).and_then(|open| open.partial.clone()))
+        };
+        let Some(partial) = partial else { return Ok(()) };
+        self.fill(id, &partial).await.context(|| self.describe(number))?;
+        self.settle_partial(id, number, &partial)
+    }
+
+    /// The data file of inode `id`, with all of its bytes and writable.
+    pub(super) async fn own(&self, id: Id) -> Result<Arc<File>> {
+        if let Some(file) = self.own_file(&mut self.lock(), id)? {
+            return Ok(file);
+        }
+        let _alone = self.exclusively(id).await;
+        self.own_alone(id, u64::MAX).await
+    }
+
+    /// As [`WorkingTree::own`], with at least the first `keep` bytes.
+    async fn own_alone(&self, id: Id, keep: u64) -> Result<Arc<File>> {
+        self.complete_alone(id).await?;
+        let (source, number, data) = {
+            let mut locked = self.lock();
+            if let Some(file) = self.own_file(&mut locked, id)? {
+                return Ok(file);
+            }
+            let inode = locked.state.get(id).ok_or_else(|| no_such(id))?;
+            let source = inode.source().cloned();
+            let number = inode.number;
+            (source, number, locked.state.take_next())
+        };
+        let source = source
+            .ok_or_else(|| Error::new(ErrorKind::IsADirectory, format!("{} is no file", self.describe(number))))?;
+        let file = match source {
+            Source::Data(old) => {
+                let (files, old) = (self.files.clone(), self.files.open(old)?);
+                tokio::task::spawn_blocking(move || files.copy(&old, data, keep))
+                    .await
+                    .map_err(|e| Error::with_source(ErrorKind::Io, "copying a scratch file", e))??
+            }
+            _ => {
+                let size = self.attributes_of(id).await?.size;
+                let file = self.files.create(data)?;
+                self.fetch(id, &source, &file, 0..size.min(keep)).await.context(|| self.describe(number))?;
+                file
+            }
+        };
+        let file = Arc::new(file);
+        let mut locked = self.lock();
+        self.record(&mut locked, Record::Moved { id, source: Source::Data(data), at: Time::now() })?;
+        if let Some(open) = locked.opens.get_mut(number) {
+            open.file = Some(Arc::clone(&file));
+        }
+        if let Source::Data(old) = source {
+            self.files.remove(old);
+        }
+        Ok(file)
+    }
+
+    /// Cuts inode `id` to `size` bytes, or lengthens it with zeros.
+    pub(super) async fn resize(&self, id: Id, size: u64) -> Result<()> {
+        let _alone = self.exclusively(id).await;
+        let file = self.own_alone(id, size).await?;
+        file.set_len(size).map_err(|e| Error::io("resizing", e))
+    }
+
+    /// Keeps others from bringing the same file into the scratch directory at once.
+    async fn exclusively(&self, id: Id) -> OwnedMutexGuard<()> {
+        let turn = {
+            let mut busy = self.busy.lock();
+            busy.retain(|_, turn| Arc::strong_count(turn) > 1);
+            Arc::clone(busy.entry(id).or_default())
+        };
+        turn.lock_owned().await
+    }
+
+    /// Makes the bytes of inode `number` and the names of everything durable.
+    pub async fn sync(&self, number: Option<u64>) -> Result<()> {
+        if let Some(number) = number {
+            self.complete_number(number).await?;
+        }
+        let (file, journal) = {
+            let mut locked = self.lock();
+            let id = number.and_then(|number| locked.state.by_number(number));
+            let source = id.and_then(|id| locked.state.get(id)?.source().cloned());
+            let file = match (number, source) {
+                (Some(number), Some(Source::Data(data))) => Some(self.file(&mut locked, number, data)?),
+                _ => None,
+            };
+            (file, locked.journal.file()?)
+        };
+        tokio::task::spawn_blocking(move || {
+            if let Some(file) = file {
+                file.sync_data()?;
+            }
+            journal.sync_data()
+        })
+        .await
+        .map_err(|e| Error::with_source(ErrorKind::Io, "flushing", e))?
+        .map_err(|e| Error::io("flushing to the scratch directory", e))
+    }
+
+    /// What a program learns from `close`: whether all that it wrote could be kept.
+    pub async fn flush(&self, number: u64) -> Result<()> {
+        self.complete_number(number).await
+    }
+
+    /// Allocates, punches or moves bytes as `fallocate(2)` does with `mode`.
+    pub async fn allocate(&self, number: u64, offset: u64, length: u64, mode: i32) -> Result<()> {
+        let _gate = self.enter().await;
+        let id = {
+            let mut locked = self.lock();
+            self.promote(&mut locked, number)?
+        };
+        let file = self.own(id).await?;
+        let flags = rustix::fs::FallocateFlags::from_bits_retain(mode.cast_unsigned());
+        rustix::fs::fallocate(&*file, flags, offset, length).map_err(|e| Error::io("fallocate", e.into()))
+    }
+
+    /// The next data or hole, as `lseek(2)` finds it. None beyond the end.
+    pub async fn seek(&self, number: u64, offset: u64, hole: bool) -> Result<Option<u64>> {
+        self.complete_number(number).await?;
+        let file = {
+            let mut locked = self.lock();
+            let id = locked.state.by_number(number);
+            match id.and_then(|id| locked.state.get(id)?.source().cloned()) {
+                Some(Source::Data(data)) => Some(self.file(&mut locked, number, data)?),
+                _ => None,
+            }
+        };
+        if let Some(file) = file {
+            let from = if hole { rustix::fs::SeekFrom::Hole(offset) } else { rustix::fs::SeekFrom::Data(offset) };
+            return match rustix::fs::seek(&*file, from) {
+                Ok(found) => Ok(Some(found)),
+                Err(rustix::io::Errno::NXIO) => Ok(None),
+                Err(errno) => Err(Error::io("lseek", errno.into())),
+            };
+        }
+        let size = self.attributes(number).await?.size;
+        Ok((offset < size).then_some(if hole { size } else { offset }))
+    }
+}
+
+fn read_file(file: &File, offset: u64, size: u32) -> Result<Bytes> {
+    let mut bytes = vec![0; size as usize];
+    let mut done = 0;
+    while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, offset + done as u64) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(Error::io("reading a scratch file", e)),
+        }
+    }
+    bytes.truncate(done);
+    Ok(bytes.into())
+}
+
+pub(super) fn write_file(file: &File, bytes: &[u8], offset: u64) -> Result<()> {
+    file.write_all_at(bytes, offset).map_err(|e| Error::io("writing to the scratch directory", e))
+}

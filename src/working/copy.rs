@@ -1,0 +1,104 @@
+//! `copy_file_range`: bytes from file to file, and whole chunks without any.
+//!
+//! `cp` asks for everything at once. Where that covers a chunk of the repository and the target is new and empty, the target
+//! becomes a second reference to the same stored bytes, now and in the commit: nothing is read or written.
+
+use super::WorkingTree;
+use crate::commit::changes::StoredPayload;
+use crate::error::Result;
+use crate::scratch::data::copy_range;
+use crate::scratch::record::{Record, Source, Stored, Time};
+
+/// How many bytes one request copies at most: the program asks again for the rest.
+const AT_ONCE: u64 = 1 << 30;
+/// How many bytes are moved at once where the kernel cannot.
+const STEP: u64 = 1 << 20;
+
+impl WorkingTree {
+    /// Copies up to `length` bytes; returns how many, 0 at the end of the source.
+    pub async fn copy(&self, from: (u64, u64), to: (u64, u64), length: u64) -> Result<u64> {
+        let _gate = self.enter().await;
+        let ((source, offset), (target, at)) = (from, to);
+        self.flush(source).await?;
+        let size = self.attributes(source).await?.size;
+        let length = length.min(size.saturating_sub(offset)).min(AT_ONCE);
+        if length == 0 {
+            return Ok(0);
+        }
+        let whole = offset == 0 && at == 0 && length == size;
+        if whole
+            && let Some(payload) = self.payload_of(source).await?
+            && self.refer(target, payload)?
+        {
+            return Ok(length);
+        }
+        let id = {
+            let mut locked = self.lock();
+            self.promote(&mut locked, target)?
+        };
+        let into = self.own(id).await?;
+        let data = {
+            let locked = self.lock();
+            match locked.state.by_number(source).and_then(|id| locked.state.get(id)?.source().cloned()) {
+                Some(Source::Data(data)) => Some(data),
+                _ => None,
+            }
+        };
+        if let Some(data) = data {
+            let from = self.files().open(data)?;
+            let copied = tokio::task::spawn_blocking(move || copy_range(&from, offset, &into, at, length)).await;
+            return match copied {
+                Ok(copied) => copied.map_err(|e| crate::error::Error::io("copying in the scratch directory", e)),
+                Err(e) => Err(crate::error::Error::with_source(crate::error::ErrorKind::Io, "copying", e)),
+            };
+        }
+        let mut done = 0;
+        while done < length {
+            let size = u32::try_from((length - done).min(STEP)).unwrap_or(u32::MAX);
+            let bytes = self.read(source, offset + done, size).await?;
+            if bytes.is_empty() {
+                break;
+            }
+            super::content::write_file(&into, &bytes, at + done)?;
+            done += bytes.len() as u64;
+        }
+        Ok(done)
+    }
+
+    /// Where the repository has the bytes of file `number`, if it has them and they are a chunk's.
+    async fn payload_of(&self, number: u64) -> Result<Option<StoredPayload>> {
+        let base = self.base();
+        let lower = {
+            let locked = self.lock();
+            match locked.state.by_number(number).and_then(|id| locked.state.get(id)) {
+                None => number,
+                Some(inode) => match (inode.source(), &inode.lower) {
+                    (Some(Source::Stored(stored)), _) => return Ok(Some(stored.0.clone())),
+                    (Some(Source::Lower), Some(place)) => base.tree.table().inode(place),
+                    _ => return Ok(None),
+                },
+            }
+        };
+        base.tree.stored(lower).await
+    }
+
+    /// Makes empty file `number` a reference to `payload`. False if it is not to be had so.
+    fn refer(&self, number: u64, payload: StoredPayload) -> Result<bool> {
+        let mut locked = self.lock();
+        let Some(id) = locked.state.by_number(number) else { return Ok(false) };
+        let Some(Source::Data(data)) = locked.state.get(id).and_then(|inode| inode.source().cloned()) else {
+            return Ok(false);
+        };
+        // A file that the kernel writes by itself would not notice.
+        let backed = locked.opens.get(number).is_some_and(|open| open.backed > 0);
+        if backed || self.files().stat(data)?.size != 0 {
+            return Ok(false);
+        }
+        self.record(&mut locked, Record::Moved { id, source: Source::Stored(Stored(payload)), at: Time::now() })?;
+        if let Some(open) = locked.opens.get_mut(number) {
+            open.file = None;
+        }
+        self.files().remove(data);
+        Ok(true)
+    }
+}

@@ -1,0 +1,508 @@
+//! The working tree: a snapshot, and what programs changed on top of it.
+//!
+//! To the kernel it is one directory tree. Underneath, [`state`] has what differs from the snapshot, [`crate::scratch`] keeps
+//! that on disk, and everything else comes from the snapshot's [`Tree`] as in a read-only mount. Names change in
+//! [`namespace`], bytes in [`content`], attributes in [`attributes`] and [`set_attributes`]; [`listing`] merges directories.
+//!
+//! **Locks.** `inner` guards the state and the journal; it is never held while something is read from storage. `gate` keeps
+//! the tree still: whatever changes it holds the gate for reading, and a commit, a discard or a refresh for writing, so that
+//! they see and replace one state. Reading never waits for the gate. What the kernel is to be told is told when no lock is
+//! held, since it may wait for a request that waits for us.
+
+pub mod attributes;
+pub mod content;
+pub mod copy;
+mod discard;
+mod edit;
+pub mod frozen;
+pub mod listing;
+pub mod namespace;
+pub mod opens;
+pub mod replace;
+pub mod set_attributes;
+pub mod state;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard, RwLock};
+use tokio::sync::RwLockReadGuard;
+
+use self::attributes::Attributes;
+use self::opens::Opens;
+use self::state::State;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::scratch::data::Files;
+use crate::scratch::journal::{FORMAT, Journal};
+use crate::scratch::place::Place as ScratchPlace;
+use crate::scratch::record::{Body, Id, Name, ROOT, Record, Time};
+use crate::tree::nodes::{MAX_NAME, Place};
+use crate::tree::numbering::Numbering;
+use crate::tree::{self, Tree};
+
+/// The snapshot that everything is relative to.
+#[derive(Debug)]
+pub struct Base {
+    /// It as a tree.
+    pub tree: Arc<Tree>,
+    /// Every time in it.
+    pub time: Time,
+    /// Owner of everything in it.
+    pub uid: u32,
+    /// Group of everything in it.
+    pub gid: u32,
+}
+
+/// Which branch of which repository.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Where the repository lies.
+    pub repository: String,
+    /// The branch.
+    pub branch: String,
+}
+
+/// A snapshot and the changes on top of it.
+#[derive(Debug)]
+pub struct WorkingTree {
+    base: RwLock<Arc<Base>>,
+    inner: Mutex<Locked>,
+    gate: tokio::sync::RwLock<()>,
+    files: Files,
+    scratch: ScratchPlace,
+    origin: Origin,
+    numbering: Mutex<Numbering>,
+    /// Files that are being brought into the scratch directory.
+    busy: Mutex<HashMap<Id, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+/// What `inner` guards.
+#[derive(Debug)]
+pub(super) struct Locked {
+    pub(super) state: State,
+    pub(super) opens: Opens,
+    journal: Journal,
+    /// The journal is not about this state: it could not be written anew.
+    stale: bool,
+}
+
+/// What a name means.
+#[derive(Clone, Debug)]
+pub(super) enum Found {
+    /// An inode that differs from the snapshot's.
+    Upper(Id),
+    /// Something that only the snapshot has.
+    Lower(Place, tree::Attributes),
+}
+
+impl Base {
+    /// The base that `tree` is.
+    pub fn new(tree: Arc<Tree>) -> Self {
+        let micros = i64::try_from(tree.snapshot().flushed_at()).unwrap_or(i64::MAX);
+        let nanos = u32::try_from(micros.rem_euclid(1_000_000)).unwrap_or(0) * 1000;
+        Base {
+            time: Time(micros.div_euclid(1_000_000), nanos),
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            tree,
+        }
+    }
+
+    /// Its snapshot's id.
+    pub fn id(&self) -> ObjectId {
+        self.tree.snapshot().id()
+    }
+}
+
+/// What was found in a scratch directory, before its snapshot is loaded.
+#[derive(Debug)]
+pub struct Recovered {
+    journal: Option<Journal>,
+    records: Vec<Record>,
+    /// The snapshot that the changes are relative to; none if there are no changes yet.
+    pub base: Option<ObjectId>,
+    /// The snapshot that a commit was about to become.
+    pub publishing: Option<ObjectId>,
+}
+
+impl Recovered {
+    /// Reads the journal in `scratch`, which must be about `origin`.
+    pub fn read(scratch: &ScratchPlace, origin: &Origin) -> Result<Self> {
+        let mut records = Vec::new();
+        let mut first = None;
+        let journal = Journal::open(scratch.directory(), |record| {
+            if first.is_none() {
+                first = Some(record)
+            } else {
+                records.push(record)
+            }
+            Ok(())
+        });
+        let journal = journal
+            .map_err(|e| e.context(format!("{}: to begin anew, mount with --discard", scratch.path().display())))?;
+        let base = match first {
+            None => None,
+            Some(Record::Base { format: FORMAT, repository, branch, snapshot }) => {
+                let told = Origin { repository, branch };
+                if told != *origin {
+                    return Err(Error::invalid(format!(
+                        "the scratch directory {} has changes to branch {} of {}, not to branch {} of {}: \
+                         name another with --scratch, or give them up with --discard",
+                        scratch.path().display(),
+                        told.branch,
+                        told.repository,
+                        origin.branch,
+                        origin.repository,
+                    )));
+                }
+                Some(snapshot.parse()?)
+            }
+            Some(Record::Base { format, .. }) => {
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    format!("{}: written by another version (format {format})", scratch.path().display()),
+                ));
+            }
+            Some(_) => return Err(Error::corrupt("the scratch journal does not begin with its first line")),
+        };
+        let publishing = records.iter().rev().find_map(|record| match record {
+            Record::Publishing { snapshot } => Some(snapshot.parse()),
+            _ => None,
+        });
+        Ok(Recovered { journal, records, base, publishing: publishing.transpose()? })
+    }
+
+    /// Nothing: what there was is given up.
+    pub fn nothing() -> Self {
+        Recovered { journal: None, records: Vec::new(), base: None, publishing: None }
+    }
+}
+
+impl WorkingTree {
+    /// The working tree in `scratch` on top of `tree`, the snapshot that `recovered` names, if it names one.
+    pub fn open(
+        tree: Arc<Tree>,
+        numbering: Numbering,
+        scratch: ScratchPlace,
+        origin: Origin,
+        recovered: Recovered,
+    ) -> Result<Self> {
+        let base = Base::new(tree);
+        let files = Files::new(scratch.data()?);
+        let mut state = State::new();
+        let root = Record::Promote {
+            parent: None,
+            name: Name::new(b""),
+            id: ROOT,
+            lower: "/".to_owned(),
+            meta: base.meta(0o755),
+            body: Body::Directory,
+        };
+        let journal = match recovered.journal {
+            Some(journal) => {
+                for record in recovered.records {
+                    state.apply(record, &base.tree).map_err(|e| {
+                        e.context(format!("{}: to begin anew, mount with --discard", scratch.path().display()))
+                    })?;
+                }
+                if state.get(ROOT).is_none() {
+                    return Err(Error::corrupt("the scratch journal has no root"));
+                }
+                journal
+            }
+            None => {
+                state.apply(root.clone(), &base.tree)?;
+                Journal::replace(scratch.directory(), [first_line(&origin, base.id()), root].into_iter())?
+            }
+        };
+        let working = WorkingTree {
+            base: RwLock::new(Arc::new(base)),
+            inner: Mutex::new(Locked { state, opens: Opens::default(), journal, stale: false }),
+            gate: tokio::sync::RwLock::new(()),
+            files,
+            scratch,
+            origin,
+            numbering: Mutex::new(numbering),
+            busy: Mutex::default(),
+        };
+        working.drop_orphans()?;
+        working.compact()?;
+        Ok(working)
+    }
+
+    /// Drops inodes that lost their last name while they were open, and data files that nobody has.
+    fn drop_orphans(&self) -> Result<()> {
+        let mut locked = self.lock();
+        let nameless: Vec<Id> =
+            locked.state.iter().filter(|(id, inode)| *id != ROOT && inode.names.is_empty()).map(|(id, _)| id).collect();
+        for id in nameless {
+            locked.state.drop_inode(id);
+        }
+        let used: std::collections::HashSet<u64> = locked
+            .state
+            .iter()
+            .filter_map(|(_, inode)| match inode.source() {
+                Some(crate::scratch::record::Source::Data(number)) => Some(*number),
+                _ => None,
+            })
+            .collect();
+        for number in self.files.list()? {
+            if !used.contains(&number) {
+                self.files.remove(number);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the journal anew if most of it is history.
+    pub(super) fn compact(&self) -> Result<()> {
+        let mut locked = self.lock();
+        if !locked.journal.is_long() {
+            return Ok(());
+        }
+        self.rewrite(&mut locked)
+    }
+
+    /// The snapshot below.
+    pub fn base(&self) -> Arc<Base> {
+        Arc::clone(&self.base.read())
+    }
+
+    /// Which branch of which repository.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// The scratch directory.
+    pub fn scratch(&self) -> &ScratchPlace {
+        &self.scratch
+    }
+
+    /// The bytes of changed files.
+    pub fn files(&self) -> &Files {
+        &self.files
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Locked> {
+        self.inner.lock()
+    }
+
+    /// Keeps the tree from being replaced while it is changed.
+    pub(super) async fn enter(&self) -> RwLockReadGuard<'_, ()> {
+        self.gate.read().await
+    }
+
+    /// Writes `record` to the journal and carries it out.
+    pub(super) fn record(&self, locked: &mut Locked, record: Record) -> Result<()> {
+        if locked.stale {
+            self.rewrite(locked)?;
+        }
+        locked.journal.append(&record)?;
+        locked.state.apply(record, &self.base().tree)
+    }
+
+    /// What `name` in directory `parent` means.
+    pub(super) async fn find(&self, parent: u64, name: &Name) -> Result<Option<Found>> {
+        if name.0.len() > MAX_NAME {
+            return Err(Error::new(ErrorKind::NameTooLong, format!("a name of {} bytes", name.0.len())));
+        }
+        let lower = {
+            let locked = self.lock();
+            match locked.state.by_number(parent).and_then(|id| locked.state.get(id)) {
+                None => None,
+                Some(inode) => {
+                    let directory = inode.directory().ok_or_else(|| not_a_directory(parent))?;
+                    if let Some(entry) = directory.get(name) {
+                        return Ok(entry.id.map(Found::Upper));
+                    }
+                    match &inode.lower {
+                        Some(place) => Some(place.clone()),
+                        None => return Ok(None),
+                    }
+                }
+            }
+        };
+        let base = self.base();
+        let number = lower.map_or(parent, |place| base.tree.table().inode(&place));
+        // Every name in a snapshot is UTF-8.
+        let Some(text) = name.text() else { return Ok(None) };
+        let Some(found) = base.tree.lookup(number, text).await? else { return Ok(None) };
+        let place = base.tree.table().place(found.inode).ok_or_else(|| no_such(found.inode))?;
+        Ok(Some(Found::Lower(place, found)))
+    }
+
+    /// The attributes of entry `name` of directory `parent`; none if there is none. The kernel is told of it, which is
+    /// counted until [`WorkingTree::forget`].
+    pub async fn lookup(&self, parent: u64, name: &Name) -> Result<Option<Attributes>> {
+        match self.find(parent, name).await? {
+            None => Ok(None),
+            Some(Found::Lower(_, attributes)) => Ok(Some(self.base().attributes(attributes))),
+            Some(Found::Upper(id)) => {
+                let attributes = self.attributes_of(id).await?;
+                self.told(id);
+                Ok(Some(attributes))
+            }
+        }
+    }
+
+    /// The kernel was told of inode `id` once more.
+    pub(super) fn told(&self, id: Id) {
+        if let Some(inode) = self.lock().state.get_mut(id) {
+            inode.lookups += 1;
+        }
+    }
+
+    /// As [`WorkingTree::told`], by number.
+    pub fn told_number(&self, number: u64) {
+        let mut locked = self.lock();
+        let id = locked.state.by_number(number);
+        if let Some(inode) = id.and_then(|id| locked.state.get_mut(id)) {
+            inode.lookups += 1;
+        }
+    }
+
+    /// The kernel has forgotten inode `number` so many times.
+    pub fn forget(&self, number: u64, times: u64) {
+        let mut locked = self.lock();
+        let id = locked.state.by_number(number);
+        if let Some(inode) = id.and_then(|id| locked.state.get_mut(id)) {
+            inode.lookups = inode.lookups.saturating_sub(times);
+        }
+    }
+
+    /// The target of symbolic link `number`.
+    pub fn read_link(&self, number: u64) -> Result<Name> {
+        let locked = self.lock();
+        let inode = locked.state.by_number(number).and_then(|id| locked.state.get(id));
+        match inode.map(|inode| &inode.node) {
+            Some(state::Node::Symlink(target)) => Ok(target.clone()),
+            _ => Err(Error::invalid("not a symbolic link")),
+        }
+    }
+
+    /// The inode of `number`, promoted if it was only in the snapshot. The gate must be held.
+    pub(super) fn promote(&self, locked: &mut Locked, number: u64) -> Result<Id> {
+        if let Some(id) = locked.state.by_number(number) {
+            return Ok(id);
+        }
+        let base = self.base();
+        let place = base.tree.table().place(number).ok_or_else(|| no_such(number))?;
+        self.promote_place(locked, &base, place)
+    }
+
+    fn promote_place(&self, locked: &mut Locked, base: &Base, place: Place) -> Result<Id> {
+        // From the nearest promoted ancestor down; the root always is.
+        let mut missing = Vec::new();
+        let mut at = place;
+        let mut parent = loop {
+            if let Some(id) = locked.state.by_number(base.tree.table().inode(&at)) {
+                break id;
+            }
+            let (above, name) = base.tree.parent_of(&at).ok_or_else(|| Error::corrupt("a place without a parent"))?;
+            missing.push((std::mem::replace(&mut at, above), name));
+        };
+        for (place, name) in missing.into_iter().rev() {
+            let name = Name::new(name.as_bytes());
+            // Removed while it was open somewhere: it does not come back.
+            if locked.state.get(parent).and_then(|inode| inode.directory()?.get(&name)).is_some() {
+                return Err(no_such(base.tree.table().inode(&place)));
+            }
+            let id = locked.state.take_next();
+            let body = if base.tree.is_directory_place(&place) {
+                Body::Directory
+            } else {
+                Body::File(crate::scratch::record::Source::Lower)
+            };
+            let record = Record::Promote {
+                parent: Some(parent),
+                name,
+                id,
+                lower: base.tree.path_of(&place),
+                meta: base.meta_of(&place),
+                body,
+            };
+            self.record(locked, record)?;
+            parent = id;
+        }
+        Ok(parent)
+    }
+
+    /// A path for messages.
+    pub fn describe(&self, number: u64) -> String {
+        let locked = self.lock();
+        match locked.state.by_number(number) {
+            Some(id) => locked.state.path(id).unwrap_or_else(|| "a deleted file".to_owned()),
+            None => self.describe_lower(&locked, number),
+        }
+    }
+
+    /// Where something of the snapshot shows: below a directory that may have been moved.
+    fn describe_lower(&self, locked: &Locked, number: u64) -> String {
+        let base = self.base();
+        let Some(mut place) = base.tree.table().place(number) else { return format!("inode {number}") };
+        let mut below = String::new();
+        while let Some((above, name)) = base.tree.parent_of(&place) {
+            below = format!("/{name}{below}");
+            if let Some(id) = locked.state.by_number(base.tree.table().inode(&above)) {
+                let path = locked.state.path(id).unwrap_or_default();
+                return format!("{}{below}", path.trim_end_matches('/'));
+            }
+            place = above;
+        }
+        below
+    }
+
+    /// Bytes and blocks of the file system that holds the scratch directory.
+    pub fn space(&self) -> Result<rustix::fs::StatVfs> {
+        rustix::fs::fstatvfs(self.scratch.directory()).map_err(|e| Error::io("the scratch directory", e.into()))
+    }
+
+    /// Whether any file is open for writing.
+    pub fn any_open_for_writing(&self) -> bool {
+        self.lock().opens.written().next().is_some()
+    }
+
+    /// Data files that the kernel reads by itself at the moment.
+    pub fn backed_data(&self) -> std::collections::HashSet<u64> {
+        let locked = self.lock();
+        let backed =
+            locked.opens.numbers().filter(|number| locked.opens.get(*number).is_some_and(|open| open.backed > 0));
+        let data = backed.filter_map(|number| match locked.state.get(locked.state.by_number(number)?)?.source() {
+            Some(crate::scratch::record::Source::Data(data)) => Some(*data),
+            _ => None,
+        });
+        data.collect()
+    }
+
+    /// Counts of what differs, by kind, without looking at the snapshot: inodes and data files.
+    pub fn is_untouched(&self) -> bool {
+        let locked = self.lock();
+        locked.state.count() == 1
+            && locked.state.get(ROOT).and_then(state::Inode::directory).is_none_or(|d| d.is_clean())
+    }
+
+    /// Bytes of data files.
+    pub fn scratch_bytes(&self) -> u64 {
+        let sizes = self.files.list().unwrap_or_default();
+        sizes.into_iter().filter_map(|number| self.files.stat(number).ok()).map(|stat| stat.size).sum()
+    }
+}
+
+/// The first line of a journal.
+pub(super) fn first_line(origin: &Origin, snapshot: ObjectId) -> Record {
+    Record::Base {
+        format: FORMAT,
+        repository: origin.repository.clone(),
+        branch: origin.branch.clone(),
+        snapshot: snapshot.to_string(),
+    }
+}
+
+pub(super) fn no_such(number: u64) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no inode {number}"))
+}
+
+pub(super) fn not_a_directory(number: u64) -> Error {
+    Error::new(ErrorKind::NotADirectory, format!("inode {number} is not a directory"))
+}

@@ -1,0 +1,375 @@
+//! Names: making, linking, removing, renaming.
+//!
+//! Each operation looks first, which may have to wait for a manifest, and then acts under the lock in one step, which is one
+//! line of the journal. The kernel keeps two operations on one name from running at once.
+
+use super::attributes::Attributes;
+use super::content::How;
+use super::state::Node;
+use super::{Found, Locked, WorkingTree, no_such, not_a_directory};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::scratch::record::{Body, Id, Meta, Name, ROOT, Record, Source};
+use crate::tree::directory::{Entry, Extent};
+
+/// The directory of control files, at the root. No other file has the name.
+pub const CONTROL_DIRECTORY: &[u8] = b".icechunk";
+/// Links that a file may have: what ext4 takes.
+const MAX_LINKS: usize = 65_000;
+
+/// What to make.
+#[derive(Clone, Debug)]
+pub struct New {
+    /// Mode, file type bits included.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group; the directory's if that has the set-group-id bit.
+    pub gid: u32,
+    /// Device number.
+    pub rdev: u32,
+    /// Target of a symbolic link.
+    pub target: Option<Name>,
+}
+
+/// How to rename.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rename {
+    /// What has the new name is replaced.
+    Replace,
+    /// Nothing may have the new name.
+    NoReplace,
+    /// The two change places.
+    Exchange,
+}
+
+impl WorkingTree {
+    /// Makes `new` as `name` in directory `parent`.
+    pub async fn make(&self, parent: u64, name: Name, new: New) -> Result<Attributes> {
+        let _gate = self.enter().await;
+        let id = self.make_within(parent, name, new).await?;
+        self.told(id);
+        self.attributes_of(id).await
+    }
+
+    /// As [`WorkingTree::make`] for a regular file, which is open for writing then.
+    pub async fn create(&self, parent: u64, name: Name, new: New) -> Result<Attributes> {
+        let attributes = {
+            let _gate = self.enter().await;
+            let id = self.make_within(parent, name, new).await?;
+            let attributes = self.attributes_of(id).await?;
+            let mut locked = self.lock();
+            if let Some(inode) = locked.state.get_mut(id) {
+                inode.lookups += 1;
+            }
+            locked.opens.add(attributes.number, true);
+            attributes
+        };
+        Ok(attributes)
+    }
+
+    /// Lets the kernel move the bytes of a file that [`WorkingTree::create`] has just made and opened.
+    pub fn back(&self, number: u64) -> Result<std::sync::Arc<std::fs::File>> {
+        let mut locked = self.lock();
+        let source = locked.state.by_number(number).and_then(|id| locked.state.get(id)?.source().cloned());
+        let Some(Source::Data(data)) = source else { return Err(no_such(number)) };
+        let file = std::sync::Arc::new(self.files().open(data)?);
+        let open = locked.opens.get_mut(number).ok_or_else(|| no_such(number))?;
+        open.backed += 1;
+        open.file = Some(std::sync::Arc::clone(&file));
+        Ok(file)
+    }
+
+    async fn make_within(&self, parent: u64, name: Name, new: New) -> Result<Id> {
+        self.check_name(parent, &name)?;
+        if self.find(parent, &name).await?.is_some() {
+            return Err(exists(&name));
+        }
+        let mut locked = self.lock();
+        let parent = self.promote(&mut locked, parent)?;
+        let directory = self.living_directory(&locked, parent)?;
+        let set_group = u32::from(directory.mode) & libc::S_ISGID != 0;
+        let kind = new.mode & libc::S_IFMT;
+        let mut mode = u16::try_from(new.mode & 0o7777).unwrap_or(0);
+        if set_group && kind == libc::S_IFDIR {
+            mode |= libc::S_ISGID as u16;
+        }
+        let now = Self::now();
+        let gid = if set_group { directory.gid } else { new.gid };
+        let meta = Meta { mode, uid: new.uid, gid, atime: now, mtime: now, ctime: now };
+        let id = locked.state.take_next();
+        let body = match kind {
+            libc::S_IFDIR => Body::Directory,
+            libc::S_IFLNK => Body::Symlink(new.target.unwrap_or_else(|| Name::new(b""))),
+            libc::S_IFREG | 0 => {
+                self.files().create(id)?;
+                Body::File(Source::Data(id))
+            }
+            kind => Body::Special { kind, rdev: new.rdev },
+        };
+        let recorded = self.record(&mut locked, Record::Create { parent, name, id, meta, body });
+        if recorded.is_err() {
+            self.files().remove(id);
+        }
+        recorded.map(|()| id)
+    }
+
+    fn check_name(&self, parent: u64, name: &Name) -> Result<()> {
+        if parent == ROOT && *name.0 == *CONTROL_DIRECTORY {
+            return Err(Error::new(ErrorKind::NotPermitted, "/.icechunk belongs to the mount itself"));
+        }
+        Ok(())
+    }
+
+    /// The attributes of a directory that has not been removed.
+    fn living_directory(&self, locked: &Locked, id: Id) -> Result<Meta> {
+        let inode = locked.state.get(id).ok_or_else(|| no_such(id))?;
+        if !inode.is_directory() {
+            return Err(not_a_directory(inode.number));
+        }
+        if inode.names.is_empty() && id != ROOT {
+            return Err(Error::new(ErrorKind::NotFound, "the directory has been removed"));
+        }
+        Ok(inode.meta)
+    }
+
+    /// Gives file `number` one more name.
+    pub async fn link(&self, number: u64, parent: u64, name: Name) -> Result<Attributes> {
+        let _gate = self.enter().await;
+        self.check_name(parent, &name)?;
+        if self.find(parent, &name).await?.is_some() {
+            return Err(exists(&name));
+        }
+        let id = {
+            let mut locked = self.lock();
+            let id = self.promote(&mut locked, number)?;
+            let inode = locked.state.get(id).ok_or_else(|| no_such(number))?;
+            if inode.is_directory() {
+                return Err(Error::new(ErrorKind::NotPermitted, "a directory has one name"));
+            }
+            if inode.names.is_empty() {
+                return Err(Error::new(ErrorKind::NotFound, "the file has been removed"));
+            }
+            if inode.names.len() >= MAX_LINKS {
+                let full = std::io::Error::from_raw_os_error(libc::EMLINK);
+                return Err(Error::with_source(ErrorKind::Io, format!("`{name}`"), full));
+            }
+            let parent = self.promote(&mut locked, parent)?;
+            self.living_directory(&locked, parent)?;
+            self.record(&mut locked, Record::Link { parent, name, id, at: Self::now() })?;
+            id
+        };
+        self.told(id);
+        self.attributes_of(id).await
+    }
+
+    /// Removes the file `name` of directory `parent`.
+    pub async fn unlink(&self, parent: u64, name: Name) -> Result<()> {
+        let _gate = self.enter().await;
+        self.check_name(parent, &name)?;
+        let found = self.find(parent, &name).await?.ok_or_else(|| missing(&name))?;
+        if self.is_directory(&found) {
+            return Err(Error::new(ErrorKind::IsADirectory, format!("`{name}` is a directory")));
+        }
+        self.remove(parent, name, found).await
+    }
+
+    /// Removes the empty directory `name` of directory `parent`.
+    pub async fn remove_directory(&self, parent: u64, name: Name) -> Result<()> {
+        let _gate = self.enter().await;
+        self.check_name(parent, &name)?;
+        let found = self.find(parent, &name).await?.ok_or_else(|| missing(&name))?;
+        if !self.is_directory(&found) {
+            return Err(Error::new(ErrorKind::NotADirectory, format!("`{name}` is not a directory")));
+        }
+        self.check_empty(&found, &name).await?;
+        self.remove(parent, name, found).await
+    }
+
+    async fn remove(&self, parent: u64, name: Name, found: Found) -> Result<()> {
+        let hide = self.lower_shows(parent, &name).await?;
+        let mut locked = self.lock();
+        // What is open must be found again by its handles.
+        let id = match found {
+            Found::Upper(id) => Some(id),
+            Found::Lower(_, attributes) if locked.opens.get(attributes.inode).is_some() => {
+                Some(self.promote(&mut locked, attributes.inode)?)
+            }
+            Found::Lower(..) => None,
+        };
+        let parent = self.promote(&mut locked, parent)?;
+        self.record(&mut locked, Record::Remove { parent, name, hide, at: Self::now() })?;
+        self.drop_if_gone(&mut locked, id);
+        Ok(())
+    }
+
+    /// Forgets an inode that lost its last name, unless it is open.
+    fn drop_if_gone(&self, locked: &mut Locked, id: Option<Id>) {
+        let Some(id) = id else { return };
+        let Some(inode) = locked.state.get(id) else { return };
+        if inode.names.is_empty() && locked.opens.get(inode.number).is_none() {
+            self.drop_inode(locked, id);
+        }
+    }
+
+    fn is_directory(&self, found: &Found) -> bool {
+        match found {
+            Found::Upper(id) => self.lock().state.get(*id).is_some_and(super::state::Inode::is_directory),
+            Found::Lower(place, _) => self.base().tree.is_directory_place(place),
+        }
+    }
+
+    /// Whether the snapshot has something under `name` of directory `parent`, hidden or not.
+    async fn lower_shows(&self, parent: u64, name: &Name) -> Result<bool> {
+        let base = self.base();
+        let lower = {
+            let locked = self.lock();
+            match locked.state.by_number(parent).and_then(|id| locked.state.get(id)) {
+                Some(inode) => inode.lower.as_ref().map(|place| base.tree.table().inode(place)),
+                None => Some(parent),
+            }
+        };
+        match (lower, name.text()) {
+            (Some(lower), Some(name)) => Ok(base.tree.lookup(lower, name).await?.is_some()),
+            _ => Ok(false),
+        }
+    }
+
+    async fn check_empty(&self, found: &Found, name: &Name) -> Result<()> {
+        let not_empty = || Error::new(ErrorKind::NotEmpty, format!("directory `{name}` is not empty"));
+        let base = self.base();
+        let (lower, id) = match found {
+            Found::Lower(place, _) => (Some(base.tree.table().inode(place)), None),
+            Found::Upper(id) => {
+                let locked = self.lock();
+                let inode = locked.state.get(*id).ok_or_else(|| no_such(*id))?;
+                if inode.directory().is_some_and(super::state::Directory::shows_any) {
+                    return Err(not_empty());
+                }
+                (inode.lower.as_ref().map(|place| base.tree.table().inode(place)), Some(*id))
+            }
+        };
+        let Some(lower) = lower else { return Ok(()) };
+        let mut shown = false;
+        let mut sink = |entry: Entry<'_>| {
+            if matches!(entry.name, "." | "..") {
+                return true;
+            }
+            let name = Name::new(entry.name.as_bytes());
+            let locked = self.lock();
+            let hidden = id.and_then(|id| locked.state.get(id)?.directory()?.get(&name)).is_some();
+            shown = !hidden;
+            hidden
+        };
+        base.tree.list(lower, 0, Extent::All, &mut sink).await?;
+        if shown { Err(not_empty()) } else { Ok(()) }
+    }
+
+    /// Gives what has `name` in directory `parent` another name.
+    pub async fn rename(&self, parent: u64, name: Name, new_parent: u64, new_name: Name, how: Rename) -> Result<()> {
+        let _gate = self.enter().await;
+        self.check_name(parent, &name)?;
+        self.check_name(new_parent, &new_name)?;
+        let source = self.find(parent, &name).await?.ok_or_else(|| missing(&name))?;
+        let target = self.find(new_parent, &new_name).await?;
+        match (&target, how) {
+            (Some(_), Rename::NoReplace) => return Err(exists(&new_name)),
+            (None, Rename::Exchange) => return Err(missing(&new_name)),
+            (Some(target), Rename::Replace) => {
+                if self.same(&source, target) {
+                    return Ok(());
+                }
+                match (self.is_directory(&source), self.is_directory(target)) {
+                    (true, false) => {
+                        let message = format!("`{new_name}` is not a directory");
+                        return Err(Error::new(ErrorKind::NotADirectory, message));
+                    }
+                    (false, true) => {
+                        return Err(Error::new(ErrorKind::IsADirectory, format!("`{new_name}` is a directory")));
+                    }
+                    (true, true) => self.check_empty(target, &new_name).await?,
+                    (false, false) => {}
+                }
+            }
+            _ => {}
+        }
+        let hide = self.lower_shows(parent, &name).await?;
+        let mut locked = self.lock();
+        let id = self.promote_found(&mut locked, &source)?;
+        let replaced = match &target {
+            Some(Found::Upper(id)) => Some(*id),
+            Some(found @ Found::Lower(_, attributes)) => {
+                let needed = how == Rename::Exchange || locked.opens.get(attributes.inode).is_some();
+                if needed { Some(self.promote_found(&mut locked, found)?) } else { None }
+            }
+            None => None,
+        };
+        let (parent, new_parent) = (self.promote(&mut locked, parent)?, self.promote(&mut locked, new_parent)?);
+        self.living_directory(&locked, new_parent)?;
+        self.refuse_loop(&locked, id, new_parent)?;
+        let (exchange, at) = (how == Rename::Exchange, Self::now());
+        if exchange && let Some(other) = replaced {
+            self.refuse_loop(&locked, other, parent)?;
+        }
+        let record = Record::Rename { parent, name, new_parent, new_name, exchange, hide, at };
+        self.record(&mut locked, record)?;
+        if !exchange {
+            self.drop_if_gone(&mut locked, replaced);
+        }
+        Ok(())
+    }
+
+    fn promote_found(&self, locked: &mut Locked, found: &Found) -> Result<Id> {
+        match found {
+            Found::Upper(id) => Ok(*id),
+            Found::Lower(_, attributes) => self.promote(locked, attributes.inode),
+        }
+    }
+
+    fn same(&self, one: &Found, other: &Found) -> bool {
+        match (one, other) {
+            (Found::Upper(one), Found::Upper(other)) => one == other,
+            (Found::Lower(_, one), Found::Lower(_, other)) => one.inode == other.inode,
+            _ => false,
+        }
+    }
+
+    /// A directory cannot go below itself. The kernel sees to it as well, as far as it knows.
+    fn refuse_loop(&self, locked: &Locked, id: Id, new_parent: Id) -> Result<()> {
+        let mut at = new_parent;
+        while at != ROOT {
+            if at == id {
+                return Err(Error::invalid("a directory cannot be moved below itself"));
+            }
+            let above = locked.state.get(at).and_then(|inode| inode.names.first());
+            at = above.map(|(parent, _)| *parent).ok_or_else(|| no_such(at))?;
+        }
+        Ok(())
+    }
+
+    /// Whether file `number` is a regular one, and how it is open.
+    pub fn how_open(&self, number: u64) -> Option<How> {
+        let locked = self.lock();
+        let open = locked.opens.get(number)?;
+        Some(How { write: open.writers > 0, truncate: false, passthrough: open.backed > 0 })
+    }
+
+    /// Whether `number` is a directory that differs from the snapshot's.
+    pub(super) fn upper_directory(&self, number: u64) -> Option<Id> {
+        let locked = self.lock();
+        let id = locked.state.by_number(number)?;
+        matches!(locked.state.get(id)?.node, Node::Directory(_)).then_some(id)
+    }
+}
+
+fn exists(name: &Name) -> Error {
+    Error::new(ErrorKind::Conflict, format!("`{name}` is there already"))
+}
+
+fn missing(name: &Name) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no `{name}`"))
+}
+
+/// Adds the path to a failed operation on an entry.
+pub fn within<T>(result: Result<T>, working: &WorkingTree, parent: u64, name: &Name) -> Result<T> {
+    result.context(|| format!("{}/{name}", working.describe(parent).trim_end_matches('/')))
+}

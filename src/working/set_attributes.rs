@@ -1,0 +1,60 @@
+//! `chmod`, `chown`, `utimens`, `truncate`.
+//!
+//! Modes, owners and times last until the commit: Icechunk has no place for them. They cost no copy of the bytes.
+
+use super::WorkingTree;
+use super::attributes::Attributes;
+use crate::error::Result;
+use crate::scratch::record::{Record, Source, Time};
+
+/// What to set; the rest stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// Permission bits.
+    pub mode: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Bytes.
+    pub size: Option<u64>,
+    /// Last access.
+    pub atime: Option<Time>,
+    /// Last change of the bytes.
+    pub mtime: Option<Time>,
+}
+
+impl WorkingTree {
+    /// Sets attributes of inode `number`.
+    pub async fn set_attributes(&self, number: u64, settings: Settings) -> Result<Attributes> {
+        let _gate = self.enter().await;
+        let id = {
+            let mut locked = self.lock();
+            self.promote(&mut locked, number)?
+        };
+        if let Some(size) = settings.size {
+            self.resize(id, size).await?;
+        }
+        let before = self.attributes_of(id).await?;
+        let mut meta = before.meta;
+        meta.mode = settings.mode.unwrap_or(meta.mode);
+        meta.uid = settings.uid.unwrap_or(meta.uid);
+        meta.gid = settings.gid.unwrap_or(meta.gid);
+        meta.atime = settings.atime.unwrap_or(meta.atime);
+        meta.mtime = settings.mtime.unwrap_or(meta.mtime);
+        meta.ctime = Self::now();
+        if settings == (Settings { size: settings.size, ..Settings::default() }) {
+            return Ok(before);
+        }
+        {
+            let mut locked = self.lock();
+            if settings.mtime.is_some()
+                && let Some(Source::Data(data)) = locked.state.get(id).and_then(|inode| inode.source().cloned())
+            {
+                self.files().set_times(data, meta.atime, meta.mtime)?;
+            }
+            self.record(&mut locked, Record::Attributes { id, meta })?;
+        }
+        self.attributes_of(id).await
+    }
+}

@@ -1,0 +1,446 @@
+//! What differs from the snapshot, in memory: inodes and their names.
+//!
+//! Everything here comes about by applying [`Record`]s, one after another: while the mount lives, each is written to the
+//! journal first; when it begins, they are read from there. So what a crash leaves is what the program saw.
+//!
+//! An inode of the snapshot below is *promoted* when something about it or below it changes: it gets an [`Inode`] here and
+//! keeps the number by which the kernel knows it. Its ancestors are promoted before it, so that every change can be reached
+//! from the root. A promoted directory shows the snapshot's entries but those that it has itself or hides.
+
+use std::collections::{BTreeMap, HashMap};
+
+use smallvec::SmallVec;
+
+use crate::error::{Error, Result};
+use crate::scratch::record::{Body, Id, Meta, Name, ROOT, Record, Source, Time};
+use crate::tree::Tree;
+use crate::tree::nodes::Place;
+
+/// Inode numbers of what was never in the snapshot are this and its [`Id`]. Those of the snapshot are far below.
+pub const UPPER: u64 = 1 << 62;
+
+/// All inodes that differ.
+#[derive(Debug, Default)]
+pub struct State {
+    inodes: HashMap<Id, Inode>,
+    /// Promoted inodes by the number that they have in the snapshot.
+    promoted: HashMap<u64, Id>,
+    /// Ids of inodes, numbers of data files and places in listings are taken from here.
+    next: u64,
+    /// The snapshot that a commit was about to become when the journal ended.
+    pub publishing: Option<String>,
+}
+
+/// Something that differs from the snapshot, or may.
+#[derive(Debug)]
+pub struct Inode {
+    /// By which the kernel knows it.
+    pub number: u64,
+    /// What of the snapshot it shows.
+    pub lower: Option<Place>,
+    /// Its attributes.
+    pub meta: Meta,
+    /// What it is.
+    pub node: Node,
+    /// The names it has; a directory has one, and the root none.
+    pub names: SmallVec<[(Id, Name); 1]>,
+    /// How often the kernel was told about it and has not forgotten.
+    pub lookups: u64,
+}
+
+/// What an inode is.
+#[derive(Debug)]
+pub enum Node {
+    /// A directory and those of its entries that are not the snapshot's.
+    Directory(Directory),
+    /// A regular file.
+    File(Source),
+    /// A symbolic link.
+    Symlink(Name),
+    /// A device, FIFO or socket.
+    Special {
+        /// File type bits.
+        kind: u32,
+        /// Device number.
+        rdev: u32,
+    },
+}
+
+/// Entries of a directory.
+#[derive(Debug, Default)]
+pub struct Directory {
+    entries: HashMap<Name, Entry>,
+    /// In the order in which they came, which is the order of listings.
+    order: BTreeMap<u64, Name>,
+}
+
+/// One entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its place in listings.
+    pub order: u64,
+    /// The inode; none if the name is hidden.
+    pub id: Option<Id>,
+}
+
+impl Directory {
+    /// The entry of a name, if it is not the snapshot's affair.
+    pub fn get(&self, name: &Name) -> Option<Entry> {
+        self.entries.get(name).copied()
+    }
+
+    /// All entries, hidden ones too, in no certain order.
+    pub fn iter(&self) -> impl Iterator<Item = (&Name, Option<Id>)> {
+        self.entries.iter().map(|(name, entry)| (name, entry.id))
+    }
+
+    /// Entries that show, from a place in the listing on.
+    pub fn from(&self, order: u64) -> impl Iterator<Item = (u64, &Name, Id)> {
+        self.order.range(order..).filter_map(|(order, name)| Some((*order, name, self.entries.get(name)?.id?)))
+    }
+
+    /// Whether it has an entry that shows.
+    pub fn shows_any(&self) -> bool {
+        self.entries.values().any(|entry| entry.id.is_some())
+    }
+
+    /// Whether it has nothing of its own, hidden names included.
+    pub fn is_clean(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub(super) fn set(&mut self, name: Name, id: Option<Id>, order: u64) {
+        self.clear(&name);
+        if id.is_some() {
+            self.order.insert(order, name.clone());
+        }
+        self.entries.insert(name, Entry { order, id });
+    }
+
+    /// Leaves a name to the snapshot.
+    pub fn clear(&mut self, name: &Name) {
+        if let Some(entry) = self.entries.remove(name) {
+            self.order.remove(&entry.order);
+        }
+    }
+}
+
+impl Inode {
+    /// Whether it is a directory.
+    pub fn is_directory(&self) -> bool {
+        matches!(self.node, Node::Directory(_))
+    }
+
+    /// Its entries, if it is a directory.
+    pub fn directory(&self) -> Option<&Directory> {
+        match &self.node {
+            Node::Directory(directory) => Some(directory),
+            _ => None,
+        }
+    }
+
+    /// Where its bytes are, if it is a regular file.
+    pub fn source(&self) -> Option<&Source> {
+        match &self.node {
+            Node::File(source) => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl State {
+    /// The state in which nothing differs, on top of `tree`.
+    pub fn new() -> Self {
+        State { next: ROOT + 1, ..State::default() }
+    }
+
+    /// A number that was never used.
+    pub fn take_next(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// How many inodes there are.
+    pub fn count(&self) -> usize {
+        self.inodes.len()
+    }
+
+    /// The inode with id `id`.
+    pub fn get(&self, id: Id) -> Option<&Inode> {
+        self.inodes.get(&id)
+    }
+
+    /// The inode with id `id`, to change what is not worth a record.
+    pub fn get_mut(&mut self, id: Id) -> Option<&mut Inode> {
+        self.inodes.get_mut(&id)
+    }
+
+    /// All inodes.
+    pub fn iter(&self) -> impl Iterator<Item = (Id, &Inode)> {
+        self.inodes.iter().map(|(id, inode)| (*id, inode))
+    }
+
+    /// The inode that the kernel knows by `number`, if it differs from the snapshot's or is not in there.
+    pub fn by_number(&self, number: u64) -> Option<Id> {
+        if number >= UPPER {
+            let id = number - UPPER;
+            return self.inodes.contains_key(&id).then_some(id);
+        }
+        self.promoted.get(&number).copied()
+    }
+
+    /// A path of the inode, for messages and for telling what it is. An inode without names has none.
+    pub fn path(&self, id: Id) -> Option<String> {
+        let mut parts = Vec::new();
+        let mut at = id;
+        while at != ROOT {
+            // A cycle cannot come about, but a journal can say anything.
+            if parts.len() > self.inodes.len() {
+                return None;
+            }
+            let (parent, name) = self.inodes.get(&at)?.names.first()?;
+            parts.push(name.to_string());
+            at = *parent;
+        }
+        parts.push(String::new());
+        parts.reverse();
+        Some(if parts.len() == 1 { "/".to_owned() } else { parts.join("/") })
+    }
+
+    /// Carries out `record`, which was or is being written to the journal, on top of `tree`.
+    ///
+    /// An error of kind [`crate::error::ErrorKind::Corrupt`] if it makes no sense, which changes nothing.
+    pub fn apply(&mut self, record: Record, tree: &Tree) -> Result<()> {
+        match record {
+            Record::Base { .. } => Err(Error::corrupt("a second first line")),
+            Record::Publishing { snapshot } => {
+                self.publishing = Some(snapshot);
+                Ok(())
+            }
+            Record::Create { parent, name, id, meta, body } => {
+                self.free_name(parent, &name)?;
+                self.insert(id, UPPER + id, None, meta, body)?;
+                self.attach(parent, name, id, Some(meta.ctime))
+            }
+            Record::Promote { parent, name, id, lower, meta, body } => {
+                let wrong = || Error::corrupt(format!("`{lower}` is not in the snapshot"));
+                let place = tree.place_of(&lower).ok_or_else(wrong)?;
+                if let Some(parent) = parent {
+                    self.free_name(parent, &name)?;
+                }
+                self.insert(id, tree.table().inode(&place), Some(place), meta, body)?;
+                match parent {
+                    Some(parent) => self.attach(parent, name, id, None),
+                    None => Ok(()),
+                }
+            }
+            Record::Link { parent, name, id, at } => {
+                self.free_name(parent, &name)?;
+                let inode = self.inodes.get_mut(&id).ok_or_else(|| unknown(id))?;
+                inode.meta.ctime = at;
+                self.attach(parent, name, id, Some(at))
+            }
+            Record::Remove { parent, name, hide, at } => {
+                let id = self.directory(parent)?.get(&name).and_then(|entry| entry.id);
+                self.set_entry(parent, name.clone(), hide, None, Some(at))?;
+                if let Some(id) = id {
+                    self.detach(id, parent, &name, at);
+                }
+                Ok(())
+            }
+            Record::Rename { parent, name, new_parent, new_name, exchange, hide, at } => {
+                self.rename((parent, name), (new_parent, new_name), exchange, hide, at)
+            }
+            Record::Attributes { id, meta } => {
+                self.inodes.get_mut(&id).ok_or_else(|| unknown(id))?.meta = meta;
+                Ok(())
+            }
+            Record::Moved { id, source, at } => {
+                self.count_data(&source);
+                let inode = self.inodes.get_mut(&id).ok_or_else(|| unknown(id))?;
+                let Node::File(old) = &mut inode.node else {
+                    return Err(Error::corrupt(format!("inode {id} has no bytes")));
+                };
+                *old = source;
+                (inode.meta.mtime, inode.meta.ctime) = (at, at);
+                Ok(())
+            }
+            Record::Hidden { parent, name } => self.set_entry(parent, name, true, None, None),
+        }
+    }
+
+    fn free_name(&self, parent: Id, name: &Name) -> Result<()> {
+        match self.directory(parent)?.get(name) {
+            Some(Entry { id: Some(_), .. }) => Err(Error::corrupt(format!("`{name}` is there already"))),
+            _ => Ok(()),
+        }
+    }
+
+    fn directory(&self, id: Id) -> Result<&Directory> {
+        let directory = self.inodes.get(&id).and_then(Inode::directory);
+        directory.ok_or_else(|| Error::corrupt(format!("inode {id} is no directory")))
+    }
+
+    fn insert(&mut self, id: Id, number: u64, lower: Option<Place>, meta: Meta, body: Body) -> Result<()> {
+        if self.inodes.contains_key(&id) || (lower.is_some() && self.promoted.contains_key(&number)) {
+            return Err(Error::corrupt(format!("inode {id} is there already")));
+        }
+        let node = match body {
+            Body::Directory => Node::Directory(Directory::default()),
+            Body::File(source) => {
+                self.count_data(&source);
+                Node::File(source)
+            }
+            Body::Symlink(target) => Node::Symlink(target),
+            Body::Special { kind, rdev } => Node::Special { kind, rdev },
+        };
+        if lower.is_some() {
+            self.promoted.insert(number, id);
+        }
+        self.next = self.next.max(id.saturating_add(1));
+        self.inodes.insert(id, Inode { number, lower, meta, node, names: SmallVec::new(), lookups: 0 });
+        Ok(())
+    }
+
+    fn count_data(&mut self, source: &Source) {
+        if let Source::Data(number) = source {
+            self.next = self.next.max(number.saturating_add(1));
+        }
+    }
+
+    fn attach(&mut self, parent: Id, name: Name, id: Id, at: Option<Time>) -> Result<()> {
+        self.set_entry(parent, name.clone(), false, Some(id), at)?;
+        if let Some(inode) = self.inodes.get_mut(&id) {
+            inode.names.push((parent, name));
+        }
+        Ok(())
+    }
+
+    /// Gives `name` to `id`, hides it, or leaves it to the snapshot.
+    fn set_entry(&mut self, parent: Id, name: Name, hide: bool, id: Option<Id>, at: Option<Time>) -> Result<()> {
+        let order = self.take_next();
+        let inode = self.inodes.get_mut(&parent).ok_or_else(|| unknown(parent))?;
+        if let Some(at) = at {
+            (inode.meta.mtime, inode.meta.ctime) = (at, at);
+        }
+        let Node::Directory(directory) = &mut inode.node else {
+            return Err(Error::corrupt(format!("inode {parent} is no directory")));
+        };
+        if hide || id.is_some() {
+            directory.set(name, id, order)
+        } else {
+            directory.clear(&name)
+        }
+        Ok(())
+    }
+
+    fn detach(&mut self, id: Id, parent: Id, name: &Name, at: Time) {
+        if let Some(inode) = self.inodes.get_mut(&id) {
+            inode.names.retain(|(p, n)| !(*p == parent && n == name));
+            inode.meta.ctime = at;
+        }
+    }
+
+    fn rename(&mut self, from: (Id, Name), to: (Id, Name), exchange: bool, hide: bool, at: Time) -> Result<()> {
+        let entry = |place: &(Id, Name)| Ok::<_, Error>(self.directory(place.0)?.get(&place.1).and_then(|e| e.id));
+        let (moved, other) = (entry(&from)?, entry(&to)?);
+        let moved = moved.ok_or_else(|| Error::corrupt(format!("there is no `{}`", from.1)))?;
+        match other {
+            Some(other) if exchange => {
+                self.set_entry(from.0, from.1.clone(), false, Some(other), Some(at))?;
+                self.detach(other, to.0, &to.1, at);
+                if let Some(inode) = self.inodes.get_mut(&other) {
+                    inode.names.push(from.clone());
+                }
+            }
+            None if exchange => return Err(Error::corrupt(format!("there is no `{}`", to.1))),
+            other => {
+                self.set_entry(from.0, from.1.clone(), hide, None, Some(at))?;
+                if let Some(other) = other {
+                    self.detach(other, to.0, &to.1, at);
+                }
+            }
+        }
+        self.detach(moved, from.0, &from.1, at);
+        self.attach(to.0, to.1, moved, Some(at))
+    }
+
+    /// Forgets an inode that has no names. What it had of the snapshot does not come back.
+    pub fn drop_inode(&mut self, id: Id) -> Option<Inode> {
+        let inode = self.inodes.remove(&id)?;
+        if self.promoted.get(&inode.number) == Some(&id) {
+            self.promoted.remove(&inode.number);
+        }
+        Some(inode)
+    }
+
+    /// Gives a promoted inode a number of its own.
+    pub(super) fn renumber(&mut self, id: Id) {
+        let Some(inode) = self.inodes.get_mut(&id) else { return };
+        let old = std::mem::replace(&mut inode.number, UPPER + id);
+        if self.promoted.get(&old) == Some(&id) {
+            self.promoted.remove(&old);
+        }
+    }
+
+    /// Records that make this state out of [`State::new`], on top of `tree`.
+    pub fn dump(&self, tree: &Tree) -> Vec<Record> {
+        let mut records = Vec::with_capacity(self.inodes.len());
+        let mut seen = std::collections::HashSet::from([ROOT]);
+        let mut open = vec![ROOT];
+        if let Some(root) = self.inodes.get(&ROOT) {
+            records.push(Record::Promote {
+                parent: None,
+                name: Name::new(b""),
+                id: ROOT,
+                lower: "/".to_owned(),
+                meta: root.meta,
+                body: Body::Directory,
+            });
+        }
+        while let Some(parent) = open.pop() {
+            let Some(directory) = self.inodes.get(&parent).and_then(Inode::directory) else { continue };
+            for (name, id) in directory.iter() {
+                let (name, Some(id)) = (name.clone(), id) else {
+                    records.push(Record::Hidden { parent, name: name.clone() });
+                    continue;
+                };
+                let Some(inode) = self.inodes.get(&id) else { continue };
+                if !seen.insert(id) {
+                    records.push(Record::Link { parent, name, id, at: inode.meta.ctime });
+                    continue;
+                }
+                if inode.is_directory() {
+                    open.push(id);
+                }
+                let (meta, body) = (inode.meta, inode.body());
+                records.push(match &inode.lower {
+                    Some(place) => {
+                        let lower = tree.path_of(place);
+                        Record::Promote { parent: Some(parent), name, id, lower, meta, body }
+                    }
+                    None => Record::Create { parent, name, id, meta, body },
+                });
+            }
+        }
+        // Directories got the times of their entries meanwhile.
+        let touched = self.inodes.iter().filter(|(id, inode)| inode.is_directory() && seen.contains(*id));
+        records.extend(touched.map(|(id, inode)| Record::Attributes { id: *id, meta: inode.meta }));
+        records
+    }
+}
+
+impl Inode {
+    fn body(&self) -> Body {
+        match &self.node {
+            Node::Directory(_) => Body::Directory,
+            Node::File(source) => Body::File(source.clone()),
+            Node::Symlink(target) => Body::Symlink(target.clone()),
+            Node::Special { kind, rdev } => Body::Special { kind: *kind, rdev: *rdev },
+        }
+    }
+}
+
+fn unknown(id: Id) -> Error {
+    Error::corrupt(format!("there is no inode {id}"))
+}
