@@ -94,7 +94,9 @@ fn nothing_closed_is_lost_when_the_daemon_dies_at_random() {
         std::panic::resume_unwind(panic);
     }
     let [operations, commits, in_flight] = counts.into_inner().unwrap();
-    println!("{kills} deaths, {operations} operations, {commits} commits, {in_flight} of them at the moment of a death");
+    println!(
+        "{kills} deaths, {operations} operations, {commits} commits, {in_flight} of them at the moment of a death"
+    );
     assert!(operations > 10 * kills && commits > 0, "the workload did not run: {operations}, {commits}");
 }
 

@@ -69,7 +69,7 @@ fn random_run<S: Subject>(seed: u64, count: usize, subject: S) -> Result<Statist
         let mut world = World::new(subject);
         let mut sight = None;
         while done.len() < count {
-            if done.len() % LOOK_EVERY == 0 || sight.is_none() {
+            if done.len().is_multiple_of(LOOK_EVERY) || sight.is_none() {
                 let (tree, view) = world.look();
                 sight = Some(Sight::new(&tree, &view));
             }

@@ -138,7 +138,13 @@ fn pjdfstest_passes_but_for_the_table() {
 }
 
 /// fsx on a file in the mount, for as long as it needs.
-fn fsx(program: &Path, file: &Path, artifacts: &Path, (count, seed): (usize, u64), (size, length, nosync): (u32, u32, bool)) {
+fn fsx(
+    program: &Path,
+    file: &Path,
+    artifacts: &Path,
+    (count, seed): (usize, u64),
+    (size, length, nosync): (u32, u32, bool),
+) {
     let text = include_str!("posix/fsx.toml");
     let text = text.replace("@SIZE@", &size.to_string()).replace("@LENGTH@", &length.to_string());
     let configuration = artifacts.join("fsx.toml");

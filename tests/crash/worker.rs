@@ -148,11 +148,15 @@ impl Worker {
                 let content = self.content();
                 let appended = [self.files[&name].clone(), content.clone()].concat();
                 let key = name.clone();
-                self.step(Some(name.clone()), |files| drop(files.insert(key, appended)), |root| {
-                    let mut file = OpenOptions::new().append(true).open(root.join(&name))?;
-                    file.write_all(&content)?;
-                    close(file)
-                })
+                self.step(
+                    Some(name.clone()),
+                    |files| drop(files.insert(key, appended)),
+                    |root| {
+                        let mut file = OpenOptions::new().append(true).open(root.join(&name))?;
+                        file.write_all(&content)?;
+                        close(file)
+                    },
+                )
             }
             7 if exists => {
                 let key = name.clone();
@@ -180,24 +184,32 @@ impl Worker {
     fn write_in_place(&mut self, name: &str) -> io::Result<()> {
         let content = self.content();
         let (key, new) = (name.to_owned(), content.clone());
-        self.step(Some(name.to_owned()), |files| drop(files.insert(key, new)), |root| {
-            make_parent(root, name)?;
-            let mut file = File::create(root.join(name))?;
-            file.write_all(&content)?;
-            close(file)
-        })
+        self.step(
+            Some(name.to_owned()),
+            |files| drop(files.insert(key, new)),
+            |root| {
+                make_parent(root, name)?;
+                let mut file = File::create(root.join(name))?;
+                file.write_all(&content)?;
+                close(file)
+            },
+        )
     }
 
     fn write_and_rename(&mut self, name: &str) -> io::Result<()> {
         let content = self.content();
         let temporary = format!("{name}.partial");
         let (key, new) = (temporary.clone(), content.clone());
-        self.step(Some(temporary.clone()), |files| drop(files.insert(key, new)), |root| {
-            make_parent(root, &temporary)?;
-            let mut file = File::create(root.join(&temporary))?;
-            file.write_all(&content)?;
-            close(file)
-        })?;
+        self.step(
+            Some(temporary.clone()),
+            |files| drop(files.insert(key, new)),
+            |root| {
+                make_parent(root, &temporary)?;
+                let mut file = File::create(root.join(&temporary))?;
+                file.write_all(&content)?;
+                close(file)
+            },
+        )?;
         let (from, to) = (temporary.clone(), name.to_owned());
         self.step(
             None,
@@ -218,11 +230,15 @@ impl Worker {
         assert!(text.contains(&note));
         let (name, temporary) = (format!("{array_name}/zarr.json"), format!("{array_name}/zarr.0123.partial"));
         let (key, new) = (temporary.clone(), text.clone().into_bytes());
-        self.step(Some(temporary.clone()), |files| drop(files.insert(key, new)), |root| {
-            let mut file = File::create(root.join(&temporary))?;
-            file.write_all(text.as_bytes())?;
-            close(file)
-        })?;
+        self.step(
+            Some(temporary.clone()),
+            |files| drop(files.insert(key, new)),
+            |root| {
+                let mut file = File::create(root.join(&temporary))?;
+                file.write_all(text.as_bytes())?;
+                close(file)
+            },
+        )?;
         let (from, to) = (temporary.clone(), name.clone());
         self.step(
             None,
