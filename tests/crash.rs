@@ -146,6 +146,28 @@ fn one_life(seed: u64, deaths: usize) -> [usize; 3] {
     totals
 }
 
+/// The harness itself, on a plain directory: what the worker notes is what is there, and a loss is noticed.
+#[test]
+fn the_worker_knows_what_it_closed() {
+    for seed in 0..4 {
+        let directory = tempfile::tempdir().unwrap();
+        let mut worker = Worker::new(directory.path().to_owned(), seed);
+        let commits = std::cell::Cell::new(0);
+        worker.run_until_it_fails(|| {
+            commits.set(commits.get() + 1);
+            if commits.get() < 8 { Ok(()) } else { Err(std::io::Error::from_raw_os_error(libc::ENOTCONN)) }
+        });
+        assert!(worker.operations > 20 && worker.committing.is_some());
+        let files = read_files(directory.path());
+        worker.recovered(&files).unwrap();
+        let mut lossy = files.clone();
+        let name = lossy.keys().find(|name| name.contains("/c/")).unwrap().clone();
+        lossy.get_mut(&name).unwrap().pop();
+        let told = worker.recovered(&lossy).unwrap_err();
+        assert!(told.contains(&name), "{told}");
+    }
+}
+
 /// What is waiting to be committed when a commit meets its fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Work {
