@@ -73,7 +73,7 @@ fn random_run<S: Subject>(seed: u64, count: usize, subject: S) -> Result<Statist
                 let (tree, view) = world.look();
                 sight = Some(Sight::new(&tree, &view));
             }
-            let mut drawn = generator.draw(sight.as_ref().unwrap());
+            let mut drawn = generator.draw(sight.as_ref().unwrap(), &world.open_slots());
             if matches!(drawn.last(), Some(Op::Commit { .. })) {
                 // Repairs want the tree as it is.
                 let (tree, view) = world.look();
@@ -157,6 +157,8 @@ fn many_runs<S: Subject>(first_seed: u64, count: usize, subject: impl Fn() -> S 
     println!("{totals:?} in {:?}", begin.elapsed());
     // That the operations do find something to work on.
     assert!(totals.succeeded * 2 > totals.operations && totals.commits * 250 > totals.operations, "{totals:?}");
+    let idle: Vec<_> = totals.kinds.iter().filter(|(_, (_, done))| *done * 2000 < totals.operations).collect();
+    assert!(idle.is_empty(), "operations that hardly ever found something to do: {idle:?}");
 }
 
 #[test]

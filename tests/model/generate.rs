@@ -4,7 +4,7 @@ use super::apply::SLOTS;
 use super::ops::{MARKED_SPAN, Op, Random, Style};
 use super::subject::OTHERS;
 use super::tree::{Content, Tree};
-use super::zarr::{Array, Encoding, View, array_document, group_document};
+use super::zarr::{Array, BELOW_BAD, Encoding, View, array_document, group_document};
 
 /// Beyond this many names the generator takes away more than it adds.
 const ENOUGH: usize = 160;
@@ -44,7 +44,10 @@ impl Sight {
                 _ => sight.files.push(name.clone()),
             }
         }
-        for (name, why) in view.faults.iter().chain(&view.unclear) {
+        for (name, why) in view.faults.iter().chain(&view.unclear).filter(|(name, _)| ours(name)) {
+            if *why == BELOW_BAD {
+                continue;
+            }
             sight.repairs.push(match (*why, matches!(tree[name].content, Content::Directory)) {
                 ("not a valid zarr.json", false) => {
                     Op::Document { path: name.clone(), text: group_document(0), style: Style::Rename, parents: false }
@@ -75,8 +78,8 @@ impl Generator {
         self.tag
     }
 
-    /// One operation, mostly.
-    pub fn draw(&mut self, sight: &Sight) -> Vec<Op> {
+    /// The next operation. `open` are the slots that hold a file.
+    pub fn draw(&mut self, sight: &Sight, open: &[usize]) -> Vec<Op> {
         if sight.files.len() + sight.directories.len() > ENOUGH && self.random.chance(15) {
             let path = self.directory(sight);
             return vec![Op::RemoveAll { path }];
@@ -85,7 +88,8 @@ impl Generator {
             0..130 => vec![self.document(sight)],
             130..370 => vec![self.chunk(sight)],
             370..460 => vec![self.open(sight)],
-            460..700 => vec![self.on_handle()],
+            460..700 if open.len() < 2 => vec![self.open(sight)],
+            460..700 => vec![self.on_handle(open)],
             700..960 => vec![self.on_path(sight)],
             // Drawn again with a fresh sight.
             960..976 => vec![Op::Commit { how: "touch".into() }],
@@ -202,8 +206,8 @@ impl Generator {
     /// A file that exists, or may.
     fn file(&mut self, sight: &Sight) -> String {
         match self.random.below(10) {
-            0..5 => self.random.pick(&sight.files).cloned().unwrap_or_else(|| "a/none".into()),
-            5..8 => self.chunk_name(sight).unwrap_or_else(|| "notes.txt".into()),
+            0..6 => self.random.pick(&sight.files).cloned().unwrap_or_else(|| "a/none".into()),
+            6..8 => self.chunk_name(sight).unwrap_or_else(|| "notes.txt".into()),
             8 => self.note(sight),
             _ => self.somewhere(sight),
         }
@@ -230,15 +234,16 @@ impl Generator {
     }
 
     fn open(&mut self, sight: &Sight) -> Op {
-        let how = ["r", "rw", "rw", "rwc", "rwc", "wct", "ac", "rac", "wcx", "rwt", "w"][self.random.below(11)];
+        let how = ["r", "rw", "rw", "rw", "rwc", "rwc", "rwc", "rwct", "rac", "wcx", "w"][self.random.below(11)];
         let path = self.file(sight);
         // Random bytes in a document are a fault and nothing else: documents are opened for reading mostly.
         let how = if path.ends_with("zarr.json") && self.random.chance(95) { "r" } else { how };
         Op::Open { slot: self.random.below(SLOTS), path, how: how.into() }
     }
 
-    fn on_handle(&mut self) -> Op {
-        let slot = self.random.below(SLOTS);
+    fn on_handle(&mut self, open: &[usize]) -> Op {
+        let one = |random: &mut Random| open[random.below(open.len())];
+        let slot = one(&mut self.random);
         let at = self.random.below(6000) as u64;
         let len = 1 + self.random.below(3000);
         match self.random.below(24) {
@@ -256,7 +261,8 @@ impl Generator {
             18 => Op::Holes { slot },
             19 => Op::Fstat { slot },
             20..22 => {
-                let (to, to_at) = (self.random.below(SLOTS), self.random.below(6000) as u64);
+                let (to, to_at) = (one(&mut self.random), self.random.below(6000) as u64);
+                let at = self.random.below(500) as u64;
                 Op::CopyRange { from: slot, to, at, to_at, len: len as u64 }
             }
             _ => Op::Close { slot },

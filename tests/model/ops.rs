@@ -187,6 +187,45 @@ pub const MARKED: i64 = 1_000_000_000;
 /// How many seconds they span.
 pub const MARKED_SPAN: u32 = 1 << 24;
 
+impl Op {
+    /// What statistics count it as.
+    pub fn kind(&self) -> &str {
+        match self {
+            Op::Rename { flag, .. } => flag,
+            Op::Fallocate { mode, .. } => mode,
+            Op::Open { .. } => "Open",
+            Op::Close { .. } => "Close",
+            Op::Pread { .. } => "Pread",
+            Op::Pwrite { .. } => "Pwrite",
+            Op::Write { .. } => "Write",
+            Op::Ftruncate { .. } => "Ftruncate",
+            Op::Fsync { .. } => "Fsync",
+            Op::MapWrite { .. } => "MapWrite",
+            Op::MapRead { .. } => "MapRead",
+            Op::Holes { .. } => "Holes",
+            Op::Fstat { .. } => "Fstat",
+            Op::CopyRange { .. } => "CopyRange",
+            Op::WriteFile { .. } => "WriteFile",
+            Op::Document { .. } => "Document",
+            Op::ReadFile { .. } => "ReadFile",
+            Op::CopyFile { .. } => "CopyFile",
+            Op::Truncate { .. } => "Truncate",
+            Op::Unlink { .. } => "Unlink",
+            Op::Mkdir { .. } => "Mkdir",
+            Op::Rmdir { .. } => "Rmdir",
+            Op::RemoveAll { .. } => "RemoveAll",
+            Op::Link { .. } => "Link",
+            Op::Symlink { .. } => "Symlink",
+            Op::Chmod { .. } => "Chmod",
+            Op::Utimens { .. } => "Utimens",
+            Op::FsyncDir { .. } => "FsyncDir",
+            Op::Stat { .. } => "Stat",
+            Op::List { .. } => "List",
+            _ => "on the mount",
+        }
+    }
+}
+
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?)

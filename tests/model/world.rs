@@ -1,6 +1,6 @@
 //! The subject and the model side by side: each operation on both, and what must be the same afterwards.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::time::SystemTime;
 
@@ -43,6 +43,8 @@ pub struct Statistics {
     pub commits: usize,
     pub refused: usize,
     pub keys_compared: usize,
+    /// Of each kind of operation, how many there were and how many found something to do.
+    pub kinds: BTreeMap<String, (usize, usize)>,
 }
 
 impl Statistics {
@@ -52,6 +54,14 @@ impl Statistics {
         self.commits += other.commits;
         self.refused += other.refused;
         self.keys_compared += other.keys_compared;
+        for (kind, (all, done)) in &other.kinds {
+            self.count(kind, *all, *done);
+        }
+    }
+
+    fn count(&mut self, kind: &str, all: usize, done: usize) {
+        let counts = self.kinds.entry(kind.to_owned()).or_default();
+        *counts = (counts.0 + all, counts.1 + done);
     }
 }
 
@@ -78,6 +88,11 @@ impl<S: Subject> World<S> {
         let tree = tree::scan(&self.model.root).unwrap();
         let view = zarr::view(&tree, &self.base);
         (tree, view)
+    }
+
+    pub fn open_slots(&self) -> Vec<usize> {
+        let slots = self.model.slots.iter().enumerate();
+        slots.filter(|(_, handle)| handle.is_some()).map(|(slot, _)| slot).collect()
     }
 
     pub fn step(&mut self, op: &Op) -> Checked {
@@ -118,7 +133,9 @@ impl<S: Subject> World<S> {
             }
         }
         let expected = self.model.apply(op);
-        self.statistics.succeeded += usize::from(expected.is_ok());
+        let done = expected.as_ref().is_ok_and(|seen| *seen != Seen::Text("no handle".into()));
+        self.statistics.succeeded += usize::from(done);
+        self.statistics.count(op.kind(), 1, usize::from(done));
         if class(&shown) == class(&expected) {
             return Ok(());
         }

@@ -63,6 +63,9 @@ impl Encoding {
     }
 }
 
+/// Why a chunk cannot be judged; with the document it will be put right.
+pub const BELOW_BAD: &str = "below a document that is none";
+
 #[derive(Default)]
 pub struct View {
     pub keys: Keys,
@@ -181,6 +184,7 @@ pub fn view(tree: &Tree, before: &Keys) -> View {
     let mut view = View::default();
     // A tree is sorted, but what belongs to whom is decided by the documents, so they come first.
     let mut strange = Vec::new();
+    let mut bad = Vec::new();
     for (name, entry) in tree {
         let Some(node) = node_of(name) else { continue };
         let Content::File(bytes) = &entry.content else {
@@ -190,7 +194,7 @@ pub fn view(tree: &Tree, before: &Keys) -> View {
         match read(bytes) {
             Document::Bad => {
                 view.faults.insert(name.clone(), "not a valid zarr.json");
-                strange.push(node.to_owned());
+                bad.push(node.to_owned());
             }
             Document::Strange => strange.push(node.to_owned()),
             Document::Group => {}
@@ -215,9 +219,11 @@ pub fn view(tree: &Tree, before: &Keys) -> View {
             continue;
         }
         let Content::File(bytes) = &entry.content else { continue };
-        if ancestors(name).any(|path| strange.iter().any(|node| node == path)) {
+        let below = |nodes: &[String]| ancestors(name).any(|path| nodes.iter().any(|node| node == path));
+        let reason = if below(&bad) { Some(BELOW_BAD) } else { below(&strange).then_some("below a strange document") };
+        if let Some(reason) = reason {
             if looks_like_chunk(name) {
-                view.unclear.insert(name.clone(), "below a document that says too little");
+                view.unclear.insert(name.clone(), reason);
             }
             continue;
         }

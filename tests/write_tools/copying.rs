@@ -40,7 +40,7 @@ fn trees_are_copied_into_the_mount() {
         ("cp-a", "cp -a \"$2/tree\" \"$1/cp-a\""),
         ("rsync", "rsync -a \"$2/tree/\" \"$1/rsync/\""),
         ("inplace", "rsync -a --inplace \"$2/tree/\" \"$1/inplace/\""),
-        ("tar", "mkdir \"$1/tar\" && tar -C \"$2/tree\" -cf - . | tar -C \"$1/tar\" -xf -"),
+        ("tar", "mkdir \"$1/tar\" && tar --format=posix -C \"$2/tree\" -cf - . | tar -C \"$1/tar\" -xf -"),
         ("install", "cd \"$2/tree\" && find . -type f -exec install -D -m 644 {} \"$1/install/{}\" \\;"),
     ];
     let mount = Writable::new(&[]);
