@@ -75,8 +75,8 @@ pub fn write_keys(root: &Path, keys: &Keys) {
 #[derive(Clone, Copy, PartialEq)]
 pub enum Defect {
     None,
-    /// Renaming over an existing file leaves the old content.
-    RenameKeepsTarget,
+    /// A write at some distance lacks its last byte.
+    ShortWrite,
     /// A commit forgets the last chunk.
     CommitForgets,
 }
@@ -144,10 +144,7 @@ impl Subject for Plain {
     }
 
     fn discard(&mut self) -> Result<(), i32> {
-        let clash = self.base.keys().any(|name| blocked(&self.root(), name));
-        if clash {
-            return Err(libc::EEXIST);
-        }
+        self.base.keys().for_each(|name| make_way(&self.root(), name));
         self.restore(|_| false);
         Ok(())
     }
@@ -190,10 +187,8 @@ impl Subject for Plain {
 
     fn spoil(&self, op: &Op) -> Option<Op> {
         match (self.defect, op) {
-            (Defect::RenameKeepsTarget, Op::Rename { from, to, flag }) if flag == "replace" => {
-                let place = |name: &str| self.root().join(name);
-                let both = place(from).is_file() && place(to).is_file() && from != to;
-                both.then(|| Op::Unlink { path: from.clone() }).or_else(|| Some(op.clone()))
+            (Defect::ShortWrite, Op::Pwrite { slot, at, len, seed }) if *at > 2000 && *len > 1000 => {
+                Some(Op::Pwrite { slot: *slot, at: *at, len: len - 1, seed: *seed })
             }
             _ => Some(op.clone()),
         }
@@ -202,6 +197,21 @@ impl Subject for Plain {
 
 fn clone((name, key): (&String, &Key)) -> (String, Key) {
     (name.clone(), key.clone())
+}
+
+/// Takes away what stands where a key must come back.
+fn make_way(root: &Path, name: &str) {
+    let path = root.join(name);
+    for above in path.ancestors().skip(1).take_while(|above| *above != root) {
+        if above.symlink_metadata().is_ok_and(|found| !found.is_dir()) {
+            std::fs::remove_file(above).unwrap();
+        }
+    }
+    match path.symlink_metadata() {
+        Ok(found) if found.is_dir() => std::fs::remove_dir_all(path).unwrap(),
+        Ok(found) if !found.is_file() => std::fs::remove_file(path).unwrap(),
+        _ => {}
+    }
 }
 
 /// Whether something else stands where a key must come back.
