@@ -1,15 +1,15 @@
-//! Snapshots and transaction logs that are about to be written, in version 2 of the format.
+//! Snapshots and transaction logs that are about to be written, in either version of the format.
 //!
 //! A draft is complete when it is encoded: encoding sorts what files have sorted and refuses what the reference would not
 //! read, or would panic on later.
 
 use flatbuffers::FlatBufferBuilder;
 
-use super::envelope::{self, FileType};
+use super::envelope::{self, FileType, SpecVersion};
 use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
 use super::repo_state::{RawItem, write_items};
-use super::snapshot::{ManifestInfo, ManifestRef};
+use super::snapshot::{Dimension, ManifestInfo, ManifestRef};
 use super::transaction_log::Move;
 use crate::error::{Error, Result};
 
@@ -20,9 +20,13 @@ pub struct SnapshotDraft {
     pub id: ObjectId,
     /// When it is committed, in microseconds since 1970-01-01 UTC.
     pub flushed_at: u64,
+    /// Which of the two formats it is written in.
+    pub version: SpecVersion,
+    /// Its parent; only version 1 says it here.
+    pub parent: Option<ObjectId>,
     /// The commit message.
     pub message: String,
-    /// The commit's metadata.
+    /// The commit's metadata, in the encoding of `version`.
     pub metadata: Vec<RawItem>,
     /// All groups and arrays, in any order.
     pub nodes: Vec<NodeDraft>,
@@ -46,8 +50,8 @@ pub struct NodeDraft {
 /// An array's shape and the manifests that list its chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArrayDraft {
-    /// Elements and chunks, per dimension.
-    pub shape: Vec<(u64, u32)>,
+    /// What each dimension has.
+    pub shape: Vec<Dimension>,
     /// Names of dimensions, where `zarr.json` has any: one per dimension.
     pub dimension_names: Option<Vec<Option<String>>>,
     /// In the order in which a look-up tries them.
@@ -69,36 +73,28 @@ impl SnapshotDraft {
         manifests.dedup_by_key(|info| info.id);
         self.check_manifests(&manifests)?;
 
-        let nodes: Vec<_> = nodes.into_iter().map(|node| write_node(&mut b, node)).collect();
+        let nodes: Vec<_> = nodes.into_iter().map(|node| write_node(&mut b, self.version, node)).collect();
         let nodes = b.create_vector(&nodes);
-        let infos: Vec<_> = manifests
-            .iter()
-            .map(|info| {
-                let id = fb::ObjectId12::new(&info.id.0);
-                let args = fb::ManifestFileInfoV2Args {
-                    id: Some(&id),
-                    size_bytes: info.size,
-                    num_chunk_refs: info.chunk_refs,
-                    extra: None,
-                };
-                fb::ManifestFileInfoV2::create(&mut b, &args)
-            })
-            .collect();
+        let (old, new) = match self.version {
+            SpecVersion::V1 => (write_infos_v1(&mut b, &manifests), None),
+            SpecVersion::V2 => (b.create_vector::<fb::ManifestFileInfo>(&[]), Some(write_infos(&mut b, &manifests))),
+        };
         let id = fb::ObjectId12::new(&self.id.0);
+        let parent = self.parent.filter(|_| self.version == SpecVersion::V1).map(|id| fb::ObjectId12::new(&id.0));
         let args = fb::SnapshotArgs {
             id: Some(&id),
-            parent_id: None,
+            parent_id: parent.as_ref(),
             nodes: Some(nodes),
             flushed_at: self.flushed_at,
             message: Some(b.create_string(&self.message)),
             metadata: Some(write_items(&mut b, &self.metadata)),
-            manifest_files: Some(b.create_vector::<fb::ManifestFileInfo>(&[])),
-            manifest_files_v2: Some(b.create_vector(&infos)),
+            manifest_files: Some(old),
+            manifest_files_v2: new,
             extra: None,
         };
         let root = fb::Snapshot::create(&mut b, &args);
         b.finish(root, Some(envelope::FILE_IDENTIFIER));
-        envelope::encode(FileType::Snapshot, b.finished_data())
+        envelope::encode_as(self.version, FileType::Snapshot, b.finished_data())
     }
 
     /// The reference refuses to commit onto a snapshot whose list of manifests is not exactly what its nodes refer to.
@@ -116,10 +112,45 @@ impl SnapshotDraft {
 
 type Builder = FlatBufferBuilder<'static>;
 
-fn write_node(b: &mut Builder, node: &NodeDraft) -> flatbuffers::WIPOffset<fb::NodeSnapshot<'static>> {
+fn write_infos(
+    b: &mut Builder,
+    manifests: &[ManifestInfo],
+) -> super::repo_state::Tables<'static, fb::ManifestFileInfoV2<'static>> {
+    let infos: Vec<_> = manifests
+        .iter()
+        .map(|info| {
+            let id = fb::ObjectId12::new(&info.id.0);
+            let args = fb::ManifestFileInfoV2Args {
+                id: Some(&id),
+                size_bytes: info.size,
+                num_chunk_refs: info.chunk_refs,
+                extra: None,
+            };
+            fb::ManifestFileInfoV2::create(b, &args)
+        })
+        .collect();
+    b.create_vector(&infos)
+}
+
+fn write_infos_v1(
+    b: &mut Builder,
+    manifests: &[ManifestInfo],
+) -> flatbuffers::WIPOffset<flatbuffers::Vector<'static, fb::ManifestFileInfo>> {
+    let infos: Vec<_> = manifests
+        .iter()
+        .map(|info| fb::ManifestFileInfo::new(&fb::ObjectId12::new(&info.id.0), info.size, info.chunk_refs))
+        .collect();
+    b.create_vector(&infos)
+}
+
+fn write_node(
+    b: &mut Builder,
+    version: SpecVersion,
+    node: &NodeDraft,
+) -> flatbuffers::WIPOffset<fb::NodeSnapshot<'static>> {
     let (node_data_type, node_data) = match &node.array {
         None => (fb::NodeData::Group, fb::GroupNodeData::create(b, &fb::GroupNodeDataArgs {}).as_union_value()),
-        Some(array) => (fb::NodeData::Array, write_array(b, array).as_union_value()),
+        Some(array) => (fb::NodeData::Array, write_array(b, version, array).as_union_value()),
     };
     let id = fb::ObjectId8::new(&node.id.0);
     let args = fb::NodeSnapshotArgs {
@@ -133,14 +164,28 @@ fn write_node(b: &mut Builder, node: &NodeDraft) -> flatbuffers::WIPOffset<fb::N
     fb::NodeSnapshot::create(b, &args)
 }
 
-fn write_array(b: &mut Builder, array: &ArrayDraft) -> flatbuffers::WIPOffset<fb::ArrayNodeData<'static>> {
-    let dimensions: Vec<_> = array
-        .shape
-        .iter()
-        .map(|&(array_length, num_chunks)| {
-            fb::DimensionShapeV2::create(b, &fb::DimensionShapeV2Args { array_length, num_chunks })
-        })
-        .collect();
+fn write_array(
+    b: &mut Builder,
+    version: SpecVersion,
+    array: &ArrayDraft,
+) -> flatbuffers::WIPOffset<fb::ArrayNodeData<'static>> {
+    // In version 2 `shape` is empty and present, and `shape_v2` is present even for 0-d arrays: otherwise the reference takes
+    // it for version 1.
+    let (shape, shape_v2) = match version {
+        SpecVersion::V1 => {
+            let dimensions = array.shape.iter().map(|d| fb::DimensionShape::new(d.array_length, d.chunk_length));
+            let dimensions: Vec<_> = dimensions.collect();
+            (b.create_vector(&dimensions), None)
+        }
+        SpecVersion::V2 => {
+            let dimensions = array.shape.iter().map(|d| {
+                let args = fb::DimensionShapeV2Args { array_length: d.array_length, num_chunks: d.num_chunks };
+                fb::DimensionShapeV2::create(b, &args)
+            });
+            let dimensions: Vec<_> = dimensions.collect();
+            (b.create_vector::<fb::DimensionShape>(&[]), Some(b.create_vector(&dimensions)))
+        }
+    };
     let names = array.dimension_names.as_ref().map(|names| {
         let names: Vec<_> = names
             .iter()
@@ -164,11 +209,10 @@ fn write_array(b: &mut Builder, array: &ArrayDraft) -> flatbuffers::WIPOffset<fb
         })
         .collect();
     let args = fb::ArrayNodeDataArgs {
-        // Empty and present, and shape_v2 present even for 0-d arrays: otherwise the reference takes it for version 1.
-        shape: Some(b.create_vector::<fb::DimensionShape>(&[])),
+        shape: Some(shape),
         dimension_names: names,
         manifests: Some(b.create_vector(&manifests)),
-        shape_v2: Some(b.create_vector(&dimensions)),
+        shape_v2,
     };
     fb::ArrayNodeData::create(b, &args)
 }
@@ -195,8 +239,8 @@ pub struct TransactionLogDraft {
 }
 
 impl TransactionLogDraft {
-    /// The bytes of the file for snapshot `id`.
-    pub fn encode(&self, id: ObjectId) -> Result<Vec<u8>> {
+    /// The bytes of the file for snapshot `id`, in the format of `version`.
+    pub fn encode(&self, id: ObjectId, version: SpecVersion) -> Result<Vec<u8>> {
         let mut b = FlatBufferBuilder::new();
         let ids = |b: &mut Builder, list: &[NodeId]| {
             let mut sorted: Vec<NodeId> = list.to_vec();
@@ -235,7 +279,7 @@ impl TransactionLogDraft {
         };
         let root = fb::TransactionLog::create(&mut b, &args);
         b.finish(root, Some(envelope::FILE_IDENTIFIER));
-        envelope::encode(FileType::TransactionLog, b.finished_data())
+        envelope::encode_as(version, FileType::TransactionLog, b.finished_data())
     }
 }
 
@@ -284,13 +328,14 @@ mod tests {
 
     fn draft(nodes: Vec<NodeDraft>, manifests: Vec<ManifestInfo>) -> SnapshotDraft {
         let metadata = vec![RawItem::from_json("b", &serde_json::json!([1])).unwrap()];
-        SnapshotDraft { id: id(1), flushed_at: 7, message: "m".into(), metadata, nodes, manifests }
+        let (version, parent) = (SpecVersion::V2, None);
+        SnapshotDraft { id: id(1), flushed_at: 7, version, parent, message: "m".into(), metadata, nodes, manifests }
     }
 
     #[test]
     fn snapshots_survive_the_round_trip_and_are_sorted_by_bytes() {
         let array = ArrayDraft {
-            shape: vec![(10, 3)],
+            shape: vec![Dimension { array_length: 10, num_chunks: 3, chunk_length: 4 }],
             dimension_names: Some(vec![Some("x".into())]),
             manifests: vec![ManifestRef { id: id(9), extents: vec![(0, 3)] }],
         };
@@ -308,10 +353,30 @@ mod tests {
         assert_eq!(snapshot.manifests(), [info]);
         let last = snapshot.nodes().last().unwrap();
         let NodeData::Array(data) = last.data else { unreachable!("an array") };
+        assert_eq!(data.dimension_names(), Some(vec![Some("x".into())]));
         assert_eq!(
             (data.grid(), data.manifests()),
             (Some(vec![3]), vec![ManifestRef { id: id(9), extents: vec![(0, 3)] }])
         );
+    }
+
+    #[test]
+    fn version_1_has_other_lists() {
+        let dimension = Dimension { array_length: 10, num_chunks: 3, chunk_length: 4 };
+        let manifests = vec![ManifestRef { id: id(9), extents: vec![(0, 3)] }];
+        let array = ArrayDraft { shape: vec![dimension], dimension_names: None, manifests };
+        let info = ManifestInfo { id: id(9), size: 100, chunk_refs: 3 };
+        let mut draft = draft(vec![NodeDraft { array: Some(array), ..group(4, "/a") }], vec![info]);
+        draft.version = SpecVersion::V1;
+        draft.parent = Some(id(5));
+        draft.metadata = vec![RawItem::message_pack("b", &serde_json::json!({"x": [1, -2, 0.5, null, "s"]})).unwrap()];
+        let snapshot = Snapshot::decode(&draft.encode().unwrap(), 1 << 20).unwrap();
+        assert_eq!((snapshot.version(), snapshot.parent_id()), (SpecVersion::V1, Some(id(5))));
+        assert_eq!(snapshot.manifests(), [info]);
+        let said = serde_json::Value::from(snapshot.metadata().unwrap());
+        assert_eq!(said, serde_json::json!({"b": {"x": [1, -2, 0.5, null, "s"]}}));
+        let NodeData::Array(data) = snapshot.node(0).unwrap().data else { unreachable!("an array") };
+        assert_eq!((data.grid(), data.dimensions()), (Some(vec![3]), Some(vec![dimension])));
     }
 
     #[test]
@@ -330,7 +395,7 @@ mod tests {
             moves: vec![moved("/a-b"), moved("/a/b"), moved("/a")],
             ..TransactionLogDraft::default()
         };
-        let log = TransactionLog::decode(&draft.encode(id(1)).unwrap(), 1 << 20).unwrap();
+        let log = TransactionLog::decode(&draft.encode(id(1), SpecVersion::V2).unwrap(), 1 << 20).unwrap();
         assert_eq!(log.id(), id(1));
         assert_eq!(log.nodes(Change::NewGroups).collect::<Vec<_>>(), [node_id(1), node_id(2)]);
         assert_eq!(log.nodes(Change::NewArrays).count(), 0);

@@ -4,7 +4,7 @@
 //! under a version 2 `repo`. A version 1 byte does not promise a flatbuffer either: releases 0.1.0a10 to 0.1.3 wrote
 //! MessagePack behind the same header; [`describe_unverified`] tells them.
 
-use std::io::Read;
+use std::io::{Read, Write};
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -20,6 +20,10 @@ pub const MAX_PAYLOAD: u64 = (1 << 31) - 1;
 pub const FILE_IDENTIFIER: &str = "Ichk";
 /// zstd level of metadata files; the reference's default.
 const COMPRESSION_LEVEL: i32 = 3;
+/// Payloads from this size on, in bytes, are compressed by several threads; below, starting them takes longer.
+const MULTITHREADED_FROM: usize = 4 << 20;
+/// A mount is a guest on its machine.
+const MAX_THREADS: usize = 8;
 
 /// The header's version byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -183,13 +187,23 @@ pub fn decode(file: &[u8], expected: FileType, limit: u64) -> Result<(Header, Ve
 
 /// A whole file of version 2: header and compressed payload. Uncompressed files cannot be read by the reference.
 pub fn encode(file_type: FileType, payload: &[u8]) -> Result<Vec<u8>> {
+    encode_as(SpecVersion::V2, file_type, payload)
+}
+
+/// A whole file of `version`. A large payload is compressed by several threads, as one frame all the same.
+pub fn encode_as(version: SpecVersion, file_type: FileType, payload: &[u8]) -> Result<Vec<u8>> {
     let mut file = MAGIC.to_vec();
     let name = concat!(env!("CARGO_PKG_NAME"), "-", env!("CARGO_PKG_VERSION"));
     file.extend(name.bytes().chain(std::iter::repeat(b' ')).take(NAME_LEN));
-    file.extend([SpecVersion::V2.number(), file_type.to_byte(), 1]);
-    zstd::stream::copy_encode(payload, &mut file, COMPRESSION_LEVEL)
-        .map_err(|e| Error::with_source(ErrorKind::Io, "compressing", e))?;
-    Ok(file)
+    file.extend([version.number(), file_type.to_byte(), 1]);
+    let failed = |e| Error::with_source(ErrorKind::Io, "compressing", e);
+    let mut encoder = zstd::stream::write::Encoder::new(file, COMPRESSION_LEVEL).map_err(failed)?;
+    if payload.len() >= MULTITHREADED_FROM {
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(MAX_THREADS);
+        encoder.multithread(threads as u32).map_err(failed)?;
+    }
+    encoder.write_all(payload).map_err(failed)?;
+    encoder.finish().map_err(failed)
 }
 
 /// Why a payload that is no valid flatbuffer is none: `detail` is the verifier's word.

@@ -91,9 +91,25 @@ impl Manifest {
         Ok(Manifest { buffer, unsorted, arrays_sorted })
     }
 
+    /// A manifest out of `payload`, which this program has just laid out itself.
+    ///
+    /// # Safety
+    ///
+    /// `payload` must be a valid `Manifest`, whose lists are sorted.
+    pub(super) unsafe fn trusted(payload: Vec<u8>) -> Self {
+        // SAFETY: what the caller promises.
+        let buffer = unsafe { Verified::<ManifestRoot>::trusted(payload) };
+        Manifest { buffer, unsorted: Vec::new(), arrays_sorted: true }
+    }
+
     /// The id as the file says it.
     pub fn id(&self) -> ObjectId {
         ObjectId::from(self.buffer.root().id())
+    }
+
+    /// What compressed locations were compressed with.
+    pub fn location_dictionary(&self) -> Option<&[u8]> {
+        self.buffer.root().location_dictionary().map(|dictionary| dictionary.bytes())
     }
 
     /// Bytes of memory it takes.
@@ -142,6 +158,17 @@ impl<'a> ArrayRefs<'a> {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.refs.is_empty()
+    }
+
+    /// Reference `at` as it is stored, for [`super::manifest_draft`].
+    #[inline]
+    pub(super) fn raw(&self, at: usize) -> fb::ChunkRef<'a> {
+        self.refs.get(at)
+    }
+
+    /// The manifest that holds them.
+    pub fn manifest(&self) -> &'a Manifest {
+        self.manifest
     }
 
     /// The chunk coordinates of reference `at`, which must be below [`ArrayRefs::len`]. They may have another rank than
@@ -199,7 +226,7 @@ impl<'a> ArrayRefs<'a> {
         }
     }
 
-    fn decompress_location(&self, compressed: &[u8]) -> Result<String> {
+    pub(super) fn decompress_location(&self, compressed: &[u8]) -> Result<String> {
         let root = self.manifest.buffer.root();
         let (Some(dictionary), ZSTD_DICTIONARY) = (root.location_dictionary(), root.compression_algorithm()) else {
             return Err(Error::new(

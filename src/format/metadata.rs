@@ -61,6 +61,32 @@ fn message_pack_value(value: rmpv::Value) -> Result<Value> {
     })
 }
 
+/// A JSON value as MessagePack bytes.
+pub fn to_message_pack(value: &Value) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    rmpv::encode::write_value(&mut bytes, &to_message_pack_value(value))
+        .map_err(|e| Error::with_source(ErrorKind::InvalidInput, "metadata as MessagePack", e))?;
+    Ok(bytes)
+}
+
+// Recursion is bounded: whoever parsed the JSON bounded its depth.
+fn to_message_pack_value(value: &Value) -> rmpv::Value {
+    match value {
+        Value::Null => rmpv::Value::Nil,
+        Value::Bool(b) => (*b).into(),
+        Value::Number(n) => match (n.as_u64(), n.as_i64()) {
+            (Some(u), _) => u.into(),
+            (None, Some(i)) => i.into(),
+            (None, None) => n.as_f64().unwrap_or(f64::NAN).into(),
+        },
+        Value::String(s) => s.as_str().into(),
+        Value::Array(items) => rmpv::Value::Array(items.iter().map(to_message_pack_value).collect()),
+        Value::Object(items) => {
+            rmpv::Value::Map(items.iter().map(|(k, v)| (k.as_str().into(), to_message_pack_value(v))).collect())
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

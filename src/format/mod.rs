@@ -28,6 +28,7 @@ pub mod flexbuffer;
 pub(crate) mod generated;
 pub mod ids;
 pub mod manifest;
+pub mod manifest_draft;
 pub mod metadata;
 pub mod repo_info;
 pub mod repo_state;

@@ -20,17 +20,22 @@ use crate::error::{Error, ErrorKind, Result};
 /// Updates that one file holds when the configuration says nothing; the reference's default.
 pub const DEFAULT_UPDATES_PER_FILE: usize = 1000;
 
-/// A named value in the encoding of version 2's files, uninterpreted.
+/// A named value as a file holds it, uninterpreted: a FlexBuffer in version 2, MessagePack in version 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawItem {
     /// Its name.
     pub name: String,
-    /// A FlexBuffer.
+    /// Its encoded value.
     pub value: Vec<u8>,
 }
 
 impl RawItem {
-    /// A JSON value as an item.
+    /// A JSON value as an item of version 1.
+    pub fn message_pack(name: &str, value: &serde_json::Value) -> Result<Self> {
+        Ok(RawItem { name: name.to_owned(), value: super::metadata::to_message_pack(value)? })
+    }
+
+    /// A JSON value as an item of version 2.
     pub fn from_json(name: &str, value: &serde_json::Value) -> Result<Self> {
         let value = flexbuffers::to_vec(value)
             .map_err(|e| Error::with_source(ErrorKind::InvalidInput, format!("metadata item `{name}`"), e))?;

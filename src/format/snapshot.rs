@@ -64,6 +64,17 @@ pub struct ManifestRef {
     pub extents: Vec<(u32, u32)>,
 }
 
+/// One dimension of an array, as Icechunk knows it by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dimension {
+    /// Elements.
+    pub array_length: u64,
+    /// Chunks.
+    pub num_chunks: u32,
+    /// Elements of a chunk. Version 2 does not store it; what version 1 stores may be wrong.
+    pub chunk_length: u64,
+}
+
 /// What a snapshot says of a manifest file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ManifestInfo {
@@ -176,20 +187,38 @@ impl ArrayData<'_> {
             .collect()
     }
 
+    /// Names of the dimensions, if there are any.
+    pub fn dimension_names(&self) -> Option<Vec<Option<String>>> {
+        Some(self.0.dimension_names()?.iter().map(|d| d.name().map(str::to_owned)).collect())
+    }
+
+    /// The dimensions as the snapshot has them. None where a stored length is not possible.
+    pub fn dimensions(&self) -> Option<Vec<Dimension>> {
+        let Some(dimensions) = self.0.shape_v2() else {
+            let dimensions = self.0.shape();
+            return dimensions
+                .iter()
+                .map(|d| {
+                    let (array_length, chunk_length) = (d.array_length(), d.chunk_length());
+                    let num_chunks = match chunk_length {
+                        0 => (array_length == 0).then_some(0),
+                        chunk => u32::try_from(array_length.div_ceil(chunk)).ok(),
+                    };
+                    Some(Dimension { array_length, num_chunks: num_chunks?, chunk_length })
+                })
+                .collect();
+        };
+        let read = |d: fb::DimensionShapeV2<'_>| {
+            let (array_length, num_chunks) = (d.array_length(), d.num_chunks());
+            let chunk_length = if num_chunks == 0 { 0 } else { array_length.div_ceil(u64::from(num_chunks)) };
+            Dimension { array_length, num_chunks, chunk_length }
+        };
+        Some(dimensions.iter().map(read).collect())
+    }
+
     /// Chunks per dimension as the snapshot has them, for arrays whose `zarr.json` cannot tell. None where a stored
     /// length is not possible.
     pub fn grid(&self) -> Option<Vec<u32>> {
-        match self.0.shape_v2() {
-            Some(dimensions) => Some(dimensions.iter().map(|d| d.num_chunks()).collect()),
-            None => self
-                .0
-                .shape()
-                .iter()
-                .map(|d| match d.chunk_length() {
-                    0 => (d.array_length() == 0).then_some(0),
-                    chunk => u32::try_from(d.array_length().div_ceil(chunk)).ok(),
-                })
-                .collect(),
-        }
+        Some(self.dimensions()?.iter().map(|d| d.num_chunks).collect())
     }
 }

@@ -44,6 +44,16 @@ impl<R: Root> Verified<R> {
         Ok(Verified { bytes, root: PhantomData })
     }
 
+    /// As [`Verified::new`] without verifying, for what this program has just laid out itself.
+    ///
+    /// # Safety
+    ///
+    /// `bytes` must be a valid flatbuffer with root `R`.
+    pub(super) unsafe fn trusted(bytes: Vec<u8>) -> Self {
+        debug_assert!(flatbuffers::root::<R::Table<'_>>(&bytes).is_ok() || bytes.len() > 1 << 20, "laid out wrongly");
+        Verified { bytes, root: PhantomData }
+    }
+
     /// The root table, read in place.
     #[inline]
     pub fn root(&self) -> R::Table<'_> {

@@ -118,6 +118,11 @@ impl Cache {
         }
     }
 
+    /// Adds an entry that was made elsewhere, if it fits.
+    pub fn insert(&self, key: Key, value: Value) {
+        self.state.lock().insert(key, value);
+    }
+
     /// Drops old entries until `bytes` more would fit.
     pub fn make_room(&self, bytes: u64) {
         let mut state = self.state.lock();

@@ -106,6 +106,11 @@ impl Reader {
         }
     }
 
+    /// Keeps a manifest that was just written: it will be asked for next.
+    pub fn keep_manifest(&self, manifest: Manifest) {
+        self.cache.insert(Key::Manifest(manifest.id()), Value::Manifest(Arc::new(manifest)));
+    }
+
     async fn load_manifest(&self, info: ManifestInfo) -> Result<Manifest> {
         let key = format!("manifests/{}", info.id);
         let limit = self.budget.cache();

@@ -7,6 +7,7 @@ use super::MAX_REPO_FILE;
 use super::update::{self, Clock};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::draft::{NodeDraft, SnapshotDraft, TransactionLogDraft};
+use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::repo_state::{Operation, RawItem, RepoState, SnapshotRecord, Status, Update};
 use crate::repo::refs::DEFAULT_BRANCH;
@@ -29,6 +30,8 @@ pub async fn create(storage: &dyn Storage, zarr_group: bool, clock: Clock) -> Re
     let snapshot = SnapshotDraft {
         id,
         flushed_at: clock(),
+        version: SpecVersion::V2,
+        parent: None,
         message: INITIAL_MESSAGE.to_owned(),
         metadata,
         nodes: Vec::new(),
@@ -79,6 +82,8 @@ async fn add_root_group(storage: &dyn Storage, clock: Clock) -> Result<()> {
     let snapshot = SnapshotDraft {
         id: ObjectId::random()?,
         flushed_at: clock(),
+        version: SpecVersion::V2,
+        parent: None,
         message: GROUP_MESSAGE.to_owned(),
         metadata: Vec::new(),
         nodes: vec![NodeDraft { id: node, path: "/".to_owned(), zarr_json: GROUP_DOCUMENT.to_vec(), array: None }],
@@ -113,5 +118,5 @@ fn record(snapshot: &SnapshotDraft, parent: Option<ObjectId>) -> SnapshotRecord 
 async fn write_commit(storage: &dyn Storage, snapshot: &SnapshotDraft, log: &TransactionLogDraft) -> Result<()> {
     let id = snapshot.id;
     storage.put(&format!("snapshots/{id}"), snapshot.encode()?.into(), Condition::Always).await?;
-    storage.put(&format!("transactions/{id}"), log.encode(id)?.into(), Condition::Always).await
+    storage.put(&format!("transactions/{id}"), log.encode(id, SpecVersion::V2)?.into(), Condition::Always).await
 }

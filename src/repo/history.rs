@@ -23,6 +23,30 @@ impl Repository {
         Ok(commits)
     }
 
+    /// The commits after `base` up to `tip`, oldest first; none if `base` is not among `tip` and its ancestors.
+    ///
+    /// A base that expiration has removed counts as an ancestor of the commit that holds its transaction log now: of that
+    /// commit's list only what came after `base` is then left.
+    pub async fn since(&self, tip: ObjectId, base: ObjectId) -> Result<Option<Vec<SnapshotInfo>>> {
+        let mut commits = Vec::new();
+        let mut found = false;
+        self.walk(tip, |mut commit| {
+            if commit.id == base {
+                found = true;
+            } else if let Some(at) = commit.pruned_ancestor_tx_logs.iter().position(|log| *log == base) {
+                commit.pruned_ancestor_tx_logs.drain(..=at);
+                commits.push(commit);
+                found = true;
+            } else {
+                commits.push(commit);
+            }
+            !found
+        })
+        .await?;
+        commits.reverse();
+        Ok(found.then_some(commits))
+    }
+
     /// The newest commit among `tip` and its ancestors that is not after `time` (microseconds since 1970-01-01 UTC).
     pub(super) async fn newest_not_after(&self, tip: ObjectId, time: u64) -> Result<Option<ObjectId>> {
         let mut found = None;

@@ -8,14 +8,15 @@ pub mod create;
 pub mod history;
 pub mod refs;
 pub mod update;
-mod v1;
+pub mod v1;
 
 use std::sync::Arc;
 
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::config::RepoConfig;
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::RepoInfo;
+use crate::format::repo_info::{Availability, RepoInfo};
 use crate::format::snapshot::Snapshot;
 use crate::storage::Storage;
 
@@ -62,6 +63,32 @@ impl Repository {
         match self.generation {
             Generation::V1(_) => SpecVersion::V1,
             Generation::V2(_) => SpecVersion::V2,
+        }
+    }
+
+    /// The configuration that is stored in the repository; the default one if there is none.
+    pub async fn config(&self) -> Result<RepoConfig> {
+        match &self.generation {
+            Generation::V1(_) => v1::config(&*self.storage).await,
+            Generation::V2(info) => info.config(),
+        }
+    }
+
+    /// An error of kind [`ErrorKind::ReadOnly`] if the repository is set read-only.
+    pub fn check_writable(&self) -> Result<()> {
+        match &self.generation {
+            Generation::V2(info) if info.availability() == Availability::ReadOnly => {
+                Err(update::read_only(self.storage.location(), None))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The commit that branch `name` points to; none if there is no such branch.
+    pub async fn branch_tip(&self, name: &str) -> Result<Option<ObjectId>> {
+        match &self.generation {
+            Generation::V1(layout) => layout.branch(&*self.storage, name).await,
+            Generation::V2(info) => info.branch(name).transpose(),
         }
     }
 

@@ -25,6 +25,8 @@ const AT_ONCE: u32 = 5;
 /// First pause; doubled each time, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// How far this machine's clock may be behind the last change for it to be waited for.
+const TOLERATED_SKEW: Duration = Duration::from_secs(2);
 /// 3000-01-01T00:00:00Z in milliseconds: copies are named by the time left until then, so that the newest is listed first.
 const YEAR_3000: u64 = 32_503_680_000_000;
 
@@ -37,12 +39,22 @@ pub fn system_clock() -> u64 {
 /// Applies `change` to `repo` in `storage` and returns what was written. `change` says what it did, or fails and changes
 /// nothing; it is called again for every race that was lost.
 ///
-/// Errors: [`ErrorKind::PermissionDenied`] for a repository whose status is read-only, [`ErrorKind::Conflict`] if others were
-/// faster in every try or this machine's clock is behind.
+/// Errors: [`ErrorKind::ReadOnly`] for a repository whose status is read-only, [`ErrorKind::Conflict`] if others were faster
+/// in every try or this machine's clock is behind.
 pub async fn update(
     storage: &dyn Storage,
     clock: Clock,
+    change: impl FnMut(&mut RepoState) -> Result<Operation>,
+) -> Result<RepoState> {
+    update_with(storage, clock, change, || Ok(())).await
+}
+
+/// As [`update()`], calling `backed_up` between the copy of the old file and the attempt to replace it.
+pub async fn update_with(
+    storage: &dyn Storage,
+    clock: Clock,
     mut change: impl FnMut(&mut RepoState) -> Result<Operation>,
+    backed_up: impl Fn() -> Result<()>,
 ) -> Result<RepoState> {
     let mut pause = FIRST_PAUSE;
     for attempt in 0..TRIES {
@@ -54,16 +66,18 @@ pub async fn update(
         let info = RepoInfo::decode(&file).context(|| format!("{}: repo", storage.location()))?;
         let mut state = RepoState::from_info(&info)?;
         if state.availability() == Availability::ReadOnly {
-            let reason = state.status.reason.as_deref().unwrap_or("no reason is given");
-            let message = format!("{} is set read-only: {reason}", storage.location());
-            return Err(Error::new(ErrorKind::PermissionDenied, message));
+            return Err(read_only(storage.location(), state.status.reason.as_deref()));
         }
         let operation = change(&mut state)?;
-        let now = clock();
+        let now = match state.updates.first() {
+            Some(newest) => time_after(clock, newest.updated_at).await,
+            None => clock(),
+        };
         let backup = backup_name(now)?;
         state.record(operation, now, &backup, updates_per_file(state.config.as_deref()))?;
         let new = state.encode()?;
         storage.put(&format!("overwritten/{backup}"), file, Condition::Always).await?;
+        backed_up()?;
         match storage.put("repo", new.into(), Condition::Unchanged(version)).await {
             Ok(()) => return Ok(state),
             Err(error) if error.kind() == ErrorKind::Conflict => {}
@@ -74,6 +88,22 @@ pub async fn update(
         ErrorKind::Conflict,
         format!("{}: others changed the repository first, {TRIES} times", storage.location()),
     ))
+}
+
+/// The time, which a moment is waited for to be after `last`: clocks of two machines are never quite the same. If it is
+/// not, it is for the caller to refuse.
+pub async fn time_after(clock: Clock, last: u64) -> u64 {
+    let behind = Duration::from_micros(last.saturating_sub(clock()));
+    if behind <= TOLERATED_SKEW && clock() <= last {
+        tokio::time::sleep(behind + Duration::from_millis(1)).await;
+    }
+    clock()
+}
+
+/// The error of a repository that takes no writes.
+pub(super) fn read_only(location: &str, reason: Option<&str>) -> Error {
+    let reason = reason.unwrap_or("no reason is given");
+    Error::new(ErrorKind::ReadOnly, format!("{location} is set read-only: {reason}"))
 }
 
 fn backup_name(now: u64) -> Result<String> {

@@ -10,11 +10,16 @@ use tracing::warn;
 
 use super::refs::{DEFAULT_BRANCH, Refs};
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::config::RepoConfig;
 use crate::format::ids::ObjectId;
-use crate::storage::Storage;
+use crate::storage::{Condition, Storage};
 
 /// Bytes of a `ref.json`: it holds one id.
 const MAX_REF_FILE: u64 = 1 << 16;
+/// Bytes of `config.yaml`.
+const MAX_CONFIG_FILE: u64 = 1 << 24;
+/// How often a lost race for a branch's file is run again, while the branch still points where it did.
+const TRIES: u32 = 100;
 const BRANCH: &str = "branch.";
 const TAG: &str = "tag.";
 
@@ -101,6 +106,36 @@ impl Layout {
     }
 }
 
+/// The configuration in `config.yaml`; the default one if there is none.
+pub(super) async fn config(storage: &dyn Storage) -> Result<RepoConfig> {
+    match storage.get("config.yaml", MAX_CONFIG_FILE).await {
+        Ok(bytes) => RepoConfig::from_yaml(&bytes).context(|| "config.yaml"),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(RepoConfig::default()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes branch `name` point to `new` if it points to `expected`. Returns what it points to: `new` on success.
+///
+/// Errors: [`ErrorKind::NotFound`] if there is no such branch.
+pub async fn move_branch(storage: &dyn Storage, name: &str, expected: ObjectId, new: ObjectId) -> Result<ObjectId> {
+    let key = key(BRANCH, name);
+    for _ in 0..TRIES {
+        let (bytes, version) = storage.get_versioned(&key, MAX_REF_FILE).await?;
+        let tip = parse_ref(&key, &bytes)?;
+        if tip != expected {
+            return Ok(tip);
+        }
+        let file = format!("{{\"snapshot\":\"{new}\"}}");
+        match storage.put(&key, file.into(), Condition::Unchanged(version)).await {
+            Ok(()) => return Ok(new),
+            Err(error) if error.kind() == ErrorKind::Conflict => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(Error::new(ErrorKind::Conflict, format!("{key}: others wrote it first, {TRIES} times")))
+}
+
 fn key(kind: &str, name: &str) -> String {
     // The whole component is encoded, as the reference does it: a name of dots only is then no special case.
     format!("refs/{}/ref.json", PathPart::from(format!("{kind}{name}")).as_ref())
@@ -123,8 +158,11 @@ async fn read_ref_file(storage: &dyn Storage, key: &str) -> Result<Option<Object
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
         Err(error) => return Err(error.context(storage.location())),
     };
+    parse_ref(key, &bytes).map(Some)
+}
+
+fn parse_ref(key: &str, bytes: &[u8]) -> Result<ObjectId> {
     let file: RefFile =
-        serde_json::from_slice(&bytes).map_err(|e| Error::with_source(ErrorKind::Corrupt, key.to_owned(), e))?;
-    let id = file.snapshot.parse().map_err(|e: Error| Error::corrupt(format!("{key}: {e}")))?;
-    Ok(Some(id))
+        serde_json::from_slice(bytes).map_err(|e| Error::with_source(ErrorKind::Corrupt, key.to_owned(), e))?;
+    file.snapshot.parse().map_err(|e: Error| Error::corrupt(format!("{key}: {e}")))
 }

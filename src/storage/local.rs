@@ -25,7 +25,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::object::{ObjectStorage, timed_out, too_large, too_short};
-use super::{Condition, DEADLINE, ObjectInfo, Storage, Version, replace};
+use super::{Condition, DEADLINE, ObjectInfo, Storage, Version, adopt, replace};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A repository in a local directory.
@@ -160,6 +160,19 @@ impl Storage for LocalStorage {
     async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<()> {
         let deadline = self.deadline;
         self.waiting(key, move |files, key| replace::put(&files.root, key, &bytes, &condition, deadline)).await
+    }
+
+    async fn put_new(&self, key: &str, bytes: Bytes) -> Result<()> {
+        self.waiting(key, move |files, key| adopt::put_new(&files.root, key, &bytes)).await
+    }
+
+    async fn put_file(&self, key: &str, file: File, length: u64) -> Result<()> {
+        self.waiting(key, move |files, key| adopt::put_file(&files.root, key, file, length)).await
+    }
+
+    async fn sync(&self, folders: &[&str]) -> Result<()> {
+        let folders: Vec<String> = folders.iter().map(|&folder| folder.to_owned()).collect();
+        self.waiting("flushing what was stored", move |files, _| adopt::sync(&files.root, &folders)).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {

@@ -7,6 +7,7 @@
 //! Keys are relative to the repository's root, with `/` between components, as they are spelled in storage. Every operation
 //! ends before its deadline, and none is retried here.
 
+mod adopt;
 pub mod local;
 pub mod object;
 mod replace;
@@ -76,6 +77,27 @@ pub trait Storage: Send + Sync + Debug {
     /// When this returns, the object survives a loss of power.
     async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<()>;
 
+    /// Stores `bytes` as the new object `key`, which nothing refers to yet and nobody else writes. It may be torn, or gone
+    /// after a loss of power, until [`Storage::sync`] has returned.
+    async fn put_new(&self, key: &str, bytes: Bytes) -> Result<()> {
+        self.put(key, bytes, Condition::Always).await
+    }
+
+    /// As [`Storage::put_new`], with the whole of `file`, which has `length` bytes and nobody writes to any more. Where that
+    /// is possible the object becomes another name of the file.
+    async fn put_file(&self, key: &str, file: std::fs::File, length: u64) -> Result<()> {
+        let (bytes, file_of) = (read_whole(file, length), key.to_owned());
+        let bytes = bytes.await.map_err(|e| e.context(file_of))?;
+        self.put_new(key, bytes).await
+    }
+
+    /// Returns when all that [`Storage::put_new`] and [`Storage::put_file`] have stored below `folders` survives a loss of
+    /// power.
+    async fn sync(&self, folders: &[&str]) -> Result<()> {
+        let _ = folders;
+        Ok(())
+    }
+
     /// All objects whose key begins with `prefix`, which ends with `/` or is empty; in no certain order.
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>>;
 
@@ -83,6 +105,29 @@ pub trait Storage: Send + Sync + Debug {
     fn local_files(&self) -> Option<&local::LocalFiles> {
         None
     }
+}
+
+/// The `length` bytes that `file` has, neither more nor fewer.
+async fn read_whole(mut file: std::fs::File, length: u64) -> Result<Bytes> {
+    use std::io::Read;
+    let read = move || {
+        let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
+        (&mut file).take(length + 1).read_to_end(&mut bytes).map_err(|e| Error::io("reading a chunk's file", e))?;
+        match bytes.len() as u64 == length {
+            true => Ok(bytes.into()),
+            false => Err(changed_file(length)),
+        }
+    };
+    let reading = tokio::task::spawn_blocking(read).await;
+    reading.map_err(|e| Error::with_source(ErrorKind::Io, "reading a chunk's file", e))?
+}
+
+/// The error of a file that has another size than it had.
+pub(crate) fn changed_file(length: u64) -> Error {
+    Error::new(
+        ErrorKind::Busy,
+        format!("a chunk's file had {length} bytes and changed while it was stored: commit again"),
+    )
 }
 
 /// Opens the place that `repo` names: a path or a `file://` URL.

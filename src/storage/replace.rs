@@ -57,7 +57,7 @@ fn changed(key: &str) -> Error {
 }
 
 /// The directory `folder` below `root`, made if need be.
-fn open_folder(root: &OwnedFd, folder: &str) -> Result<OwnedFd, Errno> {
+pub(super) fn open_folder(root: &OwnedFd, folder: &str) -> Result<OwnedFd, Errno> {
     let mut at = rustix::fs::openat(root, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     for name in folder.split('/').filter(|name| !name.is_empty()) {
         match rustix::fs::mkdirat(&at, name, Mode::from_raw_mode(0o777)) {

@@ -9,7 +9,9 @@
 
 pub mod chunks;
 pub mod directory;
+pub mod names;
 pub mod nodes;
+pub mod numbering;
 pub mod positions;
 #[cfg(test)]
 mod tests;
@@ -62,7 +64,7 @@ pub enum Source {
 /// One snapshot as a directory tree.
 #[derive(Debug)]
 pub struct Tree {
-    snapshot: Snapshot,
+    snapshot: Arc<Snapshot>,
     table: NodeTable,
     reader: Arc<Reader>,
     total_bytes: OnceCell<u64>,
@@ -80,12 +82,12 @@ impl Attributes {
 
 impl Tree {
     /// The tree of `snapshot`, whose chunks `reader` reads.
-    pub fn new(snapshot: Snapshot, table: NodeTable, reader: Arc<Reader>) -> Self {
-        Tree { snapshot, table, reader, total_bytes: OnceCell::new() }
+    pub fn new(snapshot: impl Into<Arc<Snapshot>>, table: NodeTable, reader: Arc<Reader>) -> Self {
+        Tree { snapshot: snapshot.into(), table, reader, total_bytes: OnceCell::new() }
     }
 
     /// The snapshot it shows.
-    pub fn snapshot(&self) -> &Snapshot {
+    pub fn snapshot(&self) -> &Arc<Snapshot> {
         &self.snapshot
     }
 
@@ -310,18 +312,8 @@ impl Tree {
     pub fn describe(&self, inode: u64) -> String {
         match self.table.place(inode) {
             None => format!("inode {inode}"),
-            Some(Place::Directory(node)) => format!("/{}", self.table.path(node)),
-            Some(Place::Metadata(node)) => self.join(node, ZARR_JSON),
-            Some(Place::Chunk(node, coords)) => match self.table.array(node) {
-                Some(array) => self.join(node, &array.encoding.key(&coords)),
-                None => format!("inode {inode}"),
-            },
+            Some(place) => self.path_of(&place),
         }
-    }
-
-    fn join(&self, node: NodeIndex, name: &str) -> String {
-        let path = self.table.path(node);
-        if path.is_empty() { format!("/{name}") } else { format!("/{path}/{name}") }
     }
 }
 

@@ -7,16 +7,17 @@
 //! A path that no file system can show (a component that is empty, `.`, `..`, longer than 255 bytes or has a NUL) is left
 //! out with everything below it, and said so in the log; the rest works.
 //!
-//! Inode numbers: a node has a *base*, bases rise with the table. The directory is `base`, its `zarr.json` `base + 1`, and
-//! an array's chunks and chunk directories begin at `base + 2` (see [`super::positions`]). The root's base is 1, which is
-//! what FUSE wants.
+//! Inode numbers: a node has a *base*. The directory is `base`, its `zarr.json` `base + 1`; an array's chunks and chunk
+//! directories have a range of their own (see [`super::numbering`]). The root's base is 1, which is what FUSE wants.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tracing::{error, warn};
 
+use super::numbering::{Numbering, Run};
 use super::positions::{Coords, Positions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::{NodeId, ObjectId};
@@ -28,10 +29,6 @@ use crate::zarr::chunk_key::{KeyEncoding, Separator, parse_number};
 pub const MAX_NAME: usize = 255;
 /// Name of every node's metadata document.
 pub const ZARR_JSON: &str = "zarr.json";
-/// Inode numbers that all nodes together may take: they and directory offsets made from them must stay positive.
-const MAX_NUMBERS: u64 = 1 << 60;
-/// Of those, what a single array may take while others are still to come.
-const MAX_SHARE: u64 = 1 << 52;
 
 /// Index of a node in the table.
 pub type NodeIndex = u32;
@@ -66,8 +63,10 @@ pub struct Array {
     pub encoding: KeyEncoding,
     /// Manifests that list its chunks, in the order in which they are looked into.
     pub manifests: Box<[ManifestRef]>,
-    /// Numbers of its chunks and chunk directories.
-    pub positions: Positions,
+    /// Numbers of its chunks and chunk directories, counted from `first_number`.
+    pub positions: Arc<Positions>,
+    /// The number of the first of them.
+    pub first_number: u64,
     /// Bytes of a whole chunk before compression, where the data type tells.
     pub nominal_chunk_bytes: Option<u64>,
 }
@@ -76,7 +75,8 @@ pub struct Array {
 #[derive(Debug)]
 pub struct NodeTable {
     nodes: Vec<Node>,
-    bases: Vec<u64>,
+    /// Numbers in use, sorted.
+    runs: Vec<Run>,
     names: String,
     children: Vec<NodeIndex>,
     arrays: Vec<Array>,
@@ -99,6 +99,11 @@ pub enum Place {
 impl NodeTable {
     /// Builds the table of `snapshot`.
     pub fn build(snapshot: &Snapshot) -> Result<Self> {
+        Self::build_after(snapshot, &mut Numbering::default())
+    }
+
+    /// Builds the table of `snapshot` with the numbers that `numbering` has given out before.
+    pub fn build_after(snapshot: &Snapshot, numbering: &mut Numbering) -> Result<Self> {
         let mut paths: Vec<(&str, u32)> = Vec::with_capacity(snapshot.node_count());
         for (position, node) in snapshot.nodes().enumerate() {
             match check_path(node.path) {
@@ -118,7 +123,7 @@ impl NodeTable {
         let manifests = snapshot.manifests().into_iter().map(|info| (info.id, info)).collect();
         let mut table = NodeTable {
             nodes: Vec::with_capacity(paths.len() + 1),
-            bases: Vec::with_capacity(paths.len() + 1),
+            runs: Vec::with_capacity(2 * paths.len() + 1),
             names: String::new(),
             children: Vec::new(),
             arrays: Vec::new(),
@@ -140,7 +145,7 @@ impl NodeTable {
             table.describe(index, stored, snapshot)?;
         }
         table.link_children()?;
-        table.number(snapshot);
+        table.number(snapshot, numbering);
         table.find_shared_directories();
         Ok(table)
     }
@@ -202,21 +207,27 @@ impl NodeTable {
     }
 
     /// Gives every node its inode numbers.
-    fn number(&mut self, snapshot: &Snapshot) {
-        let mut next = 1;
-        for node in &mut self.nodes {
-            node.base = next;
-            self.bases.push(next);
-            next += 2;
+    fn number(&mut self, snapshot: &Snapshot, numbering: &mut Numbering) {
+        for index in 0..self.nodes.len() as NodeIndex {
+            let stored = self.get(index).and_then(|node| node.stored).and_then(|at| snapshot.node(at as usize));
+            let base = match &stored {
+                _ if index == 0 => super::ROOT,
+                Some(node) => numbering.node(node.id),
+                None => numbering.implicit(self.path(index)),
+            };
+            self.runs.push(Run { start: base, node: index, chunks: false });
+            let Some(node) = self.nodes.get_mut(index as usize) else { continue };
+            node.base = base;
             let Some(array) = node.array.and_then(|array| self.arrays.get_mut(array as usize)) else { continue };
-            let room = MAX_NUMBERS.saturating_sub(next).min(MAX_SHARE);
-            array.positions = Positions::new(&array.grid, room);
-            if let (Positions::Table(_), Some(stored)) = (&array.positions, node.stored) {
-                let path = snapshot.node(stored as usize).map_or("", |node| node.path);
-                warn!("array {path:?} has a grid of {:?} chunks: its inode numbers come from a table", array.grid);
+            let numbers = numbering.chunks(array.id, &array.grid);
+            if let (Positions::Table(_), Some(stored)) = (&*numbers.positions, stored) {
+                let (path, grid) = (stored.path, &array.grid);
+                warn!("array {path:?} has a grid of {grid:?} chunks: its inode numbers come from a table");
             }
-            next = next.saturating_add(array.positions.count());
+            (array.positions, array.first_number) = (numbers.positions, numbers.start);
+            self.runs.push(Run { start: numbers.start, node: index, chunks: true });
         }
+        self.runs.sort_unstable();
     }
 
     /// Finds nodes below arrays that stand where the array has a chunk directory.
@@ -336,25 +347,32 @@ impl NodeTable {
             Place::Directory(index) => base(*index),
             Place::Metadata(index) => base(*index) + 1,
             Place::Chunk(index, coords) => {
-                let number = self.array(*index).map_or(0, |array| array.positions.number(&array.grid, coords));
-                base(*index) + 2 + number
+                let number = |array: &Array| array.first_number + array.positions.number(&array.grid, coords);
+                self.array(*index).map_or(0, number)
             }
         }
     }
 
     /// What an inode number stands for. Not whether there is a chunk: only where it would be.
     pub fn place(&self, inode: u64) -> Option<Place> {
-        let at = self.bases.partition_point(|&base| base <= inode).checked_sub(1)?;
-        let index = u32::try_from(at).ok()?;
-        let node = self.nodes.get(at)?;
-        match inode - node.base {
-            0 => Some(Place::Directory(index)),
-            1 => node.stored.map(|_| Place::Metadata(index)),
-            number => {
-                let array = self.array(index)?;
-                Some(Place::Chunk(index, array.positions.coords(&array.grid, number - 2)?))
-            }
+        let at = self.runs.partition_point(|run| run.start <= inode).checked_sub(1)?;
+        let Run { start, node: index, chunks } = *self.runs.get(at)?;
+        if chunks {
+            let array = self.array(index)?;
+            return Some(Place::Chunk(index, array.positions.coords(&array.grid, inode - start)?));
         }
+        match inode - start {
+            0 => Some(Place::Directory(index)),
+            1 => self.get(index)?.stored.map(|_| Place::Metadata(index)),
+            _ => None,
+        }
+    }
+
+    /// The node with id `id`; a scan.
+    pub fn find(&self, snapshot: &Snapshot, id: NodeId) -> Option<NodeIndex> {
+        let is =
+            |node: &Node| node.stored.and_then(|at| snapshot.node(at as usize)).is_some_and(|stored| stored.id == id);
+        self.nodes.iter().position(is).and_then(|at| NodeIndex::try_from(at).ok())
     }
 
     /// Bytes of memory that the table takes, roughly.
@@ -402,7 +420,8 @@ fn compare_paths(a: &str, b: &str) -> Ordering {
 
 fn describe_array(path: &str, id: NodeId, zarr_json: &[u8], data: &ArrayData<'_>) -> Array {
     let manifests = data.manifests().into();
-    let positions = Positions::new(&[], 1);
+    // The numbers come later.
+    let (positions, first_number) = (Arc::new(Positions::new(&[], 1)), 0);
     match ArrayMetadata::parse(zarr_json) {
         Ok(metadata) => Array {
             id,
@@ -411,6 +430,7 @@ fn describe_array(path: &str, id: NodeId, zarr_json: &[u8], data: &ArrayData<'_>
             encoding: metadata.key_encoding,
             manifests,
             positions,
+            first_number,
             nominal_chunk_bytes: metadata.nominal_chunk_bytes,
         },
         Err(why) => {
@@ -425,6 +445,7 @@ fn describe_array(path: &str, id: NodeId, zarr_json: &[u8], data: &ArrayData<'_>
                 encoding: KeyEncoding::default(),
                 manifests,
                 positions,
+                first_number,
                 nominal_chunk_bytes: None,
             }
         }

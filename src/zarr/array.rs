@@ -33,6 +33,49 @@ struct Document {
     data_type: Value,
 }
 
+/// What a snapshot stores of an array beside its `zarr.json`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArraySummary {
+    /// Elements, chunks and, where all chunks of the dimension have the same length, elements of a chunk.
+    pub dimensions: Vec<(u64, u32, Option<u64>)>,
+    /// Names of the dimensions, if there are any. An empty name is none.
+    pub dimension_names: Option<Vec<Option<String>>>,
+}
+
+impl ArraySummary {
+    /// Reads an array's `zarr.json`, with the errors of [`ArrayMetadata::parse`].
+    pub fn parse(zarr_json: &[u8]) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Names {
+            #[serde(default)]
+            dimension_names: Option<Vec<Option<String>>>,
+            chunk_grid: Named,
+        }
+        let metadata = ArrayMetadata::parse(zarr_json)?;
+        let names: Names = serde_json::from_slice(zarr_json)
+            .map_err(|e| Error::with_source(ErrorKind::Corrupt, "this zarr.json is not an array's", e))?;
+        let dimension_names = names.dimension_names;
+        if let Some(names) = &dimension_names {
+            same_rank_of_names(names.len(), metadata.shape.len())?;
+        }
+        let lengths = names.chunk_grid.configuration.get("chunk_shape").and_then(Value::as_array);
+        let dimensions = std::iter::zip(&metadata.shape, &metadata.grid).enumerate();
+        let dimensions = dimensions
+            .map(|(axis, (length, chunks))| (*length, *chunks, lengths.and_then(|l| l.get(axis)?.as_u64())))
+            .collect();
+        let dimension_names =
+            dimension_names.map(|names| names.into_iter().map(|name| name.filter(|name| !name.is_empty())).collect());
+        Ok(ArraySummary { dimensions, dimension_names })
+    }
+}
+
+fn same_rank_of_names(names: usize, rank: usize) -> Result<()> {
+    if names == rank {
+        return Ok(());
+    }
+    Err(Error::corrupt(format!("{names} dimension_names for a shape of {rank} dimensions")))
+}
+
 /// Zarr's extension points are `{"name": ..., "configuration": {...}}`.
 #[derive(Deserialize)]
 struct Named {

@@ -1,0 +1,372 @@
+//! What keeps changes from being applied to a newer commit.
+//!
+//! The kinds are the reference implementation's own, and two that it does not detect: work below a group that the other side
+//! removed, which would leave nodes without a group; and chunks written by others that an array's new `zarr.json` gives no
+//! place or another meaning.
+//!
+//! Nodes are compared by id, so that it does not matter where they are now. Paths matter where something new is put: there
+//! must be nothing, and what lies above must be what our side saw. A move by others is no conflict by itself, unless it touches
+//! a node that we touched, or takes away the place where we put something.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::changes::{ChangeSet, WrittenNode};
+use crate::error::Result;
+use crate::format::ids::{NodeId, ObjectId};
+use crate::format::snapshot::{NodeData, Snapshot};
+use crate::format::transaction_log::{Change, TransactionLog};
+use crate::zarr::Coords;
+use crate::zarr::array::ArrayMetadata;
+
+/// Why two changes do not go together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum ConflictKind {
+    /// A node that we touched was moved, or one that we moved is gone.
+    MoveOperationCannotBeRebased,
+    /// There is a node already where we made one.
+    NewNodeConflictsWithExistingNode,
+    /// One side made an array where the other made a node below.
+    NewNodeInInvalidGroup,
+    /// One side removed or moved a group, the other made a node in it.
+    NewNodeInDeletedGroup,
+    /// Both changed the same `zarr.json`.
+    ZarrMetadataDoubleUpdate,
+    /// We changed the `zarr.json` of an array that they deleted.
+    ZarrMetadataUpdateOfDeletedArray,
+    /// We changed the `zarr.json` of a group that they deleted.
+    ZarrMetadataUpdateOfDeletedGroup,
+    /// Both changed the same chunks.
+    ChunkDoubleUpdate,
+    /// We changed chunks of an array that they deleted.
+    ChunksUpdatedInDeletedArray,
+    /// We changed chunks of an array whose `zarr.json` they changed.
+    ChunksUpdatedInUpdatedArray,
+    /// They changed chunks that our new `zarr.json` drops or reads in another way.
+    ChunksUpdatedOutsideNewShape,
+    /// We deleted an array that they changed.
+    DeleteOfUpdatedArray,
+    /// We deleted a group whose `zarr.json` they changed.
+    DeleteOfUpdatedGroup,
+}
+
+impl ConflictKind {
+    /// As a person reads it: what happened at the conflict's path.
+    pub fn describe(self) -> &'static str {
+        match self {
+            ConflictKind::MoveOperationCannotBeRebased => "one side moved what the other changed",
+            ConflictKind::NewNodeConflictsWithExistingNode => "both made a node here",
+            ConflictKind::NewNodeInInvalidGroup => "a node was made below an array",
+            ConflictKind::NewNodeInDeletedGroup => "a node was made in a group that the other side removed or moved",
+            ConflictKind::ZarrMetadataDoubleUpdate => "both changed zarr.json",
+            ConflictKind::ZarrMetadataUpdateOfDeletedArray => "zarr.json of an array that they deleted was changed",
+            ConflictKind::ZarrMetadataUpdateOfDeletedGroup => "zarr.json of a group that they deleted was changed",
+            ConflictKind::ChunkDoubleUpdate => "both changed the same chunks",
+            ConflictKind::ChunksUpdatedInDeletedArray => "chunks of an array that they deleted were changed",
+            ConflictKind::ChunksUpdatedInUpdatedArray => "chunks were changed, and they changed zarr.json",
+            ConflictKind::ChunksUpdatedOutsideNewShape => {
+                "they changed chunks for which the new zarr.json has no place"
+            }
+            ConflictKind::DeleteOfUpdatedArray => "an array was deleted that they changed",
+            ConflictKind::DeleteOfUpdatedGroup => "a group was deleted that they changed",
+        }
+    }
+}
+
+/// A change of ours that does not go together with one of theirs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Conflict {
+    /// Why.
+    pub kind: ConflictKind,
+    /// The node, as our side names it.
+    pub path: String,
+    /// The chunks concerned, where it is about chunks.
+    pub coords: Vec<Vec<u32>>,
+    /// The other commit.
+    #[serde(serialize_with = "as_text")]
+    pub other: ObjectId,
+    /// Its message.
+    pub message: String,
+}
+
+fn as_text<S: serde::Serializer>(id: &ObjectId, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_str(id)
+}
+
+/// A commit that others made after the base of our changes.
+#[derive(Debug)]
+pub(super) struct OtherCommit {
+    /// Its id.
+    pub(super) id: ObjectId,
+    /// Its message.
+    pub(super) message: String,
+    /// What it changed, oldest first: logs of ancestors that expiration has removed, then its own.
+    pub(super) logs: Vec<TransactionLog>,
+}
+
+/// What others did, by node, and the position of the first commit that did it.
+#[derive(Default)]
+struct Theirs {
+    created: HashMap<NodeId, usize>,
+    deleted: HashMap<NodeId, usize>,
+    updated: HashMap<NodeId, usize>,
+    moved: HashMap<NodeId, usize>,
+    /// Of the arrays that we touched.
+    chunks: HashMap<NodeId, BTreeMap<Coords, usize>>,
+}
+
+impl Theirs {
+    fn read(commits: &[OtherCommit], touched: &HashSet<NodeId>) -> Result<Self> {
+        let mut theirs = Theirs::default();
+        for (at, log) in commits.iter().enumerate().flat_map(|(at, commit)| commit.logs.iter().map(move |l| (at, l))) {
+            for (list, changes) in [
+                (&mut theirs.created, [Change::NewGroups, Change::NewArrays]),
+                (&mut theirs.deleted, [Change::DeletedGroups, Change::DeletedArrays]),
+                (&mut theirs.updated, [Change::UpdatedGroups, Change::UpdatedArrays]),
+            ] {
+                for node in changes.into_iter().flat_map(|change| log.nodes(change)) {
+                    list.entry(node).or_insert(at);
+                }
+            }
+            for moved in log.moves()? {
+                theirs.moved.entry(moved.node).or_insert(at);
+            }
+            for (node, chunks) in log.updated_chunks().filter(|(node, _)| touched.contains(node)) {
+                let known = theirs.chunks.entry(node).or_default();
+                for coords in chunks {
+                    known.entry(Coords::from_vec(coords)).or_insert(at);
+                }
+            }
+        }
+        Ok(theirs)
+    }
+}
+
+/// The two snapshots by id and by path.
+struct Tree<'a> {
+    by_id: HashMap<NodeId, (&'a str, bool)>,
+    by_path: HashMap<&'a str, NodeId>,
+}
+
+impl<'a> Tree<'a> {
+    fn new(snapshot: &'a Snapshot) -> Self {
+        let by_id: HashMap<_, _> =
+            snapshot.nodes().map(|node| (node.id, (node.path, matches!(node.data, NodeData::Array(_))))).collect();
+        let by_path = by_id.iter().map(|(id, (path, _))| (*path, *id)).collect();
+        Tree { by_id, by_path }
+    }
+}
+
+/// Collects what is found.
+struct Found<'a> {
+    commits: &'a [OtherCommit],
+    conflicts: Vec<Conflict>,
+}
+
+impl Found<'_> {
+    fn add(&mut self, kind: ConflictKind, path: &str, coords: Vec<Vec<u32>>, at: usize) {
+        let Some(commit) = self.commits.get(at).or(self.commits.last()) else { return };
+        if self.conflicts.iter().any(|known| known.kind == kind && known.path == path) {
+            return;
+        }
+        let (path, message) = (path.to_owned(), commit.message.clone());
+        self.conflicts.push(Conflict { kind, path, coords, other: commit.id, message });
+    }
+}
+
+/// All that keeps `changes`, made for `base`, from being applied to `tip`, which `commits` have led to, oldest first.
+pub(super) fn find(
+    base: &Snapshot,
+    tip: &Snapshot,
+    changes: &ChangeSet,
+    commits: &[OtherCommit],
+) -> Result<Vec<Conflict>> {
+    let touched: HashSet<NodeId> = touched(changes).collect();
+    let theirs = Theirs::read(commits, &touched)?;
+    let (before, after) = (Tree::new(base), Tree::new(tip));
+    let mut found = Found { commits, conflicts: Vec::new() };
+    let path_of = |id: &NodeId| before.by_id.get(id).map_or("", |(path, _)| *path);
+    for id in &touched {
+        if let Some(&at) = theirs.moved.get(id) {
+            found.add(ConflictKind::MoveOperationCannotBeRebased, path_of(id), Vec::new(), at);
+        }
+    }
+    for moved in &changes.moved {
+        if let Some(&at) = theirs.deleted.get(&moved.node) {
+            found.add(ConflictKind::MoveOperationCannotBeRebased, &moved.from, Vec::new(), at);
+        }
+    }
+    deletions(changes, &theirs, &mut found);
+    updates(changes, base, &theirs, &mut found)?;
+    chunks(changes, &theirs, &path_of, &mut found);
+    places(changes, &theirs, &before, &after, &mut found);
+    found.conflicts.sort_by(|a, b| (&a.path, a.kind).cmp(&(&b.path, b.kind)));
+    Ok(found.conflicts)
+}
+
+/// The nodes of the base that a change set speaks of.
+fn touched(changes: &ChangeSet) -> impl Iterator<Item = NodeId> + '_ {
+    let deleted = changes.deleted.iter().map(|node| node.id);
+    let updated = changes.updated.iter().map(|node| node.id);
+    deleted.chain(updated).chain(changes.moved.iter().map(|m| m.node)).chain(changes.chunks.keys().copied())
+}
+
+fn deletions(changes: &ChangeSet, theirs: &Theirs, found: &mut Found<'_>) {
+    for node in &changes.deleted {
+        let kind = if node.is_array { ConflictKind::DeleteOfUpdatedArray } else { ConflictKind::DeleteOfUpdatedGroup };
+        let chunks = theirs.chunks.get(&node.id);
+        let first = chunks.and_then(|chunks| chunks.values().next());
+        // What they deleted too is gone, whatever they did to it before.
+        if let (Some(&at), None) = (theirs.updated.get(&node.id).or(first), theirs.deleted.get(&node.id)) {
+            let coords = chunks.into_iter().flat_map(|chunks| chunks.keys().map(|c| c.to_vec())).collect();
+            found.add(kind, &node.path, coords, at);
+        }
+    }
+}
+
+fn updates(changes: &ChangeSet, base: &Snapshot, theirs: &Theirs, found: &mut Found<'_>) -> Result<()> {
+    for node in &changes.updated {
+        if let Some(&at) = theirs.deleted.get(&node.id) {
+            let kind = if node.is_array {
+                ConflictKind::ZarrMetadataUpdateOfDeletedArray
+            } else {
+                ConflictKind::ZarrMetadataUpdateOfDeletedGroup
+            };
+            found.add(kind, &node.path, Vec::new(), at);
+        }
+        if let Some(&at) = theirs.updated.get(&node.id) {
+            found.add(ConflictKind::ZarrMetadataDoubleUpdate, &node.path, Vec::new(), at);
+        }
+        let Some(written) = theirs.chunks.get(&node.id).filter(|_| node.is_array) else { continue };
+        let old = base.nodes().find(|stored| stored.id == node.id);
+        let lost = without_place(node, old.map(|stored| stored.zarr_json), written)?;
+        if let Some(&(_, &at)) = lost.first() {
+            let coords = lost.iter().map(|(coords, _)| coords.to_vec()).collect();
+            found.add(ConflictKind::ChunksUpdatedOutsideNewShape, &node.path, coords, at);
+        }
+    }
+    Ok(())
+}
+
+/// Which of the chunks that they wrote the new `zarr.json` drops, or would decode in another way.
+fn without_place<'a>(
+    node: &WrittenNode,
+    old: Option<&[u8]>,
+    written: &'a BTreeMap<Coords, usize>,
+) -> Result<Vec<(&'a Coords, &'a usize)>> {
+    let document = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap_or_default();
+    let (new, old) = (document(&node.zarr_json), old.map(document).unwrap_or_default());
+    // A chunk's bytes mean something only together with these.
+    let meaning = ["data_type", "chunk_grid", "codecs", "storage_transformers"];
+    if meaning.into_iter().any(|member| new.get(member) != old.get(member)) {
+        return Ok(written.iter().collect());
+    }
+    let grid = ArrayMetadata::parse(&node.zarr_json)?.grid;
+    let inside = |coords: &Coords| {
+        coords.len() == grid.len() && std::iter::zip(coords, &grid).all(|(coord, chunks)| coord < chunks)
+    };
+    Ok(written.iter().filter(|(coords, _)| !inside(coords)).collect())
+}
+
+fn chunks<'a>(changes: &ChangeSet, theirs: &Theirs, path_of: &impl Fn(&NodeId) -> &'a str, found: &mut Found<'_>) {
+    for (id, ours) in changes.chunks.iter().filter(|(_, ours)| !ours.is_empty()) {
+        let path = path_of(id);
+        if let Some(&at) = theirs.deleted.get(id) {
+            found.add(ConflictKind::ChunksUpdatedInDeletedArray, path, Vec::new(), at);
+        }
+        if let Some(&at) = theirs.updated.get(id) {
+            found.add(ConflictKind::ChunksUpdatedInUpdatedArray, path, Vec::new(), at);
+        }
+        let Some(others) = theirs.chunks.get(id) else { continue };
+        // The smaller of the two lists is gone through.
+        let both: Vec<(&Coords, usize)> = if ours.len() < others.len() {
+            ours.keys().filter_map(|coords| Some((coords, *others.get(coords)?))).collect()
+        } else {
+            others.iter().filter(|(coords, _)| ours.contains_key(*coords)).map(|(c, at)| (c, *at)).collect()
+        };
+        if let Some(&(_, at)) = both.first() {
+            let coords = both.iter().map(|(coords, _)| coords.to_vec()).collect();
+            found.add(ConflictKind::ChunkDoubleUpdate, path, coords, at);
+        }
+    }
+}
+
+/// What is put somewhere, by either side, and what is there.
+fn places(changes: &ChangeSet, theirs: &Theirs, before: &Tree<'_>, after: &Tree<'_>, found: &mut Found<'_>) {
+    let ours: HashMap<&str, bool> = changes
+        .created
+        .iter()
+        .map(|node| (node.path.as_str(), node.is_array))
+        .chain(changes.moved.iter().map(|m| (m.to.as_str(), m.is_array)))
+        .collect();
+    let removed_ids: HashSet<NodeId> =
+        changes.deleted.iter().map(|node| node.id).chain(changes.moved.iter().map(|m| m.node)).collect();
+    let removed: HashSet<&str> = changes
+        .deleted
+        .iter()
+        .map(|node| node.path.as_str())
+        .chain(changes.moved.iter().map(|m| m.from.as_str()))
+        .collect();
+    let last = usize::MAX;
+    let by = |id: &NodeId| theirs.created.get(id).or(theirs.moved.get(id)).copied().unwrap_or(last);
+    for path in ours.keys() {
+        if let Some(id) = after.by_path.get(path).filter(|id| !removed_ids.contains(id)) {
+            found.add(ConflictKind::NewNodeConflictsWithExistingNode, path, Vec::new(), by(id));
+        }
+        for above in ancestors(path) {
+            let there = after.by_path.get(above).filter(|id| !removed_ids.contains(id));
+            let was = before.by_path.get(above).filter(|id| !removed_ids.contains(id));
+            if let Some(id) = there.filter(|id| was != Some(id) && after.by_id.get(id).is_some_and(|(_, array)| *array))
+            {
+                found.add(ConflictKind::NewNodeInInvalidGroup, path, Vec::new(), by(id));
+            }
+        }
+        // The nearest node above, as our side saw it: if it is not one of ours, it must still be there.
+        for above in ancestors(path) {
+            if ours.contains_key(above) {
+                break;
+            }
+            let Some(id) = before.by_path.get(above).filter(|id| !removed_ids.contains(id)) else { continue };
+            if after.by_path.get(above) != Some(id) {
+                let at = theirs.deleted.get(id).or(theirs.moved.get(id)).copied().unwrap_or(last);
+                found.add(ConflictKind::NewNodeInDeletedGroup, path, Vec::new(), at);
+            }
+            break;
+        }
+    }
+    for (id, at) in theirs.created.iter().chain(&theirs.moved) {
+        let Some((path, _)) = after.by_id.get(id).filter(|_| !removed_ids.contains(id)) else { continue };
+        for above in ancestors(path) {
+            if removed.contains(above) {
+                found.add(ConflictKind::NewNodeInDeletedGroup, path, Vec::new(), *at);
+            } else if ours.get(above) == Some(&true) {
+                found.add(ConflictKind::NewNodeInInvalidGroup, path, Vec::new(), *at);
+            }
+        }
+    }
+}
+
+/// The paths above `path`, nearest first, the root last.
+fn ancestors(path: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(Some(path), |path| match path.rsplit_once('/') {
+        _ if *path == "/" => None,
+        Some(("", _)) => Some("/"),
+        Some((above, _)) => Some(above),
+        None => None,
+    })
+    .skip(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ancestors_end_at_the_root() {
+        assert_eq!(ancestors("/a/b/c").collect::<Vec<_>>(), ["/a/b", "/a", "/"]);
+        assert_eq!(ancestors("/a").collect::<Vec<_>>(), ["/"]);
+        assert_eq!(ancestors("/").count(), 0);
+    }
+}

@@ -1,0 +1,487 @@
+//! Making a commit out of a change set.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use super::changes::ChangeSet;
+use super::conflicts::{Conflict, ConflictKind};
+use super::manifests::{ArrayTask, ManifestWriter};
+use super::nodes::{self, Sources};
+use super::pack::Sizes;
+use super::progress::{Progress, Stage};
+use super::publish::{self, Publication, Published};
+use super::rebase;
+use super::splitting::Splitting;
+use super::upload::{self, StoredChunks, blocking};
+use super::without_moves::without_moves;
+use super::{log, steps};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
+use crate::format::envelope::SpecVersion;
+use crate::format::ids::ObjectId;
+use crate::format::repo_state::{RawItem, SnapshotRecord};
+use crate::format::snapshot::{ManifestInfo, Snapshot};
+use crate::reader::Reader;
+use crate::repo::Repository;
+use crate::repo::update::{Clock, time_after};
+use crate::storage::Storage;
+
+/// Name of the metadata item in which implementations keep notes of their own.
+const RESERVED: &str = "__icechunk";
+/// The longest pause after a lost race is 2 to the power of this, in milliseconds.
+const LONGEST_PAUSE: u32 = 7;
+
+/// Makes commits in one repository.
+#[derive(Debug)]
+pub struct Engine {
+    storage: Arc<dyn Storage>,
+    reader: Arc<Reader>,
+    clock: Clock,
+    options: Options,
+}
+
+/// How chunks are stored, and how hard a race is fought.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Chunks below this size share objects. Bytes.
+    pub pack_below: u64,
+    /// Size at which an object of packed chunks is closed. Bytes.
+    pub pack_size: u64,
+    /// Chunks up to this size are stored inline, instead of the repository's own setting. Bytes.
+    pub inline_threshold: Option<u16>,
+    /// How often a commit is applied to a newer one before it gives up.
+    pub max_rebases: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { pack_below: 256 << 10, pack_size: 8 << 20, inline_threshold: None, max_rebases: 1000 }
+    }
+}
+
+/// Called with the id of a snapshot that is about to be published.
+pub type AboutToPublish = Arc<dyn Fn(ObjectId) -> Result<()> + Send + Sync>;
+
+/// What is wanted of a commit.
+#[derive(Clone, Default)]
+pub struct Request {
+    /// The branch that gets it.
+    pub branch: String,
+    /// Its message.
+    pub message: String,
+    /// Its metadata.
+    pub metadata: Map<String, Value>,
+    /// Whether it takes the place of the branch's newest commit, which must be the base of the changes.
+    pub amend: bool,
+    /// What to do about chunks that others have changed too.
+    pub on_conflict: OnConflict,
+    /// Called with the id of the new snapshot before each attempt to publish, so that the caller can write it down: if it
+    /// comes to an end before it hears of the outcome, it finds out by looking for the id in the history.
+    pub about_to_publish: Option<AboutToPublish>,
+}
+
+/// What to do about chunks that others have changed too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnConflict {
+    /// Refuse the commit.
+    #[default]
+    Fail,
+    /// Ours replace theirs.
+    Ours,
+    /// Theirs stay.
+    Theirs,
+}
+
+/// What came of a commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// There was nothing to commit, or all of it has given way to others' chunks.
+    Nothing,
+    /// The branch points to the new snapshot.
+    Committed {
+        /// The new snapshot.
+        snapshot: ObjectId,
+        /// Commits of others that it was applied to, oldest first.
+        rebased_over: Vec<ObjectId>,
+    },
+    /// Others have touched the same things. Nothing was committed.
+    Conflicts(Vec<Conflict>),
+}
+
+/// How changes relate to a branch's newest commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// The branch's newest commit.
+    pub tip: ObjectId,
+    /// What keeps the changes from being applied to it.
+    pub conflicts: Vec<Conflict>,
+    /// The commits after the base of the changes, oldest first.
+    pub commits_between: Vec<ObjectId>,
+}
+
+/// A commit on its way, from attempt to attempt.
+struct Work<'a> {
+    request: &'a Request,
+    progress: &'a Progress,
+    version: SpecVersion,
+    /// What the changes are relative to now.
+    base: Arc<Snapshot>,
+    changes: ChangeSet,
+    sources: Sources,
+    chunks: StoredChunks,
+    manifests: ManifestWriter,
+    rebased_over: Vec<ObjectId>,
+}
+
+impl Engine {
+    /// Commits to the repository in `storage`, which `reader` reads too.
+    pub fn new(storage: Arc<dyn Storage>, reader: Arc<Reader>, clock: Clock, options: Options) -> Self {
+        Engine { storage, reader, clock, options }
+    }
+
+    /// Commits `changes`, made for snapshot `base`, to a branch.
+    ///
+    /// The caller has validated them; what would make a broken snapshot is an error all the same. Whatever fails, nothing of
+    /// it is visible, and the same changes can be committed again.
+    ///
+    /// Errors: [`ErrorKind::Stale`] if the branch is gone or was reset, [`ErrorKind::ReadOnly`] if the repository is set
+    /// read-only, [`ErrorKind::Conflict`] if this machine's clock is behind the branch's newest commit.
+    pub async fn commit(
+        &self,
+        base: &Arc<Snapshot>,
+        changes: &ChangeSet,
+        request: &Request,
+        progress: &Progress,
+    ) -> Result<Outcome> {
+        let outcome = self.run(base, changes, request, progress).await;
+        progress.enter(Stage::Done);
+        outcome
+    }
+
+    /// Whether `changes`, made for `base`, fit onto the newest commit of `branch`.
+    pub async fn check(&self, base: &Arc<Snapshot>, branch: &str, changes: &ChangeSet) -> Result<Checked> {
+        let repository = Repository::open(Arc::clone(&self.storage)).await?;
+        let (changes, _) = self.in_terms_of(repository.version(), base, changes)?;
+        Ok(match rebase::since(&repository, branch, base, &changes).await? {
+            None => Checked { tip: base.id(), conflicts: Vec::new(), commits_between: Vec::new() },
+            Some(since) => Checked { tip: since.tip.id(), conflicts: since.conflicts, commits_between: since.commits },
+        })
+    }
+
+    /// The changes without those that change nothing, and without moves where the version has none.
+    fn in_terms_of(&self, version: SpecVersion, base: &Snapshot, changes: &ChangeSet) -> Result<(ChangeSet, Sources)> {
+        let (mut changes, sources) = match version {
+            SpecVersion::V1 if !changes.moved.is_empty() => without_moves(base, changes)?,
+            _ => (changes.clone(), Sources::new()),
+        };
+        if !changes.updated.is_empty() {
+            let updated: HashMap<_, _> = changes.updated.iter().map(|node| (node.id, node.zarr_json.clone())).collect();
+            let unchanged: Vec<_> = base
+                .nodes()
+                .filter(|node| updated.get(&node.id).is_some_and(|bytes| bytes == node.zarr_json))
+                .map(|node| node.id)
+                .collect();
+            changes.updated.retain(|node| !unchanged.contains(&node.id));
+        }
+        changes.moved.retain(|m| m.from != m.to);
+        changes.chunks.retain(|_, chunks| !chunks.is_empty());
+        Ok((changes, sources))
+    }
+
+    async fn run(
+        &self,
+        base: &Arc<Snapshot>,
+        changes: &ChangeSet,
+        request: &Request,
+        progress: &Progress,
+    ) -> Result<Outcome> {
+        if changes.is_empty() && !request.amend {
+            return Ok(Outcome::Nothing);
+        }
+        let repository = Repository::open(Arc::clone(&self.storage)).await?;
+        repository.check_writable()?;
+        let version = repository.version();
+        if request.amend && version == SpecVersion::V1 {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "a repository of version 1 cannot amend commits: commit without --amend, or migrate it to version 2",
+            ));
+        }
+        if request.metadata.contains_key(RESERVED) {
+            return Err(Error::invalid(format!("metadata `{RESERVED}` is reserved: choose another name")));
+        }
+        let (changes, sources) = self.in_terms_of(version, base, changes)?;
+        if changes.is_empty() && !request.amend {
+            return Ok(Outcome::Nothing);
+        }
+        let config = repository.config().await?;
+        let splitting = Splitting::new(&config);
+        let (storage, reader) = (Arc::clone(&self.storage), Arc::clone(&self.reader));
+        let mut work = Work {
+            request,
+            progress,
+            version,
+            base: Arc::clone(base),
+            changes,
+            sources,
+            chunks: StoredChunks::new(),
+            manifests: ManifestWriter::new(storage, reader, version, splitting),
+            rebased_over: Vec::new(),
+        };
+        // Before anything is stored: what cannot be committed need not be.
+        let conflicts = self.catch_up(&mut work, &repository).await?;
+        if !conflicts.is_empty() {
+            return Ok(Outcome::Conflicts(conflicts));
+        }
+        progress.enter(Stage::Chunks);
+        steps::reach("commit.chunks")?;
+        let sizes = Sizes {
+            inline: self.options.inline_threshold.map_or(config.inline_threshold(), u64::from),
+            pack_below: self.options.pack_below,
+            pack_size: self.options.pack_size,
+        };
+        work.chunks = upload::upload(&self.storage, &work.changes, sizes, progress).await?;
+        steps::reach("commit.chunks.done")?;
+        for attempt in 0..=self.options.max_rebases {
+            if attempt > 0 {
+                pause(attempt).await?;
+                let repository = Repository::open(Arc::clone(&self.storage)).await?;
+                let conflicts = self.catch_up(&mut work, &repository).await?;
+                if !conflicts.is_empty() {
+                    return Ok(Outcome::Conflicts(conflicts));
+                }
+            }
+            if work.changes.is_empty() && !request.amend {
+                return Ok(Outcome::Nothing);
+            }
+            if let Some(snapshot) = self.attempt(&mut work, attempt).await? {
+                return Ok(Outcome::Committed { snapshot, rebased_over: work.rebased_over });
+            }
+        }
+        Err(Error::new(
+            ErrorKind::Conflict,
+            format!(
+                "others committed to branch `{}` first, {} times: commit again",
+                request.branch, self.options.max_rebases
+            ),
+        ))
+    }
+
+    /// Moves the base to the branch's newest commit, or returns what is in the way.
+    async fn catch_up(&self, work: &mut Work<'_>, repository: &Repository) -> Result<Vec<Conflict>> {
+        let branch = &work.request.branch;
+        let Some(since) = rebase::since(repository, branch, &work.base, &work.changes).await? else {
+            return Ok(Vec::new());
+        };
+        if work.request.amend {
+            return Err(Error::new(
+                ErrorKind::Stale,
+                format!(
+                    "branch `{branch}` has a newer commit ({}) than the one to amend: refresh, then amend that one",
+                    since.tip.id()
+                ),
+            ));
+        }
+        work.progress.enter(Stage::Rebase);
+        let solvable = |conflict: &Conflict| conflict.kind == ConflictKind::ChunkDoubleUpdate;
+        match work.request.on_conflict {
+            _ if since.conflicts.is_empty() => {}
+            OnConflict::Ours if since.conflicts.iter().all(solvable) => {}
+            OnConflict::Theirs if since.conflicts.iter().all(solvable) => give_way(work, &since.conflicts),
+            _ => return Ok(since.conflicts),
+        }
+        work.base = since.tip;
+        work.rebased_over.extend(since.commits);
+        // What they deleted too needs no deleting.
+        let present: std::collections::HashSet<_> = work.base.nodes().map(|node| node.id).collect();
+        work.changes.deleted.retain(|node| present.contains(&node.id));
+        Ok(Vec::new())
+    }
+
+    /// Writes manifests, log and snapshot for the base as it is now, and publishes. None if the branch has moved on.
+    async fn attempt(&self, work: &mut Work<'_>, attempt: u32) -> Result<Option<ObjectId>> {
+        let id = ObjectId::random()?;
+        let parent = work.base.id();
+        let flushed_at = time_after(self.clock, work.base.flushed_at()).await;
+        if flushed_at <= work.base.flushed_at() {
+            return Err(clock_is_behind(work.base.flushed_at() - flushed_at));
+        }
+        work.progress.enter(Stage::Manifests);
+        let mut draft = SnapshotDraft {
+            id,
+            flushed_at,
+            version: work.version,
+            parent: Some(parent),
+            message: work.request.message.clone(),
+            metadata: metadata(work.request, work.version, attempt)?,
+            nodes: Vec::new(),
+            manifests: Vec::new(),
+        };
+        steps::reach("commit.manifests")?;
+        self.write_nodes(work, &mut draft).await?;
+        steps::reach("commit.manifests.done")?;
+
+        work.progress.enter(Stage::Snapshot);
+        let mut log = log::of(&work.changes, &work.chunks);
+        if work.request.amend {
+            log = self.amended(&work.base, log).await?;
+        }
+        let has_moves = !log.moves.is_empty();
+        let record = SnapshotRecord {
+            parent: None,
+            flushed_at,
+            message: draft.message.clone(),
+            metadata: draft.metadata.clone(),
+            pruned_ancestor_tx_logs: Vec::new(),
+        };
+        let version = work.version;
+        let files = move || Ok((log.encode(id, version)?, draft.encode()?));
+        let (log, snapshot) = blocking(files).await?;
+        steps::reach("commit.log")?;
+        self.storage.put_new(&format!("transactions/{id}"), log.into()).await?;
+        steps::reach("commit.log.done")?;
+        steps::reach("commit.snapshot")?;
+        self.storage.put_new(&format!("snapshots/{id}"), snapshot.into()).await?;
+        self.storage.sync(&["chunks", "manifests", "transactions", "snapshots"]).await?;
+        steps::reach("commit.snapshot.done")?;
+
+        work.progress.enter(Stage::Publish);
+        if let Some(about_to_publish) = &work.request.about_to_publish {
+            about_to_publish(id)?;
+        }
+        steps::reach("commit.publish")?;
+        let Request { branch, amend, .. } = work.request;
+        let publication = Publication { branch, tip: parent, amend: *amend, has_moves, new: id, record };
+        let published = match version {
+            SpecVersion::V1 => publish::v1(&self.storage, &publication).await?,
+            SpecVersion::V2 => publish::v2(&self.storage, self.clock, &publication).await?,
+        };
+        if published == Published::Moved {
+            return Ok(None);
+        }
+        steps::reach("commit.publish.done")?;
+        Ok(Some(id))
+    }
+
+    /// The nodes of the new snapshot and their manifests, of which it writes those that change.
+    async fn write_nodes(&self, work: &mut Work<'_>, draft: &mut SnapshotDraft) -> Result<()> {
+        let mut planned = nodes::apply(&work.base, &work.changes, &work.sources, work.version)?;
+        let infos: HashMap<ObjectId, ManifestInfo> =
+            work.base.manifests().into_iter().map(|info| (info.id, info)).collect();
+        let mut tasks = Vec::new();
+        for planned in &planned {
+            let Some(array) = &planned.node.array else { continue };
+            let changes = work.chunks.get(&planned.node.id);
+            if planned.is_written || changes.is_some() {
+                tasks.push(ArrayTask {
+                    node: planned.node.id,
+                    path: &planned.node.path,
+                    chunks_of: planned.chunks_of,
+                    grid: array.shape.iter().map(|dimension| dimension.num_chunks).collect(),
+                    names: array.dimension_names.as_deref(),
+                    old: &array.manifests,
+                    changes: changes.cloned().unwrap_or_default(),
+                });
+            }
+        }
+        if let Some(stray) = work.chunks.keys().find(|id| !tasks.iter().any(|task| task.node == **id)) {
+            return Err(Error::invalid(format!(
+                "chunks of node {stray} were changed, which is no array of the snapshot"
+            )));
+        }
+        let mut written = work.manifests.write(tasks, &infos).await?;
+        for planned in &mut planned {
+            let Some(array) = &mut planned.node.array else { continue };
+            match written.remove(&planned.node.id) {
+                Some(manifests) => {
+                    array.manifests = manifests.iter().map(|(reference, _)| reference.clone()).collect();
+                    draft.manifests.extend(manifests.into_iter().map(|(_, info)| info));
+                }
+                None => {
+                    for reference in &array.manifests {
+                        let info = infos.get(&reference.id).ok_or_else(|| {
+                            Error::corrupt(format!(
+                                "array {}: manifest {} is not listed",
+                                planned.node.path, reference.id
+                            ))
+                        })?;
+                        draft.manifests.push(*info);
+                    }
+                }
+            }
+        }
+        draft.nodes = planned.into_iter().map(|planned| planned.node).collect();
+        Ok(())
+    }
+
+    /// The log of a commit that takes the place of `replaced`.
+    async fn amended(&self, replaced: &Snapshot, log: TransactionLogDraft) -> Result<TransactionLogDraft> {
+        if replaced.id() == ObjectId::INITIAL {
+            return Err(publish::no_amend_of_the_first());
+        }
+        let previous = rebase::read_log(&*self.storage, replaced.id()).await?;
+        log::amended(&previous, log)
+    }
+}
+
+/// Drops our changes of the chunks that others have changed too.
+fn give_way(work: &mut Work<'_>, conflicts: &[Conflict]) {
+    let paths: HashMap<&str, _> = work.base.nodes().map(|node| (node.path, node.id)).collect();
+    for conflict in conflicts {
+        let Some(id) = paths.get(conflict.path.as_str()) else { continue };
+        let theirs: std::collections::HashSet<&[u32]> = conflict.coords.iter().map(Vec::as_slice).collect();
+        if let Some(ours) = work.changes.chunks.get_mut(id) {
+            ours.retain(|coords, _| !theirs.contains(coords.as_slice()));
+        }
+        if let Some(stored) = work.chunks.get_mut(id) {
+            let kept = stored.iter().filter(|(coords, _)| !theirs.contains(coords.as_slice())).cloned();
+            *stored = Arc::new(kept.collect());
+        }
+    }
+    work.changes.chunks.retain(|_, chunks| !chunks.is_empty());
+    work.chunks.retain(|_, chunks| !chunks.is_empty());
+    work.manifests.forget();
+}
+
+/// The commit's metadata as its files have it, sorted by name. The note of how often it was rebased is the reference's: it
+/// makes one for every commit that would have been.
+fn metadata(request: &Request, version: SpecVersion, attempt: u32) -> Result<Vec<RawItem>> {
+    let mut all = request.metadata.clone();
+    if !request.amend {
+        all.insert(RESERVED.to_owned(), serde_json::json!({ "rebase_attempts": attempt }));
+    }
+    let item = |(name, value): (&String, &Value)| match version {
+        SpecVersion::V1 => RawItem::message_pack(name, value),
+        SpecVersion::V2 => RawItem::from_json(name, value),
+    };
+    all.iter().map(item).collect::<Result<_>>().context(|| "metadata of the commit")
+}
+
+fn clock_is_behind(behind: u64) -> Error {
+    Error::new(
+        ErrorKind::Conflict,
+        format!(
+            "this machine's clock is {} s behind the branch's newest commit: set the clock, or wait",
+            behind.div_ceil(1_000_000).max(1)
+        ),
+    )
+}
+
+/// Waits a random time, the longer the more races were lost, so that those who race do not meet again.
+async fn pause(attempt: u32) -> Result<()> {
+    let mut random = [0; 8];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .map_err(|e| Error::io("random bytes", e.into()))?;
+    let longest = 1_u64 << attempt.min(LONGEST_PAUSE);
+    tokio::time::sleep(Duration::from_millis(u64::from_le_bytes(random) % longest)).await;
+    Ok(())
+}
+
+impl std::fmt::Debug for Request {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Request({:?} to {:?})", self.message, self.branch)
+    }
+}

@@ -1,0 +1,325 @@
+//! Which manifests a commit writes, and what goes into them.
+//!
+//! An array that was not touched keeps its manifests. Of one that was, the grid is looked at cell by cell as the repository's
+//! rules cut it ([`super::splitting`]): a cell with changed chunks is written anew out of all old manifests that reach into it;
+//! one without keeps its manifests if they lie in it, and is written anew if one of them reaches beyond, because the rules have
+//! changed or the array has shrunk. The cost of a commit is thus that of the cells it touches.
+//!
+//! What is written holds the references that a reader finds: those of the right rank, within the cell and within the extents
+//! by which their manifest is found; of several for one chunk, that of the first manifest in the array's order.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+
+use super::changes::StoredPayload;
+use super::splitting::{Cells, Splitting};
+use super::upload::{ChunkList, blocking};
+use crate::error::{Context, Error, Result};
+use crate::format::envelope::SpecVersion;
+use crate::format::ids::{NodeId, ObjectId};
+use crate::format::manifest::{ArrayRefs, Manifest};
+use crate::format::manifest_draft::{BuiltManifest, ManifestDraft, Place};
+use crate::format::snapshot::{ManifestInfo, ManifestRef};
+use crate::reader::Reader;
+use crate::storage::Storage;
+use crate::zarr::Coords;
+
+/// Manifests written at the same time. Each is in memory whole.
+const AT_ONCE: usize = 4;
+
+/// An array whose manifests are asked for.
+#[derive(Debug)]
+pub(super) struct ArrayTask<'a> {
+    /// Its id.
+    pub(super) node: NodeId,
+    /// Its path.
+    pub(super) path: &'a str,
+    /// The id under which `old` has its chunks.
+    pub(super) chunks_of: NodeId,
+    /// Chunks per dimension.
+    pub(super) grid: Vec<u32>,
+    /// Names of its dimensions.
+    pub(super) names: Option<&'a [Option<String>]>,
+    /// The manifests that it has.
+    pub(super) old: &'a [ManifestRef],
+    /// Its changed chunks.
+    pub(super) changes: ChunkList,
+}
+
+/// An array's manifests.
+pub(super) type ArrayManifests = Vec<(ManifestRef, ManifestInfo)>;
+
+/// Writes manifests, and remembers what it wrote: a commit that lost a race does not write again what is still right.
+#[derive(Debug)]
+pub(super) struct ManifestWriter {
+    storage: Arc<dyn Storage>,
+    reader: Arc<Reader>,
+    version: SpecVersion,
+    splitting: Splitting,
+    written: HashMap<NodeId, (Vec<ManifestRef>, Cells, ArrayManifests)>,
+}
+
+/// A cell of the grid that something is to be done about.
+#[derive(Debug, Default)]
+struct CellPlan {
+    /// Positions of old manifests that reach into it.
+    sources: Vec<usize>,
+    /// Positions of changes in it.
+    changes: Vec<usize>,
+    /// Whether one of the sources has references beyond it.
+    is_cut: bool,
+}
+
+/// An old manifest as a cell is made of it.
+struct Source {
+    manifest: Arc<Manifest>,
+    node: NodeId,
+    /// The box within which its references count: both in its extents and in the cell.
+    within: Vec<(u32, u32)>,
+}
+
+impl ManifestWriter {
+    /// Writes manifests of `version`, cut by `splitting`.
+    pub(super) fn new(
+        storage: Arc<dyn Storage>,
+        reader: Arc<Reader>,
+        version: SpecVersion,
+        splitting: Splitting,
+    ) -> Self {
+        ManifestWriter { storage, reader, version, splitting, written: HashMap::new() }
+    }
+
+    /// Forgets what was written: the changes are not the same any more.
+    pub(super) fn forget(&mut self) {
+        self.written.clear();
+    }
+
+    /// The manifests that `arrays`, all of them touched, have after their changes. `infos` describes all old ones.
+    pub(super) async fn write(
+        &mut self,
+        arrays: Vec<ArrayTask<'_>>,
+        infos: &HashMap<ObjectId, ManifestInfo>,
+    ) -> Result<HashMap<NodeId, ArrayManifests>> {
+        let mut done = HashMap::new();
+        let mut jobs = Vec::new();
+        for task in arrays {
+            let cells = self.splitting.cells(task.path, &task.grid, task.names);
+            if let Some((old, before, manifests)) = self.written.get(&task.node)
+                && old == task.old
+                && *before == cells
+            {
+                done.insert(task.node, manifests.clone());
+                continue;
+            }
+            let plans = plan(&task, &cells).context(|| format!("array {}", task.path))?;
+            self.written.insert(task.node, (task.old.to_vec(), cells.clone(), Vec::new()));
+            done.insert(task.node, Vec::new());
+            let task = Arc::new(task);
+            for (number, (cell, plan)) in plans.into_iter().enumerate() {
+                jobs.push((number, Arc::clone(&task), cells.extents(&cell), plan));
+            }
+        }
+        let this = &*self;
+        let mut running =
+            futures_util::stream::iter(jobs.into_iter().map(|(number, task, extents, plan)| async move {
+                let found = this.cell(&task, extents, plan, infos).await;
+                found.context(|| format!("manifests of array {}", task.path)).map(|found| (task.node, number, found))
+            }))
+            .buffer_unordered(AT_ONCE);
+        let mut found: BTreeMap<(NodeId, usize), ArrayManifests> = BTreeMap::new();
+        while let Some(cell) = running.next().await {
+            let (node, number, manifests) = cell?;
+            found.insert((node, number), manifests);
+        }
+        drop(running);
+        for ((node, _), manifests) in found {
+            done.entry(node).or_default().extend(manifests.iter().cloned());
+            if let Some((_, _, written)) = self.written.get_mut(&node) {
+                written.extend(manifests);
+            }
+        }
+        Ok(done)
+    }
+
+    async fn cell(
+        &self,
+        task: &ArrayTask<'_>,
+        extents: Vec<(u32, u32)>,
+        plan: CellPlan,
+        infos: &HashMap<ObjectId, ManifestInfo>,
+    ) -> Result<ArrayManifests> {
+        let sources: Vec<&ManifestRef> = plan.sources.iter().filter_map(|&at| task.old.get(at)).collect();
+        let info = |id: ObjectId| {
+            let found = infos.get(&id).copied();
+            found.ok_or_else(|| Error::corrupt(format!("the snapshot does not list manifest {id}, which it refers to")))
+        };
+        if plan.changes.is_empty() && !plan.is_cut && task.chunks_of == task.node && are_disjoint(&sources) {
+            return sources.into_iter().map(|source| Ok((source.clone(), info(source.id)?))).collect();
+        }
+        let mut opened = Vec::with_capacity(sources.len());
+        for source in sources {
+            let manifest = self.reader.manifest(info(source.id)?).await?;
+            opened.push(Source { manifest, node: task.chunks_of, within: intersection(&extents, &source.extents) });
+        }
+        let (node, version, changes) = (task.node, self.version, Arc::clone(&task.changes));
+        let built = blocking(move || build(node, version, &opened, &changes, &plan.changes)).await?;
+        let Some(BuiltManifest { file, info, reference, manifest }) = built else { return Ok(Vec::new()) };
+        self.storage.put_new(&format!("manifests/{}", info.id), file.into()).await?;
+        self.reader.keep_manifest(manifest);
+        Ok(vec![(reference, info)])
+    }
+}
+
+/// What has to be done, by cell.
+fn plan(task: &ArrayTask<'_>, cells: &Cells) -> Result<BTreeMap<Vec<u32>, CellPlan>> {
+    let mut plans: BTreeMap<Vec<u32>, CellPlan> = BTreeMap::new();
+    for (at, (coords, place)) in task.changes.iter().enumerate() {
+        match cells.find(coords) {
+            Some(cell) => plans.entry(cell).or_default().changes.push(at),
+            // Gone is gone.
+            None if place.is_none() => {}
+            None => {
+                return Err(Error::invalid(format!("chunk {coords:?} is not in the grid of {:?} chunks", task.grid)));
+            }
+        }
+    }
+    if cells.is_empty() {
+        return Ok(plans);
+    }
+    for (at, old) in task.old.iter().enumerate() {
+        let (touched, is_inside) = cells.touched(&old.extents);
+        let is_cut = !is_inside || touched.len() > 1;
+        for cell in touched {
+            let plan = plans.entry(cell).or_default();
+            plan.sources.push(at);
+            plan.is_cut |= is_cut;
+        }
+    }
+    Ok(plans)
+}
+
+fn are_disjoint(manifests: &[&ManifestRef]) -> bool {
+    let overlap = |a: &ManifestRef, b: &ManifestRef| {
+        std::iter::zip(&a.extents, &b.extents).all(|(a, b)| a.0.max(b.0) < a.1.min(b.1))
+    };
+    manifests.iter().enumerate().all(|(at, a)| manifests.iter().skip(at + 1).all(|b| !overlap(a, b)))
+}
+
+/// What two boxes have in common; extents of another rank say nothing.
+fn intersection(cell: &[(u32, u32)], extents: &[(u32, u32)]) -> Vec<(u32, u32)> {
+    if cell.len() != extents.len() {
+        return cell.to_vec();
+    }
+    std::iter::zip(cell, extents).map(|(a, b)| (a.0.max(b.0), a.1.min(b.1))).collect()
+}
+
+/// The manifest of a cell; none if nothing is left in it.
+fn build(
+    node: NodeId,
+    version: SpecVersion,
+    sources: &[Source],
+    changes: &[(Coords, Option<StoredPayload>)],
+    picked: &[usize],
+) -> Result<Option<BuiltManifest>> {
+    let lists: Vec<(ArrayRefs<'_>, &Source)> = sources
+        .iter()
+        .map(|source| Ok(source.manifest.array(source.node)?.map(|refs| (refs, source))))
+        .filter_map(Result::transpose)
+        .collect::<Result<_>>()?;
+    let expected = picked.len() + lists.iter().map(|(refs, _)| refs.len()).sum::<usize>();
+    let dictionary = common_dictionary(&lists);
+    let mut draft = ManifestDraft::new(ObjectId::random()?, version, node, expected).with_dictionary(dictionary);
+    let mut changes = picked.iter().filter_map(|&at| changes.get(at)).peekable();
+    if let [(refs, source)] = lists.as_slice() {
+        for at in visible(refs, source) {
+            merge(&mut draft, &mut changes, refs, at)?;
+        }
+    } else {
+        let mut all: Vec<(usize, usize)> = Vec::with_capacity(expected);
+        for (list, (refs, source)) in lists.iter().enumerate() {
+            all.extend(visible(refs, source).map(|at| (list, at)));
+        }
+        let refs_of = |list: usize| lists.get(list).map(|(refs, _)| refs);
+        let coords = |&(list, at): &(usize, usize)| -> Coords {
+            refs_of(list).map(|refs| refs.coords(at).iter().collect()).unwrap_or_default()
+        };
+        // Stable: of equal ones that of the first manifest stays in front.
+        all.sort_by_cached_key(coords);
+        let mut last: Option<Coords> = None;
+        for entry in &all {
+            let coords = coords(entry);
+            if last.as_ref() == Some(&coords) {
+                continue;
+            }
+            last = Some(coords);
+            if let Some(refs) = refs_of(entry.0) {
+                merge(&mut draft, &mut changes, refs, entry.1)?;
+            }
+        }
+    }
+    for (coords, place) in changes {
+        push(&mut draft, coords, place.as_ref())?;
+    }
+    if draft.is_empty() { Ok(None) } else { draft.finish().map(Some) }
+}
+
+/// The positions of the references that a reader finds in this source, in order, none twice.
+fn visible<'a>(refs: &'a ArrayRefs<'_>, source: &'a Source) -> impl Iterator<Item = usize> + 'a {
+    let within = source.within.as_slice();
+    let start = within.first().map_or(0, |(from, _)| refs.lower_bound(&[*from]));
+    let end = within.first().map_or(refs.len(), |(_, to)| refs.lower_bound(&[*to]));
+    let inside = move |at: usize| {
+        let coords = refs.coords(at);
+        coords.len() == within.len()
+            && std::iter::zip(coords.iter(), within).all(|(coord, (from, to))| *from <= coord && coord < *to)
+    };
+    let repeats = move |at: usize| at > start && refs.coords(at).iter().eq(refs.coords(at - 1).iter());
+    (start..end.max(start)).filter(move |&at| inside(at) && !repeats(at))
+}
+
+type Changes<'a, I> = std::iter::Peekable<I>;
+
+/// Adds the changes that come before reference `at` of `refs`, and then that one if it was not changed.
+#[inline]
+fn merge<'a, I>(draft: &mut ManifestDraft, changes: &mut Changes<'a, I>, refs: &ArrayRefs<'_>, at: usize) -> Result<()>
+where
+    I: Iterator<Item = &'a (Coords, Option<StoredPayload>)>,
+{
+    use std::cmp::Ordering;
+    while let Some((coords, place)) = changes.peek() {
+        match coords.iter().copied().cmp(refs.coords(at).iter()) {
+            Ordering::Greater => break,
+            Ordering::Less => push(draft, coords, place.as_ref())?,
+            Ordering::Equal => {
+                push(draft, coords, place.as_ref())?;
+                changes.next();
+                return Ok(());
+            }
+        }
+        changes.next();
+    }
+    draft.copy(refs, at)
+}
+
+fn push(draft: &mut ManifestDraft, coords: &[u32], place: Option<&StoredPayload>) -> Result<()> {
+    match place {
+        None => Ok(()),
+        Some(StoredPayload::Inline(bytes)) => draft.push(coords, Place::Inline(bytes)),
+        Some(&StoredPayload::Native { chunk, offset, length }) => {
+            draft.push(coords, Place::Native { chunk, offset, length })
+        }
+        Some(StoredPayload::Virtual { location, offset, length, checksum }) => {
+            let place = Place::Virtual { location, offset: *offset, length: *length, checksum: checksum.as_ref() };
+            draft.push(coords, place)
+        }
+    }
+}
+
+/// The dictionary that all compressed locations of these lists need; none where they need different ones.
+fn common_dictionary<'a>(lists: &[(ArrayRefs<'a>, &Source)]) -> Option<&'a [u8]> {
+    let mut dictionaries = lists.iter().filter_map(|(refs, _)| refs.manifest().location_dictionary());
+    let first = dictionaries.next()?;
+    dictionaries.all(|other| other == first).then_some(first)
+}

@@ -1,0 +1,145 @@
+//! The moment of a commit: the branch moves, if it still points where it did.
+//!
+//! An answer can be lost: the store has made the change and the program that asked for it hears of a failure. The id of the
+//! snapshot is then looked for in the history; nobody else can have put it there.
+
+use std::sync::Arc;
+
+use super::steps;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::format::repo_state::{Operation, RepoState, SnapshotRecord};
+use crate::repo::Repository;
+use crate::repo::update::{self, Clock};
+use crate::repo::v1;
+use crate::storage::Storage;
+
+/// The feature flag that allows commits with moves.
+const MOVE_NODE: u16 = 3;
+
+/// What is to be published.
+#[derive(Debug)]
+pub(super) struct Publication<'a> {
+    /// The branch that moves.
+    pub(super) branch: &'a str,
+    /// Where it points now.
+    pub(super) tip: ObjectId,
+    /// Whether the new snapshot takes the place of the tip instead of following it.
+    pub(super) amend: bool,
+    /// Whether nodes were moved.
+    pub(super) has_moves: bool,
+    /// The new snapshot.
+    pub(super) new: ObjectId,
+    /// How `repo` describes it; parent and pruned logs are filled in here.
+    pub(super) record: SnapshotRecord,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Published {
+    /// The branch points to the new snapshot.
+    Done,
+    /// Somebody has moved the branch before.
+    Moved,
+}
+
+/// Publishes in a repository of version 2.
+pub(super) async fn v2(storage: &Arc<dyn Storage>, clock: Clock, publication: &Publication<'_>) -> Result<Published> {
+    let mut outcome = None;
+    let change = |state: &mut RepoState| {
+        let done = |found| (found, Error::new(ErrorKind::Stale, "the branch has moved"));
+        let (found, error) = if state.snapshots.contains_key(&publication.new) {
+            done(Published::Done)
+        } else if state.branches.get(publication.branch).is_some_and(|tip| *tip != publication.tip) {
+            done(Published::Moved)
+        } else {
+            return insert(state, publication);
+        };
+        outcome = Some(found);
+        Err(error)
+    };
+    let updated = update::update_with(&**storage, clock, change, || steps::reach("commit.backup.done")).await;
+    match (outcome, updated) {
+        (Some(found), _) => Ok(found),
+        (None, Ok(_)) => Ok(Published::Done),
+        (None, Err(error)) => recover(storage, publication, error).await,
+    }
+}
+
+fn insert(state: &mut RepoState, publication: &Publication<'_>) -> Result<Operation> {
+    let &Publication { branch, tip, new, .. } = publication;
+    if !state.branches.contains_key(branch) {
+        return Err(branch_is_gone(branch));
+    }
+    if publication.has_moves && state.disabled_feature_flags.iter().flatten().any(|flag| *flag == MOVE_NODE) {
+        return Err(Error::new(
+            ErrorKind::NotPermitted,
+            "moving groups and arrays is switched off in this repository (feature flag move_node): copy them instead",
+        ));
+    }
+    let replaced = state.snapshots.get(&tip).ok_or_else(|| {
+        Error::corrupt(format!("repo: branch `{branch}` points to snapshot {tip}, which is not listed"))
+    })?;
+    let mut record = publication.record.clone();
+    let operation = if publication.amend {
+        record.parent = replaced.parent;
+        record.pruned_ancestor_tx_logs.clone_from(&replaced.pruned_ancestor_tx_logs);
+        Operation::CommitAmended { branch: branch.to_owned(), previous: tip, new }
+    } else {
+        record.parent = Some(tip);
+        Operation::NewCommit { branch: branch.to_owned(), new }
+    };
+    if publication.amend && record.parent.is_none() {
+        return Err(no_amend_of_the_first());
+    }
+    state.snapshots.insert(new, record);
+    state.branches.insert(branch.to_owned(), new);
+    Ok(operation)
+}
+
+/// Publishes in a repository of version 1, which has one small file per branch.
+pub(super) async fn v1(storage: &Arc<dyn Storage>, publication: &Publication<'_>) -> Result<Published> {
+    match v1::move_branch(&**storage, publication.branch, publication.tip, publication.new).await {
+        Ok(tip) if tip == publication.new => Ok(Published::Done),
+        Ok(_) => Ok(Published::Moved),
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(branch_is_gone(publication.branch)),
+        Err(error) => recover(storage, publication, error).await,
+    }
+}
+
+/// Whether the change was made after all, though `error` is what was heard of it.
+async fn recover(storage: &Arc<dyn Storage>, publication: &Publication<'_>, error: Error) -> Result<Published> {
+    match is_published(storage, publication.branch, publication.new).await {
+        Ok(true) => Ok(Published::Done),
+        Err(_) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Io) => Err(error.context(format!(
+            "whether commit {} was published is not known, as the storage does not answer: `icechunkfs log` tells later",
+            publication.new
+        ))),
+        Ok(false) | Err(_) => Err(error),
+    }
+}
+
+/// Whether `snapshot` is in the history of `branch`.
+async fn is_published(storage: &Arc<dyn Storage>, branch: &str, snapshot: ObjectId) -> Result<bool> {
+    let repository = Repository::open(Arc::clone(storage)).await?;
+    match repository.branch_tip(branch).await? {
+        Some(tip) => Ok(repository.since(tip, snapshot).await?.is_some()),
+        None => Ok(false),
+    }
+}
+
+/// The error of a branch that does not exist any more.
+pub(super) fn branch_is_gone(branch: &str) -> Error {
+    Error::new(
+        ErrorKind::Stale,
+        format!(
+            "branch `{branch}` has been deleted: the changes are kept; create the branch again, or mount another branch and \
+             copy them"
+        ),
+    )
+}
+
+/// The error of an attempt to amend the snapshot that a repository begins with.
+pub(super) fn no_amend_of_the_first() -> Error {
+    Error::invalid("the first commit of a repository cannot be amended: commit without --amend")
+}

@@ -1,0 +1,73 @@
+//! Finding out what others committed since the base of a change set.
+
+use std::sync::Arc;
+
+use super::changes::ChangeSet;
+use super::conflicts::{self, Conflict, OtherCommit};
+use super::publish::branch_is_gone;
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::format::snapshot::Snapshot;
+use crate::format::transaction_log::TransactionLog;
+use crate::repo::{MAX_SNAPSHOT, Repository};
+use crate::storage::Storage;
+
+/// Bytes that a transaction log may have, stored and in memory: the format's own limit.
+const MAX_LOG: u64 = 1 << 31;
+
+/// What others did on the branch.
+#[derive(Debug)]
+pub(super) struct Since {
+    /// The branch's newest commit.
+    pub(super) tip: Arc<Snapshot>,
+    /// The commits after the base, oldest first; the last one is the tip.
+    pub(super) commits: Vec<ObjectId>,
+    /// What keeps the changes from being applied to the tip.
+    pub(super) conflicts: Vec<Conflict>,
+}
+
+/// Compares `changes`, made for `base`, with what `branch` got since; none if it still points to `base`.
+pub(super) async fn since(
+    repository: &Repository,
+    branch: &str,
+    base: &Snapshot,
+    changes: &ChangeSet,
+) -> Result<Option<Since>> {
+    let tip = repository.branch_tip(branch).await?.ok_or_else(|| branch_is_gone(branch))?;
+    if tip == base.id() {
+        return Ok(None);
+    }
+    let commits = repository.since(tip, base.id()).await?.ok_or_else(|| was_reset(branch, base.id()))?;
+    let storage = repository.storage();
+    let mut others = Vec::with_capacity(commits.len());
+    for commit in &commits {
+        let mut logs = Vec::new();
+        for id in commit.pruned_ancestor_tx_logs.iter().chain([&commit.id]) {
+            logs.push(read_log(&**storage, *id).await?);
+        }
+        others.push(OtherCommit { id: commit.id, message: commit.message.clone(), logs });
+    }
+    let tip = Arc::new(repository.snapshot(tip, MAX_SNAPSHOT).await?);
+    let conflicts = conflicts::find(base, &tip, changes, &others)?;
+    Ok(Some(Since { tip, commits: commits.into_iter().map(|commit| commit.id).collect(), conflicts }))
+}
+
+/// Reads the transaction log of snapshot `id`. Without it, what others did is not known, and nothing can be compared.
+pub(super) async fn read_log(storage: &dyn Storage, id: ObjectId) -> Result<TransactionLog> {
+    let key = format!("transactions/{id}");
+    let missing =
+        |e: Error| e.absence_is_damage(format!("{key}: missing, so that what commit {id} changed is not known"));
+    let file = storage.get(&key, MAX_LOG).await.map_err(missing)?;
+    let log = TransactionLog::decode(&file, MAX_LOG).context(|| key.clone())?;
+    Ok(log)
+}
+
+fn was_reset(branch: &str, base: ObjectId) -> Error {
+    Error::new(
+        ErrorKind::Stale,
+        format!(
+            "branch `{branch}` has been reset: commit {base}, which the changes are based on, is no longer in its history. The \
+             changes are kept: create a branch at {base} and commit there, or copy them to a mount of `{branch}`"
+        ),
+    )
+}

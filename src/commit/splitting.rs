@@ -1,0 +1,237 @@
+//! Which part of an array's chunk grid goes into which manifest (`manifest.splitting` of the configuration).
+//!
+//! Rules are tried in order. A rule that matches the array gives each of its dimensions a step, if one of the rule's
+//! conditions matches the dimension and no rule before has given it one; the grid is cut at multiples of the step. Dimensions
+//! without a step are not cut. What a rule says that cannot be understood matches nothing, as in the reference.
+
+use regex::Regex;
+use serde_json::Value;
+
+use crate::format::config::RepoConfig;
+
+/// The rules of a repository.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Splitting {
+    rules: Vec<(Array, Vec<(Axis, u32)>)>,
+}
+
+/// What a rule asks of an array.
+#[derive(Clone, Debug)]
+enum Array {
+    Or(Vec<Array>),
+    And(Vec<Array>),
+    Path(Option<Regex>),
+    Name(Option<Regex>),
+    Any,
+    Unknown,
+}
+
+/// What a rule asks of a dimension.
+#[derive(Clone, Debug)]
+enum Axis {
+    Number(u64),
+    Name(Option<Regex>),
+    Any,
+    Unknown,
+}
+
+/// The cells that a grid is cut into: per dimension, the number of chunks and the step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Cells {
+    axes: Vec<(u32, u32)>,
+}
+
+impl Splitting {
+    /// The rules that `config` has.
+    pub(super) fn new(config: &RepoConfig) -> Self {
+        let rules = || {
+            let splitting = config.members().get("manifest")?.get("splitting")?;
+            splitting.get("split_sizes")?.as_array()
+        };
+        Splitting { rules: rules().into_iter().flatten().filter_map(rule).collect() }
+    }
+
+    /// How the grid of the array at `path` is cut, which has `grid` chunks and dimensions of these names.
+    pub(super) fn cells(&self, path: &str, grid: &[u32], names: Option<&[Option<String>]>) -> Cells {
+        let mut steps: Vec<Option<u32>> = vec![None; grid.len()];
+        for (_, axes) in self.rules.iter().filter(|(array, _)| array.matches(path)) {
+            for (number, step) in steps.iter_mut().enumerate().filter(|(_, step)| step.is_none()) {
+                let name = names.and_then(|names| names.get(number)?.as_deref());
+                *step = axes.iter().find(|(axis, _)| axis.matches(number, name)).map(|(_, step)| *step);
+            }
+        }
+        let axes = std::iter::zip(grid, steps).map(|(&chunks, step)| (chunks, step.unwrap_or(u32::MAX).max(1)));
+        Cells { axes: axes.collect() }
+    }
+}
+
+impl Cells {
+    /// Whether the grid has no chunk at all.
+    pub(super) fn is_empty(&self) -> bool {
+        self.axes.iter().any(|(chunks, _)| *chunks == 0)
+    }
+
+    /// Which cell a chunk is in; none outside the grid.
+    pub(super) fn find(&self, coords: &[u32]) -> Option<Vec<u32>> {
+        if coords.len() != self.axes.len() {
+            return None;
+        }
+        std::iter::zip(coords, &self.axes).map(|(c, (chunks, step))| (c < chunks).then_some(c / step)).collect()
+    }
+
+    /// The box of chunks that is cell `cell`.
+    pub(super) fn extents(&self, cell: &[u32]) -> Vec<(u32, u32)> {
+        std::iter::zip(cell, &self.axes)
+            .map(|(number, &(chunks, step))| {
+                let from = number.saturating_mul(step).min(chunks);
+                (from, from.saturating_add(step).min(chunks))
+            })
+            .collect()
+    }
+
+    /// The cells that a box of chunks touches, in order, and whether the box lies in the grid. A box of another rank than
+    /// the grid's says nothing and touches all.
+    pub(super) fn touched(&self, extents: &[(u32, u32)]) -> (Vec<Vec<u32>>, bool) {
+        let known = extents.len() == self.axes.len();
+        let mut inside = known;
+        let mut found: Vec<Vec<u32>> = vec![Vec::new()];
+        for (axis, &(chunks, step)) in self.axes.iter().enumerate() {
+            let (from, to) = extents.get(axis).copied().filter(|_| known).unwrap_or((0, chunks));
+            inside &= to <= chunks;
+            let to = to.min(chunks);
+            if from >= to {
+                return (Vec::new(), inside);
+            }
+            let numbers = from / step..=(to - 1) / step;
+            found = found
+                .into_iter()
+                .flat_map(|cell| {
+                    numbers.clone().map(move |number| {
+                        let mut cell = cell.clone();
+                        cell.push(number);
+                        cell
+                    })
+                })
+                .collect();
+        }
+        (found, inside)
+    }
+}
+
+impl Array {
+    fn matches(&self, path: &str) -> bool {
+        match self {
+            Array::Or(any) => any.iter().any(|condition| condition.matches(path)),
+            Array::And(all) => all.iter().all(|condition| condition.matches(path)),
+            Array::Path(regex) => regex.as_ref().is_some_and(|regex| regex.is_match(path)),
+            Array::Name(regex) => {
+                let name = path.rsplit('/').next().unwrap_or_default();
+                !name.is_empty() && regex.as_ref().is_some_and(|regex| regex.is_match(name))
+            }
+            Array::Any => true,
+            Array::Unknown => false,
+        }
+    }
+
+    fn parse(value: &Value) -> Self {
+        let all = |list: &Value| list.as_array().into_iter().flatten().map(Array::parse).collect();
+        match one(value) {
+            Some(("any_array", _)) => Array::Any,
+            Some(("or", list)) => Array::Or(all(list)),
+            Some(("and", list)) => Array::And(all(list)),
+            Some(("path_matches", inner)) => Array::Path(regex(inner.get("regex"))),
+            Some(("name_matches", inner)) => Array::Name(regex(inner.get("regex"))),
+            _ => Array::Unknown,
+        }
+    }
+}
+
+impl Axis {
+    fn matches(&self, number: usize, name: Option<&str>) -> bool {
+        match self {
+            Axis::Number(wanted) => *wanted == number as u64,
+            Axis::Name(regex) => name.is_some_and(|name| regex.as_ref().is_some_and(|regex| regex.is_match(name))),
+            Axis::Any => true,
+            Axis::Unknown => false,
+        }
+    }
+
+    fn parse(value: &Value) -> Self {
+        match one(value) {
+            Some(("Any", _)) => Axis::Any,
+            Some(("Axis", number)) => number.as_u64().map_or(Axis::Unknown, Axis::Number),
+            Some(("DimensionName", pattern)) => Axis::Name(regex(Some(pattern))),
+            _ => Axis::Unknown,
+        }
+    }
+}
+
+/// A variant and its content: a string, or a map of one member.
+fn one(value: &Value) -> Option<(&str, &Value)> {
+    match value {
+        Value::String(name) => Some((name, &Value::Null)),
+        Value::Object(members) => members.iter().next().map(|(name, content)| (name.as_str(), content)),
+        _ => None,
+    }
+}
+
+fn regex(pattern: Option<&Value>) -> Option<Regex> {
+    Regex::new(pattern?.as_str()?).ok()
+}
+
+fn rule(value: &Value) -> Option<(Array, Vec<(Axis, u32)>)> {
+    let [condition, axes] = value.as_array()?.as_slice() else { return None };
+    let axis = |axis: &Value| {
+        let step = axis.get("num_chunks")?.as_u64()?;
+        Some((Axis::parse(axis.get("condition")?), u32::try_from(step).ok()?))
+    };
+    Some((Array::parse(condition), axes.as_array()?.iter().filter_map(axis).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use serde_json::json;
+
+    fn splitting(rules: Value) -> Splitting {
+        let config = json!({"manifest": {"splitting": {"split_sizes": rules}}});
+        Splitting::new(&RepoConfig::from_flexbuffer(&flexbuffers::to_vec(&config).unwrap()).unwrap())
+    }
+
+    fn steps(splitting: &Splitting, path: &str, names: &[Option<&str>]) -> Vec<u32> {
+        let names: Vec<Option<String>> = names.iter().map(|name| name.map(str::to_owned)).collect();
+        let cells = splitting.cells(path, &vec![100; names.len()], Some(&names));
+        cells.axes.iter().map(|(_, step)| if *step == u32::MAX { 0 } else { *step }).collect()
+    }
+
+    #[test]
+    fn the_first_rule_that_gives_a_step_wins() {
+        let rules = splitting(json!([
+            [{"path_matches": {"regex": "^/a"}}, [{"condition": {"DimensionName": "^t"}, "num_chunks": 10}]],
+            [{"and": [{"name_matches": {"regex": "b$"}}, "any_array"]}, [{"condition": {"Axis": 1}, "num_chunks": 3}]],
+            [{"or": [{"path_matches": {"regex": "c"}}]}, [{"condition": "Any", "num_chunks": 7}]],
+            ["nonsense", [{"condition": "Any", "num_chunks": 1}]],
+            [{"name_matches": {"regex": "("}}, [{"condition": "Any", "num_chunks": 1}]],
+        ]));
+        assert_eq!(steps(&rules, "/a/x", &[Some("time"), Some("x")]), [10, 0]);
+        assert_eq!(steps(&rules, "/a/b", &[Some("time"), None]), [10, 3]);
+        assert_eq!(steps(&rules, "/ac", &[Some("x"), Some("t")]), [7, 10]);
+        assert_eq!(steps(&rules, "/d", &[Some("t"), None]), [0, 0]);
+    }
+
+    #[test]
+    fn cells_cover_the_grid_once() {
+        let cells = Cells { axes: vec![(10, 4), (3, u32::MAX)] };
+        assert_eq!(cells.find(&[9, 2]), Some(vec![2, 0]));
+        assert_eq!((cells.find(&[10, 0]), cells.find(&[0]), cells.find(&[0, 3])), (None, None, None));
+        assert_eq!(cells.extents(&[2, 0]), [(8, 10), (0, 3)]);
+        assert_eq!(cells.touched(&[(3, 5), (0, 1)]), (vec![vec![0, 0], vec![1, 0]], true));
+        assert_eq!(cells.touched(&[(8, 12), (0, 3)]), (vec![vec![2, 0]], false));
+        assert_eq!(cells.touched(&[]), (vec![vec![0, 0], vec![1, 0], vec![2, 0]], false));
+        assert_eq!(cells.touched(&[(10, 12), (0, 1)]).0, Vec::<Vec<u32>>::new());
+        let scalar = Cells { axes: vec![] };
+        assert_eq!((scalar.find(&[]), scalar.touched(&[])), (Some(vec![]), (vec![vec![]], true)));
+        assert!(Cells { axes: vec![(0, 4)] }.is_empty() && !scalar.is_empty());
+    }
+}

@@ -1,0 +1,132 @@
+//! Storing the bytes of changed chunks, before anything refers to them.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+
+use super::changes::{ChangeSet, ChunkChange, ChunkFile, StoredPayload};
+use super::pack::{self, Job, Pending, Sizes};
+use super::progress::Progress;
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::ids::{NodeId, ObjectId};
+use crate::storage::{Storage, changed_file};
+use crate::zarr::Coords;
+
+/// Objects on their way at the same time. On a disk this is how many flushes share one entry of its journal; over a network,
+/// how many requests hide each other's latency. Times the size of a pack it is also the memory that is taken.
+const AT_ONCE: usize = 16;
+
+/// Changed chunks of one array, in grid order: where each is now; none for one that is gone.
+pub(super) type ChunkList = Arc<Vec<(Coords, Option<StoredPayload>)>>;
+
+/// Changed chunks by array.
+pub(super) type StoredChunks = BTreeMap<NodeId, ChunkList>;
+
+/// Stores all chunk files of `changes`.
+///
+/// What was stored is durable when [`Storage::sync`] of `chunks` has returned.
+pub(super) async fn upload(
+    storage: &Arc<dyn Storage>,
+    changes: &ChangeSet,
+    sizes: Sizes,
+    progress: &Progress,
+) -> Result<StoredChunks> {
+    let mut stored: BTreeMap<NodeId, Vec<(Coords, Option<StoredPayload>)>> = BTreeMap::new();
+    let mut jobs = Vec::new();
+    for (&node, chunks) in &changes.chunks {
+        let slots = chunks.iter().map(|(coords, change)| {
+            let place = match change {
+                ChunkChange::Stored(payload) => Some(payload.clone()),
+                ChunkChange::Delete | ChunkChange::File(_) => None,
+            };
+            (coords.clone(), place)
+        });
+        stored.insert(node, slots.collect());
+        let files = chunks.values().enumerate().filter_map(|(slot, change)| match change {
+            ChunkChange::File(file) => Some(Pending { slot, file: file.clone() }),
+            ChunkChange::Delete | ChunkChange::Stored(_) => None,
+        });
+        jobs.extend(pack::plan(files, sizes).into_iter().map(|job| (node, job)));
+    }
+    let total = jobs.iter().fold((0, 0), |sum, (_, job)| (sum.0 + job.chunks() as u64, sum.1 + job.bytes()));
+    progress.expect(total.0, total.1);
+
+    let mut running = futures_util::stream::iter(jobs.into_iter().map(|(node, job)| async move {
+        let size = (job.chunks() as u64, job.bytes());
+        let placed = run(storage, job).await?;
+        progress.stored(size.0, size.1);
+        Ok::<_, Error>((node, placed))
+    }))
+    .buffer_unordered(AT_ONCE);
+    while let Some(done) = running.next().await {
+        let (node, placed) = done?;
+        let slots = stored.get_mut(&node).map(Vec::as_mut_slice).unwrap_or_default();
+        for (slot, payload) in placed {
+            if let Some((_, place)) = slots.get_mut(slot) {
+                *place = Some(payload);
+            }
+        }
+    }
+    drop(running);
+    Ok(stored.into_iter().map(|(node, chunks)| (node, Arc::new(chunks))).collect())
+}
+
+async fn run(storage: &Arc<dyn Storage>, job: Job) -> Result<Vec<(usize, StoredPayload)>> {
+    match job {
+        Job::Inline(all) => {
+            let read = move || {
+                let inline = |p: Pending| {
+                    let mut bytes = Vec::new();
+                    append(&p.file, &mut bytes)?;
+                    Ok((p.slot, StoredPayload::Inline(bytes.into())))
+                };
+                all.into_iter().map(inline).collect::<Result<Vec<_>>>()
+            };
+            blocking(read).await
+        }
+        Job::Pack(all) => {
+            let read = move || {
+                let length: u64 = all.iter().map(|p| p.file.length).sum();
+                let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
+                let mut offsets = Vec::with_capacity(all.len());
+                for pending in all {
+                    offsets.push((pending.slot, bytes.len() as u64, pending.file.length));
+                    append(&pending.file, &mut bytes)?;
+                }
+                Ok((Bytes::from(bytes), offsets))
+            };
+            let (bytes, offsets) = blocking(read).await?;
+            let chunk = ObjectId::random()?;
+            storage.put_new(&format!("chunks/{chunk}"), bytes).await?;
+            let place = |(slot, offset, length)| (slot, StoredPayload::Native { chunk, offset, length });
+            Ok(offsets.into_iter().map(place).collect())
+        }
+        Job::Single(pending) => {
+            let length = pending.file.length;
+            let slot = pending.slot;
+            let file = blocking(move || pending.file.open()).await?;
+            let chunk = ObjectId::random()?;
+            storage.put_file(&format!("chunks/{chunk}"), file, length).await?;
+            Ok(vec![(slot, StoredPayload::Native { chunk, offset: 0, length })])
+        }
+    }
+}
+
+/// Appends the whole file, which must have the length that it is said to have.
+fn append(file: &ChunkFile, out: &mut Vec<u8>) -> Result<()> {
+    let before = out.len() as u64;
+    let opened = file.open()?;
+    opened.take(file.length + 1).read_to_end(out).map_err(|e| Error::io(format!("scratch file {}", file.name), e))?;
+    if out.len() as u64 - before == file.length {
+        return Ok(());
+    }
+    Err(changed_file(file.length)).context(|| format!("scratch file {}", file.name))
+}
+
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|e| Error::with_source(ErrorKind::Io, "a step of the commit ended early", e))?
+}

@@ -1,0 +1,508 @@
+//! Manifests that are about to be written, of one array each.
+//!
+//! A commit that changes one chunk may have to write a million references anew, so the file is laid out by hand, front to
+//! back, in one pass and without an allocation per reference; the general builder of the `flatbuffers` crate takes several
+//! times as long. What the layout must keep: a table's 8-byte members lie on 8 bytes, everything else on 4; offsets lead
+//! forward, but for the one that leads from a table to its vtable, which is shared by all tables with the same members.
+//!
+//! References are handed over in order. Those that are taken from an older manifest are copied member by member, so that
+//! virtual locations keep their checksums and, as long as one dictionary serves them all, their compression.
+
+use super::envelope::{self, FileType, MAX_PAYLOAD, SpecVersion};
+use super::ids::{NodeId, ObjectId};
+use super::manifest::{ArrayRefs, Checksum, Manifest};
+use super::snapshot::{ManifestInfo, ManifestRef};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Slots of the table `ChunkRef`, in the schema's order.
+const INDEX: usize = 0;
+const INLINE: usize = 1;
+const OFFSET: usize = 2;
+const LENGTH: usize = 3;
+const CHUNK_ID: usize = 4;
+const LOCATION: usize = 5;
+const ETAG: usize = 6;
+const LAST_MODIFIED: usize = 7;
+const COMPRESSED_LOCATION: usize = 8;
+const SLOTS: usize = 9;
+/// `compression_algorithm`: no location is compressed.
+const PLAIN: u8 = 0;
+/// `compression_algorithm`: locations may be zstd frames made with the manifest's dictionary.
+const ZSTD_DICTIONARY: u8 = 1;
+/// Bytes of a native reference of a three-dimensional array, for the first allocation.
+const TYPICAL_REF: usize = 56;
+
+/// Where the bytes of a chunk are, for a reference that is new.
+#[derive(Clone, Copy, Debug)]
+pub enum Place<'a> {
+    /// In the manifest itself. Not empty.
+    Inline(&'a [u8]),
+    /// In an object below `chunks/`.
+    Native {
+        /// The object's id.
+        chunk: ObjectId,
+        /// Where in the object the chunk begins.
+        offset: u64,
+        /// Bytes of the chunk.
+        length: u64,
+    },
+    /// In somebody else's file.
+    Virtual {
+        /// Absolute URL.
+        location: &'a str,
+        /// Where in the file the chunk begins.
+        offset: u64,
+        /// Bytes of the chunk.
+        length: u64,
+        /// How to notice that the file has changed since.
+        checksum: Option<&'a Checksum>,
+    },
+}
+
+/// A manifest of one array on its way.
+#[derive(Debug)]
+pub struct ManifestDraft {
+    id: ObjectId,
+    version: SpecVersion,
+    node: NodeId,
+    /// Vtables and references; offsets in it are relative, so that it can be put behind the list.
+    body: Vec<u8>,
+    /// Where in `body` each reference begins.
+    starts: Vec<u32>,
+    /// Vtables in `body`, by the members that their tables have.
+    layouts: Vec<Layout>,
+    /// The least and one more than the greatest coordinate, per dimension.
+    extents: Vec<(u32, u32)>,
+    /// What compressed locations were compressed with.
+    dictionary: Option<Vec<u8>>,
+}
+
+/// How the tables with a certain set of members are laid out.
+#[derive(Clone, Debug)]
+struct Layout {
+    members: u16,
+    vtable: usize,
+    /// Where each slot lies in the table; 0 where it is absent.
+    at: [u16; SLOTS],
+    size: usize,
+}
+
+/// A finished manifest.
+#[derive(Debug)]
+pub struct BuiltManifest {
+    /// The bytes of the file.
+    pub file: Vec<u8>,
+    /// How a snapshot lists it.
+    pub info: ManifestInfo,
+    /// How an array refers to it.
+    pub reference: ManifestRef,
+    /// What decoding the file would give.
+    pub manifest: Manifest,
+}
+
+/// The members of one reference; what is none or 0 is left out.
+#[derive(Default)]
+struct Members<'a> {
+    inline: Option<&'a [u8]>,
+    offset: u64,
+    length: u64,
+    chunk_id: Option<[u8; 12]>,
+    location: Option<&'a str>,
+    etag: Option<&'a str>,
+    last_modified: u32,
+    compressed_location: Option<&'a [u8]>,
+}
+
+impl ManifestDraft {
+    /// An empty manifest for the chunks of array `node`, which will have some `expected` references.
+    pub fn new(id: ObjectId, version: SpecVersion, node: NodeId, expected: usize) -> Self {
+        ManifestDraft {
+            id,
+            version,
+            node,
+            body: Vec::with_capacity(expected.saturating_mul(TYPICAL_REF)),
+            starts: Vec::with_capacity(expected),
+            layouts: Vec::new(),
+            extents: Vec::new(),
+            dictionary: None,
+        }
+    }
+
+    /// Lets [`ManifestDraft::copy`] keep compressed locations as they are. All references that are copied must then come
+    /// from manifests with this very dictionary.
+    #[must_use]
+    pub fn with_dictionary(mut self, dictionary: Option<&[u8]>) -> Self {
+        // Version 1 knows plain locations only.
+        self.dictionary = dictionary.filter(|_| self.version == SpecVersion::V2).map(<[u8]>::to_vec);
+        self
+    }
+
+    /// How many references there are.
+    pub fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// Whether there are none; an empty manifest is not written.
+    pub fn is_empty(&self) -> bool {
+        self.starts.is_empty()
+    }
+
+    /// Adds a new reference, which sorts behind all before.
+    pub fn push(&mut self, coords: &[u32], place: Place<'_>) -> Result<()> {
+        let members = match place {
+            // An empty chunk makes the reference implementation fail.
+            Place::Inline([]) | Place::Native { length: 0, .. } | Place::Virtual { length: 0, .. } => {
+                return Err(Error::invalid(format!("chunk {coords:?} is empty, which cannot be stored")));
+            }
+            Place::Inline(bytes) => Members { inline: Some(bytes), ..Members::default() },
+            Place::Native { chunk, offset, length } => {
+                Members { chunk_id: Some(chunk.0), offset, length, ..Members::default() }
+            }
+            Place::Virtual { location, offset, length, checksum } => {
+                let (etag, last_modified) = match checksum {
+                    Some(Checksum::Etag(tag)) => (Some(tag.as_str()), 0),
+                    Some(Checksum::LastModified(seconds)) => (None, *seconds),
+                    None => (None, 0),
+                };
+                Members { location: Some(location), offset, length, etag, last_modified, ..Members::default() }
+            }
+        };
+        self.add(coords.len(), coords.iter().copied(), &members)
+    }
+
+    /// Adds reference `at` of an older manifest as it is; it sorts behind all before.
+    #[inline]
+    pub fn copy(&mut self, refs: &ArrayRefs<'_>, at: usize) -> Result<()> {
+        let stored = refs.raw(at);
+        let coords = stored.index();
+        if let Some(id) = stored.chunk_id() {
+            let members = Members {
+                chunk_id: Some(id.0),
+                offset: stored.offset(),
+                length: stored.length(),
+                ..Members::default()
+            };
+            return self.add(coords.len(), coords.iter(), &members);
+        }
+        let mut members = Members {
+            offset: stored.offset(),
+            length: stored.length(),
+            location: stored.location(),
+            etag: stored.checksum_etag(),
+            last_modified: stored.checksum_last_modified(),
+            compressed_location: stored.compressed_location().map(|v| v.bytes()),
+            ..Members::default()
+        };
+        let plain;
+        if let (Some(compressed), None) = (members.compressed_location, &self.dictionary) {
+            plain = refs.decompress_location(compressed)?;
+            members.location = Some(&plain);
+            members.compressed_location = None;
+        }
+        if members.location.is_none() && members.compressed_location.is_none() {
+            members.inline = stored.inline().map(|v| v.bytes());
+        }
+        self.add(coords.len(), coords.iter(), &members)
+    }
+
+    #[inline]
+    fn add(&mut self, rank: usize, coords: impl Iterator<Item = u32>, members: &Members<'_>) -> Result<()> {
+        let present = 1 << INDEX
+            | u16::from(members.inline.is_some()) << INLINE
+            | u16::from(members.offset != 0) << OFFSET
+            | u16::from(members.length != 0) << LENGTH
+            | u16::from(members.chunk_id.is_some()) << CHUNK_ID
+            | u16::from(members.location.is_some()) << LOCATION
+            | u16::from(members.etag.is_some()) << ETAG
+            | u16::from(members.last_modified != 0) << LAST_MODIFIED
+            | u16::from(members.compressed_location.is_some()) << COMPRESSED_LOCATION;
+        let found = self.layouts.iter().position(|layout| layout.members == present);
+        let number = found.unwrap_or_else(|| self.add_layout(present));
+        let Some(layout) = self.layouts.get(number) else { return Ok(()) };
+
+        pad(&mut self.body, 8);
+        let table = self.body.len();
+        let start = u32::try_from(table).map_err(|_| too_large())?;
+        self.starts.push(start);
+        self.body.resize(table + layout.size, 0);
+        // Positions are below 2^31, see `finish`.
+        put(&mut self.body, table, &((table - layout.vtable) as i32).to_le_bytes());
+        let at = |slot: usize| table + usize::from(layout.at.get(slot).copied().unwrap_or_default());
+        if members.offset != 0 {
+            put(&mut self.body, at(OFFSET), &members.offset.to_le_bytes());
+        }
+        if members.length != 0 {
+            put(&mut self.body, at(LENGTH), &members.length.to_le_bytes());
+        }
+        if let Some(id) = &members.chunk_id {
+            put(&mut self.body, at(CHUNK_ID), id);
+        }
+        if members.last_modified != 0 {
+            put(&mut self.body, at(LAST_MODIFIED), &members.last_modified.to_le_bytes());
+        }
+        lead_to_end(&mut self.body, at(INDEX));
+        self.body.extend_from_slice(&(rank as u32).to_le_bytes());
+        if self.extents.is_empty() && self.starts.len() == 1 {
+            self.extents = vec![(u32::MAX, 0); rank];
+        }
+        let mut extents = self.extents.iter_mut();
+        for coord in coords {
+            self.body.extend_from_slice(&coord.to_le_bytes());
+            if let Some((from, to)) = extents.next() {
+                *from = (*from).min(coord);
+                *to = (*to).max(coord.saturating_add(1));
+            }
+        }
+        if let Some(bytes) = members.inline {
+            lead_to_end(&mut self.body, at(INLINE));
+            append(&mut self.body, bytes, false);
+        }
+        if let Some(bytes) = members.compressed_location {
+            lead_to_end(&mut self.body, at(COMPRESSED_LOCATION));
+            append(&mut self.body, bytes, false);
+        }
+        if let Some(text) = members.location {
+            lead_to_end(&mut self.body, at(LOCATION));
+            append(&mut self.body, text.as_bytes(), true);
+        }
+        if let Some(text) = members.etag {
+            lead_to_end(&mut self.body, at(ETAG));
+            append(&mut self.body, text.as_bytes(), true);
+        }
+        Ok(())
+    }
+
+    /// Writes the vtable of tables with these members and returns the number of their layout.
+    fn add_layout(&mut self, members: u16) -> usize {
+        let mut at = [0; SLOTS];
+        // Behind the offset to the vtable.
+        let mut size: u16 = 4;
+        // The order that needs no padding: one offset of 4 bytes, then all of 8 bytes, then those of 4 and of 12.
+        for slot in [INDEX, OFFSET, LENGTH, CHUNK_ID, INLINE, LOCATION, COMPRESSED_LOCATION, ETAG, LAST_MODIFIED] {
+            if members & 1 << slot == 0 {
+                continue;
+            }
+            if let Some(place) = at.get_mut(slot) {
+                *place = size;
+            }
+            size += match slot {
+                OFFSET | LENGTH => 8,
+                CHUNK_ID => 12,
+                _ => 4,
+            };
+        }
+        pad(&mut self.body, 8);
+        let vtable = self.body.len();
+        self.body.extend_from_slice(&(4 + 2 * SLOTS as u16).to_le_bytes());
+        self.body.extend_from_slice(&size.to_le_bytes());
+        for place in at {
+            self.body.extend_from_slice(&place.to_le_bytes());
+        }
+        self.layouts.push(Layout { members, vtable, at, size: usize::from(size) });
+        self.layouts.len() - 1
+    }
+
+    /// The file, and what a snapshot says of it. There must be a reference at least.
+    pub fn finish(self) -> Result<BuiltManifest> {
+        let chunk_refs = u32::try_from(self.starts.len()).map_err(|_| too_large())?;
+        if chunk_refs == 0 {
+            return Err(Error::invalid("a manifest without references is not written"));
+        }
+        let payload = self.assemble()?;
+        let file = envelope::encode_as(self.version, FileType::Manifest, &payload)?;
+        // SAFETY: `assemble` has laid out exactly the table that the schema describes; tests verify what it writes.
+        let manifest = unsafe { Manifest::trusted(payload) };
+        Ok(BuiltManifest {
+            info: ManifestInfo { id: self.id, size: file.len() as u64, chunk_refs },
+            reference: ManifestRef { id: self.id, extents: self.extents },
+            manifest,
+            file,
+        })
+    }
+
+    fn assemble(&self) -> Result<Vec<u8>> {
+        let dictionary = self.dictionary.as_deref();
+        let room = 128 + self.starts.len() * 4 + self.body.len() + dictionary.map_or(0, <[u8]>::len);
+        if room as u64 > MAX_PAYLOAD {
+            return Err(too_large());
+        }
+        let mut out = Vec::with_capacity(room);
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(envelope::FILE_IDENTIFIER.as_bytes());
+        // The root: offset to the vtable 4, id 12, arrays 4, dictionary 4, algorithm 1.
+        let root_vtable = out.len();
+        let dictionary_at: u16 = if dictionary.is_some() { 20 } else { 0 };
+        for number in [4 + 2 * 4, 28_u16, 4, 16, dictionary_at, 24] {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        // An array: offset to the vtable 4, refs 4, node 8.
+        let array_vtable = out.len();
+        for number in [4 + 2 * 2, 16_u16, 8, 4] {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        pad(&mut out, 4);
+        let root = out.len();
+        put(&mut out, 0, &(root as u32).to_le_bytes());
+        out.extend_from_slice(&((root - root_vtable) as i32).to_le_bytes());
+        out.extend_from_slice(&self.id.0);
+        let arrays_at = out.len();
+        out.extend_from_slice(&[0; 8]);
+        out.extend_from_slice(&[if dictionary.is_some() { ZSTD_DICTIONARY } else { PLAIN }, 0, 0, 0]);
+        if let Some(dictionary) = dictionary {
+            lead_to_end(&mut out, arrays_at + 4);
+            append(&mut out, dictionary, false);
+            pad(&mut out, 4);
+        }
+        lead_to_end(&mut out, arrays_at);
+        out.extend_from_slice(&1_u32.to_le_bytes());
+        let array_at = out.len();
+        out.extend_from_slice(&[0; 4]);
+        lead_to_end(&mut out, array_at);
+        let array = out.len();
+        out.extend_from_slice(&((array - array_vtable) as i32).to_le_bytes());
+        let refs_at = out.len();
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&self.node.0);
+        lead_to_end(&mut out, refs_at);
+        out.extend_from_slice(&(self.starts.len() as u32).to_le_bytes());
+        let list = out.len();
+        let body = (list + self.starts.len() * 4).next_multiple_of(8);
+        out.extend(self.starts.iter().zip((list..).step_by(4)).flat_map(|(start, at)| {
+            // Both are below the payload's limit of 2^31.
+            ((body - at) as u32 + start).to_le_bytes()
+        }));
+        pad(&mut out, 8);
+        out.extend_from_slice(&self.body);
+        Ok(out)
+    }
+}
+
+fn too_large() -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        "a manifest would be larger than the 2 GiB that the format allows: set manifest splitting in the repository's \
+         configuration",
+    )
+}
+
+fn pad(out: &mut Vec<u8>, to: usize) {
+    out.resize(out.len().next_multiple_of(to), 0);
+}
+
+/// Writes `bytes` over what is at `at`.
+#[inline]
+fn put(out: &mut [u8], at: usize, bytes: &[u8]) {
+    if let Some(place) = out.get_mut(at..at + bytes.len()) {
+        place.copy_from_slice(bytes);
+    }
+}
+
+/// Makes the offset at `at` lead to what is appended next, on 4 bytes.
+#[inline]
+fn lead_to_end(out: &mut Vec<u8>, at: usize) {
+    pad(out, 4);
+    let distance = (out.len() - at) as u32;
+    put(out, at, &distance.to_le_bytes());
+}
+
+/// Appends a vector of bytes, or a string.
+fn append(out: &mut Vec<u8>, bytes: &[u8], is_text: bool) {
+    out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+    out.extend_from_slice(bytes);
+    if is_text {
+        out.push(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::format::manifest::Payload;
+    use crate::format::testing::{id, node_id};
+
+    fn all(manifest: &Manifest) -> Vec<(Vec<u32>, Payload<'_>)> {
+        let refs = manifest.array(node_id(1)).unwrap().unwrap();
+        (0..refs.len()).map(|at| (refs.coords(at).iter().collect(), refs.payload(at).unwrap())).collect()
+    }
+
+    fn sample(rank: usize) -> ManifestDraft {
+        let mut draft = ManifestDraft::new(id(7), SpecVersion::V2, node_id(1), 4);
+        let coords = |n: u32| (0..rank as u32).map(|axis| n * 3 + axis).collect::<Vec<u32>>();
+        let etag = Checksum::Etag("\"tag\"".into());
+        let places = [
+            Place::Inline(b"abcde"),
+            Place::Native { chunk: id(3), offset: 0, length: 10 },
+            Place::Native { chunk: id(3), offset: u64::MAX - 100, length: 10 },
+            Place::Virtual { location: "s3://bucket/key", offset: 5, length: 6, checksum: Some(&etag) },
+            Place::Virtual { location: "s3://b/k", offset: 0, length: 1, checksum: Some(&Checksum::LastModified(77)) },
+            Place::Virtual { location: "gs://b/ключ", offset: 0, length: 1, checksum: None },
+        ];
+        for (n, place) in places.into_iter().enumerate().take(if rank == 0 { 1 } else { 6 }) {
+            draft.push(&coords(n as u32), place).unwrap();
+        }
+        draft
+    }
+
+    #[test]
+    fn what_is_written_passes_the_verifier_and_reads_back() {
+        for rank in [0, 1, 2, 3, 64] {
+            let built = sample(rank).finish().unwrap();
+            let decoded = Manifest::decode(&built.file, 1 << 20).unwrap();
+            assert_eq!(all(&decoded), all(&built.manifest));
+            assert_eq!(built.info.size, built.file.len() as u64);
+            assert_eq!((decoded.id(), built.info.chunk_refs), (id(7), if rank == 0 { 1 } else { 6 }));
+            let expected: Vec<(u32, u32)> = (0..rank as u32).map(|axis| (axis, 15 + axis + 1)).collect();
+            assert_eq!(built.reference.extents, expected);
+            let again = sample(rank).assemble().unwrap();
+            assert_eq!(again.get(4..8), Some(&b"Ichk"[..]));
+        }
+    }
+
+    #[test]
+    fn copies_are_equal() {
+        let original = sample(2).finish().unwrap().manifest;
+        let refs = original.array(node_id(1)).unwrap().unwrap();
+        let mut draft = ManifestDraft::new(id(8), SpecVersion::V2, node_id(1), 0);
+        for at in 0..refs.len() {
+            draft.copy(&refs, at).unwrap();
+        }
+        let copy = Manifest::decode(&draft.finish().unwrap().file, 1 << 20).unwrap();
+        assert_eq!(all(&copy), all(&original));
+    }
+
+    #[test]
+    fn compressed_locations_stay_compressed_or_become_plain() {
+        let locations: Vec<String> = (0..200).map(|n| format!("s3://some-bucket/some/prefix/file-{n:05}.nc")).collect();
+        let dictionary = zstd::dict::from_samples(&locations, 1024).unwrap();
+        let mut compressor = zstd::bulk::Compressor::with_dictionary(3, &dictionary).unwrap();
+        let mut draft = ManifestDraft::new(id(1), SpecVersion::V2, node_id(1), 0).with_dictionary(Some(&dictionary));
+        for (n, location) in (0..).zip(&locations) {
+            let compressed = compressor.compress(location.as_bytes()).unwrap();
+            let members =
+                Members { length: 9, compressed_location: Some(&compressed), last_modified: 4, ..Members::default() };
+            draft.add(1, [n].into_iter(), &members).unwrap();
+        }
+        let original = Manifest::decode(&draft.finish().unwrap().file, 1 << 20).unwrap();
+        assert_eq!(original.location_dictionary(), Some(dictionary.as_slice()));
+        let refs = original.array(node_id(1)).unwrap().unwrap();
+        for (version, keep, compressed) in
+            [(SpecVersion::V2, true, true), (SpecVersion::V2, false, false), (SpecVersion::V1, true, false)]
+        {
+            let dictionary = original.location_dictionary().filter(|_| keep);
+            let mut copy = ManifestDraft::new(id(2), version, node_id(1), 0).with_dictionary(dictionary);
+            (0..refs.len()).for_each(|at| copy.copy(&refs, at).unwrap());
+            let copy = Manifest::decode(&copy.finish().unwrap().file, 1 << 20).unwrap();
+            assert_eq!(all(&copy), all(&original));
+            assert_eq!(copy.location_dictionary().is_some(), compressed);
+        }
+    }
+
+    #[test]
+    fn empty_chunks_and_empty_manifests_are_refused() {
+        let mut draft = ManifestDraft::new(id(1), SpecVersion::V2, node_id(1), 0);
+        assert!(draft.push(&[0], Place::Inline(&[])).is_err());
+        assert!(draft.push(&[0], Place::Native { chunk: id(1), offset: 0, length: 0 }).is_err());
+        assert!(draft.is_empty() && draft.finish().is_err());
+    }
+}

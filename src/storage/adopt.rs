@@ -1,0 +1,119 @@
+//! New local objects whose durability is put off: what a commit stores before anything refers to it.
+//!
+//! Such an object needs no staging file. Its name is random, so that nobody looks for it before the commit that refers to it
+//! is published; a torn one is garbage like that of any commit that was not. Its bytes are flushed here, by as many threads as
+//! store at the same time, since the disk makes one journal entry out of many flushes that wait together; the directory is
+//! flushed once, by [`sync`].
+//!
+//! A file on the same file system is *linked*: the object is another name of the file. Whoever gave the file must not write to
+//! it any more, which the scratch layer sees to by looking at the number of links.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::changed_file;
+use super::replace::open_folder;
+use crate::error::{Error, Result};
+
+/// Stores `bytes` as the new object `key` below `root`.
+pub(super) fn put_new(root: &OwnedFd, key: &str, bytes: &[u8]) -> Result<()> {
+    let failed = |e: std::io::Error| Error::io(key, e);
+    let mut file = create(root, key).map_err(|e| failed(e.into()))?;
+    file.write_all(bytes).map_err(failed)?;
+    file.sync_data().map_err(failed)
+}
+
+/// Makes `file`, which has `length` bytes, the object `key` below `root`.
+pub(super) fn put_file(root: &OwnedFd, key: &str, mut file: File, length: u64) -> Result<()> {
+    let failed = |e: std::io::Error| Error::io(key, e);
+    if file.metadata().map_err(failed)?.len() != length {
+        return Err(changed_file(length));
+    }
+    match link(root, key, &file) {
+        Ok(()) => file.sync_data().map_err(failed),
+        // Another file system, no links on this one, too many of this file, an unlinked file, or one of another user's.
+        Err(Errno::XDEV | Errno::PERM | Errno::OPNOTSUPP | Errno::MLINK | Errno::NOENT | Errno::ACCESS) => {
+            let mut copy = create(root, key).map_err(|e| failed(e.into()))?;
+            let copied = std::io::copy(&mut file, &mut copy).map_err(failed)?;
+            if copied != length {
+                return Err(changed_file(length));
+            }
+            copy.sync_data().map_err(failed)
+        }
+        Err(errno) => Err(failed(errno.into())),
+    }
+}
+
+/// Flushes the directories `folders` below `root`.
+pub(super) fn sync(root: &OwnedFd, folders: &[String]) -> Result<()> {
+    for folder in folders {
+        let opened = open_folder(root, folder).map_err(|e| Error::io(folder, e.into()))?;
+        rustix::fs::fsync(&opened).map_err(|e| Error::io(folder, e.into()))?;
+    }
+    Ok(())
+}
+
+fn split(key: &str) -> (&str, &str) {
+    key.rsplit_once('/').unwrap_or(("", key))
+}
+
+fn create(root: &OwnedFd, key: &str) -> Result<File, Errno> {
+    let (folder, name) = split(key);
+    let folder = open_folder(root, folder)?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    rustix::fs::openat(&folder, name, flags, Mode::from_raw_mode(0o666)).map(File::from)
+}
+
+fn link(root: &OwnedFd, key: &str, file: &File) -> Result<(), Errno> {
+    let (folder, name) = split(key);
+    let folder = open_folder(root, folder)?;
+    // Older kernels let only the privileged link a descriptor by itself; the name that `/proc` has for it always works.
+    match rustix::fs::linkat(file, "", &folder, name, AtFlags::EMPTY_PATH) {
+        Ok(()) => return Ok(()),
+        Err(errno @ (Errno::XDEV | Errno::MLINK)) => return Err(errno),
+        Err(_) => {}
+    }
+    let place = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    rustix::fs::linkat(rustix::fs::CWD, place, &folder, name, AtFlags::SYMLINK_FOLLOW)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn files_become_objects_without_a_copy() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = OwnedFd::from(File::open(directory.path()).unwrap());
+        let place = directory.path().join("scratch");
+        std::fs::write(&place, "chunk").unwrap();
+        put_file(&root, "chunks/A", File::open(&place).unwrap(), 5).unwrap();
+        sync(&root, &["chunks".into()]).unwrap();
+        let inode = |path: &std::path::Path| std::fs::metadata(path).unwrap().ino();
+        assert_eq!(inode(&place), inode(&directory.path().join("chunks/A")));
+        assert!(put_file(&root, "chunks/B", File::open(&place).unwrap(), 4).is_err(), "its size has changed");
+        assert!(!directory.path().join("chunks/B").exists());
+        // Another file system, where there is one.
+        if let Ok(other) = tempfile::tempfile_in("/dev/shm") {
+            (&other).write_all(b"chunk").unwrap();
+            let again = File::open(format!("/proc/self/fd/{}", other.as_raw_fd())).unwrap();
+            put_file(&root, "chunks/C", again, 5).unwrap();
+            assert_eq!(std::fs::read(directory.path().join("chunks/C")).unwrap(), b"chunk");
+        }
+    }
+
+    #[test]
+    fn new_objects_replace_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = OwnedFd::from(File::open(directory.path()).unwrap());
+        put_new(&root, "chunks/A", b"one").unwrap();
+        assert!(put_new(&root, "chunks/A", b"two").is_err());
+        assert_eq!(std::fs::read(directory.path().join("chunks/A")).unwrap(), b"one");
+    }
+}

@@ -1,0 +1,133 @@
+//! Places and their names, without asking whether there is anything.
+//!
+//! A working tree on top of a snapshot has to say where something of the snapshot is, in words that mean the same in the next
+//! mount, and what would show under a name; whether a chunk exists is another question, whose answer may need a manifest.
+
+use super::nodes::{Place, ZARR_JSON};
+use super::positions::Coords;
+use super::{NodeIndex, Tree};
+use crate::zarr::chunk_key::{Separator, parse_number};
+
+impl Tree {
+    /// The absolute path of a place.
+    pub fn path_of(&self, place: &Place) -> String {
+        match place {
+            Place::Directory(node) => format!("/{}", self.table().path(*node)),
+            Place::Metadata(node) => self.join(*node, ZARR_JSON),
+            Place::Chunk(node, coords) => self.join(*node, &self.relative(*node, coords)),
+        }
+    }
+
+    fn join(&self, node: NodeIndex, name: &str) -> String {
+        let path = self.table().path(node);
+        if path.is_empty() { format!("/{name}") } else { format!("/{path}/{name}") }
+    }
+
+    /// A chunk's or chunk directory's path below its array.
+    fn relative(&self, node: NodeIndex, coords: &[u32]) -> String {
+        let Some(array) = self.table().array(node) else { return String::new() };
+        if coords.len() == array.grid.len() {
+            return array.encoding.key(coords);
+        }
+        let prefix = array.encoding.prefixed.then(|| "c".to_owned());
+        let parts: Vec<String> = prefix.into_iter().chain(coords.iter().map(u32::to_string)).collect();
+        parts.join("/")
+    }
+
+    /// The place at absolute path `path`, if one can be there.
+    pub fn place_of(&self, path: &str) -> Option<Place> {
+        let mut at = Place::Directory(0);
+        for name in path.split('/').filter(|name| !name.is_empty()) {
+            at = self.step(&at, name)?;
+        }
+        Some(at)
+    }
+
+    /// The place that `name` has in directory `parent`, if it can have one. A document or a node is there for certain; a chunk
+    /// or a directory of chunks perhaps.
+    pub fn step(&self, parent: &Place, name: &str) -> Option<Place> {
+        match parent {
+            Place::Metadata(_) => None,
+            Place::Chunk(node, prefix) => self.step_in_chunks(*node, prefix, name),
+            Place::Directory(node) => {
+                let table = self.table();
+                if name == ZARR_JSON && table.get(*node)?.stored.is_some() {
+                    return Some(Place::Metadata(*node));
+                }
+                if let Some(child) = table.child(*node, name) {
+                    return Some(Place::Directory(child));
+                }
+                self.step_in_array(*node, name).or_else(|| {
+                    let (owner, prefix) = table.shared_chunk_dir(*node)?;
+                    self.step_in_chunks(*owner, prefix, name)
+                })
+            }
+        }
+    }
+
+    fn step_in_array(&self, node: NodeIndex, name: &str) -> Option<Place> {
+        let array = self.table().array(node)?;
+        let rank = array.grid.len();
+        match array.encoding.separator {
+            Separator::Slash if rank > 0 && array.encoding.prefixed => {
+                (name == "c").then(|| Place::Chunk(node, Coords::new()))
+            }
+            Separator::Slash if rank > 0 => self.step_in_chunks(node, &[], name),
+            _ => {
+                let coords = array.encoding.parse_flat(name, rank)?;
+                self.in_grid(node, Coords::from_vec(coords))
+            }
+        }
+    }
+
+    fn step_in_chunks(&self, node: NodeIndex, prefix: &[u32], name: &str) -> Option<Place> {
+        let array = self.table().array(node)?;
+        if prefix.len() >= array.grid.len() {
+            return None;
+        }
+        let is_file = prefix.len() + 1 == array.grid.len();
+        let coord = if is_file { array.encoding.parse_last(name) } else { parse_number(name) }?;
+        let mut coords = Coords::from_slice(prefix);
+        coords.push(coord);
+        self.in_grid(node, coords)
+    }
+
+    /// Only places in the grid have numbers.
+    fn in_grid(&self, node: NodeIndex, coords: Coords) -> Option<Place> {
+        let grid = &self.table().array(node)?.grid;
+        let within = std::iter::zip(&coords, grid).all(|(coord, length)| coord < length);
+        within.then_some(Place::Chunk(node, coords))
+    }
+
+    /// The directory that holds `place`, and its name there. None for the root.
+    pub fn parent_of(&self, place: &Place) -> Option<(Place, String)> {
+        let table = self.table();
+        match place {
+            Place::Directory(0) => None,
+            Place::Directory(node) => {
+                let parent = table.get(*node)?.parent;
+                Some((Place::Directory(parent), table.name(*node).to_owned()))
+            }
+            Place::Metadata(node) => Some((Place::Directory(*node), ZARR_JSON.to_owned())),
+            Place::Chunk(node, coords) => {
+                // A node may stand where a directory of chunks is: then it is the directory.
+                let relative = self.relative(*node, coords);
+                let (above, name) = relative.rsplit_once('/').unwrap_or(("", &relative));
+                let mut at = Place::Directory(*node);
+                for part in above.split('/').filter(|part| !part.is_empty()) {
+                    at = self.step(&at, part)?;
+                }
+                Some((at, name.to_owned()))
+            }
+        }
+    }
+
+    /// Whether a place is a directory.
+    pub fn is_directory_place(&self, place: &Place) -> bool {
+        match place {
+            Place::Directory(_) => true,
+            Place::Metadata(_) => false,
+            Place::Chunk(node, coords) => self.is_directory(*node, coords),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Inode numbers that outlive a snapshot.
+//!
+//! A node has two numbers, for its directory and its `zarr.json`, and an array a range of them for its chunks and chunk
+//! directories ([`super::positions`]). They are given out in the order of the table, so that every mount of one snapshot has
+//! the same. A mount that moves on to another snapshot keeps them by node id: what the kernel knows of a node that is still
+//! there stays true, wherever the node has moved. An array whose grid changed gets a new range for its chunks; numbers are
+//! never used twice.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::nodes::NodeIndex;
+use super::positions::Positions;
+use crate::format::ids::NodeId;
+
+/// Inode numbers that all nodes together may take: they and directory offsets made from them must stay positive.
+const MAX_NUMBERS: u64 = 1 << 60;
+/// Of those, what a single array may take while others are still to come.
+const MAX_SHARE: u64 = 1 << 52;
+/// Numbers of a node without chunks: its directory and its document.
+const OF_NODE: u64 = 2;
+
+/// The numbers given out so far.
+#[derive(Debug)]
+pub struct Numbering {
+    next: u64,
+    nodes: HashMap<NodeId, u64>,
+    implicit: HashMap<String, u64>,
+    chunks: HashMap<NodeId, ChunkNumbers>,
+}
+
+/// The numbers of an array's chunks.
+#[derive(Clone, Debug)]
+pub struct ChunkNumbers {
+    grid: Box<[u32]>,
+    /// The first of them.
+    pub start: u64,
+    /// Which place has which, counted from there.
+    pub positions: Arc<Positions>,
+}
+
+/// A run of numbers in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Run {
+    /// The first.
+    pub start: u64,
+    /// Whose they are.
+    pub node: NodeIndex,
+    /// Whether they are those of its chunks.
+    pub chunks: bool,
+}
+
+impl Default for Numbering {
+    fn default() -> Self {
+        // 1 and 2 are the root's.
+        let next = super::ROOT + OF_NODE;
+        Numbering { next, nodes: HashMap::new(), implicit: HashMap::new(), chunks: HashMap::new() }
+    }
+}
+
+impl Numbering {
+    /// The number of a stored node's directory; the next one is its document's. The root's are fixed.
+    pub fn node(&mut self, id: NodeId) -> u64 {
+        let next = &mut self.next;
+        *self.nodes.entry(id).or_insert_with(|| take(next, OF_NODE))
+    }
+
+    /// The number of a directory that has no node, by its path.
+    pub fn implicit(&mut self, path: String) -> u64 {
+        let next = &mut self.next;
+        *self.implicit.entry(path).or_insert_with(|| take(next, OF_NODE))
+    }
+
+    /// The numbers of the chunks of array `id` with grid `grid`.
+    pub fn chunks(&mut self, id: NodeId, grid: &[u32]) -> ChunkNumbers {
+        match self.chunks.get(&id) {
+            Some(known) if *known.grid == *grid => known.clone(),
+            _ => {
+                let room = MAX_NUMBERS.saturating_sub(self.next).min(MAX_SHARE);
+                let positions = Arc::new(Positions::new(grid, room));
+                let start = take(&mut self.next, positions.count());
+                let numbers = ChunkNumbers { grid: grid.into(), start, positions };
+                self.chunks.insert(id, numbers.clone());
+                numbers
+            }
+        }
+    }
+}
+
+fn take(next: &mut u64, count: u64) -> u64 {
+    let first = *next;
+    *next = next.saturating_add(count);
+    first
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::testing::node_id;
+
+    #[test]
+    fn numbers_stay_and_are_never_used_twice() {
+        let mut numbering = Numbering::default();
+        let first = numbering.node(node_id(1));
+        let chunks = numbering.chunks(node_id(1), &[2, 2]);
+        let second = numbering.node(node_id(2));
+        assert_eq!((first, chunks.start, second), (3, 5, 5 + 7));
+        let grown = numbering.chunks(node_id(1), &[3, 2]);
+        assert_eq!((numbering.node(node_id(1)), grown.start), (3, second + 2));
+        assert_eq!(numbering.chunks(node_id(1), &[3, 2]).start, grown.start);
+        assert_eq!(numbering.implicit("a".to_owned()), numbering.implicit("a".to_owned()));
+    }
+}

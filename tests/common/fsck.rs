@@ -1,0 +1,187 @@
+//! Looks at every file of a repository that our engine wrote, for the rules of the format and for some that are only ours:
+//! one array per manifest, tight and disjoint extents.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use icechunkfs::format::envelope::{Header, SpecVersion};
+use icechunkfs::format::ids::{NodeId, ObjectId};
+use icechunkfs::format::manifest::{Manifest, Payload};
+use icechunkfs::format::repo_info::RepoInfo;
+use icechunkfs::format::repo_state::{Operation, RepoState};
+use icechunkfs::format::snapshot::{ManifestInfo, NodeData, Snapshot};
+use icechunkfs::format::transaction_log::{Change, TransactionLog};
+use icechunkfs::zarr::array::ArrayMetadata;
+
+const LIMIT: u64 = 1 << 31;
+
+/// Who wrote a file, by its header.
+fn is_ours(file: &[u8]) -> bool {
+    Header::parse(file).unwrap().0.implementation.starts_with("icechunkfs-")
+}
+
+fn read(repo: &Path, folder: &str, id: ObjectId) -> Vec<u8> {
+    let path = repo.join(folder).join(id.to_string());
+    std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// Panics at the first rule that is broken. Returns how many snapshots of ours it has seen.
+pub fn check(repo: &Path, version: SpecVersion) -> usize {
+    let mut seen = 0;
+    for entry in std::fs::read_dir(repo.join("snapshots")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let Ok(id) = name.parse::<ObjectId>() else { continue };
+        let file = read(repo, "snapshots", id);
+        if is_ours(&file) {
+            check_snapshot(repo, id, &file, version);
+            seen += 1;
+        }
+    }
+    if version == SpecVersion::V2 {
+        check_repo(repo);
+    }
+    for folder in [".", "chunks", "manifests", "snapshots", "transactions", "overwritten"] {
+        let Ok(entries) = std::fs::read_dir(repo.join(folder)) else { continue };
+        for entry in entries {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            assert!(!name.contains('#'), "a staging file stayed: {folder}/{name}");
+        }
+    }
+    seen
+}
+
+fn check_snapshot(repo: &Path, id: ObjectId, file: &[u8], version: SpecVersion) {
+    let what = format!("snapshot {id}");
+    check_header(file, version, 1);
+    let snapshot = Snapshot::decode(file, LIMIT).unwrap();
+    assert_eq!((snapshot.id(), snapshot.version()), (id, version), "{what}");
+    assert_eq!(snapshot.parent_id().is_some(), version == SpecVersion::V1, "{what}: only version 1 names the parent");
+    snapshot.metadata().unwrap();
+    let paths: Vec<&str> = snapshot.nodes().map(|node| node.path).collect();
+    assert!(paths.is_sorted_by(|a, b| a.as_bytes() < b.as_bytes()), "{what}: {paths:?}");
+    let ids: BTreeSet<NodeId> = snapshot.nodes().map(|node| node.id).collect();
+    assert_eq!(ids.len(), paths.len(), "{what}: ids are unique");
+
+    let listed = snapshot.manifests();
+    assert!(listed.is_sorted_by(|a, b| a.id < b.id), "{what}: manifests are sorted");
+    let listed: BTreeMap<ObjectId, ManifestInfo> = listed.into_iter().map(|info| (info.id, info)).collect();
+    let mut used = BTreeSet::new();
+    for node in snapshot.nodes() {
+        let NodeData::Array(array) = &node.data else { continue };
+        let metadata = ArrayMetadata::parse(node.zarr_json).unwrap();
+        assert_eq!(array.grid().as_ref(), Some(&metadata.grid), "{what}: {}", node.path);
+        let manifests = array.manifests();
+        for (n, a) in manifests.iter().enumerate() {
+            for b in &manifests[n + 1..] {
+                let apart = a.extents.iter().zip(&b.extents).any(|(a, b)| a.1 <= b.0 || b.1 <= a.0);
+                assert!(apart, "{what}: {}: {a:?} and {b:?} overlap", node.path);
+            }
+        }
+        for reference in &manifests {
+            used.insert(reference.id);
+            check_manifest(repo, node.id, &metadata.grid, &reference.extents, listed[&reference.id]);
+        }
+    }
+    assert_eq!(used, listed.keys().copied().collect(), "{what}: listed and used manifests");
+    check_log(repo, id, &ids, version);
+}
+
+fn check_header(file: &[u8], version: SpecVersion, file_type: u8) {
+    assert_eq!(&file[..12], b"ICE\xF0\x9F\xA7\x8ACHUNK");
+    assert_eq!(&file[36..39], [version.number(), file_type, 1]);
+}
+
+fn check_manifest(repo: &Path, node: NodeId, grid: &[u32], extents: &[(u32, u32)], info: ManifestInfo) {
+    let what = format!("manifest {}", info.id);
+    let file = read(repo, "manifests", info.id);
+    assert_eq!(info.size, file.len() as u64, "{what}: its size");
+    let manifest = Manifest::decode(&file, LIMIT).unwrap();
+    assert_eq!(manifest.id(), info.id);
+    let refs = manifest.array(node).unwrap().unwrap();
+    if !is_ours(&file) {
+        // Kept as it was, whatever it was.
+        return;
+    }
+    assert_eq!(manifest.arrays().collect::<Vec<_>>(), [node], "{what}: one array");
+    assert_eq!(info.chunk_refs as usize, refs.len(), "{what}: its count");
+    assert!(!refs.is_empty(), "{what}: empty");
+    let all: Vec<Vec<u32>> = (0..refs.len()).map(|at| refs.coords(at).iter().collect()).collect();
+    assert!(all.is_sorted_by(|a, b| a < b), "{what}: sorted, none twice");
+    let tight: Vec<(u32, u32)> = (0..grid.len())
+        .map(|axis| {
+            let on_axis = || all.iter().map(|coords| coords[axis]);
+            (on_axis().min().unwrap(), on_axis().max().unwrap() + 1)
+        })
+        .collect();
+    assert_eq!(tight, extents, "{what}: tight extents");
+    for (at, coords) in all.iter().enumerate() {
+        assert_eq!(coords.len(), grid.len(), "{what}: rank of {coords:?}");
+        assert!(coords.iter().zip(grid).all(|(c, n)| c < n), "{what}: {coords:?} outside {grid:?}");
+        match refs.payload(at).unwrap() {
+            Payload::Inline(bytes) => assert!(!bytes.is_empty(), "{what}: {coords:?}"),
+            Payload::Native { chunk, offset, length } => {
+                let size = std::fs::metadata(repo.join("chunks").join(chunk.to_string())).unwrap().len();
+                assert!(length > 0 && offset + length <= size, "{what}: {coords:?}: {offset}+{length} of {size}");
+            }
+            Payload::Virtual { length, location, .. } => assert!(length > 0 && location.contains("://"), "{what}"),
+        }
+    }
+}
+
+fn check_log(repo: &Path, id: ObjectId, nodes: &BTreeSet<NodeId>, version: SpecVersion) {
+    let what = format!("transaction log {id}");
+    let file = read(repo, "transactions", id);
+    check_header(&file, version, 4);
+    let log = TransactionLog::decode(&file, LIMIT).unwrap();
+    assert_eq!(log.id(), id);
+    let list = |change| log.nodes(change).collect::<Vec<_>>();
+    let all = [
+        Change::NewGroups,
+        Change::NewArrays,
+        Change::DeletedGroups,
+        Change::DeletedArrays,
+        Change::UpdatedGroups,
+        Change::UpdatedArrays,
+    ];
+    for change in all {
+        assert!(list(change).is_sorted_by(|a, b| a < b), "{what}: {change:?}");
+    }
+    for change in [Change::DeletedGroups, Change::DeletedArrays] {
+        assert!(list(change).iter().all(|node| !nodes.contains(node)), "{what}: a deleted node is there");
+    }
+    let arrays: Vec<NodeId> = log.updated_chunks().map(|(node, _)| node).collect();
+    assert!(arrays.is_sorted_by(|a, b| a < b), "{what}: chunks by array");
+    for (_, chunks) in log.updated_chunks() {
+        assert!(chunks.collect::<Vec<_>>().is_sorted_by(|a, b| a < b), "{what}: chunks");
+    }
+    let moves = log.moves().unwrap();
+    assert!(moves.is_sorted_by(|a, b| a.to.split('/').lt(b.to.split('/'))), "{what}: moves");
+    assert!(moves.is_empty() || version == SpecVersion::V2, "{what}: version 1 has no moves");
+}
+
+fn check_repo(repo: &Path) {
+    let info = RepoInfo::decode(&std::fs::read(repo.join("repo")).unwrap()).unwrap();
+    let state = RepoState::from_info(&info).unwrap();
+    assert!(state.updates.is_sorted_by(|a, b| a.updated_at > b.updated_at), "newest first, no two at one time");
+    assert!(state.updates[0].backup_path.is_none(), "the newest operation has no copy");
+    for update in &state.updates[1..] {
+        let Some(backup) = &update.backup_path else { continue };
+        assert!(!backup.contains('/') && repo.join("overwritten").join(backup).exists(), "{backup}");
+    }
+    for (id, record) in &state.snapshots {
+        let file = read(repo, "snapshots", *id);
+        let snapshot = Snapshot::decode(&file, LIMIT).unwrap();
+        assert_eq!((record.flushed_at, record.message.as_str()), (snapshot.flushed_at(), snapshot.message()));
+        if let Some(parent) = record.parent {
+            assert!(state.snapshots[&parent].flushed_at < record.flushed_at, "later than its parent");
+        }
+    }
+    let newest = state.updates.iter().find_map(|update| match &update.operation {
+        Operation::NewCommit { branch, new } | Operation::CommitAmended { branch, new, .. } => Some((branch, new)),
+        _ => None,
+    });
+    if let Some((branch, new)) = newest {
+        assert_eq!(state.branches.get(branch), Some(new), "the newest commit is its branch's tip");
+    }
+}
