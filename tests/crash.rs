@@ -17,29 +17,13 @@ use std::time::Duration;
 
 use common::read_files;
 use crash::worker::{Random, Worker, is_key};
+use icechunkfs::commit::steps::POINTS as STEPS;
 use writing::{GROUP, Reference, Writable, array, number, put};
 
 /// Deaths in CI, of both kinds together.
 const IN_CI: usize = 200;
 /// After so many deaths a repository has become large enough, and a new one begins.
 const LIFE: usize = 40;
-
-/// The named steps of a commit.
-// TODO: from `icechunkfs::commit::steps::POINTS`, once it is there.
-const STEPS: [&str; 12] = [
-    "commit.chunks",
-    "commit.chunks.done",
-    "commit.manifests",
-    "commit.manifests.done",
-    "commit.log",
-    "commit.log.done",
-    "commit.snapshot",
-    "commit.snapshot.done",
-    "commit.publish",
-    "commit.backup.done",
-    "commit.publish.done",
-    "commit.done",
-];
 
 type Files = BTreeMap<String, Vec<u8>>;
 
