@@ -1,0 +1,254 @@
+//! A writable mount of a repository of its own, and what the reference implementation says of that repository.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::TryStreamExt;
+use icechunk::format::ByteRange;
+use icechunk::repository::VersionInfo;
+use icechunk::{Repository, Store};
+use tokio::sync::RwLock;
+
+use crate::common::{Mount, Output, icechunkfs, program, read_files, run};
+
+/// How long something that happens at once may take on a busy machine.
+const SOON: Duration = Duration::from_secs(30);
+
+/// A repository, a scratch directory and a mount; all of it goes when it is dropped.
+pub struct Writable {
+    mount: Mount,
+    scratch: PathBuf,
+    repository: PathBuf,
+    words: Vec<String>,
+    _directory: tempfile::TempDir,
+}
+
+impl Writable {
+    /// A new repository.
+    #[track_caller]
+    pub fn new(words: &[&str]) -> Writable {
+        let directory = tempfile::tempdir().unwrap();
+        let repository = directory.path().join("repo");
+        create(&repository);
+        Writable::with(directory, repository, words)
+    }
+
+    /// One more mount of a repository that exists, with a scratch directory of its own.
+    #[track_caller]
+    pub fn of(repository: &Path, words: &[&str]) -> Writable {
+        Writable::with(tempfile::tempdir().unwrap(), repository.to_owned(), words)
+    }
+
+    fn with(directory: tempfile::TempDir, repository: PathBuf, words: &[&str]) -> Writable {
+        let scratch = directory.path().join("scratch");
+        let words = words.iter().map(|&word| word.to_owned()).collect();
+        let writable = Writable { mount: Mount::prepare(), scratch, repository, words, _directory: directory };
+        writable.mount_again(None).success();
+        writable
+    }
+
+    /// Mounts with the same scratch directory, with a fault if the daemon is to have one.
+    pub fn mount_again(&self, fault: Option<&str>) -> Output {
+        let mut command = Command::new(program());
+        command.arg("mount").arg(&self.repository).arg(self.root()).arg("--scratch").arg(&self.scratch);
+        command.arg("--log-file").arg(self.root().with_file_name("log")).args(&self.words);
+        if let Some(fault) = fault {
+            command.env("ICECHUNKFS_FAULT", fault);
+        }
+        run(&mut command)
+    }
+
+    pub fn root(&self) -> PathBuf {
+        self.mount.path()
+    }
+
+    pub fn repository(&self) -> &Path {
+        &self.repository
+    }
+
+    pub fn log(&self) -> String {
+        self.mount.log()
+    }
+
+    pub fn daemon(&self) -> i32 {
+        self.mount.daemon()
+    }
+
+    pub fn control(&self, name: &str) -> PathBuf {
+        self.root().join(".icechunk").join(name)
+    }
+
+    /// What a file of the control directory says.
+    pub fn says(&self, name: &str) -> String {
+        std::fs::read_to_string(self.control(name)).unwrap()
+    }
+
+    /// Commits as `echo message > .icechunk/commit` does.
+    pub fn commit(&self, message: &str) -> std::io::Result<()> {
+        tell(&self.control("commit"), message)
+    }
+
+    pub fn touch(&self, name: &str) -> std::io::Result<()> {
+        touch(&self.control(name))
+    }
+
+    /// Unmounts; the kernel tells the daemon of the last close a moment after the program has heard of it.
+    #[track_caller]
+    pub fn unmount(&self) {
+        let begin = Instant::now();
+        loop {
+            let said = icechunkfs(["unmount".as_ref(), self.root().as_os_str()]);
+            if said.status.success() {
+                return;
+            }
+            assert!(begin.elapsed() < SOON && said.stderr.contains("in use"), "{}", said.stderr);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Ends the daemon as the kernel would when memory is short. The dead mount stays.
+    #[track_caller]
+    pub fn kill(&self, daemon: i32) {
+        run(Command::new("kill").arg("-9").arg(daemon.to_string())).success();
+        self.wait_for_end(daemon);
+    }
+
+    #[track_caller]
+    pub fn wait_for_end(&self, daemon: i32) {
+        let begin = Instant::now();
+        while Path::new(&format!("/proc/{daemon}")).exists() {
+            assert!(begin.elapsed() < SOON, "the daemon {daemon} does not end");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Takes a dead mount away.
+    #[track_caller]
+    pub fn take_away(&self) {
+        if self.mount.mounted_as().is_some() {
+            run(Command::new("umount").arg("-l").arg(self.root())).success();
+        }
+    }
+
+    /// What a mount that was made at this moment shows.
+    #[track_caller]
+    pub fn fresh(&self) -> BTreeMap<String, Vec<u8>> {
+        read_files(&Mount::new(&self.repository, &["-o", "ro"]).path())
+    }
+}
+
+pub fn create(repository: &Path) {
+    icechunkfs(["init".as_ref(), repository.as_os_str()]).success();
+}
+
+/// As `echo message > path`: the error of the write is what the program gets.
+pub fn tell(path: &Path, message: &str) -> std::io::Result<()> {
+    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+    file.write_all(format!("{message}\n").as_bytes())
+}
+
+/// As `touch path`.
+pub fn touch(path: &Path) -> std::io::Result<()> {
+    let file = std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+    let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+    rustix::fs::futimens(&file, &rustix::fs::Timestamps { last_access: now, last_modification: now })?;
+    Ok(())
+}
+
+/// A repository as the reference implementation has it.
+pub struct Reference {
+    runtime: tokio::runtime::Runtime,
+    repository: Repository,
+}
+
+impl Reference {
+    pub fn open(place: &Path) -> Reference {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let repository = runtime.block_on(async {
+            let storage = icechunk::new_local_filesystem_storage(place).await.unwrap();
+            Repository::open(storage).execute().await.unwrap()
+        });
+        Reference { runtime, repository }
+    }
+
+    /// Ids and messages of branch `main`, newest first.
+    pub fn history(&self) -> Vec<(String, String)> {
+        self.runtime.block_on(async {
+            let history = self.repository.ancestry(&VersionInfo::BranchTipRef("main".into())).await.unwrap();
+            history.map_ok(|info| (info.id.to_string(), info.message)).try_collect().await.unwrap()
+        })
+    }
+
+    /// All keys and bytes of branch `main`.
+    pub fn keys(&self) -> BTreeMap<String, Vec<u8>> {
+        self.runtime.block_on(async {
+            let main = VersionInfo::BranchTipRef("main".into());
+            let session = self.repository.readonly_session(&main).await.unwrap();
+            let store = Store::from_session(Arc::new(RwLock::new(session))).await;
+            let names: Vec<String> = store.list().await.unwrap().try_collect().await.unwrap();
+            let mut keys = BTreeMap::new();
+            for name in names {
+                let bytes = store.get(&name, &ByteRange::ALL).await.unwrap_or_else(|e| panic!("{name}: {e}"));
+                keys.insert(name, bytes.to_vec());
+            }
+            keys
+        })
+    }
+
+    /// A commit by somebody else.
+    pub fn commit(&self, keys: &[(&str, &[u8])], message: &str) {
+        self.runtime.block_on(async {
+            let session = Arc::new(RwLock::new(self.repository.writable_session("main").await.unwrap()));
+            let store = Store::from_session(Arc::clone(&session)).await;
+            for (name, content) in keys {
+                store.set(name, content.to_vec().into()).await.unwrap();
+            }
+            session.write().await.commit(message).execute().await.unwrap();
+        });
+    }
+}
+
+/// The document of a group.
+pub const GROUP: &str = r#"{"zarr_format":3,"node_type":"group"}"#;
+
+/// The document of an array of bytes.
+pub fn array(shape: &[u64], chunks: &[u64]) -> String {
+    serde_json::json!({
+        "zarr_format": 3, "node_type": "array", "shape": shape, "data_type": "uint8", "fill_value": 0, "attributes": {},
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunks}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "codecs": [{"name": "bytes"}]
+    })
+    .to_string()
+}
+
+/// Writes a file and the directories above it.
+pub fn put(path: &Path, content: impl AsRef<[u8]>) -> std::io::Result<()> {
+    std::fs::create_dir_all(path.parent().unwrap())?;
+    std::fs::write(path, content)
+}
+
+/// A program that `scripts/setup --posix` builds.
+pub fn tool(name: &str) -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/bin").join(name);
+    needed(path.exists(), &format!("{}: scripts/setup --posix makes it", path.display())).then_some(path)
+}
+
+/// Says what does not run; in CI nothing may be left out.
+pub fn needed(there: bool, what: &str) -> bool {
+    assert!(there || std::env::var_os("CI").is_none(), "CI must have {what}");
+    if !there {
+        eprintln!("NOT RUN: it needs {what}");
+    }
+    there
+}
+
+/// A number that the environment may set, as `scripts/soak` does.
+pub fn number(variable: &str, otherwise: usize) -> usize {
+    std::env::var(variable).map_or(otherwise, |value| value.parse().expect(variable))
+}

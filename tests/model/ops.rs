@@ -1,0 +1,280 @@
+//! The operations. A listing has one a line, as JSON, so that a failure can be replayed and kept.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// How a whole file is written.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Style {
+    /// Truncated and written under its own name (zarrs, fsspec, cp, editors).
+    InPlace,
+    /// Under a temporary name, then renamed over (zarr-python, rsync, sed).
+    Rename,
+    /// Under a temporary name, then linked if absent (zarr-python's parents, object_store).
+    Link,
+}
+
+/// One operation. Paths are relative to the root. What a slot holds is decided at run time: an operation on an empty slot
+/// does nothing, so that a listing stays meaningful when operations are taken out of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub enum Op {
+    /// `how`: letters of r(ead) w(rite) a(ppend) c(reate) x (exclusively) t(runcate).
+    Open {
+        slot: usize,
+        path: String,
+        how: String,
+    },
+    Close {
+        slot: usize,
+    },
+    Pread {
+        slot: usize,
+        at: u64,
+        len: usize,
+    },
+    Pwrite {
+        slot: usize,
+        at: u64,
+        len: usize,
+        seed: u64,
+    },
+    /// `write` at the handle's own position.
+    Write {
+        slot: usize,
+        len: usize,
+        seed: u64,
+    },
+    Ftruncate {
+        slot: usize,
+        size: u64,
+    },
+    Fsync {
+        slot: usize,
+        data_only: bool,
+    },
+    /// `mode`: allocate, keep_size, punch, zero.
+    Fallocate {
+        slot: usize,
+        mode: String,
+        at: u64,
+        len: u64,
+    },
+    /// Writes through a shared mapping.
+    MapWrite {
+        slot: usize,
+        at: u64,
+        len: usize,
+        seed: u64,
+        sync: bool,
+    },
+    MapRead {
+        slot: usize,
+    },
+    /// Walks holes and data; whatever is called a hole must read as zeros.
+    Holes {
+        slot: usize,
+    },
+    Fstat {
+        slot: usize,
+    },
+    CopyRange {
+        from: usize,
+        to: usize,
+        at: u64,
+        to_at: u64,
+        len: u64,
+    },
+
+    WriteFile {
+        path: String,
+        len: usize,
+        seed: u64,
+        style: Style,
+        parents: bool,
+    },
+    /// A `zarr.json` with this text.
+    Document {
+        path: String,
+        text: String,
+        style: Style,
+        parents: bool,
+    },
+    ReadFile {
+        path: String,
+    },
+    /// `cp`: `copy_file_range` of a whole file.
+    CopyFile {
+        from: String,
+        to: String,
+    },
+    Truncate {
+        path: String,
+        size: u64,
+    },
+    Unlink {
+        path: String,
+    },
+    Mkdir {
+        path: String,
+        parents: bool,
+    },
+    Rmdir {
+        path: String,
+    },
+    RemoveAll {
+        path: String,
+    },
+    /// `flag`: replace, noreplace, exchange.
+    Rename {
+        from: String,
+        to: String,
+        flag: String,
+    },
+    Link {
+        from: String,
+        to: String,
+    },
+    Symlink {
+        target: String,
+        path: String,
+    },
+    Chmod {
+        path: String,
+        mode: u32,
+    },
+    /// Sets the modification time to a moment of [`MARKED`], by which comparisons know it.
+    Utimens {
+        path: String,
+        offset: u32,
+    },
+    FsyncDir {
+        path: String,
+    },
+    Stat {
+        path: String,
+    },
+    List {
+        path: String,
+    },
+
+    /// `how`: touch, echo, command.
+    Commit {
+        how: String,
+    },
+    Discard,
+    DiscardBelow {
+        path: String,
+    },
+    Refresh,
+    /// Unmount, and mount with the same scratch directory.
+    Remount,
+    /// The daemon is killed, and mounted again with the same scratch directory.
+    Kill,
+    /// Somebody else commits, on nodes of their own.
+    Others {
+        seed: u64,
+    },
+    /// Compares the whole tree.
+    Check,
+}
+
+/// The second at which the times that operations set begin (2001-09-09). No other file is that old, so a file of the model
+/// with such a time has not been changed since.
+pub const MARKED: i64 = 1_000_000_000;
+/// How many seconds they span.
+pub const MARKED_SPAN: u32 = 1 << 24;
+
+impl Op {
+    /// What statistics count it as.
+    pub fn kind(&self) -> &str {
+        match self {
+            Op::Rename { flag, .. } => flag,
+            Op::Fallocate { mode, .. } => mode,
+            Op::Open { .. } => "Open",
+            Op::Close { .. } => "Close",
+            Op::Pread { .. } => "Pread",
+            Op::Pwrite { .. } => "Pwrite",
+            Op::Write { .. } => "Write",
+            Op::Ftruncate { .. } => "Ftruncate",
+            Op::Fsync { .. } => "Fsync",
+            Op::MapWrite { .. } => "MapWrite",
+            Op::MapRead { .. } => "MapRead",
+            Op::Holes { .. } => "Holes",
+            Op::Fstat { .. } => "Fstat",
+            Op::CopyRange { .. } => "CopyRange",
+            Op::WriteFile { .. } => "WriteFile",
+            Op::Document { .. } => "Document",
+            Op::ReadFile { .. } => "ReadFile",
+            Op::CopyFile { .. } => "CopyFile",
+            Op::Truncate { .. } => "Truncate",
+            Op::Unlink { .. } => "Unlink",
+            Op::Mkdir { .. } => "Mkdir",
+            Op::Rmdir { .. } => "Rmdir",
+            Op::RemoveAll { .. } => "RemoveAll",
+            Op::Link { .. } => "Link",
+            Op::Symlink { .. } => "Symlink",
+            Op::Chmod { .. } => "Chmod",
+            Op::Utimens { .. } => "Utimens",
+            Op::FsyncDir { .. } => "FsyncDir",
+            Op::Stat { .. } => "Stat",
+            Op::List { .. } => "List",
+            _ => "on the mount",
+        }
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?)
+    }
+}
+
+/// A listing out of its text. Lines that begin with `#` are remarks.
+pub fn parse(text: &str) -> Vec<Op> {
+    let lines = text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
+    lines.map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
+}
+
+pub fn listing(ops: &[Op]) -> String {
+    ops.iter().map(|op| format!("{op}\n")).collect()
+}
+
+/// Bytes without zeros in them, so that a hole is told from data.
+pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut random = Random::new(seed);
+    (0..len).map(|_| (random.next() >> 33) as u8 | 1).collect()
+}
+
+/// SplitMix64: what is drawn depends on the seed alone, on every machine and in every version.
+#[derive(Clone)]
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `limit`, which is not 0.
+    pub fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+
+    pub fn chance(&mut self, percent: usize) -> bool {
+        self.below(100) < percent
+    }
+
+    pub fn pick<'a, T>(&mut self, of: &'a [T]) -> Option<&'a T> {
+        if of.is_empty() { None } else { of.get(self.below(of.len())) }
+    }
+}
