@@ -9,6 +9,7 @@ use std::io::{Read, Seek, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -19,6 +20,9 @@ use crate::error::{Error, ErrorKind, Result};
 const ESCAPED: &AsciiSet = &CONTROLS.add(b'/').add(b'%').add(b' ').add(b'\\');
 /// Longest name of a directory, in bytes; what is longer is cut, and told apart by its checksum.
 const MAX_NAME: usize = 180;
+/// How long a scratch directory that is in use is waited for, and between two looks at it.
+const PATIENCE: Duration = Duration::from_secs(3);
+const PAUSE: Duration = Duration::from_millis(10);
 const README: &str = "\
 Changes to an Icechunk repository that are mounted with icechunkfs and not committed yet.
 `journal` has the names, `data` the bytes. The next mount of the branch finds them here.
@@ -155,7 +159,15 @@ fn lock(directory: &OwnedFd, path: &Path, mountpoint: &Path) -> Result<File> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let lock = rustix::fs::openat(directory, "lock", flags, Mode::from_raw_mode(0o600));
     let mut lock = File::from(lock.map_err(|e| failed(e.into()))?);
-    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+    // A daemon whose mount has just gone is still putting things away.
+    let patience = std::time::Instant::now() + PATIENCE;
+    let taken = loop {
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) if std::time::Instant::now() < patience => std::thread::sleep(PAUSE),
+            other => break other,
+        }
+    };
+    match taken {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let mut holder = String::new();

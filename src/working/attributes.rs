@@ -80,6 +80,10 @@ impl Inode {
         let mut whole =
             Attributes { number: self.number, kind: 0, size: 0, blocks: 0, links, rdev: 0, meta: self.meta };
         match &self.node {
+            // With the snapshot's entries below it is "not counted", as in a read-only mount.
+            Node::Directory(directory) if self.lower.is_none() => {
+                (whole.kind, whole.links) = (libc::S_IFDIR, directory.directories().saturating_add(2));
+            }
             Node::Directory(_) => (whole.kind, whole.links) = (libc::S_IFDIR, 1),
             Node::Symlink(target) => (whole.kind, whole.size) = (libc::S_IFLNK, target.0.len() as u64),
             Node::Special { kind, rdev } => (whole.kind, whole.rdev) = (*kind, *rdev),

@@ -16,20 +16,20 @@ impl State {
         }
     }
 
-    /// A file's bytes are those of `place` of the snapshot from now on.
-    pub(super) fn become_lower(&mut self, id: Id, place: Option<Place>) {
+    /// A file's bytes are those of `place` of `tree` from now on.
+    pub(super) fn become_lower(&mut self, id: Id, place: Option<Place>, tree: &Tree) {
+        self.bind(id, numbered(place, tree));
         if let Some(inode) = self.get_mut(id) {
-            inode.lower = place;
             inode.node = Node::File(Source::Lower);
         }
     }
 
     /// An inode shows `lower` of `tree` from now on. One that has the number of another place gets a number of its own.
     pub(super) fn set_lower(&mut self, id: Id, lower: Option<Place>, tree: &Tree) {
-        let number = lower.as_ref().map(|place| tree.table().inode(place));
-        let Some(inode) = self.get_mut(id) else { return };
-        inode.lower = lower;
-        if id != ROOT && inode.number < UPPER && number != Some(inode.number) {
+        let lower = numbered(lower, tree);
+        let number = lower.as_ref().map(|(_, number)| *number);
+        self.bind(id, lower);
+        if id != ROOT && self.get(id).is_some_and(|inode| inode.number < UPPER && number != Some(inode.number)) {
             self.renumber(id);
         }
     }
@@ -54,11 +54,19 @@ impl State {
     pub(super) fn bring_back(&mut self, id: Id, from: (Id, &Name), to: (Id, Name)) {
         self.leave(from.0, from.1);
         let order = self.take_next();
+        let is_directory = self.get(id).is_some_and(super::state::Inode::is_directory);
         if let Some(Node::Directory(directory)) = self.get_mut(to.0).map(|inode| &mut inode.node) {
-            directory.set(to.1.clone(), Some(id), order);
+            directory.set(to.1.clone(), Some(id), is_directory, order);
         }
         if let Some(inode) = self.get_mut(id) {
             inode.names.push(to);
         }
     }
+}
+
+fn numbered(place: Option<Place>, tree: &Tree) -> Option<(Place, u64)> {
+    place.map(|place| {
+        let number = tree.table().inode(&place);
+        (place, number)
+    })
 }

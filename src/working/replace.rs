@@ -302,8 +302,8 @@ impl Locked {
             .collect();
         let mut notices = Vec::new();
         for id in others {
-            let Some(inode) = self.state.get_mut(id) else { continue };
-            inode.lower = None;
+            self.state.bind(id, None);
+            let Some(inode) = self.state.get(id) else { continue };
             // One without a name is known by its number only.
             if inode.number >= UPPER || inode.names.is_empty() {
                 continue;
@@ -340,7 +340,7 @@ impl Locked {
         if number >= UPPER {
             if inode.lookups > 0 || open {
                 // The kernel goes on knowing it by its number.
-                self.state.become_lower(id, place);
+                self.state.become_lower(id, place, tree);
                 if let Some(open) = self.opens.get_mut(number) {
                     open.file = None;
                 }

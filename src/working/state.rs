@@ -23,7 +23,7 @@ pub const UPPER: u64 = 1 << 62;
 #[derive(Debug, Default)]
 pub struct State {
     inodes: HashMap<Id, Inode>,
-    /// Promoted inodes by the number that they have in the snapshot.
+    /// Inodes by the number that the snapshot has for them: promoted ones, and new ones that a commit has made part of it.
     promoted: HashMap<u64, Id>,
     /// Ids of inodes, numbers of data files and places in listings are taken from here.
     next: u64,
@@ -38,6 +38,8 @@ pub struct Inode {
     pub number: u64,
     /// What of the snapshot it shows.
     pub lower: Option<Place>,
+    /// The number that the snapshot has for that.
+    lower_number: Option<u64>,
     /// Its attributes.
     pub meta: Meta,
     /// What it is.
@@ -72,6 +74,8 @@ pub struct Directory {
     entries: HashMap<Name, Entry>,
     /// In the order in which they came, which is the order of listings.
     order: BTreeMap<u64, Name>,
+    /// How many of the entries that show are directories.
+    directories: u32,
 }
 
 /// One entry.
@@ -81,6 +85,8 @@ pub struct Entry {
     pub order: u64,
     /// The inode; none if the name is hidden.
     pub id: Option<Id>,
+    /// Whether the inode is a directory.
+    is_directory: bool,
 }
 
 impl Directory {
@@ -109,18 +115,25 @@ impl Directory {
         self.entries.is_empty()
     }
 
-    pub(super) fn set(&mut self, name: Name, id: Option<Id>, order: u64) {
+    /// How many directories it has of its own.
+    pub fn directories(&self) -> u32 {
+        self.directories
+    }
+
+    pub(super) fn set(&mut self, name: Name, id: Option<Id>, is_directory: bool, order: u64) {
         self.clear(&name);
         if id.is_some() {
             self.order.insert(order, name.clone());
         }
-        self.entries.insert(name, Entry { order, id });
+        self.directories += u32::from(is_directory);
+        self.entries.insert(name, Entry { order, id, is_directory });
     }
 
     /// Leaves a name to the snapshot.
     pub fn clear(&mut self, name: &Name) {
         if let Some(entry) = self.entries.remove(name) {
             self.order.remove(&entry.order);
+            self.directories -= u32::from(entry.is_directory);
         }
     }
 }
@@ -298,7 +311,8 @@ impl State {
             self.promoted.insert(number, id);
         }
         self.next = self.next.max(id.saturating_add(1));
-        self.inodes.insert(id, Inode { number, lower, meta, node, names: SmallVec::new(), lookups: 0 });
+        let lower_number = lower.is_some().then_some(number);
+        self.inodes.insert(id, Inode { number, lower, lower_number, meta, node, names: SmallVec::new(), lookups: 0 });
         Ok(())
     }
 
@@ -319,6 +333,7 @@ impl State {
     /// Gives `name` to `id`, hides it, or leaves it to the snapshot.
     fn set_entry(&mut self, parent: Id, name: Name, hide: bool, id: Option<Id>, at: Option<Time>) -> Result<()> {
         let order = self.take_next();
+        let is_directory = id.and_then(|id| self.inodes.get(&id)).is_some_and(Inode::is_directory);
         let inode = self.inodes.get_mut(&parent).ok_or_else(|| unknown(parent))?;
         if let Some(at) = at {
             (inode.meta.mtime, inode.meta.ctime) = (at, at);
@@ -327,7 +342,7 @@ impl State {
             return Err(Error::corrupt(format!("inode {parent} is no directory")));
         };
         if hide || id.is_some() {
-            directory.set(name, id, order)
+            directory.set(name, id, is_directory, order)
         } else {
             directory.clear(&name)
         }
@@ -368,17 +383,34 @@ impl State {
     /// Forgets an inode that has no names. What it had of the snapshot does not come back.
     pub fn drop_inode(&mut self, id: Id) -> Option<Inode> {
         let inode = self.inodes.remove(&id)?;
-        if self.promoted.get(&inode.number) == Some(&id) {
-            self.promoted.remove(&inode.number);
+        for number in inode.lower_number.into_iter().chain([inode.number]) {
+            if self.promoted.get(&number) == Some(&id) {
+                self.promoted.remove(&number);
+            }
         }
         Some(inode)
+    }
+
+    /// An inode shows `lower`, which the snapshot numbers `number`, from now on; or nothing of the snapshot.
+    pub(super) fn bind(&mut self, id: Id, lower: Option<(Place, u64)>) {
+        let Some(inode) = self.inodes.get_mut(&id) else { return };
+        let (place, number) = lower.unzip();
+        inode.lower = place;
+        let old = std::mem::replace(&mut inode.lower_number, number);
+        // By its own number it is known as long as it has that.
+        if let Some(old) = old.filter(|old| *old != inode.number && self.promoted.get(old) == Some(&id)) {
+            self.promoted.remove(&old);
+        }
+        if let Some(number) = number {
+            self.promoted.insert(number, id);
+        }
     }
 
     /// Gives a promoted inode a number of its own.
     pub(super) fn renumber(&mut self, id: Id) {
         let Some(inode) = self.inodes.get_mut(&id) else { return };
         let old = std::mem::replace(&mut inode.number, UPPER + id);
-        if self.promoted.get(&old) == Some(&id) {
+        if inode.lower_number != Some(old) && self.promoted.get(&old) == Some(&id) {
             self.promoted.remove(&old);
         }
     }
