@@ -85,7 +85,7 @@ async fn finish(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
     let still = working.still().await;
     let frozen = working.freeze();
     let derived = derive(working, &frozen, &NewIds::default()).await?;
-    let untracked = derived.untracked.iter().filter_map(|file| file.id).collect();
+    let untracked = derived.untracked.iter().map(|file| file.id).collect();
     working.preserve(&untracked, &derived.foreign).await?;
     let snapshot = Arc::new(repository.snapshot(id, MAX_SNAPSHOT).await?);
     let tree = working.tree_of(snapshot, Arc::clone(reader))?;
@@ -105,7 +105,7 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
         let tip = tip?;
         if tip != base {
             let still = working.still().await;
-            let untracked = derived.untracked.iter().filter_map(|file| file.id).collect();
+            let untracked = derived.untracked.iter().map(|file| file.id).collect();
             working.preserve(&untracked, &derived.foreign).await?;
             let snapshot = Arc::new(repository.snapshot(tip, MAX_SNAPSHOT).await?);
             working.rebase(&still, working.tree_of(snapshot, Arc::clone(reader))?)?;
