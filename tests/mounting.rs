@@ -80,11 +80,14 @@ impl Drop for Home {
 #[test]
 fn the_mount_table_has_type_and_source() {
     let fixture = FixtureSet::own().get("own-v2-basic");
-    let mount = Mount::new(&fixture.repository, &[]);
-    let line = mount.mounted_as().unwrap();
-    let fields: Vec<&str> = line.split(' ').collect();
-    assert_eq!((fields[0], fields[2]), (fixture.repository.to_str().unwrap(), "fuse.icechunkfs"));
-    assert!(fields[3].split(',').any(|option| option == "ro"), "{line}");
+    // A branch can be written to, unless that is not wanted; nothing else can.
+    for (words, access) in [(&[][..], "rw"), (&["-o", "ro"], "ro"), (&["--tag", "v1.0"], "ro")] {
+        let mount = Mount::new(&fixture.repository, words);
+        let line = mount.mounted_as().unwrap();
+        let fields: Vec<&str> = line.split(' ').collect();
+        assert_eq!((fields[0], fields[2]), (fixture.repository.to_str().unwrap(), "fuse.icechunkfs"));
+        assert!(fields[3].split(',').any(|option| option == access), "{words:?}: {line}");
+    }
     // A URL stays one.
     let url = format!("file://{}", fixture.repository.display());
     let by_url = Mount::new(Path::new(&url), &["--tag", "v1.0"]);
@@ -94,7 +97,7 @@ fn the_mount_table_has_type_and_source() {
 #[test]
 fn attributes_are_the_commit_s() {
     let fixture = FixtureSet::own().get("own-v2-basic");
-    let mount = Mount::new(&fixture.repository, &[]);
+    let mount = Mount::new(&fixture.repository, &["-o", "ro"]);
     let id = fixture.expected["branches"]["main"].as_str().unwrap();
     let written = fixture.expected["snapshots"][id]["written_at"].as_str().unwrap();
     let micros = icechunkfs::repo::history::parse_time(written).unwrap();
@@ -168,7 +171,8 @@ fn allow_other_lets_others_in_and_the_kernel_checks() {
     let document = home.mountpoint().join("zarr.json");
     let mount = |words: &[&str]| {
         let mut command = Command::new(common::program());
-        run(command.arg("mount").arg(home.path("repo")).arg(home.mountpoint()).args(words)).success();
+        command.arg("mount").arg(home.path("repo")).arg(home.mountpoint()).arg("--scratch").arg(home.path("scratch"));
+        run(command.args(words)).success();
     };
     mount(&["--allow-other"]);
     run(home.as_nobody("cat").arg(&document)).success();
@@ -263,7 +267,7 @@ fn the_foreground_stays_there() {
         .arg("mount")
         .arg(&fixture.repository)
         .arg(mount.path())
-        .arg("--foreground")
+        .args(["--foreground", "--ephemeral"])
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
@@ -337,8 +341,9 @@ fn mount_and_umount_and_fstab_work() {
     let refused = run(Command::new("mount").args(["-t", "icechunkfs"]).arg(&repo).arg(&place).args(["-o", "tag=v9"]));
     assert!(refused.failure().contains("no tag `v9`"));
     // `mount -f` checks and mounts nothing.
-    run(Command::new("mount").args(["-f", "-t", "icechunkfs"]).arg(&repo).arg(&place)).success();
-    assert!(!mounted());
+    let scratch = format!("scratch={}", home.path("scratch").display());
+    run(Command::new("mount").args(["-f", "-t", "icechunkfs", "-o", &scratch]).arg(&repo).arg(&place)).success();
+    assert!(!mounted() && !home.path("scratch").exists());
 
     // A line of fstab, for root and for the user whom it allows.
     let line = format!(

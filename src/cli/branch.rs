@@ -12,8 +12,8 @@ use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::reader::Reader;
 use crate::reader::memory::{self, Budget};
-use crate::repo::Repository;
 use crate::repo::update::system_clock;
+use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::scratch::place::default_path;
 use crate::session::{self, Facts, Opening, Session};
 
@@ -39,8 +39,14 @@ pub async fn open(
     let storage = Arc::clone(repository.storage());
     let local = storage.local_path();
     let scratch = scratch(repository, branch, arguments, local.as_deref())?;
-    let opening =
-        Opening { branch, scratch: &scratch, mountpoint, local: local.as_deref(), discard: arguments.discard };
+    let opening = Opening {
+        branch,
+        scratch: &scratch,
+        mountpoint,
+        local: local.as_deref(),
+        discard: arguments.discard,
+        limit: arguments.memory.unwrap_or(MAX_SNAPSHOT),
+    };
     let reader = |fixed: u64| {
         let budget = match arguments.memory {
             Some(total) => Budget::new(total, fixed)?,

@@ -57,7 +57,9 @@ fn serve(arguments: &MountArgs, extra: &Extra, spec: &RefSpec, outcome: Option<&
     memory::tame_allocator();
     let runtime = open::runtime()?;
     let mountpoint = session::prepare(&arguments.mountpoint, extra.nonempty)?;
-    let prepared = runtime.block_on(prepare(arguments, spec, &mountpoint))?;
+    // A mount that is only tried out leaves nothing behind, a scratch directory neither.
+    let read_only = arguments.read_only || extra.fake;
+    let prepared = runtime.block_on(prepare(arguments, spec, &mountpoint, read_only))?;
     let (mode, reason) = io_mode::choose(arguments.io, prepared.tree().table(), prepared.tree().reader().is_local())?;
     // Scratch files are always files of this machine: there the kernel can move the bytes whatever the chunks' size.
     let writable = matches!(prepared.served, Served::Branch(..));
@@ -117,11 +119,11 @@ impl Prepared {
     }
 }
 
-async fn prepare(arguments: &MountArgs, spec: &RefSpec, mountpoint: &Path) -> Result<Prepared> {
+async fn prepare(arguments: &MountArgs, spec: &RefSpec, mountpoint: &Path, read_only: bool) -> Result<Prepared> {
     let repository = open::repository(&arguments.repo).await?;
     let source = repository.storage().location().to_owned();
     let mut told = String::new();
-    if let (RefSpec::Branch(branch), false) = (spec, arguments.read_only) {
+    if let (RefSpec::Branch(branch), false) = (spec, read_only) {
         match branch::obstacle(&repository) {
             None => {
                 let (session, control, resumed) = branch::open(&repository, branch, arguments, mountpoint).await?;

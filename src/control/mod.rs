@@ -28,6 +28,9 @@ use crate::working::listing::Listed;
 use crate::working::namespace::CONTROL_DIRECTORY;
 use crate::working::state::UPPER;
 
+/// What reading `commit` says besides when the program wrote more than once.
+const CUT: &str = "\
+note: the message is what the program wrote first; for one of several lines use `icechunkfs commit -m`, or write it at once\n";
 /// Number of the directory; its files follow. Far above the snapshot's numbers and just below those of new files.
 const DIRECTORY: u64 = UPPER - 64;
 /// Where a listing of the root goes on behind the directory: before everything that comes from the tree.
@@ -147,8 +150,12 @@ impl Control {
             self.handles.answer(handle, answer.into_bytes());
             return Ok(());
         }
-        // The rest of a long message, or a second one through the same handle: one handle is one command.
+        // One handle is one command, given with its first write: only then can the program still hear of a failure. Shells
+        // write line by line, so that more may come of what was meant as one message.
         if !first {
+            if file == ControlFile::Commit && !bytes.trim_ascii().is_empty() {
+                self.outcome.lock().push_str(CUT);
+            }
             return Ok(());
         }
         let text = String::from_utf8_lossy(bytes);

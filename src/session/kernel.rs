@@ -24,6 +24,7 @@ impl Session {
     /// Tells the kernel, and returns when it knows.
     pub(super) async fn tell(&self, notices: Vec<Notice>) -> Result<()> {
         let Some(kernel) = self.kernel.get().map(Arc::clone).filter(|_| !notices.is_empty()) else { return Ok(()) };
+        let notices = self.working.for_kernel(notices);
         let told = tokio::task::spawn_blocking(move || {
             for notice in &notices {
                 kernel.tell(notice);

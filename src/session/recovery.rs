@@ -30,6 +30,8 @@ pub struct Opening<'a> {
     pub local: Option<&'a Path>,
     /// Give up what is there.
     pub discard: bool,
+    /// How many bytes of memory the snapshot may take.
+    pub limit: u64,
 }
 
 /// Opens the working tree of a branch: the snapshot that its scratch directory is about, or the branch's newest one.
@@ -50,9 +52,9 @@ pub async fn open(
         (Some(base), _) => base,
         (None, tip) => tip?,
     };
-    let loaded = repository.snapshot(id, MAX_SNAPSHOT).await.map_err(|error| {
+    let loaded = repository.snapshot(id, opening.limit).await.map_err(|error| {
         if base.is_none() {
-            return error;
+            return error.context(repository.storage().location().to_owned());
         }
         let place = opening.scratch.display();
         error.context(format!("the changes in {place} are based on a snapshot that cannot be read"))

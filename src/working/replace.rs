@@ -216,6 +216,25 @@ impl WorkingTree {
         Ok(notices)
     }
 
+    /// `notices` with the numbers by which the kernel knows what they are about: what was made here and committed keeps its
+    /// own, besides the snapshot's.
+    pub fn for_kernel(&self, mut notices: Vec<Notice>) -> Vec<Notice> {
+        let locked = self.lock();
+        let own = |number: u64| {
+            let inode = locked.state.get(locked.state.by_number(number)?)?;
+            Some(inode.number).filter(|own| *own != number)
+        };
+        let more: Vec<Notice> = notices
+            .iter()
+            .filter_map(|notice| match notice {
+                Notice::Entry(parent, name) => Some(Notice::Entry(own(*parent)?, name.clone())),
+                Notice::Inode(number) => own(*number).map(Notice::Inode),
+            })
+            .collect();
+        notices.extend(more);
+        notices
+    }
+
     /// Gives up what differs at and below `path`, but not files of `untracked`. Returns what the kernel must be told.
     pub fn discard(&self, _still: &Still<'_>, path: &str, untracked: &HashSet<(Id, Name)>) -> Result<Vec<Notice>> {
         let base = self.base();

@@ -133,10 +133,15 @@ impl Mount {
         Mount { directory }
     }
 
-    /// Runs the mount command on this mountpoint.
+    /// Runs the mount command on this mountpoint. What a branch keeps goes into a scratch directory beside it, unless `words`
+    /// say otherwise.
     pub fn command(&self, repo: &Path, words: &[&str]) -> Output {
-        let log = self.log_path();
-        run(Command::new(program()).arg("mount").arg(repo).arg(self.path()).arg("--log-file").arg(log).args(words))
+        let mut command = Command::new(program());
+        command.arg("mount").arg(repo).arg(self.path()).arg("--log-file").arg(self.log_path());
+        if !words.contains(&"--scratch") {
+            command.arg("--scratch").arg(self.directory.path().join("scratch"));
+        }
+        run(command.args(words))
     }
 
     pub fn path(&self) -> PathBuf {

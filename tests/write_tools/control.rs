@@ -7,14 +7,16 @@ use crate::common::{Output, icechunkfs, run};
 use crate::writing::{GROUP, Reference, Writable, put};
 
 /// Ways to commit, as scripts with the control file as `$1` and a file with a message as `$2`; the message that each gives.
-const WAYS: [(&str, &str, Option<&str>); 16] = [
+const WAYS: [(&str, &str, Option<&str>); 17] = [
     ("touch", "touch \"$1\"", None),
     ("touch, with a time", "touch -d 2026-01-01 \"$1\"", None),
     ("echo", "echo \"a message\" > \"$1\"", Some("a message")),
     ("echo of dash", "exec dash -c 'echo \"a message\" > \"$0\"' \"$1\"", Some("a message")),
     ("printf without an end of line", "printf \"a message\" > \"$1\"", Some("a message")),
     ("echo at the end", "echo \"a message\" >> \"$1\"", Some("a message")),
-    ("several lines", "printf 'a message\\n\\nwith more\\n' > \"$1\"", Some("a message\n\nwith more")),
+    ("several lines", "cat > \"$1\" <<< $'a message\\n\\nwith more'", Some("a message\n\nwith more")),
+    // Bash writes line by line: the first write must commit, for after it the shell listens no more.
+    ("several lines of bash", "printf 'a message\\n\\nwith more\\n' > \"$1\"", Some("a message")),
     ("here document", "cat > \"$1\" <<< \"a message\"", Some("a message")),
     ("cp", "cp \"$2\" \"$1\"", Some("from a file")),
     ("cat", "cat \"$2\" > \"$1\"", Some("from a file")),
@@ -56,6 +58,7 @@ fn each_way_makes_one_commit_and_hears_of_a_failure() {
             None => assert!(!history[0].1.trim().is_empty(), "{way}: a commit has a message"),
         }
         assert!(mount.says("commit").contains(&history[0].0), "{way}: {}", mount.says("commit"));
+        assert_eq!(mount.says("commit").contains("note: "), way == "several lines of bash", "{}", mount.says("commit"));
 
         put(&bad, "{\"zarr_format\": 3, \"node_type\": \"group\", \"attributes\": {\"x\": NaN}}").unwrap();
         let refused = act(&mount, script, &message_file, &python);

@@ -325,7 +325,7 @@ impl Walk<'_> {
         let was_there = matches!(self.get(position)?.lower, Some(Place::Directory(index))
             if format!("/{}", self.base.tree.table().path(index)) == path);
         if !was_there {
-            self.fault(path.clone(), "a group or array below an array, where Zarr has none");
+            self.fault(below(&path, ZARR_JSON), "a group or array below an array, where Zarr has none");
         }
         self.nested(position, path);
         Ok(())
