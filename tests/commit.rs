@@ -579,3 +579,53 @@ async fn what_would_break_a_snapshot_is_refused() {
     });
     assert_eq!(lab.commit(&base, &nothing).await.unwrap(), Outcome::Nothing);
 }
+
+/// The grid is cut exactly as the reference cuts it.
+#[tokio::test]
+async fn grids_are_cut_as_the_reference_cuts_them() {
+    let extents = async |place: &Path| {
+        let tip = Lab::open(place).tip().await;
+        let mut all = BTreeMap::new();
+        for node in tip.nodes() {
+            if let NodeData::Array(array) = &node.data {
+                let list: Vec<_> = array.manifests().into_iter().map(|manifest| manifest.extents).collect();
+                all.insert(node.path.to_owned(), list);
+            }
+        }
+        all
+    };
+    for seed in 1..40 {
+        let mut random = Random(seed * 77 + 1);
+        let splitting = splitting(&mut random);
+        let shapes: Vec<Vec<u32>> =
+            (0..4).map(|_| (0..random.below(4)).map(|_| random.below(7) as u32).collect()).collect();
+        let mut places = Vec::new();
+        let mut model = Model::default();
+        for (n, shape) in shapes.iter().enumerate() {
+            let path = ["/a", "/b", "/x/ab", "/x/y"][n];
+            model.array(path, shape);
+            let total: u32 = shape.iter().product();
+            for number in (0..total).filter(|_| random.below(3) > 0) {
+                let mut rest = number;
+                let coords: Vec<u32> = shape.iter().map(|n| (rest % n, rest /= n).0).collect();
+                model.chunk(path, &coords, "x");
+            }
+        }
+        for _ in 0..2 {
+            let place = tempfile::tempdir().unwrap();
+            let config = RepositoryConfig {
+                manifest: Some(ManifestConfig { splitting: splitting.clone(), ..ManifestConfig::default() }),
+                ..RepositoryConfig::default()
+            };
+            create(place.path(), SpecVersionBin::V2, config).await;
+            places.push(place);
+        }
+        Lab::open(places[0].path()).commit_model(&Model::default(), &model).await;
+        let keys = model.keys();
+        let documents = keys.iter().filter(|(key, _)| key.ends_with("zarr.json"));
+        let chunks = keys.iter().filter(|(key, _)| !key.ends_with("zarr.json"));
+        let pairs: Vec<_> = documents.chain(chunks).map(|(key, bytes)| (key.as_str(), bytes.as_slice())).collect();
+        set(places[1].path(), &pairs, "theirs").await;
+        assert_eq!(extents(places[0].path()).await, extents(places[1].path()).await, "seed {seed}: {splitting:?}");
+    }
+}

@@ -8,8 +8,8 @@ mod lab;
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -38,10 +38,18 @@ struct Faulty {
     when: When,
     /// Whether it keeps failing from then on.
     for_good: bool,
+    /// What was asked for, in order.
+    log: Mutex<Vec<String>>,
 }
 
 impl Faulty {
+    /// Fails at the `operation`th of its operations, counted from 1; 0 for never.
+    fn new(inner: Arc<dyn Storage>, operation: u64, when: When, for_good: bool) -> Self {
+        Faulty { inner, left: AtomicU64::new(operation), when, for_good, log: Mutex::default() }
+    }
+
     async fn pass<T>(&self, what: &str, work: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        self.log.lock().unwrap().push(what.to_owned());
         let left = self.left.load(Ordering::Relaxed);
         if left == 0 && !self.for_good {
             return work.await;
@@ -80,19 +88,19 @@ impl Storage for Faulty {
     }
 
     async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<()> {
-        self.pass(key, self.inner.put(key, bytes, condition)).await
+        self.pass(&format!("put {key}"), self.inner.put(key, bytes, condition)).await
     }
 
     async fn put_new(&self, key: &str, bytes: Bytes) -> Result<()> {
-        self.pass(key, self.inner.put_new(key, bytes)).await
+        self.pass(&format!("new {key}"), self.inner.put_new(key, bytes)).await
     }
 
     async fn put_file(&self, key: &str, file: std::fs::File, length: u64) -> Result<()> {
-        self.pass(key, self.inner.put_file(key, file, length)).await
+        self.pass(&format!("new {key}"), self.inner.put_file(key, file, length)).await
     }
 
     async fn sync(&self, folders: &[&str]) -> Result<()> {
-        self.pass("sync", self.inner.sync(folders)).await
+        self.pass(&format!("sync {folders:?}"), self.inner.sync(folders)).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
@@ -141,7 +149,7 @@ async fn any_operation_may_fail() {
                     let base = whole.tip().await;
                     let changes = changed.changes_since(&model, &whole.scratch);
                     let inner = storage::open(place.path().to_str().unwrap()).unwrap();
-                    let faulty = Arc::new(Faulty { inner, left: AtomicU64::new(operation), when, for_good });
+                    let faulty = Arc::new(Faulty::new(inner, operation, when, for_good));
                     let lab = Lab::over(Arc::clone(&faulty) as Arc<dyn Storage>, Options::default());
                     let outcome = lab.commit(&base, &changes).await;
                     let what = format!("{version:?}, {when:?}, for good: {for_good}, operation {operation}");
@@ -270,12 +278,37 @@ async fn objects_of_a_failed_commit_are_in_nobodys_way() {
     for operation in [4, 5, 6, 7] {
         let inner = storage::open(place.path().to_str().unwrap()).unwrap();
         let when = When::Before(ErrorKind::NoSpace);
-        let faulty = Faulty { inner, left: AtomicU64::new(operation), when, for_good: true };
+        let faulty = Faulty::new(inner, operation, when, true);
         let lab = Lab::over(Arc::new(faulty), Options::default());
         assert_eq!(lab.commit(&base, &changes).await.unwrap_err().kind(), ErrorKind::NoSpace);
     }
     whole.commit(&base, &changes).await.unwrap();
     assert_eq!(reference_keys(place.path()).await, changed.keys());
+}
+
+/// Whatever `repo` refers to has been flushed before `repo` is replaced, and nothing is stored after.
+#[tokio::test]
+async fn all_is_durable_before_it_is_published() {
+    let place = tempfile::tempdir().unwrap();
+    let model = prepare(place.path(), SpecVersionBin::V2).await;
+    let mut changed = model.clone();
+    change(&mut changed);
+    let inner = storage::open(place.path().to_str().unwrap()).unwrap();
+    let recorder = Arc::new(Faulty::new(inner, 0, When::After, false));
+    let lab = Lab::over(Arc::clone(&recorder) as Arc<dyn Storage>, Options::default());
+    let base = lab.tip().await;
+    let changes = changed.changes_since(&model, &lab.scratch);
+    recorder.log.lock().unwrap().clear();
+    lab.commit(&base, &changes).await.unwrap();
+    let log = recorder.log.lock().unwrap().clone();
+    let writes: Vec<&str> = log
+        .iter()
+        .filter_map(|what| what.strip_prefix("new ").or(what.strip_prefix("put ")).or(what.strip_prefix("sync ")))
+        .collect();
+    let kinds: Vec<&str> = writes.iter().map(|key| key.split('/').next().unwrap()).collect();
+    let flushed = r#"["chunks", "manifests", "transactions", "snapshots"]"#;
+    let expected = ["chunks", "chunks", "manifests", "transactions", "snapshots", flushed, "overwritten", "repo"];
+    assert_eq!(kinds, expected);
 }
 
 /// A place that takes no writes: an error that says so, and later the same commit.

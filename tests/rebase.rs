@@ -391,11 +391,12 @@ async fn arena(version: SpecVersionBin) -> (tempfile::TempDir, Model) {
         model.array(&format!("/a{writer}"), &[200]);
     }
     model.array("/shared", &[20]);
+    model.array("/common", &[WRITERS * 200]);
     lab.commit_model(&Model::default(), &model).await;
     (place, model)
 }
 
-/// Disjoint arrays: all commits are in the history, and no chunk is lost.
+/// Disjoint arrays, and disjoint chunks of one: all commits are in the history, and no chunk is lost.
 #[test]
 fn no_commit_is_lost_in_a_race() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -409,6 +410,8 @@ fn no_commit_is_lost_in_a_race() {
                 // Each works on from its own last commit, which others have long passed.
                 let before = mine.clone();
                 mine.chunk(&format!("/a{writer}"), &[n], format!("{writer} {n}").repeat(200));
+                // An array of all, in which each has its own chunks: its one manifest is everybody's.
+                mine.chunk("/common", &[n * WRITERS + writer], format!("{writer} {n}"));
                 let changes = mine.changes_since(&before, &lab.scratch);
                 let base = lab.tip().await;
                 let outcome = lab.commit_as(&base, &changes, request(&format!("{writer}.{n}"))).await.unwrap();
@@ -418,6 +421,7 @@ fn no_commit_is_lost_in_a_race() {
         let mut expected = model.clone();
         for (writer, n) in (0..WRITERS).flat_map(|writer| (0..count).map(move |n| (writer, n))) {
             expected.chunk(&format!("/a{writer}"), &[n], format!("{writer} {n}").repeat(200));
+            expected.chunk("/common", &[n * WRITERS + writer], format!("{writer} {n}"));
         }
         runtime.block_on(async {
             assert_eq!(reference_keys(place.path()).await, expected.keys());

@@ -451,7 +451,6 @@ fn give_way(work: &mut Work<'_>, conflicts: &[Conflict]) {
     }
     work.changes.chunks.retain(|_, chunks| !chunks.is_empty());
     work.chunks.retain(|_, chunks| !chunks.is_empty());
-    work.manifests.forget();
 }
 
 /// The commit's metadata as its files have it, sorted by name. The note of how often it was rebased is the reference's: it

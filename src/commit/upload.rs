@@ -19,7 +19,7 @@ use crate::zarr::Coords;
 /// Objects on their way at the same time. On a disk this is how many flushes share one entry of its journal; over a network,
 /// how many requests hide each other's latency.
 const AT_ONCE: usize = 16;
-/// Memory that packs on their way may take together. KiB.
+/// Memory that packs, and files that are sent somewhere, may take together. KiB.
 const PACKS_KIB: usize = 32 << 10;
 
 /// Changed chunks of one array, in grid order: where each is now; none for one that is gone.
@@ -59,7 +59,9 @@ pub(super) async fn upload(
 
     let memory = &Semaphore::new(PACKS_KIB);
     let mut running = futures_util::stream::iter(jobs.into_iter().map(|(node, job)| async move {
-        let kib = if matches!(job, Job::Pack(_)) { job.bytes().div_ceil(1024).min(PACKS_KIB as u64) } else { 0 };
+        // Files that are linked pass through no memory of ours.
+        let is_held = matches!(job, Job::Pack(_)) || storage.local_files().is_none();
+        let kib = if is_held { job.bytes().div_ceil(1024).min(PACKS_KIB as u64) } else { 0 };
         let _permit = memory.acquire_many(kib as u32).await;
         let size = (job.chunks() as u64, job.bytes());
         let placed = run(storage, job).await?;

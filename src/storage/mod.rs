@@ -85,7 +85,10 @@ pub trait Storage: Send + Sync + Debug {
 
     /// As [`Storage::put_new`], with the whole of `file`, which has `length` bytes and nobody writes to any more. Where that
     /// is possible the object becomes another name of the file.
-    async fn put_file(&self, key: &str, file: std::fs::File, length: u64) -> Result<()>;
+    async fn put_file(&self, key: &str, file: std::fs::File, length: u64) -> Result<()> {
+        let (_, bytes) = read_part(file, length, true).await?;
+        self.put_new(key, bytes).await
+    }
 
     /// Returns when all that [`Storage::put_new`] and [`Storage::put_file`] have stored below `folders` survives a loss of
     /// power.
