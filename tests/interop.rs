@@ -317,3 +317,96 @@ async fn grids_are_cut_as_the_reference_cuts_them() {
         assert_eq!(extents(places[0].path()).await, extents(places[1].path()).await, "seed {seed}: {splitting:?}");
     }
 }
+
+/// What a commit says of itself is read by the reference, in both encodings.
+#[tokio::test]
+async fn metadata_of_commits_is_read() {
+    for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
+        let place = tempfile::tempdir().unwrap();
+        create(place.path(), spec, RepositoryConfig::default()).await;
+        let lab = Lab::open(place.path());
+        let mut model = Model::default();
+        model.group("/");
+        let changes = model.changes_since(&Model::default(), &lab.scratch);
+        let said = serde_json::json!({"who": {"b": [1, -2, 2.5, null, "x", true], "a": {}}, "n": [1, 2, 3], "": "é"});
+        let metadata = said.as_object().unwrap().clone();
+        let request = Request { metadata, ..request("with métadata") };
+        lab.commit_as(&lab.tip().await, &changes, request.clone()).await.unwrap();
+        let repository = reopen(place.path()).await;
+        let main = VersionInfo::BranchTipRef("main".into());
+        let infos: Vec<_> = repository.ancestry(&main).await.unwrap().try_collect().await.unwrap();
+        assert_eq!(infos[0].message, "with métadata");
+        let mut expected = said.clone();
+        expected["__icechunk"] = serde_json::json!({"rebase_attempts": 0});
+        assert_eq!(serde_json::to_value(&infos[0].metadata).unwrap(), expected, "{spec:?}");
+        // Its own notes are not for users.
+        let mut reserved = request;
+        reserved.metadata.insert("__icechunk".into(), serde_json::json!({}));
+        let refused = lab.commit_as(&lab.tip().await, &changes, reserved).await.unwrap_err();
+        assert!(refused.to_string().contains("reserved"), "{refused}");
+    }
+}
+
+/// What a snapshot says of arrays is what the reference says.
+#[tokio::test]
+async fn arrays_are_described_as_the_reference_describes_them() {
+    let regular = |shape: &[u32], chunks: &[u32], names: serde_json::Value| {
+        let mut document: serde_json::Value = serde_json::from_str(&array_json(shape, chunks, "")).unwrap();
+        document["dimension_names"] = names;
+        document
+    };
+    let mut without = regular(&[3], &[2], serde_json::json!(null));
+    without.as_object_mut().unwrap().remove("dimension_names");
+    let mut rectilinear = regular(&[10, 6], &[1, 1], serde_json::json!(null));
+    rectilinear["chunk_grid"] = serde_json::json!({
+        "name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": [[[3, 3], 1], [4, 2]]}
+    });
+    let documents = [
+        regular(&[], &[], serde_json::json!([])),
+        regular(&[10, 7], &[4, 7], serde_json::json!(["x", null])),
+        regular(&[5, 0], &[3, 2], serde_json::json!(["", "y"])),
+        regular(&[7], &[20], serde_json::json!(null)),
+        without,
+        rectilinear,
+    ];
+    for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
+        let places = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        for place in &places {
+            create(place.path(), spec, RepositoryConfig::default()).await;
+        }
+        let lab = Lab::open(places[0].path());
+        let mut changes = ChangeSet::default();
+        let mut pairs = Vec::new();
+        for (n, document) in documents.iter().enumerate() {
+            let is_rectilinear = document["chunk_grid"]["name"] == "rectilinear";
+            let node = WrittenNode {
+                id: icechunkfs::format::ids::NodeId([n as u8 + 1; 8]),
+                path: format!("/a{n}"),
+                zarr_json: document.to_string().into(),
+                is_array: true,
+            };
+            if is_rectilinear && spec == SpecVersionBin::V1 {
+                let refused = ChangeSet { created: vec![node], ..ChangeSet::default() };
+                let refused = lab.commit(&lab.tip().await, &refused).await.unwrap_err();
+                assert_eq!(refused.kind(), icechunkfs::error::ErrorKind::Unsupported, "{refused}");
+                continue;
+            }
+            pairs.push((format!("a{n}/zarr.json"), document.to_string().into_bytes()));
+            changes.created.push(node);
+        }
+        lab.commit(&lab.tip().await, &changes).await.unwrap();
+        let pairs: Vec<_> = pairs.iter().map(|(key, bytes)| (key.as_str(), bytes.as_slice())).collect();
+        set(places[1].path(), &pairs, "theirs").await;
+        let described = async |place: &Path| {
+            let tip = Lab::open(place).tip().await;
+            let arrays = tip.nodes().map(|node| {
+                let NodeData::Array(array) = &node.data else { panic!("an array") };
+                let shape: Vec<_> =
+                    array.dimensions().unwrap().iter().map(|d| (d.array_length, d.num_chunks)).collect();
+                (node.path.to_owned(), shape, array.dimension_names())
+            });
+            arrays.collect::<Vec<_>>()
+        };
+        assert_eq!(described(places[0].path()).await, described(places[1].path()).await, "{spec:?}");
+    }
+}

@@ -242,6 +242,7 @@ impl Engine {
         if !conflicts.is_empty() {
             return Ok(Outcome::Conflicts(conflicts));
         }
+        nodes::apply(&work.base, &work.changes, &work.sources, version)?;
         progress.enter(Stage::Chunks);
         steps::reach("commit.chunks")?;
         let sizes = Sizes {

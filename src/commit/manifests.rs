@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use futures_util::StreamExt;
+use tokio::sync::Semaphore;
 
 use super::changes::StoredPayload;
 use super::splitting::{Cells, Splitting};
@@ -26,8 +27,10 @@ use crate::reader::Reader;
 use crate::storage::Storage;
 use crate::zarr::Coords;
 
-/// Manifests written at the same time. Each is in memory whole.
+/// Manifests written at the same time.
 const AT_ONCE: usize = 4;
+/// References that manifests written at the same time may have together: some 120 bytes of memory each.
+const REFS_AT_ONCE: usize = 1 << 21;
 
 /// An array whose manifests are asked for.
 #[derive(Debug)]
@@ -129,8 +132,12 @@ impl ManifestWriter {
             }
         }
         let this = &*self;
+        let memory = &Semaphore::new(REFS_AT_ONCE);
         let mut running =
             futures_util::stream::iter(jobs.into_iter().map(|(number, task, extents, plan)| async move {
+                let old = plan.sources.iter().filter_map(|&at| infos.get(&task.old.get(at)?.id));
+                let refs = old.map(|info| u64::from(info.chunk_refs)).sum::<u64>() + plan.changes.len() as u64;
+                let _permit = memory.acquire_many(refs.min(REFS_AT_ONCE as u64) as u32).await;
                 let found = this.cell(&task, extents, plan, infos).await;
                 found.context(|| format!("manifests of array {}", task.path)).map(|found| (task.node, number, found))
             }))
