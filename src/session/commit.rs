@@ -97,7 +97,7 @@ impl Session {
     }
 
     async fn publish(&self, still: &Still<'_>, mut derived: Derived, wish: Wish) -> Result<(Committed, Vec<Notice>)> {
-        let untracked: HashSet<Id> = derived.untracked.iter().filter_map(|file| file.id).collect();
+        let untracked: HashSet<Id> = derived.untracked.iter().map(|file| file.id).collect();
         self.working.preserve(&untracked, &derived.foreign).await?;
         self.spare_open_files(&mut derived);
         let base = self.working.base();

@@ -107,7 +107,7 @@ pub(super) async fn finish(
     let others = below.take_while(|other| *other != base).collect();
     let frozen = working.freeze();
     let derived = derive(working, &frozen, &NewIds::default()).await?;
-    let untracked = derived.untracked.iter().filter_map(|file| file.id).collect();
+    let untracked = derived.untracked.iter().map(|file| file.id).collect();
     working.preserve(&untracked, &derived.foreign).await?;
     let snapshot = Arc::new(repository.snapshot(id, MAX_SNAPSHOT).await?);
     let tree = working.tree_of(snapshot, Arc::clone(reader))?;
@@ -127,7 +127,7 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
         let tip = tip?;
         if tip != base {
             let still = working.still().await;
-            let untracked = derived.untracked.iter().filter_map(|file| file.id).collect();
+            let untracked = derived.untracked.iter().map(|file| file.id).collect();
             working.preserve(&untracked, &derived.foreign).await?;
             let snapshot = Arc::new(repository.snapshot(tip, MAX_SNAPSHOT).await?);
             working.rebase(&still, working.tree_of(snapshot, Arc::clone(reader))?)?;

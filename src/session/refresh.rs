@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Session;
 use crate::error::{Error, ErrorKind, Result};
 use crate::repo::MAX_SNAPSHOT;
-use crate::scratch::record::Id;
+use crate::scratch::record::{Id, Name};
 
 impl Session {
     /// Gives up what differs at and below `path`, or everywhere if that is empty. Files that no commit takes stay.
@@ -22,10 +22,11 @@ impl Session {
             if let Some(open) = frozen.open_for_writing.iter().find(|other| below(other)) {
                 return Err(Error::new(ErrorKind::Busy, format!("{open} is open for writing: close it first")));
             }
-            let untracked: HashSet<Id> = derived.untracked.iter().filter_map(|file| file.id).collect();
+            let untracked: HashSet<Id> = derived.untracked.iter().map(|file| file.id).collect();
             self.working.preserve(&untracked, &[]).await?;
             self.new_ids.lock().clear();
-            self.working.discard(&still, &path, &untracked)?
+            let kept: HashSet<(Id, Name)> = derived.untracked.into_iter().map(|file| file.entry).collect();
+            self.working.discard(&still, &path, &kept)?
         };
         self.tell(notices).await?;
         Ok(format!("discarded what differed below {path}"))
@@ -70,7 +71,7 @@ impl Session {
             if checked.tip == base.id() {
                 return Ok(format!("{branch} has no newer commit than {}", base.id()));
             }
-            let untracked: HashSet<Id> = derived.untracked.iter().filter_map(|file| file.id).collect();
+            let untracked: HashSet<Id> = derived.untracked.iter().map(|file| file.id).collect();
             self.working.preserve(&untracked, &derived.foreign).await?;
             let repository = self.repository().await?;
             let snapshot = Arc::new(repository.snapshot(checked.tip, MAX_SNAPSHOT).await?);

@@ -18,14 +18,19 @@ pub(super) struct Discard<'a> {
     state: &'a mut State,
     opens: &'a mut Opens,
     tree: &'a Tree,
-    untracked: &'a HashSet<Id>,
+    untracked: &'a HashSet<(Id, Name)>,
     notices: HashSet<Notice>,
     /// Data files that nobody needs any more.
     gone: Vec<u64>,
 }
 
 impl<'a> Discard<'a> {
-    pub(super) fn new(state: &'a mut State, opens: &'a mut Opens, tree: &'a Tree, untracked: &'a HashSet<Id>) -> Self {
+    pub(super) fn new(
+        state: &'a mut State,
+        opens: &'a mut Opens,
+        tree: &'a Tree,
+        untracked: &'a HashSet<(Id, Name)>,
+    ) -> Self {
         Discard { state, opens, tree, untracked, notices: HashSet::new(), gone: Vec::new() }
     }
 
@@ -118,13 +123,10 @@ impl<'a> Discard<'a> {
         if is_directory {
             return Some(id);
         }
-        if !self.untracked.contains(&id) {
+        // A file in the place of a chunk of the snapshot is a change to that, whatever it has become since.
+        if !self.untracked.contains(&(parent, name.clone())) || natural.is_some() {
             self.notices.insert(Notice::Entry(number, name.clone()));
             self.drop_name(parent, name, id);
-            // Something of the snapshot may have been underneath.
-            if natural.is_some() {
-                self.notices.insert(Notice::Entry(number, name.clone()));
-            }
         }
         None
     }
@@ -167,7 +169,7 @@ impl<'a> Discard<'a> {
         }
         if let Some(taken) = taken.filter(|taken| *taken != id) {
             // What stands there was made since.
-            if !self.untracked.contains(&taken) {
+            if !self.untracked.contains(&(home, own_name.clone())) {
                 self.drop_name(home, &own_name, taken);
             }
         }

@@ -83,12 +83,18 @@ impl WorkingTree {
     }
 
     /// The tree is on `tree` now, which a commit has made out of it: what `tracked` names is in there.
-    pub async fn settle(&self, _still: &Still<'_>, tree: Arc<Tree>, tracked: &HashSet<Id>) -> Result<Vec<Notice>> {
+    pub async fn settle(
+        &self,
+        _still: &Still<'_>,
+        tree: Arc<Tree>,
+        tracked: &HashSet<(Id, Name)>,
+    ) -> Result<Vec<Notice>> {
         let frozen = self.freeze();
         let paths = paths(&frozen);
         let places = self.places_in(&tree, &frozen, &paths).await?;
         let mut notices = Vec::new();
         let mut gone = Vec::new();
+        let mut settled: HashSet<Id> = frozen.directories().iter().map(|directory| directory.id).collect();
         let mut locked = self.lock();
         // From the leaves up, so that a directory's entries are settled before it is looked at.
         for position in (0..frozen.directories().len()).rev() {
@@ -98,11 +104,14 @@ impl WorkingTree {
                 match entry {
                     FrozenEntry::Hidden => locked.state.leave(directory.id, name),
                     FrozenEntry::Other(_) | FrozenEntry::Directory(_) => {}
-                    FrozenEntry::File(file) if tracked.contains(&file.id) => {
+                    FrozenEntry::File(file) if tracked.contains(&(directory.id, name.clone())) => {
                         let place = name.text().and_then(|name| tree.place_of(&super::listing::join(path, name)));
                         let inside = locked.settle_file(&tree, directory.id, name, file.id, place);
                         if inside.stale {
                             notices.push(Notice::Entry(number, name.clone()));
+                        }
+                        if inside.kept {
+                            settled.insert(file.id);
                         }
                         gone.extend(inside.gone);
                     }
@@ -112,8 +121,6 @@ impl WorkingTree {
             notices.extend(locked.settle_directory(&tree, directory.id, places.get(&position).cloned()));
         }
         // Everything else is this tree's own affair now: its place belonged to the old snapshot.
-        let settled: HashSet<Id> =
-            frozen.directories().iter().map(|directory| directory.id).chain(tracked.iter().copied()).collect();
         notices.extend(locked.detach_others(&settled));
         let written = self.put_on(&mut locked, tree);
         drop(locked);
@@ -236,7 +243,7 @@ impl WorkingTree {
     }
 
     /// Gives up what differs at and below `path`, but not files of `untracked`. Returns what the kernel must be told.
-    pub fn discard(&self, _still: &Still<'_>, path: &str, untracked: &HashSet<Id>) -> Result<Vec<Notice>> {
+    pub fn discard(&self, _still: &Still<'_>, path: &str, untracked: &HashSet<(Id, Name)>) -> Result<Vec<Notice>> {
         let base = self.base();
         let mut locked = self.lock();
         let Locked { state, opens, .. } = &mut *locked;
@@ -315,6 +322,8 @@ struct Settled {
     stale: bool,
     /// A data file that nobody needs any more.
     gone: Option<u64>,
+    /// The inode stays, and shows the snapshot's bytes.
+    kept: bool,
 }
 
 impl Locked {
@@ -356,12 +365,12 @@ impl Locked {
         if names > 1 {
             // Another name keeps the inode. The kernel must not take this one for it any longer.
             self.state.leave(parent, name);
-            return Settled { stale: true, gone: None };
+            return Settled { stale: true, ..Settled::default() };
         }
         if natural {
             self.state.leave(parent, name);
             self.state.drop_inode(id);
-            return Settled { stale: false, gone: data };
+            return Settled { gone: data, ..Settled::default() };
         }
         if number >= UPPER {
             if inode.lookups > 0 || open {
@@ -370,19 +379,19 @@ impl Locked {
                 if let Some(open) = self.opens.get_mut(number) {
                     open.file = None;
                 }
-                return Settled { stale: false, gone: data };
+                return Settled { gone: data, kept: true, ..Settled::default() };
             }
             self.state.leave(parent, name);
             self.state.drop_inode(id);
-            return Settled { stale: false, gone: data };
+            return Settled { gone: data, ..Settled::default() };
         }
         // It has the number of another place of the snapshot.
         self.state.leave(parent, name);
         if open {
-            return Settled { stale: true, gone: None };
+            return Settled { stale: true, ..Settled::default() };
         }
         self.state.drop_inode(id);
-        Settled { stale: true, gone: data }
+        Settled { stale: true, gone: data, kept: false }
     }
 
     /// A directory, whose place in the snapshot is `place` if it has one, with whether there is anything. Returns what the

@@ -12,7 +12,7 @@ use super::walk::Walk;
 use crate::commit::changes::{ChunkChange, ChunkFile};
 use crate::error::{Context, Result};
 use crate::format::ids::NodeId;
-use crate::scratch::record::{Name, Source};
+use crate::scratch::record::{Id, Name, Source};
 use crate::tree::nodes::{Array, NodeIndex, Place, ZARR_JSON};
 use crate::working::frozen::{FrozenDirectory, FrozenEntry, FrozenFile};
 use crate::zarr::Coords;
@@ -126,7 +126,7 @@ impl Walk<'_> {
                             self.delete_below(&place, &mut changes).await?;
                         }
                         if let FrozenEntry::Other(id) = entry {
-                            self.untracked(below(&array.path, &key), *id);
+                            self.untracked(below(&array.path, &key), *id, (directory.id, name.clone()));
                         }
                     }
                     FrozenEntry::Directory(child) => {
@@ -136,7 +136,10 @@ impl Walk<'_> {
                             pending.push((*child, key, here));
                         }
                     }
-                    FrozenEntry::File(file) => self.file(&array, &key, file, here, &mut changes).await?,
+                    FrozenEntry::File(file) => {
+                        let entry = (directory.id, name.clone());
+                        self.file(&array, &key, file, entry, here, &mut changes).await?;
+                    }
                 }
             }
             if relative.is_empty()
@@ -160,6 +163,7 @@ impl Walk<'_> {
         array: &ArrayInHand,
         key: &str,
         file: &FrozenFile,
+        entry: (Id, Name),
         here: Option<Place>,
         changes: &mut BTreeMap<Coords, ChunkChange>,
     ) -> Result<()> {
@@ -169,18 +173,18 @@ impl Walk<'_> {
             Meaning::Wrong(why) => {
                 // What the snapshot has outside a grid that shrank goes with the rest of it.
                 if file.source == Source::Lower {
-                    self.untracked(path, file.id);
+                    self.untracked(path, file.id, entry);
                 } else {
                     self.fault(path, why);
                 }
                 return Ok(());
             }
             Meaning::Nothing => {
-                self.untracked(path, file.id);
+                self.untracked(path, file.id, entry);
                 return Ok(());
             }
         };
-        self.out.tracked.insert(file.id);
+        self.out.tracked.insert(entry);
         let change = match &file.source {
             Source::Lower if here.is_some() && file.lower == here => return Ok(()),
             Source::Lower => match self.stored_at(file.lower.as_ref()).await? {

@@ -19,7 +19,7 @@ use std::collections::HashSet;
 use serde::Serialize;
 
 use crate::commit::changes::ChangeSet;
-use crate::scratch::record::Id;
+use crate::scratch::record::{Id, Name};
 use crate::tree::nodes::Place;
 
 /// What a working tree would commit.
@@ -33,8 +33,8 @@ pub struct Derived {
     pub untracked: Vec<Untracked>,
     /// Chunks of the snapshot that show where no array is, by the directory that shows them: they stay too.
     pub foreign: Vec<(Id, Vec<Place>)>,
-    /// Inodes of files whose bytes the commit takes.
-    pub tracked: HashSet<Id>,
+    /// Files whose bytes the commit takes, by directory and name: a file can have another name that it does not take.
+    pub tracked: HashSet<(Id, Name)>,
     /// What each changed node's `zarr.json` was before, by path after the change; for a diff.
     pub before: Vec<(String, Vec<u8>)>,
     /// Bytes of new chunks and documents.
@@ -57,7 +57,10 @@ pub struct Untracked {
     pub path: String,
     /// The inode.
     #[serde(skip)]
-    pub id: Option<Id>,
+    pub id: Id,
+    /// The directory and the name.
+    #[serde(skip)]
+    pub entry: (Id, Name),
 }
 
 /// `name` below `path`.

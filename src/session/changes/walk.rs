@@ -42,7 +42,7 @@ enum Doc {
     /// The snapshot's, in its own place.
     Same,
     /// One that was written, or came from elsewhere.
-    Written(Bytes, Id),
+    Written(Bytes),
 }
 
 /// What `frozen`, a state of `working`, would commit.
@@ -70,8 +70,8 @@ impl<'a> Walk<'a> {
         self.out.faults.push(Fault { path: path.into(), why: why.to_string() });
     }
 
-    pub(super) fn untracked(&mut self, path: String, id: Id) {
-        self.out.untracked.push(Untracked { path, id: Some(id) });
+    pub(super) fn untracked(&mut self, path: String, id: Id, entry: (Id, Name)) {
+        self.out.untracked.push(Untracked { path, id, entry });
     }
 
     fn stored(&self, index: NodeIndex) -> Option<SnapshotNode<'_>> {
@@ -92,14 +92,12 @@ impl<'a> Walk<'a> {
                 None
             }
             Doc::Same => lower.and_then(|index| {
-                if let Some(FrozenEntry::File(file)) = directory.entries.get(&Name::new(ZARR_JSON.as_bytes())) {
-                    self.out.tracked.insert(file.id);
-                }
+                self.out.tracked.insert((directory.id, document_name()));
                 self.keep(index, &path);
                 let node = self.stored(index)?;
                 matches!(node.data, NodeData::Array(_)).then_some((node.id, Some(index)))
             }),
-            Doc::Written(bytes, id) => self.written(directory, lower, &path, bytes, id),
+            Doc::Written(bytes) => self.written(directory, lower, &path, bytes),
         };
         match node {
             Some((id, index)) => self.array(position, &path, id, index).await,
@@ -109,7 +107,7 @@ impl<'a> Walk<'a> {
 
     async fn document(&self, directory: &FrozenDirectory, lower: Option<NodeIndex>) -> Result<Doc> {
         let has = |index| self.base.tree.table().get(index).is_some_and(|node| node.stored.is_some());
-        match directory.entries.get(&Name::new(ZARR_JSON.as_bytes())) {
+        match directory.entries.get(&document_name()) {
             None if lower.is_some_and(has) => Ok(Doc::Same),
             None | Some(FrozenEntry::Hidden | FrozenEntry::Other(_) | FrozenEntry::Directory(_)) => Ok(Doc::Absent),
             Some(FrozenEntry::File(file)) => {
@@ -117,7 +115,7 @@ impl<'a> Walk<'a> {
                 if own && file.source == Source::Lower {
                     return Ok(Doc::Same);
                 }
-                Ok(Doc::Written(self.bytes(file).await?, file.id))
+                Ok(Doc::Written(self.bytes(file).await?))
             }
         }
     }
@@ -148,7 +146,6 @@ impl<'a> Walk<'a> {
         lower: Option<NodeIndex>,
         path: &str,
         bytes: Bytes,
-        id: Id,
     ) -> Option<(NodeId, Option<NodeIndex>)> {
         let document = match Document::check(&bytes) {
             Ok(document) => document,
@@ -164,7 +161,7 @@ impl<'a> Walk<'a> {
         if path.contains('\u{fffd}') {
             self.fault(path, "its name is not UTF-8, which Icechunk needs");
         }
-        self.out.tracked.insert(id);
+        self.out.tracked.insert((directory.id, document_name()));
         let is_array = document.is_array();
         let same = lower.filter(|&index| self.is_same_node(index, &document));
         if let Some(index) = same {
@@ -247,10 +244,10 @@ impl<'a> Walk<'a> {
                         let why = "it has the name of a chunk, but there is no array above it: write the array's zarr.json first";
                         self.fault(child, why);
                     } else {
-                        self.untracked(child, file.id);
+                        self.untracked(child, file.id, (directory.id, name.clone()));
                     }
                 }
-                FrozenEntry::Other(id) => self.untracked(child, *id),
+                FrozenEntry::Other(id) => self.untracked(child, *id, (directory.id, name.clone())),
             }
         }
         if let Some(index) = lower {
@@ -330,6 +327,10 @@ impl<'a> Walk<'a> {
         };
         self.chunks(position, array).await
     }
+}
+
+fn document_name() -> Name {
+    Name::new(ZARR_JSON.as_bytes())
 }
 
 /// Whether a path ends like a chunk's: a directory `c`, and numbers behind it.
