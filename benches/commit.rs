@@ -81,7 +81,10 @@ impl Bench {
         }
         (0..count).map(move |n| {
             let (directory, name) = (Arc::clone(&directory), n.to_string());
-            (Coords::from_slice(&[n]), ChunkChange::File(ChunkFile { directory, name, length: size as u64 }))
+            (
+                Coords::from_slice(&[n]),
+                ChunkChange::File(ChunkFile { directory, name, length: size as u64, may_link: true }),
+            )
         })
     }
 
