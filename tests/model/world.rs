@@ -318,6 +318,9 @@ impl<S: Subject> World<S> {
                 (_, Some(_)) => return fail("discard", format!("{name} is not as committed")),
                 (Content::Directory, None) => {}
                 (_, None) if before.contains_key(name) && !view.keys.contains_key(name) => {}
+                // It went back with the directory that it was in.
+                (content, None)
+                    if before.iter().any(|(other, entry)| went_along(other, name) && entry.content == *content) => {}
                 (_, None) => return fail("discard", format!("{name} is still there")),
             }
         }
@@ -399,4 +402,9 @@ fn told(outcome: &Outcome) -> String {
         Ok(Seen::Bytes(bytes)) => format!("{} bytes, {:?}...", bytes.len(), &bytes[..bytes.len().min(16)]),
         Ok(seen) => format!("{seen:?}"),
     }
+}
+
+/// Whether a file could have come from `other` to `name` with a directory that was moved.
+fn went_along(other: &str, name: &str) -> bool {
+    other.rsplit('/').next() == name.rsplit('/').next()
 }
