@@ -81,7 +81,7 @@ fn nothing_closed_is_lost_when_the_daemon_dies_at_random() {
     println!(
         "{kills} deaths, {operations} operations, {commits} commits, {in_flight} of them at the moment of a death"
     );
-    assert!(operations > 10 * kills && commits > 0, "the workload did not run: {operations}, {commits}");
+    assert!(operations > 3 * kills && commits > 0, "the workload did not run: {operations}, {commits}");
 }
 
 /// A repository and its mount through many deaths; operations, commits, and commits that a death interrupted.
