@@ -141,7 +141,7 @@ impl Session {
         self.working.set_undecided(snapshot.is_some());
         self.conflicts.lock().clear();
         let others = commits_of_others(&outcome).to_vec();
-        steps::reach("commit.done").context(not_shown)?;
+        steps::reach(steps::COMMITTED).context(not_shown)?;
         let repository = self.repository().await.context(not_shown)?;
         let new_base = match snapshot {
             Some(snapshot) => snapshot,
