@@ -1,207 +1,246 @@
 //! Giving changes up: at a path and everywhere below.
 //!
-//! What the snapshot has shows again, in its own place: what was moved goes back, what was deleted returns. What was made since
-//! goes, except files that no commit would take: those are nobody's changes.
+//! The state is built anew from what is kept, which is simpler to be sure of than taking things back one by one:
+//!
+//! - what differs outside the path stays, unless it was moved there from below the path;
+//! - of what was below the path, only files that no commit would take stay, since they are nobody's changes; those in a
+//!   directory that was moved go back with it;
+//! - what the snapshot has below the path shows again in its own place, and so does what was moved from elsewhere to below it.
 
 use std::collections::HashSet;
 
+use super::listing::join;
 use super::opens::Opens;
 use super::replace::Notice;
-use super::state::{State, UPPER};
+use super::state::{Directory, Inode, Node, State, UPPER};
 use crate::error::{Error, ErrorKind, Result};
-use crate::scratch::record::{Id, Name, ROOT, Source};
+use crate::scratch::record::{Id, Meta, Name, ROOT, Source, Time};
 use crate::tree::Tree;
 use crate::tree::nodes::Place;
 
-/// A discard under way.
+/// What a discard found out before it changes anything.
 pub(super) struct Discard<'a> {
-    state: &'a mut State,
-    opens: &'a mut Opens,
+    state: &'a State,
+    opens: &'a Opens,
     tree: &'a Tree,
+    path: &'a str,
     untracked: &'a HashSet<(Id, Name)>,
-    notices: HashSet<Notice>,
+    /// Entries that stay: directory, name, and inode if it is not hidden.
+    kept: Vec<(Id, Name, Option<Id>)>,
+    /// Files that stay elsewhere, with their paths.
+    sent_home: Vec<(String, Id)>,
+}
+
+/// The state after a discard, and what is left to do.
+pub(super) struct Discarded {
+    pub(super) state: State,
+    /// What the kernel must be told.
+    pub(super) notices: Vec<Notice>,
     /// Data files that nobody needs any more.
-    gone: Vec<u64>,
+    pub(super) gone: Vec<u64>,
+}
+
+fn is_below(path: &str, top: &str) -> bool {
+    top == "/" || path == top || path.strip_prefix(top).is_some_and(|rest| rest.starts_with('/'))
 }
 
 impl<'a> Discard<'a> {
+    /// Looks at what giving up `path` means for `state`.
     pub(super) fn new(
-        state: &'a mut State,
-        opens: &'a mut Opens,
+        state: &'a State,
+        opens: &'a Opens,
         tree: &'a Tree,
+        path: &'a str,
         untracked: &'a HashSet<(Id, Name)>,
     ) -> Self {
-        Discard { state, opens, tree, untracked, notices: HashSet::new(), gone: Vec::new() }
+        let (kept, sent_home) = (Vec::new(), Vec::new());
+        let mut discard = Discard { state, opens, tree, path, untracked, kept, sent_home };
+        discard.walk();
+        discard
     }
 
-    /// What the kernel must be told, and data files to remove.
-    pub(super) fn done(self) -> (Vec<Notice>, Vec<u64>) {
-        (self.notices.into_iter().collect(), self.gone)
-    }
-
-    /// Gives up what differs at `path` and below.
-    pub(super) fn path(&mut self, path: &str) -> Result<()> {
-        let mut at = ROOT;
-        let mut names = path.split('/').filter(|name| !name.is_empty()).peekable();
-        while let Some(name) = names.next() {
-            let name = Name::new(name.as_bytes());
-            let Some(directory) = self.state.get(at).and_then(|inode| inode.directory()) else {
-                return Err(Error::new(ErrorKind::NotADirectory, format!("{path}: a component is not a directory")));
-            };
-            match (directory.get(&name), names.peek()) {
-                // Nothing differs there.
-                (None, _) => return Ok(()),
-                (Some(entry), Some(_)) => match entry.id {
-                    Some(id) => at = id,
-                    None => {
-                        return Err(Error::new(
-                            ErrorKind::NotFound,
-                            format!("{path}: a directory above it is deleted"),
-                        ));
+    fn walk(&mut self) {
+        // Directories, with their path, the path that they have in the end, and whether they stay as they are.
+        let mut pending = vec![(ROOT, "/".to_owned(), "/".to_owned(), true)];
+        let mut seen = HashSet::new();
+        while let Some((parent, path, home, stays)) = pending.pop() {
+            let Some(inode) = self.state.get(parent).filter(|_| seen.insert(parent)) else { continue };
+            for (name, entry) in inode.directory().into_iter().flat_map(Directory::iter) {
+                let at = join(&path, &name.to_string());
+                let natural = inode.lower.as_ref().and_then(|place| self.tree.step(place, name.text()?));
+                let Some(id) = entry else {
+                    if stays && self.stays_hidden(&at, natural) {
+                        self.kept.push((parent, name.clone(), None));
                     }
-                },
-                (Some(_), None) => {
-                    self.entry(at, &name);
-                    return Ok(());
+                    continue;
+                };
+                let Some(child) = self.state.get(id) else { continue };
+                let stays = stays && self.stays(&at, child);
+                let own_home = match &child.lower {
+                    Some(place) => self.tree.path_of(place),
+                    None => join(&home, &name.to_string()),
+                };
+                if stays {
+                    self.kept.push((parent, name.clone(), Some(id)));
+                }
+                if child.is_directory() {
+                    pending.push((id, at, own_home, stays));
+                } else if !stays && self.untracked.contains(&(parent, name.clone())) && natural.is_none() {
+                    self.sent_home.push((join(&home, &name.to_string()), id));
                 }
             }
         }
-        self.directory(at);
-        Ok(())
     }
 
-    /// Everything in directory `id`, which stays.
-    fn directory(&mut self, id: Id) {
-        let mut pending = vec![id];
-        let mut seen = HashSet::new();
-        while let Some(id) = pending.pop().filter(|id| seen.insert(*id)) {
-            let Some(directory) = self.state.get(id).and_then(|inode| inode.directory()) else { continue };
-            let names: Vec<Name> = directory.iter().map(|(name, _)| name.clone()).collect();
-            for name in names {
-                pending.extend(self.entry_here(id, &name));
+    /// Whether an inode at `path` stays there: it is outside, or above, and not from below.
+    fn stays(&self, path: &str, inode: &Inode) -> bool {
+        let outside = !is_below(path, self.path);
+        outside && !inode.lower.as_ref().is_some_and(|place| is_below(&self.tree.path_of(place), self.path))
+    }
+
+    /// Whether a name of the snapshot stays hidden: it is outside, and what had it is gone or stays elsewhere.
+    fn stays_hidden(&self, path: &str, natural: Option<Place>) -> bool {
+        if is_below(path, self.path) {
+            return false;
+        }
+        let moved = natural.and_then(|place| self.state.by_number(self.tree.table().inode(&place)));
+        let now = moved.and_then(|id| self.state.path(id));
+        now.is_none_or(|now| !is_below(&now, self.path))
+    }
+
+    /// Carries it out. `base` gives the attributes of directories that have to be made.
+    ///
+    /// An error of kind [`ErrorKind::NotADirectory`] if a file that stays has no directory to be in; nothing is changed then.
+    pub(super) fn carry_out(self, meta: impl Fn(&Place) -> Meta) -> Result<Discarded> {
+        let notices = self.notices();
+        let mut new = self.state.successor();
+        let root = self.state.get(ROOT).ok_or_else(|| Error::corrupt("a state without a root"))?;
+        new.adopt(ROOT, root, root.lower.clone().map(|place| (place, crate::tree::ROOT)));
+        let mut taken: HashSet<Id> = HashSet::new();
+        for (parent, name, id) in &self.kept {
+            if let Some(id) = id
+                && taken.insert(*id)
+                && let Some(inode) = self.state.get(*id)
+            {
+                let lower = inode.lower.clone().map(|place| {
+                    let number = self.tree.table().inode(&place);
+                    (place, number)
+                });
+                new.adopt(*id, inode, lower);
+            }
+            new.put(*parent, name.clone(), *id);
+        }
+        for (path, id) in &self.sent_home {
+            let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
+            let parent = self.directory(&mut new, above, &meta)?;
+            if taken.insert(*id)
+                && let Some(inode) = self.state.get(*id)
+            {
+                new.adopt(*id, inode, None);
+            }
+            new.put(parent, Name::new(name.as_bytes()), Some(*id));
+        }
+        let gone = self.leave_the_rest(&mut new, &taken);
+        Ok(Discarded { state: new, notices, gone })
+    }
+
+    /// The directory at `path` of the new state, made or promoted if it is not there.
+    fn directory(&self, new: &mut State, path: &str, meta: &impl Fn(&Place) -> Meta) -> Result<Id> {
+        let mut at = ROOT;
+        for part in path.split('/').filter(|part| !part.is_empty()) {
+            let name = Name::new(part.as_bytes());
+            let inode = new.get(at).ok_or_else(|| Error::corrupt("a directory that is not there"))?;
+            let natural = inode.lower.as_ref().and_then(|place| self.tree.step(place, part));
+            let entry = inode.directory().and_then(|directory| directory.get(&name)).and_then(|entry| entry.id);
+            at = match (entry, natural) {
+                (Some(id), _) => id,
+                (None, Some(place)) if self.tree.is_directory_place(&place) => {
+                    let number = self.tree.table().inode(&place);
+                    let meta = meta(&place);
+                    new.make_directory(at, name, meta, Some((place, number)))
+                }
+                (None, Some(_)) => {
+                    return Err(Error::new(
+                        ErrorKind::NotADirectory,
+                        format!("{path} is a file in the snapshot and has files below it now: move those away first"),
+                    ));
+                }
+                (None, None) => {
+                    let now = Time::now();
+                    let root = Meta { atime: now, mtime: now, ctime: now, ..meta(&Place::Directory(0)) };
+                    new.make_directory(at, name, root, None)
+                }
+            };
+            if !new.get(at).is_some_and(Inode::is_directory) {
+                return Err(Error::new(ErrorKind::NotADirectory, format!("{path}: {part} is a file")));
             }
         }
-        // Directories that only had changes in them, from the leaves up.
-        let mut emptied: Vec<Id> = seen.into_iter().filter(|other| *other != ROOT).collect();
-        emptied.sort_by_key(|id| std::cmp::Reverse(self.state.path(*id).map_or(0, |path| path.matches('/').count())));
-        for id in emptied {
-            self.drop_if_clean(id);
-        }
+        Ok(at)
     }
 
-    fn entry(&mut self, parent: Id, name: &Name) {
-        if let Some(below) = self.entry_here(parent, name) {
-            self.directory(below);
+    /// Inodes that are given up: one that is open is kept for its handles.
+    fn leave_the_rest(&self, new: &mut State, kept: &HashSet<Id>) -> Vec<u64> {
+        let mut gone = Vec::new();
+        for (id, inode) in self.state.iter().filter(|(id, _)| *id != ROOT && !kept.contains(id)) {
+            if self.opens.get(inode.number).is_some() && !inode.is_directory() {
+                new.adopt(id, inode, None);
+            } else if let Some(Source::Data(data)) = inode.source() {
+                gone.push(*data);
+            }
         }
+        gone
     }
 
-    /// One entry. Returns a directory whose entries have to be looked at.
-    fn entry_here(&mut self, parent: Id, name: &Name) -> Option<Id> {
-        let number = self.state.get(parent)?.number;
-        let natural = self.natural(parent, name);
-        let entry = self.state.get(parent)?.directory()?.get(name)?;
-        let Some(id) = entry.id else {
-            self.unhide(parent, name, number, natural);
-            return None;
+    /// Every name that is not the snapshot's affair may mean something else now.
+    fn notices(&self) -> Vec<Notice> {
+        let mut notices = Vec::new();
+        for (_, inode) in self.state.iter() {
+            if inode.number < UPPER && !inode.is_directory() {
+                notices.push(Notice::Inode(inode.number));
+            }
+            for (name, _) in inode.directory().into_iter().flat_map(Directory::iter) {
+                notices.push(Notice::Entry(inode.number, name.clone()));
+            }
+        }
+        notices
+    }
+}
+
+impl State {
+    /// Takes an inode over, without names and entries, as it was or with another place in the snapshot.
+    fn adopt(&mut self, id: Id, inode: &Inode, lower: Option<(Place, u64)>) {
+        let node = match &inode.node {
+            Node::Directory(_) => Node::Directory(Directory::default()),
+            Node::File(source) => Node::File(source.clone()),
+            Node::Symlink(target) => Node::Symlink(target.clone()),
+            Node::Special { kind, rdev } => Node::Special { kind: *kind, rdev: *rdev },
         };
-        let inode = self.state.get(id)?;
-        let (lower, is_directory, own) = (inode.lower.clone(), inode.is_directory(), inode.number);
-        if lower.is_some() && lower == natural {
-            if is_directory {
-                self.notices.insert(Notice::Inode(own));
-                return Some(id);
-            }
-            self.notices.insert(Notice::Inode(own));
-            self.notices.insert(Notice::Entry(number, name.clone()));
-            self.drop_name(parent, name, id);
-            return None;
-        }
-        if let Some(lower) = lower {
-            self.send_back(parent, name, id, &lower);
-            return is_directory.then_some(id);
-        }
-        if is_directory {
-            return Some(id);
-        }
-        // A file in the place of a chunk of the snapshot is a change to that, whatever it has become since.
-        if !self.untracked.contains(&(parent, name.clone())) || natural.is_some() {
-            self.notices.insert(Notice::Entry(number, name.clone()));
-            self.drop_name(parent, name, id);
-        }
-        None
-    }
-
-    /// What the snapshot has under a name.
-    fn natural(&self, parent: Id, name: &Name) -> Option<Place> {
-        let place = self.state.get(parent)?.lower.as_ref()?;
-        self.tree.step(place, name.text()?)
-    }
-
-    /// A hidden name shows again, unless what had it is elsewhere now.
-    fn unhide(&mut self, parent: Id, name: &Name, number: u64, natural: Option<Place>) {
-        let moved = natural.and_then(|place| {
-            let id = self.state.by_number(self.tree.table().inode(&place))?;
-            let above = self.state.get(id)?.names.first().cloned()?;
-            Some((id, above, place))
-        });
-        self.notices.insert(Notice::Entry(number, name.clone()));
-        match moved {
-            Some((id, (above, other), place)) => {
-                self.send_back(above, &other, id, &place);
-                self.directory(id);
-            }
-            None => self.state.leave(parent, name),
+        self.take_over(id, inode.number, node, inode.meta, inode.lookups);
+        let known = lower.as_ref().map(|(_, number)| *number) == Some(inode.number);
+        self.bind(id, lower);
+        if inode.number < UPPER && !known && id != ROOT {
+            self.renumber(id);
         }
     }
 
-    /// Something of the snapshot goes back to where it was, if its name there is free.
-    fn send_back(&mut self, parent: Id, name: &Name, id: Id, lower: &Place) {
-        let home = self.tree.parent_of(lower).and_then(|(above, name)| {
-            let number = self.tree.table().inode(&above);
-            Some((self.state.by_number(number)?, Name::new(name.as_bytes())))
-        });
-        let Some((home, own_name)) = home else { return };
-        let taken = self.state.get(home).and_then(|inode| inode.directory()?.get(&own_name)?.id);
-        let numbers = (self.state.get(parent).map(|i| i.number), self.state.get(home).map(|i| i.number));
-        if let (Some(number), Some(home_number)) = numbers {
-            self.notices.insert(Notice::Entry(number, name.clone()));
-            self.notices.insert(Notice::Entry(home_number, own_name.clone()));
+    /// Gives `name` to `id`, or hides it.
+    fn put(&mut self, parent: Id, name: Name, id: Option<Id>) {
+        let order = self.take_next();
+        let is_directory = id.and_then(|id| self.get(id)).is_some_and(Inode::is_directory);
+        if let Some(Node::Directory(directory)) = self.get_mut(parent).map(|inode| &mut inode.node) {
+            directory.set(name.clone(), id, is_directory, order);
         }
-        if let Some(taken) = taken.filter(|taken| *taken != id) {
-            // What stands there was made since.
-            if !self.untracked.contains(&(home, own_name.clone())) {
-                self.drop_name(home, &own_name, taken);
-            }
-        }
-        self.state.bring_back(id, (parent, name), (home, own_name));
-    }
-
-    fn drop_name(&mut self, parent: Id, name: &Name, id: Id) {
-        self.state.leave(parent, name);
-        let Some(inode) = self.state.get(id) else { return };
-        if !inode.names.is_empty() || self.opens.get(inode.number).is_some() {
-            return;
-        }
-        if let Some(inode) = self.state.drop_inode(id)
-            && let Some(Source::Data(data)) = inode.source()
-        {
-            self.gone.push(*data);
+        if let Some(inode) = id.and_then(|id| self.get_mut(id)) {
+            inode.names.push((parent, name));
         }
     }
 
-    /// A directory without entries of its own: it goes if it was made since, and is the snapshot's again otherwise.
-    fn drop_if_clean(&mut self, id: Id) {
-        let Some(inode) = self.state.get(id) else { return };
-        if !inode.directory().is_some_and(|directory| directory.is_clean()) {
-            return;
-        }
-        let Some((parent, name)) = inode.names.first().cloned() else { return };
-        let new = inode.number >= UPPER;
-        let number = self.state.get(parent).map_or(0, |inode| inode.number);
-        if new {
-            self.notices.insert(Notice::Entry(number, name.clone()));
-        }
-        self.state.leave(parent, &name);
-        self.state.drop_inode(id);
+    fn make_directory(&mut self, parent: Id, name: Name, meta: Meta, lower: Option<(Place, u64)>) -> Id {
+        let id = self.take_next();
+        let number = lower.as_ref().map_or(UPPER + id, |(_, number)| *number);
+        self.take_over(id, number, Node::Directory(Directory::default()), meta, 0);
+        self.bind(id, lower);
+        self.put(parent, name, Some(id));
+        id
     }
 }

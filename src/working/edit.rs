@@ -49,19 +49,6 @@ impl State {
             self.drop_inode(id);
         }
     }
-
-    /// An inode of the snapshot has its own name again.
-    pub(super) fn bring_back(&mut self, id: Id, from: (Id, &Name), to: (Id, Name)) {
-        self.leave(from.0, from.1);
-        let order = self.take_next();
-        let is_directory = self.get(id).is_some_and(super::state::Inode::is_directory);
-        if let Some(Node::Directory(directory)) = self.get_mut(to.0).map(|inode| &mut inode.node) {
-            directory.set(to.1.clone(), Some(id), is_directory, order);
-        }
-        if let Some(inode) = self.get_mut(id) {
-            inode.names.push(to);
-        }
-    }
 }
 
 fn numbered(place: Option<Place>, tree: &Tree) -> Option<(Place, u64)> {

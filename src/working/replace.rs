@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use tokio::sync::RwLockWriteGuard;
 
+use super::discard::{Discard, Discarded};
 use super::frozen::{Frozen, FrozenEntry};
 use super::state::{Inode, State, UPPER};
 use super::{Base, Locked, WorkingTree, first_line};
@@ -246,10 +247,9 @@ impl WorkingTree {
     pub fn discard(&self, _still: &Still<'_>, path: &str, untracked: &HashSet<(Id, Name)>) -> Result<Vec<Notice>> {
         let base = self.base();
         let mut locked = self.lock();
-        let Locked { state, opens, .. } = &mut *locked;
-        let mut discard = super::discard::Discard::new(state, opens, &base.tree, untracked);
-        discard.path(path)?;
-        let (notices, gone) = discard.done();
+        let discard = Discard::new(&locked.state, &locked.opens, &base.tree, path, untracked);
+        let Discarded { state, notices, gone } = discard.carry_out(|place| base.meta_of(place))?;
+        locked.state = state;
         if let Err(error) = self.rewrite(&mut locked) {
             return Err(error.context("the changes are given up, but the scratch directory could not be told"));
         }

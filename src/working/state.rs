@@ -167,6 +167,20 @@ impl State {
         State { next: ROOT + 1, ..State::default() }
     }
 
+    /// An empty state whose numbers go on from those of this one.
+    pub(super) fn successor(&self) -> Self {
+        State { next: self.next, ..State::default() }
+    }
+
+    /// Adds an inode without names that shows nothing of the snapshot.
+    pub(super) fn take_over(&mut self, id: Id, number: u64, node: Node, meta: Meta, lookups: u64) {
+        if number < UPPER {
+            self.promoted.insert(number, id);
+        }
+        let inode = Inode { number, lower: None, lower_number: None, meta, node, names: SmallVec::new(), lookups };
+        self.inodes.insert(id, inode);
+    }
+
     /// A number that was never used.
     pub fn take_next(&mut self) -> u64 {
         self.next += 1;
