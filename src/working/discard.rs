@@ -112,6 +112,7 @@ impl<'a> Discard<'a> {
     ///
     /// An error of kind [`ErrorKind::NotADirectory`] if a file that stays has no directory to be in; nothing is changed then.
     pub(super) fn carry_out(self, meta: impl Fn(&Place) -> Meta) -> Result<Discarded> {
+        self.refuse_what_is_in_the_way()?;
         let notices = self.notices();
         let mut new = self.state.successor();
         let root = self.state.get(ROOT).ok_or_else(|| Error::corrupt("a state without a root"))?;
@@ -133,6 +134,11 @@ impl<'a> Discard<'a> {
         for (path, id) in &self.sent_home {
             let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
             let parent = self.directory(&mut new, above, &meta)?;
+            let place = new.get(parent).and_then(|inode| inode.lower.clone());
+            if place.is_some_and(|place| self.tree.step(&place, name).is_some()) {
+                // It stood in the place of a chunk of the snapshot: a change to that, whatever it has become since.
+                continue;
+            }
             if taken.insert(*id)
                 && let Some(inode) = self.state.get(*id)
             {
@@ -142,6 +148,32 @@ impl<'a> Discard<'a> {
         }
         let gone = self.leave_the_rest(&mut new, &taken);
         Ok(Discarded { state: new, notices, gone })
+    }
+
+    /// What the snapshot has at the path cannot show again below a directory that was deleted, or made anew.
+    fn refuse_what_is_in_the_way(&self) -> Result<()> {
+        if self.tree.place_of(self.path).is_none() {
+            return Ok(());
+        }
+        let mut at = ROOT;
+        let mut above = String::new();
+        let parts: Vec<&str> = self.path.split('/').filter(|part| !part.is_empty()).collect();
+        for part in parts.iter().take(parts.len().saturating_sub(1)) {
+            above = format!("{above}/{part}");
+            let Some(inode) = self.state.get(at) else { return Ok(()) };
+            let natural = inode.lower.as_ref().and_then(|place| self.tree.step(place, part));
+            let entry = inode.directory().and_then(|directory| directory.get(&Name::new(part.as_bytes())));
+            match entry.map(|entry| entry.id) {
+                None => return Ok(()),
+                Some(Some(id)) if self.state.get(id).is_some_and(|child| child.lower == natural) => at = id,
+                Some(_) => {
+                    let message =
+                        format!("{above} was deleted, moved or made anew: discard that, and what is below comes back");
+                    return Err(Error::new(ErrorKind::NotFound, message));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The directory at `path` of the new state, made or promoted if it is not there.
