@@ -124,9 +124,7 @@ impl WorkingTree {
         notices.extend(locked.detach_others(&settled));
         self.put_on(&mut locked, tree);
         drop(locked);
-        for number in gone {
-            self.files().remove(number);
-        }
+        self.files().remove_in_background(gone);
         Ok(notices)
     }
 
