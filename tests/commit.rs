@@ -1,42 +1,22 @@
 //! Commits by the engine, without a mount, as the reference implementation sees them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-mod common;
 #[path = "common/fsck.rs"]
 mod fsck;
 #[path = "common/lab.rs"]
 mod lab;
 
-use std::collections::BTreeMap;
-use std::num::{NonZeroU16, NonZeroUsize};
-use std::path::Path;
-use std::sync::Arc;
-
 use bytes::Bytes;
-use futures_util::TryStreamExt;
-use icechunk::config::{
-    ManifestConfig, ManifestSplitCondition, ManifestSplitDim, ManifestSplitDimCondition, ManifestSplittingConfig,
-};
-use icechunk::conflicts::detector::ConflictDetector;
-use icechunk::format::ChunkIndices;
+use icechunk::RepositoryConfig;
+use icechunk::config::ManifestConfig;
 use icechunk::format::format_constants::SpecVersionBin;
-use icechunk::format::manifest::{Checksum, ChunkPayload, SecondsSinceEpoch, VirtualChunkLocation, VirtualChunkRef};
-use icechunk::ops::expiration::{ExpiredRefAction, expire};
-use icechunk::ops::gc::{GCConfig, garbage_collect};
-use icechunk::repository::VersionInfo;
-use icechunk::{RepositoryConfig, Store};
-use icechunkfs::commit::changes::{ChangeSet, ChunkChange, StoredPayload, WrittenNode};
-use icechunkfs::commit::engine::{Options, Outcome, Request};
+use icechunkfs::commit::changes::{ChangeSet, ChunkChange, WrittenNode};
+use icechunkfs::commit::engine::{Options, Outcome};
 use icechunkfs::error::ErrorKind;
 use icechunkfs::format::envelope::SpecVersion::{self, V1, V2};
-use icechunkfs::format::ids::{NodeId, ObjectId};
-use icechunkfs::format::snapshot::{NodeData, Snapshot};
+use icechunkfs::format::ids::NodeId;
 use icechunkfs::zarr::Coords;
-use icechunkfs::zarr::array::ArrayMetadata;
-use lab::{
-    GROUP, Lab, Model, Node, Random, array_json, create, history, is_at_or_below, reference_keys, reopen, request,
-};
-use tokio::sync::RwLock;
+use lab::{GROUP, Lab, Model, Node, Random, create, history, is_at_or_below, reference_keys, reopen, set, splitting};
 
 #[tokio::test]
 async fn a_commit_is_what_the_reference_reads() {
@@ -214,38 +194,6 @@ async fn random_history(kind: Kind, seed: u64) {
     }
 }
 
-fn splitting(random: &mut Random) -> Option<ManifestSplittingConfig> {
-    match random.below(3) {
-        0 => None,
-        1 => Some(ManifestSplittingConfig::with_size(2)),
-        _ => Some(ManifestSplittingConfig {
-            split_sizes: Some(vec![
-                (
-                    ManifestSplitCondition::PathMatches { regex: "a".into() },
-                    vec![ManifestSplitDim { condition: ManifestSplitDimCondition::Axis(1), num_chunks: 1 }],
-                ),
-                (
-                    ManifestSplitCondition::AnyArray,
-                    vec![ManifestSplitDim {
-                        condition: ManifestSplitDimCondition::DimensionName("[02]$".into()),
-                        num_chunks: 3,
-                    }],
-                ),
-            ]),
-        }),
-    }
-}
-
-/// A commit by the reference.
-async fn set(place: &Path, pairs: &[(&str, &[u8])], message: &str) -> icechunk::format::SnapshotId {
-    let session = Arc::new(RwLock::new(reopen(place).await.writable_session("main").await.unwrap()));
-    let store = Store::from_session(Arc::clone(&session)).await;
-    for (key, bytes) in pairs {
-        store.set(key, Bytes::copy_from_slice(bytes)).await.unwrap();
-    }
-    session.write().await.commit(message).execute().await.unwrap()
-}
-
 /// Cases per kind of repository; more in `scripts/soak`.
 fn cases() -> u64 {
     std::env::var("ICECHUNKFS_COMMIT_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(20)
@@ -259,241 +207,6 @@ fn random_histories_read_back_the_same() {
             runtime.block_on(random_history(kind, seed));
         }
     }
-}
-
-/// What the reference can do with a repository in which we commit.
-#[tokio::test]
-async fn the_reference_goes_on_with_our_commits() {
-    for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
-        let place = tempfile::tempdir().unwrap();
-        create(place.path(), spec, RepositoryConfig::default()).await;
-        let lab = Lab::open(place.path());
-        let mut model = Model::default();
-        model.array("/x", &[4]);
-        model.array("/y", &[4]);
-        (0..4).for_each(|n| model.chunk("/x", &[n], vec![n as u8 + 1; 2000]));
-        let first = lab.commit_model(&Model::default(), &model).await;
-
-        // It has a session open, we commit, and it rebases over ours.
-        let session = Arc::new(RwLock::new(reopen(place.path()).await.writable_session("main").await.unwrap()));
-        let store = Store::from_session(Arc::clone(&session)).await;
-        store.set("y/c/1", Bytes::from_static(b"theirs")).await.unwrap();
-        let before = model.clone();
-        model.chunk("/x", &[2], "ours");
-        model.group("/new");
-        let second = lab.commit_model(&before, &model).await;
-        session.write().await.commit("rebased").rebase(&ConflictDetector, 3).execute().await.unwrap();
-        model.chunk("/y", &[1], "theirs");
-        assert_eq!(reference_keys(place.path()).await, model.keys());
-
-        // It notices that both touched one chunk.
-        let session = Arc::new(RwLock::new(reopen(place.path()).await.writable_session("main").await.unwrap()));
-        let store = Store::from_session(Arc::clone(&session)).await;
-        store.set("x/c/0", Bytes::from_static(b"theirs")).await.unwrap();
-        let before = model.clone();
-        model.chunk("/x", &[0], "ours too");
-        lab.commit_model(&before, &model).await;
-        let refused = session.write().await.commit("no").rebase(&ConflictDetector, 3).execute().await;
-        assert!(refused.is_err());
-
-        // It tells what we changed.
-        let repository = reopen(place.path()).await;
-        let id = |ours: ObjectId| VersionInfo::SnapshotId(ours.to_string().as_str().try_into().unwrap());
-        let diff = repository.diff(&id(first), &id(second)).await.unwrap();
-        let text = |path: &icechunk::format::Path| path.to_string();
-        assert_eq!(diff.new_groups.iter().map(text).collect::<Vec<_>>(), ["/new"]);
-        let chunks: Vec<_> = diff.updated_chunks.iter().map(|(path, c)| (text(path), c.len())).collect();
-        assert_eq!(chunks, [("/x".to_owned(), 1)]);
-
-        // It replaces our newest commit, and we its.
-        if spec == SpecVersionBin::V2 {
-            let session = Arc::new(RwLock::new(repository.writable_session("main").await.unwrap()));
-            let store = Store::from_session(Arc::clone(&session)).await;
-            store.set("y/c/3", Bytes::from_static(b"amended")).await.unwrap();
-            session.write().await.commit("amended by them").amend().execute().await.unwrap();
-            model.chunk("/y", &[3], "amended");
-            let before = model.clone();
-            model.chunk("/y", &[2], "by us");
-            let changes = model.changes_since(&before, &lab.scratch);
-            let request = Request { amend: true, ..request("amended by us") };
-            let outcome = lab.commit_as(&lab.tip().await, &changes, request).await.unwrap();
-            let Outcome::Committed { snapshot, .. } = outcome else { panic!("{outcome:?}") };
-            assert_eq!(reference_keys(place.path()).await, model.keys());
-            let messages = history(place.path()).await;
-            assert_eq!(messages, ["amended by us", "rebased", "a commit", "a commit", "Repository initialized"]);
-            // Its log has the work of all three.
-            let repository = reopen(place.path()).await;
-            let before_amends = repository.ancestry(&id(snapshot)).await.unwrap();
-            let infos: Vec<_> = before_amends.try_collect().await.unwrap();
-            let from = VersionInfo::SnapshotId(infos[1].id.clone());
-            let diff = repository.diff(&from, &id(snapshot)).await.unwrap();
-            let chunks: Vec<_> = diff.updated_chunks.iter().map(|(path, c)| (text(path), c.len())).collect();
-            assert_eq!(chunks, [("/x".to_owned(), 1), ("/y".to_owned(), 2)]);
-        }
-
-        // It forgets old commits and removes what only they had; the rest is as it was, and we go on.
-        let repository = reopen(place.path()).await;
-        let tip = repository.ancestry(&VersionInfo::BranchTipRef("main".into())).await.unwrap();
-        let newest = tip.try_collect::<Vec<_>>().await.unwrap()[0].flushed_at;
-        let assets = repository.asset_manager();
-        expire(Arc::clone(assets), newest, ExpiredRefAction::Ignore, ExpiredRefAction::Ignore, None, 1000)
-            .await
-            .unwrap();
-        let one = NonZeroU16::MIN;
-        let much = NonZeroUsize::new(1 << 20).unwrap();
-        let config = GCConfig::clean_all(newest, newest, None, one, much, much, one, one, one, None, false);
-        let repository = reopen(place.path()).await;
-        let summary = garbage_collect(Arc::clone(repository.asset_manager()), &config, None, 1000).await.unwrap();
-        assert!(summary.snapshots_deleted > 0, "{summary:?}");
-        assert_eq!(reference_keys(place.path()).await, model.keys());
-        let lab = Lab::open(place.path());
-        let before = model.clone();
-        model.chunk("/x", &[3], "after all");
-        lab.commit_model(&before, &model).await;
-        assert_eq!(reference_keys(place.path()).await, model.keys());
-        fsck::check(place.path(), if spec == SpecVersionBin::V1 { V1 } else { V2 });
-    }
-}
-
-/// Repositories of every release: each array is touched, and all that was there is still there.
-#[tokio::test]
-async fn what_older_releases_wrote_survives_our_commits() {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/repos");
-    let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/fixtures");
-    let all = [own, shared].into_iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
-    let mut seen = 0;
-    for fixture in all.flatten().map(|entry| entry.path()) {
-        let name = fixture.file_name().unwrap().to_str().unwrap().to_owned();
-        if name.starts_with("v0-") || !(fixture.join("repo").exists() || fixture.join("refs").exists()) {
-            continue;
-        }
-        let place = tempfile::tempdir().unwrap();
-        common::copy_tree(&fixture, place.path());
-        let lab = Lab::with(place.path(), Options { inline_threshold: Some(512), ..Options::default() });
-        let repository = lab.repository().await;
-        let base = lab.tip().await;
-        // Two ways to touch an array: a chunk (which writes its manifests anew) and attributes.
-        let before = all_refs(&lab, &base).await;
-        let mut changes = ChangeSet::default();
-        let mut expected = before.clone();
-        for (number, node) in base.nodes().enumerate() {
-            let Ok(metadata) = ArrayMetadata::parse(node.zarr_json) else { continue };
-            if number % 3 == 0 {
-                let mut document: serde_json::Value = serde_json::from_slice(node.zarr_json).unwrap();
-                document["attributes"]["touched"] = true.into();
-                changes.updated.push(WrittenNode {
-                    id: node.id,
-                    path: node.path.to_owned(),
-                    zarr_json: document.to_string().into(),
-                    is_array: true,
-                });
-            } else if !metadata.grid.contains(&0) {
-                let coords = Coords::from_elem(0, metadata.grid.len());
-                let change = ChunkChange::File(lab.scratch.file(name.as_bytes()));
-                changes.chunks.entry(node.id).or_default().insert(coords.clone(), change);
-                let new = StoredPayload::Inline(Bytes::from(name.clone().into_bytes()));
-                expected.insert((node.path.to_owned(), coords.to_vec()), new);
-            }
-        }
-        let outcome = lab.commit(&base, &changes).await.unwrap_or_else(|e| panic!("{name}: {e}"));
-        assert!(changes.is_empty() || matches!(outcome, Outcome::Committed { .. }), "{name}: {outcome:?}");
-        let lab = Lab::open(place.path());
-        let found = all_refs(&lab, &lab.tip().await).await;
-        let wrong = found.iter().find(|(chunk, payload)| expected.get(chunk) != Some(payload));
-        assert!(wrong.is_none() && found.len() == expected.len(), "{name}: {wrong:?}");
-        fsck::check(place.path(), repository.version());
-        // The reference as it is built here does not know every store that a configuration may name.
-        let config = repository.config().await.unwrap();
-        let unknown = ["azure", "gcs"].iter().any(|store| {
-            config.members().get("virtual_chunk_containers").is_some_and(|c| c.to_string().contains(store))
-        });
-        if !unknown {
-            reference_names(place.path()).await;
-        }
-        seen += 1;
-    }
-    assert!(seen >= 13, "{seen} fixtures");
-}
-
-/// Every chunk that a reader finds, and where it is.
-async fn all_refs(lab: &Lab, snapshot: &Arc<Snapshot>) -> BTreeMap<(String, Vec<u32>), StoredPayload> {
-    let mut found = BTreeMap::new();
-    let infos: BTreeMap<ObjectId, _> = snapshot.manifests().into_iter().map(|info| (info.id, info)).collect();
-    for node in snapshot.nodes() {
-        let NodeData::Array(array) = &node.data else { continue };
-        let grid = ArrayMetadata::parse(node.zarr_json).map(|metadata| metadata.grid).unwrap_or_default();
-        for reference in array.manifests() {
-            let manifest = lab.reader.manifest(infos[&reference.id]).await.unwrap();
-            let Some(refs) = manifest.array(node.id).unwrap() else { continue };
-            for at in 0..refs.len() {
-                let coords: Vec<u32> = refs.coords(at).iter().collect();
-                if coords.len() == grid.len() && coords.iter().zip(&grid).all(|(c, n)| c < n) {
-                    let payload = refs.payload(at).unwrap().into();
-                    found.entry((node.path.to_owned(), coords)).or_insert(payload);
-                }
-            }
-        }
-    }
-    found
-}
-
-/// The reference lists all keys without an error.
-async fn reference_names(place: &Path) -> Vec<String> {
-    let session = reopen(place).await.readonly_session(&VersionInfo::BranchTipRef("main".into())).await.unwrap();
-    let store = Store::from_session(Arc::new(RwLock::new(session))).await;
-    store.list().await.unwrap().try_collect().await.unwrap()
-}
-
-/// Virtual references keep their checksums, and their compression where there is any.
-#[tokio::test]
-async fn virtual_references_stay_what_they_are() {
-    let place = tempfile::tempdir().unwrap();
-    let repository = create(place.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
-    let mut session = repository.writable_session("main").await.unwrap();
-    let shape = icechunk::format::snapshot::ArrayShape::new([(3000, 3000)]).unwrap();
-    let path: icechunk::format::Path = "/v".try_into().unwrap();
-    session.add_array(path.clone(), shape, None, array_json(&[3000], &[1], "").into()).await.unwrap();
-    for n in 0..3000 {
-        let checksum = match n % 3 {
-            0 => None,
-            1 => Some(Checksum::LastModified(SecondsSinceEpoch(n + 1))),
-            _ => Some(Checksum::ETag(icechunk::storage::ETag(format!("tag-{n}")))),
-        };
-        let location = VirtualChunkLocation::from_url(&format!("s3://bucket/some/long/prefix/file-{n}.nc")).unwrap();
-        let chunk = VirtualChunkRef { location, offset: u64::from(n), length: 10, checksum };
-        let payload = Some(ChunkPayload::Virtual(chunk));
-        session.set_chunk_ref(path.clone(), ChunkIndices(vec![n]), payload).await.unwrap();
-    }
-    session.commit("virtual").execute().await.unwrap();
-    let lab = Lab::open(place.path());
-    let base = lab.tip().await;
-    let mut expected = all_refs(&lab, &base).await;
-    let id = base.nodes().next().unwrap().id;
-    let mut changes = ChangeSet::default();
-    let copied = expected[&("/v".to_owned(), vec![8])].clone();
-    expected.insert(("/v".to_owned(), vec![7]), copied.clone());
-    expected.remove(&("/v".to_owned(), vec![9]));
-    let chunks = changes.chunks.entry(id).or_default();
-    chunks.insert(Coords::from_slice(&[7]), ChunkChange::Stored(copied));
-    chunks.insert(Coords::from_slice(&[9]), ChunkChange::Delete);
-    lab.commit(&base, &changes).await.unwrap();
-    let lab = Lab::open(place.path());
-    let tip = lab.tip().await;
-    assert_eq!(all_refs(&lab, &tip).await, expected);
-    let (old, new) = (base.manifests()[0], tip.manifests()[0]);
-    assert!(new.id != old.id && new.size < old.size * 5 / 4, "{} and {} bytes: still compressed", old.size, new.size);
-    assert!(lab.reader.manifest(new).await.unwrap().location_dictionary().is_some());
-    // The reference reads them.
-    let repository = reopen(place.path()).await;
-    let session = repository.readonly_session(&VersionInfo::BranchTipRef("main".into())).await.unwrap();
-    for n in [6, 7, 8, 10, 2999] {
-        let read = session.get_chunk_ref(&path, &ChunkIndices(vec![n])).await.unwrap();
-        let Some(ChunkPayload::Virtual(read)) = read else { panic!("{read:?}") };
-        let n = if n == 7 { 8 } else { n };
-        assert_eq!(read.location.url(), format!("s3://bucket/some/long/prefix/file-{n}.nc"));
-        assert_eq!((read.offset, read.checksum.is_some()), (u64::from(n), n % 3 != 0));
-    }
-    assert!(session.get_chunk_ref(&path, &ChunkIndices(vec![9])).await.unwrap().is_none());
 }
 
 /// Chunk objects are links to scratch files, where the file system allows; nothing is stored twice.

@@ -8,6 +8,7 @@ mod write_tools {
     mod control;
     mod copying;
     mod editing;
+    mod lifecycle;
     pub(crate) mod scenario;
 }
 

@@ -162,17 +162,17 @@ impl<'a> Tree<'a> {
 /// Collects what is found.
 struct Found<'a> {
     commits: &'a [OtherCommit],
-    conflicts: Vec<Conflict>,
+    /// By path and kind.
+    conflicts: BTreeMap<(String, ConflictKind), Conflict>,
 }
 
 impl Found<'_> {
     fn add(&mut self, kind: ConflictKind, path: &str, coords: Vec<Vec<u32>>, at: usize) {
         let Some(commit) = self.commits.get(at).or(self.commits.last()) else { return };
-        if self.conflicts.iter().any(|known| known.kind == kind && known.path == path) {
-            return;
-        }
-        let (path, message) = (path.to_owned(), commit.message.clone());
-        self.conflicts.push(Conflict { kind, path, coords, other: commit.id, message });
+        self.conflicts.entry((path.to_owned(), kind)).or_insert_with(|| {
+            let (path, message) = (path.to_owned(), commit.message.clone());
+            Conflict { kind, path, coords, other: commit.id, message }
+        });
     }
 }
 
@@ -186,7 +186,7 @@ pub(super) fn find(
     let touched: HashSet<NodeId> = touched(changes).collect();
     let theirs = Theirs::read(commits, &touched)?;
     let (before, after) = (Tree::new(base), Tree::new(tip));
-    let mut found = Found { commits, conflicts: Vec::new() };
+    let mut found = Found { commits, conflicts: BTreeMap::new() };
     let path_of = |id: &NodeId| before.by_id.get(id).map_or("", |(path, _)| *path);
     for id in &touched {
         if let Some(&at) = theirs.moved.get(id) {
@@ -202,8 +202,7 @@ pub(super) fn find(
     updates(changes, base, &theirs, &mut found)?;
     chunks(changes, &theirs, &path_of, &mut found);
     places(changes, &theirs, &before, &after, &mut found);
-    found.conflicts.sort_by(|a, b| (&a.path, a.kind).cmp(&(&b.path, b.kind)));
-    Ok(found.conflicts)
+    Ok(found.conflicts.into_values().collect())
 }
 
 /// The nodes of the base that a change set speaks of.

@@ -1,6 +1,6 @@
 //! Making a commit out of a change set.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -171,6 +171,12 @@ impl Engine {
         })
     }
 
+    /// Whether `snapshot` is in the history of `branch`: whether a commit that was about to be published when its program
+    /// ended has been.
+    pub async fn is_published(&self, branch: &str, snapshot: ObjectId) -> Result<bool> {
+        publish::is_published(&self.storage, branch, snapshot).await
+    }
+
     /// The changes without those that change nothing, and without moves where the version has none.
     fn in_terms_of(&self, version: SpecVersion, base: &Snapshot, changes: &ChangeSet) -> Result<(ChangeSet, Sources)> {
         let (mut changes, sources) = match version {
@@ -179,7 +185,7 @@ impl Engine {
         };
         if !changes.updated.is_empty() {
             let updated: HashMap<_, _> = changes.updated.iter().map(|node| (node.id, node.zarr_json.clone())).collect();
-            let unchanged: Vec<_> = base
+            let unchanged: HashSet<_> = base
                 .nodes()
                 .filter(|node| updated.get(&node.id).is_some_and(|bytes| bytes == node.zarr_json))
                 .map(|node| node.id)
@@ -236,6 +242,7 @@ impl Engine {
         if !conflicts.is_empty() {
             return Ok(Outcome::Conflicts(conflicts));
         }
+        nodes::apply(&work.base, &work.changes, &work.sources, version)?;
         progress.enter(Stage::Chunks);
         steps::reach("commit.chunks")?;
         let sizes = Sizes {
@@ -296,7 +303,7 @@ impl Engine {
         work.base = since.tip;
         work.rebased_over.extend(since.commits);
         // What they deleted too needs no deleting.
-        let present: std::collections::HashSet<_> = work.base.nodes().map(|node| node.id).collect();
+        let present: HashSet<_> = work.base.nodes().map(|node| node.id).collect();
         work.changes.deleted.retain(|node| present.contains(&node.id));
         Ok(Vec::new())
     }
@@ -362,7 +369,8 @@ impl Engine {
         if published == Published::Moved {
             return Ok(None);
         }
-        steps::reach("commit.publish.done")?;
+        // It is there, whatever happens from here on.
+        let _ = steps::reach("commit.publish.done");
         Ok(Some(id))
     }
 
@@ -387,7 +395,8 @@ impl Engine {
                 });
             }
         }
-        if let Some(stray) = work.chunks.keys().find(|id| !tasks.iter().any(|task| task.node == **id)) {
+        let known: HashSet<_> = tasks.iter().map(|task| task.node).collect();
+        if let Some(stray) = work.chunks.keys().find(|id| !known.contains(id)) {
             return Err(Error::invalid(format!(
                 "chunks of node {stray} were changed, which is no array of the snapshot"
             )));
@@ -432,7 +441,7 @@ fn give_way(work: &mut Work<'_>, conflicts: &[Conflict]) {
     let paths: HashMap<&str, _> = work.base.nodes().map(|node| (node.path, node.id)).collect();
     for conflict in conflicts {
         let Some(id) = paths.get(conflict.path.as_str()) else { continue };
-        let theirs: std::collections::HashSet<&[u32]> = conflict.coords.iter().map(Vec::as_slice).collect();
+        let theirs: HashSet<&[u32]> = conflict.coords.iter().map(Vec::as_slice).collect();
         if let Some(ours) = work.changes.chunks.get_mut(id) {
             ours.retain(|coords, _| !theirs.contains(coords.as_slice()));
         }
@@ -443,7 +452,6 @@ fn give_way(work: &mut Work<'_>, conflicts: &[Conflict]) {
     }
     work.changes.chunks.retain(|_, chunks| !chunks.is_empty());
     work.chunks.retain(|_, chunks| !chunks.is_empty());
-    work.manifests.forget();
 }
 
 /// The commit's metadata as its files have it, sorted by name. The note of how often it was rebased is the reference's: it

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
+use tokio::sync::Semaphore;
 
 use super::changes::StoredPayload;
 use super::splitting::{Cells, Splitting};
@@ -27,8 +28,10 @@ use crate::reader::Reader;
 use crate::storage::Storage;
 use crate::zarr::Coords;
 
-/// Manifests written at the same time. Each is in memory whole.
+/// Manifests written at the same time.
 const AT_ONCE: usize = 4;
+/// References that manifests written at the same time may have together: some 120 bytes of memory each.
+const REFS_AT_ONCE: usize = 1 << 21;
 
 /// An array whose manifests are asked for.
 #[derive(Debug)]
@@ -59,7 +62,16 @@ pub(super) struct ManifestWriter {
     reader: Arc<Reader>,
     version: SpecVersion,
     splitting: Splitting,
-    written: HashMap<NodeId, (Vec<ManifestRef>, Cells, ArrayManifests)>,
+    written: HashMap<NodeId, Written>,
+}
+
+/// What was written for an array, and out of what.
+#[derive(Debug)]
+struct Written {
+    old: Vec<ManifestRef>,
+    cells: Cells,
+    changes: ChunkList,
+    manifests: ArrayManifests,
 }
 
 /// A cell of the grid that something is to be done about.
@@ -92,11 +104,6 @@ impl ManifestWriter {
         ManifestWriter { storage, reader, version, splitting, written: HashMap::new() }
     }
 
-    /// Forgets what was written: the changes are not the same any more.
-    pub(super) fn forget(&mut self) {
-        self.written.clear();
-    }
-
     /// The manifests that `arrays`, all of them touched, have after their changes. `infos` describes all old ones.
     pub(super) async fn write(
         &mut self,
@@ -107,15 +114,18 @@ impl ManifestWriter {
         let mut jobs = Vec::new();
         for task in arrays {
             let cells = self.splitting.cells(task.path, &task.grid, task.names);
-            if let Some((old, before, manifests)) = self.written.get(&task.node)
-                && old == task.old
-                && *before == cells
+            if let Some(known) = self.written.get(&task.node)
+                && known.old == task.old
+                && known.cells == cells
+                && Arc::ptr_eq(&known.changes, &task.changes)
             {
-                done.insert(task.node, manifests.clone());
+                done.insert(task.node, known.manifests.clone());
                 continue;
             }
             let plans = plan(&task, &cells).context(|| format!("array {}", task.path))?;
-            self.written.insert(task.node, (task.old.to_vec(), cells.clone(), Vec::new()));
+            let (old, changes) = (task.old.to_vec(), Arc::clone(&task.changes));
+            let known = Written { old, cells: cells.clone(), changes, manifests: Vec::new() };
+            self.written.insert(task.node, known);
             done.insert(task.node, Vec::new());
             let task = Arc::new(task);
             for (number, (cell, plan)) in plans.into_iter().enumerate() {
@@ -123,10 +133,14 @@ impl ManifestWriter {
             }
         }
         let this = &*self;
+        let memory = &Semaphore::new(REFS_AT_ONCE);
         // Boxed one by one: the compiler does not see through a closure that it may change threads.
         type Running<'a> = BoxFuture<'a, Result<(NodeId, usize, ArrayManifests)>>;
         let running = jobs.into_iter().map(|(number, task, extents, plan)| -> Running<'_> {
             Box::pin(async move {
+                let old = plan.sources.iter().filter_map(|&at| infos.get(&task.old.get(at)?.id));
+                let refs = old.map(|info| u64::from(info.chunk_refs)).sum::<u64>() + plan.changes.len() as u64;
+                let _permit = memory.acquire_many(refs.min(REFS_AT_ONCE as u64) as u32).await;
                 let found = this.cell(&task, extents, plan, infos).await;
                 found.context(|| format!("manifests of array {}", task.path)).map(|found| (task.node, number, found))
             })
@@ -141,8 +155,8 @@ impl ManifestWriter {
         drop(running);
         for ((node, _), manifests) in found {
             done.entry(node).or_default().extend(manifests.iter().cloned());
-            if let Some((_, _, written)) = self.written.get_mut(&node) {
-                written.extend(manifests);
+            if let Some(known) = self.written.get_mut(&node) {
+                known.manifests.extend(manifests);
             }
         }
         Ok(done)
@@ -327,4 +341,70 @@ fn common_dictionary<'a>(lists: &[(ArrayRefs<'a>, &Source)]) -> Option<&'a [u8]>
     let mut dictionaries = lists.iter().filter_map(|(refs, _)| refs.manifest().location_dictionary());
     let first = dictionaries.next()?;
     dictionaries.all(|other| other == first).then_some(first)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::format::manifest::Payload;
+    use crate::format::testing::{id, node_id};
+
+    /// A manifest of node 1 with chunks of one byte.
+    fn source(chunks: &[(&[u32], u8)], within: &[(u32, u32)]) -> Source {
+        let mut draft = ManifestDraft::new(id(1), SpecVersion::V2, node_id(1), 0);
+        for (coords, byte) in chunks {
+            draft.push(coords, Place::Inline(&[*byte])).unwrap();
+        }
+        Source { manifest: Arc::new(draft.finish().unwrap().manifest), node: node_id(1), within: within.to_vec() }
+    }
+
+    fn inline(byte: u8) -> Option<StoredPayload> {
+        Some(StoredPayload::Inline(vec![byte].into()))
+    }
+
+    fn built(sources: &[Source], changes: &[(Coords, Option<StoredPayload>)]) -> Vec<(Vec<u32>, u8)> {
+        let picked: Vec<usize> = (0..changes.len()).collect();
+        let Some(built) = build(node_id(2), SpecVersion::V2, sources, changes, &picked).unwrap() else {
+            return Vec::new();
+        };
+        let refs = built.manifest.array(node_id(2)).unwrap().unwrap();
+        (0..refs.len())
+            .map(|at| {
+                let Payload::Inline(bytes) = refs.payload(at).unwrap() else { unreachable!("all are inline") };
+                (refs.coords(at).iter().collect(), bytes.first().copied().unwrap_or_default())
+            })
+            .collect()
+    }
+
+    #[test]
+    fn of_several_references_the_first_manifest_s_counts() {
+        let first = || source(&[(&[1], 1), (&[3], 3)], &[(0, 9)]);
+        let second = || source(&[(&[0], 10), (&[1], 11), (&[2], 12), (&[3], 13)], &[(0, 9)]);
+        let expected = [(vec![0], 10), (vec![1], 1), (vec![2], 12), (vec![3], 3)];
+        assert_eq!(built(&[first(), second()], &[]), expected);
+        let expected = [(vec![0], 10), (vec![1], 11), (vec![2], 12), (vec![3], 13)];
+        assert_eq!(built(&[second(), first()], &[]), expected);
+    }
+
+    #[test]
+    fn what_readers_do_not_find_is_left_out() {
+        // Outside the box, of another rank, and twice.
+        let chunks: &[(&[u32], u8)] =
+            &[(&[0, 5], 1), (&[1], 2), (&[1, 1], 3), (&[1, 1], 4), (&[1, 1, 1], 5), (&[1, 4], 6), (&[3, 0], 7)];
+        assert_eq!(built(&[source(chunks, &[(0, 3), (0, 4)])], &[]), [(vec![1, 1], 3)]);
+        assert_eq!(built(&[source(chunks, &[(2, 3), (0, 4)])], &[]), []);
+    }
+
+    #[test]
+    fn changes_take_their_places() {
+        let change = |n: u32, place| (Coords::from_slice(&[n]), place);
+        let old = || source(&[(&[1], 1), (&[3], 3), (&[5], 5)], &[(0, 9)]);
+        let changes =
+            [change(0, inline(10)), change(1, None), change(3, inline(13)), change(4, None), change(8, inline(18))];
+        assert_eq!(built(&[old()], &changes), [(vec![0], 10), (vec![3], 13), (vec![5], 5), (vec![8], 18)]);
+        assert_eq!(built(&[], &changes), [(vec![0], 10), (vec![3], 13), (vec![8], 18)]);
+        let gone = [change(1, None), change(3, None), change(5, None)];
+        assert_eq!(built(&[old()], &gone), []);
+    }
 }

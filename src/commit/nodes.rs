@@ -3,7 +3,7 @@
 //! Everything goes by the ids of nodes: the snapshot may be a newer one than the change set was made for, in which others have
 //! added, changed or moved other nodes.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::changes::{ChangeSet, WrittenNode};
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -127,11 +127,16 @@ fn rewrite(draft: &mut NodeDraft, written: &WrittenNode, version: SpecVersion) -
 
 /// What readers cannot find is not written.
 fn check_paths(planned: &[Planned]) -> Result<()> {
-    let wrong = planned.iter().find(|planned| !is_canonical(&planned.node.path));
-    match wrong {
-        Some(wrong) => Err(Error::invalid(format!("{:?} is no path of a node", wrong.node.path))),
-        None => Ok(()),
+    let mut seen = HashSet::with_capacity(planned.len());
+    for Planned { node, .. } in planned {
+        if !is_canonical(&node.path) {
+            return Err(Error::invalid(format!("{:?} is no path of a node", node.path)));
+        }
+        if !seen.insert(node.path.as_str()) {
+            return Err(Error::invalid(format!("two nodes would be at {}", node.path)));
+        }
     }
+    Ok(())
 }
 
 fn is_canonical(path: &str) -> bool {

@@ -66,8 +66,8 @@ fn was_reset(branch: &str, base: ObjectId) -> Error {
     Error::new(
         ErrorKind::Stale,
         format!(
-            "branch `{branch}` has been reset: commit {base}, which the changes are based on, is no longer in its history. The \
-             changes are kept: create a branch at {base} and commit there, or copy them to a mount of `{branch}`"
+            "branch `{branch}` has been reset or amended: commit {base}, which the changes are based on, is no longer in its \
+             history. The changes are kept: create a branch at {base} and commit there, or copy them to a mount of `{branch}`"
         ),
     )
 }

@@ -1,10 +1,11 @@
 //! Named points of a commit at which a test can make it fail or end the process.
 //!
 //! `ICECHUNKFS_FAULT=commit.snapshot=abort` ends the process at that point as `kill -9` would; `=eio` and `=enospc` make
-//! the commit fail there. The points are those of [`POINTS`]: before each stage its name, after it `NAME.done`. The variable
+//! the commit fail there, once. The points are those of [`POINTS`]: before each stage its name, after it `NAME.done`. The variable
 //! is read once, and is a testing aid only.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -21,26 +22,32 @@ pub const POINTS: [&str; 12] = [
     "commit.publish",
     // Version 2 only: `repo` has been copied and not yet replaced.
     "commit.backup.done",
+    // The commit is there: it can be killed here, but not fail.
     "commit.publish.done",
+    // Everybody sees it; the working tree is not on it yet.
     "commit.done",
 ];
 
 struct Fault {
     point: String,
     action: String,
+    passed: AtomicBool,
 }
 
 /// Is at `point`: does what the environment asks for there, which is nothing outside of tests.
-pub(super) fn reach(point: &str) -> Result<()> {
+pub(crate) fn reach(point: &str) -> Result<()> {
     debug_assert!(POINTS.contains(&point), "{point} is not listed");
     static FAULT: OnceLock<Option<Fault>> = OnceLock::new();
     let fault = FAULT.get_or_init(|| {
         let setting = std::env::var("ICECHUNKFS_FAULT").ok()?;
         let (point, action) = setting.split_once('=')?;
-        Some(Fault { point: point.to_owned(), action: action.to_owned() })
+        Some(Fault { point: point.to_owned(), action: action.to_owned(), passed: AtomicBool::new(false) })
     });
     match fault {
-        Some(fault) if fault.point == point => match fault.action.as_str() {
+        Some(fault) if fault.point == point && !fault.passed.swap(true, Ordering::Relaxed) => match fault
+            .action
+            .as_str()
+        {
             "abort" => std::process::abort(),
             "enospc" => Err(Error::new(ErrorKind::NoSpace, format!("{point}: no space, as ICECHUNKFS_FAULT wants it"))),
             _ => Err(Error::new(ErrorKind::Io, format!("{point}: fails, as ICECHUNKFS_FAULT wants it"))),

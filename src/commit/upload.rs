@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
+use tokio::sync::Semaphore;
 
 use super::changes::{ChangeSet, ChunkChange, ChunkFile, StoredPayload};
 use super::pack::{self, Job, Pending, Sizes};
@@ -17,8 +18,10 @@ use crate::storage::{Storage, changed_file};
 use crate::zarr::Coords;
 
 /// Objects on their way at the same time. On a disk this is how many flushes share one entry of its journal; over a network,
-/// how many requests hide each other's latency. Times the size of a pack it is also the memory that is taken.
+/// how many requests hide each other's latency.
 const AT_ONCE: usize = 16;
+/// Memory that packs, and files that are sent somewhere, may take together. KiB.
+const PACKS_KIB: usize = 32 << 10;
 
 /// Changed chunks of one array, in grid order: where each is now; none for one that is gone.
 pub(super) type ChunkList = Arc<Vec<(Coords, Option<StoredPayload>)>>;
@@ -55,10 +58,15 @@ pub(super) async fn upload(
     let total = jobs.iter().fold((0, 0), |sum, (_, job)| (sum.0 + job.chunks() as u64, sum.1 + job.bytes()));
     progress.expect(total.0, total.1);
 
+    let memory = &Semaphore::new(PACKS_KIB);
     // Boxed one by one: the compiler does not see through a closure that it may change threads.
     type Running<'a> = BoxFuture<'a, Result<(NodeId, Vec<(usize, StoredPayload)>)>>;
     let running = jobs.into_iter().map(|(node, job)| -> Running<'_> {
         Box::pin(async move {
+            // Files that are linked pass through no memory of ours.
+            let is_held = matches!(job, Job::Pack(_)) || storage.local_files().is_none();
+            let kib = if is_held { job.bytes().div_ceil(1024).min(PACKS_KIB as u64) } else { 0 };
+            let _permit = memory.acquire_many(kib as u32).await;
             let size = (job.chunks() as u64, job.bytes());
             let placed = run(storage, job).await?;
             progress.stored(size.0, size.1);

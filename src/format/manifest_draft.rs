@@ -303,24 +303,26 @@ impl ManifestDraft {
     }
 
     /// The file, and what a snapshot says of it. There must be a reference at least.
-    pub fn finish(self) -> Result<BuiltManifest> {
+    pub fn finish(mut self) -> Result<BuiltManifest> {
+        let (id, version, extents) = (self.id, self.version, std::mem::take(&mut self.extents));
         let chunk_refs = u32::try_from(self.starts.len()).map_err(|_| too_large())?;
         if chunk_refs == 0 {
             return Err(Error::invalid("a manifest without references is not written"));
         }
         let payload = self.assemble()?;
-        let file = envelope::encode_as(self.version, FileType::Manifest, &payload)?;
+        let file = envelope::encode_as(version, FileType::Manifest, &payload)?;
         // SAFETY: `assemble` has laid out exactly the table that the schema describes; tests verify what it writes.
         let manifest = unsafe { Manifest::trusted(payload) };
         Ok(BuiltManifest {
-            info: ManifestInfo { id: self.id, size: file.len() as u64, chunk_refs },
-            reference: ManifestRef { id: self.id, extents: self.extents },
+            info: ManifestInfo { id, size: file.len() as u64, chunk_refs },
+            reference: ManifestRef { id, extents },
             manifest,
             file,
         })
     }
 
-    fn assemble(&self) -> Result<Vec<u8>> {
+    /// The flatbuffer. What it was put together from is given back: both together are large.
+    fn assemble(self) -> Result<Vec<u8>> {
         let dictionary = self.dictionary.as_deref();
         let room = 128 + self.starts.len() * 4 + self.body.len() + dictionary.map_or(0, <[u8]>::len);
         if room as u64 > MAX_PAYLOAD {

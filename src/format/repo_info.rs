@@ -162,6 +162,11 @@ impl RepoInfo {
         }
     }
 
+    /// Why it takes no writes, in the words of whoever said so.
+    pub fn availability_reason(&self) -> Option<&str> {
+        self.buffer.root().status().limited_availability_reason()
+    }
+
     /// The persisted configuration; the default one when none is stored.
     pub fn config(&self) -> Result<RepoConfig> {
         match self.buffer.root().config() {

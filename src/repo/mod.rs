@@ -78,7 +78,7 @@ impl Repository {
     pub fn check_writable(&self) -> Result<()> {
         match &self.generation {
             Generation::V2(info) if info.availability() == Availability::ReadOnly => {
-                Err(update::read_only(self.storage.location(), None))
+                Err(update::read_only(self.storage.location(), info.availability_reason()))
             }
             _ => Ok(()),
         }

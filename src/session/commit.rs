@@ -8,16 +8,19 @@ use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::recovery::finish;
 use super::{Derived, Session};
 use crate::commit::changes::ChunkChange;
 use crate::commit::engine::{OnConflict, Outcome, Request};
 use crate::commit::progress::Progress;
-use crate::error::{Error, ErrorKind, Result};
+use crate::commit::steps;
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::repo::MAX_SNAPSHOT;
 use crate::scratch::record::Id;
 use crate::session::kernel::commits_of_others;
 use crate::working::frozen::Frozen;
+use crate::working::replace::{Notice, Still};
 
 /// How long a commit waits for files to be closed before it is refused. What is on its way takes microseconds.
 const CLOSES: Duration = Duration::from_millis(500);
@@ -76,6 +79,7 @@ impl Session {
     /// is.
     pub async fn commit(&self, wish: Wish) -> Result<Committed> {
         let _turn = self.turn.lock().await;
+        self.decide().await?;
         let (committed, notices) = {
             let still = self.working.still().await;
             self.wait_for_closes().await;
@@ -92,12 +96,7 @@ impl Session {
         Ok(committed)
     }
 
-    async fn publish(
-        &self,
-        still: &crate::working::replace::Still<'_>,
-        mut derived: Derived,
-        wish: Wish,
-    ) -> Result<(Committed, Vec<crate::working::replace::Notice>)> {
+    async fn publish(&self, still: &Still<'_>, mut derived: Derived, wish: Wish) -> Result<(Committed, Vec<Notice>)> {
         let untracked: HashSet<Id> = derived.untracked.iter().map(|file| file.id).collect();
         self.working.preserve(&untracked, &derived.foreign).await?;
         self.spare_open_files(&mut derived);
@@ -117,7 +116,10 @@ impl Session {
         // Boxed: the compiler does not see through futures this deep that they may change threads.
         let commit: BoxFuture<'_, Result<Outcome>> =
             Box::pin(self.engine.commit(base.tree.snapshot(), &derived.changes, &request, &progress));
-        let outcome = commit.await?;
+        let outcome = match commit.await {
+            Ok(outcome) => outcome,
+            Err(error) => return self.after_failure(still, &derived, error).await,
+        };
         let snapshot = match &outcome {
             Outcome::Conflicts(conflicts) => {
                 let named: Vec<&str> = conflicts.iter().map(|conflict| conflict.path.as_str()).take(LISTED).collect();
@@ -128,22 +130,27 @@ impl Session {
                     named.join(", ")
                 );
                 *self.conflicts.lock() = conflicts.clone();
+                self.working.not_published();
                 return Err(Error::new(ErrorKind::Stale, message));
             }
             // Only with --on-conflict theirs: ours gave way, and the tree moves on.
             Outcome::Nothing => None,
             Outcome::Committed { snapshot, .. } => Some(*snapshot),
         };
+        // Until the tree is on it, nothing may be changed.
+        self.working.set_undecided(snapshot.is_some());
         self.conflicts.lock().clear();
         let others = commits_of_others(&outcome).to_vec();
-        let repository = self.repository().await?;
+        steps::reach("commit.done").context(not_shown)?;
+        let repository = self.repository().await.context(not_shown)?;
         let new_base = match snapshot {
             Some(snapshot) => snapshot,
             None => repository.resolve(&crate::repo::refs::RefSpec::Branch(request.branch.clone())).await?,
         };
-        let loaded = Arc::new(repository.snapshot(new_base, MAX_SNAPSHOT).await?);
+        let loaded = Arc::new(repository.snapshot(new_base, MAX_SNAPSHOT).await.context(not_shown)?);
         let tree = self.working.tree_of(loaded, Arc::clone(&self.reader))?;
         let mut notices = self.working.settle(still, Arc::clone(&tree), &derived.tracked).await?;
+        self.working.set_undecided(false);
         self.new_ids.lock().clear();
         if !others.is_empty() || snapshot.is_none() {
             notices.extend(self.others_changes(&repository, &base.tree, &tree, &others).await?);
@@ -155,6 +162,65 @@ impl Session {
             chunks: derived.changes.chunks.values().map(std::collections::BTreeMap::len).sum(),
         };
         Ok((committed, notices))
+    }
+
+    /// A commit failed. If that was at its very end it may be visible all the same, and then it is done.
+    async fn after_failure(
+        &self,
+        still: &Still<'_>,
+        derived: &Derived,
+        error: Error,
+    ) -> Result<(Committed, Vec<Notice>)> {
+        if self.working.publishing().is_none() {
+            return Err(error);
+        }
+        self.working.set_undecided(true);
+        match self.decide_still(still).await {
+            Ok(Some((id, notices))) => {
+                tracing::warn!("the commit is visible as snapshot {id}, although: {error}");
+                let chunks = derived.changes.chunks.values().map(std::collections::BTreeMap::len).sum();
+                let snapshot = Some(id.to_string());
+                Ok((Committed { snapshot, nodes: nodes(derived), chunks, ..Committed::default() }, notices))
+            }
+            Ok(None) => Err(error),
+            Err(other) => {
+                tracing::error!("{other}");
+                Err(error.context("whether the commit is visible could not be found out; commit again to try"))
+            }
+        }
+    }
+
+    /// Finds out what became of a commit that failed at its end, if that is still open.
+    pub(super) async fn decide(&self) -> Result<()> {
+        if !self.working.is_undecided() {
+            return Ok(());
+        }
+        let decided = {
+            let still = self.working.still().await;
+            self.decide_still(&still).await.context(|| "finding out what became of the last commit")?
+        };
+        self.tell(decided.map(|(_, notices)| notices).unwrap_or_default()).await
+    }
+
+    async fn decide_still(&self, still: &Still<'_>) -> Result<Option<(ObjectId, Vec<Notice>)>> {
+        let repository = self.repository().await?;
+        let base = self.working.base();
+        let finished = match self.working.publishing() {
+            Some(id) => finish(&repository, &self.working, &self.reader, still, id).await?.map(|done| (id, done)),
+            None => None,
+        };
+        self.working.set_undecided(false);
+        let Some((id, mut done)) = finished else {
+            self.working.not_published();
+            return Ok(None);
+        };
+        self.new_ids.lock().clear();
+        self.conflicts.lock().clear();
+        if !done.others.is_empty() {
+            let tree = &self.working.base().tree;
+            done.notices.extend(self.others_changes(&repository, &base.tree, tree, &done.others).await?);
+        }
+        Ok(Some((id, done.notices)))
     }
 
     /// The kernel tells of a closed file only after `close` has returned: a program that closes and then commits must not
@@ -180,6 +246,10 @@ impl Session {
             }
         }
     }
+}
+
+fn not_shown() -> &'static str {
+    "the commit is made, but the mount cannot show it yet; commit again to try"
 }
 
 fn nodes(derived: &Derived) -> usize {

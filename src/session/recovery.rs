@@ -15,6 +15,7 @@ use crate::scratch::place::Place;
 use crate::tree::Tree;
 use crate::tree::nodes::NodeTable;
 use crate::tree::numbering::Numbering;
+use crate::working::replace::{Notice, Still};
 use crate::working::{Origin, Recovered, WorkingTree};
 
 /// How to begin.
@@ -66,34 +67,53 @@ pub async fn open(
     let tree = Arc::new(Tree::new(Arc::clone(&snapshot), table, Arc::clone(&reader)));
     let working = Arc::new(WorkingTree::open(tree, numbering, scratch, origin, recovered)?);
     if let Some(publishing) = publishing {
-        finish(repository, &working, &reader, publishing).await.context(|| "a commit that was interrupted")?;
+        let still = working.still().await;
+        let finished = finish(repository, &working, &reader, &still, publishing).await;
+        if finished.context(|| "a commit that was interrupted")?.is_none() {
+            info!("a commit was interrupted before it was visible: its changes are still here");
+        }
     }
     let told = resume(repository, &working, &reader).await?;
     Ok((working, reader, told))
 }
 
-/// A commit was interrupted just when it became visible, or just before. If the branch has it, the tree moves on to it.
-async fn finish(repository: &Repository, working: &WorkingTree, reader: &Arc<Reader>, id: ObjectId) -> Result<()> {
+/// What became of a commit that was interrupted.
+#[derive(Debug)]
+pub(super) struct Finished {
+    /// What the kernel must be told.
+    pub(super) notices: Vec<Notice>,
+    /// The commits below it that the tree did not have, newest first.
+    pub(super) others: Vec<ObjectId>,
+}
+
+/// A commit was interrupted just when it became visible as `id`, or just before. If the branch has it, the tree moves on to
+/// it; none if not. Nothing may have been changed since.
+pub(super) async fn finish(
+    repository: &Repository,
+    working: &WorkingTree,
+    reader: &Arc<Reader>,
+    still: &Still<'_>,
+    id: ObjectId,
+) -> Result<Option<Finished>> {
     let branch = RefSpec::Branch(working.origin().branch.clone());
-    let published = match repository.resolve(&branch).await {
-        Ok(tip) => repository.history(tip, usize::MAX).await?.iter().any(|commit| commit.id == id),
-        Err(error) if error.kind() == ErrorKind::NotFound => false,
+    let history = match repository.resolve(&branch).await {
+        Ok(tip) => repository.history(tip, usize::MAX).await?,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    if !published {
-        info!("a commit was interrupted before it was visible: its changes are still here");
-        return Ok(());
-    }
-    let still = working.still().await;
+    let Some(at) = history.iter().position(|commit| commit.id == id) else { return Ok(None) };
+    let base = working.base().id();
+    let below = history.iter().skip(at + 1).map(|commit| commit.id);
+    let others = below.take_while(|other| *other != base).collect();
     let frozen = working.freeze();
     let derived = derive(working, &frozen, &NewIds::default()).await?;
     let untracked = derived.untracked.iter().map(|file| file.id).collect();
     working.preserve(&untracked, &derived.foreign).await?;
     let snapshot = Arc::new(repository.snapshot(id, MAX_SNAPSHOT).await?);
     let tree = working.tree_of(snapshot, Arc::clone(reader))?;
-    working.settle(&still, tree, &derived.tracked).await?;
+    let notices = working.settle(still, tree, &derived.tracked).await?;
     info!("a commit was interrupted after it was visible: it is snapshot {id}");
-    Ok(())
+    Ok(Some(Finished { notices, others }))
 }
 
 /// Moves a tree without changes to the branch's newest commit; tells what one with changes has.

@@ -12,6 +12,7 @@ impl Session {
     /// Gives up what differs at and below `path`, or everywhere if that is empty. Files that no commit takes stay.
     pub async fn discard(&self, path: &str) -> Result<String> {
         let _turn = self.turn.lock().await;
+        self.decide().await?;
         let path = self.relative(path)?;
         let notices = {
             let still = self.working.still().await;
@@ -50,6 +51,7 @@ impl Session {
     /// An error of kind [`ErrorKind::Stale`] if others changed the same things.
     pub async fn refresh(&self) -> Result<String> {
         let _turn = self.turn.lock().await;
+        self.decide().await?;
         let (said, notices) = {
             let still = self.working.still().await;
             let (_, derived) = self.derive().await?;

@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::changed_file;
-use super::replace::open_folder;
+use super::replace::{open_beneath, open_folder};
 use crate::error::{Error, Result};
 
 /// Stores `bytes` as the new object `key` below `root`.
@@ -51,8 +51,13 @@ pub(super) fn put_file(root: &OwnedFd, key: &str, mut file: File, length: u64) -
 /// Flushes the directories `folders` below `root`.
 pub(super) fn sync(root: &OwnedFd, folders: &[String]) -> Result<()> {
     for folder in folders {
-        let opened = open_folder(root, folder).map_err(|e| Error::io(folder, e.into()))?;
-        rustix::fs::fsync(&opened).map_err(|e| Error::io(folder, e.into()))?;
+        let flushed = match open_beneath(root, folder) {
+            Ok(opened) => rustix::fs::fsync(&opened),
+            // Nothing was stored in it.
+            Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno),
+        };
+        flushed.map_err(|e| Error::io(folder, e.into()))?;
     }
     Ok(())
 }

@@ -25,8 +25,14 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::object::{ObjectStorage, timed_out, too_large, too_short};
+use super::replace::Turn;
 use super::{Condition, DEADLINE, ObjectInfo, Storage, Version, adopt, replace};
 use crate::error::{Error, ErrorKind, Result};
+
+/// How long flushing to the disk may take, whatever else waits to be written there.
+const FLUSH_DEADLINE: Duration = Duration::from_secs(120);
+/// What a disk writes in a second at least, shared by all objects that are stored at the same time. Bytes.
+const SLOWEST_DISK: u64 = 256 << 10;
 
 /// A repository in a local directory.
 #[derive(Debug)]
@@ -127,12 +133,19 @@ impl LocalStorage {
         T: Send + 'static,
         F: FnOnce(&LocalFiles, &str) -> Result<T> + Send + 'static,
     {
+        self.waiting_for(self.deadline, key, work).await
+    }
+
+    async fn waiting_for<T, F>(&self, deadline: Duration, key: &str, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&LocalFiles, &str) -> Result<T> + Send + 'static,
+    {
         let (files, owned_key) = (Arc::clone(&self.files), key.to_owned());
         let task = tokio::task::spawn_blocking(move || work(&files, &owned_key));
-        match tokio::time::timeout(self.deadline, task).await {
-            Ok(Ok(done)) => done,
-            Ok(Err(panicked)) => Err(Error::with_source(ErrorKind::Io, key, panicked)),
-            Err(_) => Err(timed_out(key, self.deadline)),
+        match tokio::time::timeout(deadline, task).await {
+            Ok(done) => ended(key, done),
+            Err(_) => Err(timed_out(key, deadline)),
         }
     }
 }
@@ -167,21 +180,36 @@ impl Storage for LocalStorage {
     }
 
     async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<()> {
-        let deadline = self.deadline;
-        self.waiting(key, move |files, key| replace::put(&files.root, key, &bytes, &condition, deadline)).await
+        let (deadline, turn) = (self.deadline, Arc::new(Turn::default()));
+        let (files, owned_key, workers_turn) = (Arc::clone(&self.files), key.to_owned(), Arc::clone(&turn));
+        let mut task = tokio::task::spawn_blocking(move || {
+            replace::put(&files.root, &owned_key, &bytes, &condition, &workers_turn, deadline)
+        });
+        match tokio::time::timeout(deadline, &mut task).await {
+            Ok(done) => ended(key, done),
+            // What is reported as failed must not happen later.
+            Err(_) if turn.give_up() => Err(timed_out(key, deadline)),
+            Err(_) => match tokio::time::timeout(deadline, task).await {
+                Ok(done) => ended(key, done),
+                Err(_) => Err(timed_out(key, deadline * 2)),
+            },
+        }
     }
 
     async fn put_new(&self, key: &str, bytes: Bytes) -> Result<()> {
-        self.waiting(key, move |files, key| adopt::put_new(&files.root, key, &bytes)).await
+        let deadline = storing(bytes.len() as u64);
+        self.waiting_for(deadline, key, move |files, key| adopt::put_new(&files.root, key, &bytes)).await
     }
 
     async fn put_file(&self, key: &str, file: File, length: u64) -> Result<()> {
-        self.waiting(key, move |files, key| adopt::put_file(&files.root, key, file, length)).await
+        let put = move |files: &LocalFiles, key: &str| adopt::put_file(&files.root, key, file, length);
+        self.waiting_for(storing(length), key, put).await
     }
 
     async fn sync(&self, folders: &[&str]) -> Result<()> {
         let folders: Vec<String> = folders.iter().map(|&folder| folder.to_owned()).collect();
-        self.waiting("flushing what was stored", move |files, _| adopt::sync(&files.root, &folders)).await
+        let sync = move |files: &LocalFiles, _: &str| adopt::sync(&files.root, &folders);
+        self.waiting_for(FLUSH_DEADLINE, "flushing what was stored", sync).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
@@ -195,6 +223,15 @@ impl Storage for LocalStorage {
     fn local_files(&self) -> Option<&LocalFiles> {
         Some(&self.files)
     }
+}
+
+fn ended<T>(key: &str, done: std::result::Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
+    done.unwrap_or_else(|panicked| Err(Error::with_source(ErrorKind::Io, key, panicked)))
+}
+
+/// How long storing `length` bytes may take.
+fn storing(length: u64) -> Duration {
+    FLUSH_DEADLINE + Duration::from_secs(length / SLOWEST_DISK)
 }
 
 /// A file that is replaced by renaming has another inode, or at least another time.

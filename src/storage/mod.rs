@@ -86,8 +86,7 @@ pub trait Storage: Send + Sync + Debug {
     /// As [`Storage::put_new`], with the whole of `file`, which has `length` bytes and nobody writes to any more. Where that
     /// is possible the object becomes another name of the file.
     async fn put_file(&self, key: &str, file: std::fs::File, length: u64) -> Result<()> {
-        let (bytes, file_of) = (read_whole(file, length), key.to_owned());
-        let bytes = bytes.await.map_err(|e| e.context(file_of))?;
+        let (_, bytes) = read_part(file, length, true).await?;
         self.put_new(key, bytes).await
     }
 
@@ -112,16 +111,14 @@ pub trait Storage: Send + Sync + Debug {
     }
 }
 
-/// The `length` bytes that `file` has, neither more nor fewer.
-async fn read_whole(mut file: std::fs::File, length: u64) -> Result<Bytes> {
+/// The next `length` bytes of `file`, and the file. `is_last` says that it ends there.
+async fn read_part(mut file: std::fs::File, length: u64, is_last: bool) -> Result<(std::fs::File, Bytes)> {
     use std::io::Read;
     let read = move || {
         let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
-        (&mut file).take(length + 1).read_to_end(&mut bytes).map_err(|e| Error::io("reading a chunk's file", e))?;
-        match bytes.len() as u64 == length {
-            true => Ok(bytes.into()),
-            false => Err(changed_file(length)),
-        }
+        let limit = length + u64::from(is_last);
+        (&mut file).take(limit).read_to_end(&mut bytes).map_err(|e| Error::io("reading a chunk's file", e))?;
+        if bytes.len() as u64 == length { Ok((file, bytes.into())) } else { Err(changed_file(length)) }
     };
     let reading = tokio::task::spawn_blocking(read).await;
     reading.map_err(|e| Error::with_source(ErrorKind::Io, "reading a chunk's file", e))?

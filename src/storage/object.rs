@@ -9,10 +9,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, UpdateVersion};
+use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, PutOptions, UpdateVersion};
 
-use super::{Condition, ObjectInfo, Storage, Version};
+use super::{Condition, ObjectInfo, Storage, Version, read_part};
 use crate::error::{Error, ErrorKind, Result};
+
+/// Files larger than this are sent in parts of this size. Bytes.
+const PART: u64 = 16 << 20;
 
 /// A repository in an object store.
 #[derive(Debug)]
@@ -26,6 +29,24 @@ impl ObjectStorage {
     /// The repository at the root of `store`; messages call it `location`, and no operation takes longer than `deadline`.
     pub fn new(store: Arc<dyn ObjectStore>, location: String, deadline: Duration) -> Self {
         ObjectStorage { store, location, deadline }
+    }
+
+    async fn send_parts(
+        &self,
+        key: &str,
+        upload: &mut dyn MultipartUpload,
+        mut file: std::fs::File,
+        length: u64,
+    ) -> Result<()> {
+        let mut left = length;
+        while left > 0 {
+            let size = left.min(PART);
+            left -= size;
+            let bytes;
+            (file, bytes) = read_part(file, size, left == 0).await?;
+            self.timed(key, upload.put_part(bytes.into())).await?;
+        }
+        self.timed(key, upload.complete()).await.map(drop)
     }
 
     async fn timed<T>(&self, what: impl Display, work: impl Future<Output = object_store::Result<T>>) -> Result<T> {
@@ -98,6 +119,20 @@ impl Storage for ObjectStorage {
         Ok(())
     }
 
+    async fn put_file(&self, key: &str, file: std::fs::File, length: u64) -> Result<()> {
+        if length <= PART {
+            return self.put_new(key, read_part(file, length, true).await?.1).await;
+        }
+        let path = path(key)?;
+        let mut upload = self.timed(key, self.store.put_multipart(&path)).await?;
+        let sent = self.send_parts(key, &mut *upload, file, length).await;
+        if sent.is_err() {
+            // Best effort: what stays is removed by the store's own rules.
+            let _ = self.timed(key, upload.abort()).await;
+        }
+        sent
+    }
+
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         let prefix = path(prefix.trim_end_matches('/'))?;
         let what = format!("listing `{prefix}`");
@@ -114,4 +149,29 @@ pub(super) fn too_large(key: &str, size: u64, limit: u64) -> Error {
 /// The error of an object that ends before what a reference promises.
 pub(super) fn too_short(key: &str, offset: u64, length: u64, got: u64) -> Error {
     Error::corrupt(format!("{key}: the object is too short: {got} of {length} bytes at offset {offset}"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::io::Seek;
+    use std::io::Write;
+
+    #[tokio::test]
+    async fn files_are_stored_whole_in_parts_if_need_be() {
+        let store = Arc::new(object_store::memory::InMemory::new());
+        let storage = ObjectStorage::new(store, "memory".into(), Duration::from_secs(5));
+        for length in [1, PART, PART + 1, 3 * PART] {
+            let mut file = tempfile::tempfile().unwrap();
+            let bytes: Vec<u8> = (0..length).map(|n| (n % 251) as u8).collect();
+            file.write_all(&bytes).unwrap();
+            file.rewind().unwrap();
+            storage.put_file("chunks/A", file.try_clone().unwrap(), length).await.unwrap();
+            assert!(storage.get("chunks/A", 1 << 30).await.unwrap() == bytes, "{length} bytes");
+            file.rewind().unwrap();
+            let wrong = storage.put_file("chunks/B", file, length - 1).await.unwrap_err();
+            assert_eq!(wrong.kind(), ErrorKind::Busy);
+        }
+    }
 }

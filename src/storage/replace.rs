@@ -12,6 +12,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, ResolveFlags};
@@ -25,8 +26,36 @@ use crate::error::{Error, ErrorKind, Result};
 /// Between two tries for the lock: it is held for the time of a rename and a flush.
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
 
-/// Stores `bytes` as `key` below `root` if `condition` holds.
-pub(super) fn put(root: &OwnedFd, key: &str, bytes: &[u8], condition: &Condition, deadline: Duration) -> Result<()> {
+/// Decides between the thread that replaces an object and the one that has waited for it too long: either the object is
+/// replaced, or the wait ends and it is not replaced any more.
+#[derive(Debug, Default)]
+pub(super) struct Turn(AtomicBool);
+
+impl Turn {
+    fn take(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+
+    /// Ends the wait. False if the object is being replaced at this moment.
+    pub(super) fn give_up(&self) -> bool {
+        self.take()
+    }
+
+    /// Goes on to the replacing, unless nobody waits for it any more.
+    fn go(&self, key: &str, deadline: Duration) -> Result<()> {
+        if self.take() { Ok(()) } else { Err(timed_out(key, deadline)) }
+    }
+}
+
+/// Stores `bytes` as `key` below `root` if `condition` holds, and if the caller still waits when all is prepared.
+pub(super) fn put(
+    root: &OwnedFd,
+    key: &str,
+    bytes: &[u8],
+    condition: &Condition,
+    turn: &Turn,
+    deadline: Duration,
+) -> Result<()> {
     let (folder, name) = key.rsplit_once('/').unwrap_or(("", key));
     if name.is_empty() {
         return Err(Error::invalid(format!("`{key}` is no object name")));
@@ -34,14 +63,23 @@ pub(super) fn put(root: &OwnedFd, key: &str, bytes: &[u8], condition: &Condition
     let folder = open_folder(root, folder).map_err(|e| Error::io(key, e.into()))?;
     let staged = Staged::write(&folder, name, bytes).map_err(|e| Error::io(key, e))?;
     match condition {
-        Condition::Always => staged.rename(name),
-        Condition::Absent => staged.link(name),
+        Condition::Always => {
+            turn.go(key, deadline)?;
+            staged.rename(name)
+        }
+        Condition::Absent => {
+            turn.go(key, deadline)?;
+            staged.link(name)
+        }
         Condition::Unchanged(version) => {
             let _lock = lock(root, key, deadline)?;
             let current = open_beneath(&folder, name).map(File::from).map_err(std::io::Error::from);
             let current = current.and_then(|file| file.metadata()).map(|metadata| version_of(&metadata));
             match current {
-                Ok(current) if current == *version => staged.rename(name),
+                Ok(current) if current == *version => {
+                    turn.go(key, deadline)?;
+                    staged.rename(name)
+                }
                 Ok(_) => return Err(changed(key)),
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(changed(key)),
                 Err(e) => return Err(Error::io(key, e)),
@@ -71,7 +109,7 @@ pub(super) fn open_folder(root: &OwnedFd, folder: &str) -> Result<OwnedFd, Errno
     Ok(at)
 }
 
-fn open_beneath(folder: &impl AsFd, name: &str) -> Result<OwnedFd, Errno> {
+pub(super) fn open_beneath(folder: &impl AsFd, name: &str) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     rustix::fs::openat2(folder, name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty(), resolve)
 }
@@ -154,7 +192,7 @@ mod tests {
         let version = version_of(&std::fs::metadata(directory.path().join("repo")).unwrap());
         let attempt = || {
             let condition = Condition::Unchanged(version.clone());
-            put(&root, "repo", b"new", &condition, Duration::from_millis(20))
+            put(&root, "repo", b"new", &condition, &Turn::default(), Duration::from_millis(20))
         };
         let held = lock(&root, "repo", Duration::ZERO).unwrap();
         assert_eq!(attempt().unwrap_err().kind(), ErrorKind::Timeout);
@@ -163,5 +201,19 @@ mod tests {
         attempt().unwrap();
         assert_eq!(std::fs::read(directory.path().join("repo")).unwrap(), b"new");
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "no staging file stays");
+    }
+
+    #[test]
+    fn what_nobody_waits_for_any_more_is_not_done() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = OwnedFd::from(File::open(directory.path()).unwrap());
+        let turn = Turn::default();
+        assert!(turn.give_up());
+        let late = put(&root, "repo", b"new", &Condition::Always, &turn, Duration::ZERO);
+        assert_eq!(late.unwrap_err().kind(), ErrorKind::Timeout);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+        let turn = Turn::default();
+        put(&root, "repo", b"new", &Condition::Always, &turn, Duration::ZERO).unwrap();
+        assert!(!turn.give_up());
     }
 }

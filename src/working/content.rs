@@ -55,7 +55,7 @@ impl WorkingTree {
             }
             return self.opened(&mut locked, number, source, how);
         }
-        let _gate = self.enter().await;
+        let _gate = self.enter().await?;
         let id = {
             let mut locked = self.lock();
             let id = self.promote(&mut locked, number)?;
@@ -210,7 +210,7 @@ impl WorkingTree {
 
     /// Writes `bytes` at `offset` of inode `number` if that can be done at once; none if it cannot.
     pub fn write_now(&self, number: u64, offset: u64, bytes: &[u8]) -> Option<Result<()>> {
-        let _gate = self.gate.try_read().ok()?;
+        let _gate = self.gate.try_read().ok().filter(|_| !self.is_undecided())?;
         let file = {
             let mut locked = self.lock();
             let id = locked.state.by_number(number)?;
@@ -224,7 +224,7 @@ impl WorkingTree {
 
     /// Writes `bytes` at `offset` of inode `number`.
     pub async fn write(&self, number: u64, offset: u64, bytes: &[u8]) -> Result<()> {
-        let _gate = self.enter().await;
+        let _gate = self.enter().await?;
         let id = {
             let mut locked = self.lock();
             let id = self.promote(&mut locked, number)?;
@@ -452,7 +452,7 @@ impl WorkingTree {
 
     /// Allocates, punches or moves bytes as `fallocate(2)` does with `mode`.
     pub async fn allocate(&self, number: u64, offset: u64, length: u64, mode: i32) -> Result<()> {
-        let _gate = self.enter().await;
+        let _gate = self.enter().await?;
         let id = {
             let mut locked = self.lock();
             self.promote(&mut locked, number)?

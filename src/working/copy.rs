@@ -17,7 +17,7 @@ const STEP: u64 = 1 << 20;
 impl WorkingTree {
     /// Copies up to `length` bytes; returns how many, 0 at the end of the source.
     pub async fn copy(&self, from: (u64, u64), to: (u64, u64), length: u64) -> Result<u64> {
-        let _gate = self.enter().await;
+        let _gate = self.enter().await?;
         let ((source, offset), (target, at)) = (from, to);
         self.flush(source).await?;
         let size = self.attributes(source).await?.size;

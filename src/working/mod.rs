@@ -24,6 +24,7 @@ pub mod state;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::sync::RwLockReadGuard;
@@ -69,6 +70,8 @@ pub struct WorkingTree {
     base: RwLock<Arc<Base>>,
     inner: Mutex<Locked>,
     gate: tokio::sync::RwLock<()>,
+    /// Whether a commit is visible could not be found out, or could not be followed: nothing is changed until it is.
+    undecided: AtomicBool,
     files: Files,
     scratch: ScratchPlace,
     origin: Origin,
@@ -220,6 +223,7 @@ impl WorkingTree {
             base: RwLock::new(Arc::new(base)),
             inner: Mutex::new(Locked { state, opens: Opens::default(), journal, stale: false }),
             gate: tokio::sync::RwLock::new(()),
+            undecided: AtomicBool::new(false),
             files,
             scratch,
             origin,
@@ -289,8 +293,35 @@ impl WorkingTree {
     }
 
     /// Keeps the tree from being replaced while it is changed.
-    pub(super) async fn enter(&self) -> RwLockReadGuard<'_, ()> {
-        self.gate.read().await
+    pub(super) async fn enter(&self) -> Result<RwLockReadGuard<'_, ()>> {
+        let entered = self.gate.read().await;
+        if self.is_undecided() {
+            return Err(Error::new(
+                ErrorKind::Io,
+                "a commit failed at its end, and whether it is visible is not known: commit again, or refresh, before you go on",
+            ));
+        }
+        Ok(entered)
+    }
+
+    /// Whether it is open what became of the last commit. What is changed after it must not be taken for a part of it.
+    pub fn is_undecided(&self) -> bool {
+        self.undecided.load(Ordering::Acquire)
+    }
+
+    /// Says whether it is open what became of the last commit. The tree must be held still.
+    pub fn set_undecided(&self, undecided: bool) {
+        self.undecided.store(undecided, Ordering::Release);
+    }
+
+    /// The commit that was about to become visible never will be.
+    pub fn not_published(&self) {
+        self.lock().state.publishing = None;
+    }
+
+    /// The snapshot that a commit was about to become, if it was never heard of again.
+    pub fn publishing(&self) -> Option<ObjectId> {
+        self.lock().state.publishing.as_deref()?.parse().ok()
     }
 
     /// Writes `record` to the journal and carries it out.

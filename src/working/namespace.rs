@@ -45,7 +45,7 @@ pub enum Rename {
 impl WorkingTree {
     /// Makes `new` as `name` in directory `parent`.
     pub async fn make(&self, parent: u64, name: Name, new: New) -> Result<Attributes> {
-        let _gate = self.enter().await;
+        let _gate = self.enter().await?;
         let id = self.make_within(parent, name, new).await?;
         self.told(id);
         self.attributes_of(id).await
@@ -54,7 +54,7 @@ impl WorkingTree {
     /// As [`WorkingTree::make`] for a regular file, which is open for writing then.
     pub async fn create(&self, parent: u64, name: Name, new: New) -> Result<Attributes> {
         let attributes = {
-            let _gate = self.enter().await;
+            let _gate = self.enter().await?;
             let id = self.make_within(parent, name, new).await?;
             let attributes = self.attributes_of(id).await?;
             let mut locked = self.lock();
@@ -134,7 +134,7 @@ impl WorkingTree {
 
     /// Gives file `number` one more name.
     pub async fn link(&self, number: u64, parent: u64, name: Name) -> Result<Attributes> {
-        let _gate = self.enter().await;
+        let _gate = self.enter().await?;
         self.check_name(parent, &name)?;
         if self.find(parent, &name).await?.is_some() {
             return Err(exists(&name));
@@ -164,7 +164,7 @@ impl WorkingTree {
 
     /// Removes the file `name` of directory `parent`.
     pub async fn unlink(&self, parent: u64, name: Name) -> Result<()> {
-        let _gate = self.enter().await;
+        let _gate = self.enter().await?;
         self.check_name(parent, &name)?;
         let found = self.find(parent, &name).await?.ok_or_else(|| missing(&name))?;
         if self.is_directory(&found) {
@@ -175,7 +175,7 @@ impl WorkingTree {
 
     /// Removes the empty directory `name` of directory `parent`.
     pub async fn remove_directory(&self, parent: u64, name: Name) -> Result<()> {
-        let _gate = self.enter().await;
+        let _gate = self.enter().await?;
         self.check_name(parent, &name)?;
         let found = self.find(parent, &name).await?.ok_or_else(|| missing(&name))?;
         if !self.is_directory(&found) {
@@ -266,7 +266,7 @@ impl WorkingTree {
 
     /// Gives what has `name` in directory `parent` another name.
     pub async fn rename(&self, parent: u64, name: Name, new_parent: u64, new_name: Name, how: Rename) -> Result<()> {
-        let _gate = self.enter().await;
+        let _gate = self.enter().await?;
         self.check_name(parent, &name)?;
         self.check_name(new_parent, &new_name)?;
         let source = self.find(parent, &name).await?.ok_or_else(|| missing(&name))?;

@@ -122,9 +122,12 @@ impl WorkingTree {
         }
         // Everything else is this tree's own affair now: its place belonged to the old snapshot.
         notices.extend(locked.detach_others(&settled));
-        self.put_on(&mut locked, tree);
+        let written = self.put_on(&mut locked, tree);
         drop(locked);
-        self.files().remove_in_background(gone);
+        // Otherwise the journal of before still needs them; the next mount finds them left over.
+        if written {
+            self.files().remove_in_background(gone);
+        }
         Ok(notices)
     }
 
@@ -151,13 +154,19 @@ impl WorkingTree {
         Ok(places)
     }
 
-    /// Makes `tree` the snapshot below, and the journal say so.
-    fn put_on(&self, locked: &mut Locked, tree: Arc<Tree>) {
+    /// Makes `tree` the snapshot below, and the journal say so; false if that could not be written.
+    fn put_on(&self, locked: &mut Locked, tree: Arc<Tree>) -> bool {
         locked.state.publishing = None;
         let base = Arc::new(Base::new(tree));
         *self.base.write() = Arc::clone(&base);
-        if let Err(error) = self.rewrite(locked) {
-            tracing::error!("{error}; nothing more can be changed until the scratch directory takes its journal again");
+        match self.rewrite(locked) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::error!(
+                    "{error}; nothing more can be changed until the scratch directory takes its journal again"
+                );
+                false
+            }
         }
     }
 

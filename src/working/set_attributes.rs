@@ -27,7 +27,7 @@ pub struct Settings {
 impl WorkingTree {
     /// Sets attributes of inode `number`.
     pub async fn set_attributes(&self, number: u64, settings: Settings) -> Result<Attributes> {
-        let _gate = self.enter().await;
+        let _gate = self.enter().await?;
         let id = {
             let mut locked = self.lock();
             self.promote(&mut locked, number)?

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::TryStreamExt;
+use icechunk::config::{ManifestSplitCondition, ManifestSplitDim, ManifestSplitDimCondition, ManifestSplittingConfig};
 use icechunk::format::ByteRange;
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunk::repository::VersionInfo;
@@ -319,5 +320,38 @@ impl Random {
 
     pub fn pick<'a, T>(&mut self, all: &'a [T]) -> &'a T {
         &all[self.below(all.len())]
+    }
+}
+
+/// A commit by the reference.
+pub async fn set(place: &Path, pairs: &[(&str, &[u8])], message: &str) -> icechunk::format::SnapshotId {
+    let session = Arc::new(RwLock::new(reopen(place).await.writable_session("main").await.unwrap()));
+    let store = Store::from_session(Arc::clone(&session)).await;
+    for (key, bytes) in pairs {
+        store.set(key, Bytes::copy_from_slice(bytes)).await.unwrap();
+    }
+    session.write().await.commit(message).execute().await.unwrap()
+}
+
+/// Rules for splitting manifests, or none.
+pub fn splitting(random: &mut Random) -> Option<ManifestSplittingConfig> {
+    match random.below(3) {
+        0 => None,
+        1 => Some(ManifestSplittingConfig::with_size(2)),
+        _ => Some(ManifestSplittingConfig {
+            split_sizes: Some(vec![
+                (
+                    ManifestSplitCondition::PathMatches { regex: "a".into() },
+                    vec![ManifestSplitDim { condition: ManifestSplitDimCondition::Axis(1), num_chunks: 1 }],
+                ),
+                (
+                    ManifestSplitCondition::AnyArray,
+                    vec![ManifestSplitDim {
+                        condition: ManifestSplitDimCondition::DimensionName("[02]$".into()),
+                        num_chunks: 3,
+                    }],
+                ),
+            ]),
+        }),
     }
 }

@@ -49,7 +49,7 @@ impl Side {
     }
 
     fn at(&self, path: &str) -> PathBuf {
-        if path.is_empty() { self.root.clone() } else { self.root.join(path) }
+        if path.is_empty() { self.root.clone() } else { self.root.join(path.trim_start_matches('/')) }
     }
 
     /// Operations on the mount as a whole are not for here.

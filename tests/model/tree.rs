@@ -7,6 +7,7 @@ use std::path::Path;
 use super::apply::describe;
 use super::ops::{MARKED, MARKED_SPAN};
 
+#[derive(PartialEq)]
 pub enum Content {
     Directory,
     File(Vec<u8>),

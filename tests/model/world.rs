@@ -171,6 +171,7 @@ impl<S: Subject> World<S> {
         match outcome {
             Err(libc::EBUSY) if busy_other => return self.refused(),
             Err(libc::EINVAL) if !view.faults.is_empty() || !view.unclear.is_empty() => return self.refused(),
+            Err(libc::ESTALE) if self.took_the_root_away() => return self.refused(),
             Err(errno) => {
                 let reason = self.subject.reason();
                 return fail(
@@ -318,6 +319,9 @@ impl<S: Subject> World<S> {
                 (_, Some(_)) => return fail("discard", format!("{name} is not as committed")),
                 (Content::Directory, None) => {}
                 (_, None) if before.contains_key(name) && !view.keys.contains_key(name) => {}
+                // It went back with the directory that it was in.
+                (content, None)
+                    if before.iter().any(|(other, entry)| went_along(other, name) && entry.content == *content) => {}
                 (_, None) => return fail("discard", format!("{name} is still there")),
             }
         }
@@ -370,8 +374,16 @@ impl<S: Subject> World<S> {
                 self.adopt_pending();
                 self.check()
             }
+            Err(libc::ESTALE) if self.took_the_root_away() => self.refused(),
             Err(errno) => fail("refresh", format!("refused with {}", name_of(errno))),
         }
+    }
+
+    /// Others made nodes in the root group, which is gone or no group here: that is a conflict.
+    fn took_the_root_away(&self) -> bool {
+        let ours = std::fs::read(self.model.root.join("zarr.json")).ok();
+        let base = self.base.get("zarr.json").map(|key| &key.bytes);
+        !self.pending.is_empty() && base.is_some() && base != ours.as_ref()
     }
 
     /// The end of a run: everything closed and compared once more.
@@ -399,4 +411,9 @@ fn told(outcome: &Outcome) -> String {
         Ok(Seen::Bytes(bytes)) => format!("{} bytes, {:?}...", bytes.len(), &bytes[..bytes.len().min(16)]),
         Ok(seen) => format!("{seen:?}"),
     }
+}
+
+/// Whether a file could have come from `other` to `name` with a directory that was moved.
+fn went_along(other: &str, name: &str) -> bool {
+    other.rsplit('/').next() == name.rsplit('/').next()
 }

@@ -151,8 +151,27 @@ impl Walk<'_> {
                 self.adopt(&array, &relative, directory, place, &mut changes).await?;
             }
         }
+        self.outside(&array, &changes).await?;
         if !changes.is_empty() {
             self.out.changes.chunks.insert(array.id, changes);
+        }
+        Ok(())
+    }
+
+    /// Chunks of the snapshot for which a grid that shrank has no place. A commit would drop them: that is for the user to do.
+    async fn outside(&mut self, array: &ArrayInHand, changes: &BTreeMap<Coords, ChunkChange>) -> Result<()> {
+        let Some(index) = array.index else { return Ok(()) };
+        let Some(old) = self.base.tree.table().array(index) else { return Ok(()) };
+        if std::iter::zip(&old.grid, &array.grid).all(|(old, new)| old <= new) {
+            return Ok(());
+        }
+        let inside = |coords: &Coords| std::iter::zip(coords, &array.grid).all(|(coord, length)| coord < length);
+        for (coords, _) in self.chunks_below(&Place::Directory(index)).await? {
+            if !inside(&coords) && !changes.contains_key(&coords) {
+                let why =
+                    format!("it is outside the array's grid of {:?} chunks, which shrank: remove it first", array.grid);
+                self.fault(below(&array.path, &array.encoding.key(&coords)), why);
+            }
         }
         Ok(())
     }
@@ -171,12 +190,7 @@ impl Walk<'_> {
         let coords = match array.meaning(key) {
             Meaning::Chunk(coords) => coords,
             Meaning::Wrong(why) => {
-                // What the snapshot has outside a grid that shrank goes with the rest of it.
-                if file.source == Source::Lower {
-                    self.untracked(path, file.id, entry);
-                } else {
-                    self.fault(path, why);
-                }
+                self.fault(path, why);
                 return Ok(());
             }
             Meaning::Nothing => {
