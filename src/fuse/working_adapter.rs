@@ -225,14 +225,16 @@ impl Shared {
             Err(error) => return reply.error(self.errno("open", &error.context(self.working.describe(number)))),
         };
         let writes = if how.write { WRITES } else { 0 };
-        let noflush = if how.write { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH };
         let Some(file) = opened.backing else {
             return reply.opened(FileHandle(writes), self.plain(how, opened.in_scratch));
         };
         let backing = self.backings.acquire(number).map(Ok);
         let backing = backing.unwrap_or_else(|| reply.open_backing(&*file).map(|id| self.backings.insert(number, id)));
         match backing {
-            Ok(backing) => reply.opened_passthrough(FileHandle(writes | BACKED), noflush, &backing),
+            // What the kernel writes by itself is in the data file before `close`: there is nothing to tell then.
+            Ok(backing) => {
+                reply.opened_passthrough(FileHandle(writes | BACKED), FopenFlags::FOPEN_NOFLUSH, &backing);
+            }
             Err(error) => {
                 let place = self.working.describe(number);
                 self.log.failed("open", &Error::io(format!("{place}: no passthrough, copying"), error));
@@ -264,8 +266,8 @@ impl Shared {
             if let Ok(backing) = backed {
                 let backing = self.backings.insert(made.number, backing);
                 let handle = FileHandle(WRITES | BACKED);
-                let none = FopenFlags::empty();
-                return reply.created_passthrough(&FOREVER, &attributes, Generation(0), handle, none, &backing);
+                let noflush = FopenFlags::FOPEN_NOFLUSH;
+                return reply.created_passthrough(&FOREVER, &attributes, Generation(0), handle, noflush, &backing);
             }
         }
         reply.created(&FOREVER, &attributes, Generation(0), FileHandle(WRITES), FopenFlags::empty());

@@ -105,6 +105,7 @@ impl WorkingTree {
     pub async fn release(&self, number: u64, write: bool, backed: bool) -> Result<()> {
         let completed = if write { self.complete_number(number).await } else { Ok(()) };
         let mut locked = self.lock();
+        let written = locked.opens.get(number).filter(|_| write).and_then(|open| open.file.clone());
         let last = locked.opens.remove(number, write, backed);
         let id = locked.state.by_number(number);
         let deleted = id.is_some_and(|id| locked.state.get(id).is_some_and(|inode| inode.names.is_empty()));
@@ -112,6 +113,9 @@ impl WorkingTree {
             self.drop_inode(&mut locked, id);
         }
         drop(locked);
+        if let Some(file) = written.filter(|_| !deleted) {
+            Files::begin_flushing(file);
+        }
         completed
     }
 

@@ -125,9 +125,9 @@ impl WorkingTree {
         notices.extend(locked.detach_others(&settled));
         let written = self.put_on(&mut locked, tree);
         drop(locked);
-        // The journal of before still needs them; the next mount finds them left over.
-        for number in gone.into_iter().filter(|_| written) {
-            self.files().remove(number);
+        // Otherwise the journal of before still needs them; the next mount finds them left over.
+        if written {
+            self.files().remove_in_background(gone);
         }
         Ok(notices)
     }
