@@ -376,6 +376,8 @@ impl WorkingTree {
         };
         let source = source
             .ok_or_else(|| Error::new(ErrorKind::IsADirectory, format!("{} is no file", self.describe(number))))?;
+        // A file does not change by being brought here; what is written to it afterwards does that.
+        let times = self.attributes_of(id).await?.meta;
         let file = match source {
             Source::Data(old) => {
                 let (files, old) = (self.files.clone(), self.files.open(old)?);
@@ -391,8 +393,9 @@ impl WorkingTree {
             }
         };
         let file = Arc::new(file);
+        self.files.set_times(data, times.atime, times.mtime)?;
         let mut locked = self.lock();
-        self.record(&mut locked, Record::Moved { id, source: Source::Data(data), at: Time::now() })?;
+        self.record(&mut locked, Record::Moved { id, source: Source::Data(data), at: times.mtime })?;
         if let Some(open) = locked.opens.get_mut(number) {
             open.file = Some(Arc::clone(&file));
         }

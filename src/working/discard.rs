@@ -9,6 +9,8 @@
 
 use std::collections::HashSet;
 
+use futures_util::FutureExt;
+
 use super::listing::join;
 use super::opens::Opens;
 use super::replace::Notice;
@@ -191,13 +193,13 @@ impl<'a> Discard<'a> {
                     let meta = meta(&place);
                     new.make_directory(at, name, meta, Some((place, number)))
                 }
-                (None, Some(_)) => {
+                (None, Some(place)) if self.is_there(&place) => {
                     return Err(Error::new(
                         ErrorKind::NotADirectory,
                         format!("{path} is a file in the snapshot and has files below it now: move those away first"),
                     ));
                 }
-                (None, None) => {
+                (None, _) => {
                     let now = Time::now();
                     let root = Meta { atime: now, mtime: now, ctime: now, ..meta(&Place::Directory(0)) };
                     new.make_directory(at, name, root, None)
@@ -208,6 +210,17 @@ impl<'a> Discard<'a> {
             }
         }
         Ok(at)
+    }
+
+    /// Whether the snapshot has a file at `place`, as far as that is known without waiting; if not, it may have.
+    fn is_there(&self, place: &Place) -> bool {
+        match place {
+            Place::Chunk(node, coords) => {
+                let Some(chunks) = self.tree.chunks(*node) else { return false };
+                !matches!(chunks.find(coords).now_or_never(), Some(Ok(None)))
+            }
+            _ => true,
+        }
     }
 
     /// Inodes that are given up: one that is open is kept for its handles.
