@@ -70,6 +70,8 @@ impl Kernel for Notifications {
         let _ = match notice {
             Notice::Entry(parent, name) => self.0.inval_entry(INodeNo(*parent), OsStr::from_bytes(&name.0)),
             Notice::Inode(number) => self.0.inval_inode(INodeNo(*number), 0, 0),
+            // A negative offset means no bytes.
+            Notice::Attributes(number) => self.0.inval_inode(INodeNo(*number), -1, 0),
         };
     }
 }

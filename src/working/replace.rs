@@ -30,6 +30,8 @@ pub enum Notice {
     Entry(u64, Name),
     /// Bytes and attributes are others.
     Inode(u64),
+    /// Attributes are others; the bytes are the same.
+    Attributes(u64),
 }
 
 /// Holds the tree still.
@@ -111,6 +113,7 @@ impl WorkingTree {
                         if inside.stale {
                             notices.push(Notice::Entry(number, name.clone()));
                         }
+                        notices.extend(inside.reset.map(Notice::Attributes));
                         if inside.kept {
                             settled.insert(file.id);
                         }
@@ -237,6 +240,7 @@ impl WorkingTree {
             .filter_map(|notice| match notice {
                 Notice::Entry(parent, name) => Some(Notice::Entry(own(*parent)?, name.clone())),
                 Notice::Inode(number) => own(*number).map(Notice::Inode),
+                Notice::Attributes(number) => own(*number).map(Notice::Attributes),
             })
             .collect();
         notices.extend(more);
@@ -324,6 +328,8 @@ struct Settled {
     gone: Option<u64>,
     /// The inode stays, and shows the snapshot's bytes.
     kept: bool,
+    /// The number of an inode that has the snapshot's attributes again.
+    reset: Option<u64>,
 }
 
 impl Locked {
@@ -370,7 +376,7 @@ impl Locked {
         if natural {
             self.state.leave(parent, name);
             self.state.drop_inode(id);
-            return Settled { gone: data, ..Settled::default() };
+            return Settled { gone: data, reset: Some(number), ..Settled::default() };
         }
         if number >= UPPER {
             if inode.lookups > 0 || open {
@@ -391,7 +397,7 @@ impl Locked {
             return Settled { stale: true, ..Settled::default() };
         }
         self.state.drop_inode(id);
-        Settled { stale: true, gone: data, kept: false }
+        Settled { stale: true, gone: data, ..Settled::default() }
     }
 
     /// A directory, whose place in the snapshot is `place` if it has one, with whether there is anything. Returns what the
@@ -399,7 +405,7 @@ impl Locked {
     fn settle_directory(&mut self, tree: &Tree, id: Id, place: Option<(Place, bool)>) -> Option<Notice> {
         let inode = self.state.get(id)?;
         let natural = place.as_ref().is_some_and(|(place, _)| tree.table().inode(place) == inode.number);
-        let own = inode.number >= UPPER;
+        let (own, inode_number) = (inode.number >= UPPER, inode.number);
         let clean = inode.directory().is_some_and(|directory| directory.is_clean());
         let unknown = natural || !own || inode.lookups == 0;
         let certain = place.as_ref().is_some_and(|(_, certain)| *certain);
@@ -412,6 +418,7 @@ impl Locked {
             Some((parent, name)) if clean && certain && unknown => {
                 self.state.leave(parent, &name);
                 self.state.drop_inode(id);
+                return notice.or(Some(Notice::Attributes(inode_number)));
             }
             _ => self.state.set_lower(id, place.map(|(place, _)| place), tree),
         }
