@@ -19,6 +19,10 @@ use crate::working::frozen::{Frozen, FrozenDirectory, FrozenEntry, FrozenFile};
 use crate::working::{Base, WorkingTree};
 use crate::zarr::chunk_key::parse_number;
 
+/// What is wrong with a chunk outside of any array.
+const STRAY: &str =
+    "it has the name of a chunk, but there is no array above it: write the array's zarr.json, or remove it";
+
 /// Ids of nodes that were made here, by the directory's inode: asked twice, a working tree gives the same answer.
 pub type NewIds = parking_lot::Mutex<HashMap<(Id, bool), NodeId>>;
 
@@ -241,8 +245,7 @@ impl<'a> Walk<'a> {
                 FrozenEntry::File(_) if name.text() == Some(ZARR_JSON) => {}
                 FrozenEntry::File(file) => {
                     if is_stray_chunk(&child) {
-                        let why = "it has the name of a chunk, but there is no array above it: write the array's zarr.json first";
-                        self.fault(child, why);
+                        self.fault(child, STRAY);
                     } else {
                         self.untracked(child, file.id, (directory.id, name.clone()));
                     }
@@ -254,9 +257,17 @@ impl<'a> Walk<'a> {
             self.untouched_children(directory, path, index);
         }
         if let Some(place) = &directory.lower {
-            let stray = self.untouched_chunks(directory, place).await?;
+            let mut stray = Vec::new();
+            for (place, rest) in self.untouched_chunks(directory, place).await? {
+                let child = below(path, &rest);
+                if is_stray_chunk(&child) {
+                    self.fault(child, STRAY);
+                } else {
+                    stray.push(place);
+                }
+            }
             if !stray.is_empty() {
-                self.out.foreign.push((directory.id, stray.into_iter().map(|(place, _)| place).collect()));
+                self.out.foreign.push((directory.id, stray));
             }
         }
         Ok(())
