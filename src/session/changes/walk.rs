@@ -17,7 +17,6 @@ use crate::scratch::record::{Id, Name, Source};
 use crate::tree::nodes::{NodeIndex, Place, ZARR_JSON};
 use crate::working::frozen::{Frozen, FrozenDirectory, FrozenEntry, FrozenFile};
 use crate::working::{Base, WorkingTree};
-use crate::zarr::chunk_key::parse_number;
 
 /// What is wrong with a chunk outside of any array.
 const STRAY: &str =
@@ -344,10 +343,11 @@ fn document_name() -> Name {
     Name::new(ZARR_JSON.as_bytes())
 }
 
-/// Whether a path ends like a chunk's: a directory `c`, and numbers behind it.
+/// Whether a path ends like a chunk's: a directory `c`, and digits behind it.
 fn is_stray_chunk(path: &str) -> bool {
-    let mut parts = path.rsplit('/').skip_while(|part| parse_number(part).is_some()).peekable();
-    path.rsplit('/').next().is_some_and(|name| parse_number(name).is_some()) && parts.peek() == Some(&"c")
+    let number = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let mut parts = path.rsplit('/').skip_while(number).peekable();
+    path.rsplit('/').next().is_some_and(|name| number(&name)) && parts.peek() == Some(&"c")
 }
 
 #[cfg(test)]
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn stray_chunks_are_told_by_a_directory_c_above_numbers() {
-        for path in ["/c/0", "/a/c/0/1"] {
+        for path in ["/c/0", "/a/c/0/1", "/a/c/00"] {
             assert!(is_stray_chunk(path), "{path}");
         }
         for path in ["/0", "/a/0/1", "/a/c", "/a/c/x", "/a/0.0.0", "/c/x/0"] {
