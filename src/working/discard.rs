@@ -154,7 +154,7 @@ impl<'a> Discard<'a> {
 
     /// What the snapshot has at the path cannot show again below a directory that was deleted, or made anew.
     fn refuse_what_is_in_the_way(&self) -> Result<()> {
-        if self.tree.place_of(self.path).is_none() {
+        if !self.tree.place_of(self.path).is_some_and(|place| self.is_there(&place)) {
             return Ok(());
         }
         let mut at = ROOT;
@@ -212,11 +212,14 @@ impl<'a> Discard<'a> {
         Ok(at)
     }
 
-    /// Whether the snapshot has a file at `place`, as far as that is known without waiting; if not, it may have.
+    /// Whether the snapshot has something at `place`, as far as that is known without waiting; if not, it may have.
     fn is_there(&self, place: &Place) -> bool {
         match place {
             Place::Chunk(node, coords) => {
                 let Some(chunks) = self.tree.chunks(*node) else { return false };
+                if self.tree.is_directory_place(place) {
+                    return !matches!(chunks.any_below(coords).now_or_never(), Some(Ok(false)));
+                }
                 !matches!(chunks.find(coords).now_or_never(), Some(Ok(None)))
             }
             _ => true,
