@@ -150,6 +150,7 @@ impl Session {
         let loaded = Arc::new(repository.snapshot(new_base, MAX_SNAPSHOT).await.context(not_shown)?);
         let tree = self.working.tree_of(loaded, Arc::clone(&self.reader))?;
         let mut notices = self.working.settle(still, Arc::clone(&tree), &derived.tracked).await?;
+        notices.extend(self.working.renumbered(&base.tree, &tree));
         self.working.set_undecided(false);
         self.new_ids.lock().clear();
         if !others.is_empty() || snapshot.is_none() {

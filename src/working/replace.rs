@@ -227,6 +227,25 @@ impl WorkingTree {
         Ok(notices)
     }
 
+    /// Arrays whose chunks have other numbers in `new` than in `old`: the kernel must look all of their files up again.
+    pub fn renumbered(&self, old: &Tree, new: &Tree) -> Vec<Notice> {
+        let ids = node_ids(new);
+        let mut notices = Vec::new();
+        for (id, index) in node_ids(old) {
+            let (Some(before), Some(now)) = (old.table().array(index), ids.get(&id)) else { continue };
+            let Some(after) = new.table().array(*now).filter(|after| after.first_number != before.first_number) else {
+                continue;
+            };
+            let top = match new.parent_of(&Place::Directory(*now)) {
+                // What is below goes with it.
+                Some((above, name)) => Notice::Entry(new.table().inode(&above), Name::new(name.as_bytes())),
+                None => Notice::Entry(crate::tree::ROOT, Name::new(if after.encoding.prefixed { b"c" } else { b"0" })),
+            };
+            notices.push(top);
+        }
+        notices
+    }
+
     /// `notices` with the numbers by which the kernel knows what they are about: what was made here and committed keeps its
     /// own, besides the snapshot's.
     pub fn for_kernel(&self, mut notices: Vec<Notice>) -> Vec<Notice> {
