@@ -88,7 +88,14 @@ impl WorkingTree {
         };
         let file = match &open.file {
             Some(file) => Arc::clone(file),
-            None => Arc::clone(open.file.insert(Arc::new(self.files.open(data)?))),
+            None => match self.files.open(data) {
+                Ok(file) => Arc::clone(open.file.insert(Arc::new(file))),
+                Err(error) => {
+                    // Nobody releases what was not opened.
+                    locked.opens.remove(number, how.write, false);
+                    return Err(error);
+                }
+            },
         };
         open.backed += 1;
         Ok(Opened { backing: Some(file), in_scratch })
@@ -135,9 +142,11 @@ impl WorkingTree {
                     let source = locked.state.get(id).and_then(|inode| inode.source().cloned());
                     let source = source.ok_or_else(|| no_such(number))?;
                     let file = match source {
-                        Source::Data(data) => Some(self.file(&mut locked, number, data)?),
+                        Source::Data(data) => Some(self.file(&mut locked, number, data)),
                         _ => None,
                     };
+                    drop(locked);
+                    let file = file.transpose().context(|| self.describe(number))?;
                     Some((id, source, file))
                 }
             }
@@ -259,7 +268,7 @@ impl WorkingTree {
             }
             (inode.number, locked.opens.get(inode.number).and_then(|open| open.partial.clone()))
         };
-        let mut partial = match partial {
+        let partial = match partial {
             Some(partial) => partial,
             None if offset == 0 => {
                 let old_size = self.attributes_of(id).await?.size;
@@ -272,10 +281,19 @@ impl WorkingTree {
         if offset != partial.covered {
             return Ok(false);
         }
-        write_file(&partial.file, bytes, offset)?;
+        let is_new = partial.covered == 0;
+        let forget = |error| {
+            // Nobody else knows of it, and the disk may be full.
+            if is_new {
+                self.files.remove(partial.number);
+            }
+            error
+        };
+        write_file(&partial.file, bytes, offset).map_err(forget)?;
+        let mut partial = partial.clone();
         partial.covered += bytes.len() as u64;
         if partial.covered >= partial.old_size {
-            self.settle_partial(id, number, &partial)?;
+            self.settle_partial(id, number, &partial).map_err(forget)?;
             return Ok(true);
         }
         let open = self.lock().opens.get_mut(number).map(|open| open.partial = Some(partial.clone())).is_some();
@@ -362,33 +380,31 @@ impl WorkingTree {
         self.complete_alone(id).await?;
         let (source, number, data) = {
             let mut locked = self.lock();
-            if let Some(file) = self.own_file(&mut locked, id)? {
+            let inode = locked.state.get(id).ok_or_else(|| no_such(id))?;
+            let (source, number) = (inode.source().cloned(), inode.number);
+            // Whoever wants none of the old bytes does not miss them if somebody has removed them.
+            let is_lost = match &source {
+                Some(Source::Data(old)) if keep == 0 => self.files.find(*old)?.is_none(),
+                _ => false,
+            };
+            if !is_lost && let Some(file) = self.own_file(&mut locked, id)? {
                 return Ok(file);
             }
-            let inode = locked.state.get(id).ok_or_else(|| no_such(id))?;
-            let source = inode.source().cloned();
-            let number = inode.number;
             (source, number, locked.state.take_next())
         };
         let source = source
             .ok_or_else(|| Error::new(ErrorKind::IsADirectory, format!("{} is no file", self.describe(number))))?;
-        let file = match source {
-            Source::Data(old) => {
-                let (files, old) = (self.files.clone(), self.files.open(old)?);
-                tokio::task::spawn_blocking(move || files.copy(&old, data, keep))
-                    .await
-                    .map_err(|e| Error::with_source(ErrorKind::Io, "copying a scratch file", e))??
-            }
-            _ => {
-                let size = self.attributes_of(id).await?.size;
-                let file = self.files.create(data)?;
-                self.fetch(id, &source, &file, 0..size.min(keep)).await.context(|| self.describe(number))?;
-                file
+        let brought = self.bring(id, &source, data, keep).await.context(|| self.describe(number));
+        let mut locked = self.lock();
+        let moved = Record::Moved { id, source: Source::Data(data), at: Time::now() };
+        let file = match brought.and_then(|file| self.record(&mut locked, moved).map(|()| Arc::new(file))) {
+            Ok(file) => file,
+            Err(error) => {
+                // On a full disk what came of it would be in the way of everything else.
+                self.files.remove(data);
+                return Err(error);
             }
         };
-        let file = Arc::new(file);
-        let mut locked = self.lock();
-        self.record(&mut locked, Record::Moved { id, source: Source::Data(data), at: Time::now() })?;
         if let Some(open) = locked.opens.get_mut(number) {
             open.file = Some(Arc::clone(&file));
         }
@@ -396,6 +412,25 @@ impl WorkingTree {
             self.files.remove(old);
         }
         Ok(file)
+    }
+
+    /// Makes data file `data` of the first `keep` bytes of inode `id`, which are at `source`.
+    async fn bring(&self, id: Id, source: &Source, data: u64, keep: u64) -> Result<File> {
+        match source {
+            Source::Data(_) if keep == 0 => self.files.create(data),
+            Source::Data(old) => {
+                let (files, old) = (self.files.clone(), self.files.open(*old)?);
+                tokio::task::spawn_blocking(move || files.copy(&old, data, keep))
+                    .await
+                    .map_err(|e| Error::with_source(ErrorKind::Io, "copying a scratch file", e))?
+            }
+            _ => {
+                let size = self.attributes_of(id).await?.size;
+                let file = self.files.create(data)?;
+                self.fetch(id, source, &file, 0..size.min(keep)).await?;
+                Ok(file)
+            }
+        }
     }
 
     /// Cuts inode `id` to `size` bytes, or lengthens it with zeros.

@@ -216,7 +216,7 @@ impl WorkingTree {
             }
             None => {
                 state.apply(root.clone(), &base.tree)?;
-                Journal::replace(scratch.directory(), [first_line(&origin, base.id()), root].into_iter())?
+                Journal::replace(scratch.directory(), &[first_line(&origin, base.id()), root])?
             }
         };
         let working = WorkingTree {
@@ -231,7 +231,12 @@ impl WorkingTree {
             busy: Mutex::default(),
         };
         working.drop_orphans()?;
-        working.compact()?;
+        if let Err(error) = working.compact() {
+            // The long one is as good.
+            tracing::warn!("{error}; the scratch journal stays as it is");
+            working.lock().stale = false;
+        }
+        working.lock().journal.keep_spare();
         Ok(working)
     }
 

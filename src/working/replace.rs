@@ -129,6 +129,7 @@ impl WorkingTree {
         for number in gone.into_iter().filter(|_| written) {
             self.files().remove(number);
         }
+        self.lock().journal.keep_spare();
         Ok(notices)
     }
 
@@ -176,8 +177,9 @@ impl WorkingTree {
         locked.stale = true;
         let base = self.base();
         let first = first_line(&self.origin, base.id());
-        let records = locked.state.dump(&base.tree);
-        locked.journal = Journal::replace(self.scratch.directory(), std::iter::once(first).chain(records))?;
+        let mut records = locked.state.dump(&base.tree);
+        records.insert(0, first);
+        locked.journal = Journal::replace(self.scratch.directory(), &records)?;
         locked.stale = false;
         Ok(())
     }
@@ -257,6 +259,7 @@ impl WorkingTree {
         for number in gone {
             self.files().remove(number);
         }
+        self.lock().journal.keep_spare();
         Ok(notices)
     }
 }
