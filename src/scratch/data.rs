@@ -71,8 +71,8 @@ impl Files {
 
     /// What there is to know of a file; none if somebody has removed it.
     pub fn find(&self, number: u64) -> Result<Option<Stat>> {
-        let stat = rustix::fs::statat(&*self.directory, number.to_string(), AtFlags::SYMLINK_NOFOLLOW)
-            .map(|stat| Stat {
+        let stat =
+            rustix::fs::statat(&*self.directory, number.to_string(), AtFlags::SYMLINK_NOFOLLOW).map(|stat| Stat {
                 size: stat.st_size.unsigned_abs(),
                 blocks: stat.st_blocks.unsigned_abs(),
                 mtime: Time(stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or(0)),

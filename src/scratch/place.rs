@@ -191,9 +191,10 @@ fn lock(directory: &OwnedFd, path: &Path, mountpoint: &Path) -> Result<File> {
         Err(errno) => return Err(failed(errno.into())),
     }
     // Only for the message to whoever comes next: a full disk is no reason to refuse.
-    let told = lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| {
-        writeln!(lock, "process {}, mounted at {}", std::process::id(), mountpoint.display())
-    });
+    let told = lock
+        .set_len(0)
+        .and_then(|()| lock.rewind())
+        .and_then(|()| writeln!(lock, "process {}, mounted at {}", std::process::id(), mountpoint.display()));
     match told {
         Err(error) if !matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded) => {
             Err(failed(error))

@@ -9,6 +9,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use tokio::sync::OwnedMutexGuard;
@@ -81,30 +82,54 @@ impl WorkingTree {
     fn opened(&self, locked: &mut Locked, number: u64, source: Option<Source>, how: How) -> Result<Opened> {
         let in_scratch = matches!(source, Some(Source::Data(_)));
         let open = locked.opens.add(number, how.write);
-        // The kernel insists that all handles of a file are of one kind.
-        let same_kind = open.backed == open.handles - 1 - u32::from(how.write);
-        let Some(Source::Data(data)) = source.filter(|_| how.passthrough && same_kind) else {
+        if open.backed > 0 {
+            // The kernel insists that all handles of a file that it moves by itself have one backing.
+            let backing = open.backing.as_ref().filter(|(data, _)| match &source {
+                Some(Source::Data(current)) => current == data,
+                _ => !how.write,
+            });
+            let backing = backing.map(|(_, file)| Arc::clone(file));
+            if backing.is_some() {
+                open.backed += 1;
+                return Ok(Opened { backing, in_scratch: true });
+            }
+            locked.opens.remove(number, how.write, false);
+            return Err(Error::new(
+                ErrorKind::Busy,
+                "a program still has it open as it was before it was changed by others or given up: close it there first",
+            ));
+        }
+        let same_kind = open.handles == 1 + u32::from(how.write);
+        let linking = self.linking.load(Ordering::Acquire);
+        let Some(Source::Data(data)) = source.filter(|_| how.passthrough && same_kind && !linking) else {
             return Ok(Opened { backing: None, in_scratch });
         };
         let file = match &open.file {
-            Some(file) => Arc::clone(file),
-            None => match self.files.open(data) {
-                Ok(file) => Arc::clone(open.file.insert(Arc::new(file))),
-                Err(error) => {
-                    // Nobody releases what was not opened.
-                    locked.opens.remove(number, how.write, false);
-                    return Err(error);
-                }
-            },
+            Some(file) => Ok(Arc::clone(file)),
+            None => self.files.open(data).map(Arc::new),
         };
-        open.backed += 1;
-        Ok(Opened { backing: Some(file), in_scratch })
+        match file.and_then(|file| Files::is_own(&file).map(|own| (file, own))) {
+            // What is in the repository too will be replaced by a copy when somebody writes: a backing could not be.
+            Ok((_, false)) => Ok(Opened { backing: None, in_scratch }),
+            Ok((file, true)) => {
+                open.file = Some(Arc::clone(&file));
+                open.backing = Some((data, Arc::clone(&file)));
+                open.backed += 1;
+                Ok(Opened { backing: Some(file), in_scratch })
+            }
+            Err(error) => {
+                // Nobody releases what was not opened.
+                locked.opens.remove(number, how.write, false);
+                Err(error)
+            }
+        }
     }
 
     /// The kernel could not take the backing after all.
     pub fn not_backed(&self, number: u64) {
         if let Some(open) = self.lock().opens.get_mut(number) {
             open.backed = open.backed.saturating_sub(1);
+            open.backing = open.backing.take().filter(|_| open.backed > 0);
         }
     }
 
@@ -112,8 +137,16 @@ impl WorkingTree {
     pub async fn release(&self, number: u64, write: bool, backed: bool) -> Result<()> {
         let completed = if write { self.complete_number(number).await } else { Ok(()) };
         let mut locked = self.lock();
-        let last = locked.opens.remove(number, write, backed);
         let id = locked.state.by_number(number);
+        if backed && let Some(open) = locked.opens.get_mut(number).filter(|open| open.backed == 1) {
+            let backing = open.backing.take().map(|(data, _)| Source::Data(data));
+            let source = id.and_then(|id| locked.state.get(id)?.source().cloned());
+            // A commit has left it to those who were reading.
+            if let (Some(Source::Data(data)), true) = (&backing, backing != source) {
+                self.files.remove(*data);
+            }
+        }
+        let last = locked.opens.remove(number, write, backed);
         let deleted = id.is_some_and(|id| locked.state.get(id).is_some_and(|inode| inode.names.is_empty()));
         if let (true, true, Some(id)) = (last, deleted, id) {
             self.drop_inode(&mut locked, id);
@@ -388,6 +421,15 @@ impl WorkingTree {
                 _ => false,
             };
             if !is_lost && let Some(file) = self.own_file(&mut locked, id)? {
+                return Ok(file);
+            }
+            // What a commit has taken, and a program is still reading by the kernel's own means, has the same bytes.
+            let left = locked.opens.get(number).and_then(|open| open.backing.clone());
+            if let (Some((data, file)), false) = (left, matches!(source, Some(Source::Data(_)))) {
+                self.record(&mut locked, Record::Moved { id, source: Source::Data(data), at: Time::now() })?;
+                if let Some(open) = locked.opens.get_mut(number) {
+                    open.file = Some(Arc::clone(&file));
+                }
                 return Ok(file);
             }
             (source, number, locked.state.take_next())

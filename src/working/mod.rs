@@ -72,6 +72,8 @@ pub struct WorkingTree {
     gate: tokio::sync::RwLock<()>,
     /// Whether a commit is visible could not be found out, or could not be followed: nothing is changed until it is.
     undecided: AtomicBool,
+    /// A commit may be linking data files: the kernel gets no more of them to move bytes by itself.
+    linking: AtomicBool,
     files: Files,
     scratch: ScratchPlace,
     origin: Origin,
@@ -167,7 +169,12 @@ impl Recovered {
                     format!("{}: written by another version (format {format})", scratch.path().display()),
                 ));
             }
-            Some(_) => return Err(Error::corrupt("the scratch journal does not begin with its first line")),
+            Some(_) => {
+                return Err(Error::corrupt(format!(
+                    "{}: the scratch journal does not begin with its first line: to begin anew, mount with --discard",
+                    scratch.path().display()
+                )));
+            }
         };
         let publishing = records.iter().rev().find_map(|record| match record {
             Record::Publishing { snapshot } => Some(snapshot.parse()),
@@ -210,7 +217,10 @@ impl WorkingTree {
                     })?;
                 }
                 if state.get(ROOT).is_none() {
-                    return Err(Error::corrupt("the scratch journal has no root"));
+                    return Err(Error::corrupt(format!(
+                        "{}: the scratch journal says nothing: to begin anew, mount with --discard",
+                        scratch.path().display()
+                    )));
                 }
                 journal
             }
@@ -224,6 +234,7 @@ impl WorkingTree {
             inner: Mutex::new(Locked { state, opens: Opens::default(), journal, stale: false }),
             gate: tokio::sync::RwLock::new(()),
             undecided: AtomicBool::new(false),
+            linking: AtomicBool::new(false),
             files,
             scratch,
             origin,
@@ -317,6 +328,11 @@ impl WorkingTree {
     /// Says whether it is open what became of the last commit. The tree must be held still.
     pub fn set_undecided(&self, undecided: bool) {
         self.undecided.store(undecided, Ordering::Release);
+    }
+
+    /// Says whether data files may be linked into the repository: then the kernel gets none that it has not already.
+    pub fn set_linking(&self, linking: bool) {
+        self.linking.store(linking, Ordering::Release);
     }
 
     /// The commit that was about to become visible never will be.
