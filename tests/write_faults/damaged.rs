@@ -28,6 +28,9 @@ fn data_file(mount: &Writable, bytes: &[u8]) -> PathBuf {
     found.remove(0)
 }
 
+/// Makes `a/c/1` well again, and tells what is there then.
+type Heal<'a> = &'a dyn Fn(&Writable) -> Option<Vec<u8>>;
+
 fn errno(result: std::io::Result<()>) -> i32 {
     result.unwrap_err().raw_os_error().unwrap()
 }
@@ -37,7 +40,7 @@ fn a_data_file_is_gone() {
     watchdog();
     let io = if crate::common::is_root() { vec!["cached", "passthrough"] } else { vec!["cached"] };
     // Ways to be well again, and what is there then.
-    let heal: [(&str, &dyn Fn(&Writable) -> Option<Vec<u8>>); 6] = [
+    let heal: [(&str, Heal); 6] = [
         ("discard", &|mount| {
             tell(&mount.control("discard"), "a/c/1").unwrap();
             None

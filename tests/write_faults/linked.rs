@@ -174,3 +174,63 @@ fn a_reader_that_stays_open_keeps_its_file_out_of_the_repository() {
         assert!(Reference::open(mount.repository()).keys()["a/c/0"] == written, "{io}");
     }
 }
+
+#[test]
+fn a_reader_stays_open_over_a_discard_and_a_refresh() {
+    watchdog();
+    for (io, way) in modes().into_iter().flat_map(|io| [(io, "discard"), (io, "refresh")]) {
+        let mount = Writable::new(&["--io", io]);
+        let chunk = mount.root().join("a/c/0");
+        put(&mount.root().join("a/zarr.json"), array(&[2], &[1])).unwrap();
+        put(&chunk, vec![1; SIZE]).unwrap();
+        mount.commit("first").unwrap();
+        if way == "discard" {
+            put(&chunk, vec![2; SIZE]).unwrap();
+        }
+        let reader = File::open(&chunk).unwrap();
+        let mut buffer = vec![0; SIZE];
+        reader.read_exact_at(&mut buffer, 0).unwrap();
+        let wanted = if way == "discard" { vec![1; SIZE] } else { vec![3; SIZE] };
+        if way == "refresh" {
+            Reference::open(mount.repository()).commit(&[("a/c/0", &wanted)], "theirs");
+        }
+        mount.touch(way).unwrap();
+        assert!(std::fs::read(&chunk).unwrap() == wanted, "{io}, {way}");
+        OpenOptions::new().write(true).open(&chunk).unwrap().write_all_at(&[4; 10], 100).unwrap();
+        let written = std::fs::read(&chunk).unwrap();
+        assert!(written[99] == wanted[0] && written[100] == 4 && written[110] == wanted[0], "{io}, {way}");
+        drop(reader);
+        mount.commit("second").unwrap();
+        assert!(Reference::open(mount.repository()).keys()["a/c/0"] == written, "{io}, {way}");
+    }
+}
+
+#[test]
+fn a_reader_stays_open_over_a_commit_and_what_others_did() {
+    watchdog();
+    for io in modes() {
+        let mount = Writable::new(&["--io", io]);
+        let chunk = mount.root().join("a/c/0");
+        put(&mount.root().join("a/zarr.json"), array(&[2], &[1])).unwrap();
+        put(&chunk, vec![1; SIZE]).unwrap();
+        let reader = File::open(&chunk).unwrap();
+        mount.commit("first").unwrap();
+        // Others change the chunk that a program here still has open with its own bytes.
+        let theirs = vec![3; SIZE];
+        Reference::open(mount.repository()).commit(&[("a/c/0", &theirs)], "theirs");
+        mount.touch("refresh").unwrap();
+        let seen = std::fs::read(&chunk);
+        let busy = seen.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY));
+        assert!(
+            busy && io == "passthrough" || seen.is_ok_and(|bytes| bytes == theirs),
+            "{io}: wrong bytes, or no words"
+        );
+        drop(reader);
+        // The kernel tells of a close a moment later.
+        let begin = std::time::Instant::now();
+        while std::fs::read(&chunk).is_err() {
+            assert!(begin.elapsed() < std::time::Duration::from_secs(10), "{io}");
+        }
+        assert!(std::fs::read(&chunk).unwrap() == theirs, "{io}");
+    }
+}
