@@ -89,7 +89,10 @@ impl Session {
             if derived.changes.is_empty() && !wish.amend {
                 return Ok(Committed::default());
             }
-            self.publish(&still, derived, wish).await?
+            self.working.set_linking(true);
+            let published = self.publish(&still, derived, wish).await;
+            self.working.set_linking(false);
+            published?
         };
         // The gate is open again: the kernel may have to wait for requests that waited for it.
         self.tell(notices).await?;
