@@ -17,13 +17,10 @@ use crate::error::{Error, ErrorKind, Result};
 /// Mode of data files, before the umask: a commit may make them objects of the repository, which colleagues read. The
 /// directory around them keeps everybody else out.
 const MODE: u32 = 0o666;
-<<<<<<< HEAD
 /// Files from this size on, in bytes, are flushed from when they are closed. What takes the disk longer than the call.
 const WORTH_FLUSHING: u64 = 256 << 10;
-=======
 /// What to do about a data file that is gone.
 pub const LOST: &str = "its bytes were removed from the scratch directory: discard the path, or write the file anew";
->>>>>>> suites
 
 /// The directory of data files.
 #[derive(Clone, Debug)]

@@ -137,11 +137,7 @@ impl WorkingTree {
     pub async fn release(&self, number: u64, write: bool, backed: bool) -> Result<()> {
         let completed = if write { self.complete_number(number).await } else { Ok(()) };
         let mut locked = self.lock();
-<<<<<<< HEAD
         let written = locked.opens.get(number).filter(|_| write).and_then(|open| open.file.clone());
-        let last = locked.opens.remove(number, write, backed);
-=======
->>>>>>> suites
         let id = locked.state.by_number(number);
         if backed && let Some(open) = locked.opens.get_mut(number).filter(|open| open.backed == 1) {
             let backing = open.backing.take().map(|(data, _)| Source::Data(data));
@@ -444,32 +440,18 @@ impl WorkingTree {
         };
         let source = source
             .ok_or_else(|| Error::new(ErrorKind::IsADirectory, format!("{} is no file", self.describe(number))))?;
-<<<<<<< HEAD
-        // A file does not change by being brought here; what is written to it afterwards does that.
-        let times = self.attributes_of(id).await?.meta;
-        let file = match source {
-            Source::Data(old) => {
-                let (files, old) = (self.files.clone(), self.files.open(old)?);
-                tokio::task::spawn_blocking(move || files.copy(&old, data, keep))
-                    .await
-                    .map_err(|e| Error::with_source(ErrorKind::Io, "copying a scratch file", e))??
-            }
-            _ => {
-                let size = self.attributes_of(id).await?.size;
-                let file = self.files.create(data)?;
-                self.fetch(id, &source, &file, 0..size.min(keep)).await.context(|| self.describe(number))?;
-                file
-            }
-        };
-        let file = Arc::new(file);
-        self.files.set_times(data, times.atime, times.mtime)?;
-        let mut locked = self.lock();
-        self.record(&mut locked, Record::Moved { id, source: Source::Data(data), at: times.mtime })?;
-=======
+        // A file does not change by being brought here; what is written to it afterwards does that. One whose bytes were
+        // removed has no times either.
+        let times = self.attributes_of(id).await.map(|attributes| attributes.meta);
         let brought = self.bring(id, &source, data, keep).await.context(|| self.describe(number));
         let mut locked = self.lock();
-        let moved = Record::Moved { id, source: Source::Data(data), at: Time::now() };
-        let file = match brought.and_then(|file| self.record(&mut locked, moved).map(|()| Arc::new(file))) {
+        let at = times.as_ref().map_or_else(|_| Time::now(), |times| times.mtime);
+        let moved = Record::Moved { id, source: Source::Data(data), at };
+        let dated = brought.and_then(|file| match &times {
+            Ok(times) => self.files.set_times(data, times.atime, times.mtime).map(|()| file),
+            Err(_) => Ok(file),
+        });
+        let file = match dated.and_then(|file| self.record(&mut locked, moved).map(|()| Arc::new(file))) {
             Ok(file) => file,
             Err(error) => {
                 // On a full disk what came of it would be in the way of everything else.
@@ -477,7 +459,6 @@ impl WorkingTree {
                 return Err(error);
             }
         };
->>>>>>> suites
         if let Some(open) = locked.opens.get_mut(number) {
             open.file = Some(Arc::clone(&file));
         }
