@@ -148,7 +148,7 @@ impl Engine {
     /// it is visible, and the same changes can be committed again.
     ///
     /// Errors: [`ErrorKind::Stale`] if the branch is gone or was reset, [`ErrorKind::ReadOnly`] if the repository is set
-    /// read-only, [`ErrorKind::Conflict`] if this machine's clock is behind the branch's newest commit.
+    /// read-only, [`ErrorKind::Io`] if this machine's clock is behind the branch's newest commit.
     pub async fn commit(
         &self,
         base: &Arc<Snapshot>,
@@ -470,7 +470,7 @@ fn metadata(request: &Request, version: SpecVersion, attempt: u32) -> Result<Vec
 
 fn clock_is_behind(behind: u64) -> Error {
     Error::new(
-        ErrorKind::Conflict,
+        ErrorKind::Io,
         format!(
             "this machine's clock is {} s behind the branch's newest commit: set the clock, or wait",
             behind.div_ceil(1_000_000).max(1)

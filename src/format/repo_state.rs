@@ -187,7 +187,7 @@ impl RepoState {
         if let Some(newest) = self.updates.first_mut() {
             if now <= newest.updated_at {
                 return Err(Error::new(
-                    ErrorKind::Conflict,
+                    ErrorKind::Io,
                     format!(
                         "this machine's clock is behind the repository's last change by {} s: set the clock, or wait",
                         (newest.updated_at - now).div_ceil(1_000_000)

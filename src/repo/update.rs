@@ -40,7 +40,7 @@ pub fn system_clock() -> u64 {
 /// nothing; it is called again for every race that was lost.
 ///
 /// Errors: [`ErrorKind::ReadOnly`] for a repository whose status is read-only, [`ErrorKind::Conflict`] if others were faster
-/// in every try or this machine's clock is behind.
+/// in every try, [`ErrorKind::Io`] if this machine's clock is behind.
 pub async fn update(
     storage: &dyn Storage,
     clock: Clock,

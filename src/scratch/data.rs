@@ -19,6 +19,8 @@ use crate::error::{Error, ErrorKind, Result};
 const MODE: u32 = 0o666;
 /// Files from this size on, in bytes, are flushed from when they are closed. What takes the disk longer than the call.
 const WORTH_FLUSHING: u64 = 256 << 10;
+/// What to do about a data file that is gone.
+pub const LOST: &str = "its bytes were removed from the scratch directory: discard the path, or write the file anew";
 
 /// The directory of data files.
 #[derive(Clone, Debug)]
@@ -69,17 +71,26 @@ impl Files {
             .map_err(|errno| missing(number, errno))
     }
 
-    /// What there is to know of a file.
-    pub fn stat(&self, number: u64) -> Result<Stat> {
-        rustix::fs::statat(&*self.directory, number.to_string(), AtFlags::SYMLINK_NOFOLLOW)
-            .map(|stat| Stat {
+    /// What there is to know of a file; none if somebody has removed it.
+    pub fn find(&self, number: u64) -> Result<Option<Stat>> {
+        let stat =
+            rustix::fs::statat(&*self.directory, number.to_string(), AtFlags::SYMLINK_NOFOLLOW).map(|stat| Stat {
                 size: stat.st_size.unsigned_abs(),
                 blocks: stat.st_blocks.unsigned_abs(),
                 mtime: Time(stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or(0)),
                 ctime: Time(stat.st_ctime, u32::try_from(stat.st_ctime_nsec).unwrap_or(0)),
                 links: u64::from(stat.st_nlink as u32),
-            })
-            .map_err(|errno| missing(number, errno))
+            });
+        match stat {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(missing(number, errno)),
+        }
+    }
+
+    /// As [`Files::find`], of a file that must be there.
+    pub fn stat(&self, number: u64) -> Result<Stat> {
+        self.find(number)?.ok_or_else(|| missing(number, Errno::NOENT))
     }
 
     /// Whether a file may be written to: it has one name.
@@ -168,7 +179,7 @@ fn missing(number: u64, errno: Errno) -> Error {
     let error = Error::io(format!("scratch file data/{number}"), errno.into());
     // To the program the file exists.
     if error.kind() == ErrorKind::NotFound {
-        return Error::with_source(ErrorKind::Io, "somebody has removed it: discard the path, or write it anew", error);
+        return Error::with_source(ErrorKind::Io, LOST, error);
     }
     error
 }

@@ -11,8 +11,9 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 use tracing::warn;
 
 use super::record::Record;
@@ -22,6 +23,10 @@ use crate::error::{Error, ErrorKind, Result};
 pub const FORMAT: u32 = 1;
 const NAME: &str = "journal";
 const NEW_NAME: &str = "journal.new";
+/// A file that only takes up room. On a full disk it makes place for what gives space back: a deletion, a discard, a commit.
+const SPARE: &str = "spare";
+/// How much room. Bytes.
+const SPARE_SIZE: u64 = 256 << 10;
 /// Longest line that is read, in bytes: a name, a path and a virtual location, with room.
 const MAX_LINE: usize = 1 << 20;
 /// A journal below this many bytes is not worth writing anew.
@@ -30,6 +35,7 @@ const WORTH_REWRITING: u64 = 1 << 20;
 /// An open journal, at whose end changes are written.
 #[derive(Debug)]
 pub struct Journal {
+    directory: Arc<OwnedFd>,
     file: File,
     length: u64,
     /// Bytes it had when it was last written anew: what the state itself takes.
@@ -41,9 +47,9 @@ impl Journal {
     /// Opens the journal in `directory` and feeds its records to `apply`; none if there is no journal yet.
     ///
     /// An error of kind [`ErrorKind::Corrupt`] if it is damaged.
-    pub fn open(directory: &OwnedFd, mut apply: impl FnMut(Record) -> Result<()>) -> Result<Option<Self>> {
+    pub fn open(directory: &Arc<OwnedFd>, mut apply: impl FnMut(Record) -> Result<()>) -> Result<Option<Self>> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = match rustix::fs::openat(directory, NAME, flags, Mode::empty()) {
+        let file = match rustix::fs::openat(&**directory, NAME, flags, Mode::empty()) {
             Ok(file) => File::from(file),
             Err(rustix::io::Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(Error::io("the scratch journal", errno.into())),
@@ -75,34 +81,66 @@ impl Journal {
             }
             length += count as u64;
         }
-        Ok(Some(Journal { file, length, compact_length: length, line: Vec::new() }))
+        Ok(Some(Journal { directory: Arc::clone(directory), file, length, compact_length: length, line: Vec::new() }))
     }
 
     /// Writes a journal of `records` in place of what there is: durable when this returns, and before that the old one holds.
-    pub fn replace(directory: &OwnedFd, records: impl Iterator<Item = Record>) -> Result<Self> {
+    pub fn replace(directory: &Arc<OwnedFd>, records: &[Record]) -> Result<Self> {
+        let mut replaced = Self::write_new(directory, records);
+        if is_full(&replaced) && use_spare(directory) {
+            replaced = Self::write_new(directory, records);
+        }
+        if replaced.is_err() {
+            // What came of it would be in the way on a full disk.
+            let _ = rustix::fs::unlinkat(&**directory, NEW_NAME, AtFlags::empty());
+        }
+        replaced
+    }
+
+    fn write_new(directory: &Arc<OwnedFd>, records: &[Record]) -> Result<Self> {
         let failed = |e: std::io::Error| Error::io("writing the scratch journal", e);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = rustix::fs::openat(directory, NEW_NAME, flags, Mode::from_raw_mode(0o600));
+        let file = rustix::fs::openat(&**directory, NEW_NAME, flags, Mode::from_raw_mode(0o600));
         let file = File::from(file.map_err(|e| failed(e.into()))?);
         let mut out = std::io::BufWriter::with_capacity(1 << 16, &file);
         let mut length = 0;
         let mut line = Vec::new();
         for record in records {
-            spell(&record, &mut line)?;
+            spell(record, &mut line)?;
             out.write_all(&line).map_err(failed)?;
             length += line.len() as u64;
         }
         out.flush().map_err(failed)?;
         drop(out);
         file.sync_data().map_err(failed)?;
-        rustix::fs::renameat(directory, NEW_NAME, directory, NAME).map_err(|e| failed(e.into()))?;
-        rustix::fs::fsync(directory).map_err(|e| failed(e.into()))?;
-        Ok(Journal { file, length, compact_length: length, line })
+        rustix::fs::renameat(&**directory, NEW_NAME, &**directory, NAME).map_err(|e| failed(e.into()))?;
+        rustix::fs::fsync(&**directory).map_err(|e| failed(e.into()))?;
+        Ok(Journal { directory: Arc::clone(directory), file, length, compact_length: length, line })
     }
 
     /// Adds a line. When this fails the journal is as it was.
     pub fn append(&mut self, record: &Record) -> Result<()> {
         spell(record, &mut self.line)?;
+        let added = self.append_line();
+        // What would fill the disk further must leave room for what empties it.
+        let empties = matches!(record, Record::Remove { .. } | Record::Publishing { .. });
+        if is_full(&added) && empties && use_spare(&self.directory) {
+            return self.append_line();
+        }
+        added
+    }
+
+    /// Sees to it that there is room for what gives space back when the disk is full.
+    pub fn keep_spare(&self) {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        // It is there already, or cannot be: a disk may be too full for it now and not later.
+        let Ok(spare) = rustix::fs::openat(&*self.directory, SPARE, flags, Mode::from_raw_mode(0o600)) else { return };
+        if rustix::fs::fallocate(&spare, FallocateFlags::empty(), 0, SPARE_SIZE).is_err() {
+            use_spare(&self.directory);
+        }
+    }
+
+    fn append_line(&mut self) -> Result<()> {
         match self.file.write_all_at(&self.line, self.length) {
             Ok(()) => {
                 self.length += self.line.len() as u64;
@@ -125,6 +163,15 @@ impl Journal {
     pub fn is_long(&self) -> bool {
         self.length > WORTH_REWRITING && self.length / 4 > self.compact_length
     }
+}
+
+fn is_full<T>(result: &Result<T>) -> bool {
+    result.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace)
+}
+
+/// Gives up the room that was kept. False if there was none.
+fn use_spare(directory: &OwnedFd) -> bool {
+    rustix::fs::unlinkat(directory, SPARE, AtFlags::empty()).is_ok()
 }
 
 fn spell(record: &Record, line: &mut Vec<u8>) -> Result<()> {
@@ -163,11 +210,11 @@ mod tests {
         Record::Hidden { parent: ROOT, name: Name::new(n.to_string().as_bytes()) }
     }
 
-    fn directory(path: &std::path::Path) -> OwnedFd {
-        rustix::fs::open(path, OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty()).unwrap()
+    fn directory(path: &std::path::Path) -> Arc<OwnedFd> {
+        Arc::new(rustix::fs::open(path, OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty()).unwrap())
     }
 
-    fn read(directory: &OwnedFd) -> Result<Vec<Record>> {
+    fn read(directory: &Arc<OwnedFd>) -> Result<Vec<Record>> {
         let mut records = Vec::new();
         Journal::open(directory, |record| {
             records.push(record);
@@ -181,7 +228,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let directory = directory(place.path());
         assert!(Journal::open(&directory, |_| Ok(())).unwrap().is_none());
-        let mut journal = Journal::replace(&directory, (0..3).map(record)).unwrap();
+        let mut journal = Journal::replace(&directory, &(0..3).map(record).collect::<Vec<_>>()).unwrap();
         journal.append(&record(3)).unwrap();
         let whole: Vec<Record> = (0..4).map(record).collect();
         assert_eq!(read(&directory).unwrap(), whole);
@@ -202,7 +249,7 @@ mod tests {
     fn damage_in_the_middle_is_told() {
         let place = tempfile::tempdir().unwrap();
         let directory = directory(place.path());
-        Journal::replace(&directory, (0..3).map(record)).unwrap();
+        Journal::replace(&directory, &(0..3).map(record).collect::<Vec<_>>()).unwrap();
         let path = place.path().join("journal");
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[12] ^= 1;

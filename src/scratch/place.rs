@@ -9,6 +9,7 @@ use std::io::{Read, Seek, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
@@ -33,7 +34,7 @@ To give them up, mount with --discard. Nothing in here is of use without the res
 #[derive(Debug)]
 pub struct Place {
     path: PathBuf,
-    directory: OwnedFd,
+    directory: Arc<OwnedFd>,
     /// Holds the lock as long as it is open.
     _lock: File,
 }
@@ -89,12 +90,17 @@ impl Place {
         refuse_foreign(&path)?;
         let lock = lock(&directory, &path, mountpoint)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).map_err(failed)?;
-        std::fs::write(path.join("README"), README).map_err(failed)?;
+        if !path.join("README").exists()
+            && let Err(error) = std::fs::write(path.join("README"), README)
+        {
+            // On a full disk, what is here must be got at all the same.
+            tracing::debug!("README: {error}");
+        }
         match rustix::fs::mkdirat(&directory, "data", Mode::from_raw_mode(0o700)) {
             Ok(()) | Err(rustix::io::Errno::EXIST) => {}
             Err(errno) => return Err(failed(errno.into())),
         }
-        Ok(Place { path, directory, _lock: lock })
+        Ok(Place { path, directory: Arc::new(directory), _lock: lock })
     }
 
     /// Its absolute path.
@@ -103,14 +109,14 @@ impl Place {
     }
 
     /// The directory itself.
-    pub fn directory(&self) -> &OwnedFd {
+    pub fn directory(&self) -> &Arc<OwnedFd> {
         &self.directory
     }
 
     /// The directory of data files.
     pub fn data(&self) -> Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        rustix::fs::openat(&self.directory, "data", flags, Mode::empty())
+        rustix::fs::openat(&*self.directory, "data", flags, Mode::empty())
             .map_err(|e| Error::io(format!("{}/data", self.path.display()), e.into()))
     }
 
@@ -141,7 +147,7 @@ fn real(path: &Path) -> std::io::Result<PathBuf> {
 
 /// A directory that holds other things was named by mistake.
 fn refuse_foreign(path: &Path) -> Result<()> {
-    const OURS: [&str; 5] = ["journal", "journal.new", "data", "lock", "README"];
+    const OURS: [&str; 6] = ["journal", "journal.new", "data", "lock", "spare", "README"];
     let entries = std::fs::read_dir(path).map_err(|e| Error::io(path.display(), e))?;
     let foreign = entries.flatten().map(|entry| entry.file_name()).find(|name| !OURS.iter().any(|own| *own == name));
     match foreign {
@@ -184,10 +190,17 @@ fn lock(directory: &OwnedFd, path: &Path, mountpoint: &Path) -> Result<File> {
         }
         Err(errno) => return Err(failed(errno.into())),
     }
-    lock.set_len(0).map_err(failed)?;
-    lock.rewind().map_err(failed)?;
-    writeln!(lock, "process {}, mounted at {}", std::process::id(), mountpoint.display()).map_err(failed)?;
-    Ok(lock)
+    // Only for the message to whoever comes next: a full disk is no reason to refuse.
+    let told = lock
+        .set_len(0)
+        .and_then(|()| lock.rewind())
+        .and_then(|()| writeln!(lock, "process {}, mounted at {}", std::process::id(), mountpoint.display()));
+    match told {
+        Err(error) if !matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded) => {
+            Err(failed(error))
+        }
+        _ => Ok(lock),
+    }
 }
 
 #[cfg(test)]

@@ -89,7 +89,10 @@ impl Session {
             if derived.changes.is_empty() && !wish.amend {
                 return Ok(Committed::default());
             }
-            self.publish(&still, derived, wish).await?
+            self.working.set_linking(true);
+            let published = self.publish(&still, derived, wish).await;
+            self.working.set_linking(false);
+            published?
         };
         // The gate is open again: the kernel may have to wait for requests that waited for it.
         self.tell(notices).await?;
@@ -150,6 +153,7 @@ impl Session {
         let loaded = Arc::new(repository.snapshot(new_base, MAX_SNAPSHOT).await.context(not_shown)?);
         let tree = self.working.tree_of(loaded, Arc::clone(&self.reader))?;
         let mut notices = self.working.settle(still, Arc::clone(&tree), &derived.tracked).await?;
+        notices.extend(self.working.renumbered(&base.tree, &tree));
         self.working.set_undecided(false);
         self.new_ids.lock().clear();
         if !others.is_empty() || snapshot.is_none() {

@@ -141,6 +141,7 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
     let chunks: usize = derived.changes.chunks.values().map(std::collections::BTreeMap::len).sum();
     let moved = match tip {
         Ok(tip) if tip == base => "",
+        Ok(tip) if matches!(repository.since(tip, base).await, Ok(None)) => "; the branch was reset since",
         Ok(_) => "; the branch has moved on since",
         Err(_) => "; the branch is gone",
     };

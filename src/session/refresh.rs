@@ -77,6 +77,7 @@ impl Session {
             let snapshot = Arc::new(repository.snapshot(checked.tip, MAX_SNAPSHOT).await?);
             let tree = self.working.tree_of(snapshot, Arc::clone(&self.reader))?;
             let mut notices = self.others_changes(&repository, &base.tree, &tree, &checked.commits_between).await?;
+            notices.extend(self.working.renumbered(&base.tree, &tree));
             notices.extend(self.working.rebase(&still, tree)?);
             self.conflicts.lock().clear();
             let said = format!("moved over {} commits to {}", checked.commits_between.len(), checked.tip);

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::Session;
 use super::changes::{Fault, Untracked};
 use crate::commit::changes::ChunkChange;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::repo::refs::RefSpec;
 
 /// Paths of one kind that words list; the rest is counted.
@@ -24,6 +24,10 @@ pub struct Status {
     pub tip: Option<String>,
     /// Whether the branch has moved on since.
     pub branch_moved: bool,
+    /// Whether the base is no longer in the branch's history: what differs cannot be committed to it.
+    pub branch_reset: bool,
+    /// Whether there is no such branch any more.
+    pub branch_gone: bool,
     /// Whether there is nothing to commit.
     pub clean: bool,
     /// Nodes that are new.
@@ -79,10 +83,16 @@ impl Session {
         let base = self.working.base();
         let origin = self.working.origin();
         // A branch that cannot be looked at must not hide what is here.
-        let tip = match self.repository().await {
-            Ok(repository) => repository.resolve(&RefSpec::Branch(origin.branch.clone())).await.ok(),
-            Err(_) => None,
-        };
+        let (mut tip, mut branch_gone, mut branch_reset) = (None, false, false);
+        if let Ok(repository) = self.repository().await {
+            match repository.resolve(&RefSpec::Branch(origin.branch.clone())).await {
+                Ok(found) => {
+                    tip = Some(found);
+                    branch_reset = found != base.id() && matches!(repository.since(found, base.id()).await, Ok(None));
+                }
+                Err(error) => branch_gone = error.kind() == ErrorKind::NotFound,
+            }
+        }
         let paths = self.paths_of_arrays(&derived);
         let arrays: Vec<ArrayStatus> = derived
             .changes
@@ -100,6 +110,8 @@ impl Session {
             branch: origin.branch.clone(),
             base: base.id().to_string(),
             branch_moved: tip.is_some_and(|tip| tip != base.id()),
+            branch_reset,
+            branch_gone,
             tip: tip.map(|id| id.to_string()),
             clean: changes.deleted.is_empty()
                 && changes.created.is_empty()
@@ -133,7 +145,14 @@ impl Status {
     /// For people.
     pub fn in_words(&self) -> String {
         let mut text = format!("branch {} of {}\nbase snapshot {}\n", self.branch, self.repository, self.base);
-        if self.branch_moved {
+        if self.branch_gone {
+            text += "the branch has been deleted: make it again at the base snapshot to commit, or copy what differs\n";
+        } else if self.branch_reset {
+            let tip = self.tip.as_deref().unwrap_or_default();
+            text += &format!(
+                "the branch was reset, to {tip}: make a branch at the base snapshot and commit there, or copy what differs\n"
+            );
+        } else if self.branch_moved {
             let tip = self.tip.as_deref().unwrap_or_default();
             text += &format!("the branch has moved on, to {tip}: a commit is applied to that, `refresh` shows it\n");
         }

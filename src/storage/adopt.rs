@@ -23,8 +23,18 @@ use crate::error::{Error, Result};
 pub(super) fn put_new(root: &OwnedFd, key: &str, bytes: &[u8]) -> Result<()> {
     let failed = |e: std::io::Error| Error::io(key, e);
     let mut file = create(root, key).map_err(|e| failed(e.into()))?;
-    file.write_all(bytes).map_err(failed)?;
-    file.sync_data().map_err(failed)
+    let written = file.write_all(bytes).and_then(|()| file.sync_data());
+    written.map_err(|e| failed(given_up(root, key, e)))
+}
+
+/// Removes an object that could not be written to its end: on a full disk it would be in the way of the next try.
+fn given_up(root: &OwnedFd, key: &str, error: std::io::Error) -> std::io::Error {
+    let (folder, name) = split(key);
+    if let Ok(folder) = open_beneath(root, folder) {
+        // Garbage is no harm.
+        let _ = rustix::fs::unlinkat(&folder, name, AtFlags::empty());
+    }
+    error
 }
 
 /// Makes `file`, which has `length` bytes, the object `key` below `root`.
@@ -38,11 +48,9 @@ pub(super) fn put_file(root: &OwnedFd, key: &str, mut file: File, length: u64) -
         // Another file system, no links on this one, too many of this file, an unlinked file, or one of another user's.
         Err(Errno::XDEV | Errno::PERM | Errno::OPNOTSUPP | Errno::MLINK | Errno::NOENT | Errno::ACCESS) => {
             let mut copy = create(root, key).map_err(|e| failed(e.into()))?;
-            let copied = std::io::copy(&mut file, &mut copy).map_err(failed)?;
-            if copied != length {
-                return Err(changed_file(length));
-            }
-            copy.sync_data().map_err(failed)
+            let copied = std::io::copy(&mut file, &mut copy).and_then(|copied| copy.sync_data().map(|()| copied));
+            let copied = copied.map_err(|e| failed(given_up(root, key, e)))?;
+            if copied == length { Ok(()) } else { Err(changed_file(length)) }
         }
         Err(errno) => Err(failed(errno.into())),
     }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tracing::{error, warn};
 
-use super::numbering::{Numbering, Run};
+use super::numbering::{ChunkNumbers, Numbering, Run};
 use super::positions::{Coords, Positions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::{NodeId, ObjectId};
@@ -77,6 +77,8 @@ pub struct NodeTable {
     nodes: Vec<Node>,
     /// Numbers in use, sorted.
     runs: Vec<Run>,
+    /// What numbers of chunks mean.
+    chunk_numbers: Vec<ChunkNumbers>,
     names: String,
     children: Vec<NodeIndex>,
     arrays: Vec<Array>,
@@ -124,6 +126,7 @@ impl NodeTable {
         let mut table = NodeTable {
             nodes: Vec::with_capacity(paths.len() + 1),
             runs: Vec::with_capacity(2 * paths.len() + 1),
+            chunk_numbers: Vec::new(),
             names: String::new(),
             children: Vec::new(),
             arrays: Vec::new(),
@@ -215,17 +218,22 @@ impl NodeTable {
                 Some(node) => numbering.node(node.id),
                 None => numbering.implicit(self.path(index)),
             };
-            self.runs.push(Run { start: base, node: index, chunks: false });
+            self.runs.push(Run { start: base, node: index, chunks: None });
             let Some(node) = self.nodes.get_mut(index as usize) else { continue };
             node.base = base;
             let Some(array) = node.array.and_then(|array| self.arrays.get_mut(array as usize)) else { continue };
-            let numbers = numbering.chunks(array.id, &array.grid);
+            let all = numbering.chunks(array.id, &array.grid);
+            let Some(numbers) = all.first().cloned() else { continue };
             if let (Positions::Table(_), Some(stored)) = (&*numbers.positions, stored) {
                 let (path, grid) = (stored.path, &array.grid);
                 warn!("array {path:?} has a grid of {grid:?} chunks: its inode numbers come from a table");
             }
             (array.positions, array.first_number) = (numbers.positions, numbers.start);
-            self.runs.push(Run { start: numbers.start, node: index, chunks: true });
+            for numbers in all {
+                let chunks = u32::try_from(self.chunk_numbers.len()).ok();
+                self.runs.push(Run { start: numbers.start, node: index, chunks });
+                self.chunk_numbers.push(numbers);
+            }
         }
         self.runs.sort_unstable();
     }
@@ -357,9 +365,13 @@ impl NodeTable {
     pub fn place(&self, inode: u64) -> Option<Place> {
         let at = self.runs.partition_point(|run| run.start <= inode).checked_sub(1)?;
         let Run { start, node: index, chunks } = *self.runs.get(at)?;
-        if chunks {
-            let array = self.array(index)?;
-            return Some(Place::Chunk(index, array.positions.coords(&array.grid, inode - start)?));
+        if let Some(chunks) = chunks {
+            let (array, numbers) = (self.array(index)?, self.chunk_numbers.get(chunks as usize)?);
+            let coords = numbers.positions.coords(&numbers.grid, inode - start)?;
+            // A number of an older grid may have no place in this one.
+            let fits =
+                numbers.grid.len() == array.grid.len() && std::iter::zip(&coords, &array.grid).all(|(c, n)| c < n);
+            return fits.then_some(Place::Chunk(index, coords));
         }
         match inode - start {
             0 => Some(Place::Directory(index)),

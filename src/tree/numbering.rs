@@ -3,8 +3,8 @@
 //! A node has two numbers, for its directory and its `zarr.json`, and an array a range of them for its chunks and chunk
 //! directories ([`super::positions`]). They are given out in the order of the table, so that every mount of one snapshot has
 //! the same. A mount that moves on to another snapshot keeps them by node id: what the kernel knows of a node that is still
-//! there stays true, wherever the node has moved. An array whose grid changed gets a new range for its chunks; numbers are
-//! never used twice.
+//! there stays true, wherever the node has moved. An array whose grid changed gets a new range for its chunks; the old one
+//! goes on meaning what it meant, for files that are open, and numbers are never used twice.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,13 +26,15 @@ pub struct Numbering {
     next: u64,
     nodes: HashMap<NodeId, u64>,
     implicit: HashMap<String, u64>,
-    chunks: HashMap<NodeId, ChunkNumbers>,
+    /// By array, the newest last.
+    chunks: HashMap<NodeId, Vec<ChunkNumbers>>,
 }
 
 /// The numbers of an array's chunks.
 #[derive(Clone, Debug)]
 pub struct ChunkNumbers {
-    grid: Box<[u32]>,
+    /// Chunks per dimension, as they were when the numbers were given out.
+    pub grid: Box<[u32]>,
     /// The first of them.
     pub start: u64,
     /// Which place has which, counted from there.
@@ -46,8 +48,8 @@ pub struct Run {
     pub start: u64,
     /// Whose they are.
     pub node: NodeIndex,
-    /// Whether they are those of its chunks.
-    pub chunks: bool,
+    /// Which of the table's numbers of chunks they are; none for those of the node itself.
+    pub chunks: Option<u32>,
 }
 
 impl Default for Numbering {
@@ -71,19 +73,23 @@ impl Numbering {
         *self.implicit.entry(path).or_insert_with(|| take(next, OF_NODE))
     }
 
-    /// The numbers of the chunks of array `id` with grid `grid`.
-    pub fn chunks(&mut self, id: NodeId, grid: &[u32]) -> ChunkNumbers {
-        match self.chunks.get(&id) {
-            Some(known) if *known.grid == *grid => known.clone(),
-            _ => {
+    /// The numbers of the chunks of array `id` with grid `grid`, and behind them those that it had with other grids.
+    pub fn chunks(&mut self, id: NodeId, grid: &[u32]) -> Vec<ChunkNumbers> {
+        let known = self.chunks.entry(id).or_default();
+        match known.iter().position(|numbers| *numbers.grid == *grid) {
+            // The array has had this grid before.
+            Some(at) => {
+                let numbers = known.remove(at);
+                known.push(numbers);
+            }
+            None => {
                 let room = MAX_NUMBERS.saturating_sub(self.next).min(MAX_SHARE);
                 let positions = Arc::new(Positions::new(grid, room));
                 let start = take(&mut self.next, positions.count());
-                let numbers = ChunkNumbers { grid: grid.into(), start, positions };
-                self.chunks.insert(id, numbers.clone());
-                numbers
+                known.push(ChunkNumbers { grid: grid.into(), start, positions });
             }
         }
+        known.iter().rev().cloned().collect()
     }
 }
 
@@ -102,12 +108,13 @@ mod tests {
     fn numbers_stay_and_are_never_used_twice() {
         let mut numbering = Numbering::default();
         let first = numbering.node(node_id(1));
-        let chunks = numbering.chunks(node_id(1), &[2, 2]);
+        let chunks = numbering.chunks(node_id(1), &[2, 2]).remove(0);
         let second = numbering.node(node_id(2));
         assert_eq!((first, chunks.start, second), (3, 5, 5 + 7));
-        let grown = numbering.chunks(node_id(1), &[3, 2]);
+        let grown = numbering.chunks(node_id(1), &[3, 2]).remove(0);
         assert_eq!((numbering.node(node_id(1)), grown.start), (3, second + 2));
-        assert_eq!(numbering.chunks(node_id(1), &[3, 2]).start, grown.start);
+        let all: Vec<u64> = numbering.chunks(node_id(1), &[2, 2]).into_iter().map(|numbers| numbers.start).collect();
+        assert_eq!(all, [chunks.start, grown.start], "back to the first grid");
         assert_eq!(numbering.implicit("a".to_owned()), numbering.implicit("a".to_owned()));
     }
 }

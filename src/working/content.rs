@@ -9,6 +9,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use tokio::sync::OwnedMutexGuard;
@@ -81,23 +82,54 @@ impl WorkingTree {
     fn opened(&self, locked: &mut Locked, number: u64, source: Option<Source>, how: How) -> Result<Opened> {
         let in_scratch = matches!(source, Some(Source::Data(_)));
         let open = locked.opens.add(number, how.write);
-        // The kernel insists that all handles of a file are of one kind.
-        let same_kind = open.backed == open.handles - 1 - u32::from(how.write);
-        let Some(Source::Data(data)) = source.filter(|_| how.passthrough && same_kind) else {
+        if open.backed > 0 {
+            // The kernel insists that all handles of a file that it moves by itself have one backing.
+            let backing = open.backing.as_ref().filter(|(data, _)| match &source {
+                Some(Source::Data(current)) => current == data,
+                _ => !how.write,
+            });
+            let backing = backing.map(|(_, file)| Arc::clone(file));
+            if backing.is_some() {
+                open.backed += 1;
+                return Ok(Opened { backing, in_scratch: true });
+            }
+            locked.opens.remove(number, how.write, false);
+            return Err(Error::new(
+                ErrorKind::Busy,
+                "a program still has it open as it was before it was changed by others or given up: close it there first",
+            ));
+        }
+        let same_kind = open.handles == 1 + u32::from(how.write);
+        let linking = self.linking.load(Ordering::Acquire);
+        let Some(Source::Data(data)) = source.filter(|_| how.passthrough && same_kind && !linking) else {
             return Ok(Opened { backing: None, in_scratch });
         };
         let file = match &open.file {
-            Some(file) => Arc::clone(file),
-            None => Arc::clone(open.file.insert(Arc::new(self.files.open(data)?))),
+            Some(file) => Ok(Arc::clone(file)),
+            None => self.files.open(data).map(Arc::new),
         };
-        open.backed += 1;
-        Ok(Opened { backing: Some(file), in_scratch })
+        match file.and_then(|file| Files::is_own(&file).map(|own| (file, own))) {
+            // What is in the repository too will be replaced by a copy when somebody writes: a backing could not be.
+            Ok((_, false)) => Ok(Opened { backing: None, in_scratch }),
+            Ok((file, true)) => {
+                open.file = Some(Arc::clone(&file));
+                open.backing = Some((data, Arc::clone(&file)));
+                open.backed += 1;
+                Ok(Opened { backing: Some(file), in_scratch })
+            }
+            Err(error) => {
+                // Nobody releases what was not opened.
+                locked.opens.remove(number, how.write, false);
+                Err(error)
+            }
+        }
     }
 
     /// The kernel could not take the backing after all.
     pub fn not_backed(&self, number: u64) {
         if let Some(open) = self.lock().opens.get_mut(number) {
             open.backed = open.backed.saturating_sub(1);
+            open.backing = open.backing.take().filter(|_| open.backed > 0);
         }
     }
 
@@ -106,8 +138,16 @@ impl WorkingTree {
         let completed = if write { self.complete_number(number).await } else { Ok(()) };
         let mut locked = self.lock();
         let written = locked.opens.get(number).filter(|_| write).and_then(|open| open.file.clone());
-        let last = locked.opens.remove(number, write, backed);
         let id = locked.state.by_number(number);
+        if backed && let Some(open) = locked.opens.get_mut(number).filter(|open| open.backed == 1) {
+            let backing = open.backing.take().map(|(data, _)| Source::Data(data));
+            let source = id.and_then(|id| locked.state.get(id)?.source().cloned());
+            // A commit has left it to those who were reading.
+            if let (Some(Source::Data(data)), true) = (&backing, backing != source) {
+                self.files.remove(*data);
+            }
+        }
+        let last = locked.opens.remove(number, write, backed);
         let deleted = id.is_some_and(|id| locked.state.get(id).is_some_and(|inode| inode.names.is_empty()));
         if let (true, true, Some(id)) = (last, deleted, id) {
             self.drop_inode(&mut locked, id);
@@ -139,9 +179,11 @@ impl WorkingTree {
                     let source = locked.state.get(id).and_then(|inode| inode.source().cloned());
                     let source = source.ok_or_else(|| no_such(number))?;
                     let file = match source {
-                        Source::Data(data) => Some(self.file(&mut locked, number, data)?),
+                        Source::Data(data) => Some(self.file(&mut locked, number, data)),
                         _ => None,
                     };
+                    drop(locked);
+                    let file = file.transpose().context(|| self.describe(number))?;
                     Some((id, source, file))
                 }
             }
@@ -263,7 +305,7 @@ impl WorkingTree {
             }
             (inode.number, locked.opens.get(inode.number).and_then(|open| open.partial.clone()))
         };
-        let mut partial = match partial {
+        let partial = match partial {
             Some(partial) => partial,
             None if offset == 0 => {
                 let old_size = self.attributes_of(id).await?.size;
@@ -276,10 +318,19 @@ impl WorkingTree {
         if offset != partial.covered {
             return Ok(false);
         }
-        write_file(&partial.file, bytes, offset)?;
+        let is_new = partial.covered == 0;
+        let forget = |error| {
+            // Nobody else knows of it, and the disk may be full.
+            if is_new {
+                self.files.remove(partial.number);
+            }
+            error
+        };
+        write_file(&partial.file, bytes, offset).map_err(forget)?;
+        let mut partial = partial.clone();
         partial.covered += bytes.len() as u64;
         if partial.covered >= partial.old_size {
-            self.settle_partial(id, number, &partial)?;
+            self.settle_partial(id, number, &partial).map_err(forget)?;
             return Ok(true);
         }
         let open = self.lock().opens.get_mut(number).map(|open| open.partial = Some(partial.clone())).is_some();
@@ -366,36 +417,48 @@ impl WorkingTree {
         self.complete_alone(id).await?;
         let (source, number, data) = {
             let mut locked = self.lock();
-            if let Some(file) = self.own_file(&mut locked, id)? {
+            let inode = locked.state.get(id).ok_or_else(|| no_such(id))?;
+            let (source, number) = (inode.source().cloned(), inode.number);
+            // Whoever wants none of the old bytes does not miss them if somebody has removed them.
+            let is_lost = match &source {
+                Some(Source::Data(old)) if keep == 0 => self.files.find(*old)?.is_none(),
+                _ => false,
+            };
+            if !is_lost && let Some(file) = self.own_file(&mut locked, id)? {
                 return Ok(file);
             }
-            let inode = locked.state.get(id).ok_or_else(|| no_such(id))?;
-            let source = inode.source().cloned();
-            let number = inode.number;
+            // What a commit has taken, and a program is still reading by the kernel's own means, has the same bytes.
+            let left = locked.opens.get(number).and_then(|open| open.backing.clone());
+            if let (Some((data, file)), false) = (left, matches!(source, Some(Source::Data(_)))) {
+                self.record(&mut locked, Record::Moved { id, source: Source::Data(data), at: Time::now() })?;
+                if let Some(open) = locked.opens.get_mut(number) {
+                    open.file = Some(Arc::clone(&file));
+                }
+                return Ok(file);
+            }
             (source, number, locked.state.take_next())
         };
         let source = source
             .ok_or_else(|| Error::new(ErrorKind::IsADirectory, format!("{} is no file", self.describe(number))))?;
-        // A file does not change by being brought here; what is written to it afterwards does that.
-        let times = self.attributes_of(id).await?.meta;
-        let file = match source {
-            Source::Data(old) => {
-                let (files, old) = (self.files.clone(), self.files.open(old)?);
-                tokio::task::spawn_blocking(move || files.copy(&old, data, keep))
-                    .await
-                    .map_err(|e| Error::with_source(ErrorKind::Io, "copying a scratch file", e))??
-            }
-            _ => {
-                let size = self.attributes_of(id).await?.size;
-                let file = self.files.create(data)?;
-                self.fetch(id, &source, &file, 0..size.min(keep)).await.context(|| self.describe(number))?;
-                file
+        // A file does not change by being brought here; what is written to it afterwards does that. One whose bytes were
+        // removed has no times either.
+        let times = self.attributes_of(id).await.map(|attributes| attributes.meta);
+        let brought = self.bring(id, &source, data, keep).await.context(|| self.describe(number));
+        let mut locked = self.lock();
+        let at = times.as_ref().map_or_else(|_| Time::now(), |times| times.mtime);
+        let moved = Record::Moved { id, source: Source::Data(data), at };
+        let dated = brought.and_then(|file| match &times {
+            Ok(times) => self.files.set_times(data, times.atime, times.mtime).map(|()| file),
+            Err(_) => Ok(file),
+        });
+        let file = match dated.and_then(|file| self.record(&mut locked, moved).map(|()| Arc::new(file))) {
+            Ok(file) => file,
+            Err(error) => {
+                // On a full disk what came of it would be in the way of everything else.
+                self.files.remove(data);
+                return Err(error);
             }
         };
-        let file = Arc::new(file);
-        self.files.set_times(data, times.atime, times.mtime)?;
-        let mut locked = self.lock();
-        self.record(&mut locked, Record::Moved { id, source: Source::Data(data), at: times.mtime })?;
         if let Some(open) = locked.opens.get_mut(number) {
             open.file = Some(Arc::clone(&file));
         }
@@ -403,6 +466,25 @@ impl WorkingTree {
             self.files.remove(old);
         }
         Ok(file)
+    }
+
+    /// Makes data file `data` of the first `keep` bytes of inode `id`, which are at `source`.
+    async fn bring(&self, id: Id, source: &Source, data: u64, keep: u64) -> Result<File> {
+        match source {
+            Source::Data(_) if keep == 0 => self.files.create(data),
+            Source::Data(old) => {
+                let (files, old) = (self.files.clone(), self.files.open(*old)?);
+                tokio::task::spawn_blocking(move || files.copy(&old, data, keep))
+                    .await
+                    .map_err(|e| Error::with_source(ErrorKind::Io, "copying a scratch file", e))?
+            }
+            _ => {
+                let size = self.attributes_of(id).await?.size;
+                let file = self.files.create(data)?;
+                self.fetch(id, source, &file, 0..size.min(keep)).await?;
+                Ok(file)
+            }
+        }
     }
 
     /// Cuts inode `id` to `size` bytes, or lengthens it with zeros.

@@ -74,6 +74,8 @@ pub struct WorkingTree {
     gate: tokio::sync::RwLock<()>,
     /// Whether a commit is visible could not be found out, or could not be followed: nothing is changed until it is.
     undecided: AtomicBool,
+    /// A commit may be linking data files: the kernel gets no more of them to move bytes by itself.
+    linking: AtomicBool,
     files: Files,
     scratch: ScratchPlace,
     origin: Origin,
@@ -148,13 +150,16 @@ impl WorkingTree {
                     })?;
                 }
                 if state.get(ROOT).is_none() {
-                    return Err(Error::corrupt("the scratch journal has no root"));
+                    return Err(Error::corrupt(format!(
+                        "{}: the scratch journal says nothing: to begin anew, mount with --discard",
+                        scratch.path().display()
+                    )));
                 }
                 journal
             }
             None => {
                 state.apply(root.clone(), &base.tree)?;
-                Journal::replace(scratch.directory(), [first_line(&origin, base.id()), root].into_iter())?
+                Journal::replace(scratch.directory(), &[first_line(&origin, base.id()), root])?
             }
         };
         let working = WorkingTree {
@@ -162,6 +167,7 @@ impl WorkingTree {
             inner: Mutex::new(Locked { state, opens: Opens::default(), journal, stale: false }),
             gate: tokio::sync::RwLock::new(()),
             undecided: AtomicBool::new(false),
+            linking: AtomicBool::new(false),
             files,
             scratch,
             origin,
@@ -169,7 +175,12 @@ impl WorkingTree {
             busy: Mutex::default(),
         };
         working.drop_orphans()?;
-        working.compact()?;
+        if let Err(error) = working.compact() {
+            // The long one is as good.
+            tracing::warn!("{error}; the scratch journal stays as it is");
+            working.lock().stale = false;
+        }
+        working.lock().journal.keep_spare();
         Ok(working)
     }
 
@@ -250,6 +261,11 @@ impl WorkingTree {
     /// Says whether it is open what became of the last commit. The tree must be held still.
     pub fn set_undecided(&self, undecided: bool) {
         self.undecided.store(undecided, Ordering::Release);
+    }
+
+    /// Says whether data files may be linked into the repository: then the kernel gets none that it has not already.
+    pub fn set_linking(&self, linking: bool) {
+        self.linking.store(linking, Ordering::Release);
     }
 
     /// The commit that was about to become visible never will be.

@@ -75,6 +75,7 @@ impl WorkingTree {
         let file = std::sync::Arc::new(self.files().open(data)?);
         let open = locked.opens.get_mut(number).ok_or_else(|| no_such(number))?;
         open.backed += 1;
+        open.backing = Some((data, std::sync::Arc::clone(&file)));
         open.file = Some(std::sync::Arc::clone(&file));
         Ok(file)
     }

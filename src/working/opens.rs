@@ -22,6 +22,8 @@ pub struct Open {
     pub writers: u32,
     /// Handles whose bytes the kernel moves by itself.
     pub backed: u32,
+    /// The data file that those have, as long as it has the file's bytes. After a commit it may be nobody's but theirs.
+    pub backing: Option<(u64, Arc<File>)>,
     /// The data file, while it is the file's bytes.
     pub file: Option<Arc<File>>,
     /// Bytes that are being written over the snapshot's.
@@ -62,6 +64,11 @@ impl Opens {
         }
         self.open.remove(&number);
         true
+    }
+
+    /// Everything that is open.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut Open)> {
+        self.open.iter_mut().map(|(number, open)| (*number, open))
     }
 
     /// What is open of `number`.

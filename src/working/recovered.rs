@@ -56,7 +56,12 @@ impl Recovered {
                     format!("{}: written by another version (format {format})", scratch.path().display()),
                 ));
             }
-            Some(_) => return Err(Error::corrupt("the scratch journal does not begin with its first line")),
+            Some(_) => {
+                return Err(Error::corrupt(format!(
+                    "{}: the scratch journal does not begin with its first line: to begin anew, mount with --discard",
+                    scratch.path().display()
+                )));
+            }
         };
         let publishing = records.iter().rev().find_map(|record| match record {
             Record::Publishing { snapshot } => Some(snapshot.parse()),

@@ -132,6 +132,7 @@ impl WorkingTree {
         if written {
             self.files().remove_in_background(gone);
         }
+        self.lock().journal.keep_spare();
         Ok(notices)
     }
 
@@ -179,8 +180,9 @@ impl WorkingTree {
         locked.stale = true;
         let base = self.base();
         let first = first_line(&self.origin, base.id());
-        let records = locked.state.dump(&base.tree);
-        locked.journal = Journal::replace(self.scratch.directory(), std::iter::once(first).chain(records))?;
+        let mut records = locked.state.dump(&base.tree);
+        records.insert(0, first);
+        locked.journal = Journal::replace(self.scratch.directory(), &records)?;
         locked.stale = false;
         Ok(())
     }
@@ -223,8 +225,28 @@ impl WorkingTree {
             notices.extend(above.map(|(above, name)| Notice::Entry(above, name.clone())));
         }
         locked.state.drop_vanished();
+        locked.drop_backings();
         self.put_on(&mut locked, tree);
         Ok(notices)
+    }
+
+    /// Arrays whose chunks have other numbers in `new` than in `old`: the kernel must look all of their files up again.
+    pub fn renumbered(&self, old: &Tree, new: &Tree) -> Vec<Notice> {
+        let ids = node_ids(new);
+        let mut notices = Vec::new();
+        for (id, index) in node_ids(old) {
+            let (Some(before), Some(now)) = (old.table().array(index), ids.get(&id)) else { continue };
+            let Some(after) = new.table().array(*now).filter(|after| after.first_number != before.first_number) else {
+                continue;
+            };
+            let top = match new.parent_of(&Place::Directory(*now)) {
+                // What is below goes with it.
+                Some((above, name)) => Notice::Entry(new.table().inode(&above), Name::new(name.as_bytes())),
+                None => Notice::Entry(crate::tree::ROOT, Name::new(if after.encoding.prefixed { b"c" } else { b"0" })),
+            };
+            notices.push(top);
+        }
+        notices
     }
 
     /// `notices` with the numbers by which the kernel knows what they are about: what was made here and committed keeps its
@@ -254,6 +276,7 @@ impl WorkingTree {
         let discard = Discard::new(&locked.state, &locked.opens, &base.tree, path, untracked);
         let Discarded { state, notices, gone } = discard.carry_out(|place| base.meta_of(place))?;
         locked.state = state;
+        locked.drop_backings();
         if let Err(error) = self.rewrite(&mut locked) {
             return Err(error.context("the changes are given up, but the scratch directory could not be told"));
         }
@@ -261,6 +284,7 @@ impl WorkingTree {
         for number in gone {
             self.files().remove(number);
         }
+        self.lock().journal.keep_spare();
         Ok(notices)
     }
 }
@@ -361,6 +385,31 @@ impl Locked {
 
     /// A file whose bytes are in the snapshot now, at `place`.
     fn settle_file(&mut self, tree: &Tree, parent: Id, name: &Name, id: Id, place: Option<Place>) -> Settled {
+        let number = self.state.get(id).map_or(0, |inode| inode.number);
+        let mut settled = self.settle_name(tree, parent, name, id, place);
+        if let (Some(data), Some(open)) = (settled.gone, self.opens.get_mut(number)) {
+            open.file = None;
+            // Whoever reads it by the kernel's own means goes on doing so.
+            settled.gone = Some(data).filter(|data| open.backing.as_ref().is_none_or(|(backing, _)| backing != data));
+        }
+        settled
+    }
+
+    /// Drops the backings of files whose bytes are others now: what they were is theirs alone who still read it. The next
+    /// mount finds the data files left over, if the journal does not say otherwise.
+    fn drop_backings(&mut self) {
+        let Locked { state, opens, .. } = self;
+        for (number, open) in opens.iter_mut() {
+            let source = state.by_number(number).and_then(|id| state.get(id)?.source());
+            if let Some((data, _)) = &open.backing
+                && source != Some(&Source::Data(*data))
+            {
+                open.backing = None;
+            }
+        }
+    }
+
+    fn settle_name(&mut self, tree: &Tree, parent: Id, name: &Name, id: Id, place: Option<Place>) -> Settled {
         let Some(inode) = self.state.get(id) else { return Settled::default() };
         let (number, open, names) = (inode.number, self.opens.get(inode.number).is_some(), inode.names.len());
         let data = match inode.source() {
@@ -382,9 +431,6 @@ impl Locked {
             if inode.lookups > 0 || open {
                 // The kernel goes on knowing it by its number.
                 self.state.become_lower(id, place, tree);
-                if let Some(open) = self.opens.get_mut(number) {
-                    open.file = None;
-                }
                 return Settled { gone: data, kept: true, ..Settled::default() };
             }
             self.state.leave(parent, name);

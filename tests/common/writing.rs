@@ -44,8 +44,20 @@ impl Writable {
         Writable::with(tempfile::tempdir().unwrap(), repository.to_owned(), words)
     }
 
+    /// As [`Writable::of`], with the scratch directory at `scratch`.
+    #[track_caller]
+    pub fn placed(repository: &Path, scratch: &Path, words: &[&str]) -> Writable {
+        Writable::at(tempfile::tempdir().unwrap(), repository.to_owned(), scratch.to_owned(), words)
+    }
+
+    #[track_caller]
     fn with(directory: tempfile::TempDir, repository: PathBuf, words: &[&str]) -> Writable {
         let scratch = directory.path().join("scratch");
+        Writable::at(directory, repository, scratch, words)
+    }
+
+    #[track_caller]
+    fn at(directory: tempfile::TempDir, repository: PathBuf, scratch: PathBuf, words: &[&str]) -> Writable {
         let words = words.iter().map(|&word| word.to_owned()).collect();
         let writable = Writable { mount: Mount::prepare(), scratch, repository, words, _directory: directory };
         writable.mount_again(None).success();
@@ -54,9 +66,14 @@ impl Writable {
 
     /// Mounts with the same scratch directory, with a fault if the daemon is to have one.
     pub fn mount_again(&self, fault: Option<&str>) -> Output {
+        self.mount_with(fault, &[])
+    }
+
+    /// As [`Writable::mount_again`], with more words.
+    pub fn mount_with(&self, fault: Option<&str>, more: &[&str]) -> Output {
         let mut command = Command::new(program());
         command.arg("mount").arg(&self.repository).arg(self.root()).arg("--scratch").arg(&self.scratch);
-        command.arg("--log-file").arg(self.root().with_file_name("log")).args(&self.words);
+        command.arg("--log-file").arg(self.root().with_file_name("log")).args(&self.words).args(more);
         if let Some(fault) = fault {
             command.env("ICECHUNKFS_FAULT", fault);
         }
@@ -69,6 +86,10 @@ impl Writable {
 
     pub fn repository(&self) -> &Path {
         &self.repository
+    }
+
+    pub fn scratch(&self) -> &Path {
+        &self.scratch
     }
 
     pub fn log(&self) -> String {
@@ -198,6 +219,32 @@ impl Reference {
             }
             keys
         })
+    }
+
+    /// The branch `name`, made at the newest commit of `main`.
+    pub fn create_branch(&self, name: &str) {
+        self.runtime.block_on(async {
+            let tip = self.repository.lookup_branch("main").await.unwrap();
+            self.repository.create_branch(name, &tip).await.unwrap();
+        });
+    }
+
+    pub fn create_branch_at(&self, name: &str, snapshot: &str) {
+        let id = snapshot.try_into().unwrap();
+        self.runtime.block_on(self.repository.create_branch(name, &id)).unwrap();
+    }
+
+    pub fn delete_branch(&self, name: &str) {
+        self.runtime.block_on(self.repository.delete_branch(name)).unwrap();
+    }
+
+    /// Makes branch `name` point to the commit below its newest.
+    pub fn reset_branch(&self, name: &str) {
+        self.runtime.block_on(async {
+            let version = VersionInfo::BranchTipRef(name.into());
+            let history: Vec<_> = self.repository.ancestry(&version).await.unwrap().try_collect().await.unwrap();
+            self.repository.reset_branch(name, &history[1].id, None).await.unwrap();
+        });
     }
 
     /// A commit by somebody else.

@@ -12,6 +12,7 @@ use super::walk::Walk;
 use crate::commit::changes::{ChunkChange, ChunkFile};
 use crate::error::{Context, Result};
 use crate::format::ids::NodeId;
+use crate::scratch::data::LOST;
 use crate::scratch::record::{Id, Name, Source};
 use crate::tree::nodes::{Array, NodeIndex, Place, ZARR_JSON};
 use crate::working::frozen::{FrozenDirectory, FrozenEntry, FrozenFile};
@@ -231,7 +232,10 @@ impl Walk<'_> {
             },
             Source::Stored(stored) => ChunkChange::Stored(stored.0.clone()),
             Source::Data(number) => {
-                let stat = self.working.files().stat(*number).context(|| path.clone())?;
+                let Some(stat) = self.working.files().find(*number).context(|| path.clone())? else {
+                    self.fault(path, LOST);
+                    return Ok(());
+                };
                 self.out.bytes += stat.size;
                 ChunkChange::File(ChunkFile {
                     directory: Arc::clone(self.working.files().directory()),

@@ -9,10 +9,11 @@ use super::chunks::ArrayInHand;
 use super::documents::{Document, MAX_DOCUMENT};
 use super::{Derived, Fault, Untracked, below};
 use crate::commit::changes::{DeletedNode, WrittenNode};
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::NodeId;
 use crate::format::snapshot::{Node as SnapshotNode, NodeData};
 use crate::format::transaction_log::Move;
+use crate::scratch::data::LOST;
 use crate::scratch::record::{Id, Name, Source};
 use crate::tree::nodes::{NodeIndex, Place, ZARR_JSON};
 use crate::working::frozen::{Frozen, FrozenDirectory, FrozenEntry, FrozenFile};
@@ -44,8 +45,8 @@ enum Doc {
     Absent,
     /// The snapshot's, in its own place.
     Same,
-    /// One that was written, or came from elsewhere.
-    Written(Bytes),
+    /// One that was written, or came from elsewhere; or why it cannot be one.
+    Written(Result<Bytes>),
 }
 
 /// What `frozen`, a state of `working`, would commit.
@@ -118,15 +119,23 @@ impl<'a> Walk<'a> {
                 if own && file.source == Source::Lower {
                     return Ok(Doc::Same);
                 }
-                Ok(Doc::Written(self.bytes(file).await?))
+                self.bytes(file).await.map(Doc::Written)
             }
         }
     }
 
-    /// All bytes of a file that should be a document.
-    async fn bytes(&self, file: &FrozenFile) -> Result<Bytes> {
-        let bytes = self.working.whole(file, MAX_DOCUMENT).await?;
-        Ok(bytes)
+    /// All bytes of a file that should be a document, or why it cannot be one: what is wrong with one file must not keep
+    /// anybody from looking at the others, nor from giving it up.
+    async fn bytes(&self, file: &FrozenFile) -> Result<Result<Bytes>> {
+        if let Source::Data(number) = file.source
+            && self.working.files().find(number)?.is_none()
+        {
+            return Ok(Err(Error::corrupt(LOST)));
+        }
+        match self.working.whole(file, MAX_DOCUMENT).await {
+            Err(error) if error.kind() != ErrorKind::OutOfMemory => Err(error),
+            read => Ok(read),
+        }
     }
 
     /// A directory that has no document now.
@@ -148,10 +157,11 @@ impl<'a> Walk<'a> {
         directory: &FrozenDirectory,
         lower: Option<NodeIndex>,
         path: &str,
-        bytes: Bytes,
+        bytes: Result<Bytes>,
     ) -> Option<(NodeId, Option<NodeIndex>)> {
-        let document = match Document::check(&bytes) {
-            Ok(document) => document,
+        let checked = bytes.and_then(|bytes| Document::check(&bytes).map(|document| (bytes, document)));
+        let (bytes, document) = match checked {
+            Ok(checked) => checked,
             Err(why) => {
                 self.fault(below(path, ZARR_JSON), why);
                 // What it was stays out of the list of deletions.
