@@ -64,9 +64,13 @@ def check_values(array: ChunkedArray) -> None:
             raise BenchError(f"{array.name}: what was read through {way} is not what was written")
 
 
-def create_repository(path: Path) -> icechunk.Repository:
+def create_repository(path: Path, split: bool = False) -> icechunk.Repository:
+    """A new repository; with `split`, arrays have a manifest for each index of their first dimension."""
     config = icechunk.RepositoryConfig.default()
     config.inline_chunk_threshold_bytes = INLINE_BYTES
+    if split:
+        every = {icechunk.ManifestSplitCondition.AnyArray(): {icechunk.ManifestSplitDimCondition.Axis(0): 1}}
+        config.manifest = icechunk.ManifestConfig(splitting=icechunk.ManifestSplittingConfig.from_dict(every))
     # Version 1 of the format is what both releases can write, 1.x without being asked.
     version = {} if icechunk.__version__.startswith("1.") else {"spec_version": 1}
     return icechunk.Repository.create(icechunk.local_filesystem_storage(str(path)), config, **version)
@@ -109,9 +113,9 @@ class ReferenceArray:
         return f"{tree}/{ARRAY}/c/{first}/{second}/{last}"
 
 
-def make_reference_array(space: Workspace, grid: tuple[int, int, int]) -> ReferenceArray:
-    array = ReferenceArray(grid, space.repo("refs-" + "x".join(map(str, grid))))
-    session = create_repository(array.repo).writable_session("main")
+def make_reference_array(space: Workspace, grid: tuple[int, int, int], split: bool = False) -> ReferenceArray:
+    array = ReferenceArray(grid, space.repo(("split-" if split else "refs-") + "x".join(map(str, grid))))
+    session = create_repository(array.repo, split).writable_session("main")
     zarr.create_group(session.store).create_array(
         ARRAY, shape=grid, chunks=(1, 1, 1), dtype="int8", compressors=None, fill_value=0)
     specs = (virtual_chunk(index, grid) for index in itertools.product(*map(range, grid)))

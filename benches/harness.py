@@ -79,7 +79,7 @@ class Workspace:
     mounts: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("repos", "plain", "mnt", "logs", "lists"):
+        for name in ("repos", "plain", "mnt", "logs", "lists", "scratch"):
             (self.root / name).mkdir()
 
     def repo(self, name: str) -> Path:
@@ -87,6 +87,9 @@ class Workspace:
 
     def plain(self, name: str) -> Path:
         return self.root / "plain" / name
+
+    def scratch(self, name: str) -> Path:
+        return self.root / "scratch" / name
 
     def list_file(self, name: str, paths: list[str]) -> Path:
         file = self.root / "lists" / name
@@ -120,8 +123,7 @@ def workspace(parent: Path | None, binary: Path) -> Iterator[Workspace]:
         yield Workspace(root, copied, compile_readers(tools))
     finally:
         unmount_below(root)
-        # Not shutil: it takes minutes for a million files. And never into a mount that could not be taken away.
-        subprocess.run(["rm", "-rf", "--one-file-system", "--", str(root)], check=False)
+        remove(root)
 
 
 def compile_readers(folder: Path) -> Path:
@@ -143,13 +145,19 @@ def file_system(path: Path) -> str:
     return run(["stat", "--file-system", "--format=%T", path]).strip()
 
 
+def remove(*folders: Path) -> None:
+    """Not shutil: it takes minutes for a million files. And never into a mount that could not be taken away."""
+    subprocess.run(["rm", "-rf", "--one-file-system", "--", *map(str, folders)], check=False)
+
+
 # ---------------------------------------------------------------- mounts
 
 class Mount:
-    """A repository, mounted while the `with` block lasts."""
+    """A repository, mounted while the `with` block lasts: read-only, or writable with uncommitted work in `scratch`."""
 
-    def __init__(self, space: Workspace, repo: Path, name: str, io: str = "auto", user: User | None = None):
-        self.space, self.repo, self.io, self.user = space, repo, io, user
+    def __init__(self, space: Workspace, repo: Path, name: str, io: str = "auto", user: User | None = None,
+                 scratch: Path | None = None):
+        self.space, self.repo, self.io, self.user, self.scratch = space, repo, io, user, scratch
         self.path = space.root / "mnt" / name
         self.log = space.root / "logs" / f"{space.mounts:04}-{name}.log"
         self.ready_seconds = 0.0
@@ -162,6 +170,7 @@ class Mount:
             for owned in (self.path, self.log):
                 os.chown(owned, self.user.uid, self.user.gid)
         command = [self.space.binary, "mount", self.repo, self.path, "--io", self.io, "--log-file", self.log]
+        command += ["--scratch", self.scratch] if self.scratch else ["--read-only"]
         begin = time.perf_counter()
         try:
             run(command, self.user, MOUNT_TIMEOUT)

@@ -18,6 +18,7 @@ MS = Unit("ms", 1)
 S = Unit("s", 2)
 GB_PER_S = Unit("GB/s", 2, more_is_better=True)
 MIB = Unit("MiB", 1)
+OBJECTS = Unit("objects", 0)
 
 
 @dataclass(frozen=True)

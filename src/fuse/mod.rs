@@ -21,3 +21,4 @@ pub mod readahead;
 pub mod session;
 pub mod unmount;
 pub mod working_adapter;
+mod working_replies;

@@ -70,6 +70,8 @@ impl Kernel for Notifications {
         let _ = match notice {
             Notice::Entry(parent, name) => self.0.inval_entry(INodeNo(*parent), OsStr::from_bytes(&name.0)),
             Notice::Inode(number) => self.0.inval_inode(INodeNo(*number), 0, 0),
+            // A negative offset means no bytes.
+            Notice::Attributes(number) => self.0.inval_inode(INodeNo(*number), -1, 0),
         };
     }
 }
@@ -191,10 +193,11 @@ fn acl(options: &Options) -> SessionACL {
     if options.allow_other { SessionACL::All } else { SessionACL::Owner }
 }
 
-/// Whether the kernel checks modes. Alone on a read-only mount is its owner, who may do anything that it allows; the check
-/// would cost a warm open 3 %.
+/// Whether the kernel checks modes. Not where nothing could be refused: to its owner alone on a read-only mount, and to root
+/// alone. The check costs a warm open 3 %, and whoever makes many files in one directory a request for each: its attributes
+/// are asked for anew after every change in it.
 pub(super) fn checks_modes(options: &Options) -> bool {
-    options.allow_other || options.writable
+    options.allow_other || (options.writable && !rustix::process::geteuid().is_root())
 }
 
 /// What fuser needs to know; the mount options in it are for `fusermount3`.

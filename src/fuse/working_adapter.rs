@@ -12,14 +12,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use fuser::{
-    AccessFlags, BackingId, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, FileType, Filesystem,
-    FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags,
-    PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite,
-    ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, PollEvents, PollFlags, PollNotifier,
+    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -30,25 +29,16 @@ use super::backing::Backings;
 use super::init;
 use super::listing_hint::ListingHint;
 use super::quiet_log::QuietLog;
+use super::working_replies::{BACKED, BLOCK, FOREVER, Shared, WRITES, attr, name, new, time};
 use crate::control::{self, Control};
-use crate::error::{Context, Error, Result};
-use crate::scratch::record::{Name, Time};
+use crate::error::Context;
+use crate::scratch::record::Name;
 use crate::tree::directory::Extent;
 use crate::working::WorkingTree;
-use crate::working::attributes::Attributes;
 use crate::working::content::How;
 use crate::working::listing::Listed;
 use crate::working::namespace::{New, Rename};
 use crate::working::set_attributes::Settings;
-
-/// "For ever": the kernel cuts it to its own maximum.
-const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
-/// The block size that `stat` recommends, in bytes.
-const BLOCK: u32 = 4096;
-/// In a file's handle: it may write.
-const WRITES: u64 = 1;
-/// In a file's handle: the kernel moves the bytes by itself.
-const BACKED: u64 = 2;
 
 /// Serves one working tree.
 #[derive(Debug)]
@@ -57,20 +47,6 @@ pub struct WorkingAdapter {
     runtime: Handle,
     /// Whether the user insists on passthrough: the mount then fails where the kernel cannot.
     insist: bool,
-}
-
-/// What requests under way share.
-#[derive(Debug)]
-struct Shared {
-    working: Arc<WorkingTree>,
-    control: Arc<Control>,
-    backings: Backings<BackingId>,
-    passthrough: bool,
-    hint: ListingHint,
-    log: QuietLog,
-    /// Bounds of listings under way, by handle.
-    listings: Mutex<std::collections::HashMap<u64, u64>>,
-    next_listing: AtomicU64,
 }
 
 impl WorkingAdapter {
@@ -101,183 +77,6 @@ impl WorkingAdapter {
     {
         answer(&self.runtime, request(Arc::clone(&self.shared)));
     }
-}
-
-fn attr(of: &Attributes) -> FileAttr {
-    let time = |Time(seconds, nanos): Time| {
-        let whole = Duration::from_secs(seconds.unsigned_abs());
-        let at = if seconds < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
-        at.and_then(|at| at.checked_add(Duration::from_nanos(nanos.into()))).unwrap_or(UNIX_EPOCH)
-    };
-    let kind = match of.kind {
-        libc::S_IFDIR => FileType::Directory,
-        libc::S_IFLNK => FileType::Symlink,
-        libc::S_IFIFO => FileType::NamedPipe,
-        libc::S_IFSOCK => FileType::Socket,
-        libc::S_IFCHR => FileType::CharDevice,
-        libc::S_IFBLK => FileType::BlockDevice,
-        _ => FileType::RegularFile,
-    };
-    FileAttr {
-        ino: INodeNo(of.number),
-        size: of.size,
-        blocks: of.blocks,
-        atime: time(of.meta.atime),
-        mtime: time(of.meta.mtime),
-        ctime: time(of.meta.ctime),
-        crtime: time(of.meta.ctime),
-        kind,
-        perm: of.meta.mode,
-        nlink: of.links,
-        uid: of.meta.uid,
-        gid: of.meta.gid,
-        rdev: of.rdev,
-        blksize: BLOCK,
-        flags: 0,
-    }
-}
-
-fn time(of: TimeOrNow) -> Time {
-    match of {
-        TimeOrNow::Now => Time::now(),
-        TimeOrNow::SpecificTime(at) => match at.duration_since(UNIX_EPOCH) {
-            Ok(after) => Time(i64::try_from(after.as_secs()).unwrap_or(i64::MAX), after.subsec_nanos()),
-            Err(before) => {
-                let before = before.duration();
-                let seconds = -i64::try_from(before.as_secs()).unwrap_or(i64::MAX);
-                match before.subsec_nanos() {
-                    0 => Time(seconds, 0),
-                    nanos => Time(seconds - 1, 1_000_000_000 - nanos),
-                }
-            }
-        },
-    }
-}
-
-impl Shared {
-    fn errno(&self, operation: &str, error: &Error) -> Errno {
-        // What programs ask for in vain all day is no news.
-        if self.control.errors().note(operation, error) {
-            self.log.failed(operation, error);
-        }
-        Errno::from_i32(error.errno())
-    }
-
-    fn entry(&self, operation: &str, made: Result<Attributes>, reply: ReplyEntry) {
-        match made {
-            Ok(attributes) => reply.entry(&FOREVER, &attr(&attributes), Generation(0)),
-            Err(error) => reply.error(self.errno(operation, &error)),
-        }
-    }
-
-    fn empty(&self, operation: &str, done: Result<()>, reply: ReplyEmpty) {
-        match done {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(self.errno(operation, &error)),
-        }
-    }
-
-    /// Names an operation's entry in its error.
-    fn at<T>(&self, result: Result<T>, parent: u64, name: &Name) -> Result<T> {
-        result.context(|| format!("{}/{name}", self.working.describe(parent).trim_end_matches('/')))
-    }
-
-    async fn make(&self, parent: u64, name: Name, new: New) -> Result<Attributes> {
-        if control::is_control(parent) {
-            return Err(control::fixed());
-        }
-        let made = self.working.make(parent, name.clone(), new).await;
-        self.at(made, parent, &name)
-    }
-
-    async fn lookup(&self, parent: u64, name: Name, reply: ReplyEntry) {
-        if let Some(found) = self.control.lookup(parent, &name) {
-            return match found {
-                // What they hold changes without the kernel's doing.
-                Some(found) => reply.entry(&Duration::ZERO, &attr(&found), Generation(0)),
-                None => reply.error(Errno::ENOENT),
-            };
-        }
-        match self.working.lookup(parent, &name).await {
-            Ok(Some(found)) => {
-                self.hint.looked_up(parent);
-                reply.entry(&FOREVER, &attr(&found), Generation(0));
-            }
-            // Number 0: the kernel remembers that there is no such name.
-            Ok(None) => {
-                let nothing = control::attributes(0);
-                reply.entry(&FOREVER, &attr(&nothing), Generation(0));
-            }
-            Err(error) => reply.error(self.errno("lookup", &error)),
-        }
-    }
-
-    /// Flags with which an inode is opened whose bytes come through us.
-    fn plain(&self, how: How, in_scratch: bool) -> FopenFlags {
-        // Where the kernel may have written by itself before, its page cache may be older than the file.
-        let keep = if in_scratch && self.passthrough { FopenFlags::empty() } else { FopenFlags::FOPEN_KEEP_CACHE };
-        if how.write { keep } else { keep | FopenFlags::FOPEN_NOFLUSH }
-    }
-
-    async fn open(&self, number: u64, how: How, reply: ReplyOpen) {
-        let opened = match self.working.open_file(number, how).await {
-            Ok(opened) => opened,
-            Err(error) => return reply.error(self.errno("open", &error.context(self.working.describe(number)))),
-        };
-        let writes = if how.write { WRITES } else { 0 };
-        let noflush = if how.write { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH };
-        let Some(file) = opened.backing else {
-            return reply.opened(FileHandle(writes), self.plain(how, opened.in_scratch));
-        };
-        let backing = self.backings.acquire(number).map(Ok);
-        let backing = backing.unwrap_or_else(|| reply.open_backing(&*file).map(|id| self.backings.insert(number, id)));
-        match backing {
-            Ok(backing) => reply.opened_passthrough(FileHandle(writes | BACKED), noflush, &backing),
-            Err(error) => {
-                let place = self.working.describe(number);
-                self.log.failed("open", &Error::io(format!("{place}: no passthrough, copying"), error));
-                self.working.not_backed(number);
-                reply.opened(FileHandle(writes), self.plain(how, true));
-            }
-        }
-    }
-
-    async fn create(&self, parent: u64, name: Name, new: New, flags: i32, reply: ReplyCreate) {
-        if control::is_control(parent) {
-            return reply.error(self.errno("create", &control::fixed()));
-        }
-        let made = self.working.create(parent, name.clone(), new).await;
-        let made = match self.at(made, parent, &name) {
-            Ok(made) => made,
-            Err(error) => return reply.error(self.errno("create", &error)),
-        };
-        let attributes = attr(&made);
-        // `cp` and its kin create exclusively, and may go on with copy_file_range, which can make the file a reference to a
-        // stored chunk: that is not to be had once the kernel writes by itself.
-        if self.passthrough && flags & libc::O_EXCL == 0 {
-            let backed = self.working.back(made.number).and_then(|file| {
-                reply.open_backing(&*file).map_err(|e| {
-                    self.working.not_backed(made.number);
-                    Error::io("no passthrough", e)
-                })
-            });
-            if let Ok(backing) = backed {
-                let backing = self.backings.insert(made.number, backing);
-                let handle = FileHandle(WRITES | BACKED);
-                let none = FopenFlags::empty();
-                return reply.created_passthrough(&FOREVER, &attributes, Generation(0), handle, none, &backing);
-            }
-        }
-        reply.created(&FOREVER, &attributes, Generation(0), FileHandle(WRITES), FopenFlags::empty());
-    }
-}
-
-fn new(request: &Request, mode: u32) -> New {
-    New { mode, uid: request.uid(), gid: request.gid(), rdev: 0, target: None }
-}
-
-fn name(of: &OsStr) -> Name {
-    Name::new(of.as_bytes())
 }
 
 impl Filesystem for WorkingAdapter {
@@ -801,33 +600,5 @@ impl Filesystem for WorkingAdapter {
         reply: ReplyPoll,
     ) {
         reply.error(Errno::ENOSYS);
-    }
-}
-
-impl Shared {
-    async fn list(
-        &self,
-        number: u64,
-        handle: FileHandle,
-        offset: u64,
-        extent: Extent,
-        sink: &mut (impl FnMut(Listed<'_>) -> bool + Send),
-    ) -> Result<()> {
-        if control::is_control(number) {
-            self.control.list(offset, sink);
-            return Ok(());
-        }
-        let limit = {
-            let mut listings = self.listings.lock();
-            if offset == 0 {
-                listings.insert(handle.0, self.working.listing_limit());
-            }
-            listings.get(&handle.0).copied().unwrap_or(u64::MAX)
-        };
-        if number == crate::tree::ROOT && !self.control.list_itself(offset, sink) {
-            return Ok(());
-        }
-        let offset = if number == crate::tree::ROOT { Control::root_offset(offset) } else { offset };
-        self.working.list(number, offset, limit, extent, sink).await.context(|| self.working.describe(number))
     }
 }

@@ -4,7 +4,7 @@
 //! history: [`Files::own`] is asked before anybody may write, and makes a copy under a new number.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
@@ -19,6 +19,8 @@ use crate::error::{Error, ErrorKind, Result};
 const MODE: u32 = 0o666;
 /// What to do about a data file that is gone.
 pub const LOST: &str = "its bytes were removed from the scratch directory: discard the path, or write the file anew";
+/// Files from this size on, in bytes, are flushed from when they are closed. What takes the disk longer than the call.
+const WORTH_FLUSHING: u64 = 256 << 10;
 
 /// The directory of data files.
 #[derive(Clone, Debug)]
@@ -117,6 +119,25 @@ impl Files {
     pub fn remove(&self, number: u64) {
         // What cannot be removed now is found when the directory is next opened.
         let _ = rustix::fs::unlinkat(&*self.directory, number.to_string(), AtFlags::empty());
+    }
+
+    /// Removes files while others go on: after a commit of very many, this is a good part of the time it would take.
+    pub fn remove_in_background(&self, numbers: Vec<u64>) {
+        let files = self.clone();
+        // Nobody waits. What is left when the daemon ends is removed when the directory is next opened.
+        drop(tokio::task::spawn_blocking(move || numbers.into_iter().for_each(|number| files.remove(number))));
+    }
+
+    /// Asks the disk to begin with a file that a program has finished, if it is large, so that a commit, which has to wait for
+    /// the disk, finds most of the work done.
+    pub fn begin_flushing(file: Arc<File>) {
+        if file.metadata().is_ok_and(|metadata| metadata.len() >= WORTH_FLUSHING) {
+            drop(tokio::task::spawn_blocking(move || {
+                // SAFETY: the descriptor is open as long as `file` is. The call takes no memory of ours.
+                // It only hurries what happens anyway, so that a failure says nothing.
+                unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
+            }));
+        }
     }
 
     /// Numbers of all files there are.

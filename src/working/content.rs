@@ -137,6 +137,7 @@ impl WorkingTree {
     pub async fn release(&self, number: u64, write: bool, backed: bool) -> Result<()> {
         let completed = if write { self.complete_number(number).await } else { Ok(()) };
         let mut locked = self.lock();
+        let written = locked.opens.get(number).filter(|_| write).and_then(|open| open.file.clone());
         let id = locked.state.by_number(number);
         if backed && let Some(open) = locked.opens.get_mut(number).filter(|open| open.backed == 1) {
             let backing = open.backing.take().map(|(data, _)| Source::Data(data));
@@ -152,6 +153,9 @@ impl WorkingTree {
             self.drop_inode(&mut locked, id);
         }
         drop(locked);
+        if let Some(file) = written.filter(|_| !deleted) {
+            Files::begin_flushing(file);
+        }
         completed
     }
 
@@ -436,10 +440,15 @@ impl WorkingTree {
         };
         let source = source
             .ok_or_else(|| Error::new(ErrorKind::IsADirectory, format!("{} is no file", self.describe(number))))?;
+        // A file does not change by being brought here; what is written to it afterwards does that.
+        let times = self.attributes_of(id).await?.meta;
         let brought = self.bring(id, &source, data, keep).await.context(|| self.describe(number));
         let mut locked = self.lock();
-        let moved = Record::Moved { id, source: Source::Data(data), at: Time::now() };
-        let file = match brought.and_then(|file| self.record(&mut locked, moved).map(|()| Arc::new(file))) {
+        let moved = Record::Moved { id, source: Source::Data(data), at: times.mtime };
+        let file = match brought.and_then(|file| {
+            self.files.set_times(data, times.atime, times.mtime)?;
+            self.record(&mut locked, moved).map(|()| Arc::new(file))
+        }) {
             Ok(file) => file,
             Err(error) => {
                 // On a full disk what came of it would be in the way of everything else.

@@ -9,6 +9,8 @@
 
 use std::collections::HashSet;
 
+use futures_util::FutureExt;
+
 use super::listing::join;
 use super::opens::Opens;
 use super::replace::Notice;
@@ -152,7 +154,7 @@ impl<'a> Discard<'a> {
 
     /// What the snapshot has at the path cannot show again below a directory that was deleted, or made anew.
     fn refuse_what_is_in_the_way(&self) -> Result<()> {
-        if self.tree.place_of(self.path).is_none() {
+        if !self.tree.place_of(self.path).is_some_and(|place| self.is_there(&place)) {
             return Ok(());
         }
         let mut at = ROOT;
@@ -191,13 +193,13 @@ impl<'a> Discard<'a> {
                     let meta = meta(&place);
                     new.make_directory(at, name, meta, Some((place, number)))
                 }
-                (None, Some(_)) => {
+                (None, Some(place)) if self.is_there(&place) => {
                     return Err(Error::new(
                         ErrorKind::NotADirectory,
                         format!("{path} is a file in the snapshot and has files below it now: move those away first"),
                     ));
                 }
-                (None, None) => {
+                (None, _) => {
                     let now = Time::now();
                     let root = Meta { atime: now, mtime: now, ctime: now, ..meta(&Place::Directory(0)) };
                     new.make_directory(at, name, root, None)
@@ -208,6 +210,20 @@ impl<'a> Discard<'a> {
             }
         }
         Ok(at)
+    }
+
+    /// Whether the snapshot has something at `place`, as far as that is known without waiting; if not, it may have.
+    fn is_there(&self, place: &Place) -> bool {
+        match place {
+            Place::Chunk(node, coords) => {
+                let Some(chunks) = self.tree.chunks(*node) else { return false };
+                if self.tree.is_directory_place(place) {
+                    return !matches!(chunks.any_below(coords).now_or_never(), Some(Ok(false)));
+                }
+                !matches!(chunks.find(coords).now_or_never(), Some(Ok(None)))
+            }
+            _ => true,
+        }
     }
 
     /// Inodes that are given up: one that is open is kept for its handles.

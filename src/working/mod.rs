@@ -18,6 +18,7 @@ pub mod frozen;
 pub mod listing;
 pub mod namespace;
 pub mod opens;
+mod recovered;
 pub mod replace;
 pub mod set_attributes;
 pub mod state;
@@ -31,6 +32,7 @@ use tokio::sync::RwLockReadGuard;
 
 use self::attributes::Attributes;
 use self::opens::Opens;
+pub use self::recovered::Recovered;
 use self::state::State;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
@@ -117,75 +119,6 @@ impl Base {
     /// Its snapshot's id.
     pub fn id(&self) -> ObjectId {
         self.tree.snapshot().id()
-    }
-}
-
-/// What was found in a scratch directory, before its snapshot is loaded.
-#[derive(Debug)]
-pub struct Recovered {
-    journal: Option<Journal>,
-    records: Vec<Record>,
-    /// The snapshot that the changes are relative to; none if there are no changes yet.
-    pub base: Option<ObjectId>,
-    /// The snapshot that a commit was about to become.
-    pub publishing: Option<ObjectId>,
-}
-
-impl Recovered {
-    /// Reads the journal in `scratch`, which must be about `origin`.
-    pub fn read(scratch: &ScratchPlace, origin: &Origin) -> Result<Self> {
-        let mut records = Vec::new();
-        let mut first = None;
-        let journal = Journal::open(scratch.directory(), |record| {
-            if first.is_none() {
-                first = Some(record)
-            } else {
-                records.push(record)
-            }
-            Ok(())
-        });
-        let journal = journal
-            .map_err(|e| e.context(format!("{}: to begin anew, mount with --discard", scratch.path().display())))?;
-        let base = match first {
-            None => None,
-            Some(Record::Base { format: FORMAT, repository, branch, snapshot }) => {
-                let told = Origin { repository, branch };
-                if told != *origin {
-                    return Err(Error::invalid(format!(
-                        "the scratch directory {} has changes to branch {} of {}, not to branch {} of {}: \
-                         name another with --scratch, or give them up with --discard",
-                        scratch.path().display(),
-                        told.branch,
-                        told.repository,
-                        origin.branch,
-                        origin.repository,
-                    )));
-                }
-                Some(snapshot.parse()?)
-            }
-            Some(Record::Base { format, .. }) => {
-                return Err(Error::new(
-                    ErrorKind::Unsupported,
-                    format!("{}: written by another version (format {format})", scratch.path().display()),
-                ));
-            }
-            Some(_) => {
-                return Err(Error::corrupt(format!(
-                    "{}: the scratch journal does not begin with its first line: to begin anew, mount with --discard",
-                    scratch.path().display()
-                )));
-            }
-        };
-        let publishing = records.iter().rev().find_map(|record| match record {
-            Record::Publishing { snapshot } => Some(snapshot.parse()),
-            _ => None,
-        });
-        Ok(Recovered { journal, records, base, publishing: publishing.transpose()? })
-    }
-
-    /// Nothing: what there was is given up.
-    pub fn nothing() -> Self {
-        Recovered { journal: None, records: Vec::new(), base: None, publishing: None }
     }
 }
 

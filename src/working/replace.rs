@@ -30,6 +30,8 @@ pub enum Notice {
     Entry(u64, Name),
     /// Bytes and attributes are others.
     Inode(u64),
+    /// Attributes are others; the bytes are the same.
+    Attributes(u64),
 }
 
 /// Holds the tree still.
@@ -111,6 +113,7 @@ impl WorkingTree {
                         if inside.stale {
                             notices.push(Notice::Entry(number, name.clone()));
                         }
+                        notices.extend(inside.reset.map(Notice::Attributes));
                         if inside.kept {
                             settled.insert(file.id);
                         }
@@ -125,9 +128,9 @@ impl WorkingTree {
         notices.extend(locked.detach_others(&settled));
         let written = self.put_on(&mut locked, tree);
         drop(locked);
-        // The journal of before still needs them; the next mount finds them left over.
-        for number in gone.into_iter().filter(|_| written) {
-            self.files().remove(number);
+        // Otherwise the journal of before still needs them; the next mount finds them left over.
+        if written {
+            self.files().remove_in_background(gone);
         }
         self.lock().journal.keep_spare();
         Ok(notices)
@@ -240,6 +243,7 @@ impl WorkingTree {
             .filter_map(|notice| match notice {
                 Notice::Entry(parent, name) => Some(Notice::Entry(own(*parent)?, name.clone())),
                 Notice::Inode(number) => own(*number).map(Notice::Inode),
+                Notice::Attributes(number) => own(*number).map(Notice::Attributes),
             })
             .collect();
         notices.extend(more);
@@ -329,6 +333,8 @@ struct Settled {
     gone: Option<u64>,
     /// The inode stays, and shows the snapshot's bytes.
     kept: bool,
+    /// The number of an inode that has the snapshot's attributes again.
+    reset: Option<u64>,
 }
 
 impl Locked {
@@ -400,7 +406,7 @@ impl Locked {
         if natural {
             self.state.leave(parent, name);
             self.state.drop_inode(id);
-            return Settled { gone: data, ..Settled::default() };
+            return Settled { gone: data, reset: Some(number), ..Settled::default() };
         }
         if number >= UPPER {
             if inode.lookups > 0 || open {
@@ -418,7 +424,7 @@ impl Locked {
             return Settled { stale: true, ..Settled::default() };
         }
         self.state.drop_inode(id);
-        Settled { stale: true, gone: data, kept: false }
+        Settled { stale: true, gone: data, ..Settled::default() }
     }
 
     /// A directory, whose place in the snapshot is `place` if it has one, with whether there is anything. Returns what the
@@ -426,7 +432,7 @@ impl Locked {
     fn settle_directory(&mut self, tree: &Tree, id: Id, place: Option<(Place, bool)>) -> Option<Notice> {
         let inode = self.state.get(id)?;
         let natural = place.as_ref().is_some_and(|(place, _)| tree.table().inode(place) == inode.number);
-        let own = inode.number >= UPPER;
+        let (own, inode_number) = (inode.number >= UPPER, inode.number);
         let clean = inode.directory().is_some_and(|directory| directory.is_clean());
         let unknown = natural || !own || inode.lookups == 0;
         let certain = place.as_ref().is_some_and(|(_, certain)| *certain);
@@ -439,6 +445,7 @@ impl Locked {
             Some((parent, name)) if clean && certain && unknown => {
                 self.state.leave(parent, &name);
                 self.state.drop_inode(id);
+                return notice.or(Some(Notice::Attributes(inode_number)));
             }
             _ => self.state.set_lower(id, place.map(|(place, _)| place), tree),
         }

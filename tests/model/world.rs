@@ -32,6 +32,8 @@ pub struct World<S: Subject> {
     /// What others committed and the working tree does not show yet.
     pending: Keys,
     commits: usize,
+    /// Whether anything was renamed since nothing differed.
+    moved: bool,
     pub statistics: Statistics,
     _directory: tempfile::TempDir,
 }
@@ -78,6 +80,7 @@ impl<S: Subject> World<S> {
             base: Keys::new(),
             pending: Keys::new(),
             commits,
+            moved: false,
             statistics: Statistics::default(),
             _directory: directory,
         }
@@ -125,6 +128,7 @@ impl<S: Subject> World<S> {
     }
 
     fn ordinary(&mut self, op: &Op) -> Checked {
+        self.moved |= matches!(op, Op::Rename { .. });
         let shown = self.subject.spoil(op).map_or(Ok(Seen::Nothing), |op| self.ours.apply(&op));
         if let (Op::Fallocate { mode, .. }, Err(libc::EOPNOTSUPP)) = (op, &shown) {
             // The one operation that a file system may decline; allocation itself must work.
@@ -207,6 +211,7 @@ impl<S: Subject> World<S> {
         expected.extend(self.pending.clone());
         self.compare_keys(&expected, &committed)?;
         self.settle(&view, false)?;
+        self.moved = false;
         self.check()
     }
 
@@ -328,14 +333,16 @@ impl<S: Subject> World<S> {
         if let Some(name) = self.base.keys().find(|name| mine(name) && !shown.contains_key(*name)) {
             return fail("discard", format!("{name} did not come back"));
         }
-        // The model becomes what was just found right; the rest of the tree must be as it was.
-        for name in before.keys().rev().filter(|name| mine(name)) {
+        // The model becomes what was just found right; the rest of the tree must be as it was, unless something was moved:
+        // that goes back to where it was, from and to places that are not below the path.
+        let redone = |name: &str| mine(name) || self.moved;
+        for name in before.keys().rev().filter(|name| redone(name)) {
             let place = self.model.root.join(name);
             let _ = std::fs::remove_dir(&place).or_else(|_| std::fs::remove_file(&place));
         }
-        let others = shown.iter().filter(|(name, entry)| !mine(name) && !matches!(entry.content, Content::Directory));
+        let others = shown.iter().filter(|(name, entry)| !redone(name) && !matches!(entry.content, Content::Directory));
         let mut inodes: HashMap<u64, &String> = others.map(|(name, entry)| (entry.inode, name)).collect();
-        for (name, entry) in shown.iter().filter(|(name, _)| mine(name)) {
+        for (name, entry) in shown.iter().filter(|(name, _)| redone(name)) {
             let place = self.model.root.join(name);
             std::fs::create_dir_all(place.parent().unwrap()).unwrap();
             if let Some(linked) = inodes.insert(entry.inode, name) {
@@ -348,7 +355,7 @@ impl<S: Subject> World<S> {
                 Content::File(bytes) => std::fs::write(&place, bytes).unwrap(),
             }
         }
-        self.copy_modes(&shown, mine);
+        self.copy_modes(&shown, redone);
         self.check()
     }
 

@@ -147,6 +147,9 @@ impl Walk<'_> {
                 && let Some(Place::Directory(index)) = directory.lower
             {
                 self.untouched_children(directory, &array.path, index);
+                if array.index.is_none() {
+                    self.refuse_children(directory, &array, index);
+                }
             }
             if !in_place && let Some(place) = &directory.lower {
                 self.adopt(&array, &relative, directory, place, &mut changes).await?;
@@ -157,6 +160,26 @@ impl Walk<'_> {
             self.out.changes.chunks.insert(array.id, changes);
         }
         Ok(())
+    }
+
+    /// Nodes that were below a group which is an array now.
+    fn refuse_children(&mut self, directory: &FrozenDirectory, array: &ArrayInHand, index: NodeIndex) {
+        let base = Arc::clone(&self.base);
+        let table = base.tree.table();
+        let top = format!("/{}", table.path(index));
+        for &child in table.children(index) {
+            if directory.entries.contains_key(&Name::new(table.name(child).as_bytes())) {
+                continue;
+            }
+            for node in table.subtree(child) {
+                if table.get(node).is_some_and(|node| node.stored.is_some()) {
+                    let path = format!("/{}", table.path(node));
+                    let rest = path.strip_prefix(&top).unwrap_or(&path);
+                    let path = below(array.path.trim_end_matches('/'), rest.trim_start_matches('/'));
+                    self.fault(below(&path, ZARR_JSON), "a group or array below an array, where Zarr has none");
+                }
+            }
+        }
     }
 
     /// Chunks of the snapshot for which a grid that shrank has no place. A commit would drop them: that is for the user to do.
@@ -342,7 +365,8 @@ impl Walk<'_> {
         let path = below(&array.path, key);
         let was_there = matches!(self.get(position)?.lower, Some(Place::Directory(index))
             if format!("/{}", self.base.tree.table().path(index)) == path);
-        if !was_there {
+        // Old repositories may have such; a group that became an array with nodes below it is no old repository.
+        if !was_there || array.index.is_none() {
             self.fault(below(&path, ZARR_JSON), "a group or array below an array, where Zarr has none");
         }
         self.nested(position, path);

@@ -18,7 +18,10 @@ use crate::scratch::record::{Id, Name, Source};
 use crate::tree::nodes::{NodeIndex, Place, ZARR_JSON};
 use crate::working::frozen::{Frozen, FrozenDirectory, FrozenEntry, FrozenFile};
 use crate::working::{Base, WorkingTree};
-use crate::zarr::chunk_key::parse_number;
+
+/// What is wrong with a chunk outside of any array.
+const STRAY: &str =
+    "it has the name of a chunk, but there is no array above it: write the array's zarr.json, or remove it";
 
 /// Ids of nodes that were made here, by the directory's inode: asked twice, a working tree gives the same answer.
 pub type NewIds = parking_lot::Mutex<HashMap<(Id, bool), NodeId>>;
@@ -251,8 +254,7 @@ impl<'a> Walk<'a> {
                 FrozenEntry::File(_) if name.text() == Some(ZARR_JSON) => {}
                 FrozenEntry::File(file) => {
                     if is_stray_chunk(&child) {
-                        let why = "it has the name of a chunk, but there is no array above it: write the array's zarr.json first";
-                        self.fault(child, why);
+                        self.fault(child, STRAY);
                     } else {
                         self.untracked(child, file.id, (directory.id, name.clone()));
                     }
@@ -264,9 +266,17 @@ impl<'a> Walk<'a> {
             self.untouched_children(directory, path, index);
         }
         if let Some(place) = &directory.lower {
-            let stray = self.untouched_chunks(directory, place).await?;
+            let mut stray = Vec::new();
+            for (place, rest) in self.untouched_chunks(directory, place).await? {
+                let child = below(path, &rest);
+                if is_stray_chunk(&child) {
+                    self.fault(child, STRAY);
+                } else {
+                    stray.push(place);
+                }
+            }
             if !stray.is_empty() {
-                self.out.foreign.push((directory.id, stray.into_iter().map(|(place, _)| place).collect()));
+                self.out.foreign.push((directory.id, stray));
             }
         }
         Ok(())
@@ -343,10 +353,11 @@ fn document_name() -> Name {
     Name::new(ZARR_JSON.as_bytes())
 }
 
-/// Whether a path ends like a chunk's: a directory `c`, and numbers behind it.
+/// Whether a path ends like a chunk's: a directory `c`, and digits behind it.
 fn is_stray_chunk(path: &str) -> bool {
-    let mut parts = path.rsplit('/').skip_while(|part| parse_number(part).is_some()).peekable();
-    path.rsplit('/').next().is_some_and(|name| parse_number(name).is_some()) && parts.peek() == Some(&"c")
+    let number = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let mut parts = path.rsplit('/').skip_while(number).peekable();
+    path.rsplit('/').next().is_some_and(|name| number(&name)) && parts.peek() == Some(&"c")
 }
 
 #[cfg(test)]
@@ -355,7 +366,7 @@ mod tests {
 
     #[test]
     fn stray_chunks_are_told_by_a_directory_c_above_numbers() {
-        for path in ["/c/0", "/a/c/0/1"] {
+        for path in ["/c/0", "/a/c/0/1", "/a/c/00"] {
             assert!(is_stray_chunk(path), "{path}");
         }
         for path in ["/0", "/a/0/1", "/a/c", "/a/c/x", "/a/0.0.0", "/c/x/0"] {

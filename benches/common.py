@@ -1,0 +1,110 @@
+"""What all comparisons share: the place, the sizes, the data as far as it has been made, and taking turns."""
+import functools
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import data
+from data import ChunkedArray, ReferenceArray
+from harness import Mount, User, Workspace
+from report import Report
+
+KIB, MEGA = 1 << 10, 1 << 20
+SMALL_CHUNK = 4 * KIB
+LARGE_CHUNK = 4 * MEGA
+
+PLAIN_WARM = "plain tree (warm)"
+PLAIN_FIND = "plain tree, find (warm)"
+NATIVE = "icechunk's own store"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much data there is."""
+
+    small_chunks: int  # of SMALL_CHUNK, read by readers.c
+    native_small_chunks: int  # of SMALL_CHUNK, read by zarr
+    large_chunks: int  # of LARGE_CHUNK
+    # Grids of chunk references, few to many. All have the same first two dimensions (about), so that random files lie in
+    # about as many different folders in each: else the folders that have to be looked up on the way would be
+    # more in the larger ones, and hide whether a single lookup takes longer.
+    grids: tuple[tuple[int, int, int], ...]
+    written_small_chunks: int  # of SMALL_CHUNK, written by zarr
+    copied_chunks: int  # of SMALL_CHUNK, copied by cp
+    # Grids of chunk references with a manifest for each first index, few and many: the manifests are of one size.
+    split_grids: tuple[tuple[int, int, int], tuple[int, int, int]]
+
+
+FULL = Sizes(16_384, 4_096, 128, ((100, 10, 1), (100, 100, 10), (100, 100, 100)), 100_000, 10_000,
+             ((10, 100, 100), (100, 100, 100)))
+QUICK = Sizes(512, 128, 16, ((100, 10, 1), (100, 10, 10), (100, 10, 20)), 1_000, 200, ((5, 10, 20), (50, 10, 20)))
+
+
+@dataclass
+class Bench:
+    """The place, the sizes, and the data as far as it has been made."""
+
+    space: Workspace
+    sizes: Sizes
+    runs: int
+    user: User | None  # somebody without privilege; none if that is already us
+    report: Report
+
+    @functools.cached_property
+    def small(self) -> ChunkedArray:
+        return self._array("4k", self.sizes.small_chunks, SMALL_CHUNK)
+
+    @functools.cached_property
+    def native_small(self) -> ChunkedArray:
+        return self._array("native-4k", self.sizes.native_small_chunks, SMALL_CHUNK)
+
+    @functools.cached_property
+    def large(self) -> ChunkedArray:
+        return self._array("4m", self.sizes.large_chunks, LARGE_CHUNK)
+
+    def _array(self, name: str, chunks: int, chunk_bytes: int) -> ChunkedArray:
+        say(f"making {chunks} chunks of {chunk_bytes // KIB} KiB")
+        return data.make_chunked_array(self.space, name, chunks, chunk_bytes)
+
+    @functools.cached_property
+    def references(self) -> list[ReferenceArray]:
+        return [self.reference_array(grid) for grid in self.sizes.grids]
+
+    def reference_array(self, grid: tuple[int, int, int], split: bool = False) -> ReferenceArray:
+        say(f"making {grid[0] * grid[1] * grid[2]} references" + (f" in {grid[0]} manifests" if split else ""))
+        return data.make_reference_array(self.space, grid, split)
+
+    def mount(self, array: ChunkedArray | ReferenceArray, io: str = "auto", user: User | None = None) -> Mount:
+        return Mount(self.space, array.repo, f"{array.repo.name}-{io}", io, user)
+
+
+def say(words: str) -> None:
+    """Progress, out of the way of the results."""
+    print(f"# {words}", file=sys.stderr, flush=True)
+
+
+def in_turn(runs: int, sides: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
+    """One sample of each side, then the next of each, and so on."""
+    samples: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(runs):
+        for name, measure in sides.items():
+            samples[name].append(measure())
+    return samples
+
+
+def seconds_of(action: Callable[[], object]) -> float:
+    """How long `action` takes, without what it takes to give its result's memory back."""
+    begin = time.perf_counter()
+    result = action()
+    end = time.perf_counter()
+    del result
+    return end - begin
+
+
+def gigabytes_per_second(size: int, seconds: list[float]) -> list[float]:
+    return [size / 1e9 / taken for taken in seconds]
+
+
+def scaled(factor: float, samples: list[float]) -> list[float]:
+    return [factor * sample for sample in samples]
