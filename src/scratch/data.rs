@@ -1,7 +1,7 @@
 //! The bytes of changed files: `data/N`, one file each.
 //!
 //! A commit may link such a file into the repository instead of copying it. From then on it has two names and belongs to
-//! history: [`Files::own`] is asked before anybody may write, and makes a copy under a new number.
+//! history: [`Files::is_own`] is asked before anybody may write, and a copy under a new number made if it says no.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -77,6 +77,8 @@ impl Disk {
     /// There is space again.
     pub(crate) fn empty(&self) {
         let _ = std::fs::remove_file(self.filler());
+        // A journalling file system gives blocks back with its next commit only.
+        run(Command::new("sync").arg("-f").arg(self.path())).success();
     }
 
     pub(crate) fn remount(&self, options: &str) {
