@@ -196,7 +196,10 @@ impl Control {
     }
 
     fn note(&self, answer: &str) {
-        if let Some(said) = crate::session::request::said(answer) {
+        if let Some((said, done)) = crate::session::request::said(answer) {
+            if !done {
+                self.errors.note("command", &Error::new(ErrorKind::Io, said.clone()));
+            }
             *self.outcome.lock() = format!("{said}\n");
         }
     }

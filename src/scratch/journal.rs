@@ -71,8 +71,7 @@ impl Journal {
                 Err(why) => {
                     let last = reader.fill_buf().map_err(failed)?.is_empty();
                     if !last {
-                        let message = format!("scratch journal, line {number}: {why}");
-                        return Err(Error::with_source(ErrorKind::Corrupt, message, why));
+                        return Err(why.context(format!("scratch journal, line {number}")));
                     }
                     warn!("the last line of the scratch journal was torn by a crash ({why}): it is cut off");
                     file.set_len(length).map_err(failed)?;

@@ -15,7 +15,7 @@
 //! of a file's past durable, its name included.
 //!
 //! Bytes never go through the journal. A data file that a commit has linked into the repository has two names from then on,
-//! and nobody writes to a file with two names again ([`data::Files::own`]).
+//! and nobody writes to a file with two names again ([`data::Files::is_own`]).
 
 pub mod data;
 pub mod journal;

@@ -261,14 +261,14 @@ fn nodes(derived: &Derived) -> usize {
     changes.created.len() + changes.deleted.len() + changes.updated.len() + changes.moved.len()
 }
 
-fn refuse_open(frozen: &Frozen) -> Result<()> {
+pub(super) fn refuse_open(frozen: &Frozen) -> Result<()> {
     let open = &frozen.open_for_writing;
     if open.is_empty() {
         return Ok(());
     }
     Err(Error::new(
         ErrorKind::Busy,
-        format!("open for writing: {}. Close them, or commit when their program has ended", listed(open)),
+        format!("open for writing: {}. Close them, or try again when their program has ended", listed(open)),
     ))
 }
 

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::Session;
+use super::commit::refuse_open;
 use crate::error::{Error, ErrorKind, Result};
 use crate::repo::MAX_SNAPSHOT;
 use crate::scratch::record::{Id, Name};
@@ -54,7 +55,10 @@ impl Session {
         self.decide().await?;
         let (said, notices) = {
             let still = self.working.still().await;
-            let (_, derived) = self.derive().await?;
+            self.wait_for_closes().await;
+            let (frozen, derived) = self.derive().await?;
+            // Half of a chunk on top of another base would be neither one's.
+            refuse_open(&frozen)?;
             let base = self.working.base();
             let branch = self.working.origin().branch.clone();
             let checked = self.engine.check(base.tree.snapshot(), &branch, &derived.changes).await?;

@@ -54,11 +54,14 @@ pub struct Answer {
     pub conflicts: Value,
 }
 
-/// What an answer says that is worth remembering as the last command's outcome.
-pub fn said(answer: &str) -> Option<String> {
+/// What an answer says that is worth remembering as the last command's outcome, and whether it was done. None for one that
+/// only looked.
+pub fn said(answer: &str) -> Option<(String, bool)> {
     let answer: Answer = serde_json::from_str(answer).ok()?;
-    let command = answer.result.get("snapshot").is_some() || !answer.ok;
-    command.then_some(answer.said)
+    let command = ["snapshot", "discarded", "base"].iter().any(|member| answer.result.get(member).is_some());
+    // A status has a base too, and much else.
+    let command = command && answer.result.get("scratch").is_none();
+    (command || !answer.ok).then_some((answer.said, answer.ok))
 }
 
 impl Session {

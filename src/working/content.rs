@@ -66,7 +66,8 @@ impl WorkingTree {
         let prepared = async {
             if how.truncate {
                 self.resize(id, 0).await?;
-            } else if how.passthrough {
+            } else if how.passthrough && self.has_data(id) {
+                // What is only in the repository is copied when something is written, and not before.
                 self.own(id).await?;
             }
             let mut locked = self.lock();
@@ -123,6 +124,10 @@ impl WorkingTree {
                 Err(error)
             }
         }
+    }
+
+    fn has_data(&self, id: Id) -> bool {
+        matches!(self.lock().state.get(id).and_then(|inode| inode.source()), Some(Source::Data(_)))
     }
 
     /// The kernel could not take the backing after all.

@@ -420,7 +420,7 @@ impl Locked {
         if names > 1 {
             // Another name keeps the inode. The kernel must not take this one for it any longer.
             self.state.leave(parent, name);
-            return Settled { stale: true, ..Settled::default() };
+            return Settled { stale: true, reset: Some(number), ..Settled::default() };
         }
         if natural {
             self.state.leave(parent, name);

@@ -103,6 +103,11 @@ impl Walk<'_> {
     /// Everything in the directory of `array`, at `position`.
     pub(super) async fn chunks(&mut self, position: usize, array: ArrayInHand) -> Result<()> {
         let place = array.index.map(Place::Directory);
+        // The array that the snapshot has in this very directory, whatever it is now.
+        let owner = match self.get(position)?.lower {
+            Some(Place::Directory(index)) => Some(index),
+            _ => None,
+        };
         let mut changes = BTreeMap::new();
         // Directories still to be looked at: position, path below the array, and what of the snapshot belongs there.
         let mut pending = vec![(position, String::new(), place)];
@@ -152,7 +157,7 @@ impl Walk<'_> {
                 }
             }
             if !in_place && let Some(place) = &directory.lower {
-                self.adopt(&array, &relative, directory, place, &mut changes).await?;
+                self.adopt((&array, owner), &relative, directory, place, &mut changes).await?;
             }
         }
         self.outside(&array, &changes).await?;
@@ -306,7 +311,7 @@ impl Walk<'_> {
     /// Whatever `directory` shows of `place`, where it does not belong, becomes chunks of `array`.
     async fn adopt(
         &mut self,
-        array: &ArrayInHand,
+        (array, owner): (&ArrayInHand, Option<NodeIndex>),
         relative: &str,
         directory: &FrozenDirectory,
         place: &Place,
@@ -317,6 +322,12 @@ impl Walk<'_> {
             let key = if relative.is_empty() { rest } else { format!("{relative}/{rest}") };
             match (array.meaning(&key), self.stored_at(Some(&chunk)).await?) {
                 (Meaning::Chunk(coords), Some(change)) => drop(changes.insert(coords, change)),
+                // Silently leaving out what was in the array would be losing it.
+                _ if is_of(&chunk, owner) => {
+                    let why = "it is a chunk by the names that the array had: its rank or chunk_key_encoding has changed; \
+                               give it its new name, or remove it";
+                    self.fault(below(&array.path, &key), why);
+                }
                 _ => stray.push(chunk),
             }
         }
