@@ -126,8 +126,13 @@ impl WorkingTree {
         }
     }
 
+    /// Whether the bytes of inode `id` are in a data file, if only because a program goes on reading that by the kernel's own
+    /// means.
     fn has_data(&self, id: Id) -> bool {
-        matches!(self.lock().state.get(id).and_then(|inode| inode.source()), Some(Source::Data(_)))
+        let locked = self.lock();
+        let Some(inode) = locked.state.get(id) else { return false };
+        let read_on = locked.opens.get(inode.number).is_some_and(|open| open.backing.is_some());
+        read_on || matches!(inode.source(), Some(Source::Data(_)))
     }
 
     /// The kernel could not take the backing after all.
