@@ -11,6 +11,9 @@ use crate::repo::update::system_clock;
 /// How many are kept.
 const KEPT: usize = 100;
 
+/// Operations on names, which need not be there.
+const BY_NAME: [&str; 8] = ["lookup", "unlink", "rmdir", "rename", "mknod", "mkdir", "symlink", "link"];
+
 /// The last failures.
 #[derive(Debug, Default)]
 pub struct Errors {
@@ -30,7 +33,9 @@ impl Errors {
                 | ErrorKind::NameTooLong
                 | ErrorKind::NotPermitted
         );
-        if usual && operation != "commit" {
+        // A name that is not there is usual; a file that the kernel knows and we do not is not.
+        let lost = error.kind() == ErrorKind::NotFound && !BY_NAME.contains(&operation);
+        if usual && !lost && operation != "commit" {
             return false;
         }
         let mut lines = self.lines.lock();
