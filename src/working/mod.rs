@@ -340,18 +340,14 @@ impl WorkingTree {
 
     /// As [`WorkingTree::told`], by number.
     pub fn told_number(&self, number: u64) {
-        let mut locked = self.lock();
-        let id = locked.state.by_number(number);
-        if let Some(inode) = id.and_then(|id| locked.state.get_mut(id)) {
+        if let Some(inode) = self.lock().state.known_as(number) {
             inode.lookups += 1;
         }
     }
 
     /// The kernel has forgotten inode `number` so many times.
     pub fn forget(&self, number: u64, times: u64) {
-        let mut locked = self.lock();
-        let id = locked.state.by_number(number);
-        if let Some(inode) = id.and_then(|id| locked.state.get_mut(id)) {
+        if let Some(inode) = self.lock().state.known_as(number) {
             inode.lookups = inode.lookups.saturating_sub(times);
         }
     }
@@ -458,19 +454,6 @@ impl WorkingTree {
             _ => None,
         });
         data.collect()
-    }
-
-    /// Counts of what differs, by kind, without looking at the snapshot: inodes and data files.
-    pub fn is_untouched(&self) -> bool {
-        let locked = self.lock();
-        locked.state.count() == 1
-            && locked.state.get(ROOT).and_then(state::Inode::directory).is_none_or(|d| d.is_clean())
-    }
-
-    /// Bytes of data files.
-    pub fn scratch_bytes(&self) -> u64 {
-        let sizes = self.files.list().unwrap_or_default();
-        sizes.into_iter().filter_map(|number| self.files.stat(number).ok()).map(|stat| stat.size).sum()
     }
 }
 

@@ -4,10 +4,9 @@
 //! line of the journal. The kernel keeps two operations on one name from running at once.
 
 use super::attributes::Attributes;
-use super::content::How;
 use super::state::Node;
 use super::{Found, Locked, WorkingTree, no_such, not_a_directory};
-use crate::error::{Context, Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::scratch::record::{Body, Id, Meta, Name, ROOT, Record, Source};
 use crate::tree::directory::{Entry, Extent};
 
@@ -347,13 +346,6 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// Whether file `number` is a regular one, and how it is open.
-    pub fn how_open(&self, number: u64) -> Option<How> {
-        let locked = self.lock();
-        let open = locked.opens.get(number)?;
-        Some(How { write: open.writers > 0, truncate: false, passthrough: open.backed > 0 })
-    }
-
     /// Whether `number` is a directory that differs from the snapshot's.
     pub(super) fn upper_directory(&self, number: u64) -> Option<Id> {
         let locked = self.lock();
@@ -368,9 +360,4 @@ fn exists(name: &Name) -> Error {
 
 fn missing(name: &Name) -> Error {
     Error::new(ErrorKind::NotFound, format!("there is no `{name}`"))
-}
-
-/// Adds the path to a failed operation on an entry.
-pub fn within<T>(result: Result<T>, working: &WorkingTree, parent: u64, name: &Name) -> Result<T> {
-    result.context(|| format!("{}/{name}", working.describe(parent).trim_end_matches('/')))
 }

@@ -23,8 +23,11 @@ pub const UPPER: u64 = 1 << 62;
 #[derive(Debug, Default)]
 pub struct State {
     inodes: HashMap<Id, Inode>,
-    /// Inodes by the number that the snapshot has for them: promoted ones, and new ones that a commit has made part of it.
+    /// Inodes by their own number, where that is one of the snapshot's. One that was replaced keeps it as long as it is open.
     promoted: HashMap<u64, Id>,
+    /// Inodes by the number that the snapshot has for what they show: promoted ones, and new ones that a commit has made part
+    /// of it, which the kernel knows by another.
+    shown: HashMap<u64, Id>,
     /// Ids of inodes, numbers of data files and places in listings are taken from here.
     next: u64,
     /// The snapshot that a commit was about to become when the journal ended.
@@ -213,7 +216,13 @@ impl State {
             let id = number - UPPER;
             return self.inodes.contains_key(&id).then_some(id);
         }
-        self.promoted.get(&number).copied()
+        self.promoted.get(&number).or_else(|| self.shown.get(&number)).copied()
+    }
+
+    /// The inode whose own number is `number`: the one that the kernel means when it counts.
+    pub fn known_as(&mut self, number: u64) -> Option<&mut Inode> {
+        let id = self.by_number(number)?;
+        self.inodes.get_mut(&id).filter(|inode| inode.number == number)
     }
 
     /// A path of the inode, for messages and for telling what it is. An inode without names has none.
@@ -309,7 +318,7 @@ impl State {
     }
 
     fn insert(&mut self, id: Id, number: u64, lower: Option<Place>, meta: Meta, body: Body) -> Result<()> {
-        if self.inodes.contains_key(&id) || (lower.is_some() && self.promoted.contains_key(&number)) {
+        if self.inodes.contains_key(&id) || (lower.is_some() && self.shown.contains_key(&number)) {
             return Err(Error::corrupt(format!("inode {id} is there already")));
         }
         let node = match body {
@@ -323,6 +332,7 @@ impl State {
         };
         if lower.is_some() {
             self.promoted.insert(number, id);
+            self.shown.insert(number, id);
         }
         self.next = self.next.max(id.saturating_add(1));
         let lower_number = lower.is_some().then_some(number);
@@ -397,11 +407,8 @@ impl State {
     /// Forgets an inode that has no names. What it had of the snapshot does not come back.
     pub fn drop_inode(&mut self, id: Id) -> Option<Inode> {
         let inode = self.inodes.remove(&id)?;
-        for number in inode.lower_number.into_iter().chain([inode.number]) {
-            if self.promoted.get(&number) == Some(&id) {
-                self.promoted.remove(&number);
-            }
-        }
+        unlist(&mut self.promoted, Some(inode.number), id);
+        unlist(&mut self.shown, inode.lower_number, id);
         Some(inode)
     }
 
@@ -411,12 +418,9 @@ impl State {
         let (place, number) = lower.unzip();
         inode.lower = place;
         let old = std::mem::replace(&mut inode.lower_number, number);
-        // By its own number it is known as long as it has that.
-        if let Some(old) = old.filter(|old| *old != inode.number && self.promoted.get(old) == Some(&id)) {
-            self.promoted.remove(&old);
-        }
+        unlist(&mut self.shown, old, id);
         if let Some(number) = number {
-            self.promoted.insert(number, id);
+            self.shown.insert(number, id);
         }
     }
 
@@ -424,9 +428,7 @@ impl State {
     pub(super) fn renumber(&mut self, id: Id) {
         let Some(inode) = self.inodes.get_mut(&id) else { return };
         let old = std::mem::replace(&mut inode.number, UPPER + id);
-        if inode.lower_number != Some(old) && self.promoted.get(&old) == Some(&id) {
-            self.promoted.remove(&old);
-        }
+        unlist(&mut self.promoted, Some(old), id);
     }
 
     /// Records that make this state out of [`State::new`], on top of `tree`.
@@ -484,6 +486,13 @@ impl Inode {
             Node::Symlink(target) => Body::Symlink(target.clone()),
             Node::Special { kind, rdev } => Body::Special { kind: *kind, rdev: *rdev },
         }
+    }
+}
+
+/// Takes `id` out of a list by number; another inode may have the number there by now.
+fn unlist(list: &mut HashMap<u64, Id>, number: Option<u64>, id: Id) {
+    if let Some(number) = number.filter(|number| list.get(number) == Some(&id)) {
+        list.remove(&number);
     }
 }
 

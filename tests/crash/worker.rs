@@ -57,8 +57,6 @@ pub(crate) struct Worker {
     /// What a commit that was not answered would have committed.
     pub(crate) committing: Option<Files>,
     pub(crate) operations: usize,
-    /// Errors that nothing explains.
-    surprises: usize,
 }
 
 impl Worker {
@@ -72,7 +70,6 @@ impl Worker {
             commits: 0,
             committing: None,
             operations: 0,
-            surprises: 0,
         };
         for (name, length) in ARRAYS {
             worker.document(&format!("{name}/zarr.json"), array(&[length], &[1]));
@@ -93,14 +90,6 @@ impl Worker {
             match done {
                 Ok(()) => self.operations += 1,
                 Err(error) if is_death(&error) => return,
-                // Seen once in some 400 deaths, cause not found yet (CHANGELOG, "Known"): an operation on a file that is there
-                // is told that it is not. What was closed must be there all the same, which is looked at as after a death.
-                Err(error) if error.raw_os_error() == Some(libc::ENOENT) && self.surprises == 0 => {
-                    self.surprises += 1;
-                    let told = std::fs::read_to_string(self.root.join(".icechunk/errors")).unwrap_or_default();
-                    eprintln!("KNOWN DEFECT met, {}: {error}; the mount says {told}", self.doing());
-                    return;
-                }
                 Err(error) => {
                     let told = std::fs::read_to_string(self.root.join(".icechunk/errors")).unwrap_or_default();
                     panic!("an error that is no death, {}: {error}; the mount says {told}", self.doing())

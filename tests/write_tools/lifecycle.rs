@@ -52,6 +52,33 @@ fn what_others_commit_shows_after_a_refresh() {
     assert!(Reference::open(mount.repository()).keys() == working && mount.fresh() == working);
 }
 
+/// The kernel forgets a file that was replaced when it is closed, which may be after a commit has put another in its place.
+#[test]
+fn a_file_that_was_replaced_while_it_was_open_is_forgotten_alone() {
+    let mount = Writable::new(&[]);
+    let root = mount.root();
+    put(&root.join("a/zarr.json"), array(&[8], &[1])).unwrap();
+    put(&root.join("a/c/0"), "old").unwrap();
+    mount.commit("old").unwrap();
+    // After this the kernel knows the chunk by the snapshot's number.
+    mount.unmount();
+    mount.mount_again(None).success();
+    let reader = std::fs::File::open(root.join("a/c/0")).unwrap();
+    put(&root.join("a/c/0.partial"), "new").unwrap();
+    std::fs::rename(root.join("a/c/0.partial"), root.join("a/c/0")).unwrap();
+    mount.commit("new").unwrap();
+    let mut old = String::new();
+    std::io::Read::read_to_string(&mut &reader, &mut old).unwrap();
+    assert_eq!(old, "old");
+    drop(reader);
+    // What is closed is told of behind what comes next: a few requests later it has been.
+    for n in 1..8 {
+        put(&root.join(format!("a/c/{n}")), "more").unwrap();
+        mount.commit("more").unwrap();
+        assert_eq!(std::fs::read(root.join("a/c/0")).unwrap(), b"new");
+    }
+}
+
 #[test]
 fn discarded_work_goes_and_the_rest_stays() {
     let mount = Writable::new(&[]);
