@@ -171,12 +171,6 @@ impl Engine {
         })
     }
 
-    /// Whether `snapshot` is in the history of `branch`: whether a commit that was about to be published when its program
-    /// ended has been.
-    pub async fn is_published(&self, branch: &str, snapshot: ObjectId) -> Result<bool> {
-        publish::is_published(&self.storage, branch, snapshot).await
-    }
-
     /// The changes without those that change nothing, and without moves where the version has none.
     fn in_terms_of(&self, version: SpecVersion, base: &Snapshot, changes: &ChangeSet) -> Result<(ChangeSet, Sources)> {
         let (mut changes, sources) = match version {

@@ -120,7 +120,7 @@ async fn recover(storage: &Arc<dyn Storage>, publication: &Publication<'_>, erro
 }
 
 /// Whether `snapshot` is in the history of `branch`.
-pub(super) async fn is_published(storage: &Arc<dyn Storage>, branch: &str, snapshot: ObjectId) -> Result<bool> {
+async fn is_published(storage: &Arc<dyn Storage>, branch: &str, snapshot: ObjectId) -> Result<bool> {
     let repository = Repository::open(Arc::clone(storage)).await?;
     match repository.branch_tip(branch).await? {
         Some(tip) => Ok(repository.since(tip, snapshot).await?.is_some()),

@@ -1,9 +1,8 @@
 //! fuser's requests as calls of [`Tree`]: a snapshot that never changes. A branch that does is served by
 //! [`super::working_adapter`]; no other file names fuser's trait.
 //!
-//! What is not implemented here is answered `ENOSYS` on purpose: `flush`, `getxattr`, `listxattr`, `access`, `lseek`,
-//! `poll`, `fsync` are then never asked again, and `open` and `opendir` neither where the mode allows. `ioctl` is asked each
-//! time all the same (Python asks each file whether it is a terminal); the answer is immediate.
+//! What is not implemented here is answered `ENOSYS` on purpose: `flush`, `lseek`, `fsync` and what is in
+//! [`super::declined`] are then never asked again, and `open` and `opendir` neither where the mode allows.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -11,16 +10,16 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    AccessFlags, BackingId, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, ReplyAttr,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
-    ReplyPoll, ReplyStatfs, ReplyXattr, Request,
+    BackingId, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, Request,
 };
 use tokio::runtime::Handle;
 use tracing::warn;
 
 use super::answer::answer;
 use super::backing::Backings;
+use super::declined::declined;
 use super::init;
 use super::io_mode::IoMode;
 use super::listing_hint::ListingHint;
@@ -320,18 +319,6 @@ impl Filesystem for Adapter {
         reply.error(Errno::ENOSYS);
     }
 
-    fn getxattr(&self, _request: &Request, _inode: INodeNo, _name: &OsStr, _size: u32, reply: ReplyXattr) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn listxattr(&self, _request: &Request, _inode: INodeNo, _size: u32, reply: ReplyXattr) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn access(&self, _request: &Request, _inode: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
-    }
-
     fn lseek(
         &self,
         _request: &Request,
@@ -344,30 +331,5 @@ impl Filesystem for Adapter {
         reply.error(Errno::ENOSYS);
     }
 
-    fn ioctl(
-        &self,
-        _request: &Request,
-        _inode: INodeNo,
-        _handle: FileHandle,
-        _flags: IoctlFlags,
-        _command: u32,
-        _input: &[u8],
-        _output: u32,
-        reply: ReplyIoctl,
-    ) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn poll(
-        &self,
-        _request: &Request,
-        _inode: INodeNo,
-        _handle: FileHandle,
-        _notifier: PollNotifier,
-        _events: PollEvents,
-        _flags: PollFlags,
-        reply: ReplyPoll,
-    ) {
-        reply.error(Errno::ENOSYS);
-    }
+    declined!();
 }

@@ -11,6 +11,7 @@
 pub mod adapter;
 pub mod answer;
 pub mod backing;
+mod declined;
 mod init;
 pub mod io_mode;
 pub mod kernel_mount;

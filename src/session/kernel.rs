@@ -8,10 +8,15 @@ use crate::commit::engine::Outcome;
 use crate::commit::rebase::read_log;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
+use crate::format::transaction_log::Change::{
+    DeletedArrays, DeletedGroups, NewArrays, NewGroups, UpdatedArrays, UpdatedGroups,
+};
 use crate::repo::Repository;
 use crate::scratch::record::Name;
 use crate::tree::Tree;
-use crate::working::replace::Notice;
+use crate::tree::nodes::Place;
+use crate::working::replace::{Notice, node_ids};
+use crate::zarr::Coords;
 
 /// Where changes are told that did not come through the kernel. Calls may wait for requests to be answered: no lock may be
 /// held, and nothing that a request needs.
@@ -41,40 +46,30 @@ impl Session {
         new: &Tree,
         commits: &[ObjectId],
     ) -> Result<Vec<Notice>> {
+        let trees = [(old, node_ids(old)), (new, node_ids(new))];
         let mut notices = HashSet::new();
         for id in commits {
             // Without a log, everything may have changed.
             let Ok(log) = read_log(&**repository.storage(), *id).await else { return Ok(everything(old, new)) };
-            let moves = log.moves()?;
-            let mut nodes: HashSet<_> = moves.iter().map(|moved| moved.node).collect();
-            use crate::format::transaction_log::Change::*;
+            let mut nodes: HashSet<_> = log.moves()?.iter().map(|moved| moved.node).collect();
             for change in [NewGroups, NewArrays, DeletedGroups, DeletedArrays, UpdatedGroups, UpdatedArrays] {
                 nodes.extend(log.nodes(change));
             }
-            for tree in [old, new] {
-                for index in 0..tree.table().len() {
-                    let Ok(index) = u32::try_from(index) else { continue };
-                    let stored = tree.table().get(index).and_then(|node| node.stored);
-                    let node = stored.and_then(|at| tree.snapshot().node(at as usize));
-                    if !node.is_some_and(|node| nodes.contains(&node.id)) {
-                        continue;
-                    }
-                    name_of(tree, &crate::tree::nodes::Place::Directory(index), &mut notices);
-                    name_of(tree, &crate::tree::nodes::Place::Metadata(index), &mut notices);
+            for (tree, ids) in &trees {
+                for index in nodes.iter().filter_map(|node| ids.get(node)) {
+                    name_of(tree, &Place::Directory(*index), &mut notices);
+                    name_of(tree, &Place::Metadata(*index), &mut notices);
                 }
                 for (node, chunks) in log.updated_chunks() {
-                    let Some(index) = tree.table().find(tree.snapshot(), node) else { continue };
-                    let Some(array) = tree.table().array(index) else { continue };
-                    for coords in chunks {
-                        if coords.len() != array.grid.len() || std::iter::zip(&coords, &array.grid).any(|(c, n)| c >= n)
-                        {
-                            continue;
-                        }
+                    let Some(index) = ids.get(&node) else { continue };
+                    let Some(array) = tree.table().array(*index) else { continue };
+                    let inside = |coords: &Vec<u32>| {
+                        coords.len() == array.grid.len() && std::iter::zip(coords, &array.grid).all(|(c, n)| c < n)
+                    };
+                    for coords in chunks.filter(inside) {
                         for depth in 0..=coords.len() {
                             let prefix = coords.get(..depth).unwrap_or_default();
-                            let place =
-                                crate::tree::nodes::Place::Chunk(index, crate::zarr::Coords::from_slice(prefix));
-                            name_of(tree, &place, &mut notices);
+                            name_of(tree, &Place::Chunk(*index, Coords::from_slice(prefix)), &mut notices);
                         }
                     }
                 }
@@ -84,21 +79,21 @@ impl Session {
     }
 }
 
-fn name_of(tree: &Tree, place: &crate::tree::nodes::Place, notices: &mut HashSet<Notice>) {
+fn name_of(tree: &Tree, place: &Place, notices: &mut HashSet<Notice>) {
     notices.insert(Notice::Inode(tree.table().inode(place)));
     if let Some((above, name)) = tree.parent_of(place) {
         notices.insert(Notice::Entry(tree.table().inode(&above), Name::new(name.as_bytes())));
     }
 }
 
-/// Every name at the root: what is below goes with it.
+/// Every node of both: what is below goes with its directory.
 fn everything(old: &Tree, new: &Tree) -> Vec<Notice> {
     let mut notices = HashSet::new();
     for tree in [old, new] {
         for index in 0..tree.table().len() {
             let Ok(index) = u32::try_from(index) else { continue };
-            name_of(tree, &crate::tree::nodes::Place::Directory(index), &mut notices);
-            name_of(tree, &crate::tree::nodes::Place::Metadata(index), &mut notices);
+            name_of(tree, &Place::Directory(index), &mut notices);
+            name_of(tree, &Place::Metadata(index), &mut notices);
         }
     }
     notices.into_iter().collect()

@@ -380,13 +380,6 @@ impl NodeTable {
         }
     }
 
-    /// The node with id `id`; a scan.
-    pub fn find(&self, snapshot: &Snapshot, id: NodeId) -> Option<NodeIndex> {
-        let is =
-            |node: &Node| node.stored.and_then(|at| snapshot.node(at as usize)).is_some_and(|stored| stored.id == id);
-        self.nodes.iter().position(is).and_then(|at| NodeIndex::try_from(at).ok())
-    }
-
     /// Bytes of memory that the table takes, roughly.
     pub fn size(&self) -> u64 {
         let arrays: usize = self

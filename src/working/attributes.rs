@@ -126,13 +126,12 @@ impl WorkingTree {
 
     fn partly(&self, locked: &Locked, id: Id) -> Result<Partly> {
         let inode = locked.state.get(id).ok_or_else(|| no_such(id))?;
-        Ok(match inode.attributes() {
+        Ok(match (inode.attributes(), locked.opens.partial_size(inode.number)) {
             // Bytes that were written over those of the snapshot, of which some are still there.
-            Partly::SizeOfLower(whole, _) if locked.opens.partial_size(inode.number).is_some() => {
-                let size = locked.opens.partial_size(inode.number).unwrap_or_default();
+            (Partly::SizeOfLower(whole, _), Some(size)) => {
                 Partly::Whole(Attributes { size, blocks: size.div_ceil(512), ..whole })
             }
-            other => other,
+            (other, _) => other,
         })
     }
 

@@ -50,7 +50,7 @@ impl WorkingTree {
     pub async fn open_file(&self, number: u64, how: How) -> Result<Opened> {
         if !how.write {
             let mut locked = self.lock();
-            let source = locked.state.by_number(number).and_then(|id| locked.state.get(id)?.source().cloned());
+            let source = locked.source_of(number);
             if source.is_none() && number >= super::state::UPPER {
                 return Err(no_such(number));
             }
@@ -151,7 +151,7 @@ impl WorkingTree {
         let id = locked.state.by_number(number);
         if backed && let Some(open) = locked.opens.get_mut(number).filter(|open| open.backed == 1) {
             let backing = open.backing.take().map(|(data, _)| Source::Data(data));
-            let source = id.and_then(|id| locked.state.get(id)?.source().cloned());
+            let source = locked.source_of(number);
             // A commit has left it to those who were reading.
             if let (Some(Source::Data(data)), true) = (&backing, backing != source) {
                 self.files.remove(*data);
@@ -521,8 +521,7 @@ impl WorkingTree {
         }
         let (file, journal) = {
             let mut locked = self.lock();
-            let id = number.and_then(|number| locked.state.by_number(number));
-            let source = id.and_then(|id| locked.state.get(id)?.source().cloned());
+            let source = number.and_then(|number| locked.source_of(number));
             let file = match (number, source) {
                 (Some(number), Some(Source::Data(data))) => Some(self.file(&mut locked, number, data)?),
                 _ => None,
@@ -562,8 +561,7 @@ impl WorkingTree {
         self.complete_number(number).await?;
         let file = {
             let mut locked = self.lock();
-            let id = locked.state.by_number(number);
-            match id.and_then(|id| locked.state.get(id)?.source().cloned()) {
+            match locked.source_of(number) {
                 Some(Source::Data(data)) => Some(self.file(&mut locked, number, data)?),
                 _ => None,
             }

@@ -39,7 +39,7 @@ impl WorkingTree {
         let into = self.own(id).await?;
         let data = {
             let locked = self.lock();
-            match locked.state.by_number(source).and_then(|id| locked.state.get(id)?.source().cloned()) {
+            match locked.source_of(source) {
                 Some(Source::Data(data)) => Some(data),
                 _ => None,
             }

@@ -39,7 +39,7 @@ use crate::format::ids::ObjectId;
 use crate::scratch::data::Files;
 use crate::scratch::journal::{FORMAT, Journal};
 use crate::scratch::place::Place as ScratchPlace;
-use crate::scratch::record::{Body, Id, Name, ROOT, Record, Time};
+use crate::scratch::record::{Body, Id, Name, ROOT, Record, Source, Time};
 use crate::tree::nodes::{MAX_NAME, Place};
 use crate::tree::numbering::Numbering;
 use crate::tree::{self, Tree};
@@ -92,6 +92,13 @@ pub(super) struct Locked {
     journal: Journal,
     /// The journal is not about this state: it could not be written anew.
     stale: bool,
+}
+
+impl Locked {
+    /// Where the bytes of file `number` are; none if they are the snapshot's, and nothing differs about it.
+    pub(super) fn source_of(&self, number: u64) -> Option<Source> {
+        self.state.get(self.state.by_number(number)?)?.source().cloned()
+    }
 }
 
 /// What a name means.
@@ -196,7 +203,7 @@ impl WorkingTree {
             .state
             .iter()
             .filter_map(|(_, inode)| match inode.source() {
-                Some(crate::scratch::record::Source::Data(number)) => Some(*number),
+                Some(Source::Data(number)) => Some(*number),
                 _ => None,
             })
             .collect();
@@ -390,11 +397,7 @@ impl WorkingTree {
                 return Err(no_such(base.tree.table().inode(&place)));
             }
             let id = locked.state.take_next();
-            let body = if base.tree.is_directory_place(&place) {
-                Body::Directory
-            } else {
-                Body::File(crate::scratch::record::Source::Lower)
-            };
+            let body = if base.tree.is_directory_place(&place) { Body::Directory } else { Body::File(Source::Lower) };
             let record = Record::Promote {
                 parent: Some(parent),
                 name,
@@ -450,7 +453,7 @@ impl WorkingTree {
         let backed =
             locked.opens.numbers().filter(|number| locked.opens.get(*number).is_some_and(|open| open.backed > 0));
         let data = backed.filter_map(|number| match locked.state.get(locked.state.by_number(number)?)?.source() {
-            Some(crate::scratch::record::Source::Data(data)) => Some(*data),
+            Some(Source::Data(data)) => Some(*data),
             _ => None,
         });
         data.collect()

@@ -69,7 +69,7 @@ impl WorkingTree {
     /// Lets the kernel move the bytes of a file that [`WorkingTree::create`] has just made and opened.
     pub fn back(&self, number: u64) -> Result<std::sync::Arc<std::fs::File>> {
         let mut locked = self.lock();
-        let source = locked.state.by_number(number).and_then(|id| locked.state.get(id)?.source().cloned());
+        let source = locked.source_of(number);
         let Some(Source::Data(data)) = source else { return Err(no_such(number)) };
         let file = std::sync::Arc::new(self.files().open(data)?);
         let open = locked.opens.get_mut(number).ok_or_else(|| no_such(number))?;

@@ -310,7 +310,8 @@ pub fn paths(frozen: &Frozen) -> HashMap<usize, String> {
     paths
 }
 
-fn node_ids(tree: &Tree) -> HashMap<NodeId, NodeIndex> {
+/// Nodes that the snapshot has, by id.
+pub fn node_ids(tree: &Tree) -> HashMap<NodeId, NodeIndex> {
     let table = tree.table();
     let indices = (0..table.len()).filter_map(|at| NodeIndex::try_from(at).ok());
     let id = |index: NodeIndex| Some((tree.snapshot().node(table.get(index)?.stored? as usize)?.id, index));
