@@ -285,8 +285,8 @@ impl Worker {
             return Err(format!("lost or changed: {lost:?}, too many: {more:?}, in flight: {between:?}"));
         }
         self.files = found.clone();
-        // An empty chunk is no chunk: the writer that was interrupted would write it again.
-        for name in found.iter().filter(|(name, bytes)| is_key(name) && bytes.is_empty()).map(|(name, _)| name) {
+        // An empty chunk is no chunk: the writer that was interrupted would write it again. Notes may become chunks later.
+        for name in found.iter().filter(|(_, bytes)| bytes.is_empty()).map(|(name, _)| name) {
             std::fs::remove_file(self.root.join(name)).map_err(|error| format!("{name}: {error}"))?;
             self.files.remove(name);
         }
