@@ -36,7 +36,7 @@ impl Bench {
         let directory = tempfile::tempdir_in(disk).unwrap();
         std::fs::create_dir(directory.path().join("repo")).unwrap();
         std::fs::create_dir(directory.path().join("scratch")).unwrap();
-        let storage = storage::open(directory.path().join("repo").to_str().unwrap()).unwrap();
+        let storage = storage::open_directory(&directory.path().join("repo")).unwrap();
         icechunkfs::repo::create::create(&*storage, true, system_clock).await.unwrap();
         if let Some(config) = config {
             let bytes = flexbuffers::to_vec(&config).unwrap();

@@ -148,7 +148,7 @@ async fn any_operation_may_fail() {
                     let whole = Lab::open(place.path());
                     let base = whole.tip().await;
                     let changes = changed.changes_since(&model, &whole.scratch);
-                    let inner = storage::open(place.path().to_str().unwrap()).unwrap();
+                    let inner = storage::open_directory(place.path()).unwrap();
                     let faulty = Arc::new(Faulty::new(inner, operation, when, for_good));
                     let lab = Lab::over(Arc::clone(&faulty) as Arc<dyn Storage>, Options::default());
                     let outcome = lab.commit(&base, &changes).await;
@@ -276,7 +276,7 @@ async fn objects_of_a_failed_commit_are_in_nobodys_way() {
     let base = whole.tip().await;
     let changes = changed.changes_since(&model, &whole.scratch);
     for operation in [4, 5, 6, 7] {
-        let inner = storage::open(place.path().to_str().unwrap()).unwrap();
+        let inner = storage::open_directory(place.path()).unwrap();
         let when = When::Before(ErrorKind::NoSpace);
         let faulty = Faulty::new(inner, operation, when, true);
         let lab = Lab::over(Arc::new(faulty), Options::default());
@@ -293,7 +293,7 @@ async fn all_is_durable_before_it_is_published() {
     let model = prepare(place.path(), SpecVersionBin::V2).await;
     let mut changed = model.clone();
     change(&mut changed);
-    let inner = storage::open(place.path().to_str().unwrap()).unwrap();
+    let inner = storage::open_directory(place.path()).unwrap();
     let recorder = Arc::new(Faulty::new(inner, 0, When::After, false));
     let lab = Lab::over(Arc::clone(&recorder) as Arc<dyn Storage>, Options::default());
     let base = lab.tip().await;

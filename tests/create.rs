@@ -112,7 +112,7 @@ fn no_change_is_lost_in_a_race() {
             std::thread::spawn(move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 runtime.block_on(async {
-                    let storage = storage::open(&place).unwrap();
+                    let storage = storage::open_directory(place.as_ref()).unwrap();
                     for n in 0..CHANGES {
                         let name = format!("writer-{writer}-{n}");
                         let changed = update::update(&*storage, system_clock, |state| {

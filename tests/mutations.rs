@@ -183,7 +183,7 @@ async fn use_it(files: &Files, refs: &[RefSpec]) {
     for spec in refs {
         let Ok(id) = repository.resolve(spec).await else { continue };
         let _ = repository.history(id, 1000).await;
-        if let Ok(tree) = open::tree(&repository, spec, Some(MEMORY)).await {
+        if let Ok(tree) = open::tree(&repository, spec, open::Limits { memory: Some(MEMORY), ahead: None }).await {
             walk(&tree).await;
             let _ = tree.total_bytes().await;
         }
@@ -208,7 +208,7 @@ async fn use_it(files: &Files, refs: &[RefSpec]) {
     }
 }
 
-async fn walk(tree: &Tree) {
+async fn walk(tree: &Arc<Tree>) {
     let mut open = vec![ROOT];
     // A hostile grid can have more entries than anybody would list.
     let mut left = 5000;

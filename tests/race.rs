@@ -9,17 +9,21 @@ mod writing;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Barrier;
 
+use common::place::place;
 use common::read_files;
-use writing::{GROUP, Reference, Writable, array, put};
+use writing::{GROUP, Reference, Writable, array, number, put};
 
 /// Each has a daemon of its own: to the file system and to each other they are strangers.
 const WRITERS: usize = 8;
-const COMMITS: usize = 25;
+/// Commits of each; `ICECHUNKFS_RACE_COMMITS` says otherwise, at most 31.
+fn commits() -> usize {
+    number("ICECHUNKFS_RACE_COMMITS", 25)
+}
 
 /// A repository with these arrays of 32 chunks, in one commit after the initial one.
 fn repository(arrays: &[String]) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
-    let place = directory.path().join("repo");
+    let place = place(directory.path());
     writing::create(&place);
     let documents: Vec<(String, String)> =
         arrays.iter().map(|name| (format!("{name}/zarr.json"), array(&[32], &[1]))).collect();
@@ -60,10 +64,10 @@ fn disjoint_work_is_all_there() {
     common::watchdog();
     let names: Vec<String> = (0..WRITERS).map(|writer| format!("w{writer}")).collect();
     let directory = repository(&names);
-    let place = directory.path().join("repo");
+    let place = place(directory.path());
     let begin = std::time::Instant::now();
     on_all_mounts(&place, |writer, mount| {
-        for n in 0..COMMITS {
+        for n in 0..commits() {
             put(&mount.root().join(format!("w{writer}/c/{n}")), content(writer, n)).unwrap();
             // One chunk that every commit changes.
             put(&mount.root().join(format!("w{writer}/c/31")), content(writer, n)).unwrap();
@@ -72,23 +76,23 @@ fn disjoint_work_is_all_there() {
             });
         }
     });
-    println!("{} commits in {:?}", WRITERS * COMMITS, begin.elapsed());
+    println!("{} commits in {:?}", WRITERS * commits(), begin.elapsed());
 
     let reference = Reference::open(&place);
     let history: Vec<String> = reference.history().into_iter().rev().map(|(_, message)| message).collect();
-    assert_eq!(history.len(), 2 + WRITERS * COMMITS, "{history:?}");
+    assert_eq!(history.len(), 2 + WRITERS * commits(), "{history:?}");
     // Each writer's commits are there in their order.
     for writer in 0..WRITERS {
         let prefix = format!("w{writer} ");
         let own: Vec<&str> = history.iter().filter_map(|message| message.trim().strip_prefix(&prefix)).collect();
-        assert_eq!(own, (0..COMMITS).map(|n| n.to_string()).collect::<Vec<_>>());
+        assert_eq!(own, (0..commits()).map(|n| n.to_string()).collect::<Vec<_>>());
     }
     let mut expected: BTreeMap<String, Vec<u8>> = BTreeMap::new();
     expected.insert("zarr.json".into(), GROUP.into());
     for writer in 0..WRITERS {
         expected.insert(format!("w{writer}/zarr.json"), array(&[32], &[1]).into_bytes());
-        (0..COMMITS).for_each(|n| drop(expected.insert(format!("w{writer}/c/{n}"), content(writer, n))));
-        expected.insert(format!("w{writer}/c/31"), content(writer, COMMITS - 1));
+        (0..commits()).for_each(|n| drop(expected.insert(format!("w{writer}/c/{n}"), content(writer, n))));
+        expected.insert(format!("w{writer}/c/31"), content(writer, commits() - 1));
     }
     let keys = reference.keys();
     let lost: Vec<&String> = expected.keys().filter(|name| keys.get(*name) != expected.get(*name)).collect();
@@ -110,10 +114,10 @@ fn overlapping_work_is_there_or_reported() {
     /// So few that most commits meet another.
     const CHUNKS: usize = 12;
     let directory = repository(&["shared".to_owned()]);
-    let place = directory.path().join("repo");
+    let place = place(directory.path());
     let answers = on_all_mounts(&place, |writer, mount| {
         let mut answers = Vec::new();
-        for n in 0..COMMITS {
+        for n in 0..commits() {
             // Chosen without a pattern, and known from the numbers alone.
             let chunk = (writer * 7 + n * 5 + n * n) % CHUNKS;
             let file = mount.root().join(format!("shared/c/{chunk}"));
@@ -135,13 +139,13 @@ fn overlapping_work_is_there_or_reported() {
         answers
     });
     let conflicts = answers.iter().flatten().filter(|answer| **answer == Answer::Conflict).count();
-    println!("{} commits, {conflicts} conflicts", WRITERS * COMMITS - conflicts);
+    println!("{} commits, {conflicts} conflicts", WRITERS * commits() - conflicts);
     assert!(conflicts > 0, "nobody met anybody: this tested nothing");
 
     let reference = Reference::open(&place);
     let mut history = reference.history();
     history.reverse();
-    assert_eq!(history.len(), 2 + WRITERS * COMMITS - conflicts);
+    assert_eq!(history.len(), 2 + WRITERS * commits() - conflicts);
     let mut last: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
     let mut there = BTreeSet::new();
     for (id, message) in &history[2..] {

@@ -10,6 +10,7 @@ use crate::fuse::io_mode::Wish;
 use crate::reader::memory;
 use crate::repo::history::parse_time;
 use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
+use crate::storage::settings::Settings;
 
 /// Mount Icechunk repositories as plain directories of Zarr files.
 #[derive(Debug, Parser)]
@@ -102,8 +103,11 @@ pub struct CommonArgs {
 /// `icechunkfs mount`
 #[derive(Clone, Debug, Args)]
 pub struct MountArgs {
-    /// The repository: a path or a file:// URL.
+    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
     pub repo: String,
+    /// How to reach it.
+    #[command(flatten)]
+    pub store: Settings,
     /// An empty directory.
     pub mountpoint: PathBuf,
     /// Which snapshot.
@@ -134,6 +138,10 @@ pub struct MountArgs {
     /// Bound for everything held in memory, such as 256M [default: 512M, or a quarter of what there is].
     #[arg(long, value_name = "SIZE", value_parser = memory::parse_size)]
     pub memory: Option<u64>,
+    /// Fetch at most so much ahead of a program that reads chunk after chunk from an object store; 0 fetches nothing that is
+    /// not asked for [default: 1/32 of the memory].
+    #[arg(long, value_name = "SIZE", value_parser = memory::parse_size)]
+    pub ahead: Option<u64>,
     /// How files are opened: auto, cached (never ask on open) or passthrough (the kernel reads chunk files; needs root).
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = str::parse::<Wish>)]
     pub io: Wish,
@@ -208,8 +216,11 @@ pub struct DiscardArgs {
 /// `icechunkfs init`
 #[derive(Debug, Args)]
 pub struct InitArgs {
-    /// Where: a path or a file:// URL. Nothing may be there but an empty directory.
+    /// Where: a path or a URL (s3://, gs://, az://, abfs://, file://). Nothing may be there but an empty directory.
     pub repo: String,
+    /// How to reach it.
+    #[command(flatten)]
+    pub store: Settings,
     /// Add a first commit with a root group.
     #[arg(long)]
     pub zarr_group: bool,
@@ -221,8 +232,11 @@ pub struct InitArgs {
 /// `icechunkfs refs`
 #[derive(Debug, Args)]
 pub struct RefsArgs {
-    /// The repository: a path or a file:// URL.
+    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
     pub repo: String,
+    /// How to reach it.
+    #[command(flatten)]
+    pub store: Settings,
     /// Print {"branches": {NAME: ID}, "tags": {NAME: ID}}.
     #[arg(long)]
     pub json: bool,
@@ -234,8 +248,11 @@ pub struct RefsArgs {
 /// `icechunkfs log`
 #[derive(Debug, Args)]
 pub struct LogArgs {
-    /// The repository: a path or a file:// URL.
+    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
     pub repo: String,
+    /// How to reach it.
+    #[command(flatten)]
+    pub store: Settings,
     /// Where to begin.
     #[command(flatten)]
     pub reference: RefArgs,
@@ -253,8 +270,11 @@ pub struct LogArgs {
 /// `icechunkfs ls`
 #[derive(Debug, Args)]
 pub struct LsArgs {
-    /// The repository: a path or a file:// URL.
+    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
     pub repo: String,
+    /// How to reach it.
+    #[command(flatten)]
+    pub store: Settings,
     /// The group to list, or an array; the root when nothing is said.
     #[arg(default_value = "")]
     pub path: String,
@@ -275,8 +295,11 @@ pub struct LsArgs {
 /// `icechunkfs cat`
 #[derive(Debug, Args)]
 pub struct CatArgs {
-    /// The repository: a path or a file:// URL.
+    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
     pub repo: String,
+    /// How to reach it.
+    #[command(flatten)]
+    pub store: Settings,
     /// The key as a path in the mount, such as group/array/zarr.json or group/array/c/0/1.
     pub key: String,
     /// Which snapshot.

@@ -9,7 +9,7 @@ use tracing::{info, warn};
 use super::args::MountArgs;
 use crate::commit::engine::{Engine, Options};
 use crate::control::Control;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::reader::Reader;
 use crate::reader::memory::{self, Budget};
 use crate::repo::update::system_clock;
@@ -17,13 +17,26 @@ use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::scratch::place::default_path;
 use crate::session::{self, Facts, Opening, Session};
 
-/// Why a repository takes no commits; none if it does.
-pub fn obstacle(repository: &Repository) -> Option<String> {
+/// Why `branch` of a repository takes no commits; none if it does.
+pub async fn obstacle(repository: &Repository, branch: &str) -> Result<Option<String>> {
     if let Err(error) = repository.check_writable() {
-        return Some(error.to_string());
+        return Ok(Some(error.to_string()));
     }
-    let local = repository.storage().local_files()?;
-    local.is_read_only().then(|| "its directory may not be written to by this user".to_owned())
+    let storage = repository.storage();
+    if let Some(why) = storage.read_only() {
+        return Ok(Some(why.to_owned()));
+    }
+    if let Some(local) = storage.local_files() {
+        let why = "its directory may not be written to by this user";
+        return Ok(local.is_read_only().then(|| why.to_owned()));
+    }
+    match repository.check_store(branch).await {
+        Ok(()) => Ok(None),
+        Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Unsupported) => {
+            Ok(Some(error.to_string()))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Opens `branch` to be written to.
@@ -52,7 +65,7 @@ pub async fn open(
             Some(total) => Budget::new(total, fixed)?,
             None => Budget::new(memory::default_memory().max(2 * fixed), fixed)?,
         };
-        Ok(Reader::new(Arc::clone(&storage), budget))
+        Ok(Reader::new(Arc::clone(&storage), budget.with_ahead(arguments.ahead)))
     };
     let (working, reader, told) = session::open(repository, &opening, reader).await?;
     let options = Options { pack_below: arguments.pack_below, ..Options::default() };

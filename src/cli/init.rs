@@ -10,7 +10,7 @@ use crate::storage;
 /// Creates a repository.
 pub fn run(arguments: &InitArgs) -> Result<()> {
     open::runtime()?.block_on(async {
-        let storage = storage::open_new(&arguments.repo)?;
+        let storage = storage::open_new(&arguments.repo, &arguments.store).await?;
         create::create(&*storage, arguments.zarr_group, system_clock).await
     })
 }

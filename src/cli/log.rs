@@ -36,7 +36,7 @@ impl From<SnapshotInfo> for Commit {
 pub fn run(arguments: &LogArgs) -> Result<()> {
     let spec = arguments.reference.spec()?;
     let history = open::runtime()?.block_on(async {
-        let repository = open::repository(&arguments.repo).await?;
+        let repository = open::repository(&arguments.repo, &arguments.store).await?;
         let tip = repository.resolve(&spec).await?;
         repository.history(tip, arguments.count.unwrap_or(usize::MAX)).await
     })?;

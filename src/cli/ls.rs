@@ -26,8 +26,8 @@ struct Row {
 pub fn run(arguments: &LsArgs) -> Result<()> {
     let spec = arguments.reference.spec()?;
     let rows = open::runtime()?.block_on(async {
-        let repository = open::repository(&arguments.repo).await?;
-        let tree = open::tree(&repository, &spec, None).await?;
+        let repository = open::repository(&arguments.repo, &arguments.store).await?;
+        let tree = open::tree(&repository, &spec, open::Limits::default()).await?;
         let start = node_at(&tree, &arguments.path).await?;
         let mut rows = Vec::new();
         for node in nodes(&tree, start, arguments.recursive) {

@@ -15,6 +15,7 @@ pub mod mount;
 pub mod mount_options;
 pub mod open;
 pub mod refs;
+pub mod secrets;
 pub mod unmount;
 pub mod working;
 
@@ -35,6 +36,7 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         None => words,
     };
     let arguments = Arguments::parse_from(words);
+    secrets::hide();
     let outcome = match arguments.command {
         Command::Mount(mount) => mount::run(mount),
         Command::Unmount(unmount) => unmount::run(&unmount),

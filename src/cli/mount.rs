@@ -120,11 +120,11 @@ impl Prepared {
 }
 
 async fn prepare(arguments: &MountArgs, spec: &RefSpec, mountpoint: &Path, read_only: bool) -> Result<Prepared> {
-    let repository = open::repository(&arguments.repo).await?;
+    let repository = open::repository(&arguments.repo, &arguments.store).await?;
     let source = repository.storage().location().to_owned();
     let mut told = String::new();
     if let (RefSpec::Branch(branch), false) = (spec, read_only) {
-        match branch::obstacle(&repository) {
+        match branch::obstacle(&repository, branch).await? {
             None => {
                 let (session, control, resumed) = branch::open(&repository, branch, arguments, mountpoint).await?;
                 let served = Served::Branch(session, control);
@@ -139,8 +139,8 @@ async fn prepare(arguments: &MountArgs, spec: &RefSpec, mountpoint: &Path, read_
             }
         }
     }
-    let tree = open::tree(&repository, spec, arguments.memory).await?;
-    Ok(Prepared { served: Served::Snapshot(Arc::new(tree)), source, told })
+    let tree = open::tree(&repository, spec, open::Limits { memory: arguments.memory, ahead: arguments.ahead }).await?;
+    Ok(Prepared { served: Served::Snapshot(tree), source, told })
 }
 
 /// A mount that is in the table but does not answer is a failure of ours, better told now than met by the first program.

@@ -4,6 +4,7 @@ use super::args::MountArgs;
 use crate::error::{Error, Result};
 use crate::fuse::session::Flag;
 use crate::reader::memory;
+use crate::storage::settings::Settings;
 
 /// What `-o` says that no word of the command line does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,6 +22,7 @@ pub fn apply(arguments: &mut MountArgs) -> Result<Extra> {
     let mut extra = Extra::default();
     let words: Vec<String> = arguments.options.iter().flat_map(|list| split(list)).collect();
     let sloppy = words.iter().any(|word| word == "sloppy");
+    let mut store = Vec::new();
     for word in words {
         let (name, value) = match word.split_once('=') {
             Some((name, value)) => (name, Some(value)),
@@ -48,6 +50,7 @@ pub fn apply(arguments: &mut MountArgs) -> Result<Extra> {
                 arguments.pack_below = memory::parse_size(needed()?).map_err(within)?;
             }
             "memory" => arguments.memory = Some(memory::parse_size(needed()?).map_err(within)?),
+            "ahead" => arguments.ahead = Some(memory::parse_size(needed()?).map_err(within)?),
             "io" => arguments.io = needed()?.parse().map_err(within)?,
             "allow_other" | "allow-other" => arguments.allow_other = true,
             "log_file" | "log-file" => arguments.log_file = Some(needed()?.into()),
@@ -59,6 +62,7 @@ pub fn apply(arguments: &mut MountArgs) -> Result<Extra> {
             "noexec" => extra.flags.push(Flag::NoExec),
             "dev" => extra.flags.push(Flag::Dev),
             "suid" => extra.flags.push(Flag::Suid),
+            _ if Settings::knows(name) => store.push(word),
             _ if is_for_others(name) || sloppy => {}
             _ => {
                 return Err(Error::invalid(format!(
@@ -67,6 +71,7 @@ pub fn apply(arguments: &mut MountArgs) -> Result<Extra> {
             }
         }
     }
+    arguments.store = std::mem::take(&mut arguments.store).or(Settings::from_words(&store)?);
     Ok(extra)
 }
 

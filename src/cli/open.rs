@@ -9,7 +9,7 @@ use crate::reader::Reader;
 use crate::reader::memory::{self, Budget};
 use crate::repo::refs::RefSpec;
 use crate::repo::{MAX_SNAPSHOT, Repository};
-use crate::storage;
+use crate::storage::{self, settings::Settings};
 use crate::tree::Tree;
 use crate::tree::nodes::NodeTable;
 
@@ -31,12 +31,22 @@ pub fn runtime() -> Result<Runtime> {
 }
 
 /// Opens the repository that `repo` names.
-pub async fn repository(repo: &str) -> Result<Repository> {
-    Repository::open(storage::open(repo)?).await
+pub async fn repository(repo: &str, settings: &Settings) -> Result<Repository> {
+    Repository::open(storage::open(repo, settings).await?).await
 }
 
-/// The tree of the snapshot that `spec` picks, which may use `memory` bytes (all told) or, without one, the default.
-pub async fn tree(repository: &Repository, spec: &RefSpec, memory: Option<u64>) -> Result<Tree> {
+/// What the user says about memory, where he does.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Limits {
+    /// Bytes all told.
+    pub memory: Option<u64>,
+    /// Bytes that are fetched ahead of one reader.
+    pub ahead: Option<u64>,
+}
+
+/// The tree of the snapshot that `spec` picks, within `limits`, or the default ones.
+pub async fn tree(repository: &Repository, spec: &RefSpec, limits: Limits) -> Result<Arc<Tree>> {
+    let memory = limits.memory;
     // What the user asked for is looked at before anything is read within it.
     if let Some(total) = memory {
         Budget::new(total, 0)?;
@@ -51,6 +61,6 @@ pub async fn tree(repository: &Repository, spec: &RefSpec, memory: Option<u64>) 
         // The default makes room for a large snapshot; a bound that the user gave does not.
         None => Budget::new(memory::default_memory().max(2 * fixed), fixed)?,
     };
-    let reader = Reader::new(Arc::clone(repository.storage()), budget);
-    Ok(Tree::new(snapshot, table, Arc::new(reader)))
+    let reader = Reader::new(Arc::clone(repository.storage()), budget.with_ahead(limits.ahead));
+    Ok(Arc::new(Tree::new(snapshot, table, Arc::new(reader))))
 }

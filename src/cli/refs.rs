@@ -18,7 +18,8 @@ struct Listing {
 
 /// Prints all refs.
 pub fn run(arguments: &RefsArgs) -> Result<()> {
-    let refs = open::runtime()?.block_on(async { open::repository(&arguments.repo).await?.refs().await })?;
+    let refs =
+        open::runtime()?.block_on(async { open::repository(&arguments.repo, &arguments.store).await?.refs().await })?;
     if arguments.json {
         let spelled =
             |ids: BTreeMap<String, ObjectId>| ids.into_iter().map(|(name, id)| (name, id.to_string())).collect();

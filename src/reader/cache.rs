@@ -87,6 +87,12 @@ impl Cache {
         self.state.lock().entries.get(key).cloned()
     }
 
+    /// Whether there is an entry of `key`, or one is being made. It is as old as before.
+    pub fn has(&self, key: &Key) -> bool {
+        let state = self.state.lock();
+        state.entries.contains(key) || state.loading.contains_key(key)
+    }
+
     /// The entry of `key`, made by `load` if there is none. Of several who ask at once, the first one's `load` is carried
     /// out and all get its outcome; a failure is not kept.
     pub fn get_or_load(

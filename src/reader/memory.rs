@@ -27,12 +27,14 @@ pub struct Budget {
     total: u64,
     /// Taken by the snapshot and the tables made from it, for as long as the mount lives.
     fixed: u64,
+    /// What the user allows to be fetched ahead of one reader, if he says.
+    ahead: Option<u64>,
 }
 
 impl Budget {
     /// A bound of `total` bytes, of which `fixed` are taken already.
     pub fn new(total: u64, fixed: u64) -> Result<Self> {
-        let budget = Budget { total, fixed };
+        let budget = Budget { total, fixed, ahead: None };
         if total < MIN_MEMORY || budget.rest() < MIN_REST {
             return Err(Error::invalid(format!(
                 "a memory bound of {} MiB is too small: this snapshot needs {} MiB at least; raise --memory",
@@ -43,13 +45,25 @@ impl Budget {
         Ok(budget)
     }
 
+    /// It with a bound of the user's for what is fetched ahead of one reader.
+    #[must_use]
+    pub fn with_ahead(self, ahead: Option<u64>) -> Self {
+        Budget { ahead, ..self }
+    }
+
+    /// Bytes that may be fetched ahead of one reader: what the user says, and at most a quarter of what may be for all.
+    pub fn ahead(&self) -> u64 {
+        let most = self.reads_in_flight() as u64 * READ_UNIT / 4;
+        self.ahead.map_or(most, |ahead| ahead.min(most))
+    }
+
     fn rest(&self) -> u64 {
         self.total.saturating_sub(self.fixed + PROGRAM)
     }
 
-    /// Bytes that manifests and small chunks in the cache may take: three quarters of what is left.
+    /// Bytes that manifests and chunks in the cache may take: five eighths of what is left.
     pub fn cache(&self) -> u64 {
-        self.rest() / 4 * 3
+        self.rest() / 8 * 5
     }
 
     /// How many buffers reads answered at once may use: an eighth.
@@ -57,7 +71,7 @@ impl Budget {
         usize::try_from(self.rest() / 8 / BUFFER_SIZE as u64).unwrap_or(usize::MAX).clamp(1, 64)
     }
 
-    /// Permits for bytes of reads that wait for storage: an eighth.
+    /// Permits for bytes of reads that wait for storage: an eighth. As many more are for what is fetched ahead.
     pub fn reads_in_flight(&self) -> usize {
         usize::try_from(self.rest() / 8 / READ_UNIT).unwrap_or(usize::MAX).clamp(1, tokio::sync::Semaphore::MAX_PERMITS)
     }
@@ -166,8 +180,9 @@ mod tests {
     fn shares_stay_below_the_bound() {
         for total in [MIN_MEMORY, 100 * MIB, 64 << 30] {
             let budget = Budget::new(total, 0).unwrap();
-            let used =
-                budget.cache() + (budget.buffers() * BUFFER_SIZE) as u64 + budget.reads_in_flight() as u64 * READ_UNIT;
+            let used = budget.cache()
+                + (budget.buffers() * BUFFER_SIZE) as u64
+                + 2 * budget.reads_in_flight() as u64 * READ_UNIT;
             assert!(used <= total, "{used} of {total}");
             assert!(budget.read_permits(u64::MAX) as usize <= budget.reads_in_flight());
         }

@@ -1,12 +1,17 @@
 //! Chunk references to bytes: manifests and small chunks in memory, ranges of objects from storage, all within one bound.
 //!
+//! Chunks that lie elsewhere than on this machine are fetched whole, or in [`pieces`] where they are large, and kept in memory:
+//! the kernel asks for a chunk in several requests. [`fetch_ahead`] brings what will be wanted soon.
+//!
 //! [`Reader::manifest`] gives a decoded manifest, loading it at most once however many ask. [`Reader::read_native`] gives
 //! bytes of a chunk object. Each of the two has a `_now` form that answers from memory (for local files: the kernel's) or
 //! not at all, for threads that may not wait.
 
 pub mod buffer;
 pub mod cache;
+mod fetch_ahead;
 pub mod memory;
+mod pieces;
 
 use std::fs::File;
 use std::sync::Arc;
@@ -39,6 +44,8 @@ pub struct Reader {
     buffers: BufferPool,
     /// Bytes that reads in flight may hold.
     reads: Semaphore,
+    /// Bytes that reads may hold which nobody waits for yet.
+    ahead: Arc<Semaphore>,
     /// Manifests are decoded one after another: each needs memory that the cache does not count yet.
     decoding: Semaphore,
 }
@@ -79,6 +86,7 @@ impl Reader {
             cache: Cache::new(budget.cache()),
             buffers: BufferPool::new(budget.buffers()),
             reads: Semaphore::new(budget.reads_in_flight()),
+            ahead: Arc::new(Semaphore::new(budget.reads_in_flight())),
             decoding: Semaphore::new(1),
             budget,
         }
@@ -142,20 +150,29 @@ impl Reader {
             crate::storage::local::LocalFiles::read_now(&file, &mut buffer, chunk.offset.checked_add(offset)?)?;
             return Some(Data::Buffer(buffer));
         }
-        match self.cache.get(&chunk_key(chunk))? {
-            Value::Chunk(bytes) => slice(&bytes, offset, length).map(Data::Bytes),
+        let (piece, within) = pieces::only(chunk, offset, length as u64)?;
+        match self.cache.get(&chunk_key(piece))? {
+            Value::Chunk(bytes) => slice(&bytes, within, length).map(Data::Bytes),
             Value::Manifest(_) => None,
         }
     }
 
     /// Bytes `offset..offset + length` of `chunk`, which must lie in it. All of them, or an error.
     pub async fn read_native(self: &Arc<Self>, chunk: NativeChunk, offset: u64, length: usize) -> Result<Data> {
+        if !self.is_local() {
+            return self.read_pieces(chunk, offset, length).await;
+        }
         if chunk.length > SMALL_CHUNK {
             let _permit = self.reads.acquire_many(self.budget.read_permits(length as u64)).await;
             let start = chunk.offset.saturating_add(offset);
             let bytes = self.storage.get_range(&chunk.key(), start, length as u64).await;
             return bytes.map(Data::Bytes).map_err(missing_object);
         }
+        slice(&self.whole(chunk).await?, offset, length).map(Data::Bytes).ok_or_else(|| not_in_chunk(offset, length))
+    }
+
+    /// All bytes of `chunk`, which is kept in memory.
+    async fn whole(self: &Arc<Self>, chunk: NativeChunk) -> Result<Bytes> {
         let this = Arc::clone(self);
         let loaded = self.cache.get_or_load(chunk_key(chunk), async move {
             let _permit = this.reads.acquire_many(this.budget.read_permits(chunk.length)).await;
@@ -163,9 +180,7 @@ impl Reader {
             bytes.map(Value::Chunk).map_err(missing_object)
         });
         match loaded.await? {
-            Value::Chunk(bytes) => slice(&bytes, offset, length)
-                .map(Data::Bytes)
-                .ok_or_else(|| Error::invalid(format!("{length} bytes at {offset} are not all in the chunk"))),
+            Value::Chunk(bytes) => Ok(bytes),
             Value::Manifest(_) => Err(Error::new(ErrorKind::Io, "the cache holds a manifest in a chunk's place")),
         }
     }
@@ -181,6 +196,11 @@ impl Reader {
         let Some(files) = self.storage.local_files().filter(|_| chunk.offset == 0) else { return Some(None) };
         let file = files.open_now(&chunk.key())?;
         Some(file.ok().filter(|file| is_exactly(file, chunk)))
+    }
+
+    /// Bytes that may be fetched ahead of one reader: none where chunks are files of this machine.
+    pub fn most_ahead(&self) -> u64 {
+        if self.is_local() { 0 } else { self.budget.ahead() }
     }
 
     /// Whether chunks are files of this machine.
@@ -201,6 +221,10 @@ fn slice(bytes: &Bytes, offset: u64, length: usize) -> Option<Bytes> {
     let start = usize::try_from(offset).ok()?;
     let end = start.checked_add(length)?;
     (end <= bytes.len()).then(|| bytes.slice(start..end))
+}
+
+fn not_in_chunk(offset: u64, length: usize) -> Error {
+    Error::invalid(format!("{length} bytes at {offset} are not all in the chunk"))
 }
 
 /// To a reading program the file exists: an object that is gone is damage, not absence.

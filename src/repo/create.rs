@@ -53,6 +53,8 @@ pub async fn create(storage: &dyn Storage, zarr_group: bool, clock: Clock) -> Re
         disabled_feature_flags: None,
         extra: None,
     };
+    let log = format!("transactions/{id}");
+    storage.check_conditions(&log, &storage.get(&log, MAX_REPO_FILE).await?).await?;
     storage.put("repo", state.encode()?.into(), Condition::Absent).await.context(|| storage.location().to_owned())?;
     if zarr_group { add_root_group(storage, clock).await } else { Ok(()) }
 }
@@ -70,8 +72,8 @@ async fn refuse_occupied(storage: &dyn Storage) -> Result<()> {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error.context(storage.location())),
     }
-    match storage.list("").await?.first() {
-        Some(object) => occupied(&format!("is not empty (there is `{}`)", object.key)),
+    match storage.any().await? {
+        Some(key) => occupied(&format!("is not empty (there is `{key}`)")),
         None => Ok(()),
     }
 }

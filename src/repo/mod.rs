@@ -84,6 +84,22 @@ impl Repository {
         }
     }
 
+    /// Finds out whether the store keeps what commits to `branch` rely on, and whether this user may write there.
+    ///
+    /// Errors: [`ErrorKind::Unsupported`] if it cannot compare before it writes, [`ErrorKind::PermissionDenied`] if it takes
+    /// no writes.
+    pub async fn check_store(&self, branch: &str) -> Result<()> {
+        // Something small that never changes: the first commit's log, where history was not expired.
+        let mut key = format!("transactions/{}", ObjectId::INITIAL);
+        let mut found = self.storage.get(&key, MAX_SNAPSHOT).await;
+        if found.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            let Some(tip) = self.branch_tip(branch).await? else { return Ok(()) };
+            key = format!("snapshots/{tip}");
+            found = self.storage.get(&key, MAX_SNAPSHOT).await;
+        }
+        self.storage.check_conditions(&key, &found?).await.context(|| self.storage.location().to_owned())
+    }
+
     /// The commit that branch `name` points to; none if there is no such branch.
     pub async fn branch_tip(&self, name: &str) -> Result<Option<ObjectId>> {
         match &self.generation {

@@ -4,13 +4,22 @@
 //! crate; [`local::LocalStorage`] reads local files by descriptors below the repository's directory, which is faster and
 //! cannot be led out of it. [`open`] chooses by URL.
 //!
+//! [`location`] takes the words apart that name a repository, [`settings`] is what may be said about how to reach it,
+//! [`connect`] makes a store of both, and [`wire`] is what its requests go over.
+//!
 //! Keys are relative to the repository's root, with `/` between components, as they are spelled in storage. Every operation
-//! ends before its deadline, and none is retried here.
+//! ends before its deadline.
 
 mod adopt;
+mod conditional;
+mod connect;
+mod explain;
 pub mod local;
+pub mod location;
 pub mod object;
 mod replace;
+pub mod settings;
+mod wire;
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
@@ -20,6 +29,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
+use self::location::{Location, Place};
+use self::settings::Settings;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How long one operation may take before it is an error of kind [`ErrorKind::Timeout`]. A local disk answers in
@@ -100,6 +111,25 @@ pub trait Storage: Send + Sync + Debug {
     /// All objects whose key begins with `prefix`, which ends with `/` or is empty; in no certain order.
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>>;
 
+    /// The key of some object, if there is any at all.
+    async fn any(&self) -> Result<Option<String>> {
+        Ok(self.list("").await?.into_iter().next().map(|object| object.key))
+    }
+
+    /// Finds out whether the place keeps the promises of [`Condition`], and whether this user may write there, by means of
+    /// object `key`, which has exactly `bytes` and never changes.
+    ///
+    /// Errors: [`ErrorKind::Unsupported`] if it does not compare, [`ErrorKind::PermissionDenied`] if it takes no writes.
+    async fn check_conditions(&self, key: &str, bytes: &Bytes) -> Result<()> {
+        let _ = (key, bytes);
+        Ok(())
+    }
+
+    /// Why nothing can ever be written here; none if it can.
+    fn read_only(&self) -> Option<&'static str> {
+        None
+    }
+
     /// The directory that it is, where it is one of this machine.
     fn local_path(&self) -> Option<PathBuf> {
         None
@@ -132,54 +162,31 @@ pub(crate) fn changed_file(length: u64) -> Error {
     )
 }
 
-/// Opens the place that `repo` names: a path or a `file://` URL.
-///
-/// `location` in messages and mount tables is what the user wrote, made absolute.
-pub fn open(repo: &str) -> Result<Arc<dyn Storage>> {
-    let (path, location) = parse(repo)?;
-    Ok(Arc::new(local::LocalStorage::open(&path, location)?))
+/// Opens the place that `repo` names: a path or a URL.
+pub async fn open(repo: &str, settings: &Settings) -> Result<Arc<dyn Storage>> {
+    let Location { place, shown } = Location::parse(repo)?;
+    match place {
+        Place::Local(path) => directory(&path, shown),
+        place => {
+            let connected = connect::connect(&place, settings).await.map_err(|e| e.context(shown.clone()))?;
+            Ok(Arc::new(object::ObjectStorage::connected(connected, shown, settings)?))
+        }
+    }
+}
+
+/// Opens the directory `path` of this machine.
+pub fn open_directory(path: &Path) -> Result<Arc<dyn Storage>> {
+    directory(path, path.display().to_string())
+}
+
+fn directory(path: &Path, shown: String) -> Result<Arc<dyn Storage>> {
+    Ok(Arc::new(local::LocalStorage::open(path, shown)?))
 }
 
 /// As [`open`], for a repository that is to be created: makes the directory if there is none.
-pub fn open_new(repo: &str) -> Result<Arc<dyn Storage>> {
-    let (path, location) = parse(repo)?;
-    std::fs::create_dir_all(&path).map_err(|e| Error::io(format!("making {location}"), e))?;
-    Ok(Arc::new(local::LocalStorage::open(&path, location)?))
-}
-
-fn parse(repo: &str) -> Result<(PathBuf, String)> {
-    if let Some((scheme, _)) = repo.split_once("://") {
-        if scheme != "file" {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("`{repo}`: this version opens local paths and file:// URLs, not {scheme}://"),
-            ));
-        }
-        let path = url::Url::parse(repo)
-            .ok()
-            .and_then(|url| url.to_file_path().ok())
-            .ok_or_else(|| Error::invalid(format!("`{repo}` is not a URL of a local directory: file:///path is")))?;
-        return Ok((path, repo.to_owned()));
+pub async fn open_new(repo: &str, settings: &Settings) -> Result<Arc<dyn Storage>> {
+    if let Location { place: Place::Local(path), shown } = Location::parse(repo)? {
+        std::fs::create_dir_all(&path).map_err(|e| Error::io(format!("making {shown}"), e))?;
     }
-    if repo.is_empty() {
-        return Err(Error::invalid("the repository's name is empty"));
-    }
-    let path = std::path::absolute(repo).map_err(|e| Error::io(repo, e))?;
-    let location = path.to_str().map(str::to_owned).unwrap_or_else(|| Path::new(repo).to_string_lossy().into_owned());
-    Ok((path, location))
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    #[test]
-    fn places_are_paths_and_file_urls() {
-        assert_eq!(parse("/a/b c").unwrap(), (PathBuf::from("/a/b c"), "/a/b c".to_owned()));
-        assert_eq!(parse("file:///a/b%20c").unwrap(), (PathBuf::from("/a/b c"), "file:///a/b%20c".to_owned()));
-        assert!(parse("x").unwrap().0.is_absolute());
-        assert_eq!(parse("s3://bucket/x").unwrap_err().kind(), ErrorKind::Unsupported);
-        assert_eq!(parse("").unwrap_err().kind(), ErrorKind::InvalidInput);
-    }
+    open(repo, settings).await
 }

@@ -1,4 +1,6 @@
 //! Any store of the `object_store` crate as a [`Storage`], with deadlines.
+//!
+//! The client repeats what failed for a moment; here an operation as a whole has a time, which is longer for more bytes.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -6,12 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::TryStreamExt;
 use object_store::path::Path;
-use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, PutOptions, UpdateVersion};
+use object_store::prefix::PrefixStore;
+use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, UpdateVersion};
 
-use super::{Condition, ObjectInfo, Storage, Version, read_part};
+use super::connect::Connected;
+use super::explain::from_store;
+use super::settings::Settings;
+use super::wire::SLOWEST;
+use super::{Condition, ObjectInfo, Storage, Version, conditional, read_part};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Files larger than this are sent in parts of this size. Bytes.
@@ -23,12 +30,24 @@ pub struct ObjectStorage {
     store: Arc<dyn ObjectStore>,
     location: String,
     deadline: Duration,
+    /// Why nothing can be written; none if it can.
+    read_only: Option<&'static str>,
+    /// Whether the user answers for it that nobody else writes.
+    single_writer: bool,
 }
 
 impl ObjectStorage {
     /// The repository at the root of `store`; messages call it `location`, and no operation takes longer than `deadline`.
     pub fn new(store: Arc<dyn ObjectStore>, location: String, deadline: Duration) -> Self {
-        ObjectStorage { store, location, deadline }
+        ObjectStorage { store, location, deadline, read_only: None, single_writer: false }
+    }
+
+    /// The repository in a store that was reached with `settings`.
+    pub(super) fn connected(connected: Connected, location: String, settings: &Settings) -> Result<Self> {
+        let Connected { store, prefix, read_only } = connected;
+        let store = if prefix.is_empty() { store } else { Arc::new(PrefixStore::new(store, path(&prefix)?)) };
+        let single_writer = settings.unsafe_single_writer;
+        Ok(ObjectStorage { store, location, deadline: settings.budget(), read_only, single_writer })
     }
 
     async fn send_parts(
@@ -44,15 +63,26 @@ impl ObjectStorage {
             left -= size;
             let bytes;
             (file, bytes) = read_part(file, size, left == 0).await?;
-            self.timed(key, upload.put_part(bytes.into())).await?;
+            self.timed_for(size, key, upload.put_part(bytes.into())).await?;
         }
         self.timed(key, upload.complete()).await.map(drop)
     }
 
     async fn timed<T>(&self, what: impl Display, work: impl Future<Output = object_store::Result<T>>) -> Result<T> {
-        match tokio::time::timeout(self.deadline, work).await {
+        self.timed_for(0, what, work).await
+    }
+
+    /// As [`ObjectStorage::timed`], for work that moves `bytes`.
+    async fn timed_for<T>(
+        &self,
+        bytes: u64,
+        what: impl Display,
+        work: impl Future<Output = object_store::Result<T>>,
+    ) -> Result<T> {
+        let deadline = self.deadline + Duration::from_secs(bytes / SLOWEST);
+        match tokio::time::timeout(deadline, work).await {
             Ok(done) => done.map_err(|error| from_store(what, error)),
-            Err(_) => Err(timed_out(what, self.deadline)),
+            Err(_) => Err(timed_out(what, deadline)),
         }
     }
 }
@@ -62,17 +92,21 @@ pub(super) fn timed_out(what: impl Display, deadline: Duration) -> Error {
     Error::new(ErrorKind::Timeout, format!("{what}: the storage did not answer within {} s", deadline.as_secs_f32()))
 }
 
-fn from_store(what: impl Display, error: object_store::Error) -> Error {
-    use object_store::Error as Store;
-    let kind = match &error {
-        Store::NotFound { .. } => ErrorKind::NotFound,
-        Store::AlreadyExists { .. } | Store::Precondition { .. } => ErrorKind::Conflict,
-        Store::PermissionDenied { .. } | Store::Unauthenticated { .. } => ErrorKind::PermissionDenied,
-        Store::NotSupported { .. } | Store::NotImplemented { .. } => ErrorKind::Unsupported,
-        Store::InvalidPath { .. } => ErrorKind::InvalidInput,
-        _ => ErrorKind::Io,
-    };
-    Error::with_source(kind, what.to_string(), error)
+/// Bytes `offset..offset + length` of an object that is only given whole. Nothing else of it is kept.
+async fn read_past(store: &dyn ObjectStore, path: &Path, offset: u64, length: u64) -> object_store::Result<Bytes> {
+    let mut parts = store.get(path).await?.into_stream();
+    let (mut at, end) = (0, offset.saturating_add(length));
+    let mut bytes = BytesMut::new();
+    while let Some(part) = parts.try_next().await? {
+        let begin = usize::try_from(offset.saturating_sub(at)).unwrap_or(usize::MAX).min(part.len());
+        at += part.len() as u64;
+        let over = usize::try_from(at.saturating_sub(end)).unwrap_or(usize::MAX);
+        bytes.extend_from_slice(part.get(begin..part.len().saturating_sub(over)).unwrap_or_default());
+        if at >= end {
+            break;
+        }
+    }
+    Ok(bytes.freeze())
 }
 
 fn path(key: &str) -> Result<Path> {
@@ -104,19 +138,52 @@ impl Storage for ObjectStorage {
 
     async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
         let path = path(key)?;
-        let bytes = self.timed(key, self.store.get_range(&path, offset..offset.saturating_add(length))).await?;
+        let range = offset..offset.saturating_add(length);
+        let reading = async {
+            match self.store.get_range(&path, range).await {
+                // Some web servers know whole objects only.
+                Err(object_store::Error::NotSupported { .. }) => read_past(&*self.store, &path, offset, length).await,
+                other => other,
+            }
+        };
+        let bytes = self.timed_for(length, key, reading).await?;
         if bytes.len() as u64 == length { Ok(bytes) } else { Err(too_short(key, offset, length, bytes.len() as u64)) }
     }
 
     async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<()> {
         let mode = match condition {
+            _ if self.single_writer => PutMode::Overwrite,
             Condition::Always => PutMode::Overwrite,
             Condition::Absent => PutMode::Create,
             Condition::Unchanged(Version { e_tag, version }) => PutMode::Update(UpdateVersion { e_tag, version }),
         };
         let path = path(key)?;
-        self.timed(key, self.store.put_opts(&path, bytes.into(), PutOptions::from(mode))).await?;
-        Ok(())
+        let length = bytes.len() as u64;
+        if matches!(mode, PutMode::Overwrite) {
+            return self.timed_for(length, key, self.store.put(&path, bytes.into())).await.map(drop);
+        }
+        self.timed_for(length, key, conditional::put(&*self.store, &path, bytes, mode)).await
+    }
+
+    async fn any(&self) -> Result<Option<String>> {
+        let first = self.timed("listing", async { self.store.list(None).try_next().await }).await?;
+        Ok(first.map(|meta| meta.location.to_string()))
+    }
+
+    async fn check_conditions(&self, key: &str, bytes: &Bytes) -> Result<()> {
+        if self.single_writer {
+            return Ok(());
+        }
+        let path = path(key)?;
+        let compares = conditional::check(&*self.store, &path, bytes);
+        if self.timed_for(bytes.len() as u64, key, compares).await? {
+            return Ok(());
+        }
+        Err(conditional::does_not_compare(&self.location))
+    }
+
+    fn read_only(&self) -> Option<&'static str> {
+        self.read_only
     }
 
     async fn put_file(&self, key: &str, file: std::fs::File, length: u64) -> Result<()> {
@@ -135,6 +202,7 @@ impl Storage for ObjectStorage {
 
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         let prefix = path(prefix.trim_end_matches('/'))?;
+        // An empty prefix is no prefix: what lies beside the repository is its own affair.
         let what = format!("listing `{prefix}`");
         let found: Vec<_> = self.timed(what, self.store.list(Some(&prefix)).try_collect()).await?;
         Ok(found.into_iter().map(|meta| ObjectInfo { key: meta.location.to_string(), size: meta.size }).collect())
@@ -157,6 +225,20 @@ mod tests {
     use super::*;
     use std::io::Seek;
     use std::io::Write;
+
+    #[tokio::test]
+    async fn parts_of_objects_that_are_given_whole_are_cut_out() {
+        let store = object_store::memory::InMemory::new();
+        // Comes in parts of 3 bytes.
+        let store = object_store::chunked::ChunkedStore::new(Arc::new(store), 3);
+        let path = Path::from("x");
+        store.put(&path, "0123456789".into()).await.unwrap();
+        for (offset, length, expected) in
+            [(0, 10, "0123456789"), (2, 5, "23456"), (3, 3, "345"), (9, 5, "9"), (20, 1, "")]
+        {
+            assert_eq!(read_past(&store, &path, offset, length).await.unwrap(), expected, "{length} at {offset}");
+        }
+    }
 
     #[tokio::test]
     async fn files_are_stored_whole_in_parts_if_need_be() {

@@ -7,6 +7,7 @@
 //! Methods that may have to read a manifest or a chunk are `async`. Where everything is in memory they are ready when first
 //! polled; the floor above makes use of that.
 
+mod ahead;
 pub mod chunks;
 pub mod directory;
 pub mod names;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 
 use tokio::sync::OnceCell;
 
+use self::ahead::Ahead;
 use self::chunks::{Chunks, FoundChunk};
 use self::nodes::{Array, NodeIndex, NodeTable, Place, ZARR_JSON};
 use self::positions::Coords;
@@ -69,6 +71,8 @@ pub struct Tree {
     table: NodeTable,
     reader: Arc<Reader>,
     total_bytes: OnceCell<u64>,
+    /// What readers will want next, where fetching it takes long.
+    ahead: Option<Ahead>,
 }
 
 impl Attributes {
@@ -84,7 +88,8 @@ impl Attributes {
 impl Tree {
     /// The tree of `snapshot`, whose chunks `reader` reads.
     pub fn new(snapshot: impl Into<Arc<Snapshot>>, table: NodeTable, reader: Arc<Reader>) -> Self {
-        Tree { snapshot: snapshot.into(), table, reader, total_bytes: OnceCell::new() }
+        let ahead = (reader.most_ahead() > 0).then(|| Ahead::new(reader.most_ahead()));
+        Tree { snapshot: snapshot.into(), table, reader, total_bytes: OnceCell::new(), ahead }
     }
 
     /// The snapshot it shows.
@@ -227,9 +232,34 @@ impl Tree {
     }
 
     /// Up to `size` bytes of file `inode` from `offset` on: fewer only at the end of the file.
-    pub async fn read(&self, inode: u64, offset: u64, size: u32) -> Result<Data> {
+    pub async fn read(self: &Arc<Self>, inode: u64, offset: u64, size: u32) -> Result<Data> {
         let source = self.source(inode).await?;
+        if let (Some(ahead), Source::Chunk(found, node)) = (&self.ahead, &source) {
+            self.look_ahead(ahead, *node, found, inode);
+        }
         self.read_source(&source, offset, size).await.context(|| self.describe(inode))
+    }
+
+    /// Fetches what will be wanted after chunk `inode`.
+    fn look_ahead(self: &Arc<Self>, ahead: &Ahead, node: NodeIndex, found: &FoundChunk, inode: u64) {
+        let (Some(array), Ok(Place::Chunk(_, at))) = (self.table.array(node), self.place(inode)) else { return };
+        let wanted = ahead.note(node, &array.grid, &at, found.length);
+        if wanted.is_empty() {
+            return;
+        }
+        let tree = Arc::clone(self);
+        drop(tokio::spawn(async move {
+            let Some(chunks) = tree.chunks(node) else { return };
+            let mut native = Vec::with_capacity(wanted.len());
+            for coords in wanted {
+                // The next manifest is fetched here, too. What goes wrong is told to whoever reads the chunk.
+                let Ok(Some(found)) = chunks.find(&coords).await else { continue };
+                if let Ok(Payload::Native { chunk, offset, length }) = tree.payload(&found, node) {
+                    native.push(NativeChunk { object: chunk, offset, length });
+                }
+            }
+            tree.reader.fetch_ahead(native);
+        }));
     }
 
     async fn read_source(&self, source: &Source, offset: u64, size: u32) -> Result<Data> {

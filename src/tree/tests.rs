@@ -19,7 +19,7 @@ use crate::storage::{Condition, Storage};
 const ARRAY_2D: &str = r#"{"zarr_format":3,"node_type":"array","shape":[4,6],"data_type":"int8",
     "chunk_grid":{"name":"regular","configuration":{"chunk_shape":[2,2]}}}"#;
 
-async fn tree(nodes: &[TestNode<'_>], objects: &[(&str, Vec<u8>)]) -> Tree {
+async fn tree(nodes: &[TestNode<'_>], objects: &[(&str, Vec<u8>)]) -> Arc<Tree> {
     let store = Arc::new(object_store::memory::InMemory::new());
     let storage = ObjectStorage::new(store, "memory".into(), Duration::from_secs(5));
     for (key, bytes) in objects {
@@ -28,7 +28,7 @@ async fn tree(nodes: &[TestNode<'_>], objects: &[(&str, Vec<u8>)]) -> Tree {
     let snapshot = Snapshot::decode(&testing::snapshot(id(1), nodes), 1 << 20).unwrap();
     let table = NodeTable::build(&snapshot).unwrap();
     let reader = Reader::new(Arc::new(storage), Budget::new(64 << 20, 0).unwrap());
-    Tree::new(snapshot, table, Arc::new(reader))
+    Arc::new(Tree::new(snapshot, table, Arc::new(reader)))
 }
 
 fn array<'a>(n: u8, path: &'a str, zarr_json: &'a str, manifests: &[u8]) -> TestNode<'a> {
@@ -37,11 +37,11 @@ fn array<'a>(n: u8, path: &'a str, zarr_json: &'a str, manifests: &[u8]) -> Test
 }
 
 /// Names in a directory, in the listing's order, from several pages of `page` entries.
-async fn names(tree: &Tree, inode: u64, page: usize) -> Vec<String> {
+async fn names(tree: &Arc<Tree>, inode: u64, page: usize) -> Vec<String> {
     entries(tree, inode, page).await.into_iter().map(|(name, _)| name).collect()
 }
 
-async fn entries(tree: &Tree, inode: u64, page: usize) -> Vec<(String, Attributes)> {
+async fn entries(tree: &Arc<Tree>, inode: u64, page: usize) -> Vec<(String, Attributes)> {
     let mut out = Vec::new();
     let mut offset = 0;
     loop {
@@ -63,7 +63,7 @@ async fn entries(tree: &Tree, inode: u64, page: usize) -> Vec<(String, Attribute
 }
 
 /// All files below the root, with the bytes or the kind of error that reading gives.
-async fn files(tree: &Tree) -> BTreeMap<String, Result<Vec<u8>, ErrorKind>> {
+async fn files(tree: &Arc<Tree>) -> BTreeMap<String, Result<Vec<u8>, ErrorKind>> {
     let mut out = BTreeMap::new();
     let mut open = vec![(String::new(), ROOT)];
     while let Some((path, inode)) = open.pop() {

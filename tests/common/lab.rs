@@ -219,7 +219,7 @@ impl Lab {
     }
 
     pub fn with(path: &Path, options: Options) -> Lab {
-        Lab::over(storage::open(path.to_str().unwrap()).unwrap(), options)
+        Lab::over(storage::open_directory(path).unwrap(), options)
     }
 
     pub fn over(storage: Arc<dyn Storage>, options: Options) -> Lab {

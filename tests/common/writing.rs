@@ -14,7 +14,7 @@ use icechunk::repository::VersionInfo;
 use icechunk::{Repository, Store};
 use tokio::sync::RwLock;
 
-use crate::common::{Mount, Output, icechunkfs, program, read_files, run};
+use crate::common::{Mount, Output, icechunkfs, place, program, read_files, run};
 
 /// How long something that happens at once may take on a busy machine.
 const SOON: Duration = Duration::from_secs(30);
@@ -33,7 +33,7 @@ impl Writable {
     #[track_caller]
     pub fn new(words: &[&str]) -> Writable {
         let directory = tempfile::tempdir().unwrap();
-        let repository = directory.path().join("repo");
+        let repository = place::place(directory.path());
         create(&repository);
         Writable::with(directory, repository, words)
     }
@@ -190,10 +190,7 @@ pub struct Reference {
 impl Reference {
     pub fn open(place: &Path) -> Reference {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let repository = runtime.block_on(async {
-            let storage = icechunk::new_local_filesystem_storage(place).await.unwrap();
-            Repository::open(storage).execute().await.unwrap()
-        });
+        let repository = runtime.block_on(place::reference(place));
         Reference { runtime, repository }
     }
 

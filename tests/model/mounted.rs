@@ -18,7 +18,7 @@ use tokio::sync::RwLock;
 
 use super::subject::{Committed, Subject, of_others};
 use super::zarr::Keys;
-use crate::common::{Mount, icechunkfs, read_files, run};
+use crate::common::{Mount, icechunkfs, place, read_files, run};
 
 /// After this long without an answer the daemon is ended, so that the operation fails instead of waiting for ever.
 const HANGS: Duration = Duration::from_secs(45);
@@ -40,7 +40,7 @@ struct Pulse {
 impl Mounted {
     pub fn new() -> Mounted {
         let directory = tempfile::tempdir().unwrap();
-        icechunkfs(["init".as_ref(), directory.path().join("repo").as_os_str()]).success();
+        icechunkfs(["init".as_ref(), place::place(directory.path()).as_os_str()]).success();
         let begin = Instant::now();
         let pulse =
             Arc::new(Pulse { last: AtomicU64::new(0), daemon: AtomicU64::new(0), over: AtomicBool::new(false), begin });
@@ -52,7 +52,7 @@ impl Mounted {
     }
 
     fn repository(&self) -> PathBuf {
-        self.directory.path().join("repo")
+        place::place(self.directory.path())
     }
 
     fn mount_again(&self) {
@@ -67,8 +67,7 @@ impl Mounted {
     }
 
     async fn open(&self) -> Repository {
-        let storage = icechunk::new_local_filesystem_storage(&self.repository()).await.unwrap();
-        Repository::open(storage).execute().await.unwrap()
+        place::reference(&self.repository()).await
     }
 }
 

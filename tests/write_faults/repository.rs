@@ -200,7 +200,7 @@ fn the_last_commit_is_in_the_future() {
     // Somebody whose clock is an hour ahead.
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let storage = icechunkfs::storage::open(place.to_str().unwrap()).unwrap();
+        let storage = icechunkfs::storage::open_directory(&place).unwrap();
         let reader = Arc::new(Reader::new(Arc::clone(&storage), Budget::new(64 << 20, 0).unwrap()));
         let engine = Engine::new(Arc::clone(&storage), reader, || system_clock() + HOUR, Options::default());
         let repository = Repository::open(storage).await.unwrap();

@@ -1,0 +1,106 @@
+//! Bytes that will be wanted soon.
+//!
+//! What is fetched ahead goes into the cache; a reader who comes while it is on its way waits for that one request. Neighbours
+//! in one object (small chunks are packed) are one request. Nobody waits for room: what does not fit into the share of memory
+//! that is kept for this is left to its reader.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::cache::Value;
+use super::pieces::{WHOLE, cut};
+use super::{NativeChunk, Reader, chunk_key, missing_object};
+use crate::error::Error;
+
+/// Bytes between two chunks that are fetched with them, since a request costs more.
+const GAP: u64 = 64 << 10;
+
+impl Reader {
+    /// Whether `chunk` is in memory or on its way there.
+    pub(super) fn has(&self, chunk: NativeChunk) -> bool {
+        self.cache.has(&chunk_key(chunk))
+    }
+
+    /// Fetches those of `chunks` that are not there yet, in the background. Large ones are left to those who read them.
+    pub fn fetch_ahead(self: &Arc<Self>, mut chunks: Vec<NativeChunk>) {
+        chunks.retain(|chunk| chunk.length > 0 && chunk.length <= WHOLE && !self.has(*chunk));
+        // The first of each run says when it is wanted.
+        let mut runs: Vec<Vec<NativeChunk>> = Vec::new();
+        for chunk in chunks {
+            match runs.last_mut() {
+                Some(run) if goes_on(run, chunk) => run.push(chunk),
+                _ => runs.push(vec![chunk]),
+            }
+        }
+        for run in runs {
+            let Some(permit) = self.room_for(&run) else { return };
+            self.fetch_run(&run, permit);
+        }
+    }
+
+    fn room_for(&self, run: &[NativeChunk]) -> Option<OwnedSemaphorePermit> {
+        let permits = self.budget.read_permits(length(run));
+        Arc::clone(&self.ahead).try_acquire_many_owned(permits).ok()
+    }
+
+    fn fetch_run(self: &Arc<Self>, run: &[NativeChunk], permit: OwnedSemaphorePermit) {
+        let Some(first) = run.first().copied() else { return };
+        let (this, length, alone) = (Arc::clone(self), length(run), run.len() == 1);
+        let fetched = async move {
+            let bytes = this.storage.get_range(&first.key(), first.offset, length).await;
+            drop(permit);
+            bytes.map_err(missing_object)
+        };
+        let fetched = fetched.boxed().shared();
+        for &chunk in run {
+            let (fetched, begin) = (fetched.clone(), chunk.offset - first.offset);
+            let load = async move {
+                let bytes = fetched.await?;
+                let part = if alone { Some(bytes) } else { cut(&bytes, begin as usize, chunk.length as usize) };
+                part.map(Value::Chunk).ok_or_else(|| Error::corrupt("a chunk is not where its neighbours are"))
+            };
+            // Nobody hears of a failure: whoever wants the chunk asks for it himself then.
+            let loading = self.cache.get_or_load(chunk_key(chunk), load);
+            drop(tokio::spawn(async move { loading.await.map(drop) }));
+        }
+    }
+}
+
+fn length(run: &[NativeChunk]) -> u64 {
+    match (run.first(), run.last()) {
+        (Some(first), Some(last)) => (last.offset - first.offset).saturating_add(last.length),
+        _ => 0,
+    }
+}
+
+/// Whether `chunk` lies just behind `run`, in the same object, and all of it is not too much for one request.
+fn goes_on(run: &[NativeChunk], chunk: NativeChunk) -> bool {
+    let (Some(first), Some(last)) = (run.first(), run.last()) else { return false };
+    let Some(end) = last.offset.checked_add(last.length) else { return false };
+    let Some(total) = chunk.offset.checked_add(chunk.length).and_then(|end| end.checked_sub(first.offset)) else {
+        return false;
+    };
+    last.object == chunk.object && chunk.offset >= end && chunk.offset - end <= GAP && total <= WHOLE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::testing::id;
+
+    #[test]
+    fn neighbours_in_one_object_are_one_request() {
+        let chunk = |object, offset, length| NativeChunk { object: id(object), offset, length };
+        let run = [chunk(1, 0, 4096)];
+        assert!(goes_on(&run, chunk(1, 4096, 4096)));
+        assert!(goes_on(&run, chunk(1, 4096 + GAP, 4096)));
+        assert!(!goes_on(&run, chunk(1, 4097 + GAP, 4096)));
+        assert!(!goes_on(&run, chunk(2, 4096, 4096)), "another object");
+        assert!(!goes_on(&run, chunk(1, 0, 4096)), "before it");
+        assert!(!goes_on(&run, chunk(1, 4096, WHOLE)), "too much at once");
+        assert!(!goes_on(&run, chunk(1, u64::MAX, 1)));
+        assert_eq!(length(&[chunk(1, 10, 5), chunk(1, 20, 5)]), 15);
+    }
+}

@@ -1,0 +1,96 @@
+//! Large chunks that lie elsewhere, in pieces that are fetched and kept one by one.
+//!
+//! A program that wants a few bytes of a shard of gigabytes must not wait for all of them. A piece is itself a range of an
+//! object, and looks like a chunk to the cache.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+
+use super::{Data, NativeChunk, Reader, not_in_chunk, slice};
+use crate::error::Result;
+
+/// Chunks up to this many bytes are fetched whole: at a gigabit a second that is what two round trips of 30 ms cost, and most
+/// programs want all of a chunk.
+pub(super) const WHOLE: u64 = 8 << 20;
+/// Bytes of a piece of a larger one.
+pub(super) const PIECE: u64 = 2 << 20;
+/// Pieces that are fetched ahead of a reader who goes through a chunk from piece to piece.
+const AHEAD: u64 = 4;
+
+/// The piece of `chunk` that has the byte at `offset`, which lies in it, and where in the chunk that begins.
+pub(super) fn piece_at(chunk: NativeChunk, offset: u64) -> (NativeChunk, u64) {
+    if chunk.length <= WHOLE {
+        return (chunk, 0);
+    }
+    let begin = offset / PIECE * PIECE;
+    let length = PIECE.min(chunk.length.saturating_sub(begin));
+    (NativeChunk { offset: chunk.offset.saturating_add(begin), length, ..chunk }, begin)
+}
+
+/// The piece that has all of `length` bytes from `offset` on, and where they begin in it; none if they are in several.
+pub(super) fn only(chunk: NativeChunk, offset: u64, length: u64) -> Option<(NativeChunk, u64)> {
+    let (piece, begin) = piece_at(chunk, offset);
+    let within = offset - begin;
+    (within.checked_add(length)? <= piece.length).then_some((piece, within))
+}
+
+impl Reader {
+    /// Bytes `offset..offset + length` of `chunk`, which must lie in it.
+    pub(super) async fn read_pieces(self: &Arc<Self>, chunk: NativeChunk, offset: u64, length: usize) -> Result<Data> {
+        if let Some((piece, within)) = only(chunk, offset, length as u64) {
+            self.go_on(chunk, piece);
+            let bytes = self.whole(piece).await?;
+            return slice(&bytes, within, length).map(Data::Bytes).ok_or_else(|| not_in_chunk(offset, length));
+        }
+        let end = offset.saturating_add(length as u64).min(chunk.length);
+        let mut bytes = BytesMut::new();
+        let mut at = offset;
+        while at < end {
+            let (piece, begin) = piece_at(chunk, at);
+            self.go_on(chunk, piece);
+            let part = self.whole(piece).await?;
+            let count = usize::try_from((begin + piece.length).min(end) - at).unwrap_or(usize::MAX);
+            bytes.extend_from_slice(&slice(&part, at - begin, count).ok_or_else(|| not_in_chunk(at, count))?);
+            at += count as u64;
+        }
+        if bytes.len() == length { Ok(Data::Bytes(bytes.freeze())) } else { Err(not_in_chunk(offset, length)) }
+    }
+
+    /// Fetches the next pieces, if the one before `piece` was wanted too.
+    fn go_on(self: &Arc<Self>, chunk: NativeChunk, piece: NativeChunk) {
+        let begin = piece.offset.saturating_sub(chunk.offset);
+        if chunk.length <= WHOLE
+            || self.most_ahead() == 0
+            || begin < PIECE
+            || !self.has(piece_at(chunk, begin - PIECE).0)
+        {
+            return;
+        }
+        let next = (1..=AHEAD).map(|n| begin + n * PIECE).take_while(|at| *at < chunk.length);
+        self.fetch_ahead(next.map(|at| piece_at(chunk, at).0).collect());
+    }
+}
+
+/// A part of `bytes` of its own: what is cut out of a long answer must not keep all of it in memory.
+pub(super) fn cut(bytes: &Bytes, start: usize, length: usize) -> Option<Bytes> {
+    bytes.get(start..start.checked_add(length)?).map(Bytes::copy_from_slice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::testing::id;
+
+    #[test]
+    fn pieces_cover_a_chunk() {
+        let chunk = NativeChunk { object: id(1), offset: 100, length: WHOLE + PIECE / 2 };
+        assert_eq!(piece_at(chunk, 0), (NativeChunk { length: PIECE, ..chunk }, 0));
+        let last = NativeChunk { offset: 100 + WHOLE, length: PIECE / 2, ..chunk };
+        assert_eq!(piece_at(chunk, WHOLE + 5), (last, WHOLE));
+        assert_eq!(only(chunk, PIECE - 1, 1).map(|(piece, within)| (piece.offset, within)), Some((100, PIECE - 1)));
+        assert_eq!(only(chunk, PIECE - 1, 2), None);
+        let small = NativeChunk { length: WHOLE, ..chunk };
+        assert_eq!(only(small, PIECE - 1, 2), Some((small, PIECE - 1)));
+    }
+}

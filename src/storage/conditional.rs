@@ -1,0 +1,89 @@
+//! Writing only if nothing has changed, over a line on which answers get lost.
+//!
+//! A conditional write that is repeated because its answer was lost meets its own result and looks refused. So each carries
+//! an id of its own (`icechunk_write_id`, as the reference's do), and whoever is refused, or hears nothing, looks whose the
+//! object is before he believes it.
+
+use bytes::Bytes;
+use object_store::path::Path;
+use object_store::{
+    Attribute, Attributes, Error as StoreError, GetOptions, ObjectStore, PutMode, PutOptions, UpdateVersion,
+};
+
+use crate::error::{Error, ErrorKind};
+
+/// The user metadata in which the id is.
+const WRITE_ID: &str = "icechunk_write_id";
+/// What no object's entity tag or generation is.
+const NO_VERSION: &str = "1";
+
+/// Puts `bytes` at `path` if `mode` allows it.
+pub(super) async fn put(store: &dyn ObjectStore, path: &Path, bytes: Bytes, mode: PutMode) -> object_store::Result<()> {
+    let id = write_id();
+    let mut attributes = Attributes::new();
+    attributes.insert(Attribute::Metadata(WRITE_ID.into()), id.clone().into());
+    let options = PutOptions { mode, attributes, ..PutOptions::default() };
+    let error = match store.put_opts(path, bytes.into(), options).await {
+        Ok(_) => return Ok(()),
+        Err(error) => error,
+    };
+    if !may_be_done(&error) {
+        return Err(error);
+    }
+    let found = store.get_opts(path, GetOptions { head: true, ..GetOptions::default() }).await;
+    let is_ours = found.is_ok_and(|found| {
+        found.attributes.get(&Attribute::Metadata(WRITE_ID.into())).is_some_and(|value| value.as_ref() == id)
+    });
+    if is_ours { Ok(()) } else { Err(error) }
+}
+
+/// Whether a write that failed so may have been carried out.
+fn may_be_done(error: &StoreError) -> bool {
+    !matches!(
+        error,
+        StoreError::NotFound { .. }
+            | StoreError::PermissionDenied { .. }
+            | StoreError::Unauthenticated { .. }
+            | StoreError::NotSupported { .. }
+            | StoreError::NotImplemented { .. }
+            | StoreError::InvalidPath { .. }
+    )
+}
+
+/// Finds out whether `store` compares before it writes, with an object that is there and never changes: `bytes` at `path`.
+/// A store that does not compare writes the same bytes once more, which changes nothing.
+pub(super) async fn check(store: &dyn ObjectStore, path: &Path, bytes: &Bytes) -> object_store::Result<bool> {
+    let other = UpdateVersion { e_tag: Some(format!("\"{NO_VERSION}\"")), version: Some(NO_VERSION.to_owned()) };
+    for mode in [PutMode::Create, PutMode::Update(other)] {
+        match store.put_opts(path, bytes.clone().into(), PutOptions::from(mode)).await {
+            Ok(_) => return Ok(false),
+            Err(
+                StoreError::AlreadyExists { .. } | StoreError::Precondition { .. } | StoreError::NotModified { .. },
+            ) => {}
+            Err(StoreError::NotImplemented { .. } | StoreError::NotSupported { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}
+
+/// The error of a store that does not compare.
+pub(super) fn does_not_compare(location: &str) -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        format!(
+            "{location}: this store does not compare before it writes (If-Match, If-None-Match), so that two programs that \
+             commit at a time would lose one's commit: mount it read-only, or with --unsafe-single-writer if nobody else writes"
+        ),
+    )
+}
+
+fn write_id() -> String {
+    let mut bytes = [0; 16];
+    // Without randomness the clock has to do: the id only tells one write of this object from another.
+    if rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).is_err() {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        bytes = now.as_nanos().to_le_bytes();
+    }
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,127 @@
+//! From a place to a store that answers: which credentials, which address, which client.
+//!
+//! Each kind of store is a file. All of them send their requests through one [`Wire`], which bounds how many are under way
+//! and how long each may take, and all repeat what failed for a moment the same way.
+
+mod azure;
+mod gcs;
+mod profile;
+mod s3;
+mod web;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::client::{HttpConnector, ReqwestConnector};
+use object_store::{BackoffConfig, Certificate, ClientOptions, HeaderMap, HeaderValue, ObjectStore, RetryConfig};
+
+use super::location::{Bucket, Place};
+use super::settings::Settings;
+use super::wire::Wire;
+use crate::error::{Error, ErrorKind, Result};
+
+/// How long a server may take to take a connection.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long an unused connection is kept: less than the minute after which many servers close it.
+const IDLE: Duration = Duration::from_secs(45);
+/// First and longest pause before a request is repeated. Jitter is added by the client.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Repetitions of one request; the time ends most of them earlier.
+const MOST_TRIES: usize = 30;
+
+/// A store, and the part of it that is the repository.
+pub(super) struct Connected {
+    /// The store.
+    pub(super) store: Arc<dyn ObjectStore>,
+    /// What every key begins with.
+    pub(super) prefix: String,
+    /// Why nothing can be written there; none if it can.
+    pub(super) read_only: Option<&'static str>,
+}
+
+/// What every store is made with.
+pub(super) struct Line<'a> {
+    settings: &'a Settings,
+    wire: Wire,
+}
+
+impl Line<'_> {
+    /// How a request is repeated: until the time for the operation is over, less a last answer's.
+    fn retry(&self) -> RetryConfig {
+        RetryConfig {
+            backoff: BackoffConfig { init_backoff: FIRST_PAUSE, max_backoff: LONGEST_PAUSE, base: 2.0 },
+            max_retries: MOST_TRIES,
+            retry_timeout: self.settings.budget().mul_f64(0.75),
+        }
+    }
+
+    /// The client's options. Requests' own deadlines are the wire's.
+    fn client(&self, endpoint: Option<&str>) -> Result<ClientOptions> {
+        let mut options = ClientOptions::new()
+            .with_user_agent(HeaderValue::from_static(concat!("icechunkfs/", env!("CARGO_PKG_VERSION"))))
+            .with_connect_timeout(CONNECT.min(self.settings.budget()))
+            .with_pool_idle_timeout(IDLE)
+            .with_timeout_disabled()
+            // Who names such an address wants it.
+            .with_allow_http(endpoint.is_some_and(|endpoint| endpoint.starts_with("http://")));
+        let mut headers = HeaderMap::new();
+        for (name, value) in self.settings.headers()? {
+            let name: http::HeaderName =
+                name.parse().map_err(|_| Error::invalid(format!("--header: `{name}` is no name of a header")))?;
+            let mut value = HeaderValue::from_str(value)
+                .map_err(|_| Error::invalid(format!("--header: the value of `{name}` is no text")))?;
+            value.set_sensitive(true);
+            headers.append(name, value);
+        }
+        if !headers.is_empty() {
+            options = options.with_default_headers(headers);
+        }
+        let bundle = self.settings.ca_bundle.clone().or_else(|| variable("AWS_CA_BUNDLE"));
+        if let Some(path) = bundle {
+            let pem = std::fs::read(&path).map_err(|e| Error::io(format!("the certificates in {path}"), e))?;
+            let certificates = Certificate::from_pem_bundle(&pem)
+                .map_err(|e| Error::with_source(ErrorKind::InvalidInput, format!("the certificates in {path}"), e))?;
+            for certificate in certificates {
+                options = options.with_root_certificate(certificate);
+            }
+        }
+        Ok(options)
+    }
+}
+
+impl HttpConnector for Wire {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<object_store::client::HttpClient> {
+        Ok(self.wrap(ReqwestConnector::default().connect(options)?))
+    }
+}
+
+/// Reaches `place`, which is not on this machine.
+pub(super) async fn connect(place: &Place, settings: &Settings) -> Result<Connected> {
+    let wire = Wire::new(settings.max_requests.unwrap_or(64), settings.budget());
+    let line = Line { settings, wire };
+    let in_bucket = |store, bucket: &Bucket| Connected { store, prefix: bucket.prefix.clone(), read_only: None };
+    match place {
+        Place::S3(bucket) => Ok(in_bucket(s3::connect(bucket, &line).await?, bucket)),
+        Place::Gcs(bucket) => Ok(in_bucket(gcs::connect(bucket, &line)?, bucket)),
+        Place::Azure(container, account) => {
+            Ok(in_bucket(azure::connect(container, account.as_deref(), &line)?, container))
+        }
+        Place::Web(url) => Ok(Connected {
+            store: web::connect(url, &line)?,
+            prefix: String::new(),
+            read_only: Some("a web server only gives"),
+        }),
+        Place::Local(path) => Err(Error::invalid(format!("{} is on this machine", path.display()))),
+    }
+}
+
+/// A variable of the environment that says something.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// The error of a store that could not be made out of what was said.
+fn not_made(what: &str, error: object_store::Error) -> Error {
+    Error::with_source(ErrorKind::InvalidInput, what.to_owned(), error)
+}

@@ -1,0 +1,34 @@
+//! A web server: objects are what is below a URL. It is only read from; a name and password in the URL are sent along.
+
+use std::sync::Arc;
+
+use base64::Engine;
+use object_store::http::HttpBuilder;
+use object_store::{HeaderValue, ObjectStore};
+
+use super::{Line, not_made};
+use crate::error::{Error, Result};
+
+pub(super) fn connect(url: &url::Url, line: &Line<'_>) -> Result<Arc<dyn ObjectStore>> {
+    // Errors name the URL: what is secret in it goes into a header.
+    let mut plain = url.clone();
+    let mut options = line.client(Some(url.as_str()))?;
+    if let Some(password) = url.password().or_else(|| (!url.username().is_empty()).then_some("")) {
+        let decode = |text| percent_encoding::percent_decode_str(text).decode_utf8_lossy();
+        let words = format!("{}:{}", decode(url.username()), decode(password));
+        let value = format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(words));
+        let mut headers = options.get_default_headers().cloned().unwrap_or_default();
+        let mut value = HeaderValue::from_str(&value).map_err(|_| Error::invalid("the URL's password is no text"))?;
+        value.set_sensitive(true);
+        headers.insert(http::header::AUTHORIZATION, value);
+        options = options.with_default_headers(headers);
+        let host = || Error::invalid("the repository's URL has no host");
+        plain.set_username("").and_then(|()| plain.set_password(None)).map_err(|()| host())?;
+    }
+    let builder = HttpBuilder::new()
+        .with_url(plain.as_str())
+        .with_client_options(options)
+        .with_retry(line.retry())
+        .with_http_connector(line.wire.clone());
+    Ok(Arc::new(builder.build().map_err(|e| not_made("the repository's URL", e))?))
+}

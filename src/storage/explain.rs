@@ -1,0 +1,87 @@
+//! What a store's error means, and what to do about it.
+
+use std::error::Error as _;
+use std::fmt::Display;
+
+use object_store::Error as StoreError;
+use object_store::client::{HttpError, HttpErrorKind};
+
+use crate::error::{Error, ErrorKind};
+
+/// What stores say of failures that have nothing to do with the object: a word of theirs, what kind it is, what to do.
+const SAID: [(&str, ErrorKind, &str); 11] = [
+    ("NoSuchBucket", ErrorKind::NotARepository, "there is no such bucket"),
+    ("The specified bucket does not exist", ErrorKind::NotARepository, "there is no such bucket"),
+    ("ContainerNotFound", ErrorKind::NotARepository, "there is no such container"),
+    (
+        "InvalidAccessKeyId",
+        ErrorKind::PermissionDenied,
+        "the store does not know the access key: is it of another account or endpoint?",
+    ),
+    ("SignatureDoesNotMatch", ErrorKind::PermissionDenied, "the secret key does not fit the access key"),
+    ("ExpiredToken", ErrorKind::PermissionDenied, "the credentials have expired: renew them"),
+    ("RequestTimeTooSkewed", ErrorKind::PermissionDenied, "this machine's clock is wrong: set it"),
+    ("AuthorizationHeaderMalformed", ErrorKind::InvalidInput, "the bucket is in another region: say it with --region"),
+    (
+        "PermanentRedirect",
+        ErrorKind::InvalidInput,
+        "the bucket is in another region or at another endpoint: say it with --region or --endpoint-url",
+    ),
+    (
+        "Received redirect without LOCATION",
+        ErrorKind::InvalidInput,
+        "the bucket is in another region or at another endpoint: say it with --region or --endpoint-url",
+    ),
+    (
+        "169.254.169.254",
+        ErrorKind::PermissionDenied,
+        "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a --profile, or say --anonymous for a public bucket",
+    ),
+];
+
+/// The error of an operation on `what`.
+pub(super) fn from_store(what: impl Display, error: StoreError) -> Error {
+    let text = chain(&error);
+    if let Some((_, kind, advice)) = SAID.iter().find(|(said, ..)| text.contains(said)) {
+        return Error::with_source(*kind, format!("{what}: {advice}"), error);
+    }
+    let (kind, advice) = match &error {
+        StoreError::NotFound { .. } => (ErrorKind::NotFound, ""),
+        StoreError::AlreadyExists { .. } | StoreError::Precondition { .. } | StoreError::NotModified { .. } => {
+            (ErrorKind::Conflict, "")
+        }
+        StoreError::PermissionDenied { .. } => (ErrorKind::PermissionDenied, ": these credentials do not allow it"),
+        StoreError::Unauthenticated { .. } => (ErrorKind::PermissionDenied, ": the store wants credentials"),
+        StoreError::NotSupported { .. } | StoreError::NotImplemented { .. } => (ErrorKind::Unsupported, ""),
+        StoreError::InvalidPath { .. } => (ErrorKind::InvalidInput, ""),
+        _ => match transport(&error) {
+            Some(HttpErrorKind::Timeout) => (ErrorKind::Timeout, ": the store did not answer in time"),
+            Some(HttpErrorKind::Connect) => (ErrorKind::Io, ": the store cannot be reached"),
+            _ => (ErrorKind::Io, ""),
+        },
+    };
+    Error::with_source(kind, format!("{what}{advice}"), error)
+}
+
+/// How the line failed, if it was the line.
+fn transport(error: &StoreError) -> Option<HttpErrorKind> {
+    let mut source = error.source();
+    while let Some(error) = source {
+        if let Some(error) = error.downcast_ref::<HttpError>() {
+            return Some(error.kind());
+        }
+        source = error.source();
+    }
+    None
+}
+
+fn chain(error: &StoreError) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push('\n');
+        text += &error.to_string();
+        source = error.source();
+    }
+    text
+}

@@ -1,0 +1,177 @@
+//! Where a repository lies: the words that name it, taken apart.
+//!
+//! | words | place |
+//! |---|---|
+//! | `/data/repo`, `repo`, `file:///data/repo` | a directory of this machine |
+//! | `s3://bucket/prefix` | Amazon S3 and what speaks its protocol |
+//! | `gs://bucket/prefix` | Google Cloud Storage |
+//! | `az://container/prefix`, `abfs://container@account.dfs.core.windows.net/prefix` | Azure Blob Storage |
+//! | `https://host/path` | any web server, read-only |
+//!
+//! Prefixes are taken as they are written: nothing is decoded, since a key may have any characters. Whatever in the words is
+//! secret (a password before `@`) is not in what is shown.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// A place, and what to call it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// The place.
+    pub place: Place,
+    /// It as messages and `/proc/mounts` name it: what the user wrote, made absolute, without secrets.
+    pub shown: String,
+}
+
+/// A place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A directory of this machine.
+    Local(PathBuf),
+    /// A part of a bucket of Amazon S3 or the like.
+    S3(Bucket),
+    /// A part of a bucket of Google Cloud Storage.
+    Gcs(Bucket),
+    /// A part of a container of Azure Blob Storage, and its account if the words name it.
+    Azure(Bucket, Option<String>),
+    /// Everything below a URL.
+    Web(url::Url),
+}
+
+/// A part of a bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// The bucket.
+    pub name: String,
+    /// What every key begins with, without slashes around it; empty for the whole bucket.
+    pub prefix: String,
+}
+
+impl Location {
+    /// Takes `words` apart.
+    pub fn parse(words: &str) -> Result<Self> {
+        let Some((scheme, rest)) = words.split_once("://") else { return local(words) };
+        let shown = || words.trim_end_matches('/').to_owned();
+        let place = match scheme.to_ascii_lowercase().as_str() {
+            "file" => {
+                let path = url::Url::parse(words).ok().and_then(|url| url.to_file_path().ok());
+                let wrong = || Error::invalid(format!("`{words}` is not a URL of a local directory: file:///path is"));
+                return Ok(Location { place: Place::Local(path.ok_or_else(wrong)?), shown: words.to_owned() });
+            }
+            "s3" | "s3a" => Place::S3(bucket(words, rest)?),
+            "gs" | "gcs" => Place::Gcs(bucket(words, rest)?),
+            "az" | "azure" | "abfs" | "abfss" => azure(words, rest)?,
+            "http" | "https" => return web(words),
+            _ => {
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    format!(
+                        "`{words}`: repositories are paths, or URLs that begin with file, s3, gs, az, abfs, http or https"
+                    ),
+                ));
+            }
+        };
+        Ok(Location { place, shown: shown() })
+    }
+}
+
+fn local(words: &str) -> Result<Location> {
+    if words.is_empty() {
+        return Err(Error::invalid("the repository's name is empty"));
+    }
+    let path = std::path::absolute(words).map_err(|e| Error::io(words, e))?;
+    let shown = path.to_str().map(str::to_owned).unwrap_or_else(|| Path::new(words).to_string_lossy().into_owned());
+    Ok(Location { place: Place::Local(path), shown })
+}
+
+fn bucket(words: &str, rest: &str) -> Result<Bucket> {
+    let (name, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+    if name.is_empty() || name.contains('@') {
+        return Err(Error::invalid(format!("`{words}` names no bucket: SCHEME://BUCKET/PREFIX does")));
+    }
+    Ok(Bucket { name: name.to_owned(), prefix: prefix.trim_matches('/').to_owned() })
+}
+
+fn azure(words: &str, rest: &str) -> Result<Place> {
+    let (authority, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+    let (container, host) = match authority.split_once('@') {
+        Some((container, host)) => (container, Some(host)),
+        None => (authority, None),
+    };
+    let account = host.and_then(|host| host.split('.').next()).map(str::to_owned);
+    if container.is_empty() || account.as_deref() == Some("") {
+        return Err(Error::invalid(format!("`{words}` names no container: az://CONTAINER/PREFIX does")));
+    }
+    Ok(Place::Azure(Bucket { name: container.to_owned(), prefix: prefix.trim_matches('/').to_owned() }, account))
+}
+
+fn web(words: &str) -> Result<Location> {
+    // What is wrong with it may be in its secret part: it is not repeated.
+    let wrong = |why: &str| Error::invalid(format!("the repository's URL {why}"));
+    let mut url = url::Url::parse(words).map_err(|_| wrong("is no URL"))?;
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err(wrong(
+            "has a part behind ? or #, which cannot go with every object: say it with --header, if the server takes it so",
+        ));
+    }
+    if !url.path().ends_with('/') {
+        url.set_path(&format!("{}/", url.path()));
+    }
+    let mut shown = url.clone();
+    if shown.set_username("").is_err() || shown.set_password(None).is_err() {
+        return Err(wrong("has no host"));
+    }
+    Ok(Location { place: Place::Web(url), shown: shown.as_str().trim_end_matches('/').to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn place(words: &str) -> Place {
+        Location::parse(words).unwrap().place
+    }
+
+    fn in_bucket(name: &str, prefix: &str) -> Bucket {
+        Bucket { name: name.into(), prefix: prefix.into() }
+    }
+
+    #[test]
+    fn directories_are_paths_and_file_urls() {
+        assert_eq!(Location::parse("/a/b c").unwrap().shown, "/a/b c");
+        assert_eq!(place("file:///a/b%20c"), Place::Local("/a/b c".into()));
+        assert!(matches!(place("x"), Place::Local(path) if path.is_absolute()));
+        assert_eq!(Location::parse("").unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(Location::parse("ftp://host/x").unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn buckets_have_prefixes_as_they_are_written() {
+        assert_eq!(place("s3://b/p/q/"), Place::S3(in_bucket("b", "p/q")));
+        assert_eq!(place("s3://b"), Place::S3(in_bucket("b", "")));
+        assert_eq!(place("S3://b/a%20b c"), Place::S3(in_bucket("b", "a%20b c")));
+        assert_eq!(place("gs://b/p"), Place::Gcs(in_bucket("b", "p")));
+        assert_eq!(place("az://c/p"), Place::Azure(in_bucket("c", "p"), None));
+        assert_eq!(
+            place("abfss://c@acc.dfs.core.windows.net/p"),
+            Place::Azure(in_bucket("c", "p"), Some("acc".into()))
+        );
+        assert_eq!(Location::parse("s3://b/p/").unwrap().shown, "s3://b/p");
+        for wrong in ["s3://", "s3:///p", "gs://", "az:///x", "abfs://c@/p", "s3://key:secret@b/p"] {
+            assert!(Location::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn passwords_are_not_shown() {
+        let location = Location::parse("https://user:secret@host:8080/data/repo").unwrap();
+        assert_eq!(location.shown, "https://host:8080/data/repo");
+        assert!(
+            matches!(location.place, Place::Web(url) if url.password() == Some("secret") && url.path() == "/data/repo/")
+        );
+        let wrong = Location::parse("https://host/repo?token=secret").unwrap_err();
+        assert!(!wrong.to_string().contains("secret"), "{wrong}");
+    }
+}

@@ -1,0 +1,200 @@
+//! What may be said about how to reach a repository that is not on this machine.
+//!
+//! Every setting is a word of the command line, and by the same name an option of `-o` (with `_` for `-`) and a variable of
+//! the environment (`ICECHUNKFS_REGION`). Beside these, each kind of store knows the variables and files that its own tools
+//! use: see [`super::connect`]. What is said on the command line wins.
+
+use std::time::Duration;
+
+use clap::builder::{FalseyValueParser, Resettable};
+use clap::{Args, Command, FromArgMatches};
+
+use crate::error::{Error, Result};
+
+/// How to reach an object store.
+#[derive(Clone, Default, Args)]
+#[command(next_help_heading = "Object stores")]
+pub struct Settings {
+    /// s3: The bucket's region [also: AWS_REGION, AWS_DEFAULT_REGION, the profile; found out if nobody says].
+    #[arg(long, value_name = "NAME", env = "ICECHUNKFS_REGION", hide_env = true)]
+    pub region: Option<String>,
+    /// s3, gs, az: Where the store answers, if not where its inventor's does [also: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL,
+    /// STORAGE_EMULATOR_HOST, AZURE_STORAGE_ENDPOINT].
+    #[arg(long, value_name = "URL", env = "ICECHUNKFS_ENDPOINT_URL", hide_env = true)]
+    pub endpoint_url: Option<String>,
+    /// s3: Use this profile of ~/.aws/credentials and ~/.aws/config [also: AWS_PROFILE].
+    #[arg(long, value_name = "NAME", env = "ICECHUNKFS_PROFILE", hide_env = true)]
+    pub profile: Option<String>,
+    /// s3, gs, az: Send no credentials.
+    #[arg(long, value_parser = FalseyValueParser::new(), env = "ICECHUNKFS_ANONYMOUS", hide_env = true)]
+    pub anonymous: bool,
+    /// s3: Pay for the requests [also: AWS_REQUEST_PAYER].
+    #[arg(long, value_parser = FalseyValueParser::new(), env = "ICECHUNKFS_REQUESTER_PAYS", hide_env = true)]
+    pub requester_pays: bool,
+    /// s3: How a bucket is addressed: https://HOST/BUCKET (path) or https://BUCKET.HOST (virtual).
+    #[arg(long, value_name = "STYLE", value_parser = ["path", "virtual"], env = "ICECHUNKFS_ADDRESSING", hide_env = true)]
+    pub addressing: Option<String>,
+    /// s3: The key's name [also: AWS_ACCESS_KEY_ID].
+    #[arg(long, value_name = "ID", env = "ICECHUNKFS_ACCESS_KEY_ID", hide_env = true)]
+    pub access_key_id: Option<String>,
+    /// s3: The key [also, and better: AWS_SECRET_ACCESS_KEY].
+    #[arg(long, value_name = "KEY", env = "ICECHUNKFS_SECRET_ACCESS_KEY", hide_env = true)]
+    pub secret_access_key: Option<String>,
+    /// s3: What goes with a key that lasts a while [also, and better: AWS_SESSION_TOKEN].
+    #[arg(long, value_name = "TOKEN", env = "ICECHUNKFS_SESSION_TOKEN", hide_env = true)]
+    pub session_token: Option<String>,
+    /// gs: Credentials: a file of a service account or of `gcloud` [also: GOOGLE_APPLICATION_CREDENTIALS].
+    #[arg(long, value_name = "FILE", env = "ICECHUNKFS_CREDENTIALS", hide_env = true)]
+    pub credentials: Option<String>,
+    /// az: The storage account [also: AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_CONNECTION_STRING].
+    #[arg(long, value_name = "NAME", env = "ICECHUNKFS_ACCOUNT", hide_env = true)]
+    pub account: Option<String>,
+    /// az: The account's key [also, and better: AZURE_STORAGE_ACCOUNT_KEY].
+    #[arg(long, value_name = "KEY", env = "ICECHUNKFS_ACCOUNT_KEY", hide_env = true)]
+    pub account_key: Option<String>,
+    /// az: A shared access signature [also, and better: AZURE_STORAGE_SAS_TOKEN].
+    #[arg(long, value_name = "TOKEN", env = "ICECHUNKFS_SAS_TOKEN", hide_env = true)]
+    pub sas_token: Option<String>,
+    /// A header for every request, such as `x-team: ocean`. Repeatable.
+    #[arg(long, value_name = "NAME: VALUE")]
+    pub header: Vec<String>,
+    /// Trust the certificates in this file too [also: AWS_CA_BUNDLE].
+    #[arg(long, value_name = "FILE", env = "ICECHUNKFS_CA_BUNDLE", hide_env = true)]
+    pub ca_bundle: Option<String>,
+    /// How long one operation may take with all its repetitions before it is an error [default: 60].
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "ICECHUNKFS_TIMEOUT", hide_env = true)]
+    pub timeout: Option<Duration>,
+    /// Requests that may be under way at a time, at most [default: 64].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096), env = "ICECHUNKFS_MAX_REQUESTS", hide_env = true)]
+    pub max_requests: Option<u16>,
+    /// Commit to a store that cannot compare before it writes. Two programs that commit at a time then lose one's commit.
+    #[arg(long, value_parser = FalseyValueParser::new(), env = "ICECHUNKFS_UNSAFE_SINGLE_WRITER", hide_env = true)]
+    pub unsafe_single_writer: bool,
+}
+
+/// Settings whose values nobody may see.
+const SECRET: [&str; 5] = ["secret-access-key", "session-token", "account-key", "sas-token", "header"];
+
+impl Settings {
+    /// The time for one operation.
+    pub fn budget(&self) -> Duration {
+        self.timeout.unwrap_or(DEFAULT_TIMEOUT)
+    }
+
+    /// The headers, split at the colon.
+    pub fn headers(&self) -> Result<Vec<(&str, &str)>> {
+        let split = self.header.iter().map(|header| header.split_once(':'));
+        let parts: Option<Vec<_>> = split.map(|parts| parts.map(|(name, value)| (name.trim(), value.trim()))).collect();
+        parts.ok_or_else(|| Error::invalid("--header: a header is `NAME: VALUE`; one has no colon"))
+    }
+
+    /// Whether nobody may see the value of setting `name`, in either spelling.
+    pub fn is_secret(name: &str) -> bool {
+        SECRET.contains(&name.replace('_', "-").as_str())
+    }
+
+    /// Whether there is a setting `name`, in either spelling.
+    pub fn knows(name: &str) -> bool {
+        let name = name.replace('_', "-");
+        Settings::augment_args(Command::new("")).get_arguments().any(|argument| argument.get_long() == Some(&name))
+    }
+
+    /// The settings that `words` say: `name` or `name=value`, in either spelling. The environment says nothing here.
+    pub fn from_words(words: &[String]) -> Result<Self> {
+        let spelled = words.iter().map(|word| match word.split_once('=') {
+            Some((name, value)) => format!("--{}={value}", name.replace('_', "-")),
+            None => format!("--{}", word.replace('_', "-")),
+        });
+        let command = Settings::augment_args(Command::new("").no_binary_name(true).disable_help_flag(true));
+        let command = command.mut_args(|argument| argument.env(Resettable::Reset));
+        let found = command.try_get_matches_from(spelled).and_then(|matches| Settings::from_arg_matches(&matches));
+        // What is wrong may be a secret: the words are not repeated, their names are.
+        let names = words.iter().filter_map(|word| word.split('=').next()).collect::<Vec<_>>().join(", ");
+        found.map_err(|error| Error::invalid(format!("the options {names}: {}", error.kind())))
+    }
+
+    /// These settings, and those of `other` where these say nothing.
+    pub fn or(self, other: Settings) -> Self {
+        Settings {
+            region: self.region.or(other.region),
+            endpoint_url: self.endpoint_url.or(other.endpoint_url),
+            profile: self.profile.or(other.profile),
+            anonymous: self.anonymous || other.anonymous,
+            requester_pays: self.requester_pays || other.requester_pays,
+            addressing: self.addressing.or(other.addressing),
+            access_key_id: self.access_key_id.or(other.access_key_id),
+            secret_access_key: self.secret_access_key.or(other.secret_access_key),
+            session_token: self.session_token.or(other.session_token),
+            credentials: self.credentials.or(other.credentials),
+            account: self.account.or(other.account),
+            account_key: self.account_key.or(other.account_key),
+            sas_token: self.sas_token.or(other.sas_token),
+            header: if self.header.is_empty() { other.header } else { self.header },
+            ca_bundle: self.ca_bundle.or(other.ca_bundle),
+            timeout: self.timeout.or(other.timeout),
+            max_requests: self.max_requests.or(other.max_requests),
+            unsafe_single_writer: self.unsafe_single_writer || other.unsafe_single_writer,
+        }
+    }
+}
+
+/// Time for one operation if nothing is said.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Without secrets, so that no log has them.
+impl std::fmt::Debug for Settings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Settings")
+            .field("region", &self.region)
+            .field("endpoint_url", &self.endpoint_url)
+            .field("profile", &self.profile)
+            .field("anonymous", &self.anonymous)
+            .field("account", &self.account)
+            .finish_non_exhaustive()
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration> {
+    let seconds: f64 = text.parse().map_err(|_| Error::invalid(format!("`{text}` is no number of seconds")))?;
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|duration| !duration.is_zero())
+        .ok_or_else(|| Error::invalid(format!("`{text}`: a time is more than nothing and less than for ever")))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn words(words: &[&str]) -> Result<Settings> {
+        Settings::from_words(&words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn options_are_settings_in_either_spelling() {
+        let settings =
+            words(&["endpoint_url=http://h:1/=x", "anonymous", "header=a: b", "header=c: d", "timeout=2.5"]).unwrap();
+        assert_eq!(settings.endpoint_url.as_deref(), Some("http://h:1/=x"));
+        assert!(settings.anonymous && !settings.requester_pays);
+        assert_eq!(settings.headers().unwrap(), [("a", "b"), ("c", "d")]);
+        assert_eq!(settings.budget(), Duration::from_millis(2500));
+        assert!(Settings::knows("endpoint_url") && Settings::knows("region") && !Settings::knows("ro"));
+    }
+
+    #[test]
+    fn secrets_are_not_repeated() {
+        let wrong = words(&["account_key=hidden", "timeout=never"]).map(drop).unwrap_err().to_string();
+        assert!(wrong.contains("account_key") && !wrong.contains("hidden"), "{wrong}");
+        let settings = words(&["secret_access_key=hidden", "header=x: hidden", "region=shown"]).unwrap();
+        let shown = format!("{settings:?}");
+        assert!(shown.contains("shown") && !shown.contains("hidden"), "{shown}");
+        assert!(Settings::is_secret("sas_token") && Settings::is_secret("sas-token") && !Settings::is_secret("region"));
+    }
+
+    #[test]
+    fn what_is_said_first_counts() {
+        let settings = words(&["region=a"]).unwrap().or(words(&["region=b", "profile=p"]).unwrap());
+        assert_eq!((settings.region.as_deref(), settings.profile.as_deref()), (Some("a"), Some("p")));
+    }
+}

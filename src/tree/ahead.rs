@@ -1,0 +1,274 @@
+//! Which chunks will be read next.
+//!
+//! A program that opens one chunk after another waits for each alone, and over a network that is a round trip each. But what
+//! it does is rarely chance: it walks the grid along an axis, and at its end goes on in the next row. What was read is
+//! followed as *streams*: a stream has an axis and a stride, learned from two chunks and believed from the third on (a step to
+//! the direct neighbour is believed a little at once), and how far ahead it fetches doubles with every chunk that comes as
+//! foreseen. A chunk that no stream foresaw begins one. Several readers of one array are several streams.
+//!
+//! A reader without a pattern begins streams that nobody continues: it fetches nothing that it does not ask for.
+
+use std::collections::{HashMap, VecDeque};
+
+use parking_lot::Mutex;
+
+use super::nodes::NodeIndex;
+use crate::zarr::Coords;
+
+/// Streams that are followed in one array. The oldest gives way.
+const STREAMS: usize = 16;
+/// Farthest neighbour along an axis that may be the next of a stream: strides are small, jumps are not strides.
+const LONGEST_STRIDE: i64 = 64;
+/// Chunks that a reader may leave out, because it has them already or there are none, without losing its stream.
+const LEFT_OUT: usize = 4;
+/// Chunks that are fetched ahead when a stream is first believed, and when a neighbour makes one likely.
+const FIRST_WINDOW: usize = 4;
+const LIKELY_WINDOW: usize = 1;
+/// Most chunks ahead of one stream, whatever their size.
+const MOST_CHUNKS: usize = 512;
+
+/// Follows readers.
+#[derive(Debug)]
+pub(super) struct Ahead {
+    arrays: Mutex<HashMap<NodeIndex, VecDeque<Stream>>>,
+    /// Bytes that one stream may have ahead.
+    most: u64,
+}
+
+#[derive(Debug)]
+struct Stream {
+    last: Coords,
+    step: Option<Step>,
+    /// How many chunks came as foreseen.
+    hits: u32,
+    window: usize,
+    /// Where fetching ahead has come, and how many chunks that is from the last one read.
+    front: Coords,
+    ahead: usize,
+}
+
+/// The way from one chunk to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Step {
+    axis: usize,
+    stride: i64,
+}
+
+impl Step {
+    /// The step from `from` to `to`, if it is along one axis and not too far.
+    fn between(from: &[u32], to: &[u32]) -> Option<Step> {
+        let mut steps = std::iter::zip(from, to).map(|(from, to)| i64::from(*to) - i64::from(*from)).enumerate();
+        let (axis, stride) = steps.find(|(_, stride)| *stride != 0)?;
+        let alone = steps.all(|(_, stride)| stride == 0);
+        (alone && stride.abs() <= LONGEST_STRIDE).then_some(Step { axis, stride })
+    }
+
+    /// The chunk after `from` in `grid`; none at the grid's end.
+    fn after(self, from: &[u32], grid: &[u32]) -> Option<Coords> {
+        let mut next = Coords::from_slice(from);
+        let (at, length) = (next.get_mut(self.axis)?, i64::from(*grid.get(self.axis)?));
+        let moved = i64::from(*at) + self.stride;
+        if (0..length).contains(&moved) {
+            *at = u32::try_from(moved).ok()?;
+            return Some(next);
+        }
+        // A row begins where its stride has it, at the side from which the last one came.
+        let rest = i64::from(*at).rem_euclid(self.stride.abs());
+        let first =
+            if self.stride > 0 { rest } else { rest + (length - 1 - rest) / self.stride.abs() * self.stride.abs() };
+        *at = u32::try_from(first).ok()?;
+        // The axis that moves fastest says the order of all: the last one C's, the first one Fortran's.
+        let rank = grid.len();
+        let others: Vec<usize> = match self.axis {
+            0 => (1..rank).collect(),
+            axis => (0..axis).rev().chain(axis + 1..rank).collect(),
+        };
+        for other in others {
+            let (at, length) = (next.get_mut(other)?, *grid.get(other)?);
+            *at += 1;
+            if *at < length {
+                return Some(next);
+            }
+            *at = 0;
+        }
+        None
+    }
+}
+
+impl Stream {
+    fn begin(at: &[u32]) -> Self {
+        let at = Coords::from_slice(at);
+        Stream { last: at.clone(), step: None, hits: 0, window: 0, front: at, ahead: 0 }
+    }
+
+    /// Whether `at` is among the next chunks, and how many steps away.
+    fn foresees(&self, at: &[u32], grid: &[u32]) -> Option<usize> {
+        let step = self.step?;
+        let mut next = self.last.clone();
+        for steps in 1..=LEFT_OUT {
+            next = step.after(&next, grid)?;
+            if next.as_slice() == at {
+                return Some(steps);
+            }
+        }
+        None
+    }
+
+    /// The reader has come to `at`, `steps` further.
+    fn advance(&mut self, at: &[u32], steps: usize, most: usize) {
+        self.last = Coords::from_slice(at);
+        self.hits += 1;
+        if steps > self.ahead {
+            self.front = self.last.clone();
+        }
+        self.ahead = self.ahead.saturating_sub(steps);
+        self.window = if self.hits == 1 { FIRST_WINDOW } else { self.window * 2 }.min(most);
+    }
+
+    /// What is to be fetched now, so that the window is full. Only when half of it is used up: neighbours that are fetched
+    /// together may be one request.
+    fn refill(&mut self, grid: &[u32]) -> Vec<Coords> {
+        let Some(step) = self.step else { return Vec::new() };
+        let mut wanted = Vec::new();
+        if self.ahead > self.window / 2 {
+            return wanted;
+        }
+        while self.ahead < self.window {
+            let Some(next) = step.after(&self.front, grid) else { break };
+            self.front = next.clone();
+            self.ahead += 1;
+            wanted.push(next);
+        }
+        wanted
+    }
+}
+
+impl Ahead {
+    /// Fetches at most `most` bytes ahead of each stream.
+    pub(super) fn new(most: u64) -> Self {
+        Ahead { arrays: Mutex::default(), most }
+    }
+
+    /// A reader is at chunk `at`, of `bytes`, of the array at `node`, whose grid is `grid`: what it will want next and is not
+    /// yet on its way.
+    pub(super) fn note(&self, node: NodeIndex, grid: &[u32], at: &[u32], bytes: u64) -> Vec<Coords> {
+        let most = usize::try_from(self.most / bytes.max(1)).unwrap_or(usize::MAX).min(MOST_CHUNKS);
+        let mut arrays = self.arrays.lock();
+        let streams = arrays.entry(node).or_default();
+        // Most requests are about the chunk that the last one was about.
+        if streams.iter().any(|stream| stream.last.as_slice() == at) {
+            return Vec::new();
+        }
+        let foreseen = streams.iter().enumerate().find_map(|(n, stream)| Some((n, stream.foresees(at, grid)?)));
+        if let Some((n, steps)) = foreseen
+            && let Some(mut stream) = streams.remove(n)
+        {
+            stream.advance(at, steps, most);
+            let wanted = stream.refill(grid);
+            streams.push_front(stream);
+            return wanted;
+        }
+        // The nearest of those that are not believed yet may be the one that this goes on from.
+        let steps = streams.iter().enumerate().filter(|(_, stream)| stream.hits == 0);
+        let steps = steps.filter_map(|(n, stream)| Some((n, Step::between(&stream.last, at)?)));
+        let nearest = steps.min_by_key(|(_, step)| step.stride.abs());
+        let mut stream = match nearest {
+            Some((n, _)) => streams.remove(n).unwrap_or_else(|| Stream::begin(at)),
+            None => Stream::begin(at),
+        };
+        stream.step = nearest.map(|(_, step)| step);
+        (stream.last, stream.front) = (Coords::from_slice(at), Coords::from_slice(at));
+        let is_neighbour = nearest.is_some_and(|(_, step)| step.stride.abs() == 1);
+        (stream.ahead, stream.window) = (0, if is_neighbour { LIKELY_WINDOW.min(most) } else { 0 });
+        let wanted = stream.refill(grid);
+        streams.push_front(stream);
+        streams.truncate(STREAMS);
+        wanted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::indexing_slicing)]
+    use super::*;
+
+    /// Reads `order` of a grid; returns which chunks were fetched ahead before they were read, and how many never were.
+    fn walk(grid: &[u32], order: &[Vec<u32>]) -> (usize, usize) {
+        let ahead = Ahead::new(16 << 20);
+        let mut fetched: Vec<Coords> = Vec::new();
+        let mut hits = 0;
+        for at in order {
+            hits += usize::from(fetched.iter().any(|coords| coords.as_slice() == at.as_slice()));
+            // Each chunk is read by several requests.
+            for _ in 0..3 {
+                for coords in ahead.note(0, grid, at, 1 << 20) {
+                    assert!(!fetched.contains(&coords), "{coords:?} is fetched twice");
+                    fetched.push(coords);
+                }
+            }
+        }
+        let vain = fetched.iter().filter(|coords| !order.iter().any(|at| at.as_slice() == coords.as_slice())).count();
+        (hits, vain)
+    }
+
+    fn grid_order(rows: u32, columns: u32, by_columns: bool, stride: usize) -> Vec<Vec<u32>> {
+        let all = if by_columns {
+            (0..columns).flat_map(|x| (0..rows).map(move |y| vec![y, x])).collect::<Vec<_>>()
+        } else {
+            (0..rows).flat_map(|y| (0..columns).map(move |x| vec![y, x])).collect()
+        };
+        all.into_iter().step_by(stride).collect()
+    }
+
+    #[test]
+    fn walks_in_any_order_are_foreseen() {
+        for (by_columns, stride) in [(false, 1), (true, 1), (false, 2), (true, 2)] {
+            let order = grid_order(16, 32, by_columns, stride);
+            let (hits, vain) = walk(&[16, 32], &order);
+            assert!(hits + 4 >= order.len(), "{hits} of {} by columns: {by_columns}, stride {stride}", order.len());
+            assert!(vain <= 1, "{vain} in vain");
+        }
+        let backwards: Vec<Vec<u32>> = (0..100).rev().map(|n| vec![n]).collect();
+        assert!(walk(&[100], &backwards).0 >= 97);
+        let in_space: Vec<Vec<u32>> =
+            (0..4u32).flat_map(|z| (0..5).flat_map(move |y| (0..6).map(move |x| vec![z, y, x]))).collect();
+        assert!(walk(&[4, 5, 6], &in_space).0 >= 116);
+    }
+
+    #[test]
+    fn readers_side_by_side_are_each_followed() {
+        let order: Vec<Vec<u32>> = (0..64).flat_map(|n| [vec![n, 0], vec![63 - n, 3], vec![n, 7]]).collect();
+        let (hits, _) = walk(&[64, 8], &order);
+        assert!(hits >= 192 - 15, "{hits} of 192");
+    }
+
+    #[test]
+    fn a_reader_without_a_pattern_fetches_next_to_nothing() {
+        let mut seed = 7_u64;
+        let order: Vec<Vec<u32>> = (0..400)
+            .map(|_| {
+                seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                vec![u32::try_from((seed >> 33) % 4096).unwrap_or(0)]
+            })
+            .collect();
+        let (_, vain) = walk(&[4096], &order);
+        assert!(vain <= 20, "{vain} of 400 in vain");
+    }
+
+    #[test]
+    fn what_is_left_out_does_not_end_a_walk() {
+        let order: Vec<Vec<u32>> = (0..100).filter(|n| n % 7 != 3).map(|n| vec![n]).collect();
+        let (hits, _) = walk(&[100], &order);
+        assert!(hits + 4 >= order.len(), "{hits} of {}", order.len());
+    }
+
+    #[test]
+    fn the_window_keeps_its_bound() {
+        let ahead = Ahead::new(8 << 20);
+        let mut most = 0;
+        for n in 0..50 {
+            most = most.max(ahead.note(0, &[1000], &[n], 1 << 20).len());
+        }
+        assert!((1..=8).contains(&most), "{most}");
+    }
+}

@@ -1,0 +1,174 @@
+//! A line to a server on which things go wrong, when and how the test says: counted, never by chance or by sleeping.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+/// What happens to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing.
+    Pass,
+    /// The server says that it is overloaded; it never sees the request.
+    Overloaded,
+    /// The server says that something is wrong with it; it never sees the request.
+    Broken,
+    /// The connection ends before an answer; the server never sees the request.
+    Reset,
+    /// The server carries it out, and the answer is lost.
+    Lost,
+    /// The answer ends in its middle.
+    Half,
+    /// There is no answer until [`Line::release`].
+    Silent,
+}
+
+/// Decides about a request by its number, from 0, and its first line.
+type Decide = Box<dyn Fn(usize, &str) -> Fault + Send>;
+
+/// The line.
+pub struct Line {
+    pub port: u16,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    server: u16,
+    decide: Mutex<Decide>,
+    requests: AtomicUsize,
+    faults: AtomicUsize,
+    gate: (Mutex<bool>, Condvar),
+    over: AtomicBool,
+}
+
+impl Line {
+    /// A line to the server at `port` of this machine, on which nothing goes wrong yet.
+    pub fn to(port: u16) -> Line {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let shared = Arc::new(Shared {
+            server: port,
+            decide: Mutex::new(Box::new(|_, _| Fault::Pass)),
+            requests: AtomicUsize::new(0),
+            faults: AtomicUsize::new(0),
+            gate: (Mutex::new(true), Condvar::new()),
+            over: AtomicBool::new(false),
+        });
+        let line = Line { port: listener.local_addr().unwrap().port(), shared: Arc::clone(&shared) };
+        std::thread::spawn(move || {
+            for connection in listener.incoming() {
+                if shared.over.load(Ordering::Relaxed) {
+                    break;
+                }
+                let shared = Arc::clone(&shared);
+                // What breaks here is what the test wants, or the end of a program.
+                std::thread::spawn(move || drop(connection.map(|connection| shared.carry(connection))));
+            }
+        });
+        line
+    }
+
+    /// From now on `decide` decides; requests are counted from 0 again.
+    pub fn decide(&self, decide: impl Fn(usize, &str) -> Fault + Send + 'static) {
+        let mut current = self.shared.decide.lock().unwrap();
+        *current = Box::new(decide);
+        self.shared.requests.store(0, Ordering::Relaxed);
+        self.shared.faults.store(0, Ordering::Relaxed);
+        *self.shared.gate.0.lock().unwrap() = false;
+    }
+
+    /// Ends all silence, and nothing goes wrong any more.
+    pub fn release(&self) {
+        *self.shared.decide.lock().unwrap() = Box::new(|_, _| Fault::Pass);
+        *self.shared.gate.0.lock().unwrap() = true;
+        self.shared.gate.1.notify_all();
+    }
+
+    /// Requests, and how many of them met a fault, since the last [`Line::decide`].
+    pub fn counts(&self) -> (usize, usize) {
+        (self.shared.requests.load(Ordering::Relaxed), self.shared.faults.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.shared.over.store(true, Ordering::Relaxed);
+        self.release();
+        // Wakes the thread that accepts.
+        drop(TcpStream::connect(("127.0.0.1", self.port)));
+    }
+}
+
+impl Shared {
+    /// One request and its answer; the connection ends then.
+    fn carry(&self, mut client: TcpStream) -> std::io::Result<()> {
+        let Some((head, body)) = request(&mut client)? else { return Ok(()) };
+        let first = head.lines().next().unwrap_or_default().to_owned();
+        let fault = {
+            let decide = self.decide.lock().unwrap();
+            decide(self.requests.fetch_add(1, Ordering::Relaxed), &first)
+        };
+        if fault != Fault::Pass {
+            self.faults.fetch_add(1, Ordering::Relaxed);
+        }
+        let says = |code: &str| format!("HTTP/1.1 {code}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        match fault {
+            Fault::Overloaded => return client.write_all(says("503 Slow Down").as_bytes()),
+            Fault::Broken => return client.write_all(says("500 Internal Server Error").as_bytes()),
+            Fault::Reset => return client.shutdown(Shutdown::Both),
+            Fault::Silent => {
+                let (open, changed) = &self.gate;
+                let waited = changed.wait_while(open.lock().unwrap(), |open| !*open).unwrap();
+                drop(waited);
+                return client.shutdown(Shutdown::Both);
+            }
+            Fault::Pass | Fault::Lost | Fault::Half => {}
+        }
+        let mut server = TcpStream::connect(("127.0.0.1", self.server))?;
+        // One request a connection: the answer's end is the connection's.
+        let lines = head.lines().filter(|line| !line.to_ascii_lowercase().starts_with("connection:"));
+        let mut head: String = lines.take_while(|line| !line.is_empty()).map(|line| format!("{line}\r\n")).collect();
+        head += "Connection: close\r\n\r\n";
+        server.write_all(head.as_bytes())?;
+        server.write_all(&body)?;
+        let mut answer = Vec::new();
+        server.read_to_end(&mut answer)?;
+        match fault {
+            Fault::Lost => {}
+            Fault::Half => client.write_all(&answer[..answer.len() - answer.len().min(40) / 2])?,
+            _ => client.write_all(&answer)?,
+        }
+        client.shutdown(Shutdown::Both)
+    }
+}
+
+/// The head of a request and its body; none if there is no more.
+fn request(client: &mut TcpStream) -> std::io::Result<Option<(String, Vec<u8>)>> {
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 65536];
+    let end = loop {
+        if let Some(at) = bytes.windows(4).position(|part| part == b"\r\n\r\n") {
+            break at + 4;
+        }
+        match client.read(&mut buffer)? {
+            0 => return Ok(None),
+            count => bytes.extend_from_slice(&buffer[..count]),
+        }
+    };
+    let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
+    let length = head
+        .lines()
+        .find_map(|line| {
+            line.to_ascii_lowercase().strip_prefix("content-length:").map(|v| v.trim().parse::<usize>().unwrap())
+        })
+        .unwrap_or(0);
+    while bytes.len() < end + length {
+        match client.read(&mut buffer)? {
+            0 => return Ok(None),
+            count => bytes.extend_from_slice(&buffer[..count]),
+        }
+    }
+    let body = bytes.split_off(end);
+    Ok(Some((head, body)))
+}

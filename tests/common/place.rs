@@ -1,0 +1,79 @@
+//! Where the tests' repositories lie: in directories, or in the store that `scripts/with-server` has started and named in the
+//! environment. The same suites run over both.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use icechunk::config::S3Options;
+use icechunk::{Repository, new_local_filesystem_storage, new_s3_object_store_storage};
+use object_store::{ObjectStore, ObjectStoreExt};
+
+/// The URL of the store, if this run is over one.
+fn store() -> Option<String> {
+    std::env::var("ICECHUNKFS_TEST_STORE").ok()
+}
+
+/// Whether repositories are directories of this machine: some things are only true of those.
+pub fn is_local() -> bool {
+    store().is_none()
+}
+
+/// Whether the store can hold a fixture. One server makes file names of keys, which are longer than file names may be.
+pub fn takes(fixture: &str) -> bool {
+    let too_long = fixture.ends_with("v1-refnames") && std::env::var_os("ICECHUNKFS_TEST_SHORT_KEYS").is_some();
+    if too_long {
+        eprintln!("NOT RUN: this server cannot hold the long names of {fixture}");
+    }
+    !too_long
+}
+
+/// A place for the repository of the test whose temporary directory this is.
+pub fn place(directory: &Path) -> PathBuf {
+    match store() {
+        Some(store) => format!("{store}/{}", directory.file_name().unwrap().to_str().unwrap().replace('.', "")).into(),
+        None => directory.join("repo"),
+    }
+}
+
+/// `repository`, a directory, where this run has its repositories: itself, or a copy in the store.
+pub fn stored(repository: &Path) -> PathBuf {
+    let Some(store) = store() else { return repository.to_owned() };
+    let name = format!("fixture-{}-{}", std::process::id(), repository.file_name().unwrap().to_str().unwrap());
+    let place = format!("{store}/{name}");
+    let url = url::Url::parse(&place).unwrap();
+    let settings = std::env::vars().map(|(name, value)| (name.to_ascii_lowercase(), value));
+    let settings = settings.chain([("allow_http".to_owned(), "true".to_owned())]);
+    let (store, prefix) = object_store::parse_url_opts(&url, settings).unwrap();
+    let store: Arc<dyn ObjectStore> = store.into();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let first = prefix.clone().join("repo");
+        let refs = prefix.clone().join("refs/branch.main/ref.json");
+        if store.head(&first).await.is_ok() || store.head(&refs).await.is_ok() {
+            return;
+        }
+        for (key, bytes) in super::read_files(repository) {
+            let path = object_store::path::Path::parse(format!("{prefix}/{key}")).unwrap();
+            store.put(&path, bytes.into()).await.unwrap();
+        }
+    });
+    place.into()
+}
+
+/// The repository at `place` as the reference implementation opens it.
+pub async fn reference(place: &Path) -> Repository {
+    let words = place.to_str().unwrap();
+    let Some(rest) = words.strip_prefix("s3://") else {
+        let storage = new_local_filesystem_storage(place).await.unwrap();
+        return Repository::open(storage).execute().await.unwrap();
+    };
+    let (bucket, prefix) = rest.split_once('/').unwrap();
+    let options = S3Options::default()
+        .with_region(std::env::var("AWS_REGION").unwrap())
+        .with_endpoint_url(std::env::var("AWS_ENDPOINT_URL").unwrap())
+        .with_allow_http(true)
+        .with_force_path_style(true);
+    let (bucket, prefix) = (bucket.to_owned(), Some(prefix.to_owned()));
+    let storage = new_s3_object_store_storage(options, bucket, prefix, None, Vec::new(), Vec::new()).await.unwrap();
+    Repository::open(storage).execute().await.unwrap()
+}

@@ -1,0 +1,372 @@
+//! Repositories in object stores: what is said when they cannot be reached, what nobody may see, and what a line on which
+//! things go wrong does to reading and committing. With a real server behind it.
+//!
+//! That everything else is as on a local disk, other suites show: `scripts/with-server` runs them over a store.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod common;
+#[path = "common/faulty.rs"]
+mod faulty;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{FixtureSet, Mount, Output, program, read_files, run};
+use faulty::{Fault, Line};
+
+const BUCKET: &str = "icechunkfs-test";
+const SECRET: &str = "nobody-may-see-this";
+
+/// A server that ends with the test.
+struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn start(mut command: Command, port: u16) -> Server {
+    common::watchdog();
+    let child =
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("server starts");
+    let server = Server { child, port };
+    let begin = Instant::now();
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "the server does not answer");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    server
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// moto with an empty bucket. Without it nothing is skipped in silence.
+fn s3() -> Option<Server> {
+    let moto = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/venv/bin/moto_server");
+    if !moto.exists() {
+        assert!(std::env::var_os("CI").is_none(), "CI must have {}", moto.display());
+        eprintln!("NOT RUN: it needs {}: scripts/setup --python makes it", moto.display());
+        return None;
+    }
+    let port = free_port();
+    let mut command = Command::new(moto);
+    command.args(["-H", "127.0.0.1", "-p", &port.to_string()]);
+    let server = start(command, port);
+    let mut connection = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    write!(connection, "PUT /{BUCKET} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains(" 200 "), "{answer}");
+    Some(server)
+}
+
+/// The program, with credentials and nothing else of the tester's own.
+fn command(port: u16, words: &[&str]) -> Command {
+    let mut command = Command::new(program());
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("AWS_") || name.starts_with("ICECHUNKFS_")) {
+        command.env_remove(name);
+    }
+    command.env("HOME", "/nonexistent").env("AWS_ACCESS_KEY_ID", "tester").env("AWS_SECRET_ACCESS_KEY", SECRET);
+    command.env("AWS_REGION", "us-east-1").env("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{port}"));
+    command.args(words);
+    command
+}
+
+fn icechunkfs(port: u16, words: &[&str]) -> Output {
+    run(&mut command(port, words))
+}
+
+fn repository(name: &str) -> String {
+    format!("s3://{BUCKET}/{name}")
+}
+
+/// Mounts `repo` over the server at `port`.
+fn mount(port: u16, repo: &str, words: &[&str]) -> Mount {
+    let mount = Mount::prepare();
+    let place = mount.path().display().to_string();
+    let log = mount.path().with_file_name("log").display().to_string();
+    let words = [&["mount", repo, &place, "--log-file", &log], words].concat();
+    icechunkfs(port, &words).success();
+    mount
+}
+
+/// A repository with an array of 40 chunks of different sizes.
+fn made(port: u16, name: &str) -> String {
+    let repo = repository(name);
+    icechunkfs(port, &["init", &repo, "--zarr-group"]).success();
+    let mount = mount(port, &repo, &["--ephemeral"]);
+    fill(&mount.path(), 0);
+    touch(&mount).unwrap();
+    mount.unmount();
+    repo
+}
+
+fn fill(root: &Path, salt: u8) {
+    std::fs::create_dir_all(root.join("a/c")).unwrap();
+    let document = serde_json::json!({
+        "zarr_format": 3, "node_type": "array", "shape": [40], "data_type": "uint8", "fill_value": 0, "attributes": {},
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1]}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}}, "codecs": [{"name": "bytes"}]
+    });
+    std::fs::write(root.join("a/zarr.json"), document.to_string()).unwrap();
+    for n in 0..40_usize {
+        let length = [100, 5_000, 300_000, 1_000_000][n % 4];
+        let bytes: Vec<u8> = (0..length).map(|i| (i % 251) as u8 ^ n as u8 ^ salt).collect();
+        std::fs::write(root.join(format!("a/c/{n}")), bytes).unwrap();
+    }
+}
+
+fn touch(mount: &Mount) -> std::io::Result<()> {
+    let file = std::fs::OpenOptions::new().write(true).open(mount.path().join(".icechunk/commit"))?;
+    file.set_modified(std::time::SystemTime::now())
+}
+
+fn commits(port: u16, repo: &str) -> usize {
+    icechunkfs(port, &["log", repo, "--json"]).json().as_array().unwrap().len()
+}
+
+#[test]
+fn what_cannot_be_reached_is_said() {
+    let Some(server) = s3() else { return };
+    let said = |command: &mut Command| run(command).failure();
+    let refs =
+        |words: &[&'static str]| -> Vec<&'static str> { [&["refs", "s3://icechunkfs-test/none"], words].concat() };
+
+    let none = said(&mut command(server.port, &refs(&[])));
+    assert!(none.contains("s3://icechunkfs-test/none holds no Icechunk repository"), "{none}");
+    let bucket = said(&mut command(server.port, &["refs", "s3://no-such-bucket/x"]));
+    assert!(bucket.contains("there is no such bucket"), "{bucket}");
+    let nobody = said(&mut command(free_port(), &refs(&["--timeout", "2"])));
+    assert!(nobody.contains("cannot be reached"), "{nobody}");
+    let half = said(command(server.port, &refs(&[])).env_remove("AWS_SECRET_ACCESS_KEY"));
+    assert!(half.contains("AWS_SECRET_ACCESS_KEY"), "{half}");
+    let half = said(&mut command(server.port, &refs(&["--access-key-id", "x"])));
+    assert!(half.contains("--secret-access-key"), "{half}");
+    let profile = said(&mut command(server.port, &refs(&["--profile", "nobody"])));
+    assert!(profile.contains("profile `nobody`") && profile.contains("~/.aws"), "{profile}");
+    let account = said(&mut command(server.port, &["refs", "az://container/x"]));
+    assert!(account.contains("--account") && account.contains("AZURE_STORAGE_ACCOUNT_NAME"), "{account}");
+    let header = said(&mut command(server.port, &refs(&["--header", "no colon"])));
+    assert!(header.contains("NAME: VALUE"), "{header}");
+    for text in [none, bucket, nobody, half, profile, header] {
+        assert!(!text.contains(SECRET), "{text}");
+    }
+}
+
+#[test]
+fn a_profile_has_keys_and_an_address() {
+    let Some(server) = s3() else { return };
+    let repo = made(server.port, "profile");
+    let home = tempfile::tempdir().unwrap();
+    let config = home.path().join(".aws");
+    std::fs::create_dir(&config).unwrap();
+    let address = format!("[profile far]\nregion = eu-west-1\nendpoint_url = http://127.0.0.1:{}\n", server.port);
+    std::fs::write(config.join("config"), address).unwrap();
+    std::fs::write(config.join("credentials"), "[far]\naws_access_key_id = a\naws_secret_access_key = b\n").unwrap();
+    let mut command = command(server.port, &["refs", &repo, "--profile", "far"]);
+    command.env("HOME", home.path());
+    for name in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_ENDPOINT_URL"] {
+        command.env_remove(name);
+    }
+    assert!(String::from_utf8(run(&mut command).success()).unwrap().contains("branch  main"));
+    // The usual one, by the environment.
+    command.env("AWS_PROFILE", "far");
+    run(&mut command).success();
+    std::fs::write(config.join("credentials"), "[far]\ncredential_process = echo no; exit 1\n").unwrap();
+    let said = run(&mut command).failure();
+    assert!(said.contains("credential_process"), "{said}");
+}
+
+#[test]
+fn secrets_are_nowhere_to_be_seen() {
+    let Some(server) = s3() else { return };
+    let repo = made(server.port, "secrets");
+    let header = format!("x-token: {SECRET}");
+    let option = format!("session_token={SECRET}");
+    let words =
+        ["--ephemeral", "--access-key-id", "me", "--secret-access-key", SECRET, "--header", &header, "-o", &option];
+    let mount = mount(server.port, &repo, &[&words[..], &["-v", "-v"]].concat());
+    let daemon = mount.daemon();
+    let words = String::from_utf8_lossy(&std::fs::read(format!("/proc/{daemon}/cmdline")).unwrap()).into_owned();
+    assert!(words.contains(&repo) && words.contains("--secret-access-key"), "{words}");
+    let read = |path: PathBuf| std::fs::read_to_string(path).unwrap();
+    // Something fails, and is told of.
+    std::fs::write(mount.path().join("a/c/0"), "").unwrap();
+    assert!(touch(&mount).is_err());
+    let control = mount.path().join(".icechunk");
+    let shown = [
+        words,
+        read("/proc/mounts".into()),
+        read(control.join("info.json")),
+        read(control.join("errors")),
+        mount.log(),
+    ];
+    for text in shown {
+        assert!(!text.contains(SECRET), "{text}");
+    }
+}
+
+#[test]
+fn a_web_server_only_gives() {
+    common::watchdog();
+    let fixture = FixtureSet::own().get("own-v2-basic");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/repos");
+    let port = free_port();
+    let mut command = Command::new("python3");
+    command.args(["-m", "http.server", &port.to_string(), "--bind", "127.0.0.1", "--directory"]).arg(directory);
+    let server = start(command, port);
+    let url = format!("http://127.0.0.1:{}/{}", server.port, fixture.name);
+    let mount = mount(server.port, &url, &[]);
+    assert!(mount.log().contains("a web server only gives"), "{}", mount.log());
+    let local =
+        Mount::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/repos/own-v2-basic"), &["-o", "ro"]);
+    assert!(read_files(&mount.path()) == read_files(&local.path()));
+    assert!(std::fs::write(mount.path().join("x"), "x").is_err());
+    let other = Mount::prepare();
+    let wanted = icechunkfs(server.port, &["mount", &url, other.path().to_str().unwrap(), "--ephemeral"]).failure();
+    assert!(wanted.contains("a web server only gives"), "{wanted}");
+}
+
+/// Each kind of fault at every third request, in reading and in committing.
+#[test]
+fn what_fails_for_a_moment_is_done_again() {
+    let Some(server) = s3() else { return };
+    let line = Line::to(server.port);
+    let repo = made(line.port, "faults");
+    let expected = {
+        let mount = mount(server.port, &repo, &["-o", "ro"]);
+        read_files(&mount.path())
+    };
+    for fault in [Fault::Overloaded, Fault::Broken, Fault::Reset, Fault::Half, Fault::Silent] {
+        line.decide(move |n, _| if n % 3 == 1 { fault } else { Fault::Pass });
+        let mount = mount(line.port, &repo, &["-o", "ro", "--timeout", "6"]);
+        assert!(read_files(&mount.path()) == expected, "{fault:?}");
+        let (requests, faults) = line.counts();
+        assert!(faults > 10, "{fault:?}: {faults} faults in {requests} requests");
+        line.release();
+    }
+    // Answers that are lost matter where something is written: each commit is there, and once.
+    for (n, fault) in [Fault::Overloaded, Fault::Reset, Fault::Lost].into_iter().enumerate() {
+        let before = commits(server.port, &repo);
+        line.decide(move |n, _| if n % 3 == 1 { fault } else { Fault::Pass });
+        let mount = mount(line.port, &repo, &["--ephemeral", "--timeout", "10"]);
+        fill(&mount.path(), n as u8 + 1);
+        touch(&mount).unwrap_or_else(|e| panic!("{fault:?}: {e}: {}", mount.log()));
+        let shown = read_files(&mount.path());
+        let (requests, faults) = line.counts();
+        assert!(faults > 5, "{fault:?}: {faults} faults in {requests} requests");
+        line.release();
+        mount.unmount();
+        assert_eq!(commits(server.port, &repo), before + 1, "{fault:?}");
+        let fresh = crate::mount(server.port, &repo, &["-o", "ro"]);
+        assert!(read_files(&fresh.path()) == shown, "{fault:?}");
+    }
+}
+
+/// Four mounts commit at a time over a line on which one request in twenty is refused and one answer in twenty lost.
+#[test]
+fn racing_commits_survive_a_bad_line() {
+    const WRITERS: usize = 4;
+    const COMMITS: usize = 6;
+    let Some(server) = s3() else { return };
+    let line = Line::to(server.port);
+    let repo = made(server.port, "race");
+    let before = commits(server.port, &repo);
+    line.decide(|n, _| match n % 20 {
+        3 => Fault::Overloaded,
+        13 => Fault::Lost,
+        _ => Fault::Pass,
+    });
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let (line, repo) = (&line, &repo);
+            scope.spawn(move || {
+                let mount = mount(line.port, repo, &["--ephemeral", "--timeout", "30"]);
+                for n in 0..COMMITS {
+                    // Ten chunks for each, of which no other writer has one.
+                    let chunk = mount.path().join(format!("a/c/{}", writer * 10 + n));
+                    std::fs::write(chunk, format!("writer {writer}, commit {n}")).unwrap();
+                    touch(&mount).unwrap_or_else(|e| panic!("writer {writer}, commit {n}: {e}: {}", mount.log()));
+                }
+                mount.unmount();
+            });
+        }
+    });
+    let (requests, faults) = line.counts();
+    assert!(faults > 20, "{faults} faults in {requests} requests");
+    line.release();
+    assert_eq!(commits(server.port, &repo), before + WRITERS * COMMITS);
+    let fresh = mount(server.port, &repo, &["-o", "ro"]);
+    for (writer, n) in (0..WRITERS).flat_map(|writer| (0..COMMITS).map(move |n| (writer, n))) {
+        let chunk = std::fs::read_to_string(fresh.path().join(format!("a/c/{}", writer * 10 + n))).unwrap();
+        assert_eq!(chunk, format!("writer {writer}, commit {n}"));
+    }
+}
+
+/// A program that goes through an array from chunk to chunk is not made to wait for each; one without a pattern costs no more
+/// requests than chunks.
+#[test]
+fn what_comes_next_is_fetched_ahead() {
+    let Some(server) = s3() else { return };
+    let line = Line::to(server.port);
+    let repo = made(server.port, "ahead");
+    let pass = |line: &Line| line.decide(|_, _| Fault::Pass);
+    // Chunks 2, 6, 10, ... have 300,000 bytes: each is an object of its own.
+    let read = |mount: &Mount, n: usize| {
+        assert_eq!(std::fs::read(mount.path().join(format!("a/c/{n}"))).unwrap().len(), 300_000)
+    };
+    let steady = mount(line.port, &repo, &["-o", "ro"]);
+    for n in [2, 6, 10] {
+        read(&steady, n);
+    }
+    // What is fetched ahead is there when no more requests come; the server need not answer then.
+    let begin = Instant::now();
+    let mut seen = usize::MAX;
+    while line.counts().0 != seen {
+        assert!(begin.elapsed() < Duration::from_secs(20));
+        seen = line.counts().0;
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    line.decide(|_, _| Fault::Silent);
+    for n in [14, 18, 22, 26] {
+        read(&steady, n);
+    }
+    line.release();
+    let random = mount(line.port, &repo, &["-o", "ro"]);
+    std::fs::read(random.path().join("a/zarr.json")).unwrap();
+    read(&random, 2);
+    pass(&line);
+    for n in [30, 6, 38, 14, 26, 2] {
+        read(&random, n);
+    }
+    assert!(line.counts().0 <= 5, "{} requests for five chunks in no order", line.counts().0);
+}
+
+#[test]
+fn a_store_that_is_gone_gives_errors_and_one_that_is_back_bytes() {
+    let Some(server) = s3() else { return };
+    let line = Line::to(server.port);
+    let repo = made(line.port, "gone");
+    let mount = mount(line.port, &repo, &["-o", "ro", "--timeout", "3", "--ahead", "0"]);
+    assert_eq!(std::fs::read(mount.path().join("a/c/2")).unwrap().len(), 300_000);
+    for fault in [Fault::Reset, Fault::Silent] {
+        line.decide(move |_, _| fault);
+        let begin = Instant::now();
+        let error = std::fs::read(mount.path().join("a/c/6")).unwrap_err();
+        assert!(matches!(error.raw_os_error(), Some(libc::EIO | libc::ETIMEDOUT)), "{fault:?}: {error}");
+        assert!(begin.elapsed() < Duration::from_secs(20), "{fault:?}: {:?}", begin.elapsed());
+        line.release();
+    }
+    assert_eq!(std::fs::read(mount.path().join("a/c/6")).unwrap().len(), 300_000);
+    assert!(mount.log().contains("a/c/6"), "{}", mount.log());
+}
