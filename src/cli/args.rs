@@ -105,9 +105,6 @@ pub struct CommonArgs {
 pub struct MountArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
     pub repo: String,
-    /// How to reach it.
-    #[command(flatten)]
-    pub store: Settings,
     /// An empty directory.
     pub mountpoint: PathBuf,
     /// Which snapshot.
@@ -157,6 +154,9 @@ pub struct MountArgs {
     /// Verbosity.
     #[command(flatten)]
     pub common: CommonArgs,
+    /// How to reach the repository. Last, since its heading goes for all that follows.
+    #[command(flatten)]
+    pub store: Settings,
 }
 
 /// `icechunkfs unmount`
@@ -218,15 +218,15 @@ pub struct DiscardArgs {
 pub struct InitArgs {
     /// Where: a path or a URL (s3://, gs://, az://, abfs://, file://). Nothing may be there but an empty directory.
     pub repo: String,
-    /// How to reach it.
-    #[command(flatten)]
-    pub store: Settings,
     /// Add a first commit with a root group.
     #[arg(long)]
     pub zarr_group: bool,
     /// Verbosity.
     #[command(flatten)]
     pub common: CommonArgs,
+    /// How to reach the repository. Last, since its heading goes for all that follows.
+    #[command(flatten)]
+    pub store: Settings,
 }
 
 /// `icechunkfs refs`
@@ -234,15 +234,15 @@ pub struct InitArgs {
 pub struct RefsArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
     pub repo: String,
-    /// How to reach it.
-    #[command(flatten)]
-    pub store: Settings,
     /// Print {"branches": {NAME: ID}, "tags": {NAME: ID}}.
     #[arg(long)]
     pub json: bool,
     /// Verbosity.
     #[command(flatten)]
     pub common: CommonArgs,
+    /// How to reach the repository. Last, since its heading goes for all that follows.
+    #[command(flatten)]
+    pub store: Settings,
 }
 
 /// `icechunkfs log`
@@ -250,9 +250,6 @@ pub struct RefsArgs {
 pub struct LogArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
     pub repo: String,
-    /// How to reach it.
-    #[command(flatten)]
-    pub store: Settings,
     /// Where to begin.
     #[command(flatten)]
     pub reference: RefArgs,
@@ -265,6 +262,9 @@ pub struct LogArgs {
     /// Verbosity.
     #[command(flatten)]
     pub common: CommonArgs,
+    /// How to reach the repository. Last, since its heading goes for all that follows.
+    #[command(flatten)]
+    pub store: Settings,
 }
 
 /// `icechunkfs ls`
@@ -272,9 +272,6 @@ pub struct LogArgs {
 pub struct LsArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
     pub repo: String,
-    /// How to reach it.
-    #[command(flatten)]
-    pub store: Settings,
     /// The group to list, or an array; the root when nothing is said.
     #[arg(default_value = "")]
     pub path: String,
@@ -290,6 +287,9 @@ pub struct LsArgs {
     /// Verbosity.
     #[command(flatten)]
     pub common: CommonArgs,
+    /// How to reach the repository. Last, since its heading goes for all that follows.
+    #[command(flatten)]
+    pub store: Settings,
 }
 
 /// `icechunkfs cat`
@@ -297,9 +297,6 @@ pub struct LsArgs {
 pub struct CatArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
     pub repo: String,
-    /// How to reach it.
-    #[command(flatten)]
-    pub store: Settings,
     /// The key as a path in the mount, such as group/array/zarr.json or group/array/c/0/1.
     pub key: String,
     /// Which snapshot.
@@ -308,6 +305,9 @@ pub struct CatArgs {
     /// Verbosity.
     #[command(flatten)]
     pub common: CommonArgs,
+    /// How to reach the repository. Last, since its heading goes for all that follows.
+    #[command(flatten)]
+    pub store: Settings,
 }
 
 /// The words of `icechunkfs mount`, when this program was called as mount(8)'s helper: `mount.icechunkfs REPO MOUNTPOINT

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 
 /// How to reach an object store.
 #[derive(Clone, Default, Args)]
-#[command(next_help_heading = "Object stores")]
+#[command(next_help_heading = "Object stores (each is also a variable ICECHUNKFS_...)")]
 pub struct Settings {
     /// s3: The bucket's region [also: AWS_REGION, AWS_DEFAULT_REGION, the profile; found out if nobody says].
     #[arg(long, value_name = "NAME", env = "ICECHUNKFS_REGION", hide_env = true)]
@@ -28,7 +28,7 @@ pub struct Settings {
     /// s3, gs, az: Send no credentials.
     #[arg(long, value_parser = FalseyValueParser::new(), env = "ICECHUNKFS_ANONYMOUS", hide_env = true)]
     pub anonymous: bool,
-    /// s3: Pay for the requests [also: AWS_REQUEST_PAYER].
+    /// s3: Pay for the requests.
     #[arg(long, value_parser = FalseyValueParser::new(), env = "ICECHUNKFS_REQUESTER_PAYS", hide_env = true)]
     pub requester_pays: bool,
     /// s3: How a bucket is addressed: https://HOST/BUCKET (path) or https://BUCKET.HOST (virtual).
@@ -55,8 +55,8 @@ pub struct Settings {
     /// az: A shared access signature [also, and better: AZURE_STORAGE_SAS_TOKEN].
     #[arg(long, value_name = "TOKEN", env = "ICECHUNKFS_SAS_TOKEN", hide_env = true)]
     pub sas_token: Option<String>,
-    /// A header for every request, such as `x-team: ocean`. Repeatable.
-    #[arg(long, value_name = "NAME: VALUE")]
+    /// A header for every request, such as `x-team: ocean`. Repeatable; in the variable, one a line.
+    #[arg(long, value_name = "NAME: VALUE", env = "ICECHUNKFS_HEADER", hide_env = true, value_delimiter = '\n')]
     pub header: Vec<String>,
     /// Trust the certificates in this file too [also: AWS_CA_BUNDLE].
     #[arg(long, value_name = "FILE", env = "ICECHUNKFS_CA_BUNDLE", hide_env = true)]
