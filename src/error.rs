@@ -177,14 +177,19 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.message)?;
+        let mut text = self.0.message.clone();
         let mut cause: Option<&dyn std::error::Error> =
             self.0.source.as_deref().map(|e| e as &(dyn std::error::Error + 'static));
         while let Some(error) = cause {
-            write!(f, ": {error}")?;
+            let said = error.to_string();
+            // Some libraries' errors repeat their causes.
+            if !text.contains(&said) {
+                text += ": ";
+                text += &said;
+            }
             cause = error.source();
         }
-        Ok(())
+        f.write_str(&text)
     }
 }
 
@@ -212,6 +217,13 @@ mod tests {
         let second = first.clone();
         assert_eq!(second.context("snapshots/X").to_string(), "snapshots/X: bad magic");
         assert_eq!(first.context("a").context("b").to_string(), "b: a: bad magic");
+    }
+
+    #[test]
+    fn causes_are_said_once() {
+        let cause = Error::new(ErrorKind::Io, "the line broke");
+        let repeats = Error::with_source(ErrorKind::Io, "reading X: the line broke", cause);
+        assert_eq!(Error::with_source(ErrorKind::Io, "a", repeats).to_string(), "a: reading X: the line broke");
     }
 
     #[test]

@@ -232,6 +232,8 @@ fn a_web_server_only_gives() {
         Mount::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/repos/own-v2-basic"), &["-o", "ro"]);
     assert!(read_files(&mount.path()) == read_files(&local.path()));
     assert!(std::fs::write(mount.path().join("x"), "x").is_err());
+    let made = icechunkfs(server.port, &["init", &format!("http://127.0.0.1:{}/new", server.port)]).failure();
+    assert!(made.contains("a web server only gives"), "{made}");
     let other = Mount::prepare();
     let wanted = icechunkfs(server.port, &["mount", &url, other.path().to_str().unwrap(), "--ephemeral"]).failure();
     assert!(wanted.contains("a web server only gives"), "{wanted}");

@@ -24,6 +24,9 @@ const GROUP_DOCUMENT: &[u8] = br#"{"zarr_format":3,"node_type":"group","attribut
 ///
 /// Errors: [`ErrorKind::Conflict`] if anything is there already.
 pub async fn create(storage: &dyn Storage, zarr_group: bool, clock: Clock) -> Result<()> {
+    if let Some(why) = storage.read_only() {
+        return Err(Error::new(ErrorKind::ReadOnly, format!("{}: {why}", storage.location())));
+    }
     refuse_occupied(storage).await?;
     let id = ObjectId::INITIAL;
     let metadata = vec![RawItem::from_json("__icechunk", &serde_json::json!({"is_root": true}))?];

@@ -125,15 +125,13 @@ impl Storage for ObjectStorage {
 
     async fn get_versioned(&self, key: &str, limit: u64) -> Result<(Bytes, Version)> {
         let path = path(key)?;
-        let found = self.timed(key, async {
-            let found = self.store.get(&path).await?;
-            if found.meta.size > limit {
-                return Ok(Err(found.meta.size));
-            }
-            let version = Version { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
-            Ok(Ok((found.bytes().await?, version)))
-        });
-        found.await?.map_err(|size| too_large(key, size, limit))
+        let found = self.timed(key, self.store.get(&path)).await?;
+        let size = found.meta.size;
+        if size > limit {
+            return Err(too_large(key, size, limit));
+        }
+        let version = Version { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
+        Ok((self.timed_for(size, key, found.bytes()).await?, version))
     }
 
     async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
@@ -202,10 +200,14 @@ impl Storage for ObjectStorage {
 
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         let prefix = path(prefix.trim_end_matches('/'))?;
-        // An empty prefix is no prefix: what lies beside the repository is its own affair.
         let what = format!("listing `{prefix}`");
-        let found: Vec<_> = self.timed(what, self.store.list(Some(&prefix)).try_collect()).await?;
-        Ok(found.into_iter().map(|meta| ObjectInfo { key: meta.location.to_string(), size: meta.size }).collect())
+        let mut objects = self.store.list(Some(&prefix));
+        let mut found = Vec::new();
+        // Each page is a request of its own.
+        while let Some(meta) = self.timed(&what, objects.try_next()).await? {
+            found.push(ObjectInfo { key: meta.location.to_string(), size: meta.size });
+        }
+        Ok(found)
     }
 }
 

@@ -31,7 +31,7 @@ pub struct Settings {
     /// s3: Pay for the requests.
     #[arg(long, value_parser = FalseyValueParser::new(), env = "ICECHUNKFS_REQUESTER_PAYS", hide_env = true)]
     pub requester_pays: bool,
-    /// s3: How a bucket is addressed: https://HOST/BUCKET (path) or https://BUCKET.HOST (virtual).
+    /// s3: How a bucket is addressed: `https://HOST/BUCKET` (path) or `https://BUCKET.HOST` (virtual).
     #[arg(long, value_name = "STYLE", value_parser = ["path", "virtual"], env = "ICECHUNKFS_ADDRESSING", hide_env = true)]
     pub addressing: Option<String>,
     /// s3: The key's name [also: AWS_ACCESS_KEY_ID].
