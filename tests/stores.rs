@@ -340,7 +340,7 @@ fn what_comes_next_is_fetched_ahead() {
         std::thread::sleep(Duration::from_millis(200));
     }
     line.decide(|_, _| Fault::Silent);
-    for n in [14, 18, 22, 26] {
+    for n in [14, 18, 22] {
         read(&steady, n);
     }
     line.release();
