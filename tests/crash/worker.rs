@@ -90,12 +90,19 @@ impl Worker {
             match done {
                 Ok(()) => self.operations += 1,
                 Err(error) if is_death(&error) => return,
+                // A write that was on its way into the page cache.
+                Err(error) if error.raw_os_error() == Some(libc::EIO) && self.is_dead() => return,
                 Err(error) => {
                     let told = std::fs::read_to_string(self.root.join(".icechunk/errors")).unwrap_or_default();
                     panic!("an error that is no death, {}: {error}; the mount says {told}", self.doing())
                 }
             }
         }
+    }
+
+    /// Whether the daemon has died.
+    fn is_dead(&self) -> bool {
+        std::fs::metadata(self.root.join("a name that nobody has heard of")).is_err_and(|error| is_death(&error))
     }
 
     /// What was about to change, for a message.
