@@ -158,7 +158,8 @@ fn many_runs<S: Subject>(first_seed: u64, count: usize, subject: impl Fn() -> S 
     // That the operations do find something to work on.
     assert!(totals.succeeded * 2 > totals.operations && totals.commits * 250 > totals.operations, "{totals:?}");
     let idle: Vec<_> = totals.kinds.iter().filter(|(_, (_, done))| *done * 2000 < totals.operations).collect();
-    assert!(idle.is_empty(), "operations that hardly ever found something to do: {idle:?}");
+    // Few operations may miss a rare kind by chance.
+    assert!(idle.is_empty() || count < IN_CI, "operations that hardly ever found something to do: {idle:?}");
 }
 
 #[test]
