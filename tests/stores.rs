@@ -7,6 +7,8 @@
 mod common;
 #[path = "common/faulty.rs"]
 mod faulty;
+#[path = "common/writing.rs"]
+mod writing;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -16,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use common::{FixtureSet, Mount, Output, program, read_files, run};
 use faulty::{Fault, Line};
+use writing::{array, needed, put, touch};
 
 const BUCKET: &str = "icechunkfs-test";
 const SECRET: &str = "nobody-may-see-this";
@@ -53,9 +56,7 @@ fn free_port() -> u16 {
 /// moto with an empty bucket. Without it nothing is skipped in silence.
 fn s3() -> Option<Server> {
     let moto = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/venv/bin/moto_server");
-    if !moto.exists() {
-        assert!(std::env::var_os("CI").is_none(), "CI must have {}", moto.display());
-        eprintln!("NOT RUN: it needs {}: scripts/setup --python makes it", moto.display());
+    if !needed(moto.exists(), &format!("{}: scripts/setup --python makes it", moto.display())) {
         return None;
     }
     let port = free_port();
@@ -106,29 +107,22 @@ fn made(port: u16, name: &str) -> String {
     icechunkfs(port, &["init", &repo, "--zarr-group"]).success();
     let mount = mount(port, &repo, &["--ephemeral"]);
     fill(&mount.path(), 0);
-    touch(&mount).unwrap();
+    commit(&mount).unwrap();
     mount.unmount();
     repo
 }
 
 fn fill(root: &Path, salt: u8) {
-    std::fs::create_dir_all(root.join("a/c")).unwrap();
-    let document = serde_json::json!({
-        "zarr_format": 3, "node_type": "array", "shape": [40], "data_type": "uint8", "fill_value": 0, "attributes": {},
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1]}},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}}, "codecs": [{"name": "bytes"}]
-    });
-    std::fs::write(root.join("a/zarr.json"), document.to_string()).unwrap();
+    put(&root.join("a/zarr.json"), array(&[40], &[1])).unwrap();
     for n in 0..40_usize {
         let length = [100, 5_000, 300_000, 1_000_000][n % 4];
         let bytes: Vec<u8> = (0..length).map(|i| (i % 251) as u8 ^ n as u8 ^ salt).collect();
-        std::fs::write(root.join(format!("a/c/{n}")), bytes).unwrap();
+        put(&root.join(format!("a/c/{n}")), bytes).unwrap();
     }
 }
 
-fn touch(mount: &Mount) -> std::io::Result<()> {
-    let file = std::fs::OpenOptions::new().write(true).open(mount.path().join(".icechunk/commit"))?;
-    file.set_modified(std::time::SystemTime::now())
+fn commit(mount: &Mount) -> std::io::Result<()> {
+    touch(&mount.path().join(".icechunk/commit"))
 }
 
 fn commits(port: u16, repo: &str) -> usize {
@@ -202,7 +196,7 @@ fn secrets_are_nowhere_to_be_seen() {
     let read = |path: PathBuf| std::fs::read_to_string(path).unwrap();
     // Something fails, and is told of.
     std::fs::write(mount.path().join("a/c/0"), "").unwrap();
-    assert!(touch(&mount).is_err());
+    assert!(commit(&mount).is_err());
     let control = mount.path().join(".icechunk");
     let shown = [
         words,
@@ -263,7 +257,7 @@ fn what_fails_for_a_moment_is_done_again() {
         line.decide(move |n, _| if n % 3 == 1 { fault } else { Fault::Pass });
         let mount = mount(line.port, &repo, &["--ephemeral", "--timeout", "10"]);
         fill(&mount.path(), n as u8 + 1);
-        touch(&mount).unwrap_or_else(|e| panic!("{fault:?}: {e}: {}", mount.log()));
+        commit(&mount).unwrap_or_else(|e| panic!("{fault:?}: {e}: {}", mount.log()));
         let shown = read_files(&mount.path());
         let (requests, faults) = line.counts();
         assert!(faults > 5, "{fault:?}: {faults} faults in {requests} requests");
@@ -298,7 +292,7 @@ fn racing_commits_survive_a_bad_line() {
                     // Ten chunks for each, of which no other writer has one.
                     let chunk = mount.path().join(format!("a/c/{}", writer * 10 + n));
                     std::fs::write(chunk, format!("writer {writer}, commit {n}")).unwrap();
-                    touch(&mount).unwrap_or_else(|e| panic!("writer {writer}, commit {n}: {e}: {}", mount.log()));
+                    commit(&mount).unwrap_or_else(|e| panic!("writer {writer}, commit {n}: {e}: {}", mount.log()));
                 }
                 mount.unmount();
             });

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 
+use super::open::Limits;
 use crate::error::{Error, Result};
 use crate::fuse::io_mode::Wish;
 use crate::reader::memory;
@@ -157,6 +158,13 @@ pub struct MountArgs {
     /// How to reach the repository. Last, since its heading goes for all that follows.
     #[command(flatten)]
     pub store: Settings,
+}
+
+impl MountArgs {
+    /// What they say about memory.
+    pub fn limits(&self) -> Limits {
+        Limits { memory: self.memory, ahead: self.ahead }
+    }
 }
 
 /// `icechunkfs unmount`

@@ -11,9 +11,8 @@ use crate::commit::engine::{Engine, Options};
 use crate::control::Control;
 use crate::error::{Error, ErrorKind, Result};
 use crate::reader::Reader;
-use crate::reader::memory::{self, Budget};
+use crate::repo::Repository;
 use crate::repo::update::system_clock;
-use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::scratch::place::default_path;
 use crate::session::{self, Facts, Opening, Session};
 
@@ -46,27 +45,14 @@ pub async fn open(
     arguments: &MountArgs,
     mountpoint: &Path,
 ) -> Result<(Arc<Session>, Arc<Control>, Option<String>)> {
-    if let Some(total) = arguments.memory {
-        Budget::new(total, 0)?;
-    }
+    let limits = arguments.limits();
+    let limit = limits.of_snapshot()?;
     let storage = Arc::clone(repository.storage());
     let local = storage.local_path();
     let scratch = scratch(repository, branch, arguments, local.as_deref())?;
-    let opening = Opening {
-        branch,
-        scratch: &scratch,
-        mountpoint,
-        local: local.as_deref(),
-        discard: arguments.discard,
-        limit: arguments.memory.unwrap_or(MAX_SNAPSHOT),
-    };
-    let reader = |fixed: u64| {
-        let budget = match arguments.memory {
-            Some(total) => Budget::new(total, fixed)?,
-            None => Budget::new(memory::default_memory().max(2 * fixed), fixed)?,
-        };
-        Ok(Reader::new(Arc::clone(&storage), budget.with_ahead(arguments.ahead)))
-    };
+    let opening =
+        Opening { branch, scratch: &scratch, mountpoint, local: local.as_deref(), discard: arguments.discard, limit };
+    let reader = |fixed: u64| Ok(Reader::new(Arc::clone(&storage), limits.budget(fixed)?));
     let (working, reader, told) = session::open(repository, &opening, reader).await?;
     let options = Options { pack_below: arguments.pack_below, ..Options::default() };
     let engine = Engine::new(Arc::clone(&storage), Arc::clone(&reader), system_clock, options);

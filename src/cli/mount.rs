@@ -139,7 +139,7 @@ async fn prepare(arguments: &MountArgs, spec: &RefSpec, mountpoint: &Path, read_
             }
         }
     }
-    let tree = open::tree(&repository, spec, open::Limits { memory: arguments.memory, ahead: arguments.ahead }).await?;
+    let tree = open::tree(&repository, spec, arguments.limits()).await?;
     Ok(Prepared { served: Served::Snapshot(tree), source, told })
 }
 

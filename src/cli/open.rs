@@ -44,23 +44,30 @@ pub struct Limits {
     pub ahead: Option<u64>,
 }
 
+impl Limits {
+    /// Bytes that a snapshot may take. What the user asked for is looked at before anything is read within it.
+    pub fn of_snapshot(&self) -> Result<u64> {
+        if let Some(total) = self.memory {
+            Budget::new(total, 0)?;
+        }
+        Ok(self.memory.unwrap_or(MAX_SNAPSHOT))
+    }
+
+    /// The budget of a mount of which `fixed` bytes are taken already.
+    pub fn budget(&self, fixed: u64) -> Result<Budget> {
+        // The default makes room for a large snapshot; a bound that the user gave does not.
+        let total = self.memory.unwrap_or_else(|| memory::default_memory().max(2 * fixed));
+        Ok(Budget::new(total, fixed)?.with_ahead(self.ahead))
+    }
+}
+
 /// The tree of the snapshot that `spec` picks, within `limits`, or the default ones.
 pub async fn tree(repository: &Repository, spec: &RefSpec, limits: Limits) -> Result<Arc<Tree>> {
-    let memory = limits.memory;
-    // What the user asked for is looked at before anything is read within it.
-    if let Some(total) = memory {
-        Budget::new(total, 0)?;
-    }
+    let limit = limits.of_snapshot()?;
     let id = repository.resolve(spec).await?;
-    let limit = memory.unwrap_or(MAX_SNAPSHOT);
     let snapshot = repository.snapshot(id, limit).await.context(|| repository.storage().location().to_owned())?;
     let table = NodeTable::build(&snapshot)?;
     let fixed = snapshot.size() as u64 + table.size();
-    let budget = match memory {
-        Some(total) => Budget::new(total, fixed)?,
-        // The default makes room for a large snapshot; a bound that the user gave does not.
-        None => Budget::new(memory::default_memory().max(2 * fixed), fixed)?,
-    };
-    let reader = Reader::new(Arc::clone(repository.storage()), budget.with_ahead(limits.ahead));
+    let reader = Reader::new(Arc::clone(repository.storage()), limits.budget(fixed)?);
     Ok(Arc::new(Tree::new(snapshot, table, Arc::new(reader))))
 }

@@ -116,6 +116,16 @@ impl ChangeSet {
             && self.moved.is_empty()
             && self.chunks.values().all(BTreeMap::is_empty)
     }
+
+    /// How many nodes are created, deleted, changed or moved.
+    pub fn node_count(&self) -> usize {
+        self.created.len() + self.deleted.len() + self.updated.len() + self.moved.len()
+    }
+
+    /// How many chunks are written or deleted.
+    pub fn chunk_count(&self) -> usize {
+        self.chunks.values().map(BTreeMap::len).sum()
+    }
 }
 
 impl ChunkFile {

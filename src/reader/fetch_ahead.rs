@@ -6,12 +6,13 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures_util::FutureExt;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::cache::Value;
-use super::pieces::{WHOLE, cut};
-use super::{NativeChunk, Reader, chunk_key, missing_object};
+use super::pieces::WHOLE;
+use super::{NativeChunk, Reader, chunk_key, missing_object, slice};
 use crate::error::Error;
 
 /// Bytes between two chunks that are fetched with them, since a request costs more.
@@ -58,7 +59,9 @@ impl Reader {
             let (fetched, begin) = (fetched.clone(), chunk.offset - first.offset);
             let load = async move {
                 let bytes = fetched.await?;
-                let part = if alone { Some(bytes) } else { cut(&bytes, begin as usize, chunk.length as usize) };
+                // What is cut out of a long answer must not keep all of it in memory.
+                let cut = || slice(&bytes, begin, chunk.length as usize).map(|part| Bytes::copy_from_slice(&part));
+                let part = if alone { Some(bytes.clone()) } else { cut() };
                 part.map(Value::Chunk).ok_or_else(|| Error::corrupt("a chunk is not where its neighbours are"))
             };
             // Nobody hears of a failure: whoever wants the chunk asks for it himself then.

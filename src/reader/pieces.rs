@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 
 use super::{Data, NativeChunk, Reader, not_in_chunk, slice};
 use crate::error::Result;
@@ -70,11 +70,6 @@ impl Reader {
         let next = (1..=AHEAD).map(|n| begin + n * PIECE).take_while(|at| *at < chunk.length);
         self.fetch_ahead(next.map(|at| piece_at(chunk, at).0).collect());
     }
-}
-
-/// A part of `bytes` of its own: what is cut out of a long answer must not keep all of it in memory.
-pub(super) fn cut(bytes: &Bytes, start: usize, length: usize) -> Option<Bytes> {
-    bytes.get(start..start.checked_add(length)?).map(Bytes::copy_from_slice)
 }
 
 #[cfg(test)]

@@ -56,8 +56,7 @@ pub async fn create(storage: &dyn Storage, zarr_group: bool, clock: Clock) -> Re
         disabled_feature_flags: None,
         extra: None,
     };
-    let log = format!("transactions/{id}");
-    storage.check_conditions(&log, &storage.get(&log, MAX_REPO_FILE).await?).await?;
+    storage.check_conditions(&format!("transactions/{id}"), MAX_REPO_FILE).await?;
     storage.put("repo", state.encode()?.into(), Condition::Absent).await.context(|| storage.location().to_owned())?;
     if zarr_group { add_root_group(storage, clock).await } else { Ok(()) }
 }

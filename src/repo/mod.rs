@@ -90,14 +90,13 @@ impl Repository {
     /// no writes.
     pub async fn check_store(&self, branch: &str) -> Result<()> {
         // Something small that never changes: the first commit's log, where history was not expired.
-        let mut key = format!("transactions/{}", ObjectId::INITIAL);
-        let mut found = self.storage.get(&key, MAX_SNAPSHOT).await;
-        if found.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+        let log = format!("transactions/{}", ObjectId::INITIAL);
+        let mut checked = self.storage.check_conditions(&log, MAX_SNAPSHOT).await;
+        if checked.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
             let Some(tip) = self.branch_tip(branch).await? else { return Ok(()) };
-            key = format!("snapshots/{tip}");
-            found = self.storage.get(&key, MAX_SNAPSHOT).await;
+            checked = self.storage.check_conditions(&format!("snapshots/{tip}"), MAX_SNAPSHOT).await;
         }
-        self.storage.check_conditions(&key, &found?).await.context(|| self.storage.location().to_owned())
+        checked.context(|| self.storage.location().to_owned())
     }
 
     /// The commit that branch `name` points to; none if there is no such branch.

@@ -1,6 +1,5 @@
 //! Committing: a cut, a check, the engine, and the tree on its new snapshot.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::recovery::finish;
+use super::recovery::{finish, tree_at};
 use super::{Derived, Session};
 use crate::commit::changes::ChunkChange;
 use crate::commit::engine::{OnConflict, Outcome, Request};
@@ -16,8 +15,6 @@ use crate::commit::progress::Progress;
 use crate::commit::steps;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
-use crate::repo::MAX_SNAPSHOT;
-use crate::scratch::record::Id;
 use crate::session::kernel::commits_of_others;
 use crate::working::frozen::Frozen;
 use crate::working::replace::{Notice, Still};
@@ -100,8 +97,7 @@ impl Session {
     }
 
     async fn publish(&self, still: &Still<'_>, mut derived: Derived, wish: Wish) -> Result<(Committed, Vec<Notice>)> {
-        let untracked: HashSet<Id> = derived.untracked.iter().map(|file| file.id).collect();
-        self.working.preserve(&untracked, &derived.foreign).await?;
+        self.working.preserve(&derived.untracked_ids(), &derived.foreign).await?;
         self.spare_open_files(&mut derived);
         let base = self.working.base();
         let working = Arc::clone(&self.working);
@@ -150,8 +146,7 @@ impl Session {
             Some(snapshot) => snapshot,
             None => repository.resolve(&crate::repo::refs::RefSpec::Branch(request.branch.clone())).await?,
         };
-        let loaded = Arc::new(repository.snapshot(new_base, MAX_SNAPSHOT).await.context(not_shown)?);
-        let tree = self.working.tree_of(loaded, Arc::clone(&self.reader))?;
+        let tree = tree_at(&repository, &self.working, &self.reader, new_base).await.context(not_shown)?;
         let mut notices = self.working.settle(still, Arc::clone(&tree), &derived.tracked).await?;
         notices.extend(self.working.renumbered(&base.tree, &tree));
         self.working.set_undecided(false);
@@ -162,8 +157,8 @@ impl Session {
         let committed = Committed {
             snapshot: snapshot.map(|id: ObjectId| id.to_string()),
             rebased_over: others.iter().map(ObjectId::to_string).collect(),
-            nodes: nodes(&derived),
-            chunks: derived.changes.chunks.values().map(std::collections::BTreeMap::len).sum(),
+            nodes: derived.changes.node_count(),
+            chunks: derived.changes.chunk_count(),
         };
         Ok((committed, notices))
     }
@@ -182,9 +177,9 @@ impl Session {
         match self.decide_still(still).await {
             Ok(Some((id, notices))) => {
                 tracing::warn!("the commit is visible as snapshot {id}, although: {error}");
-                let chunks = derived.changes.chunks.values().map(std::collections::BTreeMap::len).sum();
+                let (nodes, chunks) = (derived.changes.node_count(), derived.changes.chunk_count());
                 let snapshot = Some(id.to_string());
-                Ok((Committed { snapshot, nodes: nodes(derived), chunks, ..Committed::default() }, notices))
+                Ok((Committed { snapshot, nodes, chunks, ..Committed::default() }, notices))
             }
             Ok(None) => Err(error),
             Err(other) => {
@@ -254,11 +249,6 @@ impl Session {
 
 fn not_shown() -> &'static str {
     "the commit is made, but the mount cannot show it yet; commit again to try"
-}
-
-fn nodes(derived: &Derived) -> usize {
-    let changes = &derived.changes;
-    changes.created.len() + changes.deleted.len() + changes.updated.len() + changes.moved.len()
 }
 
 pub(super) fn refuse_open(frozen: &Frozen) -> Result<()> {

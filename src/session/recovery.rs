@@ -77,6 +77,17 @@ pub async fn open(
     Ok((working, reader, told))
 }
 
+/// Snapshot `id` as the tree that `working` is to be put on.
+pub(super) async fn tree_at(
+    repository: &Repository,
+    working: &WorkingTree,
+    reader: &Arc<Reader>,
+    id: ObjectId,
+) -> Result<Arc<Tree>> {
+    let snapshot = Arc::new(repository.snapshot(id, MAX_SNAPSHOT).await?);
+    working.tree_of(snapshot, Arc::clone(reader))
+}
+
 /// What became of a commit that was interrupted.
 #[derive(Debug)]
 pub(super) struct Finished {
@@ -107,10 +118,8 @@ pub(super) async fn finish(
     let others = below.take_while(|other| *other != base).collect();
     let frozen = working.freeze();
     let derived = derive(working, &frozen, &NewIds::default()).await?;
-    let untracked = derived.untracked.iter().map(|file| file.id).collect();
-    working.preserve(&untracked, &derived.foreign).await?;
-    let snapshot = Arc::new(repository.snapshot(id, MAX_SNAPSHOT).await?);
-    let tree = working.tree_of(snapshot, Arc::clone(reader))?;
+    working.preserve(&derived.untracked_ids(), &derived.foreign).await?;
+    let tree = tree_at(repository, working, reader, id).await?;
     let notices = working.settle(still, tree, &derived.tracked).await?;
     info!("a commit was interrupted after it was visible: it is snapshot {id}");
     Ok(Some(Finished { notices, others }))
@@ -127,18 +136,12 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
         let tip = tip?;
         if tip != base {
             let still = working.still().await;
-            let untracked = derived.untracked.iter().map(|file| file.id).collect();
-            working.preserve(&untracked, &derived.foreign).await?;
-            let snapshot = Arc::new(repository.snapshot(tip, MAX_SNAPSHOT).await?);
-            working.rebase(&still, working.tree_of(snapshot, Arc::clone(reader))?)?;
+            working.preserve(&derived.untracked_ids(), &derived.foreign).await?;
+            working.rebase(&still, tree_at(repository, working, reader, tip).await?)?;
         }
         return Ok(None);
     }
-    let nodes = derived.changes.created.len()
-        + derived.changes.updated.len()
-        + derived.changes.deleted.len()
-        + derived.changes.moved.len();
-    let chunks: usize = derived.changes.chunks.values().map(std::collections::BTreeMap::len).sum();
+    let (nodes, chunks) = (derived.changes.node_count(), derived.changes.chunk_count());
     let moved = match tip {
         Ok(tip) if tip == base => "",
         Ok(tip) if matches!(repository.since(tip, base).await, Ok(None)) => "; the branch was reset since",

@@ -1,12 +1,11 @@
 //! Giving changes up, and moving on to what others committed.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use super::Session;
 use super::commit::refuse_open;
+use super::recovery::tree_at;
 use crate::error::{Error, ErrorKind, Result};
-use crate::repo::MAX_SNAPSHOT;
 use crate::scratch::record::{Id, Name};
 
 impl Session {
@@ -23,8 +22,7 @@ impl Session {
             if let Some(open) = frozen.open_for_writing.iter().find(|other| below(other)) {
                 return Err(Error::new(ErrorKind::Busy, format!("{open} is open for writing: close it first")));
             }
-            let untracked: HashSet<Id> = derived.untracked.iter().map(|file| file.id).collect();
-            self.working.preserve(&untracked, &[]).await?;
+            self.working.preserve(&derived.untracked_ids(), &[]).await?;
             self.new_ids.lock().clear();
             let kept: HashSet<(Id, Name)> = derived.untracked.into_iter().map(|file| file.entry).collect();
             self.working.discard(&still, &path, &kept)?
@@ -75,11 +73,9 @@ impl Session {
             if checked.tip == base.id() {
                 return Ok(format!("{branch} has no newer commit than {}", base.id()));
             }
-            let untracked: HashSet<Id> = derived.untracked.iter().map(|file| file.id).collect();
-            self.working.preserve(&untracked, &derived.foreign).await?;
+            self.working.preserve(&derived.untracked_ids(), &derived.foreign).await?;
             let repository = self.repository().await?;
-            let snapshot = Arc::new(repository.snapshot(checked.tip, MAX_SNAPSHOT).await?);
-            let tree = self.working.tree_of(snapshot, Arc::clone(&self.reader))?;
+            let tree = tree_at(&repository, &self.working, &self.reader, checked.tip).await?;
             let mut notices = self.others_changes(&repository, &base.tree, &tree, &checked.commits_between).await?;
             notices.extend(self.working.renumbered(&base.tree, &tree));
             notices.extend(self.working.rebase(&still, tree)?);

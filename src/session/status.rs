@@ -113,12 +113,7 @@ impl Session {
             branch_reset,
             branch_gone,
             tip: tip.map(|id| id.to_string()),
-            clean: changes.deleted.is_empty()
-                && changes.created.is_empty()
-                && changes.updated.is_empty()
-                && changes.moved.is_empty()
-                && arrays.is_empty()
-                && derived.faults.is_empty(),
+            clean: changes.is_empty() && derived.faults.is_empty(),
             added: sorted(changes.created.into_iter().map(|node| node.path)),
             changed: sorted(changes.updated.into_iter().map(|node| node.path)),
             deleted: sorted(changes.deleted.into_iter().map(|node| node.path)),

@@ -19,9 +19,8 @@ const NO_VERSION: &str = "1";
 
 /// Puts `bytes` at `path` if `mode` allows it.
 pub(super) async fn put(store: &dyn ObjectStore, path: &Path, bytes: Bytes, mode: PutMode) -> object_store::Result<()> {
-    let id = write_id();
-    let mut attributes = Attributes::new();
-    attributes.insert(Attribute::Metadata(WRITE_ID.into()), id.clone().into());
+    let (name, id) = (Attribute::Metadata(WRITE_ID.into()), write_id());
+    let attributes = Attributes::from_iter([(name.clone(), id.clone())]);
     let options = PutOptions { mode, attributes, ..PutOptions::default() };
     let error = match store.put_opts(path, bytes.into(), options).await {
         Ok(_) => return Ok(()),
@@ -31,9 +30,7 @@ pub(super) async fn put(store: &dyn ObjectStore, path: &Path, bytes: Bytes, mode
         return Err(error);
     }
     let found = store.get_opts(path, GetOptions { head: true, ..GetOptions::default() }).await;
-    let is_ours = found.is_ok_and(|found| {
-        found.attributes.get(&Attribute::Metadata(WRITE_ID.into())).is_some_and(|value| value.as_ref() == id)
-    });
+    let is_ours = found.is_ok_and(|found| found.attributes.get(&name).is_some_and(|value| value.as_ref() == id));
     if is_ours { Ok(()) } else { Err(error) }
 }
 

@@ -8,41 +8,40 @@ use object_store::client::{HttpError, HttpErrorKind};
 
 use crate::error::{Error, ErrorKind};
 
-/// What stores say of failures that have nothing to do with the object: a word of theirs, what kind it is, what to do.
-const SAID: [(&str, ErrorKind, &str); 11] = [
-    ("NoSuchBucket", ErrorKind::NotARepository, "there is no such bucket"),
-    ("The specified bucket does not exist", ErrorKind::NotARepository, "there is no such bucket"),
-    ("ContainerNotFound", ErrorKind::NotARepository, "there is no such container"),
+/// What stores say of failures that have nothing to do with the object: words of theirs, what kind it is, what to do.
+const SAID: [(&[&str], ErrorKind, &str); 9] = [
+    (&["NoSuchBucket", "The specified bucket does not exist"], ErrorKind::NotARepository, "there is no such bucket"),
+    (&["ContainerNotFound"], ErrorKind::NotARepository, "there is no such container"),
     (
-        "InvalidAccessKeyId",
+        &["InvalidAccessKeyId"],
         ErrorKind::PermissionDenied,
         "the store does not know the access key: is it of another account or endpoint?",
     ),
-    ("SignatureDoesNotMatch", ErrorKind::PermissionDenied, "the secret key does not fit the access key"),
-    ("ExpiredToken", ErrorKind::PermissionDenied, "the credentials have expired: renew them"),
-    ("RequestTimeTooSkewed", ErrorKind::PermissionDenied, "this machine's clock is wrong: set it"),
-    ("AuthorizationHeaderMalformed", ErrorKind::InvalidInput, "the bucket is in another region: say it with --region"),
+    (&["SignatureDoesNotMatch"], ErrorKind::PermissionDenied, "the secret key does not fit the access key"),
+    (&["ExpiredToken"], ErrorKind::PermissionDenied, "the credentials have expired: renew them"),
+    (&["RequestTimeTooSkewed"], ErrorKind::PermissionDenied, "this machine's clock is wrong: set it"),
     (
-        "PermanentRedirect",
+        &["AuthorizationHeaderMalformed"],
+        ErrorKind::InvalidInput,
+        "the bucket is in another region: say it with --region",
+    ),
+    (
+        &["PermanentRedirect", "Received redirect without LOCATION"],
         ErrorKind::InvalidInput,
         "the bucket is in another region or at another endpoint: say it with --region or --endpoint-url",
     ),
     (
-        "Received redirect without LOCATION",
-        ErrorKind::InvalidInput,
-        "the bucket is in another region or at another endpoint: say it with --region or --endpoint-url",
-    ),
-    (
-        "169.254.169.254",
+        &["169.254.169.254"],
         ErrorKind::PermissionDenied,
-        "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a --profile, or say --anonymous for a public bucket",
+        "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a --profile, or say --anonymous \
+         for a public bucket",
     ),
 ];
 
 /// The error of an operation on `what`.
 pub(super) fn from_store(what: impl Display, error: StoreError) -> Error {
     let text = chain(&error);
-    if let Some((_, kind, advice)) = SAID.iter().find(|(said, ..)| text.contains(said)) {
+    if let Some((_, kind, advice)) = SAID.iter().find(|(said, ..)| said.iter().any(|words| text.contains(words))) {
         return Error::with_source(*kind, format!("{what}: {advice}"), error);
     }
     let (kind, advice) = match &error {

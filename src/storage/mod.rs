@@ -117,11 +117,12 @@ pub trait Storage: Send + Sync + Debug {
     }
 
     /// Finds out whether the place keeps the promises of [`Condition`], and whether this user may write there, by means of
-    /// object `key`, which has exactly `bytes` and never changes.
+    /// object `key`, which never changes and has at most `limit` bytes. Where both are known, nothing is read.
     ///
-    /// Errors: [`ErrorKind::Unsupported`] if it does not compare, [`ErrorKind::PermissionDenied`] if it takes no writes.
-    async fn check_conditions(&self, key: &str, bytes: &Bytes) -> Result<()> {
-        let _ = (key, bytes);
+    /// Errors: [`ErrorKind::NotFound`] if there is no such object, [`ErrorKind::Unsupported`] if the place does not compare,
+    /// [`ErrorKind::PermissionDenied`] if it takes no writes.
+    async fn check_conditions(&self, key: &str, limit: u64) -> Result<()> {
+        let _ = (key, limit);
         Ok(())
     }
 

@@ -168,12 +168,13 @@ impl Storage for ObjectStorage {
         Ok(first.map(|meta| meta.location.to_string()))
     }
 
-    async fn check_conditions(&self, key: &str, bytes: &Bytes) -> Result<()> {
+    async fn check_conditions(&self, key: &str, limit: u64) -> Result<()> {
         if self.single_writer {
             return Ok(());
         }
         let path = path(key)?;
-        let compares = conditional::check(&*self.store, &path, bytes);
+        let bytes = self.get(key, limit).await?;
+        let compares = conditional::check(&*self.store, &path, &bytes);
         if self.timed_for(bytes.len() as u64, key, compares).await? {
             return Ok(());
         }

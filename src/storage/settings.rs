@@ -11,6 +11,11 @@ use clap::{Args, Command, FromArgMatches};
 
 use crate::error::{Error, Result};
 
+/// Time for one operation if nothing is said.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
+/// Requests under way at a time if nothing is said.
+const DEFAULT_REQUESTS: u16 = 64;
+
 /// How to reach an object store.
 #[derive(Clone, Default, Args)]
 #[command(next_help_heading = "Object stores (each is also a variable ICECHUNKFS_...)")]
@@ -81,6 +86,11 @@ impl Settings {
         self.timeout.unwrap_or(DEFAULT_TIMEOUT)
     }
 
+    /// How many requests may be under way at a time.
+    pub fn requests(&self) -> u16 {
+        self.max_requests.unwrap_or(DEFAULT_REQUESTS)
+    }
+
     /// The headers, split at the colon.
     pub fn headers(&self) -> Result<Vec<(&str, &str)>> {
         let split = self.header.iter().map(|header| header.split_once(':'));
@@ -137,9 +147,6 @@ impl Settings {
         }
     }
 }
-
-/// Time for one operation if nothing is said.
-pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Without secrets, so that no log has them.
 impl std::fmt::Debug for Settings {

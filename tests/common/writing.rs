@@ -271,6 +271,18 @@ pub fn array(shape: &[u64], chunks: &[u64]) -> String {
     .to_string()
 }
 
+/// An array of which `c/0` is committed, and `c/1`, `c/2` and a file that no commit takes wait; sizes of the chunks.
+pub fn with_waiting_work(mount: &Writable, [committed, large, small]: [usize; 3]) {
+    let root = mount.root();
+    put(&root.join("zarr.json"), GROUP).unwrap();
+    put(&root.join("a/zarr.json"), array(&[8], &[1])).unwrap();
+    put(&root.join("a/c/0"), vec![1; committed]).unwrap();
+    mount.commit("first").unwrap();
+    put(&root.join("a/c/1"), vec![2; large]).unwrap();
+    put(&root.join("a/c/2"), vec![3; small]).unwrap();
+    put(&root.join("notes"), "mine").unwrap();
+}
+
 /// Writes a file and the directories above it.
 pub fn put(path: &Path, content: impl AsRef<[u8]>) -> std::io::Result<()> {
     std::fs::create_dir_all(path.parent().unwrap())?;

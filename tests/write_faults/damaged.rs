@@ -4,19 +4,12 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use crate::common::{read_files, watchdog};
-use crate::writing::{GROUP, Reference, Writable, array, put, tell};
+use crate::writing::{Reference, Writable, array, put, tell, with_waiting_work};
 
 /// A mount with an array of which `c/0` is committed, and `c/1`, `c/2` and `notes` wait.
 fn mount(words: &[&str]) -> Writable {
     let mount = Writable::new(words);
-    let root = mount.root();
-    put(&root.join("zarr.json"), GROUP).unwrap();
-    put(&root.join("a/zarr.json"), array(&[8], &[1])).unwrap();
-    put(&root.join("a/c/0"), vec![1; 1000]).unwrap();
-    mount.commit("first").unwrap();
-    put(&root.join("a/c/1"), vec![2; 300_000]).unwrap();
-    put(&root.join("a/c/2"), vec![3; 1000]).unwrap();
-    put(&root.join("notes"), "mine").unwrap();
+    with_waiting_work(&mount, [1000, 300_000, 1000]);
     mount
 }
 

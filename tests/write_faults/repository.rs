@@ -18,21 +18,14 @@ use icechunkfs::repo::{MAX_SNAPSHOT, Repository};
 
 use super::disk::Disk;
 use crate::common::{Mount, is_root, program, read_files, run, watchdog};
-use crate::writing::{GROUP, Reference, Writable, array, create, put};
+use crate::writing::{GROUP, Reference, Writable, create, put, with_waiting_work};
 
 const HOUR: u64 = 3_600_000_000;
 
 fn with_work(place: &Path) -> Writable {
     create(place);
     let mount = Writable::of(place, &[]);
-    let root = mount.root();
-    put(&root.join("zarr.json"), GROUP).unwrap();
-    put(&root.join("a/zarr.json"), array(&[8], &[1])).unwrap();
-    put(&root.join("a/c/0"), vec![1; 100_000]).unwrap();
-    mount.commit("first").unwrap();
-    put(&root.join("a/c/1"), vec![2; 1_500_000]).unwrap();
-    put(&root.join("a/c/2"), vec![3; 5000]).unwrap();
-    put(&root.join("notes"), "mine").unwrap();
+    with_waiting_work(&mount, [100_000, 1_500_000, 5000]);
     mount
 }
 

@@ -41,6 +41,13 @@ pub struct Derived {
     pub bytes: u64,
 }
 
+impl Derived {
+    /// The inodes of what is not committed and stays.
+    pub fn untracked_ids(&self) -> HashSet<Id> {
+        self.untracked.iter().map(|file| file.id).collect()
+    }
+}
+
 /// Something that cannot be committed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fault {

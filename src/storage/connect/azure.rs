@@ -54,7 +54,7 @@ pub(super) fn connect(container: &Bucket, account: Option<&str>, line: &Line<'_>
     if emulated {
         builder = builder.with_allow_http(true);
     } else if let Some(endpoint) = endpoint {
-        builder = builder.with_allow_http(endpoint.starts_with("http://")).with_endpoint(endpoint);
+        builder = builder.with_endpoint(endpoint);
     }
     Ok(Arc::new(builder.build().map_err(|e| not_made("az", e))?))
 }

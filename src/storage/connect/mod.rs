@@ -98,7 +98,7 @@ impl HttpConnector for Wire {
 
 /// Reaches `place`, which is not on this machine.
 pub(super) async fn connect(place: &Place, settings: &Settings) -> Result<Connected> {
-    let wire = Wire::new(settings.max_requests.unwrap_or(64), settings.budget());
+    let wire = Wire::new(settings.requests(), settings.budget());
     let line = Line { settings, wire };
     let in_bucket = |store, bucket: &Bucket| Connected { store, prefix: bucket.prefix.clone(), read_only: None };
     match place {
