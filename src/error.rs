@@ -53,6 +53,8 @@ pub enum ErrorKind {
     NameTooLong,
     /// The operation is not for this kind of file.
     NotPermitted,
+    /// It is not on this machine, and the store may not be asked.
+    Offline,
     /// Any other failure of storage or of the system.
     Io,
 }
@@ -162,6 +164,7 @@ impl Error {
             ErrorKind::ReadOnly => libc::EROFS,
             ErrorKind::NameTooLong => libc::ENAMETOOLONG,
             ErrorKind::NotPermitted => libc::EPERM,
+            ErrorKind::Offline => libc::ENETDOWN,
         }
     }
 

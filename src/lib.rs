@@ -16,8 +16,10 @@
 //! | [`repo`] | a repository of any generation: refs, snapshots, history |
 //! | [`zarr`] | what a `zarr.json` means: the chunk grid, the names of chunks |
 //! | [`storage`] | where a repository lies: objects by key, with deadlines |
+//! | [`disk_cache`] | bytes of a distant repository on a disk of this machine |
 //! | [`mod@format`] | bytes to values, no I/O: headers, ids, the four kinds of file, metadata, configuration |
 //! | [`error`] | what can go wrong: one kind each, one place that makes it an errno |
+//! | [`size`], [`file_name`] | sizes as people write them; any text as a file's name |
 //!
 //! A request travels down once: the kernel asks [`fuse::adapter`], which asks [`tree::Tree`], which finds the chunk's reference
 //! in a manifest that [`reader::Reader`] holds in memory, which reads bytes from [`storage::Storage`]. What is in memory is
@@ -26,13 +28,16 @@
 pub mod cli;
 pub mod commit;
 pub mod control;
+pub mod disk_cache;
 pub mod error;
+pub mod file_name;
 pub mod format;
 pub mod fuse;
 pub mod reader;
 pub mod repo;
 pub mod scratch;
 pub mod session;
+pub mod size;
 pub mod storage;
 pub mod tree;
 pub mod working;

@@ -8,9 +8,9 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use super::open::Limits;
 use crate::error::{Error, Result};
 use crate::fuse::io_mode::Wish;
-use crate::reader::memory;
 use crate::repo::history::parse_time;
 use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
+use crate::size;
 use crate::storage::settings::Settings;
 
 /// Mount Icechunk repositories as plain directories of Zarr files.
@@ -44,6 +44,9 @@ pub enum Command {
     Discard(DiscardArgs),
     /// Move a mount to its branch's newest commit. What was changed stays, if others did not change the same things.
     Refresh(LookArgs),
+    /// Read what is below a path of a mount, so that the mount's cache (--cache) has it, for programs in a hurry and for mounts
+    /// that are offline.
+    Prefetch(PrefetchArgs),
     /// Create an empty repository (format version 2).
     Init(InitArgs),
     /// List branches and tags with their snapshot ids.
@@ -128,17 +131,17 @@ pub struct MountArgs {
     #[arg(long)]
     pub show_control: bool,
     /// Store chunks smaller than this together in objects of some MiB.
-    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = memory::parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size::parse)]
     pub pack_below: u64,
     /// Stay in the foreground and log to standard error.
     #[arg(short, long)]
     pub foreground: bool,
     /// Bound for everything held in memory, such as 256M [default: 512M, or a quarter of what there is].
-    #[arg(long, value_name = "SIZE", value_parser = memory::parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub memory: Option<u64>,
     /// Fetch at most so much ahead of a program that reads chunk after chunk from an object store; 0 fetches nothing that is
     /// not asked for [default: 1/32 of the memory].
-    #[arg(long, value_name = "SIZE", value_parser = memory::parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub ahead: Option<u64>,
     /// How files are opened: auto, cached (never ask on open) or passthrough (the kernel reads chunk files; needs root).
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = str::parse::<Wish>)]
@@ -219,6 +222,21 @@ pub struct DiscardArgs {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// `icechunkfs prefetch`
+#[derive(Debug, Args)]
+pub struct PrefetchArgs {
+    /// Where the repository is mounted.
+    pub mountpoint: PathBuf,
+    /// What to read, with everything below: a path in the mount. Everything if it is not given.
+    pub path: Option<String>,
+    /// Only this part of the array at PATH, as Python programs write it: 0:100,:,-5 (elements, not chunks).
+    #[arg(long, value_name = "SLICES", allow_hyphen_values = true)]
+    pub slice: Option<String>,
+    /// Files that are read at a time.
+    #[arg(short, long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub jobs: u16,
 }
 
 /// `icechunkfs init`

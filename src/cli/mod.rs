@@ -14,6 +14,7 @@ pub mod ls;
 pub mod mount;
 pub mod mount_options;
 pub mod open;
+pub mod prefetch;
 pub mod refs;
 pub mod secrets;
 pub mod unmount;
@@ -45,6 +46,7 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         Command::Diff(look) => working::diff(&look),
         Command::Discard(discard) => working::discard(&discard),
         Command::Refresh(look) => working::refresh(&look),
+        Command::Prefetch(prefetch) => prefetch::run(&prefetch),
         Command::Init(init) => in_foreground(init.common.verbose, || init::run(&init)),
         Command::Refs(refs) => in_foreground(refs.common.verbose, || refs::run(&refs)),
         Command::Log(log) => in_foreground(log.common.verbose, || log::run(&log)),

@@ -60,7 +60,7 @@ fn serve(arguments: &MountArgs, extra: &Extra, spec: &RefSpec, outcome: Option<&
     // A mount that is only tried out leaves nothing behind, a scratch directory neither.
     let read_only = arguments.read_only || extra.fake;
     let prepared = runtime.block_on(prepare(arguments, spec, &mountpoint, read_only))?;
-    let (mode, reason) = io_mode::choose(arguments.io, prepared.tree().table(), prepared.tree().reader().is_local())?;
+    let (mode, reason) = io_mode::choose(arguments.io, prepared.tree().table(), prepared.tree().reader().has_files())?;
     // Scratch files are always files of this machine: there the kernel can move the bytes whatever the chunks' size.
     let writable = matches!(prepared.served, Served::Branch(..));
     let mode = if writable && arguments.io == Wish::Auto && io_mode::obstacle(true).is_none() {
@@ -81,6 +81,7 @@ fn serve(arguments: &MountArgs, extra: &Extra, spec: &RefSpec, outcome: Option<&
         insist: arguments.io != Wish::Auto,
         writable,
     };
+    let reader = Arc::clone(prepared.tree().reader());
     let Prepared { served, told, .. } = prepared;
     let session = match &served {
         Served::Branch(session, _) => Some(Arc::clone(session)),
@@ -97,6 +98,7 @@ fn serve(arguments: &MountArgs, extra: &Extra, spec: &RefSpec, outcome: Option<&
     if let Some(session) = session {
         runtime.block_on(branch::end(session, arguments.ephemeral));
     }
+    runtime.block_on(reader.settle());
     // A thread that waits for a dead network file system must not keep the daemon.
     runtime.shutdown_background();
     served

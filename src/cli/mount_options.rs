@@ -3,7 +3,7 @@
 use super::args::MountArgs;
 use crate::error::{Error, Result};
 use crate::fuse::session::Flag;
-use crate::reader::memory;
+use crate::size;
 use crate::storage::settings::Settings;
 
 /// What `-o` says that no word of the command line does.
@@ -47,10 +47,10 @@ pub fn apply(arguments: &mut MountArgs) -> Result<Extra> {
             "ephemeral" => arguments.ephemeral = true,
             "show_control" | "show-control" => arguments.show_control = true,
             "pack_below" | "pack-below" => {
-                arguments.pack_below = memory::parse_size(needed()?).map_err(within)?;
+                arguments.pack_below = size::parse(needed()?).map_err(within)?;
             }
-            "memory" => arguments.memory = Some(memory::parse_size(needed()?).map_err(within)?),
-            "ahead" => arguments.ahead = Some(memory::parse_size(needed()?).map_err(within)?),
+            "memory" => arguments.memory = Some(size::parse(needed()?).map_err(within)?),
+            "ahead" => arguments.ahead = Some(size::parse(needed()?).map_err(within)?),
             "io" => arguments.io = needed()?.parse().map_err(within)?,
             "allow_other" | "allow-other" => arguments.allow_other = true,
             "log_file" | "log-file" => arguments.log_file = Some(needed()?.into()),

@@ -37,7 +37,7 @@ pub fn run(arguments: &UnmountArgs) -> Result<()> {
 
 /// What an unmount leaves uncommitted, in words; none if nothing, or if that cannot be found out.
 fn left_behind(mountpoint: &Path) -> Option<String> {
-    let answer = working::ask(&mountpoint.join(".icechunk"), &Command::Status).ok()?;
+    let answer = working::ask(&working::control_directory(mountpoint), &Command::Status).ok()?;
     let status = answer.result;
     let number = |name: &str| status.get(name).and_then(serde_json::Value::as_u64).unwrap_or(0);
     let count = |name: &str| status.get(name).and_then(serde_json::Value::as_array).map_or(0, Vec::len);

@@ -1,7 +1,9 @@
 //! `icechunkfs commit`, `status`, `diff`, `discard`, `refresh`: commands to the daemon of a mount, through its control files.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,8 +16,9 @@ use serde_json::{Map, Value};
 use super::args::{CommitArgs, DiscardArgs, LookArgs};
 use super::{logging, print, print_json};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fuse::mount_table::{self, FILE_SYSTEM_TYPE};
+use crate::fuse::mount_table;
 use crate::session::request::{Answer, Command};
+use crate::working::namespace::CONTROL_DIRECTORY;
 
 /// Between two looks at how far a commit is.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -58,15 +61,7 @@ pub fn diff(arguments: &LookArgs) -> Result<()> {
 
 /// Gives up what was changed.
 pub fn discard(arguments: &DiscardArgs) -> Result<()> {
-    let path = arguments.path.clone().unwrap_or_default();
-    // A path of this machine, or one in the mount.
-    let path = match std::path::absolute(&path) {
-        Ok(absolute) if !path.is_empty() => {
-            let mountpoint = mount_table::absolute(&arguments.mountpoint)?;
-            absolute.strip_prefix(&mountpoint).map_or(path, |inside| inside.to_string_lossy().into_owned())
-        }
-        _ => path,
-    };
+    let path = inside(&arguments.mountpoint, arguments.path.as_deref().unwrap_or_default())?;
     run(&arguments.mountpoint, &Command::Discard { path }, arguments.json)
 }
 
@@ -82,23 +77,31 @@ fn run(mountpoint: &Path, command: &Command, json: bool) -> Result<()> {
 
 /// The control directory of the mount at `mountpoint`.
 fn control(mountpoint: &Path) -> Result<PathBuf> {
-    let mountpoint = mount_table::absolute(mountpoint)?;
-    let place = mountpoint.display();
-    match mount_table::find(&mountpoint)? {
-        None => Err(Error::new(ErrorKind::NotFound, format!("nothing is mounted at {place}"))),
-        Some(mount) if mount.fs_type != FILE_SYSTEM_TYPE => {
-            Err(Error::invalid(format!("{place} is a mount of type {}, not of icechunkfs", mount.fs_type)))
+    let mountpoint = mount_table::expect(mountpoint)?;
+    let control = control_directory(&mountpoint);
+    match std::fs::metadata(&control) {
+        Ok(_) => Ok(control),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            Err(Error::new(ErrorKind::ReadOnly, format!("{} is mounted read-only", mountpoint.display())))
         }
-        Some(_) => {
-            let control = mountpoint.join(".icechunk");
-            match std::fs::metadata(&control) {
-                Ok(_) => Ok(control),
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                    Err(Error::new(ErrorKind::ReadOnly, format!("{place} is mounted read-only")))
-                }
-                Err(e) => Err(Error::io(control.display(), e)),
-            }
+        Err(e) => Err(Error::io(control.display(), e)),
+    }
+}
+
+/// Where the control files of a mount are, if it has any.
+pub(super) fn control_directory(mountpoint: &Path) -> PathBuf {
+    mountpoint.join(OsStr::from_bytes(CONTROL_DIRECTORY))
+}
+
+/// `path`, of this machine or in the mount, as one in the mount.
+pub(super) fn inside(mountpoint: &Path, path: &str) -> Result<String> {
+    match std::path::absolute(path) {
+        Ok(absolute) if !path.is_empty() => {
+            let mountpoint = mount_table::absolute(mountpoint)?;
+            let inside = absolute.strip_prefix(&mountpoint);
+            Ok(inside.map_or(path.to_owned(), |inside| inside.to_string_lossy().into_owned()))
         }
+        _ => Ok(path.to_owned()),
     }
 }
 

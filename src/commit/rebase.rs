@@ -57,7 +57,7 @@ pub async fn read_log(storage: &dyn Storage, id: ObjectId) -> Result<Transaction
     let key = format!("transactions/{id}");
     let missing =
         |e: Error| e.absence_is_damage(format!("{key}: missing, so that what commit {id} changed is not known"));
-    let file = storage.get(&key, MAX_LOG).await.map_err(missing)?;
+    let file = storage.get_fixed(&key, MAX_LOG).await.map_err(missing)?;
     let log = TransactionLog::decode(&file, MAX_LOG).context(|| key.clone())?;
     Ok(log)
 }

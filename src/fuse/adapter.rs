@@ -67,7 +67,8 @@ struct Shared {
     tree: Arc<Tree>,
     ownership: Ownership,
     mode: IoMode,
-    backings: Backings<BackingId>,
+    /// What the kernel reads by itself; none for a file whose reads come to us as long as it is open.
+    backings: Backings<Option<BackingId>>,
     hint: ListingHint,
     log: QuietLog,
 }
@@ -143,26 +144,30 @@ impl Shared {
     }
 
     async fn open_backed(&self, inode: u64, reply: ReplyOpen) {
-        let plain = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
-        if let Some(backing) = self.backings.acquire(inode) {
-            return reply.opened_passthrough(BACKED, FopenFlags::FOPEN_NOFLUSH, &backing);
-        }
-        match self.backing_file(inode).await {
-            Ok(Some(file)) => match reply.open_backing(&file) {
-                Ok(backing) => {
-                    let backing = self.backings.insert(inode, backing);
-                    reply.opened_passthrough(BACKED, FopenFlags::FOPEN_NOFLUSH, &backing);
+        // The kernel wants all opens of a file at a time to be of one kind, though a chunk may get into a cache meanwhile.
+        let backing = match self.backings.acquire(inode) {
+            Some(backing) => backing,
+            None => match self.backing_file(inode).await {
+                Ok(file) => {
+                    let backing = file.and_then(|file| self.register(inode, &file, &reply));
+                    self.backings.insert(inode, backing)
                 }
-                Err(error) => {
-                    // Too many open files, most often: copying works all the same.
-                    let place = self.tree.describe(inode);
-                    self.log.failed("open", &Error::io(format!("{place}: no passthrough, reading by copy"), error));
-                    reply.opened(PLAIN, plain);
-                }
+                Err(error) => return reply.error(self.errno("open", &error)),
             },
-            Ok(None) => reply.opened(PLAIN, plain),
-            Err(error) => reply.error(self.errno("open", &error)),
+        };
+        match &*backing {
+            Some(backing) => reply.opened_passthrough(BACKED, FopenFlags::FOPEN_NOFLUSH, backing),
+            None => reply.opened(PLAIN, FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH),
         }
+    }
+
+    fn register(&self, inode: u64, file: &File, reply: &ReplyOpen) -> Option<BackingId> {
+        // Too many open files, most often: copying works all the same.
+        let failed = |error| {
+            let place = self.tree.describe(inode);
+            self.log.failed("open", &Error::io(format!("{place}: no passthrough, reading by copy"), error));
+        };
+        reply.open_backing(file).map_err(failed).ok()
     }
 }
 
@@ -216,13 +221,13 @@ impl Filesystem for Adapter {
         &self,
         _request: &Request,
         inode: INodeNo,
-        handle: FileHandle,
+        _handle: FileHandle,
         _flags: OpenFlags,
         _owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        if handle == BACKED {
+        if self.shared.mode == IoMode::Passthrough {
             self.shared.backings.release(inode.0);
         }
         reply.ok();

@@ -66,9 +66,9 @@ impl fmt::Display for IoMode {
 }
 
 /// Why a mount cannot use passthrough; none if it can.
-pub fn obstacle(local: bool) -> Option<&'static str> {
-    if !local {
-        return Some("chunks are not files of this machine");
+pub fn obstacle(has_files: bool) -> Option<&'static str> {
+    if !has_files {
+        return Some("chunks are not files of this machine, and there is no cache on a disk");
     }
     if !has_sys_admin() {
         return Some("it needs root (CAP_SYS_ADMIN)");
@@ -86,10 +86,10 @@ fn has_sys_admin() -> bool {
         .is_some_and(|caps| caps >> CAP_SYS_ADMIN & 1 == 1)
 }
 
-/// The mode for a mount of `table`, and the reason in a few words. An error of kind [`ErrorKind::Unsupported`] if the user
+/// The mode for a mount of `table`, whose chunks may be files of this machine, and the reason in a few words. An error of kind [`ErrorKind::Unsupported`] if the user
 /// insists on what cannot be.
-pub fn choose(wish: Wish, table: &NodeTable, local: bool) -> Result<(IoMode, String)> {
-    let obstacle = obstacle(local);
+pub fn choose(wish: Wish, table: &NodeTable, has_files: bool) -> Result<(IoMode, String)> {
+    let obstacle = obstacle(has_files);
     match (wish, obstacle) {
         (Wish::Cached, _) => Ok((IoMode::Cached, "as asked for".to_owned())),
         (Wish::Passthrough, None) => Ok((IoMode::Passthrough, "as asked for".to_owned())),

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// The type that our mounts have.
 pub const FILE_SYSTEM_TYPE: &str = "fuse.icechunkfs";
@@ -30,6 +30,19 @@ pub struct Mount {
 pub fn find(mountpoint: &Path) -> Result<Option<Mount>> {
     let table = std::fs::read("/proc/self/mountinfo").map_err(|e| Error::io("/proc/self/mountinfo", e))?;
     Ok(parse(&table).into_iter().rfind(|mount| mount.mountpoint == mountpoint))
+}
+
+/// The absolute path of `mountpoint`, if a mount of ours is there.
+pub fn expect(mountpoint: &Path) -> Result<PathBuf> {
+    let mountpoint = absolute(mountpoint)?;
+    let place = mountpoint.display();
+    match find(&mountpoint)? {
+        None => Err(Error::new(ErrorKind::NotFound, format!("nothing is mounted at {place}"))),
+        Some(mount) if mount.fs_type != FILE_SYSTEM_TYPE => {
+            Err(Error::invalid(format!("{place} is a mount of type {}, not of icechunkfs", mount.fs_type)))
+        }
+        Some(_) => Ok(mountpoint),
+    }
 }
 
 fn parse(table: &[u8]) -> Vec<Mount> {

@@ -26,7 +26,7 @@ impl Reader {
 
     /// Fetches those of `chunks` that are not there yet, in the background. Large ones are left to those who read them.
     pub fn fetch_ahead(self: &Arc<Self>, mut chunks: Vec<NativeChunk>) {
-        chunks.retain(|chunk| chunk.length > 0 && chunk.length <= WHOLE && !self.has(*chunk));
+        chunks.retain(|chunk| chunk.length > 0 && chunk.length <= WHOLE && !self.has(*chunk) && !self.is_kept(*chunk));
         // The first of each run says when it is wanted.
         let mut runs: Vec<Vec<NativeChunk>> = Vec::new();
         for chunk in chunks {
@@ -51,18 +51,21 @@ impl Reader {
         let (this, length, alone) = (Arc::clone(self), length(run), run.len() == 1);
         let fetched = async move {
             let bytes = this.storage.get_range(&first.key(), first.offset, length).await;
-            drop(permit);
             bytes.map_err(missing_object)
         };
         let fetched = fetched.boxed().shared();
+        let permit = Arc::new(permit);
         for &chunk in run {
             let (fetched, begin) = (fetched.clone(), chunk.offset - first.offset);
+            let (this, permit) = (Arc::clone(self), Arc::clone(&permit));
             let load = async move {
                 let bytes = fetched.await?;
                 // What is cut out of a long answer must not keep all of it in memory.
                 let cut = || slice(&bytes, begin, chunk.length as usize).map(|part| Bytes::copy_from_slice(&part));
                 let part = if alone { Some(bytes.clone()) } else { cut() };
-                part.map(Value::Chunk).ok_or_else(|| Error::corrupt("a chunk is not where its neighbours are"))
+                let part = part.ok_or_else(|| Error::corrupt("a chunk is not where its neighbours are"))?;
+                this.keep(chunk, &part, permit);
+                Ok(Value::Chunk(part))
             };
             // Nobody hears of a failure: whoever wants the chunk asks for it himself then.
             let loading = self.cache.get_or_load(chunk_key(chunk), load);

@@ -1,7 +1,8 @@
 //! Chunk references to bytes: manifests and small chunks in memory, ranges of objects from storage, all within one bound.
 //!
 //! Chunks that lie elsewhere than on this machine are fetched whole, or in [`pieces`] where they are large, and kept in memory:
-//! the kernel asks for a chunk in several requests. [`fetch_ahead`] brings what will be wanted soon.
+//! the kernel asks for a chunk in several requests. [`fetch_ahead`] brings what will be wanted soon. Where there is a cache on a
+//! disk, they are looked for there first, and go there when they come ([`kept`]).
 //!
 //! [`Reader::manifest`] gives a decoded manifest, loading it at most once however many ask. [`Reader::read_native`] gives
 //! bytes of a chunk object. Each of the two has a `_now` form that answers from memory (for local files: the kernel's) or
@@ -10,6 +11,7 @@
 pub mod buffer;
 pub mod cache;
 mod fetch_ahead;
+mod kept;
 pub mod memory;
 mod pieces;
 
@@ -22,6 +24,7 @@ use tokio::sync::Semaphore;
 use self::buffer::{Buffer, BufferPool};
 use self::cache::{Cache, Key, Value};
 use self::memory::Budget;
+use crate::disk_cache::Name;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::manifest::Manifest;
@@ -43,7 +46,7 @@ pub struct Reader {
     cache: Cache,
     buffers: BufferPool,
     /// Bytes that reads in flight may hold.
-    reads: Semaphore,
+    reads: Arc<Semaphore>,
     /// Bytes that reads may hold which nobody waits for yet.
     ahead: Arc<Semaphore>,
     /// Manifests are decoded one after another: each needs memory that the cache does not count yet.
@@ -76,6 +79,11 @@ impl NativeChunk {
     fn key(&self) -> String {
         format!("chunks/{}", self.object)
     }
+
+    /// What it is called in a cache on a disk.
+    fn name(&self) -> Name {
+        Name::range(&self.key(), self.offset, self.length)
+    }
 }
 
 impl Reader {
@@ -85,7 +93,7 @@ impl Reader {
             storage,
             cache: Cache::new(budget.cache()),
             buffers: BufferPool::new(budget.buffers()),
-            reads: Semaphore::new(budget.reads_in_flight()),
+            reads: Arc::new(Semaphore::new(budget.reads_in_flight())),
             ahead: Arc::new(Semaphore::new(budget.reads_in_flight())),
             decoding: Semaphore::new(1),
             budget,
@@ -125,7 +133,7 @@ impl Reader {
         let _permit = self.reads.acquire_many(self.budget.read_permits(info.size)).await;
         let file = self
             .storage
-            .get(&key, limit)
+            .get_fixed(&key, limit)
             .await
             .map_err(|error| error.absence_is_damage(format!("{key}: missing, though the snapshot names it")))?;
         let _turn = self.decoding.acquire().await;
@@ -151,9 +159,10 @@ impl Reader {
             return Some(Data::Buffer(buffer));
         }
         let (piece, within) = pieces::only(chunk, offset, length as u64)?;
-        match self.cache.get(&chunk_key(piece))? {
-            Value::Chunk(bytes) => slice(&bytes, within, length).map(Data::Bytes),
-            Value::Manifest(_) => None,
+        match self.cache.get(&chunk_key(piece)) {
+            Some(Value::Chunk(bytes)) => slice(&bytes, within, length).map(Data::Bytes),
+            Some(Value::Manifest(_)) => None,
+            None => self.read_kept_now(piece, within, length),
         }
     }
 
@@ -175,9 +184,15 @@ impl Reader {
     async fn whole(self: &Arc<Self>, chunk: NativeChunk) -> Result<Bytes> {
         let this = Arc::clone(self);
         let loaded = self.cache.get_or_load(chunk_key(chunk), async move {
-            let _permit = this.reads.acquire_many(this.budget.read_permits(chunk.length)).await;
+            let permits = this.budget.read_permits(chunk.length);
+            let permit = Arc::clone(&this.reads).acquire_many_owned(permits).await;
+            if let Some(bytes) = this.kept(chunk).await {
+                return Ok(Value::Chunk(bytes));
+            }
             let bytes = this.storage.get_range(&chunk.key(), chunk.offset, chunk.length).await;
-            bytes.map(Value::Chunk).map_err(missing_object)
+            let bytes = bytes.map_err(missing_object)?;
+            this.keep(chunk, &bytes, permit);
+            Ok(Value::Chunk(bytes))
         });
         match loaded.await? {
             Value::Chunk(bytes) => Ok(bytes),
@@ -187,12 +202,18 @@ impl Reader {
 
     /// The file of `chunk`, where that file is exactly the chunk; none where it is not, or where objects are no files.
     pub fn whole_file(&self, chunk: NativeChunk) -> Option<File> {
+        if let Some(disk) = self.storage.disk_cache() {
+            return disk.file(&chunk.name(), chunk.length);
+        }
         let files = self.storage.local_files().filter(|_| chunk.offset == 0)?;
         files.open(&chunk.key()).ok().filter(|file| is_exactly(file, chunk))
     }
 
     /// As [`Reader::whole_file`] if that is known without waiting; none otherwise.
     pub fn whole_file_now(&self, chunk: NativeChunk) -> Option<Option<File>> {
+        if let Some(disk) = self.storage.disk_cache() {
+            return disk.file_now(&chunk.name(), chunk.length).map(Some);
+        }
         let Some(files) = self.storage.local_files().filter(|_| chunk.offset == 0) else { return Some(None) };
         let file = files.open_now(&chunk.key())?;
         Some(file.ok().filter(|file| is_exactly(file, chunk)))
@@ -201,6 +222,11 @@ impl Reader {
     /// Bytes that may be fetched ahead of one reader: none where chunks are files of this machine.
     pub fn most_ahead(&self) -> u64 {
         if self.is_local() { 0 } else { self.budget.ahead() }
+    }
+
+    /// Whether a chunk may be a file of this machine, which the kernel can read by itself.
+    pub fn has_files(&self) -> bool {
+        self.is_local() || self.storage.disk_cache().is_some()
     }
 
     /// Whether chunks are files of this machine.

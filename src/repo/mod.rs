@@ -111,7 +111,13 @@ impl Repository {
     pub async fn snapshot(&self, id: ObjectId, limit: u64) -> Result<Snapshot> {
         let key = format!("snapshots/{id}");
         let missing = |error: Error| error.absence_is_damage(format!("snapshot {id} is missing from the repository"));
-        let file = self.storage.get(&key, limit).await.map_err(missing)?;
+        // Every repository has the first one under the same id: as others it never changes, but where a repository was made
+        // anew it is another one.
+        let file = match id {
+            ObjectId::INITIAL => self.storage.get(&key, limit).await,
+            _ => self.storage.get_fixed(&key, limit).await,
+        };
+        let file = file.map_err(missing)?;
         let snapshot = tokio::task::spawn_blocking(move || Snapshot::decode(&file, limit))
             .await
             .map_err(|e| Error::with_source(ErrorKind::Io, "decoding a snapshot", e))?

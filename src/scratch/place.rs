@@ -12,15 +12,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::file_name;
 
-/// Characters of a repository's or branch's name that its directory cannot or should not have.
-const ESCAPED: &AsciiSet = &CONTROLS.add(b'/').add(b'%').add(b' ').add(b'\\');
-/// Longest name of a directory, in bytes; what is longer is cut, and told apart by its checksum.
-const MAX_NAME: usize = 180;
 /// How long a scratch directory that is in use is waited for, and between two looks at it.
 const PATIENCE: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(10);
@@ -41,7 +37,7 @@ pub struct Place {
 
 /// The directory for `branch` of the repository at `location` when the user names none.
 pub fn default_path(location: &str, branch: &str) -> Result<PathBuf> {
-    Ok(state_directory()?.join(name_of(location)).join(name_of(branch)))
+    Ok(state_directory()?.join(file_name::of(location)).join(file_name::of(branch)))
 }
 
 fn state_directory() -> Result<PathBuf> {
@@ -54,18 +50,6 @@ fn state_directory() -> Result<PathBuf> {
         Error::new(ErrorKind::NotFound, "neither XDG_STATE_HOME nor HOME is set: name a directory with --scratch")
     })?;
     Ok(state.join("icechunkfs"))
-}
-
-fn name_of(text: &str) -> String {
-    let encoded = utf8_percent_encode(text, ESCAPED).to_string();
-    // `.` and `..` are no names; a dot in front would hide the directory.
-    let encoded =
-        if encoded.starts_with('.') { format!("%2E{}", encoded.get(1..).unwrap_or_default()) } else { encoded };
-    if encoded.len() <= MAX_NAME {
-        return encoded;
-    }
-    let kept: String = encoded.chars().take(MAX_NAME - 9).collect();
-    format!("{kept}-{:08x}", crc32fast::hash(text.as_bytes()))
 }
 
 impl Place {
@@ -207,14 +191,6 @@ fn lock(directory: &OwnedFd, path: &Path, mountpoint: &Path) -> Result<File> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-
-    #[test]
-    fn names_are_told_apart_and_fit() {
-        assert_eq!(name_of("/data/x"), "%2Fdata%2Fx");
-        assert_eq!(name_of(".."), "%2E.");
-        let (long, longer) = ("a".repeat(300), "a".repeat(301));
-        assert!(name_of(&long).len() <= MAX_NAME && name_of(&long) != name_of(&longer));
-    }
 
     #[test]
     fn one_user_at_a_time_and_never_in_the_repository() {

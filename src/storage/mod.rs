@@ -4,6 +4,8 @@
 //! crate; [`local::LocalStorage`] reads local files by descriptors below the repository's directory, which is faster and
 //! cannot be led out of it. [`open`] chooses by URL.
 //!
+//! With a cache on a disk, [`cached`] stands before the store, or in its place.
+//!
 //! [`location`] takes the words apart that name a repository, [`settings`] is what may be said about how to reach it,
 //! [`connect`] makes a store of both, and [`wire`] is what its requests go over.
 //!
@@ -11,6 +13,7 @@
 //! ends before its deadline.
 
 mod adopt;
+mod cached;
 mod conditional;
 mod connect;
 mod explain;
@@ -31,6 +34,7 @@ use bytes::Bytes;
 
 use self::location::{Location, Place};
 use self::settings::Settings;
+use crate::disk_cache::DiskCache;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How long one operation may take before it is an error of kind [`ErrorKind::Timeout`]. A local disk answers in
@@ -76,6 +80,17 @@ pub trait Storage: Send + Sync + Debug {
     ///
     /// Errors: [`ErrorKind::NotFound`] if there is none, [`ErrorKind::OutOfMemory`] if it is larger than `limit`.
     async fn get(&self, key: &str, limit: u64) -> Result<Bytes>;
+
+    /// As [`Storage::get`], of an object that is never written again.
+    async fn get_fixed(&self, key: &str, limit: u64) -> Result<Bytes> {
+        self.get(key, limit).await
+    }
+
+    /// As [`Storage::get_versioned`], unless the object is still in the state `known`: then none.
+    async fn get_changed(&self, key: &str, limit: u64, known: &Version) -> Result<Option<(Bytes, Version)>> {
+        let (bytes, version) = self.get_versioned(key, limit).await?;
+        Ok((version != *known).then_some((bytes, version)))
+    }
 
     /// As [`Storage::get`], with what a later [`Condition::Unchanged`] needs.
     async fn get_versioned(&self, key: &str, limit: u64) -> Result<(Bytes, Version)>;
@@ -136,6 +151,11 @@ pub trait Storage: Send + Sync + Debug {
         None
     }
 
+    /// The disk of this machine that keeps bytes of it, if one does.
+    fn disk_cache(&self) -> Option<&Arc<DiskCache>> {
+        None
+    }
+
     /// Direct access to the files, where objects are files of this machine.
     fn local_files(&self) -> Option<&local::LocalFiles> {
         None
@@ -169,8 +189,16 @@ pub async fn open(repo: &str, settings: &Settings) -> Result<Arc<dyn Storage>> {
     match place {
         Place::Local(path) => directory(&path, shown),
         place => {
+            let cache = cached::open_cache(&shown, settings)?;
+            if settings.offline {
+                return cached::offline(cache, shown);
+            }
             let connected = connect::connect(&place, settings).await.map_err(|e| e.context(shown.clone()))?;
-            Ok(Arc::new(object::ObjectStorage::connected(connected, shown, settings)?))
+            let store: Arc<dyn Storage> = Arc::new(object::ObjectStorage::connected(connected, shown, settings)?);
+            Ok(match cache {
+                Some(cache) => Arc::new(cached::CachedStorage::new(store, cache)),
+                None => store,
+            })
         }
     }
 }

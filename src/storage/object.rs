@@ -12,7 +12,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::TryStreamExt;
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
-use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, UpdateVersion};
+use object_store::{GetOptions, GetResult, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, UpdateVersion};
 
 use super::connect::Connected;
 use super::explain::from_store;
@@ -66,6 +66,16 @@ impl ObjectStorage {
             self.timed_for(size, key, upload.put_part(bytes.into())).await?;
         }
         self.timed(key, upload.complete()).await.map(drop)
+    }
+
+    /// The bytes of an object that has begun to come.
+    async fn take(&self, key: &str, limit: u64, found: GetResult) -> Result<(Bytes, Version)> {
+        let size = found.meta.size;
+        if size > limit {
+            return Err(too_large(key, size, limit));
+        }
+        let version = Version { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
+        Ok((self.timed_for(size, key, found.bytes()).await?, version))
     }
 
     async fn timed<T>(&self, what: impl Display, work: impl Future<Output = object_store::Result<T>>) -> Result<T> {
@@ -126,12 +136,22 @@ impl Storage for ObjectStorage {
     async fn get_versioned(&self, key: &str, limit: u64) -> Result<(Bytes, Version)> {
         let path = path(key)?;
         let found = self.timed(key, self.store.get(&path)).await?;
-        let size = found.meta.size;
-        if size > limit {
-            return Err(too_large(key, size, limit));
+        self.take(key, limit, found).await
+    }
+
+    async fn get_changed(&self, key: &str, limit: u64, known: &Version) -> Result<Option<(Bytes, Version)>> {
+        let path = path(key)?;
+        let options = GetOptions { if_none_match: known.e_tag.clone(), ..GetOptions::default() };
+        let asking = async {
+            match self.store.get_opts(&path, options).await {
+                Err(object_store::Error::NotModified { .. }) => Ok(None),
+                found => found.map(Some),
+            }
+        };
+        match self.timed(key, asking).await? {
+            Some(found) => self.take(key, limit, found).await.map(Some),
+            None => Ok(None),
         }
-        let version = Version { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
-        Ok((self.timed_for(size, key, found.bytes()).await?, version))
     }
 
     async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {

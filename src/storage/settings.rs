@@ -10,6 +10,7 @@ use clap::builder::{FalseyValueParser, Resettable};
 use clap::{Args, Command, FromArgMatches};
 
 use crate::error::{Error, Result};
+use crate::size;
 
 /// Time for one operation if nothing is said.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -72,6 +73,15 @@ pub struct Settings {
     /// Requests that may be under way at a time, at most [default: 64].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096), env = "ICECHUNKFS_MAX_REQUESTS", hide_env = true)]
     pub max_requests: Option<u16>,
+    /// Keep what comes over the network in this directory, for later mounts and other programs too.
+    #[arg(long, value_name = "DIR", env = "ICECHUNKFS_CACHE", hide_env = true)]
+    pub cache: Option<String>,
+    /// Bound for that directory, such as 100G [default: 10G]. The last twentieth of its disk is left free in any case.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, env = "ICECHUNKFS_CACHE_SIZE", hide_env = true)]
+    pub cache_size: Option<u64>,
+    /// Ask no store: show, read-only, what is in the cache. `icechunkfs prefetch` brings chunks there.
+    #[arg(long, value_parser = FalseyValueParser::new(), env = "ICECHUNKFS_OFFLINE", hide_env = true)]
+    pub offline: bool,
     /// Commit to a store that cannot compare before it writes. Two programs that commit at a time then lose one's commit.
     #[arg(long, value_parser = FalseyValueParser::new(), env = "ICECHUNKFS_UNSAFE_SINGLE_WRITER", hide_env = true)]
     pub unsafe_single_writer: bool,
@@ -143,6 +153,9 @@ impl Settings {
             ca_bundle: self.ca_bundle.or(other.ca_bundle),
             timeout: self.timeout.or(other.timeout),
             max_requests: self.max_requests.or(other.max_requests),
+            cache: self.cache.or(other.cache),
+            cache_size: self.cache_size.or(other.cache_size),
+            offline: self.offline || other.offline,
             unsafe_single_writer: self.unsafe_single_writer || other.unsafe_single_writer,
         }
     }

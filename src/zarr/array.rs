@@ -114,10 +114,29 @@ impl ArrayMetadata {
 }
 
 /// One dimension of the chunk grid.
-struct Dimension {
+pub(super) struct Dimension {
+    /// Chunks.
     count: u64,
     /// Elements of a typical chunk.
     nominal: u64,
+    /// Elements of a chunk, and how many chunks have so many, from the first on.
+    pub(super) runs: Vec<(u64, u64)>,
+}
+
+impl Dimension {
+    /// One of `length` elements in chunks of `chunk`.
+    fn regular(length: u64, chunk: u64) -> Self {
+        let count = if chunk == 0 { 0 } else { length.div_ceil(chunk) };
+        Dimension { count, nominal: chunk, runs: vec![(chunk, count)] }
+    }
+}
+
+/// The shape in an array's `zarr.json`, and its chunk grid.
+pub(super) fn dimensions(zarr_json: &[u8]) -> Result<(Vec<u64>, Vec<Dimension>)> {
+    let document: Document = serde_json::from_slice(zarr_json)
+        .map_err(|e| Error::with_source(ErrorKind::Corrupt, "this zarr.json is not an array's", e))?;
+    let dimensions = chunk_shapes(&document.chunk_grid, &document.shape)?;
+    Ok((document.shape, dimensions))
 }
 
 fn chunk_shapes(grid: &Named, shape: &[u64]) -> Result<Vec<Dimension>> {
@@ -135,8 +154,7 @@ fn regular(configuration: &Value, shape: &[u64]) -> Result<Vec<Dimension>> {
     std::iter::zip(chunk_shape, shape)
         .map(|(chunk, &length)| {
             let chunk = chunk.as_u64().ok_or_else(|| Error::corrupt(format!("chunk_shape holds {chunk}")))?;
-            let count = if chunk == 0 { 0 } else { length.div_ceil(chunk) };
-            Ok(Dimension { count, nominal: chunk })
+            Ok(Dimension::regular(length, chunk))
         })
         .collect()
 }
@@ -150,11 +168,10 @@ fn rectilinear(configuration: &Value, shape: &[u64]) -> Result<Vec<Dimension>> {
         .map(|(sizes, &length)| {
             let wrong = || Error::corrupt(format!("chunk_shapes holds {sizes}"));
             if let Some(size) = sizes.as_u64() {
-                let count = if size == 0 { 0 } else { length.div_ceil(size) };
-                return Ok(Dimension { count, nominal: size });
+                return Ok(Dimension::regular(length, size));
             }
             let mut count: u64 = 0;
-            let mut nominal = 0;
+            let (mut nominal, mut runs) = (0, Vec::new());
             for run in sizes.as_array().ok_or_else(wrong)? {
                 let (size, times) = match run.as_array().map(Vec::as_slice) {
                     Some([size, times]) => (size.as_u64().ok_or_else(wrong)?, times.as_u64().ok_or_else(wrong)?),
@@ -163,8 +180,9 @@ fn rectilinear(configuration: &Value, shape: &[u64]) -> Result<Vec<Dimension>> {
                 };
                 count = count.checked_add(times).ok_or_else(wrong)?;
                 nominal = nominal.max(size);
+                runs.push((size, times));
             }
-            Ok(Dimension { count, nominal })
+            Ok(Dimension { count, nominal, runs })
         })
         .collect()
 }

@@ -5,6 +5,7 @@
 
 pub mod array;
 pub mod chunk_key;
+pub mod slices;
 
 /// Chunk coordinates, or the first few of them: a directory above chunks.
 pub type Coords = smallvec::SmallVec<[u32; 6]>;

@@ -1,0 +1,270 @@
+//! `icechunkfs prefetch`: what is below a path of a mount is read once, so that the mount's cache has it.
+//!
+//! It is read through the mount, which knows where it lies and where to keep it, without leaving it in the kernel's page cache
+//! (`O_DIRECT`). Neighbours are read one after another by one thread, so that the mount sees that they are and fetches several at a
+//! time; there are several threads, since one waits most of the time.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use parking_lot::Mutex;
+use serde::Deserialize;
+
+use super::args::PrefetchArgs;
+use super::working::{control_directory, inside};
+use super::{logging, print};
+use crate::error::{Context, Error, Result};
+use crate::fuse::mount_table;
+use crate::tree::nodes::ZARR_JSON;
+use crate::zarr::array::ArrayMetadata;
+use crate::zarr::chunk_key::{KeyEncoding, Separator, parse_number};
+use crate::zarr::slices::Slices;
+
+/// Files that one thread reads one after another: enough for the mount to see where it goes.
+const BATCH: usize = 64;
+/// Batches that wait for a thread.
+const WAITING: usize = 16;
+/// Bytes that are asked for at a time: what the kernel sends on as one request.
+const READ: usize = 1 << 20;
+/// Where reads that pass the page cache have to begin, in memory. Bytes.
+const ALIGNMENT: usize = 4096;
+/// Directories below one another that are gone into. Deeper than any path can be.
+const DEEPEST: usize = 4096;
+const TICK: Duration = Duration::from_millis(100);
+
+/// Reads what the words name.
+pub fn run(arguments: &PrefetchArgs) -> Result<()> {
+    logging::to_stderr(0);
+    let mountpoint = mount_table::expect(&arguments.mountpoint)?;
+    let path = inside(&mountpoint, arguments.path.as_deref().unwrap_or_default())?;
+    let start = mountpoint.join(path.trim_matches('/'));
+    let slices = arguments.slice.as_deref().map(Slices::parse).transpose().map_err(|e| e.context("--slice"))?;
+    let part = slices.map(|slices| Part::of(&start, &slices)).transpose()?;
+    let bar = progress_bar();
+    let done = Arc::new(Done::default());
+    let (sender, receiver) = sync_channel(WAITING);
+    let receiver = Arc::new(Mutex::new(receiver));
+    let readers: Vec<_> = (0..arguments.jobs)
+        .map(|_| {
+            let (receiver, done, bar) = (Arc::clone(&receiver), Arc::clone(&done), bar.clone());
+            std::thread::spawn(move || read_batches(&receiver, &done, &bar))
+        })
+        .collect();
+    let mut files = Files { batch: Vec::new(), sender, bar: &bar };
+    let control = control_directory(&mountpoint);
+    let looked = match &part {
+        Some(part) => part.find(&start, &mut files),
+        None => find(&start, &control, 0, &mut files),
+    };
+    files.send();
+    drop(files);
+    for reader in readers {
+        // A thread that panicked has counted nothing more: its batch is among what failed.
+        let _ = reader.join();
+    }
+    bar.finish_and_clear();
+    looked?;
+    done.tell()
+}
+
+fn progress_bar() -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+    if let Ok(style) = ProgressStyle::with_template("{pos}/{len} files {wide_bar} {msg} {per_sec}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(TICK);
+    bar
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+struct Done {
+    files: AtomicU64,
+    bytes: AtomicU64,
+    failed: AtomicU64,
+    first: Mutex<Option<Error>>,
+}
+
+impl Done {
+    fn tell(&self) -> Result<()> {
+        let [files, bytes, failed] =
+            [&self.files, &self.bytes, &self.failed].map(|count| count.load(Ordering::Relaxed));
+        print(format!("{files} files, {bytes} bytes\n").as_bytes())?;
+        match self.first.lock().take() {
+            Some(error) => Err(error.context(format!("{failed} files could not be read; the first"))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Files that were found, on their way to those who read them.
+struct Files<'a> {
+    batch: Vec<PathBuf>,
+    sender: SyncSender<Vec<PathBuf>>,
+    bar: &'a ProgressBar,
+}
+
+impl Files<'_> {
+    fn add(&mut self, path: PathBuf) {
+        self.bar.inc_length(1);
+        self.batch.push(path);
+        if self.batch.len() >= BATCH {
+            self.send();
+        }
+    }
+
+    fn send(&mut self) {
+        // Whoever should receive it is gone only if he has panicked.
+        let _ = self.sender.send(std::mem::take(&mut self.batch));
+    }
+}
+
+/// Every file at or below `path`, but what is in the directory `control`.
+fn find(path: &Path, control: &Path, depth: usize, files: &mut Files<'_>) -> Result<()> {
+    let failed = |e| Error::io(path.display(), e);
+    if !path.symlink_metadata().map_err(failed)?.is_dir() {
+        files.add(path.to_owned());
+        return Ok(());
+    }
+    for entry in std::fs::read_dir(path).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        match entry.file_type().map_err(failed)? {
+            kind if kind.is_dir() && entry.path() != control && depth < DEEPEST => {
+                find(&entry.path(), control, depth + 1, files)?;
+            }
+            kind if kind.is_file() => files.add(entry.path()),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Chunks of one array.
+struct Part {
+    encoding: KeyEncoding,
+    ranges: Vec<Range<u32>>,
+}
+
+impl Part {
+    fn of(array: &Path, slices: &Slices) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Node {
+            node_type: String,
+        }
+        let path = array.join(ZARR_JSON);
+        let document = std::fs::read(&path).map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+                Error::invalid(format!("--slice goes with an array, and {} is none", array.display()))
+            }
+            _ => Error::io(path.display(), e),
+        })?;
+        if serde_json::from_slice::<Node>(&document).is_ok_and(|node| node.node_type != "array") {
+            return Err(Error::invalid(format!("--slice goes with an array, and {} is a group", array.display())));
+        }
+        let metadata = ArrayMetadata::parse(&document).context(|| path.display().to_string())?;
+        Ok(Part { encoding: metadata.key_encoding, ranges: slices.chunks(&document)? })
+    }
+
+    /// The chunks of it that are stored.
+    fn find(&self, array: &Path, files: &mut Files<'_>) -> Result<()> {
+        match (self.encoding.separator, self.ranges.len()) {
+            (Separator::Slash, 1..) if self.encoding.prefixed => self.descend(&array.join("c"), &self.ranges, files),
+            (Separator::Slash, 1..) => self.descend(array, &self.ranges, files),
+            (_, rank) => each_name(array, |name| {
+                let coords = self.encoding.parse_flat(name, rank);
+                let inside =
+                    |coords: Vec<u32>| std::iter::zip(&self.ranges, coords).all(|(range, at)| range.contains(&at));
+                if coords.is_some_and(inside) {
+                    files.add(array.join(name));
+                }
+                Ok(())
+            }),
+        }
+    }
+
+    fn descend(&self, directory: &Path, ranges: &[Range<u32>], files: &mut Files<'_>) -> Result<()> {
+        let Some((range, below)) = ranges.split_first() else { return Ok(()) };
+        each_name(directory, |name| {
+            let at = if below.is_empty() { self.encoding.parse_last(name) } else { parse_number(name) };
+            if !at.is_some_and(|at| range.contains(&at)) {
+                return Ok(());
+            }
+            let path = directory.join(name);
+            if below.is_empty() {
+                files.add(path);
+                return Ok(());
+            }
+            self.descend(&path, below, files)
+        })
+    }
+}
+
+/// The names in `directory`; an array without chunks has none.
+fn each_name(directory: &Path, mut then: impl FnMut(&str) -> Result<()>) -> Result<()> {
+    let failed = |e| Error::io(directory.display(), e);
+    let entries = match std::fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(failed)?,
+    };
+    for entry in entries {
+        if let Some(name) = entry.map_err(failed)?.file_name().to_str() {
+            then(name)?;
+        }
+    }
+    Ok(())
+}
+
+fn read_batches(receiver: &Mutex<Receiver<Vec<PathBuf>>>, done: &Done, bar: &ProgressBar) {
+    let mut memory = vec![0; READ + ALIGNMENT];
+    let begin = memory.as_ptr().align_offset(ALIGNMENT);
+    let Some(buffer) = memory.get_mut(begin..begin + READ) else { return };
+    loop {
+        // Whoever waits for a batch keeps the others waiting for the next one, which is what they would do anyway.
+        let batch = receiver.lock().recv();
+        let Ok(batch) = batch else { return };
+        for path in batch {
+            match read(&path, buffer) {
+                Ok(bytes) => {
+                    done.files.fetch_add(1, Ordering::Relaxed);
+                    let bytes = done.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+                    bar.set_message(format!("{}", indicatif::HumanBytes(bytes)));
+                }
+                Err(error) => {
+                    done.failed.fetch_add(1, Ordering::Relaxed);
+                    done.first.lock().get_or_insert_with(|| Error::io(path.display(), error));
+                }
+            }
+            bar.inc(1);
+        }
+    }
+}
+
+/// Reads all of the file at `path` and returns how many bytes that were.
+fn read(path: &Path, buffer: &mut [u8]) -> io::Result<u64> {
+    match read_with(path, buffer, libc::O_DIRECT) {
+        // Where the kernel reads the file by itself, its file system may not have it so.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => read_with(path, buffer, 0),
+        read => read,
+    }
+}
+
+fn read_with(path: &Path, buffer: &mut [u8], flags: i32) -> io::Result<u64> {
+    let mut file = File::options().read(true).custom_flags(flags | libc::O_NOFOLLOW).open(path)?;
+    let mut bytes = 0;
+    loop {
+        match io::Read::read(&mut file, buffer) {
+            Ok(0) => return Ok(bytes),
+            Ok(count) => bytes += count as u64,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

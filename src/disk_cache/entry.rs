@@ -1,0 +1,103 @@
+//! One entry: what it is called, and how to tell that its bytes are right.
+//!
+//! The checksum is an extended attribute of the file, so that the file itself has the entry's bytes and nothing else. It goes
+//! with the file through a rename, and in a file system whose inodes have room for it (ext4's, by default) costs no block.
+
+use std::fs::File;
+use std::io;
+
+use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, XattrFlags};
+
+use crate::file_name;
+
+/// The attribute with the checksum.
+const ATTRIBUTE: &str = "user.icechunkfs.sum";
+
+/// What an entry is called.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Name(String);
+
+impl Name {
+    /// All of object `key`, which never changes.
+    pub fn whole(key: &str) -> Self {
+        Name(file_name::of(key))
+    }
+
+    /// A range of object `key`.
+    pub fn range(key: &str, offset: u64, length: u64) -> Self {
+        Name(format!("{} {offset:x}+{length:x}", file_name::of(key)))
+    }
+
+    /// Document `key`, which changes.
+    pub(super) fn answer(key: &str) -> Self {
+        Name(format!("= {}", file_name::of(key)))
+    }
+
+    /// It as a file's name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The folder that it is in: entries are spread over 256.
+    pub(super) fn folder(&self) -> String {
+        format!("{:02x}", crc32fast::hash(self.0.as_bytes()) >> 24)
+    }
+}
+
+/// Length and checksum of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sum {
+    length: u64,
+    sum: u32,
+}
+
+impl Sum {
+    /// That of `bytes`.
+    pub(super) fn of(bytes: &[u8]) -> Self {
+        let mut summing = Summing::default();
+        summing.add(bytes);
+        summing.end()
+    }
+
+    /// The one that was written to `file`, if one was.
+    pub(super) fn of_file(file: &File) -> Option<Self> {
+        let mut value = [0; 12];
+        let count = rustix::fs::fgetxattr(file, ATTRIBUTE, &mut value).ok()?;
+        let (length, sum) = value.get(..count)?.split_first_chunk::<8>()?;
+        Some(Sum { length: u64::from_le_bytes(*length), sum: u32::from_le_bytes(sum.try_into().ok()?) })
+    }
+
+    /// Writes it to `file`.
+    pub(super) fn write_to(self, file: &File) -> io::Result<()> {
+        let mut value = self.length.to_le_bytes().to_vec();
+        value.extend_from_slice(&self.sum.to_le_bytes());
+        Ok(rustix::fs::fsetxattr(file, ATTRIBUTE, &value, XattrFlags::empty())?)
+    }
+}
+
+/// A sum that is being made.
+#[derive(Debug, Default)]
+pub(super) struct Summing {
+    length: u64,
+    hasher: crc32fast::Hasher,
+}
+
+impl Summing {
+    /// Takes `bytes` in.
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        self.length += bytes.len() as u64;
+        self.hasher.update(bytes);
+    }
+
+    /// The sum of all that was taken in.
+    pub(super) fn end(self) -> Sum {
+        Sum { length: self.length, sum: self.hasher.finalize() }
+    }
+}
+
+/// Writes down that `file` is used now: its time of change says so.
+pub(super) fn touch(file: &File) -> io::Result<()> {
+    let omit = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+    Ok(rustix::fs::futimens(file, &Timestamps { last_access: omit, last_modification: now })?)
+}

@@ -1,0 +1,343 @@
+//! Bytes of a distant repository on a disk of this machine, so that they come over the network once.
+//!
+//! Everything in a repository but its refs never changes, so an entry is never stale: it is named after its object and range
+//! ([`Name`]) and lives until room is needed ([`space`]). The few documents that do change are kept with what the store called
+//! that state of them, and whoever uses them asks the store whether that is still so.
+//!
+//! An entry is a file with exactly its bytes, so that the kernel can be given it in the place of a chunk. Its checksum is an
+//! extended attribute ([`entry`]). Entries are written under a temporary name and renamed, and not flushed: after a loss of power
+//! the checksum tells which of them are whole. What is damaged is removed, and fetched anew.
+//!
+//! The cache is there to save time. Whatever goes wrong with it (the disk is full, the directory is gone or may not be written
+//! to) costs time and nothing else: the bytes come from the store, and the log says so once in a while.
+//!
+//! Any number of processes share a directory; what they must agree on is in [`space`]. They have to trust each other: who may
+//! write there can put any bytes into it.
+//!
+//! Calls of [`DiskCache`] wait for the disk unless their name ends in `_now`.
+
+mod entry;
+mod place;
+mod space;
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::num::NonZeroUsize;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use lru::LruCache;
+use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use tokio::sync::Semaphore;
+use tracing::{debug, warn};
+
+pub use self::entry::Name;
+use self::entry::{Sum, Summing};
+use self::place::Place;
+use self::space::Space;
+use crate::error::{Error, Result};
+
+/// Room for a cache if nobody says how much. Bytes.
+pub const DEFAULT_SIZE: u64 = 10 << 30;
+/// How long nothing is written after writing has failed: a full disk is rarely full for a moment only.
+const PAUSE: Duration = Duration::from_secs(30);
+/// How long a disk may take for one entry. One that takes longer is slower than the network.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Entries that are written at a time.
+const WRITERS: usize = 4;
+/// How often an entry's use is written down, at most: a write to the disk each time.
+const USE_COUNTS_FOR: Duration = Duration::from_secs(600);
+/// Entries of which is remembered that their bytes were right.
+const REMEMBERED: NonZeroUsize = NonZeroUsize::new(1 << 14).unwrap();
+/// Between two looks whether all is written.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Bytes that are read at a time where only their sum is wanted.
+const SUMMED_AT_A_TIME: usize = 256 << 10;
+
+/// The part of a cache that belongs to one repository.
+#[derive(Debug)]
+pub struct DiskCache {
+    place: Place,
+    space: Space,
+    /// Entries whose bytes were right: inode, and when it was changed last.
+    checked: Mutex<LruCache<u64, Stamp>>,
+    writers: Arc<Semaphore>,
+    began: Instant,
+    /// Until when nothing is written, in milliseconds since it began.
+    paused: AtomicU64,
+    /// Entries that are to be added and are not yet.
+    waiting: AtomicU64,
+}
+
+/// Tells whether a file is as it was.
+type Stamp = (i64, i64, u64);
+
+/// A document that changes, as it was last seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// What tells this state of it from others; opaque here.
+    pub state: String,
+    /// Its bytes; none if there was no such document.
+    pub bytes: Option<Bytes>,
+}
+
+impl DiskCache {
+    /// Opens the cache in `directory`, made if need be, for the repository `scope`. It takes `size` bytes at most, all
+    /// repositories together.
+    pub fn open(directory: &Path, size: u64, scope: &str) -> Result<Self> {
+        let place = Place::open(directory, scope)?;
+        let space = Space::new(place.root(), size);
+        Ok(DiskCache {
+            place,
+            space,
+            checked: Mutex::new(LruCache::new(REMEMBERED)),
+            writers: Arc::new(Semaphore::new(WRITERS)),
+            began: Instant::now(),
+            paused: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
+        })
+    }
+
+    /// Where it is.
+    pub fn directory(&self) -> &Path {
+        self.place.directory()
+    }
+
+    /// Whether there is an entry `name`. Its bytes may still be damaged.
+    pub fn has(&self, name: &Name) -> bool {
+        self.place.path_of(name).symlink_metadata().is_ok()
+    }
+
+    /// The bytes of entry `name`, all of them and right, if they are at most `limit`.
+    pub fn get(&self, name: &Name, limit: u64) -> Option<Bytes> {
+        let file = self.open_entry(name)?;
+        let length = file.metadata().ok().map(|metadata| metadata.len()).filter(|length| *length <= limit)?;
+        let mut bytes = Vec::with_capacity(usize::try_from(length).ok()?);
+        let read = (&file).take(length).read_to_end(&mut bytes);
+        let right = read.is_ok() && Sum::of_file(&file).is_some_and(|sum| sum == Sum::of(&bytes));
+        if !right {
+            self.drop_damaged(name);
+            return None;
+        }
+        self.used(&file);
+        Some(bytes.into())
+    }
+
+    /// The file of entry `name`, if it has `length` bytes and they are right.
+    pub fn file(&self, name: &Name, length: u64) -> Option<File> {
+        let file = self.open_entry(name)?;
+        let metadata = file.metadata().ok()?;
+        if metadata.len() == length && self.was_checked(&metadata) {
+            self.used(&file);
+            return Some(file);
+        }
+        if metadata.len() != length || !sums_up(&file) {
+            self.drop_damaged(name);
+            return None;
+        }
+        self.used(&file);
+        Some(file)
+    }
+
+    /// As [`DiskCache::file`], if that is known without waiting; none otherwise.
+    pub fn file_now(&self, name: &Name, length: u64) -> Option<File> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let path = self.place.path_of(name);
+        let opened = rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), ResolveFlags::CACHED);
+        let file = File::from(opened.ok()?);
+        let metadata = file.metadata().ok()?;
+        // A use that has to be written down waits for the disk.
+        let is_known = metadata.len() == length && self.was_checked(&metadata) && !is_due(&metadata);
+        is_known.then_some(file)
+    }
+
+    /// Adds an entry in the background, and lets go of `hold` when that is done or given up.
+    pub fn keep(self: &Arc<Self>, name: Name, bytes: Bytes, hold: impl Send + 'static) {
+        if self.is_paused() {
+            return;
+        }
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let waiting = Waiting(Arc::clone(self));
+        drop(tokio::spawn(async move {
+            let (_hold, this) = (hold, &waiting.0);
+            let turn = tokio::time::timeout(PATIENCE, Arc::clone(&this.writers).acquire_owned()).await;
+            let Ok(Ok(turn)) = turn else { return this.pause("it writes too slowly") };
+            let writer = Arc::clone(this);
+            let writing = tokio::task::spawn_blocking(move || {
+                let _turn = turn;
+                writer.put(&name, &bytes);
+            });
+            if tokio::time::timeout(PATIENCE, writing).await.is_err() {
+                this.pause("it does not answer");
+            }
+        }));
+    }
+
+    /// Waits until all that was to be added is, but not for long.
+    pub async fn settle(&self) {
+        let end = Instant::now() + 2 * PATIENCE;
+        while self.waiting.load(Ordering::Acquire) > 0 && Instant::now() < end {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Adds an entry.
+    pub fn put(&self, name: &Name, bytes: &[u8]) {
+        if self.is_paused() || !self.place.is_writable() || self.has(name) {
+            return;
+        }
+        self.replace(name, bytes);
+    }
+
+    /// What document `key` was when it was seen last.
+    pub fn answer(&self, key: &str, limit: u64) -> Option<Answer> {
+        let bytes = self.get(&Name::answer(key), limit.saturating_add(Answer::MOST_STATE))?;
+        Answer::parse(bytes)
+    }
+
+    /// Notes what document `key` is now.
+    pub fn note(&self, key: &str, answer: &Answer) {
+        if !self.is_paused() && self.place.is_writable() {
+            self.replace(&Name::answer(key), &answer.spell());
+        }
+    }
+
+    fn replace(&self, name: &Name, bytes: &[u8]) {
+        let mut written = self.write(name, bytes);
+        // Somebody may have tidied up.
+        if written.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+            written = self.place.make().and_then(|()| self.write(name, bytes));
+        }
+        if let Err(error) = written {
+            self.pause(&Error::io(name.as_str(), error).to_string());
+        }
+    }
+
+    fn write(&self, name: &Name, bytes: &[u8]) -> std::io::Result<()> {
+        let length = bytes.len() as u64;
+        let Some(room) = self.space.room_for(length)? else {
+            debug!("the cache {}: no room for {}", self.directory().display(), name.as_str());
+            return Ok(());
+        };
+        let path = self.place.path_of(name);
+        let old = path.symlink_metadata().ok().map(|metadata| metadata.len());
+        let mut file = tempfile::NamedTempFile::new_in(self.place.temporary())?;
+        file.write_all(bytes)?;
+        Sum::of(bytes).write_to(file.as_file())?;
+        self.place.let_others_read(file.as_file())?;
+        let file = file.persist(&path).or_else(|error| {
+            self.place.make_folder_of(&path)?;
+            error.file.persist(&path).map_err(|error| error.error)
+        })?;
+        room.taken(old);
+        if let Ok(metadata) = file.metadata() {
+            self.checked.lock().put(metadata.ino(), stamp(&metadata));
+        }
+        Ok(())
+    }
+
+    fn open_entry(&self, name: &Name) -> Option<File> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = File::from(rustix::fs::open(self.place.path_of(name), flags, Mode::empty()).ok()?);
+        file.metadata().is_ok_and(|metadata| metadata.is_file()).then_some(file)
+    }
+
+    fn was_checked(&self, metadata: &std::fs::Metadata) -> bool {
+        self.checked.lock().get(&metadata.ino()) == Some(&stamp(metadata))
+    }
+
+    /// The bytes of `file` are right, and somebody wants them.
+    fn used(&self, file: &File) {
+        let Ok(mut metadata) = file.metadata() else { return };
+        if is_due(&metadata) && entry::touch(file).is_ok() {
+            let Ok(touched) = file.metadata() else { return };
+            metadata = touched;
+        }
+        self.checked.lock().put(metadata.ino(), stamp(&metadata));
+    }
+
+    fn drop_damaged(&self, name: &Name) {
+        let path = self.place.path_of(name);
+        warn!("{}: not what it was when it was written; it is removed and fetched again", path.display());
+        let length = path.symlink_metadata().map_or(0, |metadata| metadata.len());
+        if std::fs::remove_file(&path).is_ok() {
+            self.space.gone(length);
+        }
+    }
+
+    fn is_paused(&self) -> bool {
+        (self.began.elapsed().as_millis() as u64) < self.paused.load(Ordering::Relaxed)
+    }
+
+    fn pause(&self, why: &str) {
+        let until = (self.began.elapsed() + PAUSE).as_millis() as u64;
+        self.paused.store(until, Ordering::Relaxed);
+        let (place, pause) = (self.directory().display(), PAUSE.as_secs());
+        warn!("the cache {place}: {why}; nothing is added to it for {pause} s");
+    }
+}
+
+/// An entry that is to be added, or was given up when this goes.
+struct Waiting(Arc<DiskCache>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn stamp(metadata: &std::fs::Metadata) -> Stamp {
+    (metadata.ctime(), metadata.ctime_nsec(), metadata.len())
+}
+
+/// Whether the last use that was written down is long ago.
+fn is_due(metadata: &std::fs::Metadata) -> bool {
+    let age = metadata.modified().ok().and_then(|time| time.elapsed().ok());
+    age.is_some_and(|age| age > USE_COUNTS_FOR)
+}
+
+/// Whether the bytes of `file` are those that were written.
+fn sums_up(file: &File) -> bool {
+    let Some(wanted) = Sum::of_file(file) else { return false };
+    let mut sum = Summing::default();
+    let mut part = vec![0; SUMMED_AT_A_TIME];
+    let mut at = 0;
+    loop {
+        match std::os::unix::fs::FileExt::read_at(file, &mut part, at) {
+            Ok(0) => return sum.end() == wanted,
+            Ok(count) => {
+                sum.add(part.get(..count).unwrap_or_default());
+                at += count as u64;
+            }
+            Err(_) => return false,
+        }
+    }
+}
+
+impl Answer {
+    /// Most bytes of a spelled state.
+    const MOST_STATE: u64 = 4096;
+
+    fn spell(&self) -> Vec<u8> {
+        let mark = if self.bytes.is_some() { "there" } else { "absent" };
+        let mut spelled = format!("{mark} {}\n", self.state.replace('\n', " ")).into_bytes();
+        spelled.extend_from_slice(self.bytes.as_deref().unwrap_or_default());
+        spelled
+    }
+
+    fn parse(spelled: Bytes) -> Option<Answer> {
+        let end = spelled.iter().position(|&byte| byte == b'\n')?;
+        let head = std::str::from_utf8(spelled.get(..end)?).ok()?;
+        let (mark, state) = head.split_once(' ')?;
+        let bytes = (mark == "there").then(|| spelled.slice(end + 1..));
+        Some(Answer { state: state.to_owned(), bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests;
