@@ -47,12 +47,15 @@ pub(super) struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// How a request is repeated: until the time for the operation is over, less a last answer's.
+    /// How a request is repeated: until the time for the operation is over, less a last pause and a last answer's. So what is
+    /// told in the end is the last failure, and not only that time is over.
     fn retry(&self) -> RetryConfig {
+        let budget = self.settings.budget();
+        let max_backoff = LONGEST_PAUSE.min(budget / 8);
         RetryConfig {
-            backoff: BackoffConfig { init_backoff: FIRST_PAUSE, max_backoff: LONGEST_PAUSE, base: 2.0 },
+            backoff: BackoffConfig { init_backoff: FIRST_PAUSE.min(max_backoff), max_backoff, base: 2.0 },
             max_retries: MOST_TRIES,
-            retry_timeout: self.settings.budget().mul_f64(0.75),
+            retry_timeout: budget.mul_f64(0.75),
         }
     }
 
