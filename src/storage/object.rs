@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
-use futures_util::TryStreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 use object_store::{GetOptions, GetResult, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, UpdateVersion};
@@ -17,12 +19,20 @@ use object_store::{GetOptions, GetResult, MultipartUpload, ObjectStore, ObjectSt
 use super::connect::Connected;
 use super::explain::from_store;
 use super::settings::Settings;
-use super::wire::SLOWEST;
+use super::wire::{Limit, SLOWEST};
 use super::{Condition, ObjectInfo, Storage, Version, conditional, read_part};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Files larger than this are sent in parts of this size. Bytes.
-const PART: u64 = 16 << 20;
+/// Files larger than this are sent in parts. Bytes.
+const WHOLE: u64 = 16 << 20;
+/// Size of a part at least. Bytes: what a line takes much longer for than for a round trip.
+const PART: u64 = 8 << 20;
+/// Parts of a file that are under way, and in memory, at a time.
+const PARTS_AT_ONCE: usize = 4;
+/// How many parts an object may have: the least that a store takes, which is Amazon's.
+const MOST_PARTS: u64 = 10_000;
+/// Objects below this folder are most of what is sent: they are held to the bound for that.
+const BULK: &str = "chunks/";
 
 /// A repository in an object store.
 #[derive(Debug)]
@@ -34,37 +44,59 @@ pub struct ObjectStorage {
     read_only: Option<&'static str>,
     /// Whether the user answers for it that nobody else writes.
     single_writer: bool,
+    limit: Option<Arc<Limit>>,
 }
 
 impl ObjectStorage {
     /// The repository at the root of `store`; messages call it `location`, and no operation takes longer than `deadline`.
     pub fn new(store: Arc<dyn ObjectStore>, location: String, deadline: Duration) -> Self {
-        ObjectStorage { store, location, deadline, read_only: None, single_writer: false }
+        ObjectStorage { store, location, deadline, read_only: None, single_writer: false, limit: None }
     }
 
     /// The repository in a store that was reached with `settings`.
     pub(super) fn connected(connected: Connected, location: String, settings: &Settings) -> Result<Self> {
-        let Connected { store, prefix, read_only } = connected;
+        let Connected { store, prefix, read_only, limit } = connected;
         let store = if prefix.is_empty() { store } else { Arc::new(PrefixStore::new(store, path(&prefix)?)) };
         let single_writer = settings.unsafe_single_writer;
-        Ok(ObjectStorage { store, location, deadline: settings.budget(), read_only, single_writer })
+        Ok(ObjectStorage { store, location, deadline: settings.budget(), read_only, single_writer, limit })
     }
 
     async fn send_parts(
         &self,
         key: &str,
         upload: &mut dyn MultipartUpload,
-        mut file: std::fs::File,
+        file: std::fs::File,
         length: u64,
     ) -> Result<()> {
-        let mut left = length;
+        let largest = PART.max(length.div_ceil(MOST_PARTS));
+        let mut sending: FuturesUnordered<BoxFuture<'_, Result<()>>> = FuturesUnordered::new();
+        let (mut file, mut left) = (file, length);
         while left > 0 {
-            let size = left.min(PART);
-            left -= size;
-            let bytes;
-            (file, bytes) = read_part(file, size, left == 0).await?;
-            self.timed_for(size, key, upload.put_part(bytes.into())).await?;
+            while sending.len() >= PARTS_AT_ONCE {
+                sending.next().await.transpose()?;
+            }
+            let size = left.min(largest);
+            let mut reading = Box::pin(async {
+                self.admit(key, size).await;
+                read_part(file, size, size == left).await
+            });
+            let (rest, part) = loop {
+                // What is under way must not stand still meanwhile.
+                tokio::select! {
+                    sent = sending.next(), if !sending.is_empty() => { sent.transpose()?; }
+                    read = &mut reading => break read?,
+                }
+            };
+            drop(reading);
+            (file, left) = (rest, left - size);
+            // A part's number is that of its turn: the calls are in order, whatever order the answers come in.
+            let put = upload.put_part(part.into());
+            sending.push(Box::pin(self.timed_for(size, key, put)));
         }
+        while let Some(sent) = sending.next().await {
+            sent?;
+        }
+        drop(sending);
         self.timed(key, upload.complete()).await.map(drop)
     }
 
@@ -76,6 +108,13 @@ impl ObjectStorage {
         }
         let version = Version { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
         Ok((self.timed_for(size, key, found.bytes()).await?, version))
+    }
+
+    /// Waits until `bytes` of object `key` may be sent. No deadline runs yet.
+    async fn admit(&self, key: &str, bytes: u64) {
+        if let Some(limit) = self.limit.as_ref().filter(|_| key.starts_with(BULK)) {
+            limit.admit(bytes).await;
+        }
     }
 
     async fn timed<T>(&self, what: impl Display, work: impl Future<Output = object_store::Result<T>>) -> Result<T> {
@@ -177,6 +216,7 @@ impl Storage for ObjectStorage {
         };
         let path = path(key)?;
         let length = bytes.len() as u64;
+        self.admit(key, length).await;
         if matches!(mode, PutMode::Overwrite) {
             return self.timed_for(length, key, self.store.put(&path, bytes.into())).await.map(drop);
         }
@@ -206,7 +246,7 @@ impl Storage for ObjectStorage {
     }
 
     async fn put_file(&self, key: &str, file: std::fs::File, length: u64) -> Result<()> {
-        if length <= PART {
+        if length <= WHOLE {
             return self.put_new(key, read_part(file, length, true).await?.1).await;
         }
         let path = path(key)?;
@@ -267,7 +307,7 @@ mod tests {
     async fn files_are_stored_whole_in_parts_if_need_be() {
         let store = Arc::new(object_store::memory::InMemory::new());
         let storage = ObjectStorage::new(store, "memory".into(), Duration::from_secs(5));
-        for length in [1, PART, PART + 1, 3 * PART] {
+        for length in [1, WHOLE, WHOLE + 1, 7 * PART] {
             let mut file = tempfile::tempfile().unwrap();
             let bytes: Vec<u8> = (0..length).map(|n| (n % 251) as u8).collect();
             file.write_all(&bytes).unwrap();

@@ -82,6 +82,9 @@ pub struct Settings {
     /// Ask no store: show, read-only, what is in the cache. `icechunkfs prefetch` brings chunks there.
     #[arg(long, value_parser = FalseyValueParser::new(), env = "ICECHUNKFS_OFFLINE", hide_env = true)]
     pub offline: bool,
+    /// Send at most so many bytes a second, such as 10M.
+    #[arg(long, value_name = "SIZE", value_parser = rate, env = "ICECHUNKFS_UPLOAD_LIMIT", hide_env = true)]
+    pub upload_limit: Option<u64>,
     /// Commit to a store that cannot compare before it writes. Two programs that commit at a time then lose one's commit.
     #[arg(long, value_parser = FalseyValueParser::new(), env = "ICECHUNKFS_UNSAFE_SINGLE_WRITER", hide_env = true)]
     pub unsafe_single_writer: bool,
@@ -156,6 +159,7 @@ impl Settings {
             cache: self.cache.or(other.cache),
             cache_size: self.cache_size.or(other.cache_size),
             offline: self.offline || other.offline,
+            upload_limit: self.upload_limit.or(other.upload_limit),
             unsafe_single_writer: self.unsafe_single_writer || other.unsafe_single_writer,
         }
     }
@@ -182,6 +186,15 @@ fn seconds(text: &str) -> Result<Duration> {
         .ok_or_else(|| Error::invalid(format!("`{text}`: a time is more than nothing and less than for ever")))
 }
 
+fn rate(text: &str) -> Result<u64> {
+    match size::parse(text)? {
+        0 => {
+            Err(Error::invalid("nothing a second would never end: leave --upload-limit out to send as fast as it goes"))
+        }
+        rate => Ok(rate),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -193,12 +206,20 @@ mod tests {
 
     #[test]
     fn options_are_settings_in_either_spelling() {
-        let settings =
-            words(&["endpoint_url=http://h:1/=x", "anonymous", "header=a: b", "header=c: d", "timeout=2.5"]).unwrap();
+        let settings = words(&[
+            "endpoint_url=http://h:1/=x",
+            "anonymous",
+            "header=a: b",
+            "header=c: d",
+            "timeout=2.5",
+            "upload_limit=10M",
+        ])
+        .unwrap();
         assert_eq!(settings.endpoint_url.as_deref(), Some("http://h:1/=x"));
         assert!(settings.anonymous && !settings.requester_pays);
         assert_eq!(settings.headers().unwrap(), [("a", "b"), ("c", "d")]);
-        assert_eq!(settings.budget(), Duration::from_millis(2500));
+        assert_eq!((settings.budget(), settings.upload_limit), (Duration::from_millis(2500), Some(10 << 20)));
+        assert!(words(&["upload_limit=0"]).is_err() && words(&["upload_limit=fast"]).is_err());
         assert!(Settings::knows("endpoint_url") && Settings::knows("region") && !Settings::knows("ro"));
     }
 

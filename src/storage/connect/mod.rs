@@ -17,7 +17,7 @@ use object_store::{BackoffConfig, Certificate, ClientOptions, HeaderMap, HeaderV
 
 use super::location::{Bucket, Place};
 use super::settings::Settings;
-use super::wire::Wire;
+use super::wire::{Limit, Wire};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How long a server may take to take a connection.
@@ -38,6 +38,8 @@ pub(super) struct Connected {
     pub(super) prefix: String,
     /// Why nothing can be written there; none if it can.
     pub(super) read_only: Option<&'static str>,
+    /// The bound for what is sent.
+    pub(super) limit: Option<Arc<Limit>>,
 }
 
 /// What every store is made with.
@@ -101,9 +103,10 @@ impl HttpConnector for Wire {
 
 /// Reaches `place`, which is not on this machine.
 pub(super) async fn connect(place: &Place, settings: &Settings) -> Result<Connected> {
-    let wire = Wire::new(settings.requests(), settings.budget());
+    let wire = Wire::new(settings.requests(), settings.budget(), settings.upload_limit);
+    let limit = wire.limit();
     let line = Line { settings, wire };
-    let in_bucket = |store, bucket: &Bucket| Connected { store, prefix: bucket.prefix.clone(), read_only: None };
+    let in_bucket = |store, bucket: &Bucket| Connected { store, prefix: bucket.prefix.clone(), read_only: None, limit };
     match place {
         Place::S3(bucket) => Ok(in_bucket(s3::connect(bucket, &line).await?, bucket)),
         Place::Gcs(bucket) => Ok(in_bucket(gcs::connect(bucket, &line)?, bucket)),
@@ -114,6 +117,7 @@ pub(super) async fn connect(place: &Place, settings: &Settings) -> Result<Connec
             store: web::connect(url, &line)?,
             prefix: String::new(),
             read_only: Some("a web server only gives"),
+            limit: None,
         }),
         Place::Local(path) => Err(Error::invalid(format!("{} is on this machine", path.display()))),
     }

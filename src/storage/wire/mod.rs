@@ -2,8 +2,9 @@
 //!
 //! What the store's client does not do is done here, below its repetitions: how many requests are under way, of which kind,
 //! is bounded ([`pressure`]), and each try has a deadline for its answer and for each pause within it, so that a server that
-//! falls silent costs a moment and not the operation.
+//! falls silent costs a moment and not the operation. What is sent can be bounded in bytes a second ([`limit`]).
 
+mod limit;
 mod pressure;
 
 use std::fmt::Display;
@@ -21,6 +22,7 @@ use object_store::client::{
 };
 use tokio::time::{Instant, Sleep};
 
+pub(super) use self::limit::Limit;
 use self::pressure::{Permit, Pressure};
 
 /// What part of an operation's time one try may take: two more are possible then.
@@ -34,12 +36,23 @@ pub(super) struct Wire {
     pressure: Arc<Pressure>,
     /// How long a try may wait for an answer, or for its next bytes.
     patience: Duration,
+    limit: Option<Arc<Limit>>,
 }
 
 impl Wire {
-    /// A line for `requests` at a time, on which an operation may take `budget`.
-    pub(super) fn new(requests: u16, budget: Duration) -> Self {
-        Wire { pressure: Arc::new(Pressure::new(usize::from(requests))), patience: budget / TRIES_IN_BUDGET }
+    /// A line for `requests` at a time, on which an operation may take `budget`, and which sends at most `upload_limit` bytes a
+    /// second, if that is given.
+    pub(super) fn new(requests: u16, budget: Duration, upload_limit: Option<u64>) -> Self {
+        Wire {
+            pressure: Arc::new(Pressure::new(usize::from(requests))),
+            patience: budget / TRIES_IN_BUDGET,
+            limit: upload_limit.map(|rate| Arc::new(Limit::new(rate))),
+        }
+    }
+
+    /// The bound for what is sent: who sends much asks it before.
+    pub(super) fn limit(&self) -> Option<Arc<Limit>> {
+        self.limit.clone()
     }
 
     /// `client`, over this line.
@@ -60,7 +73,11 @@ impl HttpService for OverWire {
         // Chunks are most of what goes over the line, and nobody lists a directory by them.
         let bulk = request.uri().path().contains("/chunks/");
         let permit = self.wire.pressure.enter(bulk).await;
-        let sending = Duration::from_secs(request.body().content_length() as u64 / SLOWEST);
+        let length = request.body().content_length() as u64;
+        if let Some(limit) = self.wire.limit.as_ref().filter(|_| length > 0) {
+            limit.sends(length);
+        }
+        let sending = Duration::from_secs(length / SLOWEST);
         let patience = self.wire.patience;
         let answer = tokio::time::timeout(patience + sending, self.client.execute(request)).await;
         let answer = answer.map_err(|_| silent("the server did not answer", patience + sending))??;
