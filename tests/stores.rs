@@ -7,99 +7,19 @@
 mod common;
 #[path = "common/faulty.rs"]
 mod faulty;
+#[path = "common/store.rs"]
+mod store;
 #[path = "common/writing.rs"]
 mod writing;
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{FixtureSet, Mount, Output, program, read_files, run};
+use common::{FixtureSet, Mount, read_files, run};
 use faulty::{Fault, Line};
-use writing::{array, needed, put, touch};
-
-const BUCKET: &str = "icechunkfs-test";
-const SECRET: &str = "nobody-may-see-this";
-
-/// A server that ends with the test.
-struct Server {
-    child: Child,
-    port: u16,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn start(mut command: Command, port: u16) -> Server {
-    common::watchdog();
-    let child =
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("server starts");
-    let server = Server { child, port };
-    let begin = Instant::now();
-    while TcpStream::connect(("127.0.0.1", port)).is_err() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "the server does not answer");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    server
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-/// moto with an empty bucket. Without it nothing is skipped in silence.
-fn s3() -> Option<Server> {
-    let moto = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/venv/bin/moto_server");
-    if !needed(moto.exists(), &format!("{}: scripts/setup --python makes it", moto.display())) {
-        return None;
-    }
-    let port = free_port();
-    let mut command = Command::new(moto);
-    command.args(["-H", "127.0.0.1", "-p", &port.to_string()]);
-    let server = start(command, port);
-    let mut connection = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    write!(connection, "PUT /{BUCKET} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    connection.read_to_string(&mut answer).unwrap();
-    assert!(answer.contains(" 200 "), "{answer}");
-    Some(server)
-}
-
-/// The program, with credentials and nothing else of the tester's own.
-fn command(port: u16, words: &[&str]) -> Command {
-    let mut command = Command::new(program());
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("AWS_") || name.starts_with("ICECHUNKFS_")) {
-        command.env_remove(name);
-    }
-    command.env("HOME", "/nonexistent").env("AWS_ACCESS_KEY_ID", "tester").env("AWS_SECRET_ACCESS_KEY", SECRET);
-    command.env("AWS_REGION", "us-east-1").env("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{port}"));
-    command.args(words);
-    command
-}
-
-fn icechunkfs(port: u16, words: &[&str]) -> Output {
-    run(&mut command(port, words))
-}
-
-fn repository(name: &str) -> String {
-    format!("s3://{BUCKET}/{name}")
-}
-
-/// Mounts `repo` over the server at `port`.
-fn mount(port: u16, repo: &str, words: &[&str]) -> Mount {
-    let mount = Mount::prepare();
-    let place = mount.path().display().to_string();
-    let log = mount.path().with_file_name("log").display().to_string();
-    let words = [&["mount", repo, &place, "--log-file", &log], words].concat();
-    icechunkfs(port, &words).success();
-    mount
-}
+use store::{SECRET, command, commit, commits, free_port, icechunkfs, mount, repository, s3, start};
+use writing::{array, put};
 
 /// A repository with an array of 40 chunks of different sizes.
 fn made(port: u16, name: &str) -> String {
@@ -119,14 +39,6 @@ fn fill(root: &Path, salt: u8) {
         let bytes: Vec<u8> = (0..length).map(|i| (i % 251) as u8 ^ n as u8 ^ salt).collect();
         put(&root.join(format!("a/c/{n}")), bytes).unwrap();
     }
-}
-
-fn commit(mount: &Mount) -> std::io::Result<()> {
-    touch(&mount.path().join(".icechunk/commit"))
-}
-
-fn commits(port: u16, repo: &str) -> usize {
-    icechunkfs(port, &["log", repo, "--json"]).json().as_array().unwrap().len()
 }
 
 #[test]

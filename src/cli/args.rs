@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::fuse::io_mode::Wish;
 use crate::repo::history::parse_time;
 use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
+use crate::session::Upload;
 use crate::size;
 use crate::storage::settings::Settings;
 
@@ -133,6 +134,10 @@ pub struct MountArgs {
     /// Store chunks smaller than this together in objects of some MiB.
     #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size::parse)]
     pub pack_below: u64,
+    /// When chunks are uploaded to an object store: eager (as soon as they are closed, so that a commit has little left to do)
+    /// or commit.
+    #[arg(long, value_name = "WHEN", default_value = "eager", value_parser = str::parse::<Upload>)]
+    pub upload: Upload,
     /// Stay in the foreground and log to standard error.
     #[arg(short, long)]
     pub foreground: bool,

@@ -14,7 +14,7 @@ use crate::reader::Reader;
 use crate::repo::Repository;
 use crate::repo::update::system_clock;
 use crate::scratch::place::default_path;
-use crate::session::{self, Facts, Opening, Session};
+use crate::session::{self, Facts, Opening, Session, Upload};
 
 /// Why `branch` of a repository takes no commits; none if it does.
 pub async fn obstacle(repository: &Repository, branch: &str) -> Result<Option<String>> {
@@ -54,7 +54,7 @@ pub async fn open(
         Opening { branch, scratch: &scratch, mountpoint, local: local.as_deref(), discard: arguments.discard, limit };
     let reader = |fixed: u64| Ok(Reader::new(Arc::clone(&storage), limits.budget(fixed)?));
     let (working, reader, told) = session::open(repository, &opening, reader).await?;
-    let options = Options { pack_below: arguments.pack_below, ..Options::default() };
+    let options = Options { pack_below: arguments.pack_below, memory: limits.uploads(), ..Options::default() };
     let engine = Engine::new(Arc::clone(&storage), Arc::clone(&reader), system_clock, options);
     let shown = arguments.show_control;
     let options = json!({
@@ -64,6 +64,8 @@ pub async fn open(
         "show_control": shown,
         "pack_below": arguments.pack_below,
         "memory": arguments.memory,
+        "upload": arguments.upload.to_string(),
+        "upload_limit": arguments.store.upload_limit,
     });
     let facts = Facts {
         mountpoint: mountpoint.to_owned(),
@@ -71,6 +73,9 @@ pub async fn open(
         options: options.as_object().cloned().unwrap_or_default(),
     };
     let session = Arc::new(Session::new(working, storage, reader, engine, facts));
+    if arguments.upload == Upload::Eager {
+        session.begin_uploads();
+    }
     let control = Arc::new(Control::new(Arc::clone(&session), shown));
     Ok((session, control, told))
 }
@@ -92,6 +97,7 @@ fn scratch(repository: &Repository, branch: &str, arguments: &MountArgs, local: 
 
 /// The end of a mount: tells what is left, and takes an ephemeral scratch directory away if nothing is.
 pub async fn end(session: Arc<Session>, ephemeral: bool) {
+    session.end_uploads();
     let path = session.working().scratch().path().to_owned();
     match session.status().await {
         Ok(status) if status.clean && (!ephemeral || status.untracked.is_empty()) => {

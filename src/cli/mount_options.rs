@@ -51,6 +51,7 @@ pub fn apply(arguments: &mut MountArgs) -> Result<Extra> {
             }
             "memory" => arguments.memory = Some(size::parse(needed()?).map_err(within)?),
             "ahead" => arguments.ahead = Some(size::parse(needed()?).map_err(within)?),
+            "upload" => arguments.upload = needed()?.parse().map_err(within)?,
             "io" => arguments.io = needed()?.parse().map_err(within)?,
             "allow_other" | "allow-other" => arguments.allow_other = true,
             "log_file" | "log-file" => arguments.log_file = Some(needed()?.into()),
@@ -136,6 +137,7 @@ mod tests {
     use super::*;
     use crate::cli::args::{Arguments, Command};
     use crate::fuse::io_mode::Wish;
+    use crate::session::Upload;
     use clap::Parser;
 
     fn mount(options: &[&str]) -> Result<(MountArgs, Extra)> {
@@ -151,12 +153,14 @@ mod tests {
     fn every_option_has_its_mount_form() {
         let (arguments, extra) = mount(&[
             "ro,allow_other,tag=v1,memory=64M,io=cached,log_file=/tmp/l",
+            "upload=commit,upload_limit=10M",
             "nonempty,noexec,x-systemd.automount,noauto,user,_netdev",
         ])
         .unwrap();
         assert!(arguments.read_only && arguments.allow_other);
         assert_eq!(arguments.reference.tag.as_deref(), Some("v1"));
         assert_eq!((arguments.memory, arguments.io), (Some(64 << 20), Wish::Cached));
+        assert_eq!((arguments.upload, arguments.store.upload_limit), (Upload::Commit, Some(10 << 20)));
         assert_eq!(extra, Extra { nonempty: true, flags: vec![Flag::NoExec], fake: false });
     }
 
@@ -168,7 +172,7 @@ mod tests {
 
     #[test]
     fn wrong_words_are_told() {
-        for wrong in ["frobnicate", "tag", "memory=much", "io=fast"] {
+        for wrong in ["frobnicate", "tag", "memory=much", "io=fast", "upload=never", "upload_limit=0"] {
             assert!(mount(&[wrong]).is_err(), "{wrong}");
         }
         assert!(mount(&["sloppy,frobnicate"]).is_ok());

@@ -18,6 +18,10 @@ const THREADS: std::ops::RangeInclusive<usize> = 2..=8;
 /// Threads that wait for local disks.
 const WAITING_THREADS: usize = 32;
 
+/// Bytes of chunks on their way to a store at a time, at most, and what part of the user's bound they may be.
+const MOST_UPLOADS: u64 = 32 << 20;
+const UPLOADS_SHARE: u64 = 8;
+
 /// The threads on which everything asynchronous runs.
 pub fn runtime() -> Result<Runtime> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -51,6 +55,11 @@ impl Limits {
             Budget::new(total, 0)?;
         }
         Ok(self.memory.unwrap_or(MAX_SNAPSHOT))
+    }
+
+    /// Bytes of chunks on their way to a store at a time.
+    pub fn uploads(&self) -> u64 {
+        self.memory.map_or(MOST_UPLOADS, |total| (total / UPLOADS_SHARE).min(MOST_UPLOADS))
     }
 
     /// The budget of a mount of which `fixed` bytes are taken already.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
+use tokio::sync::OnceCell;
 
-use super::changes::ChangeSet;
+use super::changes::{ChangeSet, ChunkFile, StoredPayload};
 use super::conflicts::{Conflict, ConflictKind};
 use super::manifests::{ArrayTask, ManifestWriter};
 use super::nodes::{self, Sources};
@@ -15,10 +16,11 @@ use super::progress::{Progress, Stage};
 use super::publish::{self, Publication, Published};
 use super::rebase;
 use super::splitting::Splitting;
-use super::upload::{self, StoredChunks, blocking};
+use super::upload::{self, Memory, StoredChunks, blocking};
 use super::without_moves::without_moves;
 use super::{log, steps};
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::config::RepoConfig;
 use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
@@ -41,6 +43,9 @@ pub struct Engine {
     reader: Arc<Reader>,
     clock: Clock,
     options: Options,
+    memory: Memory,
+    /// Chunks up to this size are stored inline, once somebody had to know. Bytes.
+    inline: OnceCell<u64>,
 }
 
 /// How chunks are stored, and how hard a race is fought.
@@ -54,11 +59,19 @@ pub struct Options {
     pub inline_threshold: Option<u16>,
     /// How often a commit is applied to a newer one before it gives up.
     pub max_rebases: u32,
+    /// Bytes of chunks that are put together, or on their way to a store, at a time.
+    pub memory: u64,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { pack_below: 256 << 10, pack_size: 8 << 20, inline_threshold: None, max_rebases: 1000 }
+        Options {
+            pack_below: 256 << 10,
+            pack_size: 8 << 20,
+            inline_threshold: None,
+            max_rebases: 1000,
+            memory: 32 << 20,
+        }
     }
 }
 
@@ -139,7 +152,34 @@ struct Work<'a> {
 impl Engine {
     /// Commits to the repository in `storage`, which `reader` reads too.
     pub fn new(storage: Arc<dyn Storage>, reader: Arc<Reader>, clock: Clock, options: Options) -> Self {
-        Engine { storage, reader, clock, options }
+        Engine { storage, reader, clock, options, memory: Memory::new(options.memory), inline: OnceCell::new() }
+    }
+
+    /// Whether a chunk of `length` bytes certainly shares its object with others.
+    pub fn packs(&self, length: u64) -> bool {
+        length < self.options.pack_below
+    }
+
+    /// The size from which a chunk is stored as an object of its own. Bytes.
+    pub async fn single_from(&self) -> Result<u64> {
+        let inline = self.inline.get_or_try_init(|| async {
+            let repository = Repository::open(Arc::clone(&self.storage)).await?;
+            Ok::<_, Error>(self.sizes(&repository.config().await?).inline)
+        });
+        Ok(self.options.pack_below.max(inline.await? + 1))
+    }
+
+    /// Stores `file` as an object of its own, before the commit that will refer to it; nothing does yet.
+    pub async fn store_ahead(&self, file: ChunkFile) -> Result<StoredPayload> {
+        upload::ahead(&self.storage, &self.memory, file).await
+    }
+
+    fn sizes(&self, config: &RepoConfig) -> Sizes {
+        Sizes {
+            inline: self.options.inline_threshold.map_or(config.inline_threshold(), u64::from),
+            pack_below: self.options.pack_below,
+            pack_size: self.options.pack_size,
+        }
     }
 
     /// Commits `changes`, made for snapshot `base`, to a branch.
@@ -239,12 +279,8 @@ impl Engine {
         nodes::apply(&work.base, &work.changes, &work.sources, version)?;
         progress.enter(Stage::Chunks);
         steps::reach("commit.chunks")?;
-        let sizes = Sizes {
-            inline: self.options.inline_threshold.map_or(config.inline_threshold(), u64::from),
-            pack_below: self.options.pack_below,
-            pack_size: self.options.pack_size,
-        };
-        work.chunks = upload::upload(&self.storage, &work.changes, sizes, progress).await?;
+        let sizes = self.sizes(&config);
+        work.chunks = upload::upload(&self.storage, &work.changes, sizes, &self.memory, progress).await?;
         steps::reach("commit.chunks.done")?;
         for attempt in 0..=self.options.max_rebases {
             if attempt > 0 {

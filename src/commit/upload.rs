@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::changes::{ChangeSet, ChunkChange, ChunkFile, StoredPayload};
 use super::pack::{self, Job, Pending, Sizes};
@@ -20,8 +20,27 @@ use crate::zarr::Coords;
 /// Objects on their way at the same time. On a disk this is how many flushes share one entry of its journal; over a network,
 /// how many requests hide each other's latency.
 const AT_ONCE: usize = 16;
-/// Memory that packs, and files that are sent somewhere, may take together. KiB.
-const PACKS_KIB: usize = 32 << 10;
+
+/// Memory for packs, and for files that are sent somewhere.
+#[derive(Debug)]
+pub(super) struct Memory {
+    kib: Semaphore,
+    most: u32,
+}
+
+impl Memory {
+    /// `bytes` of memory. What needs more alone gets all of it.
+    pub(super) fn new(bytes: u64) -> Self {
+        let most = u32::try_from(bytes / 1024).unwrap_or(u32::MAX).clamp(1, Semaphore::MAX_PERMITS as u32);
+        Memory { kib: Semaphore::new(most as usize), most }
+    }
+
+    async fn take(&self, bytes: u64) -> Option<SemaphorePermit<'_>> {
+        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).min(self.most);
+        // It is never closed; without a permit it would only be more memory.
+        self.kib.acquire_many(kib).await.ok()
+    }
+}
 
 /// Changed chunks of one array, in grid order: where each is now; none for one that is gone.
 pub(super) type ChunkList = Arc<Vec<(Coords, Option<StoredPayload>)>>;
@@ -36,6 +55,7 @@ pub(super) async fn upload(
     storage: &Arc<dyn Storage>,
     changes: &ChangeSet,
     sizes: Sizes,
+    memory: &Memory,
     progress: &Progress,
 ) -> Result<StoredChunks> {
     let mut stored: BTreeMap<NodeId, Vec<(Coords, Option<StoredPayload>)>> = BTreeMap::new();
@@ -58,15 +78,13 @@ pub(super) async fn upload(
     let total = jobs.iter().fold((0, 0), |sum, (_, job)| (sum.0 + job.chunks() as u64, sum.1 + job.bytes()));
     progress.expect(total.0, total.1);
 
-    let memory = &Semaphore::new(PACKS_KIB);
     // Boxed one by one: the compiler does not see through a closure that it may change threads.
     type Running<'a> = BoxFuture<'a, Result<(NodeId, Vec<(usize, StoredPayload)>)>>;
     let running = jobs.into_iter().map(|(node, job)| -> Running<'_> {
         Box::pin(async move {
             // Files that are linked pass through no memory of ours.
             let is_held = matches!(job, Job::Pack(_)) || storage.local_files().is_none();
-            let kib = if is_held { job.bytes().div_ceil(1024).min(PACKS_KIB as u64) } else { 0 };
-            let _permit = memory.acquire_many(kib as u32).await;
+            let _permit = memory.take(if is_held { job.bytes() } else { 0 }).await;
             let size = (job.chunks() as u64, job.bytes());
             let placed = run(storage, job).await?;
             progress.stored(size.0, size.1);
@@ -119,23 +137,33 @@ async fn run(storage: &Arc<dyn Storage>, job: Job) -> Result<Vec<(usize, StoredP
             Ok(offsets.into_iter().map(place).collect())
         }
         Job::Single(pending) => {
-            let length = pending.file.length;
             let slot = pending.slot;
-            let chunk = ObjectId::random()?;
-            let key = format!("chunks/{chunk}");
-            if pending.file.may_link {
-                let file = blocking(move || pending.file.open()).await?;
-                storage.put_file(&key, file, length).await?;
-            } else {
-                let read = move || {
-                    let mut bytes = Vec::new();
-                    append(&pending.file, &mut bytes).map(|()| bytes)
-                };
-                storage.put_new(&key, blocking(read).await?.into()).await?;
-            }
-            Ok(vec![(slot, StoredPayload::Native { chunk, offset: 0, length })])
+            Ok(vec![(slot, single(storage, pending.file).await?)])
         }
     }
+}
+
+async fn single(storage: &Arc<dyn Storage>, file: ChunkFile) -> Result<StoredPayload> {
+    let length = file.length;
+    let chunk = ObjectId::random()?;
+    let key = format!("chunks/{chunk}");
+    if file.may_link {
+        let file = blocking(move || file.open()).await?;
+        storage.put_file(&key, file, length).await?;
+    } else {
+        let read = move || {
+            let mut bytes = Vec::new();
+            append(&file, &mut bytes).map(|()| bytes)
+        };
+        storage.put_new(&key, blocking(read).await?.into()).await?;
+    }
+    Ok(StoredPayload::Native { chunk, offset: 0, length })
+}
+
+/// Stores one file as an object of its own, before any commit wants it.
+pub(super) async fn ahead(storage: &Arc<dyn Storage>, memory: &Memory, file: ChunkFile) -> Result<StoredPayload> {
+    let _permit = memory.take(file.length).await;
+    single(storage, file).await
 }
 
 /// Appends the whole file, which must have the length that it is said to have.

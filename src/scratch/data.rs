@@ -98,6 +98,22 @@ impl Files {
         file.metadata().map(|metadata| metadata.nlink() <= 1).map_err(|e| Error::io("a scratch file", e))
     }
 
+    /// Whether nobody has `file`, which must be open for reading only, open for writing or mapped so, by whatever means. Our own
+    /// descriptors count. False too where the file system cannot say.
+    ///
+    /// A lease for reading is given by just that rule; it is returned at once.
+    pub fn is_at_rest(file: &File) -> bool {
+        /// Whoever opens the file while the lease is held makes the kernel send a signal: one that nobody notices.
+        const F_SETSIG: libc::c_int = 10;
+        let set = |what: libc::c_int, value: libc::c_int| {
+            // SAFETY: the descriptor is open as long as `file` is. These commands take a number and no memory of ours.
+            unsafe { libc::fcntl(file.as_raw_fd(), what, value) == 0 }
+        };
+        set(F_SETSIG, libc::SIGURG)
+            && set(libc::F_SETLEASE, libc::c_int::from(libc::F_RDLCK))
+            && set(libc::F_SETLEASE, libc::c_int::from(libc::F_UNLCK))
+    }
+
     /// Copies the first `length` bytes of `file` to a new file `number`, times included.
     pub fn copy(&self, file: &File, number: u64, length: u64) -> Result<File> {
         let failed = |e| Error::io(format!("copying to scratch file {number}"), e);
@@ -182,4 +198,25 @@ fn missing(number: u64, errno: Errno) -> Error {
         return Error::with_source(ErrorKind::Io, LOST, error);
     }
     error
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_file_is_at_rest_when_nobody_can_write_to_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("1");
+        let writer = File::create(&path).unwrap();
+        let reader = File::open(&path).unwrap();
+        assert!(!Files::is_at_rest(&reader));
+        drop(writer);
+        let other = File::open(&path).unwrap();
+        assert!(Files::is_at_rest(&reader) && Files::is_at_rest(&other), "readers are in nobody's way");
+        // It was given back: this would wait otherwise.
+        drop(File::options().write(true).open(&path).unwrap());
+        assert!(Files::is_at_rest(&reader));
+    }
 }

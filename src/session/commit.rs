@@ -112,6 +112,7 @@ impl Session {
         };
         let progress = Arc::new(Progress::default());
         *self.progress.lock() = Arc::clone(&progress);
+        let _hold = self.use_uploads(&mut derived.changes).await?;
         // Boxed: the compiler does not see through futures this deep that they may change threads.
         let commit: BoxFuture<'_, Result<Outcome>> =
             Box::pin(self.engine.commit(base.tree.snapshot(), &derived.changes, &request, &progress));
@@ -150,6 +151,7 @@ impl Session {
         let mut notices = self.working.settle(still, Arc::clone(&tree), &derived.tracked).await?;
         notices.extend(self.working.renumbered(&base.tree, &tree));
         self.working.set_undecided(false);
+        self.working.forget_uploads();
         self.new_ids.lock().clear();
         if !others.is_empty() || snapshot.is_none() {
             notices.extend(self.others_changes(&repository, &base.tree, &tree, &others).await?);
@@ -213,6 +215,7 @@ impl Session {
             self.working.not_published();
             return Ok(None);
         };
+        self.working.forget_uploads();
         self.new_ids.lock().clear();
         self.conflicts.lock().clear();
         if !done.others.is_empty() {

@@ -6,6 +6,7 @@
 pub mod changes;
 mod commit;
 mod diff;
+mod early;
 mod kernel;
 mod recovery;
 mod refresh;
@@ -22,6 +23,7 @@ use serde_json::{Map, Value};
 use self::changes::Derived;
 use self::changes::walk::{NewIds, derive};
 pub use self::commit::{Committed, Wish};
+pub use self::early::Upload;
 pub use self::kernel::Kernel;
 pub use self::recovery::{Opening, open};
 use crate::commit::conflicts::Conflict;
@@ -49,6 +51,8 @@ pub struct Session {
     progress: Mutex<Arc<Progress>>,
     conflicts: Mutex<Vec<Conflict>>,
     new_ids: NewIds,
+    /// What stores chunks before a commit.
+    uploading: OnceLock<tokio::task::AbortHandle>,
 }
 
 /// What does not change about a mount, for whoever asks.
@@ -97,6 +101,7 @@ impl Session {
             progress: Mutex::default(),
             conflicts: Mutex::default(),
             new_ids: NewIds::default(),
+            uploading: OnceLock::new(),
         }
     }
 

@@ -25,7 +25,9 @@ impl Session {
             self.working.preserve(&derived.untracked_ids(), &[]).await?;
             self.new_ids.lock().clear();
             let kept: HashSet<(Id, Name)> = derived.untracked.into_iter().map(|file| file.entry).collect();
-            self.working.discard(&still, &path, &kept)?
+            let notices = self.working.discard(&still, &path, &kept)?;
+            self.working.forget_uploads();
+            notices
         };
         self.tell(notices).await?;
         Ok(format!("discarded what differed below {path}"))

@@ -46,6 +46,10 @@ pub struct Status {
     pub chunks_deleted: usize,
     /// Bytes of new chunks and documents.
     pub bytes: u64,
+    /// Chunks that are uploaded already: the commit only names them.
+    pub uploaded_chunks: usize,
+    /// Bytes of those.
+    pub uploaded_bytes: u64,
     /// Files open for writing: a commit would be refused.
     pub open_for_writing: Vec<String>,
     /// Files that no commit takes.
@@ -104,6 +108,7 @@ impl Session {
                 ArrayStatus { path, written: chunks.len() - deleted, deleted }
             })
             .collect();
+        let (uploaded_chunks, uploaded_bytes) = self.uploaded(&derived.changes)?;
         let changes = derived.changes;
         Ok(Status {
             repository: origin.repository.clone(),
@@ -122,6 +127,8 @@ impl Session {
             chunks_deleted: arrays.iter().map(|array| array.deleted).sum(),
             arrays,
             bytes: derived.bytes,
+            uploaded_chunks,
+            uploaded_bytes,
             open_for_writing: frozen.open_for_writing,
             untracked: derived.untracked,
             faults: derived.faults,
@@ -165,6 +172,9 @@ impl Status {
         if !self.clean {
             let (written, deleted) = (self.chunks_written, self.chunks_deleted);
             text += &format!("{written} chunks written, {deleted} deleted; {} bytes in all\n", self.bytes);
+        }
+        if self.uploaded_chunks > 0 {
+            text += &format!("uploaded already: {} chunks, {} bytes\n", self.uploaded_chunks, self.uploaded_bytes);
         }
         list(&mut text, "open for writing (a commit waits for them)", &self.open_for_writing);
         let untracked: Vec<String> = self.untracked.iter().map(|file| file.path.clone()).collect();

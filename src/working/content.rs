@@ -61,6 +61,7 @@ impl WorkingTree {
             let mut locked = self.lock();
             let id = self.promote(&mut locked, number)?;
             locked.opens.add(number, true);
+            self.may_change(&locked, id);
             id
         };
         let prepared = async {
@@ -92,6 +93,9 @@ impl WorkingTree {
             let backing = backing.map(|(_, file)| Arc::clone(file));
             if backing.is_some() {
                 open.backed += 1;
+                if how.write {
+                    self.passed_on.store(true, Ordering::Release);
+                }
                 return Ok(Opened { backing, in_scratch: true });
             }
             locked.opens.remove(number, how.write, false);
@@ -116,6 +120,9 @@ impl WorkingTree {
                 open.file = Some(Arc::clone(&file));
                 open.backing = Some((data, Arc::clone(&file)));
                 open.backed += 1;
+                if how.write {
+                    self.passed_on.store(true, Ordering::Release);
+                }
                 Ok(Opened { backing: Some(file), in_scratch })
             }
             Err(error) => {
@@ -158,6 +165,12 @@ impl WorkingTree {
             }
         }
         let last = locked.opens.remove(number, write, backed);
+        if let Some(id) = id.filter(|_| write) {
+            self.may_change(&locked, id);
+            if locked.opens.get(number).is_none_or(|open| open.writers == 0) {
+                self.uploads.closed(id);
+            }
+        }
         let deleted = id.is_some_and(|id| locked.state.get(id).is_some_and(|inode| inode.names.is_empty()));
         if let (true, true, Some(id)) = (last, deleted, id) {
             self.drop_inode(&mut locked, id);
@@ -167,6 +180,13 @@ impl WorkingTree {
             Files::begin_flushing(file);
         }
         completed
+    }
+
+    /// The data file of inode `id`, if it has one, may have other bytes from here on, or since it was last said.
+    fn may_change(&self, locked: &Locked, id: Id) {
+        if let Some(Source::Data(data)) = locked.state.get(id).and_then(|inode| inode.source()) {
+            self.uploads.changed(*data);
+        }
     }
 
     /// Forgets an inode that has neither name nor handle, with its bytes.
@@ -501,7 +521,11 @@ impl WorkingTree {
     pub(super) async fn resize(&self, id: Id, size: u64) -> Result<()> {
         let _alone = self.exclusively(id).await;
         let file = self.own_alone(id, size).await?;
-        file.set_len(size).map_err(|e| Error::io("resizing", e))
+        let resized = file.set_len(size).map_err(|e| Error::io("resizing", e));
+        // There need be no handle that would say so.
+        self.may_change(&self.lock(), id);
+        self.uploads.closed(id);
+        resized
     }
 
     /// Keeps others from bringing the same file into the scratch directory at once.

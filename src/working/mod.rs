@@ -22,6 +22,7 @@ mod recovered;
 pub mod replace;
 pub mod set_attributes;
 pub mod state;
+pub mod uploads;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,6 +35,7 @@ use self::attributes::Attributes;
 use self::opens::Opens;
 pub use self::recovered::Recovered;
 use self::state::State;
+use self::uploads::Uploads;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::scratch::data::Files;
@@ -76,6 +78,9 @@ pub struct WorkingTree {
     undecided: AtomicBool,
     /// A commit may be linking data files: the kernel gets no more of them to move bytes by itself.
     linking: AtomicBool,
+    /// The kernel was given a data file to write to by itself, since the mount began.
+    passed_on: AtomicBool,
+    uploads: Arc<Uploads>,
     files: Files,
     scratch: ScratchPlace,
     origin: Origin,
@@ -175,6 +180,8 @@ impl WorkingTree {
             gate: tokio::sync::RwLock::new(()),
             undecided: AtomicBool::new(false),
             linking: AtomicBool::new(false),
+            passed_on: AtomicBool::new(false),
+            uploads: Arc::default(),
             files,
             scratch,
             origin,
@@ -273,6 +280,11 @@ impl WorkingTree {
     /// Says whether data files may be linked into the repository: then the kernel gets none that it has not already.
     pub fn set_linking(&self, linking: bool) {
         self.linking.store(linking, Ordering::Release);
+    }
+
+    /// Whether the kernel may write, or have written, to data files by itself.
+    fn was_passed_on(&self) -> bool {
+        self.passed_on.load(Ordering::Acquire)
     }
 
     /// The commit that was about to become visible never will be.

@@ -72,6 +72,7 @@ impl WorkingTree {
         let source = locked.source_of(number);
         let Some(Source::Data(data)) = source else { return Err(no_such(number)) };
         let file = std::sync::Arc::new(self.files().open(data)?);
+        self.passed_on.store(true, std::sync::atomic::Ordering::Release);
         let open = locked.opens.get_mut(number).ok_or_else(|| no_such(number))?;
         open.backed += 1;
         open.backing = Some((data, std::sync::Arc::clone(&file)));
@@ -156,6 +157,7 @@ impl WorkingTree {
             let parent = self.promote(&mut locked, parent)?;
             self.living_directory(&locked, parent)?;
             self.record(&mut locked, Record::Link { parent, name, id, at: Self::now() })?;
+            self.uploads().closed(id);
             id
         };
         self.told(id);
@@ -312,6 +314,12 @@ impl WorkingTree {
         }
         let record = Record::Rename { parent, name, new_parent, new_name, exchange, hide, at };
         self.record(&mut locked, record)?;
+        for id in std::iter::once(id).chain(replaced.filter(|_| exchange)) {
+            match locked.state.get(id).is_some_and(super::state::Inode::is_directory) {
+                true => self.uploads().look_again(),
+                false => self.uploads().closed(id),
+            }
+        }
         if !exchange {
             self.drop_if_gone(&mut locked, replaced);
         }

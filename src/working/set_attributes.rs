@@ -52,6 +52,8 @@ impl WorkingTree {
                 && let Some(Source::Data(data)) = locked.state.get(id).and_then(|inode| inode.source().cloned())
             {
                 self.files().set_times(data, meta.atime, meta.mtime)?;
+                // An upload goes by the file's times too.
+                self.uploads().closed(id);
             }
             self.record(&mut locked, Record::Attributes { id, meta })?;
         }

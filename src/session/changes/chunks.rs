@@ -55,23 +55,9 @@ impl ArrayInHand {
     /// What the file at `key`, relative to the array, is.
     fn meaning(&self, key: &str) -> Meaning {
         let rank = self.grid.len();
-        let flat = self.encoding.separator == Separator::Dot || rank == 0;
-        let coords: Option<Coords> = if flat {
-            self.encoding.parse_flat(key, rank).map(Coords::from_vec)
-        } else {
-            let numbers = if self.encoding.prefixed { key.strip_prefix("c/") } else { Some(key) };
-            numbers.and_then(|numbers| {
-                let parts: Vec<&str> = numbers.split('/').collect();
-                let (last, above) = parts.split_last()?;
-                let mut coords: Coords = above.iter().map(|part| parse_number(part)).collect::<Option<_>>()?;
-                coords.push(self.encoding.parse_last(last)?);
-                (coords.len() == rank).then_some(coords)
-            })
-        };
+        let coords = coords_of(&self.encoding, rank, key);
         match coords {
-            Some(coords) if std::iter::zip(&coords, &self.grid).all(|(coord, length)| coord < length) => {
-                Meaning::Chunk(coords)
-            }
+            Some(coords) if is_inside(&coords, &self.grid) => Meaning::Chunk(coords),
             Some(_) => Meaning::Wrong(format!("it is outside the array's grid of {:?} chunks", self.grid)),
             None if self.looks_like_a_chunk(key) => Meaning::Wrong(format!(
                 "chunks of this array are named like {}: this is none, though it looks like one",
@@ -423,6 +409,28 @@ impl Walk<'_> {
         };
         Ok(all.iter().any(|(coords, _)| !is_hidden(coords)))
     }
+}
+
+/// Whether `key`, relative to an array with this grid and encoding, is the name of one of its chunks.
+pub fn is_chunk(grid: &[u32], encoding: &KeyEncoding, key: &str) -> bool {
+    coords_of(encoding, grid.len(), key).is_some_and(|coords| is_inside(&coords, grid))
+}
+
+fn is_inside(coords: &[u32], grid: &[u32]) -> bool {
+    std::iter::zip(coords, grid).all(|(coord, length)| coord < length)
+}
+
+/// The chunk that `key` names in an array of so many dimensions, in its grid or not.
+fn coords_of(encoding: &KeyEncoding, rank: usize, key: &str) -> Option<Coords> {
+    if encoding.separator == Separator::Dot || rank == 0 {
+        return encoding.parse_flat(key, rank).map(Coords::from_vec);
+    }
+    let numbers = if encoding.prefixed { key.strip_prefix("c/")? } else { key };
+    let parts: Vec<&str> = numbers.split('/').collect();
+    let (last, above) = parts.split_last()?;
+    let mut coords: Coords = above.iter().map(|part| parse_number(part)).collect::<Option<_>>()?;
+    coords.push(encoding.parse_last(last)?);
+    (coords.len() == rank).then_some(coords)
 }
 
 /// Whether a place is a chunk or chunk directory of array `index`.

@@ -1,0 +1,100 @@
+//! A server of object storage that ends with the test, and the program over it.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::{self, Mount, Output, program, run};
+use crate::writing::{needed, touch};
+
+pub const BUCKET: &str = "icechunkfs-test";
+pub const SECRET: &str = "nobody-may-see-this";
+
+/// A server that ends with the test.
+pub struct Server {
+    child: Child,
+    pub port: u16,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn start(mut command: Command, port: u16) -> Server {
+    common::watchdog();
+    let child =
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("server starts");
+    let server = Server { child, port };
+    let begin = Instant::now();
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "the server does not answer");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    server
+}
+
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// moto with an empty bucket. Without it nothing is skipped in silence.
+pub fn s3() -> Option<Server> {
+    let moto = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/venv/bin/moto_server");
+    if !needed(moto.exists(), &format!("{}: scripts/setup --python makes it", moto.display())) {
+        return None;
+    }
+    let port = free_port();
+    let mut command = Command::new(moto);
+    command.args(["-H", "127.0.0.1", "-p", &port.to_string()]);
+    let server = start(command, port);
+    let mut connection = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    write!(connection, "PUT /{BUCKET} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains(" 200 "), "{answer}");
+    Some(server)
+}
+
+/// The program, with credentials and nothing else of the tester's own.
+pub fn command(port: u16, words: &[&str]) -> Command {
+    let mut command = Command::new(program());
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("AWS_") || name.starts_with("ICECHUNKFS_")) {
+        command.env_remove(name);
+    }
+    command.env("HOME", "/nonexistent").env("AWS_ACCESS_KEY_ID", "tester").env("AWS_SECRET_ACCESS_KEY", SECRET);
+    command.env("AWS_REGION", "us-east-1").env("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{port}"));
+    command.args(words);
+    command
+}
+
+pub fn icechunkfs(port: u16, words: &[&str]) -> Output {
+    run(&mut command(port, words))
+}
+
+pub fn repository(name: &str) -> String {
+    format!("s3://{BUCKET}/{name}")
+}
+
+/// Mounts `repo` over the server at `port`.
+pub fn mount(port: u16, repo: &str, words: &[&str]) -> Mount {
+    let mount = Mount::prepare();
+    let place = mount.path().display().to_string();
+    let log = mount.path().with_file_name("log").display().to_string();
+    let words = [&["mount", repo, &place, "--log-file", &log], words].concat();
+    icechunkfs(port, &words).success();
+    mount
+}
+
+pub fn commit(mount: &Mount) -> std::io::Result<()> {
+    touch(&mount.path().join(".icechunk/commit"))
+}
+
+pub fn commits(port: u16, repo: &str) -> usize {
+    icechunkfs(port, &["log", repo, "--json"]).json().as_array().unwrap().len()
+}
