@@ -73,6 +73,7 @@ impl std::fmt::Display for Upload {
 
 /// What came of a file that was sent.
 type Sent = (Id, Result<()>);
+type Joined = std::result::Result<Sent, tokio::task::JoinError>;
 
 impl Session {
     /// Begins to store chunks as they are closed. Where a commit only links them there is nothing to do.
@@ -100,12 +101,13 @@ impl Session {
             // When the last one failed, one is enough to find out whether it still does.
             let most = if failures == 0 { AT_ONCE } else { 1 };
             while running.len() >= most {
-                self.sent(running.join_next().await, &mut failures).await;
+                let sent = running.join_next().await;
+                self.sent(sent, &mut running, &mut failures).await;
             }
             let id = tokio::select! {
                 id = self.working.uploads().next() => id,
                 sent = running.join_next(), if !running.is_empty() => {
-                    self.sent(sent, &mut failures).await;
+                    self.sent(sent, &mut running, &mut failures).await;
                     continue;
                 }
             };
@@ -117,26 +119,31 @@ impl Session {
                 Ok(Chance::Later) => self.working.uploads().again(id),
                 Ok(Chance::Never) => {}
                 Err(error) => {
-                    self.working.uploads().again(id);
+                    self.working.uploads().closed(id);
                     pause(&error, &mut failures).await;
                 }
             }
         }
     }
 
-    /// Takes note of what came of a file; waits if it is no use to go on.
-    async fn sent(&self, sent: Option<std::result::Result<Sent, tokio::task::JoinError>>, failures: &mut u32) {
-        match sent {
-            Some(Ok((_, Ok(())))) => *failures = 0,
-            Some(Ok((id, Err(error)))) => {
-                self.working.uploads().again(id);
-                // Somebody changed it: the store is not to blame.
-                if error.kind() != ErrorKind::Busy {
-                    pause(&error, failures).await;
-                }
-            }
-            Some(Err(_)) | None => {}
+    /// Takes note of what came of a file. If the store is to blame, waits for what else is on its way, and then a while.
+    async fn sent(&self, sent: Option<Joined>, running: &mut JoinSet<Sent>, failures: &mut u32) {
+        let Some(Ok((id, sent))) = sent else { return };
+        let Err(error) = sent else {
+            *failures = 0;
+            return;
+        };
+        self.working.uploads().closed(id);
+        // Somebody changed it meanwhile.
+        if error.kind() == ErrorKind::Busy {
+            return;
         }
+        while let Some(other) = running.join_next().await {
+            if let Ok((id, Err(_))) = other {
+                self.working.uploads().closed(id);
+            }
+        }
+        pause(&error, failures).await;
     }
 
     async fn send(&self, file: ChunkFile, ticket: Ticket) -> Result<()> {
