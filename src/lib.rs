@@ -7,6 +7,7 @@
 //! | [`cli`] | the command line: one file a command, the daemon, the log |
 //! | [`fuse`] | the kernel: requests and replies, how files are opened, mounting and unmounting |
 //! | [`tree`] | names, attributes, listings: a snapshot as a directory tree, without a kernel |
+//! | [`follow`] | a read-only mount that moves to its branch's newest commit |
 //! | [`control`] | the files in `.icechunk`: status, commit, discard and the rest, by reading and writing |
 //! | [`session`] | what is done to a working tree as a whole: status, diff, commit, discard, refresh |
 //! | [`working`] | the working tree: a snapshot and what programs changed on top of it |
@@ -31,6 +32,7 @@ pub mod control;
 pub mod disk_cache;
 pub mod error;
 pub mod file_name;
+pub mod follow;
 pub mod format;
 pub mod fuse;
 pub mod reader;

@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 
@@ -105,6 +106,21 @@ pub struct CommonArgs {
     pub verbose: u8,
 }
 
+/// How often a followed branch is looked at, in seconds: a small request each time.
+pub const FOLLOW_EVERY: &str = "10";
+/// Seconds between two looks: more often is no use, and less often hardly following.
+const INTERVALS: std::ops::RangeInclusive<f64> = 0.1..=86_400.0;
+
+/// Seconds between two looks at a branch, as a user says them.
+pub fn parse_interval(text: &str) -> Result<Duration> {
+    let wrong = || Error::invalid(format!("`{text}` is no number of seconds: from 0.1 to 86400"));
+    let seconds: f64 = text.parse().map_err(|_| wrong())?;
+    if !INTERVALS.contains(&seconds) {
+        return Err(wrong());
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
 /// `icechunkfs mount`
 #[derive(Clone, Debug, Args)]
 pub struct MountArgs {
@@ -118,6 +134,10 @@ pub struct MountArgs {
     /// Mount read-only. Tags, snapshots and times of the past always are.
     #[arg(long)]
     pub read_only: bool,
+    /// Show the branch's newest commit, whichever it is: look for one every so many seconds [default: 10]. Files that are open
+    /// are read to their end as they were. Read-only.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = FOLLOW_EVERY, value_parser = parse_interval)]
+    pub follow: Option<Duration>,
     /// Keep uncommitted changes in this directory [default: one for each branch below /var/lib/icechunkfs (root) or
     /// $XDG_STATE_HOME/icechunkfs].
     #[arg(long, value_name = "DIR", conflicts_with = "ephemeral")]

@@ -12,11 +12,13 @@ use super::daemon::{self, Outcome, Process};
 use super::mount_options::{self, Extra};
 use super::{branch, logging, open};
 use crate::error::{Error, ErrorKind, Result};
+use crate::follow::Follower;
 use crate::fuse::io_mode::{self, IoMode, Wish};
 use crate::fuse::session::{self, GRACE, Mounted, Options, Served};
 use crate::fuse::unmount::{self, Force};
 use crate::reader::memory;
 use crate::repo::refs::RefSpec;
+use crate::tree::numbering::Numbering;
 
 /// Mounts, and serves until it is unmounted: in this process, or in a daemon.
 pub fn run(mut arguments: MountArgs) -> Result<()> {
@@ -58,7 +60,7 @@ fn serve(arguments: &MountArgs, extra: &Extra, spec: &RefSpec, outcome: Option<&
     let runtime = open::runtime()?;
     let mountpoint = session::prepare(&arguments.mountpoint, extra.nonempty)?;
     // A mount that is only tried out leaves nothing behind, a scratch directory neither.
-    let read_only = arguments.read_only || extra.fake;
+    let read_only = arguments.read_only || arguments.follow.is_some() || extra.fake;
     let prepared = runtime.block_on(prepare(arguments, spec, &mountpoint, read_only))?;
     let (mode, reason) = io_mode::choose(arguments.io, prepared.tree().table(), prepared.tree().reader().has_files())?;
     // Scratch files are always files of this machine: there the kernel can move the bytes whatever the chunks' size.
@@ -85,7 +87,7 @@ fn serve(arguments: &MountArgs, extra: &Extra, spec: &RefSpec, outcome: Option<&
     let Prepared { served, told, .. } = prepared;
     let session = match &served {
         Served::Branch(session, _) => Some(Arc::clone(session)),
-        Served::Snapshot(_) => None,
+        Served::Snapshot(_) | Served::Followed(_) => None,
     };
     let mounted = Mounted::new(served, mountpoint, &options, runtime.handle().clone())?;
     end_on_signals(&runtime, mounted.mountpoint().to_owned())?;
@@ -116,6 +118,7 @@ impl Prepared {
     fn tree(&self) -> Arc<crate::tree::Tree> {
         match &self.served {
             Served::Snapshot(tree) => Arc::clone(tree),
+            Served::Followed(follower) => Arc::clone(follower.shown().view().tree()),
             Served::Branch(session, _) => Arc::clone(&session.working().base().tree),
         }
     }
@@ -140,6 +143,12 @@ async fn prepare(arguments: &MountArgs, spec: &RefSpec, mountpoint: &Path, read_
                 warn!("{told}");
             }
         }
+    }
+    if let (Some(interval), RefSpec::Branch(branch)) = (arguments.follow, spec) {
+        let mut numbering = Numbering::roomy();
+        let tree = open::tree_after(&repository, spec, arguments.limits(), &mut numbering).await?;
+        let follower = Follower::new(&repository, branch, tree, numbering, interval);
+        return Ok(Prepared { served: Served::Followed(follower), source, told });
     }
     let tree = open::tree(&repository, spec, arguments.limits()).await?;
     Ok(Prepared { served: Served::Snapshot(tree), source, told })

@@ -1,6 +1,6 @@
 //! The words behind `-o`: every option of `icechunkfs mount` in the form that mount(8) and fstab know, beside theirs.
 
-use super::args::MountArgs;
+use super::args::{FOLLOW_EVERY, MountArgs, parse_interval};
 use crate::error::{Error, Result};
 use crate::fuse::session::Flag;
 use crate::size;
@@ -42,6 +42,7 @@ pub fn apply(arguments: &mut MountArgs) -> Result<Extra> {
             "tag" => arguments.reference.tag = Some(needed()?.to_owned()),
             "snapshot" => arguments.reference.snapshot = Some(needed()?.to_owned()),
             "as_of" | "as-of" => arguments.reference.as_of = Some(needed()?.to_owned()),
+            "follow" => arguments.follow = Some(parse_interval(value.unwrap_or(FOLLOW_EVERY)).map_err(within)?),
             "scratch" => arguments.scratch = Some(needed()?.into()),
             "discard" => arguments.discard = true,
             "ephemeral" => arguments.ephemeral = true,
@@ -73,7 +74,24 @@ pub fn apply(arguments: &mut MountArgs) -> Result<Extra> {
         }
     }
     arguments.store = std::mem::take(&mut arguments.store).or(Settings::from_words(&store)?);
+    check_follow(arguments)?;
     Ok(extra)
+}
+
+/// What moves by itself is neither of the past nor written to.
+fn check_follow(arguments: &MountArgs) -> Result<()> {
+    let of = &arguments.reference;
+    let fixed = of.tag.is_some() || of.snapshot.is_some() || of.as_of.is_some();
+    let written = arguments.scratch.is_some() || arguments.discard || arguments.ephemeral;
+    match arguments.follow {
+        Some(_) if fixed => {
+            Err(Error::invalid("only a branch can be followed: tags, snapshots and times of the past stay"))
+        }
+        Some(_) if written => Err(Error::invalid(
+            "a mount that follows its branch is read-only: it takes none of --scratch, --discard and --ephemeral",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Options that mean something to mount(8), systemd or the kernel's defaults, and nothing to us.
@@ -168,6 +186,16 @@ mod tests {
     fn names_may_have_commas() {
         let (arguments, _) = mount(&["branch=a\\,b\\\\c,ro"]).unwrap();
         assert_eq!(arguments.reference.branch.as_deref(), Some("a,b\\c"));
+    }
+
+    #[test]
+    fn branches_are_followed_and_nothing_else() {
+        let follow = |options: &[&str]| mount(options).map(|(arguments, _)| arguments.follow.unwrap().as_secs_f32());
+        assert_eq!(follow(&["follow"]).unwrap(), 10.0);
+        assert_eq!(follow(&["follow=2.5,branch=x,ro"]).unwrap(), 2.5);
+        for wrong in ["follow=0", "follow=soon", "follow,tag=v1", "follow,as_of=2026-01-01", "follow,ephemeral"] {
+            assert!(mount(&[wrong]).is_err(), "{wrong}");
+        }
     }
 
     #[test]

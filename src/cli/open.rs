@@ -12,6 +12,7 @@ use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::storage::{self, settings::Settings};
 use crate::tree::Tree;
 use crate::tree::nodes::NodeTable;
+use crate::tree::numbering::Numbering;
 
 /// Threads that carry out requests which had to wait. They do not wait themselves, so that few are enough.
 const THREADS: std::ops::RangeInclusive<usize> = 2..=8;
@@ -72,10 +73,20 @@ impl Limits {
 
 /// The tree of the snapshot that `spec` picks, within `limits`, or the default ones.
 pub async fn tree(repository: &Repository, spec: &RefSpec, limits: Limits) -> Result<Arc<Tree>> {
+    tree_after(repository, spec, limits, &mut Numbering::default()).await
+}
+
+/// As [`tree`], with numbers of `numbering`.
+pub async fn tree_after(
+    repository: &Repository,
+    spec: &RefSpec,
+    limits: Limits,
+    numbering: &mut Numbering,
+) -> Result<Arc<Tree>> {
     let limit = limits.of_snapshot()?;
     let id = repository.resolve(spec).await?;
     let snapshot = repository.snapshot(id, limit).await.context(|| repository.storage().location().to_owned())?;
-    let table = NodeTable::build(&snapshot)?;
+    let table = NodeTable::build_after(&snapshot, numbering)?;
     let fixed = snapshot.size() as u64 + table.size();
     let reader = Reader::new(Arc::clone(repository.storage()), limits.budget(fixed)?);
     Ok(Arc::new(Tree::new(snapshot, table, Arc::new(reader))))

@@ -1,13 +1,15 @@
-//! fuser's requests as calls of [`Tree`]: a snapshot that never changes. A branch that does is served by
-//! [`super::working_adapter`]; no other file names fuser's trait.
+//! fuser's requests as calls of [`Tree`](crate::tree::Tree): a snapshot that never changes, or one that gives way to the next
+//! as a whole ([`crate::follow`]). A branch that is written to is served by [`super::working_adapter`]; no other file names
+//! fuser's trait.
 //!
 //! What is not implemented here is answered `ENOSYS` on purpose: `flush`, `lseek`, `fsync` and what is in
-//! [`super::declined`] are then never asked again, and `open` and `opendir` neither where the mode allows.
+//! [`super::declined`] are then never asked again, and `open` and `opendir` neither where the mode allows. Where the snapshot
+//! gives way they are asked: what is open is read to its end as it was.
 
 use std::ffi::OsStr;
 use std::fs::File;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use fuser::{
     BackingId, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
@@ -25,8 +27,9 @@ use super::io_mode::IoMode;
 use super::listing_hint::ListingHint;
 use super::quiet_log::QuietLog;
 use crate::error::{Error, ErrorKind, Result};
+use crate::follow::shown::{Shown, View};
 use crate::tree::directory::{Entry, Extent};
-use crate::tree::{Attributes, Kind, Tree};
+use crate::tree::{Attributes, Kind};
 
 /// "For ever": the kernel cuts it to its own maximum.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
@@ -37,18 +40,16 @@ const PLAIN: FileHandle = FileHandle(0);
 /// Handle of files that the kernel reads by itself.
 const BACKED: FileHandle = FileHandle(1);
 
-/// Who the files belong to, and since when.
+/// Who the files belong to.
 #[derive(Clone, Copy, Debug)]
 pub struct Ownership {
     /// User id of every file.
     pub uid: u32,
     /// Group id of every file.
     pub gid: u32,
-    /// Every file's times: the commit's.
-    pub time: SystemTime,
 }
 
-/// Serves one tree.
+/// Serves what is shown.
 #[derive(Debug)]
 pub struct Adapter {
     shared: Arc<Shared>,
@@ -64,7 +65,7 @@ pub struct Adapter {
 /// What requests under way share.
 #[derive(Debug)]
 struct Shared {
-    tree: Arc<Tree>,
+    shown: Arc<Shown>,
     ownership: Ownership,
     mode: IoMode,
     /// What the kernel reads by itself; none for a file whose reads come to us as long as it is open.
@@ -74,25 +75,30 @@ struct Shared {
 }
 
 impl Adapter {
-    /// Serves `tree`; requests that have to wait do so on `runtime`. With `insist` no other mode than `mode` will do.
-    pub fn new(tree: Arc<Tree>, ownership: Ownership, mode: IoMode, insist: bool, runtime: Handle) -> Self {
+    /// Serves `shown`; requests that have to wait do so on `runtime`. With `insist` no other mode than `mode` will do.
+    pub fn new(shown: Arc<Shown>, ownership: Ownership, mode: IoMode, insist: bool, runtime: Handle) -> Self {
         let (backings, hint, log) = (Backings::default(), ListingHint::default(), QuietLog::default());
-        let shared = Shared { tree, ownership, mode, backings, hint, log };
+        let shared = Shared { shown, ownership, mode, backings, hint, log };
         Adapter { shared: Arc::new(shared), runtime, skip_open: false, skip_opendir: false, insist }
     }
 
-    /// Runs `request` with what it shares with others.
-    fn serve<F>(&self, request: impl FnOnce(Arc<Shared>) -> F)
+    /// Runs `request` with what it shares with others, and what is shown when it begins.
+    fn serve<F>(&self, request: impl FnOnce(Arc<Shared>, Arc<View>) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        answer(&self.runtime, request(Arc::clone(&self.shared)));
+        answer(&self.runtime, request(Arc::clone(&self.shared), self.shared.shown.view()));
     }
 }
 
+/// How long the kernel may remember an answer.
+fn remembered(view: &View) -> Duration {
+    if view.is_remembered() { FOREVER } else { Duration::ZERO }
+}
+
 impl Shared {
-    fn attr(&self, of: Attributes) -> FileAttr {
-        let Ownership { uid, gid, time } = self.ownership;
+    fn attr(&self, view: &View, of: Attributes) -> FileAttr {
+        let (Ownership { uid, gid }, time) = (self.ownership, view.time());
         let (kind, perm) = match of.kind {
             Kind::Directory => (FileType::Directory, 0o755),
             Kind::File => (FileType::RegularFile, 0o644),
@@ -124,16 +130,17 @@ impl Shared {
     }
 
     /// The answer that the kernel remembers as "there is no such name".
-    fn absent(&self, reply: ReplyEntry) {
+    fn absent(&self, view: &View, reply: ReplyEntry) {
         let nothing = Attributes { inode: 0, kind: Kind::File, size: 0 };
-        reply.entry(&FOREVER, &self.attr(nothing), Generation(0));
+        reply.entry(&remembered(view), &self.attr(view, nothing), Generation(0));
     }
 
     /// The file to back `inode` with; none if its reads must come to us.
-    async fn backing_file(&self, inode: u64) -> Result<Option<File>> {
-        let source = self.tree.source(inode).await?;
-        let Some(chunk) = self.tree.native_chunk(&source)? else { return Ok(None) };
-        let reader = self.tree.reader();
+    async fn backing_file(&self, view: &View, inode: u64) -> Result<Option<File>> {
+        let tree = view.tree();
+        let source = tree.source(inode).await?;
+        let Some(chunk) = tree.native_chunk(&source)? else { return Ok(None) };
+        let reader = tree.reader();
         if let Some(answer) = reader.whole_file_now(chunk) {
             return Ok(answer);
         }
@@ -143,16 +150,19 @@ impl Shared {
             .map_err(|e| Error::with_source(ErrorKind::Io, "opening a chunk's file", e))
     }
 
-    async fn open_backed(&self, inode: u64, reply: ReplyOpen) {
+    async fn open_backed(&self, view: &View, inode: u64, reply: ReplyOpen) {
         // The kernel wants all opens of a file at a time to be of one kind, though a chunk may get into a cache meanwhile.
         let backing = match self.backings.acquire(inode) {
             Some(backing) => backing,
-            None => match self.backing_file(inode).await {
+            None => match self.backing_file(view, inode).await {
                 Ok(file) => {
-                    let backing = file.and_then(|file| self.register(inode, &file, &reply));
+                    let backing = file.and_then(|file| self.register(view, inode, &file, &reply));
                     self.backings.insert(inode, backing)
                 }
-                Err(error) => return reply.error(self.errno("open", &error)),
+                Err(error) => {
+                    self.shown.close(inode);
+                    return reply.error(self.errno("open", &error));
+                }
             },
         };
         match &*backing {
@@ -161,10 +171,10 @@ impl Shared {
         }
     }
 
-    fn register(&self, inode: u64, file: &File, reply: &ReplyOpen) -> Option<BackingId> {
+    fn register(&self, view: &View, inode: u64, file: &File, reply: &ReplyOpen) -> Option<BackingId> {
         // Too many open files, most often: copying works all the same.
         let failed = |error| {
-            let place = self.tree.describe(inode);
+            let place = view.tree().describe(inode);
             self.log.failed("open", &Error::io(format!("{place}: no passthrough, reading by copy"), error));
         };
         reply.open_backing(file).map_err(failed).ok()
@@ -187,34 +197,46 @@ impl Filesystem for Adapter {
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         // Every name in a snapshot is UTF-8.
-        let Some(name) = name.to_str().map(str::to_owned) else { return self.shared.absent(reply) };
-        self.serve(|shared| async move {
-            match shared.tree.lookup(parent.0, &name).await {
+        let Some(name) = name.to_str().map(str::to_owned) else {
+            return self.shared.absent(&self.shared.shown.view(), reply);
+        };
+        self.serve(|shared, view| async move {
+            match view.tree().lookup(parent.0, &name).await {
                 Ok(Some(found)) => {
                     shared.hint.looked_up(parent.0);
-                    reply.entry(&FOREVER, &shared.attr(found), Generation(0));
+                    reply.entry(&remembered(&view), &shared.attr(&view, found), Generation(0));
                 }
-                Ok(None) => shared.absent(reply),
+                Ok(None) => shared.absent(&view, reply),
                 Err(error) => reply.error(shared.errno("lookup", &error)),
             }
         });
     }
 
     fn getattr(&self, _request: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        self.serve(|shared| async move {
-            match shared.tree.attributes(inode.0).await {
-                Ok(attributes) => reply.attr(&FOREVER, &shared.attr(attributes)),
+        self.serve(|shared, view| async move {
+            match view.tree_of(inode.0).attributes(inode.0).await {
+                Ok(attributes) => reply.attr(&remembered(&view), &shared.attr(&view, attributes)),
                 Err(error) => reply.error(shared.errno("getattr", &error)),
             }
         });
     }
 
     fn open(&self, _request: &Request, inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        match self.shared.mode {
-            IoMode::Cached if self.skip_open => reply.error(Errno::ENOSYS),
-            IoMode::Cached => reply.opened(PLAIN, FopenFlags::FOPEN_KEEP_CACHE),
-            IoMode::Passthrough => self.serve(|shared| async move { shared.open_backed(inode.0, reply).await }),
+        let mode = self.shared.mode;
+        if mode == IoMode::Cached && self.skip_open && !self.shared.shown.moves() {
+            return reply.error(Errno::ENOSYS);
         }
+        let shared = Arc::clone(&self.shared);
+        answer(&self.runtime, async move {
+            match (shared.shown.open(inode.0).await, mode) {
+                // The name means another file by now: the kernel looks it up again, and comes back with that one.
+                (None, _) => reply.error(Errno::ESTALE),
+                (Some(_), IoMode::Cached) => {
+                    reply.opened(PLAIN, FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH);
+                }
+                (Some(view), IoMode::Passthrough) => shared.open_backed(&view, inode.0, reply).await,
+            }
+        });
     }
 
     fn release(
@@ -230,6 +252,7 @@ impl Filesystem for Adapter {
         if self.shared.mode == IoMode::Passthrough {
             self.shared.backings.release(inode.0);
         }
+        self.shared.shown.close(inode.0);
         reply.ok();
     }
 
@@ -244,8 +267,8 @@ impl Filesystem for Adapter {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.serve(|shared| async move {
-            match shared.tree.read(inode.0, offset, size).await {
+        self.serve(|shared, view| async move {
+            match view.tree_of(inode.0).read(inode.0, offset, size).await {
                 Ok(data) => reply.data(&data),
                 Err(error) => reply.error(shared.errno("read", &error)),
             }
@@ -253,14 +276,29 @@ impl Filesystem for Adapter {
     }
 
     fn opendir(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        if self.skip_opendir {
+        if self.skip_opendir && !self.shared.shown.moves() {
             return reply.error(Errno::ENOSYS);
         }
-        reply.opened(PLAIN, FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE);
+        let (handle, is_remembered) = self.shared.shown.open_listing();
+        let kept = FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE;
+        reply.opened(FileHandle(handle), if is_remembered { kept } else { FopenFlags::empty() });
     }
 
-    fn readdir(&self, _request: &Request, inode: INodeNo, _handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        self.serve(|shared| async move {
+    fn releasedir(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.shared.shown.close_listing(handle.0);
+        reply.ok();
+    }
+
+    fn readdir(&self, _request: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        self.serve(|shared, _| async move {
+            let view = shared.shown.listing(handle.0, offset);
             let mut sink = |entry: Entry<'_>| {
                 let kind = match entry.attributes.kind {
                     Kind::Directory => FileType::Directory,
@@ -268,7 +306,7 @@ impl Filesystem for Adapter {
                 };
                 !reply.add(INodeNo(entry.attributes.inode), entry.offset, kind, entry.name)
             };
-            match shared.tree.list(inode.0, offset, Extent::All, &mut sink).await {
+            match view.tree().list(inode.0, offset, Extent::All, &mut sink).await {
                 Ok(()) => reply.ok(),
                 Err(error) => reply.error(shared.errno("readdir", &error)),
             }
@@ -279,20 +317,21 @@ impl Filesystem for Adapter {
         &self,
         _request: &Request,
         inode: INodeNo,
-        _handle: FileHandle,
+        handle: FileHandle,
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        self.serve(|shared| async move {
+        self.serve(|shared, _| async move {
+            let view = shared.shown.listing(handle.0, offset);
             // The kernel asks for attributes at the beginning of a directory, and later only if it saw them used.
             let chunks_too = offset > 0 || shared.hint.begin(inode.0);
             // Where the reply ends, the kernel goes on without attributes.
             let extent = if chunks_too { Extent::All } else { Extent::BeforeChunks };
             let mut sink = |entry: Entry<'_>| {
-                let attr = shared.attr(entry.attributes);
-                !reply.add(attr.ino, entry.offset, entry.name, &FOREVER, &attr, Generation(0))
+                let attr = shared.attr(&view, entry.attributes);
+                !reply.add(attr.ino, entry.offset, entry.name, &remembered(&view), &attr, Generation(0))
             };
-            match shared.tree.list(inode.0, offset, extent, &mut sink).await {
+            match view.tree().list(inode.0, offset, extent, &mut sink).await {
                 Ok(()) => reply.ok(),
                 Err(error) => reply.error(shared.errno("readdir", &error)),
             }
@@ -300,11 +339,11 @@ impl Filesystem for Adapter {
     }
 
     fn statfs(&self, _request: &Request, _inode: INodeNo, reply: ReplyStatfs) {
-        self.serve(|shared| async move {
-            match shared.tree.total_bytes().await {
+        self.serve(|shared, view| async move {
+            match view.tree().total_bytes().await {
                 Ok(bytes) => {
                     let blocks = bytes.div_ceil(u64::from(BLOCK));
-                    let files = shared.tree.table().len() as u64;
+                    let files = view.tree().table().len() as u64;
                     reply.statfs(blocks, 0, 0, files, 0, BLOCK, crate::tree::nodes::MAX_NAME as u32, BLOCK);
                 }
                 Err(error) => reply.error(shared.errno("statfs", &error)),

@@ -21,6 +21,8 @@ use super::unmount::{self, Force};
 use super::working_adapter::WorkingAdapter;
 use crate::control::Control;
 use crate::error::{Error, ErrorKind, Result};
+use crate::follow::Follower;
+use crate::follow::shown::Shown;
 use crate::session::{Kernel, Session};
 use crate::tree::Tree;
 use crate::working::replace::Notice;
@@ -57,6 +59,8 @@ pub struct Options {
 pub enum Served {
     /// A snapshot, which never changes.
     Snapshot(Arc<Tree>),
+    /// A branch's newest commit, whichever it is.
+    Followed(Arc<Follower>),
     /// A branch, which can be written to.
     Branch(Arc<Session>, Arc<Control>),
 }
@@ -138,8 +142,15 @@ impl Mounted {
     pub fn new(served: Served, mountpoint: PathBuf, options: &Options, runtime: Handle) -> Result<Self> {
         match served {
             Served::Snapshot(tree) => {
-                let adapter = snapshot_adapter(tree, options, runtime);
+                let adapter = snapshot_adapter(Arc::new(Shown::fixed(tree)), options, runtime);
                 Self::start(adapter, mountpoint, options)
+            }
+            Served::Followed(follower) => {
+                let adapter = snapshot_adapter(Arc::clone(follower.shown()), options, runtime.clone());
+                let mounted = Self::start(adapter, mountpoint, options)?;
+                let _runtime = runtime.enter();
+                follower.begin(Arc::new(Notifications(mounted.session.notifier())));
+                Ok(mounted)
             }
             Served::Branch(session, control) => {
                 let (working, passthrough) = (Arc::clone(session.working()), options.mode == IoMode::Passthrough);
@@ -179,14 +190,9 @@ impl Mounted {
     }
 }
 
-fn snapshot_adapter(tree: Arc<Tree>, options: &Options, runtime: Handle) -> Adapter {
-    let micros = tree.snapshot().flushed_at();
-    let ownership = Ownership {
-        uid: rustix::process::geteuid().as_raw(),
-        gid: rustix::process::getegid().as_raw(),
-        time: std::time::UNIX_EPOCH.checked_add(Duration::from_micros(micros)).unwrap_or(std::time::UNIX_EPOCH),
-    };
-    Adapter::new(tree, ownership, options.mode, options.insist, runtime)
+fn snapshot_adapter(shown: Arc<Shown>, options: &Options, runtime: Handle) -> Adapter {
+    let ownership = Ownership { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() };
+    Adapter::new(shown, ownership, options.mode, options.insist, runtime)
 }
 
 fn acl(options: &Options) -> SessionACL {

@@ -9,6 +9,7 @@ pub mod history;
 pub mod refs;
 pub mod update;
 pub mod v1;
+pub mod watch;
 
 use std::sync::Arc;
 

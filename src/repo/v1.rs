@@ -15,7 +15,7 @@ use crate::format::ids::ObjectId;
 use crate::storage::{Condition, Storage};
 
 /// Bytes of a `ref.json`: it holds one id.
-const MAX_REF_FILE: u64 = 1 << 16;
+pub(super) const MAX_REF_FILE: u64 = 1 << 16;
 /// Bytes of `config.yaml`.
 const MAX_CONFIG_FILE: u64 = 1 << 24;
 /// How often a lost race for a branch's file is run again, while the branch still points where it did.
@@ -24,7 +24,7 @@ const BRANCH: &str = "branch.";
 const TAG: &str = "tag.";
 
 /// A repository of version 1. Branch `main` must exist for it to be one, so it was read on opening.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Layout {
     main: Option<ObjectId>,
 }
@@ -136,6 +136,11 @@ pub async fn move_branch(storage: &dyn Storage, name: &str, expected: ObjectId, 
     Err(Error::new(ErrorKind::Conflict, format!("{key}: others wrote it first, {TRIES} times")))
 }
 
+/// The key of the file that says where branch `name` points.
+pub(super) fn branch_key(name: &str) -> String {
+    key(BRANCH, name)
+}
+
 fn key(kind: &str, name: &str) -> String {
     // The whole component is encoded, as the reference does it: a name of dots only is then no special case.
     format!("refs/{}/ref.json", PathPart::from(format!("{kind}{name}")).as_ref())
@@ -161,7 +166,7 @@ async fn read_ref_file(storage: &dyn Storage, key: &str) -> Result<Option<Object
     parse_ref(key, &bytes).map(Some)
 }
 
-fn parse_ref(key: &str, bytes: &[u8]) -> Result<ObjectId> {
+pub(super) fn parse_ref(key: &str, bytes: &[u8]) -> Result<ObjectId> {
     let file: RefFile =
         serde_json::from_slice(bytes).map_err(|e| Error::with_source(ErrorKind::Corrupt, key.to_owned(), e))?;
     file.snapshot.parse().map_err(|e: Error| Error::corrupt(format!("{key}: {e}")))

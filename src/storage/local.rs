@@ -175,6 +175,17 @@ impl Storage for LocalStorage {
         .await
     }
 
+    async fn get_changed(&self, key: &str, limit: u64, version: &Version) -> Result<Option<(Bytes, Version)>> {
+        let look = |files: &LocalFiles, key: &str| {
+            let metadata = files.open(key)?.metadata().map_err(|e| Error::io(key, e))?;
+            Ok(version_of(&metadata))
+        };
+        if self.waiting(key, look).await? == *version {
+            return Ok(None);
+        }
+        self.get_versioned(key, limit).await.map(Some)
+    }
+
     async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
         self.waiting(key, move |files, key| read_exactly(&files.open(key)?, key, offset, length)).await
     }

@@ -86,14 +86,15 @@ pub trait Storage: Send + Sync + Debug {
         self.get(key, limit).await
     }
 
-    /// As [`Storage::get_versioned`], unless the object is still in the state `known`: then none.
-    async fn get_changed(&self, key: &str, limit: u64, known: &Version) -> Result<Option<(Bytes, Version)>> {
-        let (bytes, version) = self.get_versioned(key, limit).await?;
-        Ok((version != *known).then_some((bytes, version)))
-    }
-
     /// As [`Storage::get`], with what a later [`Condition::Unchanged`] needs.
     async fn get_versioned(&self, key: &str, limit: u64) -> Result<(Bytes, Version)>;
+
+    /// As [`Storage::get_versioned`]; none if the object is still the one that has `version`. Where that is possible, nothing is
+    /// sent then.
+    async fn get_changed(&self, key: &str, limit: u64, version: &Version) -> Result<Option<(Bytes, Version)>> {
+        let found = self.get_versioned(key, limit).await?;
+        Ok(Some(found).filter(|(_, now)| now != version))
+    }
 
     /// The `length` bytes of object `key` from `offset` on: all of them, or an error of kind [`ErrorKind::Corrupt`] if the
     /// object ends before.

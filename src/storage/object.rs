@@ -61,6 +61,16 @@ impl ObjectStorage {
         Ok(ObjectStorage { store, location, deadline: settings.budget(), read_only, single_writer, limit })
     }
 
+    /// The bytes of an answer, which may be `limit`.
+    async fn whole(&self, key: &str, limit: u64, found: GetResult) -> Result<(Bytes, Version)> {
+        let size = found.meta.size;
+        if size > limit {
+            return Err(too_large(key, size, limit));
+        }
+        let version = Version { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
+        Ok((self.timed_for(size, key, found.bytes()).await?, version))
+    }
+
     async fn send_parts(
         &self,
         key: &str,
@@ -98,16 +108,6 @@ impl ObjectStorage {
         }
         drop(sending);
         self.timed(key, upload.complete()).await.map(drop)
-    }
-
-    /// The bytes of an object that has begun to come.
-    async fn take(&self, key: &str, limit: u64, found: GetResult) -> Result<(Bytes, Version)> {
-        let size = found.meta.size;
-        if size > limit {
-            return Err(too_large(key, size, limit));
-        }
-        let version = Version { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
-        Ok((self.timed_for(size, key, found.bytes()).await?, version))
     }
 
     /// Waits until `bytes` of object `key` may be sent. No deadline runs yet.
@@ -175,22 +175,21 @@ impl Storage for ObjectStorage {
     async fn get_versioned(&self, key: &str, limit: u64) -> Result<(Bytes, Version)> {
         let path = path(key)?;
         let found = self.timed(key, self.store.get(&path)).await?;
-        self.take(key, limit, found).await
+        self.whole(key, limit, found).await
     }
 
-    async fn get_changed(&self, key: &str, limit: u64, known: &Version) -> Result<Option<(Bytes, Version)>> {
+    async fn get_changed(&self, key: &str, limit: u64, version: &Version) -> Result<Option<(Bytes, Version)>> {
         let path = path(key)?;
-        let options = GetOptions { if_none_match: known.e_tag.clone(), ..GetOptions::default() };
+        let options = GetOptions { if_none_match: version.e_tag.clone(), ..GetOptions::default() };
         let asking = async {
             match self.store.get_opts(&path, options).await {
                 Err(object_store::Error::NotModified { .. }) => Ok(None),
-                found => found.map(Some),
+                other => other.map(Some),
             }
         };
-        match self.timed(key, asking).await? {
-            Some(found) => self.take(key, limit, found).await.map(Some),
-            None => Ok(None),
-        }
+        let Some(found) = self.timed(key, asking).await? else { return Ok(None) };
+        let found = self.whole(key, limit, found).await?;
+        Ok(Some(found).filter(|(_, now)| now != version))
     }
 
     async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {

@@ -171,7 +171,7 @@ impl Tree {
         }
         let mut after = None;
         if offset >= list.offset {
-            match array.positions.coords(&array.grid, offset - list.offset) {
+            match array.at_position(offset - list.offset) {
                 Some(coords) => after = Some(coords),
                 None => return Ok(true),
             }
@@ -219,7 +219,7 @@ impl Tree {
         }
         let place = Place::Chunk(list.array, coords.clone());
         let attributes = if is_file { self.file(&place, size) } else { self.directory(&place) };
-        let number = array.positions.number(&array.grid, coords);
+        let number = array.position(coords);
         sink(Entry { name: &name, attributes, offset: list.offset + number })
     }
 }

@@ -92,6 +92,12 @@ impl Tree {
         Tree { snapshot: snapshot.into(), table, reader, total_bytes: OnceCell::new(), ahead }
     }
 
+    /// With other numbers for some files.
+    pub fn renumbered(mut self, renumbered: nodes::Renumbered) -> Self {
+        self.table.renumber(renumbered);
+        self
+    }
+
     /// The snapshot it shows.
     pub fn snapshot(&self) -> &Arc<Snapshot> {
         &self.snapshot

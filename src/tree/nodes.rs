@@ -64,11 +64,25 @@ pub struct Array {
     /// Manifests that list its chunks, in the order in which they are looked into.
     pub manifests: Box<[ManifestRef]>,
     /// Numbers of its chunks and chunk directories, counted from `first_number`.
-    pub positions: Arc<Positions>,
+    positions: Arc<Positions>,
+    /// The grid that they are numbers of: the array's own, or one that it fits into.
+    numbered: Box<[u32]>,
     /// The number of the first of them.
     pub first_number: u64,
     /// Bytes of a whole chunk before compression, where the data type tells.
     pub nominal_chunk_bytes: Option<u64>,
+}
+
+impl Array {
+    /// Which of the array's places `coords` is.
+    pub fn position(&self, coords: &[u32]) -> u64 {
+        self.positions.number(&self.numbered, coords)
+    }
+
+    /// The place with a number that [`Array::position`] has given; none if no place has it.
+    pub fn at_position(&self, position: u64) -> Option<Coords> {
+        self.positions.coords(&self.numbered, position)
+    }
 }
 
 /// All nodes of a snapshot.
@@ -85,6 +99,26 @@ pub struct NodeTable {
     manifests: HashMap<ObjectId, ManifestInfo>,
     /// Nodes that stand where an array above them has a chunk directory: both show in one directory.
     chunk_dirs: HashMap<NodeIndex, (NodeIndex, Coords)>,
+    /// Files that have other numbers than their places say.
+    renumbered: Renumbered,
+}
+
+/// Files that have other numbers than their places say: see [`crate::follow`].
+#[derive(Clone, Debug, Default)]
+pub struct Renumbered {
+    /// By the number that the place says.
+    now: HashMap<u64, u64>,
+    /// The number that the place says, by what it is now.
+    natural: HashMap<u64, u64>,
+}
+
+impl Renumbered {
+    /// The file with number `old` is `new` from now on, and nothing is `old` any more.
+    pub fn set(&mut self, old: u64, new: u64) {
+        let natural = self.natural.remove(&old).unwrap_or(old);
+        self.now.insert(natural, new);
+        self.natural.insert(new, natural);
+    }
 }
 
 /// What an inode number stands for.
@@ -132,6 +166,7 @@ impl NodeTable {
             arrays: Vec::new(),
             manifests,
             chunk_dirs: HashMap::new(),
+            renumbered: Renumbered::default(),
         };
         table.push(0, "")?;
         // The path from the root to the node added last.
@@ -228,7 +263,7 @@ impl NodeTable {
                 let (path, grid) = (stored.path, &array.grid);
                 warn!("array {path:?} has a grid of {grid:?} chunks: its inode numbers come from a table");
             }
-            (array.positions, array.first_number) = (numbers.positions, numbers.start);
+            (array.positions, array.numbered, array.first_number) = (numbers.positions, numbers.grid, numbers.start);
             for numbers in all {
                 let chunks = u32::try_from(self.chunk_numbers.len()).ok();
                 self.runs.push(Run { start: numbers.start, node: index, chunks });
@@ -348,14 +383,24 @@ impl NodeTable {
         self.chunk_dirs.get(&index)
     }
 
+    /// Says which files have other numbers than their places say.
+    pub fn renumber(&mut self, renumbered: Renumbered) {
+        self.renumbered = renumbered;
+    }
+
     /// The inode number of a place.
     pub fn inode(&self, place: &Place) -> u64 {
+        let natural = self.natural_number(place);
+        self.renumbered.now.get(&natural).copied().unwrap_or(natural)
+    }
+
+    fn natural_number(&self, place: &Place) -> u64 {
         let base = |index| self.get(index).map_or(0, |node| node.base);
         match place {
             Place::Directory(index) => base(*index),
             Place::Metadata(index) => base(*index) + 1,
             Place::Chunk(index, coords) => {
-                let number = |array: &Array| array.first_number + array.positions.number(&array.grid, coords);
+                let number = |array: &Array| array.first_number + array.position(coords);
                 self.array(*index).map_or(0, number)
             }
         }
@@ -363,6 +408,11 @@ impl NodeTable {
 
     /// What an inode number stands for. Not whether there is a chunk: only where it would be.
     pub fn place(&self, inode: u64) -> Option<Place> {
+        let inode = match self.renumbered.natural.get(&inode) {
+            Some(natural) => *natural,
+            None if self.renumbered.now.contains_key(&inode) => return None,
+            None => inode,
+        };
         let at = self.runs.partition_point(|run| run.start <= inode).checked_sub(1)?;
         let Run { start, node: index, chunks } = *self.runs.get(at)?;
         if let Some(chunks) = chunks {
@@ -435,6 +485,7 @@ fn describe_array(path: &str, id: NodeId, zarr_json: &[u8], data: &ArrayData<'_>
             encoding: metadata.key_encoding,
             manifests,
             positions,
+            numbered: Box::default(),
             first_number,
             nominal_chunk_bytes: metadata.nominal_chunk_bytes,
         },
@@ -450,6 +501,7 @@ fn describe_array(path: &str, id: NodeId, zarr_json: &[u8], data: &ArrayData<'_>
                 encoding: KeyEncoding::default(),
                 manifests,
                 positions,
+                numbered: Box::default(),
                 first_number,
                 nominal_chunk_bytes: None,
             }

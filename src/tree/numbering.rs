@@ -20,9 +20,14 @@ const MAX_SHARE: u64 = 1 << 52;
 /// Numbers of a node without chunks: its directory and its document.
 const OF_NODE: u64 = 2;
 
+/// How many times as many chunks per dimension as it has an array gets numbers for, where it is expected to grow.
+const ROOM: [u32; 2] = [16, 2];
+
 /// The numbers given out so far.
 #[derive(Debug)]
 pub struct Numbering {
+    /// Whether arrays get numbers for more chunks than they have, so that those that grow keep theirs.
+    roomy: bool,
     next: u64,
     nodes: HashMap<NodeId, u64>,
     implicit: HashMap<String, u64>,
@@ -33,7 +38,7 @@ pub struct Numbering {
 /// The numbers of an array's chunks.
 #[derive(Clone, Debug)]
 pub struct ChunkNumbers {
-    /// Chunks per dimension, as they were when the numbers were given out.
+    /// Chunks per dimension that have numbers: as many as there were when they were given out, or more.
     pub grid: Box<[u32]>,
     /// The first of them.
     pub start: u64,
@@ -56,11 +61,23 @@ impl Default for Numbering {
     fn default() -> Self {
         // 1 and 2 are the root's.
         let next = super::ROOT + OF_NODE;
-        Numbering { next, nodes: HashMap::new(), implicit: HashMap::new(), chunks: HashMap::new() }
+        Numbering { roomy: false, next, nodes: HashMap::new(), implicit: HashMap::new(), chunks: HashMap::new() }
     }
 }
 
 impl Numbering {
+    /// One that leaves room for arrays to grow, and so differs from other mounts' of the same snapshot.
+    pub fn roomy() -> Self {
+        Numbering { roomy: true, ..Numbering::default() }
+    }
+
+    /// Gives up what numbers meant under grids that arrays have no more. The numbers are not used again.
+    pub fn forget_old_grids(&mut self) {
+        for known in self.chunks.values_mut() {
+            known.drain(..known.len().saturating_sub(1));
+        }
+    }
+
     /// The number of a stored node's directory; the next one is its document's. The root's are fixed.
     pub fn node(&mut self, id: NodeId) -> u64 {
         let next = &mut self.next;
@@ -76,7 +93,12 @@ impl Numbering {
     /// The numbers of the chunks of array `id` with grid `grid`, and behind them those that it had with other grids.
     pub fn chunks(&mut self, id: NodeId, grid: &[u32]) -> Vec<ChunkNumbers> {
         let known = self.chunks.entry(id).or_default();
-        match known.iter().position(|numbers| *numbers.grid == *grid) {
+        let roomy = self.roomy;
+        let fits = |numbers: &ChunkNumbers| match roomy {
+            false => *numbers.grid == *grid,
+            true => numbers.grid.len() == grid.len() && std::iter::zip(&numbers.grid, grid).all(|(room, n)| room >= n),
+        };
+        match known.iter().rposition(fits) {
             // The array has had this grid before.
             Some(at) => {
                 let numbers = known.remove(at);
@@ -84,13 +106,24 @@ impl Numbering {
             }
             None => {
                 let room = MAX_NUMBERS.saturating_sub(self.next).min(MAX_SHARE);
-                let positions = Arc::new(Positions::new(grid, room));
+                let (grid, positions) = if roomy { with_room(grid, room) } else { exact(grid, room) };
                 let start = take(&mut self.next, positions.count());
-                known.push(ChunkNumbers { grid: grid.into(), start, positions });
+                known.push(ChunkNumbers { grid, start, positions: Arc::new(positions) });
             }
         }
         known.iter().rev().cloned().collect()
     }
+}
+
+fn exact(grid: &[u32], room: u64) -> (Box<[u32]>, Positions) {
+    (grid.into(), Positions::new(grid, room))
+}
+
+/// Numbers for a larger grid than `grid`, if there are so many.
+fn with_room(grid: &[u32], room: u64) -> (Box<[u32]>, Positions) {
+    let larger = ROOM.iter().map(|times| grid.iter().map(|n| n.max(&1).saturating_mul(*times)).collect::<Box<[u32]>>());
+    let mut larger = larger.map(|grid| exact(&grid, room));
+    larger.find(|(_, positions)| matches!(positions, Positions::Arithmetic { .. })).unwrap_or_else(|| exact(grid, room))
 }
 
 fn take(next: &mut u64, count: u64) -> u64 {
@@ -116,5 +149,20 @@ mod tests {
         let all: Vec<u64> = numbering.chunks(node_id(1), &[2, 2]).into_iter().map(|numbers| numbers.start).collect();
         assert_eq!(all, [chunks.start, grown.start], "back to the first grid");
         assert_eq!(numbering.implicit("a".to_owned()), numbering.implicit("a".to_owned()));
+    }
+
+    #[test]
+    fn arrays_that_grow_keep_their_numbers_where_there_is_room() {
+        let mut numbering = Numbering::roomy();
+        let first = numbering.chunks(node_id(1), &[2, 3]).remove(0);
+        assert_eq!(numbering.chunks(node_id(1), &[30, 3]).remove(0).start, first.start);
+        assert_eq!(numbering.chunks(node_id(1), &[1, 1]).remove(0).start, first.start);
+        let outgrown = numbering.chunks(node_id(1), &[33, 3]).remove(0);
+        assert_ne!(outgrown.start, first.start);
+        numbering.forget_old_grids();
+        let all: Vec<u64> = numbering.chunks(node_id(1), &[2, 3]).into_iter().map(|numbers| numbers.start).collect();
+        assert_eq!(all, [outgrown.start]);
+        let huge = numbering.chunks(node_id(2), &[u32::MAX, 1 << 14]).remove(0);
+        assert_eq!((*huge.grid).to_vec(), [u32::MAX, 1 << 14], "there is no room for more");
     }
 }

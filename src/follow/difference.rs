@@ -1,0 +1,344 @@
+//! What is not the same in two snapshots, in the terms of a file system.
+//!
+//! Nodes are compared by what both snapshots have in memory. Which chunks may differ is known from the transaction logs of the
+//! commits between, or, where the branch was reset, amended or has moved too far, from all manifests that differ; each of
+//! those chunks is then looked for in both snapshots, so that what was written anew with the same bytes in the same place does
+//! not count.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+
+use tracing::warn;
+
+use crate::commit::changes::StoredPayload;
+use crate::commit::rebase::read_log;
+use crate::error::Result;
+use crate::format::ids::{NodeId, ObjectId};
+use crate::repo::Repository;
+use crate::scratch::record::Name;
+use crate::tree::Tree;
+use crate::tree::nodes::{Array, NodeIndex, Place, ZARR_JSON};
+use crate::working::replace::{Notice, node_ids};
+use crate::zarr::Coords;
+
+/// Commits whose logs are read. Beyond, the manifests tell as much with fewer requests.
+const MOST_LOGS: usize = 100;
+/// Chunks that are listed at once.
+const PAGE: usize = 4096;
+
+/// What differs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Difference {
+    /// Names that mean something else, or nothing, or something at last; by the directory's number.
+    names: HashSet<(u64, String)>,
+    /// Files whose bytes are others, or that are gone, by the number they had.
+    files: HashSet<u64>,
+    /// Nodes of the old tree of which no file is the same.
+    whole: HashSet<NodeIndex>,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} names and the bytes of {} files differ", self.names.len(), self.files.len())
+    }
+}
+
+impl Difference {
+    /// Whether file `number` of `old` has other bytes, or is gone.
+    pub fn is_changed(&self, old: &Tree, number: u64) -> bool {
+        let in_whole = || match old.table().place(number) {
+            Some(Place::Metadata(node) | Place::Chunk(node, _)) => self.whole.contains(&node),
+            Some(Place::Directory(_)) | None => false,
+        };
+        self.files.contains(&number) || in_whole()
+    }
+
+    /// What the kernel must forget before; of files that are `open` it may keep what it has.
+    pub(super) fn before(&self, old: &Tree, open: &HashSet<u64>) -> Vec<Notice> {
+        let mut notices = self.of_names();
+        notices.extend(self.files.iter().filter(|file| !open.contains(file)).map(|file| Notice::Inode(*file)));
+        notices.extend(open.iter().filter(|file| self.is_changed(old, **file)).filter_map(|file| name_of(old, *file)));
+        notices
+    }
+
+    /// What it must forget afterwards: listings that it made meanwhile, and files that were read.
+    pub(super) fn after(&self, old: &Tree, stale: &HashSet<u64>, retired: &[u64]) -> Vec<Notice> {
+        // The names again: the kernel takes a directory's lock for it, and so waits for listings of before.
+        let mut notices = self.of_names();
+        notices.extend(stale.iter().map(|file| Notice::Inode(*file)));
+        notices.extend(retired.iter().filter_map(|file| name_of(old, *file)));
+        notices
+    }
+
+    /// Names, and the listings that they are in.
+    fn of_names(&self) -> Vec<Notice> {
+        let entry = |(directory, name): &(u64, String)| Notice::Entry(*directory, Name::new(name.as_bytes()));
+        let mut notices: Vec<Notice> = self.names.iter().map(entry).collect();
+        let directories: HashSet<u64> = self.names.iter().map(|(directory, _)| *directory).collect();
+        notices.extend(directories.into_iter().map(Notice::Inode));
+        notices
+    }
+
+    fn name(&mut self, tree: &Tree, place: &Place) {
+        if let Some((above, name)) = tree.parent_of(place) {
+            self.names.insert((tree.table().inode(&above), name));
+        }
+    }
+}
+
+fn name_of(tree: &Tree, file: u64) -> Option<Notice> {
+    let (above, name) = tree.parent_of(&tree.table().place(file)?)?;
+    Some(Notice::Entry(tree.table().inode(&above), Name::new(name.as_bytes())))
+}
+
+/// What is not the same in `old` and `new`, two snapshots of `repository`.
+pub(super) async fn difference(repository: &Repository, old: &Tree, new: &Tree) -> Result<Difference> {
+    let mut found = Difference::default();
+    directories(old, new, &mut found);
+    let (old_ids, new_ids) = (node_ids(old), node_ids(new));
+    let mut arrays = Vec::new();
+    for (id, before) in &old_ids {
+        match new_ids.get(id) {
+            None => drop(found.whole.insert(*before)),
+            Some(after) => {
+                document(old, new, *before, *after, &mut found);
+                arrays.extend(array(old, new, *before, *after, &mut found));
+            }
+        }
+    }
+    // The root has its number whatever its id.
+    let same_root = old_ids.iter().any(|(id, index)| *index == 0 && new_ids.get(id) == Some(&0));
+    if !same_root {
+        document(old, new, 0, 0, &mut found);
+    }
+    if !same_root || found.whole.contains(&0) {
+        for tree in [old, new].into_iter().filter(|tree| tree.chunks(0).is_some()) {
+            of_root(tree, &mut found).await?;
+        }
+    }
+    if arrays.is_empty() {
+        return Ok(found);
+    }
+    let written = written(repository, old.snapshot().id(), new.snapshot().id()).await?;
+    for pair in arrays {
+        if let Err(error) = pair.compare(old, new, written.as_ref(), &mut found).await {
+            // Its readers will hear of it; here all of the array is another one.
+            warn!("{}: {error}", old.path_of(&Place::Directory(pair.before)));
+            pair.everything(old, new, &mut found);
+        }
+    }
+    Ok(found)
+}
+
+/// Directories of nodes that came, went, or are others under the same name.
+fn directories(old: &Tree, new: &Tree, found: &mut Difference) {
+    let paths = |tree: &Tree| -> HashMap<String, NodeIndex> {
+        let indices = (0..tree.table().len()).filter_map(|at| NodeIndex::try_from(at).ok());
+        indices.map(|index| (tree.table().path(index), index)).collect()
+    };
+    let number = |tree: &Tree, index: &NodeIndex| tree.table().inode(&Place::Directory(*index));
+    let (before, after) = (paths(old), paths(new));
+    for (path, index) in &before {
+        if after.get(path).map(|other| number(new, other)) != Some(number(old, index)) {
+            found.name(old, &Place::Directory(*index));
+        }
+    }
+    for (path, index) in &after {
+        if before.get(path).map(|other| number(old, other)) != Some(number(new, index)) {
+            found.name(new, &Place::Directory(*index));
+        }
+    }
+}
+
+/// The `zarr.json` of a node.
+fn document(old: &Tree, new: &Tree, before: NodeIndex, after: NodeIndex, found: &mut Difference) {
+    let (was, is) = (old.zarr_json(before), new.zarr_json(after));
+    if was == is {
+        return;
+    }
+    let number = old.table().inode(&Place::Metadata(before));
+    if was.is_some() {
+        found.files.insert(number);
+    }
+    if was.is_some() != is.is_some() {
+        found.names.insert((old.table().inode(&Place::Directory(before)), ZARR_JSON.to_owned()));
+    }
+}
+
+/// Two arrays of one id. None if no chunk can differ, or all do.
+fn array(old: &Tree, new: &Tree, before: NodeIndex, after: NodeIndex, found: &mut Difference) -> Option<Pair> {
+    let pair = Pair { before, after };
+    match (old.table().array(before), new.table().array(after)) {
+        (None, None) => None,
+        (Some(was), Some(is)) if was.first_number == is.first_number && was.encoding == is.encoding => {
+            (was.grid != is.grid || was.manifests != is.manifests).then_some(pair)
+        }
+        _ => {
+            pair.everything(old, new, found);
+            None
+        }
+    }
+}
+
+/// What shows of an array that is the root: there is no name for all of it.
+async fn of_root(tree: &Tree, found: &mut Difference) -> Result<()> {
+    found.name(tree, &Place::Chunk(0, Coords::new()));
+    let Some(chunks) = tree.chunks(0) else { return Ok(()) };
+    let mut after: Option<Coords> = None;
+    loop {
+        let rank = tree.table().array(0).map_or(0, |array| array.grid.len());
+        let page = chunks.page(&[], rank, after.as_deref(), PAGE).await?;
+        for (coords, _) in &page {
+            (1..=rank).for_each(|depth| {
+                let coords = Coords::from_slice(coords.get(..depth).unwrap_or_default());
+                found.name(tree, &Place::Chunk(0, coords));
+            });
+        }
+        match page.last() {
+            Some((last, _)) if page.len() == PAGE && rank > 0 => after = Some(last.clone()),
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// Chunks that the commits after `old` up to `new` wrote or deleted, by array. None if that is not known.
+async fn written(
+    repository: &Repository,
+    old: ObjectId,
+    new: ObjectId,
+) -> Result<Option<HashMap<NodeId, HashSet<Coords>>>> {
+    let history = repository.history(new, MOST_LOGS + 1).await?;
+    let Some(commits) = history.iter().position(|commit| commit.id == old) else { return Ok(None) };
+    let mut written: HashMap<NodeId, HashSet<Coords>> = HashMap::new();
+    for commit in history.iter().take(commits) {
+        for id in commit.pruned_ancestor_tx_logs.iter().chain([&commit.id]) {
+            let Ok(log) = read_log(&**repository.storage(), *id).await else { return Ok(None) };
+            for (node, chunks) in log.updated_chunks() {
+                written.entry(node).or_default().extend(chunks.map(Coords::from_vec));
+            }
+        }
+    }
+    Ok(Some(written))
+}
+
+/// An array that is in both trees.
+struct Pair {
+    before: NodeIndex,
+    after: NodeIndex,
+}
+
+/// Whether a chunk that is no part of the grid `was` may be one of `is`, without anybody having written it.
+fn uncovers(array: &Array, is: &Array) -> bool {
+    let shrank = std::iter::zip(&array.grid, &is.grid).any(|(was, is)| was > is);
+    let beyond = |(extent, length): (&(u32, u32), &u32)| extent.1 > *length;
+    let hidden = array.manifests.iter().any(|m| std::iter::zip(&m.extents, &array.grid).any(beyond));
+    shrank || hidden
+}
+
+impl Pair {
+    /// No file of the array is the same, and its name is to be looked up again.
+    fn everything(&self, old: &Tree, new: &Tree, found: &mut Difference) {
+        found.whole.insert(self.before);
+        for (tree, index) in [(old, self.before), (new, self.after)] {
+            found.name(tree, &Place::Directory(index));
+            if index == 0 {
+                found.name(tree, &Place::Chunk(0, Coords::new()));
+            }
+        }
+    }
+
+    async fn compare(
+        &self,
+        old: &Tree,
+        new: &Tree,
+        written: Option<&HashMap<NodeId, HashSet<Coords>>>,
+        found: &mut Difference,
+    ) -> Result<()> {
+        let (Some(was), Some(is)) = (old.table().array(self.before), new.table().array(self.after)) else {
+            return Ok(());
+        };
+        let mut part = Difference::default();
+        match written.filter(|_| was.grid == is.grid || !uncovers(was, is)) {
+            Some(written) => {
+                for coords in written.get(&was.id).into_iter().flatten() {
+                    self.chunk(old, new, coords, &mut part).await?;
+                }
+            }
+            None => {
+                for coords in all(old, self.before).await?.union(&all(new, self.after).await?) {
+                    self.chunk(old, new, coords, &mut part).await?;
+                }
+            }
+        }
+        if was.manifests.is_empty() != is.manifests.is_empty() {
+            self.name(old, new, &Coords::new(), &mut part);
+        }
+        found.names.extend(part.names);
+        found.files.extend(part.files);
+        Ok(())
+    }
+
+    /// The name of a chunk, or of a directory above chunks.
+    fn name(&self, old: &Tree, new: &Tree, coords: &Coords, found: &mut Difference) {
+        for (tree, index) in [(old, self.before), (new, self.after)] {
+            let within = |array: &Array| {
+                coords.len() <= array.grid.len() && std::iter::zip(coords, &array.grid).all(|(c, n)| c < n)
+            };
+            if tree.table().array(index).is_some_and(within) {
+                found.name(tree, &Place::Chunk(index, coords.clone()));
+            }
+        }
+    }
+
+    async fn chunk(&self, old: &Tree, new: &Tree, coords: &Coords, found: &mut Difference) -> Result<()> {
+        let was = payload(old, self.before, coords).await?;
+        let is = payload(new, self.after, coords).await?;
+        if was == is {
+            return Ok(());
+        }
+        if was.is_some() {
+            found.files.insert(old.table().inode(&Place::Chunk(self.before, coords.clone())));
+        }
+        if was.is_some() == is.is_some() {
+            return Ok(());
+        }
+        self.name(old, new, coords, found);
+        // The directories that came or went with it.
+        let mut above = coords.clone();
+        while above.pop().is_some() && !above.is_empty() {
+            let any = async |tree: &Tree, index| match tree.chunks(index) {
+                Some(chunks) => chunks.any_below(&above).await,
+                None => Ok(false),
+            };
+            if any(old, self.before).await? == any(new, self.after).await? {
+                break;
+            }
+            self.name(old, new, &above, found);
+        }
+        Ok(())
+    }
+}
+
+async fn payload(tree: &Tree, node: NodeIndex, coords: &Coords) -> Result<Option<StoredPayload>> {
+    let Some(chunks) = tree.chunks(node) else { return Ok(None) };
+    match chunks.find(coords).await? {
+        Some(_) => tree.stored(tree.table().inode(&Place::Chunk(node, coords.clone()))).await,
+        None => Ok(None),
+    }
+}
+
+/// All chunks of an array.
+async fn all(tree: &Tree, node: NodeIndex) -> Result<HashSet<Coords>> {
+    let mut found = HashSet::new();
+    let Some(chunks) = tree.chunks(node) else { return Ok(found) };
+    let rank = tree.table().array(node).map_or(0, |array| array.grid.len());
+    let mut after: Option<Coords> = None;
+    loop {
+        let page = chunks.page(&[], rank, after.as_deref(), PAGE).await?;
+        found.extend(page.iter().map(|(coords, _)| coords.clone()));
+        match page.last() {
+            Some((last, _)) if page.len() == PAGE && rank > 0 => after = Some(last.clone()),
+            _ => return Ok(found),
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! What a read-only mount shows at a moment, and which files are open.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::watch;
+
+use super::difference::Difference;
+use crate::tree::Tree;
+use crate::tree::nodes::Renumbered;
+
+/// Numbers of files that have become other inodes: beyond all that places have, and below what directory offsets need.
+const OTHER_INODES: u64 = 1 << 61;
+
+/// What every request is answered from. One request has one view from its beginning to its end.
+#[derive(Debug)]
+pub struct View {
+    tree: Arc<Tree>,
+    time: SystemTime,
+    /// Whether the kernel may remember the answers.
+    remembered: bool,
+    /// Files that are open and others now, by their old numbers, with what they are read from.
+    retired: HashMap<u64, Arc<Tree>>,
+}
+
+impl View {
+    fn of(tree: Arc<Tree>, remembered: bool, retired: HashMap<u64, Arc<Tree>>) -> Arc<Self> {
+        let since = Duration::from_micros(tree.snapshot().flushed_at());
+        let time = UNIX_EPOCH.checked_add(since).unwrap_or(UNIX_EPOCH);
+        Arc::new(View { tree, time, remembered, retired })
+    }
+
+    /// The tree.
+    pub fn tree(&self) -> &Arc<Tree> {
+        &self.tree
+    }
+
+    /// The tree that file `number` is read from.
+    pub fn tree_of(&self, number: u64) -> &Arc<Tree> {
+        self.retired.get(&number).unwrap_or(&self.tree)
+    }
+
+    /// Every file's times: the commit's.
+    pub fn time(&self) -> SystemTime {
+        self.time
+    }
+
+    /// Whether the kernel may remember the answers.
+    pub fn is_remembered(&self) -> bool {
+        self.remembered
+    }
+}
+
+/// What a mount shows.
+#[derive(Debug)]
+pub struct Shown {
+    view: RwLock<Arc<View>>,
+    /// None if it never changes.
+    moves: Option<Mutex<Moves>>,
+    /// Listings under way, by handle, with what they began with.
+    listings: Mutex<HashMap<u64, Arc<Tree>>>,
+}
+
+/// What there is to know in order to move.
+#[derive(Debug, Default)]
+struct Moves {
+    /// How often each file is open.
+    opens: HashMap<u64, u64>,
+    /// Files that were open at some time since the kernel was told to forget.
+    seen: HashSet<u64>,
+    renumbered: Renumbered,
+    given: u64,
+    next_listing: u64,
+    /// Files of which the kernel may still have the old bytes, and when it has not.
+    stale: Option<(Arc<HashSet<u64>>, watch::Sender<()>)>,
+}
+
+/// What a move left to do.
+#[derive(Debug)]
+pub(super) struct Moved {
+    /// What was shown.
+    pub(super) before: Arc<View>,
+    /// Files that keep their numbers, of which the kernel may have old bytes.
+    pub(super) stale: Arc<HashSet<u64>>,
+    /// Files that have become other inodes.
+    pub(super) retired: Vec<u64>,
+}
+
+impl Shown {
+    /// Shows `tree` for ever.
+    pub fn fixed(tree: Arc<Tree>) -> Self {
+        let view = RwLock::new(View::of(tree, true, HashMap::new()));
+        Shown { view, moves: None, listings: Mutex::default() }
+    }
+
+    /// Shows `tree` until it moves.
+    pub fn followed(tree: Arc<Tree>) -> Self {
+        Shown { moves: Some(Mutex::default()), ..Shown::fixed(tree) }
+    }
+
+    /// Whether it can change.
+    pub fn moves(&self) -> bool {
+        self.moves.is_some()
+    }
+
+    /// What is shown now.
+    pub fn view(&self) -> Arc<View> {
+        Arc::clone(&self.view.read())
+    }
+
+    /// File `number` is opened; what it is read from. None if it is another one now: the kernel must look its name up again.
+    pub async fn open(&self, number: u64) -> Option<Arc<View>> {
+        let Some(moves) = &self.moves else { return Some(self.view()) };
+        loop {
+            let mut told = {
+                let mut moves = moves.lock();
+                match &moves.stale {
+                    Some((stale, told)) if stale.contains(&number) => told.subscribe(),
+                    _ => {
+                        let view = self.view();
+                        // Nothing has the number of a file that has become another inode.
+                        view.tree.table().place(number)?;
+                        *moves.opens.entry(number).or_default() += 1;
+                        if !view.remembered {
+                            moves.seen.insert(number);
+                        }
+                        return Some(view);
+                    }
+                }
+            };
+            // An end without a word says the same.
+            let _ = told.changed().await;
+        }
+    }
+
+    /// File `number` is closed once.
+    pub fn close(&self, number: u64) {
+        let Some(moves) = &self.moves else { return };
+        let mut moves = moves.lock();
+        let Some(opens) = moves.opens.get_mut(&number) else { return };
+        *opens -= 1;
+        if *opens > 0 {
+            return;
+        }
+        moves.opens.remove(&number);
+        let mut view = self.view.write();
+        if view.retired.contains_key(&number) {
+            let mut retired = view.retired.clone();
+            retired.remove(&number);
+            *view = View::of(Arc::clone(&view.tree), view.remembered, retired);
+        }
+    }
+
+    /// A handle for listing a directory, and whether the kernel may remember the listing.
+    pub fn open_listing(&self) -> (u64, bool) {
+        let Some(moves) = &self.moves else { return (0, true) };
+        let mut moves = moves.lock();
+        moves.next_listing += 1;
+        (moves.next_listing, self.view.read().remembered)
+    }
+
+    /// What listing `handle` goes on with at `offset`: what it began with.
+    pub fn listing(&self, handle: u64, offset: u64) -> Arc<View> {
+        if self.moves.is_none() {
+            return self.view();
+        }
+        let view = self.view();
+        let mut listings = self.listings.lock();
+        match listings.get(&handle).filter(|_| offset > 0) {
+            Some(tree) if !Arc::ptr_eq(tree, &view.tree) => View::of(Arc::clone(tree), false, HashMap::new()),
+            Some(_) => view,
+            None => {
+                listings.insert(handle, Arc::clone(&view.tree));
+                view
+            }
+        }
+    }
+
+    /// Listing `handle` is over.
+    pub fn close_listing(&self, handle: u64) {
+        self.listings.lock().remove(&handle);
+    }
+
+    /// From now on the kernel does not remember answers. Returns the files that are open.
+    pub(super) fn forgetting(&self) -> HashSet<u64> {
+        let Some(moves) = &self.moves else { return HashSet::new() };
+        let mut moves = moves.lock();
+        let open: HashSet<u64> = moves.opens.keys().copied().collect();
+        moves.seen.clone_from(&open);
+        let mut view = self.view.write();
+        *view = View::of(Arc::clone(&view.tree), false, view.retired.clone());
+        open
+    }
+
+    /// Shows `new` instead of `old`, from which it differs by `difference`.
+    pub(super) fn replace(&self, old: &Arc<Tree>, new: Tree, difference: &Difference) -> Moved {
+        let Some(moves) = &self.moves else {
+            return Moved { before: self.view(), stale: Arc::default(), retired: Vec::new() };
+        };
+        let mut moves = moves.lock();
+        let mut view = self.view.write();
+        let seen = std::mem::take(&mut moves.seen);
+        let (mut retired, mut gone, mut stale) = (view.retired.clone(), Vec::new(), HashSet::new());
+        for number in seen {
+            if retired.contains_key(&number) || !difference.is_changed(old, number) {
+                continue;
+            }
+            if !moves.opens.contains_key(&number) {
+                stale.insert(number);
+                continue;
+            }
+            moves.given += 1;
+            let other = OTHER_INODES + moves.given;
+            moves.renumbered.set(number, other);
+            retired.insert(number, Arc::clone(old));
+            gone.push(number);
+        }
+        let stale = Arc::new(stale);
+        moves.stale = (!stale.is_empty()).then(|| (Arc::clone(&stale), watch::channel(()).0));
+        let tree = Arc::new(new.renumbered(moves.renumbered.clone()));
+        let before = std::mem::replace(&mut *view, View::of(tree, true, retired));
+        Moved { before, stale, retired: gone }
+    }
+
+    /// The kernel has no old bytes any more.
+    pub(super) fn told(&self) {
+        if let Some(moves) = &self.moves {
+            moves.lock().stale = None;
+        }
+    }
+}
