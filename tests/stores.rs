@@ -7,8 +7,8 @@
 mod common;
 #[path = "common/faulty.rs"]
 mod faulty;
-#[path = "common/store.rs"]
-mod store;
+#[path = "common/moto.rs"]
+mod moto;
 #[path = "common/writing.rs"]
 mod writing;
 
@@ -18,28 +18,7 @@ use std::time::{Duration, Instant};
 
 use common::{FixtureSet, Mount, read_files, run};
 use faulty::{Fault, Line};
-use store::{SECRET, command, commit, commits, free_port, icechunkfs, mount, repository, s3, start};
-use writing::{array, put};
-
-/// A repository with an array of 40 chunks of different sizes.
-fn made(port: u16, name: &str) -> String {
-    let repo = repository(name);
-    icechunkfs(port, &["init", &repo, "--zarr-group"]).success();
-    let mount = mount(port, &repo, &["--ephemeral"]);
-    fill(&mount.path(), 0);
-    commit(&mount).unwrap();
-    mount.unmount();
-    repo
-}
-
-fn fill(root: &Path, salt: u8) {
-    put(&root.join("a/zarr.json"), array(&[40], &[1])).unwrap();
-    for n in 0..40_usize {
-        let length = [100, 5_000, 300_000, 1_000_000][n % 4];
-        let bytes: Vec<u8> = (0..length).map(|i| (i % 251) as u8 ^ n as u8 ^ salt).collect();
-        put(&root.join(format!("a/c/{n}")), bytes).unwrap();
-    }
-}
+use moto::{SECRET, command, commit, commits, fill, free_port, icechunkfs, made, mount, s3, start};
 
 #[test]
 fn what_cannot_be_reached_is_said() {

@@ -4,8 +4,8 @@
 mod common;
 #[path = "common/faulty.rs"]
 mod faulty;
-#[path = "common/store.rs"]
-mod store;
+#[path = "common/moto.rs"]
+mod moto;
 #[path = "common/writing.rs"]
 mod writing;
 
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use common::{Mount, read_files, run};
 use faulty::{Fault, Line};
-use store::{commit, icechunkfs, mount, repository, s3};
+use moto::{commit, icechunkfs, mount, repository, s3};
 use writing::{array, put};
 
 /// Bytes of a chunk that is an object of its own.
@@ -91,7 +91,7 @@ fn wait_for_uploads(mount: &Mount, count: u64) {
 #[track_caller]
 fn commit_and_compare(mount: &Mount, port: u16, repo: &str) {
     commit(mount).unwrap_or_else(|e| panic!("{e}: {}", mount.log()));
-    let fresh = store::mount(port, repo, &["-o", "ro"]);
+    let fresh = moto::mount(port, repo, &["-o", "ro"]);
     assert!(read_files(&fresh.path()) == read_files(&mount.path()));
 }
 

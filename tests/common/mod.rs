@@ -140,7 +140,7 @@ impl Mount {
     pub fn command(&self, repo: &Path, words: &[&str]) -> Output {
         let mut command = Command::new(program());
         command.arg("mount").arg(repo).arg(self.path()).arg("--log-file").arg(self.log_path());
-        if !words.contains(&"--scratch") && !words.contains(&"--ephemeral") {
+        if !["--scratch", "--ephemeral", "--follow"].iter().any(|word| words.contains(word)) {
             command.arg("--scratch").arg(self.directory.path().join("scratch"));
         }
         run(command.args(words))

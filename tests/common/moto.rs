@@ -114,3 +114,7 @@ pub fn fill(root: &Path, salt: u8) {
 pub fn commit(mount: &Mount) -> std::io::Result<()> {
     touch(&mount.path().join(".icechunk/commit"))
 }
+
+pub fn commits(port: u16, repo: &str) -> usize {
+    icechunkfs(port, &["log", repo, "--json"]).json().as_array().unwrap().len()
+}
