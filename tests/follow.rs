@@ -400,6 +400,9 @@ fn looking_is_cheap_and_a_store_that_is_gone_is_waited_for() {
     let before = read_files(&mount.path());
     note(&line);
     until("five looks", || asked.lock().unwrap().len() >= 5);
+    // The first look may be one without a condition.
+    let answers = line.answers();
+    assert!(answers.iter().skip(1).all(|answer| answer.contains(" 304 ")) && answers.len() >= 4, "{answers:?}");
     let requests = asked.lock().unwrap().clone();
     assert!(
         requests.iter().all(|request| request.starts_with("GET ") && request.contains("followed/repo ")),
@@ -523,12 +526,10 @@ fn change(root: &Path, arrays: &mut BTreeMap<String, [u32; 2]>, random: &mut Ran
         }
         (3, _) => {
             // Larger, now and then by far.
-            let grid = arrays.get_mut(random.pick(&names)).map(|grid| {
-                grid[random.below(2)] += [1, 1, 5, 100][random.below(4)];
-                *grid
-            });
-            let name = arrays.iter().find(|(_, other)| Some(**other) == grid).unwrap().0;
-            put(&root.join(name).join("zarr.json"), document(arrays[name])).unwrap();
+            let name = random.pick(&names);
+            let grid = arrays.get_mut(name).unwrap();
+            grid[random.below(2)] += [1, 1, 5, 100][random.below(4)];
+            put(&root.join(name).join("zarr.json"), document(*grid)).unwrap();
         }
         (4, _) => {
             let name = random.pick(&names);

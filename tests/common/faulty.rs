@@ -39,6 +39,7 @@ struct Shared {
     decide: Mutex<Decide>,
     requests: AtomicUsize,
     faults: AtomicUsize,
+    answers: Mutex<Vec<String>>,
     gate: (Mutex<bool>, Condvar),
     over: AtomicBool,
 }
@@ -46,12 +47,18 @@ struct Shared {
 impl Line {
     /// A line to the server at `port` of this machine, on which nothing goes wrong yet.
     pub fn to(port: u16) -> Line {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Line::at("127.0.0.1", port)
+    }
+
+    /// As [`Line::to`], for whoever reaches `address`.
+    pub fn at(address: &str, port: u16) -> Line {
+        let listener = TcpListener::bind((address, 0)).unwrap();
         let shared = Arc::new(Shared {
             server: port,
             decide: Mutex::new(Box::new(|_, _| Fault::Pass)),
             requests: AtomicUsize::new(0),
             faults: AtomicUsize::new(0),
+            answers: Mutex::default(),
             gate: (Mutex::new(true), Condvar::new()),
             over: AtomicBool::new(false),
         });
@@ -75,6 +82,7 @@ impl Line {
         *current = Box::new(decide);
         self.shared.requests.store(0, Ordering::Relaxed);
         self.shared.faults.store(0, Ordering::Relaxed);
+        self.shared.answers.lock().unwrap().clear();
         *self.shared.gate.0.lock().unwrap() = false;
     }
 
@@ -88,6 +96,11 @@ impl Line {
     /// Requests, and how many of them met a fault, since the last [`Line::decide`].
     pub fn counts(&self) -> (usize, usize) {
         (self.shared.requests.load(Ordering::Relaxed), self.shared.faults.load(Ordering::Relaxed))
+    }
+
+    /// First lines of the server's answers, since the last [`Line::decide`].
+    pub fn answers(&self) -> Vec<String> {
+        self.shared.answers.lock().unwrap().clone()
     }
 }
 
@@ -134,6 +147,8 @@ impl Shared {
         server.write_all(&body)?;
         let mut answer = Vec::new();
         server.read_to_end(&mut answer)?;
+        let said = answer.split(|&b| b == b'\r').next().unwrap_or_default();
+        self.answers.lock().unwrap().push(String::from_utf8_lossy(said).into_owned());
         match fault {
             Fault::Lost => {}
             Fault::Half => client.write_all(&answer[..answer.len() - answer.len().min(40) / 2])?,
@@ -171,4 +186,22 @@ fn request(client: &mut TcpStream) -> std::io::Result<Option<(String, Vec<u8>)>>
     }
     let body = bytes.split_off(end);
     Ok(Some((head, body)))
+}
+
+/// Decides by chance, the same for the same seed: of a hundred requests some five fail, in one way or another, and of five the
+/// answer is lost.
+pub fn five_of_a_hundred(seed: u64) -> impl Fn(usize, &str) -> Fault + Send + 'static {
+    move |n, _| {
+        // splitmix64
+        let mut at = seed.wrapping_add((n as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        at = (at ^ (at >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        at = (at ^ (at >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        match (at ^ (at >> 31)) % 300 {
+            0..5 => Fault::Overloaded,
+            5..10 => Fault::Broken,
+            10..15 => Fault::Reset,
+            15..30 => Fault::Lost,
+            _ => Fault::Pass,
+        }
+    }
 }

@@ -1,0 +1,142 @@
+//! Machines on one network: network namespaces with a bridge between them. One has the store.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::common::{Mount, Output, is_root, run};
+use crate::faulty::Line;
+use crate::moto::{self, Server};
+use crate::writing::needed;
+
+/// The address of the machine with the store, and what the others' begin with.
+const STORE: &str = "10.77.0.1";
+const OTHERS: &str = "10.77.0.";
+
+fn ip(words: &str) -> Output {
+    run(Command::new("ip").args(words.split(' ')))
+}
+
+/// A machine as the network sees it; it goes when it is dropped.
+pub struct Machine {
+    name: String,
+}
+
+impl Machine {
+    fn new() -> Machine {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("icechunkfs-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        ip(&format!("netns add {name}")).success();
+        let machine = Machine { name };
+        ip(&format!("-n {} link set lo up", machine.name)).success();
+        machine
+    }
+
+    /// Does `work` on this machine. Threads and processes that it starts are there, too; files are those of all.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let place = File::open(Path::new("/run/netns").join(&self.name)).unwrap();
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                // SAFETY: a descriptor that is open; it concerns this thread only, which ends here.
+                assert_eq!(unsafe { libc::setns(place.as_raw_fd(), libc::CLONE_NEWNET) }, 0);
+                work()
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
+    }
+}
+
+/// Machines around one store. What they mount goes before them.
+pub struct Network {
+    machines: Vec<Machine>,
+    /// The line that they reach the store by.
+    line: Option<Line>,
+    server: Option<Server>,
+    store: Machine,
+}
+
+impl Network {
+    /// `count` machines. Where there can be none, nothing is skipped in silence.
+    pub fn of(count: usize) -> Option<Network> {
+        let probe = format!("icechunkfs-{}-probe", std::process::id());
+        let works = is_root() && Command::new("ip").args(["netns", "add", &probe]).status().is_ok_and(|s| s.success());
+        if !needed(works, "root and `ip netns` (the package iproute2): scripts/setup installs it") {
+            return None;
+        }
+        ip(&format!("netns del {probe}")).success();
+        let store = Machine::new();
+        let at = |words: &str| ip(&format!("-n {} {words}", store.name)).success();
+        at("link add bridge type bridge");
+        at(&format!("addr add {STORE}/24 dev bridge"));
+        at("link set bridge up");
+        let mut machines = Vec::new();
+        for n in 0..count {
+            let machine = Machine::new();
+            at(&format!("link add port{n} type veth peer name eth0 netns {}", machine.name));
+            at(&format!("link set port{n} master bridge up"));
+            ip(&format!("-n {} addr add {OTHERS}{}/24 dev eth0", machine.name, 10 + n)).success();
+            ip(&format!("-n {} link set eth0 up", machine.name)).success();
+            machines.push(machine);
+        }
+        let server = store.run(moto::s3)?;
+        let port = server.port;
+        let line = store.run(move || Line::at(STORE, port));
+        Some(Network { machines, line: Some(line), server: Some(server), store })
+    }
+
+    pub fn line(&self) -> &Line {
+        self.line.as_ref().unwrap()
+    }
+
+    /// Does `work` on machine `n`.
+    pub fn on<T: Send>(&self, n: usize, work: impl FnOnce() -> T + Send) -> T {
+        self.machines[n].run(work)
+    }
+
+    /// Does `work` where the store is; it gets the port at which nothing goes wrong.
+    pub fn at_store<T: Send>(&self, work: impl FnOnce(u16) -> T + Send) -> T {
+        let port = self.server.as_ref().unwrap().port;
+        self.store.run(move || work(port))
+    }
+
+    /// Plugs machine `n` in or out.
+    pub fn plug(&self, n: usize, is_in: bool) {
+        let state = if is_in { "up" } else { "down" };
+        ip(&format!("-n {} link set port{n} {state}", self.store.name)).success();
+    }
+
+    /// `repo` mounted on machine `n`, which keeps its work in a directory of its own.
+    pub fn mount(&self, n: usize, repo: &str, words: &[&str]) -> Mount {
+        let mount = Mount::prepare();
+        let beside = |name: &str| mount.path().with_file_name(name).display().to_string();
+        let (place, log, scratch) = (mount.path().display().to_string(), beside("log"), beside("scratch"));
+        let all = [&["mount", repo, &place, "--log-file", &log, "--scratch", &scratch], words].concat();
+        let mut command = moto::command(self.line().port, &all);
+        command.env("AWS_ENDPOINT_URL", format!("http://{STORE}:{}", self.line().port));
+        self.on(n, || run(&mut command).success());
+        mount
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        // From within, since that is where it listens.
+        let line = self.line.take();
+        self.store.run(move || drop(line));
+        drop(self.server.take());
+    }
+}
+
+/// A file of a mount's control directory.
+pub fn control(mount: &Mount, name: &str) -> PathBuf {
+    mount.path().join(".icechunk").join(name)
+}
