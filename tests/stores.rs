@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 
 use common::{FixtureSet, Mount, read_files, run};
 use faulty::{Fault, Line};
-use moto::{SECRET, command, commit, commits, fill, free_port, icechunkfs, made, mount, s3, start};
+use moto::{SECRET, command, commit, commits, fill, free_port, icechunkfs, made, mount, request, s3, start};
+use writing::{array, put};
 
 #[test]
 fn what_cannot_be_reached_is_said() {
@@ -122,6 +123,50 @@ fn a_web_server_only_gives() {
     let other = Mount::prepare();
     let wanted = icechunkfs(server.port, &["mount", &url, other.path().to_str().unwrap(), "--ephemeral"]).failure();
     assert!(wanted.contains("a web server only gives"), "{wanted}");
+}
+
+/// Old releases wrote repositories at the root of a bucket under keys that begin with a slash.
+#[test]
+fn keys_may_begin_with_a_slash() {
+    let Some(server) = s3() else { return };
+    let repositories = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/repos");
+    for (fixture, prefix) in [("own-v2-basic", ""), ("own-v1-basic", ""), ("own-v2-basic", "deep/er/")] {
+        let bucket = format!("slashed-{fixture}{}", prefix.len());
+        request(server.port, "PUT", &format!("/{bucket}"), b"");
+        for (key, bytes) in read_files(&repositories.join(fixture)) {
+            request(server.port, "PUT", &format!("/{bucket}//{prefix}{key}"), &bytes);
+        }
+        let repo = format!("s3://{bucket}/{prefix}");
+        let local = Mount::new(&repositories.join(fixture), &["-o", "ro"]);
+        let seen = mount(server.port, &repo, &["-o", "ro"]);
+        assert!(read_files(&seen.path()) == read_files(&local.path()), "{repo}");
+        // Version 1 lists its refs.
+        let refs = |place: &str| icechunkfs(server.port, &["refs", place, "--json"]).json();
+        assert_eq!(refs(&repo), refs(repositories.join(fixture).to_str().unwrap()), "{repo}");
+
+        let before = commits(server.port, &repo);
+        let writer = mount(server.port, &repo, &["--ephemeral"]);
+        put(&writer.path().join("added/zarr.json"), array(&[3], &[1])).unwrap();
+        // Inline, alone, and sent in parts.
+        for (n, length) in [10, 300_000, 17 << 20].into_iter().enumerate() {
+            put(&writer.path().join(format!("added/c/{n}")), vec![n as u8 + 1; length]).unwrap();
+        }
+        commit(&writer).unwrap_or_else(|e| panic!("{repo}: {e}: {}", writer.log()));
+        let shown = read_files(&writer.path());
+        writer.unmount();
+        assert_eq!(commits(server.port, &repo), before + 1, "{repo}");
+        assert!(read_files(&mount(server.port, &repo, &["-o", "ro"]).path()) == shown, "{repo}");
+        let listing = request(server.port, "GET", &format!("/{bucket}?list-type=2"), b"");
+        let keys: Vec<&str> = listing.split("<Key>").skip(1).map(|rest| rest.split('<').next().unwrap()).collect();
+        let begin = format!("/{prefix}");
+        assert!(keys.len() > 5 && keys.iter().all(|key| key.starts_with(&begin)), "{keys:?}");
+    }
+    // Whoever has none of this pays nothing for it.
+    let repo = made(server.port, "no-slash");
+    let line = Line::to(server.port);
+    line.decide(|_, _| Fault::Pass);
+    icechunkfs(line.port, &["refs", &repo]).success();
+    assert_eq!(line.counts().0, 1);
 }
 
 /// Each kind of fault at every third request, in reading and in committing.

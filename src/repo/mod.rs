@@ -13,6 +13,8 @@ pub mod watch;
 
 use std::sync::Arc;
 
+use tracing::info;
+
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
 use crate::format::envelope::SpecVersion;
@@ -45,6 +47,24 @@ impl Repository {
     /// Errors: [`ErrorKind::NotARepository`] if there is none, [`ErrorKind::Unsupported`] for a generation that this
     /// program does not read.
     pub async fn open(storage: Arc<dyn Storage>) -> Result<Self> {
+        let with_slash = storage.with_slash();
+        let none = match Self::open_here(storage).await {
+            Err(error) if error.kind() == ErrorKind::NotARepository => error,
+            other => return other,
+        };
+        // Old releases wrote so at the root of a bucket.
+        let Some(storage) = with_slash else { return Err(none) };
+        match Self::open_here(storage).await {
+            Ok(repository) => {
+                info!("{}: the keys of its objects begin with a slash", repository.storage.location());
+                Ok(repository)
+            }
+            Err(error) if error.kind() == ErrorKind::NotARepository => Err(none),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn open_here(storage: Arc<dyn Storage>) -> Result<Self> {
         let found = storage.get("repo", MAX_REPO_FILE).await;
         let generation = match found {
             Ok(bytes) => Generation::V2(RepoInfo::decode(&bytes).context(|| format!("{}: repo", storage.location()))?),

@@ -78,11 +78,15 @@ impl CachedStorage {
         CachedStorage { store, cache }
     }
 
+    /// Notes what `key` is now. When this returns it is done, so that what is noted next is not overtaken.
     async fn note(&self, key: &str, answer: Answer) {
         let key = key.to_owned();
-        // Later than its use: whoever asked need not wait for it.
-        let cache = Arc::clone(&self.cache);
-        drop(tokio::task::spawn_blocking(move || cache.note(&key, &answer)));
+        let noted = in_cache(&self.cache, move |cache| {
+            cache.note(&key, &answer);
+            Some(())
+        });
+        // What a slow disk does not take is not kept.
+        let _ = noted.await;
     }
 }
 
@@ -206,6 +210,11 @@ impl Storage for CachedStorage {
 
     fn read_only(&self) -> Option<&'static str> {
         self.store.read_only()
+    }
+
+    fn with_slash(&self) -> Option<Arc<dyn Storage>> {
+        let store = self.store.with_slash()?;
+        Some(Arc::new(CachedStorage::new(store, Arc::clone(&self.cache))))
     }
 
     fn disk_cache(&self) -> Option<&Arc<DiskCache>> {

@@ -142,6 +142,11 @@ pub trait Storage: Send + Sync + Debug {
         Ok(())
     }
 
+    /// The same place, by keys that begin with a slash, where a repository may have such.
+    fn with_slash(&self) -> Option<Arc<dyn Storage>> {
+        None
+    }
+
     /// Why nothing can ever be written here; none if it can.
     fn read_only(&self) -> Option<&'static str> {
         None

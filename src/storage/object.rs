@@ -45,20 +45,29 @@ pub struct ObjectStorage {
     /// Whether the user answers for it that nobody else writes.
     single_writer: bool,
     limit: Option<Arc<Limit>>,
+    /// The same place, by keys that begin with a slash.
+    with_slash: Option<Arc<dyn Storage>>,
 }
 
 impl ObjectStorage {
     /// The repository at the root of `store`; messages call it `location`, and no operation takes longer than `deadline`.
     pub fn new(store: Arc<dyn ObjectStore>, location: String, deadline: Duration) -> Self {
-        ObjectStorage { store, location, deadline, read_only: None, single_writer: false, limit: None }
+        let (read_only, single_writer, with_slash, limit) = (None, false, None, None);
+        ObjectStorage { store, location, deadline, read_only, single_writer, with_slash, limit }
     }
 
     /// The repository in a store that was reached with `settings`.
     pub(super) fn connected(connected: Connected, location: String, settings: &Settings) -> Result<Self> {
-        let Connected { store, prefix, read_only, limit } = connected;
-        let store = if prefix.is_empty() { store } else { Arc::new(PrefixStore::new(store, path(&prefix)?)) };
-        let single_writer = settings.unsafe_single_writer;
-        Ok(ObjectStorage { store, location, deadline: settings.budget(), read_only, single_writer, limit })
+        let Connected { store, slashed, prefix, read_only, limit } = connected;
+        let make = |store: Arc<dyn ObjectStore>, with_slash| -> Result<Self> {
+            let store = if prefix.is_empty() { store } else { Arc::new(PrefixStore::new(store, path(&prefix)?)) };
+            let (location, deadline, single_writer) =
+                (location.clone(), settings.budget(), settings.unsafe_single_writer);
+            let limit = limit.clone();
+            Ok(ObjectStorage { store, location, deadline, read_only, single_writer, with_slash, limit })
+        };
+        let with_slash = slashed.map(|store| make(store, None)).transpose()?;
+        make(store, with_slash.map(|storage| Arc::new(storage) as Arc<dyn Storage>))
     }
 
     /// The bytes of an answer, which may be `limit`.
@@ -238,6 +247,10 @@ impl Storage for ObjectStorage {
             return Ok(());
         }
         Err(conditional::does_not_compare(&self.location))
+    }
+
+    fn with_slash(&self) -> Option<Arc<dyn Storage>> {
+        self.with_slash.clone()
     }
 
     fn read_only(&self) -> Option<&'static str> {

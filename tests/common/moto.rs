@@ -53,12 +53,24 @@ pub fn s3() -> Option<Server> {
     let mut command = Command::new(moto);
     command.args(["-H", "127.0.0.1", "-p", &port.to_string()]);
     let server = start(command, port);
+    request(port, "PUT", &format!("/{BUCKET}"), b"");
+    Some(server)
+}
+
+/// A plain request, which the server must carry out. Returns the answer's body.
+pub fn request(port: u16, method: &str, target: &str, body: &[u8]) -> String {
     let mut connection = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    write!(connection, "PUT /{BUCKET} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
+    let length = body.len();
+    write!(
+        connection,
+        "{method} {target} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+    )
+    .unwrap();
+    connection.write_all(body).unwrap();
     let mut answer = String::new();
     connection.read_to_string(&mut answer).unwrap();
     assert!(answer.contains(" 200 "), "{answer}");
-    Some(server)
+    answer.split_once("\r\n\r\n").unwrap().1.to_owned()
 }
 
 /// The program, with credentials and nothing else of the tester's own.

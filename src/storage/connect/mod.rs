@@ -7,6 +7,7 @@ mod azure;
 mod gcs;
 mod profile;
 mod s3;
+mod slashed;
 mod web;
 
 use std::sync::Arc;
@@ -34,6 +35,8 @@ const MOST_TRIES: usize = 30;
 pub(super) struct Connected {
     /// The store.
     pub(super) store: Arc<dyn ObjectStore>,
+    /// The same one, by keys that begin with a slash, where a repository may have such.
+    pub(super) slashed: Option<Arc<dyn ObjectStore>>,
     /// What every key begins with.
     pub(super) prefix: String,
     /// Why nothing can be written there; none if it can.
@@ -106,15 +109,22 @@ pub(super) async fn connect(place: &Place, settings: &Settings) -> Result<Connec
     let wire = Wire::new(settings.requests(), settings.budget(), settings.upload_limit);
     let limit = wire.limit();
     let line = Line { settings, wire };
-    let in_bucket = |store, bucket: &Bucket| Connected { store, prefix: bucket.prefix.clone(), read_only: None, limit };
+    let in_bucket = |store, bucket: &Bucket| {
+        let prefix = bucket.prefix.clone();
+        Connected { store, slashed: None, prefix, read_only: None, limit }
+    };
     match place {
-        Place::S3(bucket) => Ok(in_bucket(s3::connect(bucket, &line).await?, bucket)),
+        Place::S3(bucket) => {
+            let (store, slashed) = s3::connect(bucket, &line).await?;
+            Ok(Connected { slashed: Some(slashed), ..in_bucket(store, bucket) })
+        }
         Place::Gcs(bucket) => Ok(in_bucket(gcs::connect(bucket, &line)?, bucket)),
         Place::Azure(container, account) => {
             Ok(in_bucket(azure::connect(container, account.as_deref(), &line)?, container))
         }
         Place::Web(url) => Ok(Connected {
             store: web::connect(url, &line)?,
+            slashed: None,
             prefix: String::new(),
             read_only: Some("a web server only gives"),
             limit: None,

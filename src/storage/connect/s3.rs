@@ -11,6 +11,7 @@ use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut, re
 
 use super::super::location::Bucket;
 use super::profile::{self, Profile, ProfileCredentials};
+use super::slashed::Slashed;
 use super::{Line, not_made, variable};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -22,7 +23,8 @@ const OTHER_SOURCES: [&str; 4] = [
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 ];
 
-pub(super) async fn connect(bucket: &Bucket, line: &Line<'_>) -> Result<Arc<dyn ObjectStore>> {
+/// The bucket, and the bucket by keys that begin with a slash.
+pub(super) async fn connect(bucket: &Bucket, line: &Line<'_>) -> Result<(Arc<dyn ObjectStore>, Arc<dyn ObjectStore>)> {
     let settings = line.settings;
     let mut builder = AmazonS3Builder::from_env()
         .with_bucket_name(&bucket.name)
@@ -48,27 +50,35 @@ pub(super) async fn connect(bucket: &Bucket, line: &Line<'_>) -> Result<Arc<dyn 
         .or_else(|| from_env(&builder, AmazonS3ConfigKey::Region))
         .or_else(|| from_env(&builder, AmazonS3ConfigKey::DefaultRegion))
         .or_else(|| of_profile(|profile| profile.region.as_ref()));
-    builder = match (region, &endpoint) {
-        (Some(region), _) => builder.with_region(region),
+    let region = match (region, &endpoint) {
+        (Some(region), _) => region,
         // Other stores take any.
-        (None, Some(_)) => builder.with_region("us-east-1"),
+        (None, Some(_)) => "us-east-1".to_owned(),
         (None, None) => {
             let asked = resolve_bucket_region(&bucket.name, &options);
             let region = tokio::time::timeout(settings.budget(), asked).await;
             let unknown = || format!("the region of bucket `{}` is not known: say it with --region", bucket.name);
             let region = region.map_err(|_| Error::new(ErrorKind::Timeout, unknown()))?;
-            builder.with_region(region.map_err(|e| Error::with_source(ErrorKind::NotFound, unknown(), e))?)
+            region.map_err(|e| Error::with_source(ErrorKind::NotFound, unknown(), e))?
         }
     };
+    builder = builder.with_region(&region);
     let by_host = settings.addressing.as_deref() == Some("virtual");
     builder = builder.with_virtual_hosted_style_request(by_host).with_client_options(options);
-    if let Some(endpoint) = endpoint {
-        builder = builder.with_endpoint(if by_host { of_bucket(&endpoint, &bucket.name)? } else { endpoint });
-    }
     if settings.requester_pays {
         builder = builder.with_request_payer(true);
     }
-    Ok(Arc::new(builder.build().map_err(|e| not_made("s3", e))?))
+    let mut plain = builder.clone();
+    if let Some(endpoint) = &endpoint {
+        plain = plain.with_endpoint(if by_host { of_bucket(endpoint, &bucket.name)? } else { endpoint.clone() });
+    }
+    // Beyond what the client takes for the whole address of the bucket: the slash that keys begin with.
+    let endpoint = endpoint.unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
+    let endpoint = endpoint.trim_end_matches('/');
+    let address = if by_host { of_bucket(endpoint, &bucket.name)? } else { format!("{endpoint}/{}", bucket.name) };
+    let slashed = builder.with_virtual_hosted_style_request(true).with_endpoint(format!("{address}/"));
+    let slashed = Slashed::new(slashed.build().map_err(|e| not_made("s3", e))?);
+    Ok((Arc::new(plain.build().map_err(|e| not_made("s3", e))?), Arc::new(slashed)))
 }
 
 fn with_credentials(builder: AmazonS3Builder, line: &Line<'_>, profile: Option<Profile>) -> Result<AmazonS3Builder> {
