@@ -251,7 +251,9 @@ fn what_did_not_change_stays_cached() {
     writer.commit("second").unwrap();
     until("the new chunk", || mount.path().join("a/c/39").exists());
     for name in &chunks {
-        assert_eq!(cached(name), if name == "a/c/1" { 0 } else { all }, "{name}");
+        let still = cached(name);
+        // The kernel may take a page for something else at any time.
+        assert!(if name == "a/c/1" { still == 0 } else { still > all / 10 * 9 }, "{name}: {still} of {all} pages");
     }
     assert_eq!(read_files(&mount.path()), read_files(&root));
 }

@@ -60,7 +60,7 @@ pub fn s3() -> Option<Server> {
 /// A plain request, which the server must carry out. Returns the answer's body.
 pub fn request(port: u16, method: &str, target: &str, body: &[u8]) -> String {
     let mut connection = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    let length = body.len();
+    let (length, target) = (body.len(), target.replace('%', "%25").replace(' ', "%20"));
     write!(
         connection,
         "{method} {target} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
