@@ -27,7 +27,7 @@ use crate::tree::nodes::{NodeIndex, Place, ZARR_JSON};
 
 /// How long a file is left alone after it was closed or renamed. What programs do next to it takes milliseconds; a commit that
 /// comes earlier stores it by itself.
-const QUIET: Duration = Duration::from_millis(100);
+const QUIET: Duration = Duration::from_millis(50);
 /// A file that was on its way before is left alone twice as long each time, up to 2 to the power of this times as long.
 const LONGEST_QUIET: u32 = 12;
 
@@ -112,7 +112,7 @@ pub enum Document {
 pub enum Chance {
     /// It can be stored.
     Now(ChunkFile, Ticket),
-    /// Somebody may still write to it by means that we do not see.
+    /// A commit is running, or somebody may still write to it by means that we do not see.
     Later,
     /// Nothing, until it is closed again.
     Never,
@@ -338,6 +338,9 @@ impl WorkingTree {
             length: stat.size,
             may_link: true,
         };
+        if self.uploads.inner.lock().holds > 0 {
+            return Ok(Chance::Later);
+        }
         // A mapping that the kernel made by itself outlives the handle. Nobody else writes without one.
         if self.was_passed_on() && !Files::is_at_rest(&file.open()?) {
             return Ok(Chance::Later);
