@@ -25,7 +25,7 @@ use crate::scratch::record::Id;
 use crate::tree::nodes::ZARR_JSON;
 use crate::working::uploads::{Chance, Document, Hold, Named, Ticket, Uploaded};
 
-/// Chunks on their way at a time. Of 4 MiB each, this many keep a line of 10 Gbit/s and 30 ms full.
+/// Chunks on their way at a time. Of 4 MiB each, this many keep a line of 1 Gbit/s and 200 ms full.
 const AT_ONCE: usize = 8;
 /// Longest `zarr.json` that is read for this, in bytes: it is read anew for each chunk.
 const MAX_DOCUMENT: u64 = 1 << 20;
