@@ -60,7 +60,7 @@ impl Mounted {
         let scratch = self.directory.path().join("scratch");
         let mut words = vec!["--scratch", scratch.to_str().unwrap()];
         // Over a store, every second mount uploads what it can before the commit.
-        if !place::is_local() && MOUNTS.fetch_add(1, Ordering::Relaxed) % 2 == 0 {
+        if !place::is_local() && MOUNTS.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
             words.extend(["--pack-below", "1"]);
         }
         self.mount.command(&self.repository(), &words).success();
