@@ -4,7 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use icechunk::config::S3Options;
+use icechunk::config::{AzureCredentials, GcsBearerCredential, GcsCredentials, GcsStaticCredentials, S3Options};
+use icechunk::storage::{new_azure_blob_storage, new_gcs_storage};
 use icechunk::{Repository, new_local_filesystem_storage, new_s3_object_store_storage};
 use object_store::{ObjectStore, ObjectStoreExt};
 
@@ -35,6 +36,13 @@ pub fn place(directory: &Path) -> PathBuf {
     }
 }
 
+/// Credentials for Google's emulator, with which nobody is asked for a token.
+const NOBODY: &str = r#"{"disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": ""}"#;
+
+fn owned((name, value): (&str, &str)) -> (String, String) {
+    (name.to_owned(), value.to_owned())
+}
+
 /// `repository`, a directory, where this run has its repositories: itself, or a copy in the store.
 pub fn stored(repository: &Path) -> PathBuf {
     let Some(store) = store() else { return repository.to_owned() };
@@ -42,7 +50,7 @@ pub fn stored(repository: &Path) -> PathBuf {
     let place = format!("{store}/{name}");
     let url = url::Url::parse(&place).unwrap();
     let settings = std::env::vars().map(|(name, value)| (name.to_ascii_lowercase(), value));
-    let settings = settings.chain([("allow_http".to_owned(), "true".to_owned())]);
+    let settings = settings.chain([("allow_http", "true"), ("google_service_account_key", NOBODY)].map(owned));
     let (store, prefix) = object_store::parse_url_opts(&url, settings).unwrap();
     let store: Arc<dyn ObjectStore> = store.into();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -62,18 +70,36 @@ pub fn stored(repository: &Path) -> PathBuf {
 
 /// The repository at `place` as the reference implementation opens it.
 pub async fn reference(place: &Path) -> Repository {
-    let words = place.to_str().unwrap();
-    let Some(rest) = words.strip_prefix("s3://") else {
-        let storage = new_local_filesystem_storage(place).await.unwrap();
-        return Repository::open(storage).execute().await.unwrap();
+    let variable = |name: &str| std::env::var(name).unwrap();
+    let storage = match place.to_str().unwrap().split_once("://") {
+        None => new_local_filesystem_storage(place).await,
+        Some((scheme, rest)) => {
+            let (bucket, prefix) = rest.split_once('/').unwrap();
+            let (bucket, prefix) = (bucket.to_owned(), Some(prefix.to_owned()));
+            match scheme {
+                "s3" => {
+                    let options = S3Options::default()
+                        .with_region(variable("AWS_REGION"))
+                        .with_endpoint_url(variable("AWS_ENDPOINT_URL"))
+                        .with_allow_http(true)
+                        .with_force_path_style(true);
+                    new_s3_object_store_storage(options, bucket, prefix, None, Vec::new(), Vec::new()).await
+                }
+                "gs" => {
+                    let address = variable("GOOGLE_BASE_URL");
+                    let config = [("google_base_url", &*address), ("allow_http", "true")].map(owned).into();
+                    let anybody = GcsBearerCredential { bearer: "anybody".to_owned(), expires_after: None };
+                    let anybody = GcsCredentials::Static(GcsStaticCredentials::BearerToken(anybody));
+                    new_gcs_storage(bucket, prefix, Some(anybody), Some(config), Vec::new(), Vec::new())
+                }
+                "az" => {
+                    let config = [owned(("allow_http", "true"))].into();
+                    let account = "devstoreaccount1".to_owned();
+                    new_azure_blob_storage(account, bucket, prefix, Some(AzureCredentials::FromEnv), Some(config)).await
+                }
+                _ => panic!("the reference is not asked about {}", place.display()),
+            }
+        }
     };
-    let (bucket, prefix) = rest.split_once('/').unwrap();
-    let options = S3Options::default()
-        .with_region(std::env::var("AWS_REGION").unwrap())
-        .with_endpoint_url(std::env::var("AWS_ENDPOINT_URL").unwrap())
-        .with_allow_http(true)
-        .with_force_path_style(true);
-    let (bucket, prefix) = (bucket.to_owned(), Some(prefix.to_owned()));
-    let storage = new_s3_object_store_storage(options, bucket, prefix, None, Vec::new(), Vec::new()).await.unwrap();
-    Repository::open(storage).execute().await.unwrap()
+    Repository::open(storage.unwrap()).execute().await.unwrap()
 }

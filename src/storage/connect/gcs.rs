@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use object_store::ObjectStore;
-use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::{ObjectStore, StaticCredentialProvider};
 
 use super::super::location::Bucket;
 use super::{Line, not_made, variable};
@@ -28,7 +28,9 @@ pub(super) fn connect(bucket: &Bucket, line: &Line<'_>) -> Result<Arc<dyn Object
         builder = builder.with_base_url(endpoint.trim_end_matches('/'));
     }
     if settings.anonymous || emulator.is_some() {
-        builder = builder.with_skip_signature(true);
+        // What writes wants a token even so, and would ask the machine's metadata server for it.
+        let nobody = StaticCredentialProvider::new(GcpCredential { bearer: String::new() });
+        builder = builder.with_skip_signature(true).with_credentials(Arc::new(nobody));
     } else if let Some(path) = &settings.credentials {
         builder = builder.with_application_credentials(path);
     }

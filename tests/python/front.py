@@ -1,0 +1,65 @@
+"""What stands before a server of object storage: requests come here, and go on as each front says."""
+import threading
+from collections import defaultdict
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+class Turns:
+    """A lock for each key."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
+
+    def of(self, key: str) -> threading.Lock:
+        with self._guard:
+            return self._locks[key]
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection. A front says in `reply` what is answered."""
+
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # the answer leaves in one piece
+    disable_nagle_algorithm = True
+
+    def reply(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+        """Status, headers and body of the answer. Without a length among the headers, the body's is added."""
+        raise NotImplementedError
+
+    def _answer(self) -> None:
+        status, headers, body = self.reply(self._body())
+        self.send_response_only(status)
+        for name, value in headers:
+            self.send_header(name, value)
+        if not any(name.lower() == "content-length" for name, _ in headers):
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+        self.wfile.flush()
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _answer
+
+    def _body(self) -> bytes:
+        if "chunked" not in self.headers.get("Transfer-Encoding", ""):
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        parts = []
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        while self.rfile.readline().strip():
+            pass  # what may follow the last part
+        return b"".join(parts)
+
+    def log_message(self, *_: object) -> None:
+        """Only what goes wrong is said, by the server."""
+
+
+class Front(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+
+
+def serve(port: int, handler: type[Handler]) -> None:
+    Front(("127.0.0.1", port), handler).serve_forever()
