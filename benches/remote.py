@@ -4,7 +4,8 @@ A server of Amazon's protocol is behind a line with a round trip and a bandwidth
 twice: in a repository, and as plain Zarr for those that know no other. One program opens one chunk after another, as legacy
 programs do: through our mount, through rclone's and s3fs's, and chunk by chunk through zarr-python's stores. All go
 over the same line to the same server in the same run and take turns; medians are printed. "Ratio" is our speed as a part of the
-baseline's. Slow sides read fewer chunks, fewer times. A mount is new for each sample, and how long it takes to mount is measured apart.
+baseline's. Slow sides read fewer chunks, fewer times, and what has no target is measured fewer times. A mount is new for each
+sample; how long it takes to mount is measured apart.
 
 Server, line, mount and reader share this machine. "the line itself" is what parallel requests get over it here, the most that any
 side can have; if that is below the line's bandwidth, the machine is what is measured.
@@ -169,7 +170,7 @@ def one_by_one(bench: Bench, which: str, words: str, everybody: bool) -> None:
         slow[NATIVE] = lambda: read_chunks(arrays(port)["icechunk"], few)
         slow[OBSTORE] = lambda: read_chunks(arrays(port)["obstore"], few)
     samples = {name: [] for name in slow} | {"ours": []}
-    for turn in range(bench.runs):
+    for turn in range(bench.runs if bench.held else bench.slow_runs):
         sides = {"ours": lambda: bench.ours(order)} | (slow if turn < bench.slow_runs else {})
         for name, values in in_turn(1, sides).items():
             samples[name] += values
@@ -325,7 +326,7 @@ def write(bench: Bench) -> None:
 COMPARISONS: dict[str, Callable[[Bench], None]] = {
     "line": the_line, "rows": rows, "columns": columns, "second": second, "random": no_order, "zarr": zarr_rows,
     "first": first_byte, "write": write}
-ONCE = {"write"}  # at the round trip that has targets only, unless asked for
+ONCE = {"zarr", "first", "write"}  # at the round trip that has targets only, unless asked for
 
 
 # ---------------------------------------------------------------- the run

@@ -24,6 +24,8 @@ use writing::{GROUP, Reference, Writable, array, number, put};
 const IN_CI: usize = 200;
 /// After so many deaths a repository has become large enough, and a new one begins.
 const LIFE: usize = 40;
+/// Fewer deaths than this may happen to meet no commit.
+const FEW: usize = 10;
 
 type Files = BTreeMap<String, Vec<u8>>;
 
@@ -81,7 +83,9 @@ fn nothing_closed_is_lost_when_the_daemon_dies_at_random() {
     println!(
         "{kills} deaths, {operations} operations, {commits} commits, {in_flight} of them at the moment of a death"
     );
-    assert!(operations > 3 * kills && commits > 0, "the workload did not run: {operations}, {commits}");
+    // A few deaths may all come before the first commit.
+    let enough = commits > 0 || kills < FEW;
+    assert!(operations > 3 * kills && enough, "the workload did not run: {operations}, {commits}");
 }
 
 /// A repository and its mount through many deaths; operations, commits, and commits that a death interrupted.

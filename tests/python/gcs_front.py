@@ -45,8 +45,10 @@ class Emulator:
             listener.bind(("127.0.0.1", 0))
             self.port = listener.getsockname()[1]
         self.server = create_server("127.0.0.1", self.port, in_memory=True, default_bucket=bucket)
+        # It writes a list of all objects after each request, in memory too, where nobody will read it.
+        self.server._storage._write_config_to_file = lambda: None
         self.server.start()
-        # Or it keeps what is deleted for a week, and writes a list of it at each request.
+        # Or it keeps what is deleted for a week.
         policy = json.dumps({"softDeletePolicy": {"retentionDurationSeconds": "0"}}).encode()
         self.ask("PATCH", f"/storage/v1/b/{bucket}", policy, {"Content-Type": "application/json"})
 
@@ -100,6 +102,10 @@ def tag(about: dict) -> str:
     return f'"{about["etag"]}"'
 
 
+def xml(name: str, content: str) -> bytes:
+    return f"<?xml version='1.0' encoding='UTF-8'?><{name}>{content}</{name}>".encode()
+
+
 def chosen(words: str | None, size: int) -> tuple[int, int] | None:
     """The first byte and the one after the last that a Range header names; none without one."""
     found = re.fullmatch(r"bytes=(\d*)-(\d*)", words or "")
@@ -130,8 +136,7 @@ class Google(Handler):
             with self.turns.of(f"{bucket}/{key}"):
                 return self.of_object(bucket, key, query, body)
         except Refused as refused:
-            words = f"<?xml version='1.0'?><Error><Code>{escape(refused.code)}</Code></Error>"
-            return refused.status, [("Content-Type", "application/xml")], words.encode()
+            return refused.status, [("Content-Type", "application/xml")], xml("Error", f"<Code>{escape(refused.code)}</Code>")
 
     def of_object(self, bucket: str, key: str, query: dict[str, str], body: bytes):
         if "uploads" in query or "uploadId" in query:
@@ -146,8 +151,7 @@ class Google(Handler):
         self.compare(bucket, key)
         if source := self.headers.get("x-goog-copy-source"):
             from_bucket, _, from_key = unquote(source).lstrip("/").partition("/")
-            return self.written(self.emulator.copy((from_bucket, from_key), bucket, key),
-                                b"<?xml version='1.0'?><CopyObjectResult/>")
+            return self.written(self.emulator.copy((from_bucket, from_key), bucket, key), xml("CopyObjectResult", ""))
         return self.written(self.emulator.put(bucket, key, body, self.described()))
 
     def compare(self, bucket: str, key: str) -> None:
@@ -196,8 +200,7 @@ class Google(Handler):
         if "uploads" in query:
             number = uuid.uuid4().hex
             self.uploads[number] = (self.described(), {})
-            words = f"<?xml version='1.0'?><InitiateMultipartUploadResult><UploadId>{number}</UploadId></InitiateMultipartUploadResult>"
-            return 200, [], words.encode()
+            return 200, [], xml("InitiateMultipartUploadResult", f"<UploadId>{number}</UploadId>")
         if (upload := self.uploads.get(query["uploadId"])) is None:
             raise Refused(404, "NoSuchUpload")
         about, parts = upload
@@ -210,8 +213,7 @@ class Google(Handler):
             return 204, [], b""
         wanted = [int(found.text) for found in ElementTree.fromstring(body).iter("PartNumber")]
         done = self.emulator.put(bucket, key, b"".join(parts[number] for number in wanted), about)
-        words = f"<?xml version='1.0'?><CompleteMultipartUploadResult><ETag>{escape(tag(done))}</ETag></CompleteMultipartUploadResult>"
-        return self.written(done, words.encode())
+        return self.written(done, xml("CompleteMultipartUploadResult", f"<ETag>{escape(tag(done))}</ETag>"))
 
     def listing(self, bucket: str, query: dict[str, str]):
         if self.command != "GET" or query.get("list-type") != "2":
@@ -223,7 +225,7 @@ class Google(Handler):
         entries += [(folder, None) for folder in found.get("prefixes", [])]
         entries = sorted((entry for entry in entries if entry[0] > after), key=lambda entry: entry[0])
         page, more = entries[:most], len(entries) > most
-        words = ["<?xml version='1.0' encoding='UTF-8'?><ListBucketResult>"]
+        words = []
         for name, about in page:
             if about is None:
                 words.append(f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>")
@@ -234,8 +236,7 @@ class Google(Handler):
         words.append(f"<IsTruncated>{str(more).lower()}</IsTruncated>")
         if more:
             words.append(f"<NextContinuationToken>{escape(page[-1][0])}</NextContinuationToken>")
-        words.append("</ListBucketResult>")
-        return 200, [("Content-Type", "application/xml; charset=UTF-8")], "".join(words).encode()
+        return 200, [("Content-Type", "application/xml; charset=UTF-8")], xml("ListBucketResult", "".join(words))
 
 
 if __name__ == "__main__":
