@@ -28,6 +28,9 @@ const RECENT: usize = 4;
 /// Chunks that are fetched ahead when a stream is first believed, and when a neighbour makes one likely.
 const FIRST_WINDOW: usize = 3;
 const LIKELY_WINDOW: usize = 1;
+/// Bytes of small chunks that are asked for at a time. Larger ones are asked for one by one as others are read: if many were at a
+/// time, they would share the line and arrive together, and then it would have nothing to do until the next ones are asked for.
+const BATCH: u64 = 1 << 20;
 /// Most chunks ahead of one stream, whatever their size.
 const MOST_CHUNKS: usize = 512;
 
@@ -131,12 +134,12 @@ impl Stream {
         self.window = window.min(most);
     }
 
-    /// What is to be fetched now, so that the window is full. Only when half of it is used up: neighbours that are fetched
-    /// together may be one request.
-    fn refill(&mut self, grid: &[u32]) -> Vec<Coords> {
+    /// What is to be fetched now, so that the window is full. Not before `batch` chunks are wanted, or half the window is used up:
+    /// neighbours that are fetched together may be one request.
+    fn refill(&mut self, grid: &[u32], batch: usize) -> Vec<Coords> {
         let Some(step) = self.step else { return Vec::new() };
         let mut wanted = Vec::new();
-        if self.ahead > self.window / 2 {
+        if self.ahead > self.window / 2 && self.ahead + batch > self.window {
             return wanted;
         }
         while self.ahead < self.window {
@@ -159,6 +162,7 @@ impl Ahead {
     /// yet on its way.
     pub(super) fn note(&self, node: NodeIndex, grid: &[u32], at: &[u32], bytes: u64) -> Vec<Coords> {
         let most = usize::try_from(self.most / bytes.max(1)).unwrap_or(usize::MAX).min(MOST_CHUNKS);
+        let batch = usize::try_from((BATCH / bytes.max(1)).max(1)).unwrap_or(usize::MAX);
         let mut arrays = self.arrays.lock();
         let streams = arrays.entry(node).or_default();
         // Most requests are about the chunk that the last one was about.
@@ -170,7 +174,7 @@ impl Ahead {
             && let Some(mut stream) = streams.remove(n)
         {
             stream.advance(at, steps, most, n < RECENT);
-            let wanted = stream.refill(grid);
+            let wanted = stream.refill(grid, batch);
             streams.push_front(stream);
             return wanted;
         }
@@ -186,7 +190,7 @@ impl Ahead {
         (stream.last, stream.front) = (Coords::from_slice(at), Coords::from_slice(at));
         let is_neighbour = nearest.is_some_and(|(n, step)| n == 0 && step.stride.abs() == 1);
         (stream.ahead, stream.window) = (0, if is_neighbour { LIKELY_WINDOW.min(most) } else { 0 });
-        let wanted = stream.refill(grid);
+        let wanted = stream.refill(grid, batch);
         streams.push_front(stream);
         streams.truncate(STREAMS);
         wanted
