@@ -7,7 +7,7 @@
 //! inode ([`crate::tree::nodes::Renumbered`]); the old number goes on meaning the old bytes until it is closed. All other
 //! files keep their numbers, and those that changed are told to the kernel. A move is made of these steps:
 //!
-//! 1. [`difference`] finds out what is not the same.
+//! 1. [`mod@difference`] finds out what is not the same.
 //! 2. Answers are not remembered by the kernel any more, and it is told to forget all that will not be the same. What it asks
 //!    for again is still the old snapshot's, for this moment only.
 //! 3. The new tree takes the old one's place, under the lock that counts open files ([`shown`]).

@@ -317,9 +317,13 @@ mod tests {
         let again = storage.put("refs/x", "two".into(), Condition::Absent).await.unwrap_err();
         assert_eq!(again.kind(), ErrorKind::Conflict);
         let (_, seen) = storage.get_versioned("refs/x", 100).await.unwrap();
+        assert_eq!(storage.get_changed("refs/x", 100, &seen).await.unwrap(), None);
+        let old = seen.clone();
         storage.put("refs/x", "three".into(), Condition::Always).await.unwrap();
         let stale = storage.put("refs/x", "four".into(), Condition::Unchanged(seen)).await.unwrap_err();
         assert_eq!(stale.kind(), ErrorKind::Conflict);
+        let (bytes, changed) = storage.get_changed("refs/x", 100, &old).await.unwrap().unwrap();
+        assert_eq!((&*bytes, storage.get_versioned("refs/x", 100).await.unwrap().1), (&b"three"[..], changed));
         let (_, seen) = storage.get_versioned("refs/x", 100).await.unwrap();
         storage.put("refs/x", "three".into(), Condition::Unchanged(seen)).await.unwrap();
         let (_, seen) = storage.get_versioned("refs/x", 100).await.unwrap();

@@ -316,6 +316,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_is_still_the_same_is_not_sent() {
+        let store = Arc::new(object_store::memory::InMemory::new());
+        let storage = ObjectStorage::new(store, "memory".into(), Duration::from_secs(5));
+        storage.put("repo", "one".into(), Condition::Always).await.unwrap();
+        let (_, seen) = storage.get_versioned("repo", 10).await.unwrap();
+        assert_eq!(storage.get_changed("repo", 10, &seen).await.unwrap(), None);
+        storage.put("repo", "two".into(), Condition::Always).await.unwrap();
+        let (bytes, now) = storage.get_changed("repo", 10, &seen).await.unwrap().unwrap();
+        assert_eq!(bytes, "two");
+        assert_eq!(storage.get_changed("repo", 10, &now).await.unwrap(), None);
+        let gone = storage.get_changed("repo2", 10, &now).await.unwrap_err();
+        assert_eq!(gone.kind(), ErrorKind::NotFound);
+    }
+
+    #[tokio::test]
     async fn files_are_stored_whole_in_parts_if_need_be() {
         let store = Arc::new(object_store::memory::InMemory::new());
         let storage = ObjectStorage::new(store, "memory".into(), Duration::from_secs(5));
