@@ -162,7 +162,7 @@ mod tests {
         numbering.forget_old_grids();
         let all: Vec<u64> = numbering.chunks(node_id(1), &[2, 3]).into_iter().map(|numbers| numbers.start).collect();
         assert_eq!(all, [outgrown.start]);
-        let huge = numbering.chunks(node_id(2), &[u32::MAX, 1 << 14]).remove(0);
-        assert_eq!((*huge.grid).to_vec(), [u32::MAX, 1 << 14], "there is no room for more");
+        let huge = numbering.chunks(node_id(2), &[u32::MAX, 40_000]).remove(0);
+        assert_eq!((*huge.grid).to_vec(), [u32::MAX, 40_000], "there is no room for more");
     }
 }
