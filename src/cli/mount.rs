@@ -16,6 +16,7 @@ use crate::follow::Follower;
 use crate::fuse::io_mode::{self, IoMode, Wish};
 use crate::fuse::session::{self, GRACE, Mounted, Options, Served};
 use crate::fuse::unmount::{self, Force};
+use crate::reader::Reader;
 use crate::reader::memory;
 use crate::repo::refs::RefSpec;
 use crate::tree::numbering::Numbering;
@@ -91,6 +92,7 @@ fn serve(arguments: &MountArgs, extra: &Extra, spec: &RefSpec, outcome: Option<&
     };
     let mounted = Mounted::new(served, mountpoint, &options, runtime.handle().clone())?;
     end_on_signals(&runtime, mounted.mountpoint().to_owned())?;
+    tell_on_signals(&runtime, Arc::clone(&reader))?;
     check_answer(mounted.mountpoint())?;
     if let Some(outcome) = outcome.and_then(Option::take) {
         outcome.ready(&told)?;
@@ -165,6 +167,18 @@ fn check_answer(mountpoint: &Path) -> Result<()> {
             Err(Error::io(format!("{}: the mount does not answer", mountpoint.display()), error))
         }
     }
+}
+
+/// Logs on SIGUSR1 what is going on: for whoever wonders why a program waits.
+fn tell_on_signals(runtime: &Runtime, reader: Arc<Reader>) -> Result<()> {
+    let _runtime = runtime.enter();
+    let mut asked = signal(SignalKind::user_defined1()).map_err(|e| Error::io("listening for signals", e))?;
+    runtime.spawn(async move {
+        while asked.recv().await.is_some() {
+            info!("gauges: {}", serde_json::to_string(&reader.gauges()).unwrap_or_default());
+        }
+    });
+    Ok(())
 }
 
 /// Unmounts on SIGTERM and SIGINT; programs with open files get [`GRACE`] to close them.

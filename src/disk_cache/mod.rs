@@ -178,10 +178,15 @@ impl DiskCache {
         }));
     }
 
+    /// Entries that are to be added and are not yet.
+    pub fn waiting(&self) -> u64 {
+        self.waiting.load(Ordering::Acquire)
+    }
+
     /// Waits until all that was to be added is, but not for long.
     pub async fn settle(&self) {
         let end = Instant::now() + 2 * PATIENCE;
-        while self.waiting.load(Ordering::Acquire) > 0 && Instant::now() < end {
+        while self.waiting() > 0 && Instant::now() < end {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }

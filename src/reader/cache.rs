@@ -82,6 +82,11 @@ impl Cache {
         self.state.lock().bytes
     }
 
+    /// Entries that are being made.
+    pub fn loading(&self) -> usize {
+        self.state.lock().loading.len()
+    }
+
     /// The entry of `key`, if there is one.
     pub fn get(&self, key: &Key) -> Option<Value> {
         self.state.lock().entries.get(key).cloned()

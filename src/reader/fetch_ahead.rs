@@ -24,21 +24,25 @@ impl Reader {
         self.cache.has(&chunk_key(chunk))
     }
 
-    /// Fetches those of `chunks` that are not there yet, in the background. Large ones are left to those who read them.
-    pub fn fetch_ahead(self: &Arc<Self>, mut chunks: Vec<NativeChunk>) {
-        chunks.retain(|chunk| chunk.length > 0 && chunk.length <= WHOLE && !self.has(*chunk) && !self.is_kept(*chunk));
+    /// Fetches those of `chunks` that are not there yet, in the background. Large ones are left to those who read them. Each has
+    /// a number; that of the first one for which there was no room is returned, and no later one was fetched.
+    pub fn fetch_ahead(self: &Arc<Self>, mut chunks: Vec<(usize, NativeChunk)>) -> Option<usize> {
+        chunks.retain(|(_, chunk)| {
+            chunk.length > 0 && chunk.length <= WHOLE && !self.has(*chunk) && !self.is_kept(*chunk)
+        });
         // The first of each run says when it is wanted.
-        let mut runs: Vec<Vec<NativeChunk>> = Vec::new();
-        for chunk in chunks {
+        let mut runs: Vec<(usize, Vec<NativeChunk>)> = Vec::new();
+        for (number, chunk) in chunks {
             match runs.last_mut() {
-                Some(run) if goes_on(run, chunk) => run.push(chunk),
-                _ => runs.push(vec![chunk]),
+                Some((_, run)) if goes_on(run, chunk) => run.push(chunk),
+                _ => runs.push((number, vec![chunk])),
             }
         }
-        for run in runs {
-            let Some(permit) = self.room_for(&run) else { return };
+        for (number, run) in runs {
+            let Some(permit) = self.room_for(&run) else { return Some(number) };
             self.fetch_run(&run, permit);
         }
+        None
     }
 
     fn room_for(&self, run: &[NativeChunk]) -> Option<OwnedSemaphorePermit> {

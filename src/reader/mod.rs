@@ -11,6 +11,7 @@
 pub mod buffer;
 pub mod cache;
 mod fetch_ahead;
+pub mod gauges;
 mod kept;
 pub mod memory;
 mod pieces;

@@ -68,7 +68,8 @@ impl Reader {
             return;
         }
         let next = (1..=AHEAD).map(|n| begin + n * PIECE).take_while(|at| *at < chunk.length);
-        self.fetch_ahead(next.map(|at| piece_at(chunk, at).0).collect());
+        // What there is no room for is asked for again by the next one.
+        let _ = self.fetch_ahead(next.map(|at| piece_at(chunk, at).0).enumerate().collect());
     }
 }
 

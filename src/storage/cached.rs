@@ -212,6 +212,10 @@ impl Storage for CachedStorage {
         self.store.read_only()
     }
 
+    fn under_way(&self) -> usize {
+        self.store.under_way()
+    }
+
     fn with_slash(&self) -> Option<Arc<dyn Storage>> {
         let store = self.store.with_slash()?;
         Some(Arc::new(CachedStorage::new(store, Arc::clone(&self.cache))))

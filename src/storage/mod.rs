@@ -157,6 +157,11 @@ pub trait Storage: Send + Sync + Debug {
         None
     }
 
+    /// Requests that are under way over a network.
+    fn under_way(&self) -> usize {
+        0
+    }
+
     /// The disk of this machine that keeps bytes of it, if one does.
     fn disk_cache(&self) -> Option<&Arc<DiskCache>> {
         None

@@ -19,7 +19,7 @@ use object_store::{GetOptions, GetResult, MultipartUpload, ObjectStore, ObjectSt
 use super::connect::Connected;
 use super::explain::from_store;
 use super::settings::Settings;
-use super::wire::{Limit, SLOWEST};
+use super::wire::{Limit, SLOWEST, Wire};
 use super::{Condition, ObjectInfo, Storage, Version, conditional, read_part};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -44,6 +44,9 @@ pub struct ObjectStorage {
     read_only: Option<&'static str>,
     /// Whether the user answers for it that nobody else writes.
     single_writer: bool,
+    /// What its requests go over, if that is a network.
+    wire: Option<Wire>,
+    /// The bound for what is sent.
     limit: Option<Arc<Limit>>,
     /// The same place, by keys that begin with a slash.
     with_slash: Option<Arc<dyn Storage>>,
@@ -52,19 +55,19 @@ pub struct ObjectStorage {
 impl ObjectStorage {
     /// The repository at the root of `store`; messages call it `location`, and no operation takes longer than `deadline`.
     pub fn new(store: Arc<dyn ObjectStore>, location: String, deadline: Duration) -> Self {
-        let (read_only, single_writer, with_slash, limit) = (None, false, None, None);
-        ObjectStorage { store, location, deadline, read_only, single_writer, with_slash, limit }
+        let (read_only, single_writer, with_slash, wire, limit) = (None, false, None, None, None);
+        ObjectStorage { store, location, deadline, read_only, single_writer, with_slash, wire, limit }
     }
 
     /// The repository in a store that was reached with `settings`.
     pub(super) fn connected(connected: Connected, location: String, settings: &Settings) -> Result<Self> {
-        let Connected { store, slashed, prefix, read_only, limit } = connected;
+        let Connected { store, slashed, prefix, read_only, wire } = connected;
         let make = |store: Arc<dyn ObjectStore>, with_slash| -> Result<Self> {
             let store = if prefix.is_empty() { store } else { Arc::new(PrefixStore::new(store, path(&prefix)?)) };
             let (location, deadline, single_writer) =
                 (location.clone(), settings.budget(), settings.unsafe_single_writer);
-            let limit = limit.clone();
-            Ok(ObjectStorage { store, location, deadline, read_only, single_writer, with_slash, limit })
+            let (wire, limit) = (Some(wire.clone()), wire.limit());
+            Ok(ObjectStorage { store, location, deadline, read_only, single_writer, with_slash, wire, limit })
         };
         let with_slash = slashed.map(|store| make(store, None)).transpose()?;
         make(store, with_slash.map(|storage| Arc::new(storage) as Arc<dyn Storage>))
@@ -255,6 +258,10 @@ impl Storage for ObjectStorage {
 
     fn read_only(&self) -> Option<&'static str> {
         self.read_only
+    }
+
+    fn under_way(&self) -> usize {
+        self.wire.as_ref().map_or(0, Wire::under_way)
     }
 
     async fn put_file(&self, key: &str, file: std::fs::File, length: u64) -> Result<()> {

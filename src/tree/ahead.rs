@@ -42,6 +42,15 @@ pub(super) struct Ahead {
     most: u64,
 }
 
+/// Chunks that a stream will want, in its order.
+#[derive(Debug, Default)]
+pub(super) struct Wanted {
+    /// The chunks.
+    pub(super) chunks: Vec<Coords>,
+    /// Where the stream had come before.
+    before: Coords,
+}
+
 #[derive(Debug)]
 struct Stream {
     last: Coords,
@@ -136,9 +145,9 @@ impl Stream {
 
     /// What is to be fetched now, so that the window is full. Not before `batch` chunks are wanted, or half the window is used up:
     /// neighbours that are fetched together may be one request.
-    fn refill(&mut self, grid: &[u32], batch: usize) -> Vec<Coords> {
-        let Some(step) = self.step else { return Vec::new() };
-        let mut wanted = Vec::new();
+    fn refill(&mut self, grid: &[u32], batch: usize) -> Wanted {
+        let Some(step) = self.step else { return Wanted::default() };
+        let mut wanted = Wanted { chunks: Vec::new(), before: self.front.clone() };
         if self.ahead > self.window / 2 && self.ahead + batch > self.window {
             return wanted;
         }
@@ -146,7 +155,7 @@ impl Stream {
             let Some(next) = step.after(&self.front, grid) else { break };
             self.front = next.clone();
             self.ahead += 1;
-            wanted.push(next);
+            wanted.chunks.push(next);
         }
         wanted
     }
@@ -160,14 +169,14 @@ impl Ahead {
 
     /// A reader is at chunk `at`, of `bytes`, of the array at `node`, whose grid is `grid`: what it will want next and is not
     /// yet on its way.
-    pub(super) fn note(&self, node: NodeIndex, grid: &[u32], at: &[u32], bytes: u64) -> Vec<Coords> {
+    pub(super) fn note(&self, node: NodeIndex, grid: &[u32], at: &[u32], bytes: u64) -> Wanted {
         let most = usize::try_from(self.most / bytes.max(1)).unwrap_or(usize::MAX).min(MOST_CHUNKS);
         let batch = usize::try_from((BATCH / bytes.max(1)).max(1)).unwrap_or(usize::MAX);
         let mut arrays = self.arrays.lock();
         let streams = arrays.entry(node).or_default();
         // Most requests are about the chunk that the last one was about.
         if streams.iter().any(|stream| stream.last.as_slice() == at) {
-            return Vec::new();
+            return Wanted::default();
         }
         let foreseen = streams.iter().enumerate().find_map(|(n, stream)| Some((n, stream.foresees(at, grid)?)));
         if let Some((n, steps)) = foreseen
@@ -195,6 +204,22 @@ impl Ahead {
         streams.truncate(STREAMS);
         wanted
     }
+
+    /// There was only room for the first `fetched` chunks of `wanted`: the others are wanted again as the reader goes on, and the
+    /// stream does with less until it has proved itself further.
+    pub(super) fn take_back(&self, node: NodeIndex, wanted: &Wanted, fetched: usize) {
+        let mut arrays = self.arrays.lock();
+        let streams = arrays.get_mut(&node).into_iter().flatten();
+        // A stream that has asked for more since has lost these.
+        let Some(stream) = streams.into_iter().find(|stream| wanted.chunks.last() == Some(&stream.front)) else {
+            return;
+        };
+        let left = wanted.chunks.len().saturating_sub(fetched);
+        stream.ahead = stream.ahead.saturating_sub(left);
+        stream.window = (stream.window / 2).max(LIKELY_WINDOW);
+        let front = fetched.checked_sub(1).and_then(|last| wanted.chunks.get(last));
+        stream.front = front.unwrap_or(&wanted.before).clone();
+    }
 }
 
 #[cfg(test)]
@@ -211,7 +236,7 @@ mod tests {
             hits += usize::from(fetched.iter().any(|coords| coords.as_slice() == at.as_slice()));
             // Each chunk is read by several requests.
             for _ in 0..3 {
-                for coords in ahead.note(0, grid, at, 1 << 20) {
+                for coords in ahead.note(0, grid, at, 1 << 20).chunks {
                     assert!(!fetched.contains(&coords), "{coords:?} is fetched twice");
                     fetched.push(coords);
                 }
@@ -287,11 +312,30 @@ mod tests {
     }
 
     #[test]
+    fn what_there_was_no_room_for_is_asked_for_again() {
+        let ahead = Ahead::new(64 << 20);
+        let mut fetched: Vec<Coords> = Vec::new();
+        let mut missed = 0;
+        for n in 0..200 {
+            missed += usize::from(n > 3 && !fetched.iter().any(|coords| coords.as_slice() == [n]));
+            let wanted = ahead.note(0, &[1000], &[n], 1 << 20);
+            // There is room for four at a time.
+            let room = (n as usize + 5).saturating_sub(fetched.iter().map(|c| c[0] as usize + 1).max().unwrap_or(0));
+            let taken = room.min(wanted.chunks.len());
+            fetched.extend(wanted.chunks[..taken].iter().cloned());
+            if taken < wanted.chunks.len() {
+                ahead.take_back(0, &wanted, taken);
+            }
+        }
+        assert!(missed <= 2, "{missed}");
+    }
+
+    #[test]
     fn the_window_keeps_its_bound() {
         let ahead = Ahead::new(8 << 20);
         let mut most = 0;
         for n in 0..50 {
-            most = most.max(ahead.note(0, &[1000], &[n], 1 << 20).len());
+            most = most.max(ahead.note(0, &[1000], &[n], 1 << 20).chunks.len());
         }
         assert!((1..=8).contains(&most), "{most}");
     }

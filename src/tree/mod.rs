@@ -250,21 +250,23 @@ impl Tree {
     fn look_ahead(self: &Arc<Self>, ahead: &Ahead, node: NodeIndex, found: &FoundChunk, inode: u64) {
         let (Some(array), Ok(Place::Chunk(_, at))) = (self.table.array(node), self.place(inode)) else { return };
         let wanted = ahead.note(node, &array.grid, &at, found.length);
-        if wanted.is_empty() {
+        if wanted.chunks.is_empty() {
             return;
         }
         let tree = Arc::clone(self);
         drop(tokio::spawn(async move {
-            let Some(chunks) = tree.chunks(node) else { return };
-            let mut native = Vec::with_capacity(wanted.len());
-            for coords in wanted {
+            let (Some(chunks), Some(ahead)) = (tree.chunks(node), &tree.ahead) else { return };
+            let mut native = Vec::with_capacity(wanted.chunks.len());
+            for (n, coords) in wanted.chunks.iter().enumerate() {
                 // The next manifest is fetched here, too. What goes wrong is told to whoever reads the chunk.
-                let Ok(Some(found)) = chunks.find(&coords).await else { continue };
+                let Ok(Some(found)) = chunks.find(coords).await else { continue };
                 if let Ok(Payload::Native { chunk, offset, length }) = tree.payload(&found, node) {
-                    native.push(NativeChunk { object: chunk, offset, length });
+                    native.push((n, NativeChunk { object: chunk, offset, length }));
                 }
             }
-            tree.reader.fetch_ahead(native);
+            if let Some(first_left) = tree.reader.fetch_ahead(native) {
+                ahead.take_back(node, &wanted, first_left);
+            }
         }));
     }
 

@@ -18,7 +18,7 @@ use object_store::{BackoffConfig, Certificate, ClientOptions, HeaderMap, HeaderV
 
 use super::location::{Bucket, Place};
 use super::settings::Settings;
-use super::wire::{Limit, Wire};
+use super::wire::Wire;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How long a server may take to take a connection.
@@ -41,8 +41,8 @@ pub(super) struct Connected {
     pub(super) prefix: String,
     /// Why nothing can be written there; none if it can.
     pub(super) read_only: Option<&'static str>,
-    /// The bound for what is sent.
-    pub(super) limit: Option<Arc<Limit>>,
+    /// What its requests go over.
+    pub(super) wire: Wire,
 }
 
 /// What every store is made with.
@@ -107,11 +107,10 @@ impl HttpConnector for Wire {
 /// Reaches `place`, which is not on this machine.
 pub(super) async fn connect(place: &Place, settings: &Settings) -> Result<Connected> {
     let wire = Wire::new(settings.requests(), settings.budget(), settings.upload_limit);
-    let limit = wire.limit();
-    let line = Line { settings, wire };
+    let line = Line { settings, wire: wire.clone() };
     let in_bucket = |store, bucket: &Bucket| {
         let prefix = bucket.prefix.clone();
-        Connected { store, slashed: None, prefix, read_only: None, limit }
+        Connected { store, slashed: None, prefix, read_only: None, wire: wire.clone() }
     };
     match place {
         Place::S3(bucket) => {
@@ -127,7 +126,7 @@ pub(super) async fn connect(place: &Place, settings: &Settings) -> Result<Connec
             slashed: None,
             prefix: String::new(),
             read_only: Some("a web server only gives"),
-            limit: None,
+            wire: wire.clone(),
         }),
         Place::Local(path) => Err(Error::invalid(format!("{} is on this machine", path.display()))),
     }

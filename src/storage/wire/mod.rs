@@ -55,6 +55,11 @@ impl Wire {
         self.limit.clone()
     }
 
+    /// Requests that are under way.
+    pub(super) fn under_way(&self) -> usize {
+        self.pressure.under_way()
+    }
+
     /// `client`, over this line.
     pub(super) fn wrap(&self, client: HttpClient) -> HttpClient {
         HttpClient::new(OverWire { client, wire: self.clone() })

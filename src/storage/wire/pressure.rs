@@ -8,6 +8,7 @@
 //! more with every round of answers that are none of these, as TCP does it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -26,6 +27,8 @@ pub(super) struct Pressure {
     bulk: Arc<Semaphore>,
     most: usize,
     state: Mutex<State>,
+    /// Requests that have a place.
+    under_way: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -58,7 +61,13 @@ impl Pressure {
             bulk: Arc::new(Semaphore::new(most - kept)),
             most,
             state: Mutex::new(state),
+            under_way: AtomicUsize::new(0),
         }
+    }
+
+    /// Requests that have a place.
+    pub(super) fn under_way(&self) -> usize {
+        self.under_way.load(Ordering::Relaxed)
     }
 
     /// Waits for a place.
@@ -66,6 +75,7 @@ impl Pressure {
         // Neither is ever closed; without a place a request would still be right.
         let bulk = if bulk { Arc::clone(&self.bulk).acquire_owned().await.ok() } else { None };
         let place = Arc::clone(&self.places).acquire_owned().await.ok();
+        self.under_way.fetch_add(1, Ordering::Relaxed);
         Permit { place, _bulk: bulk, pressure: Arc::clone(self) }
     }
 
@@ -113,6 +123,7 @@ impl Pressure {
 
 impl Drop for Permit {
     fn drop(&mut self) {
+        self.pressure.under_way.fetch_sub(1, Ordering::Relaxed);
         if let Some(place) = self.place.take() {
             self.pressure.leave(place);
         }
