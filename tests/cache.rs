@@ -327,6 +327,9 @@ fn readers_see_nothing_of_its_troubles() {
         let full = cache.mount(server.port, &repo, &[]);
         assert!(read(&full) == expected);
         disk.empty();
+        // Nobody may be writing there now.
+        first.unmount();
+        full.unmount();
         disk.remount("ro");
         let closed = cache.mount(server.port, &repo, &[]);
         assert!(read(&closed) == expected);

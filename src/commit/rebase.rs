@@ -5,12 +5,12 @@ use std::sync::Arc;
 use super::changes::ChangeSet;
 use super::conflicts::{self, Conflict, OtherCommit};
 use super::publish::branch_is_gone;
-use crate::error::{Context, Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::snapshot::Snapshot;
 use crate::format::transaction_log::TransactionLog;
 use crate::repo::{MAX_SNAPSHOT, Repository};
-use crate::storage::Storage;
+use crate::storage::{Storage, decoded};
 
 /// Bytes that a transaction log may have, stored and in memory: the format's own limit.
 const MAX_LOG: u64 = 1 << 31;
@@ -57,9 +57,8 @@ pub async fn read_log(storage: &dyn Storage, id: ObjectId) -> Result<Transaction
     let key = format!("transactions/{id}");
     let missing =
         |e: Error| e.absence_is_damage(format!("{key}: missing, so that what commit {id} changed is not known"));
-    let file = storage.get_fixed(&key, MAX_LOG).await.map_err(missing)?;
-    let log = TransactionLog::decode(&file, MAX_LOG).context(|| key.clone())?;
-    Ok(log)
+    let log = decoded::fixed(storage, &key, MAX_LOG, |file| TransactionLog::decode(file, MAX_LOG)).await;
+    Ok(log.map_err(missing)?.value)
 }
 
 fn was_reset(branch: &str, base: ObjectId) -> Error {

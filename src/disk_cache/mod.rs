@@ -212,6 +212,13 @@ impl DiskCache {
         }
     }
 
+    /// Removes what there is of object `key` as a whole, of whatever kind.
+    pub fn forget(&self, key: &str) {
+        for name in [Name::whole(key), Name::answer(key)] {
+            self.remove(&name);
+        }
+    }
+
     fn replace(&self, name: &Name, bytes: &[u8]) {
         let mut written = self.write(name, bytes);
         // Somebody may have tidied up.
@@ -269,6 +276,11 @@ impl DiskCache {
     fn drop_damaged(&self, name: &Name) {
         let path = self.place.path_of(name);
         warn!("{}: not what it was when it was written; it is removed and fetched again", path.display());
+        self.remove(name);
+    }
+
+    fn remove(&self, name: &Name) {
+        let path = self.place.path_of(name);
         let length = path.symlink_metadata().map_or(0, |metadata| metadata.len());
         if std::fs::remove_file(&path).is_ok() {
             self.space.gone(length);

@@ -132,17 +132,26 @@ impl Reader {
         let key = format!("manifests/{}", info.id);
         let limit = self.budget.cache();
         let _permit = self.reads.acquire_many(self.budget.read_permits(info.size)).await;
-        let file = self
-            .storage
-            .get_fixed(&key, limit)
-            .await
-            .map_err(|error| error.absence_is_damage(format!("{key}: missing, though the snapshot names it")))?;
+        match self.fetch_manifest(&key, info, limit).await {
+            // Damaged on its way, or in a cache? Once more, past it.
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                self.storage.forget(&key).await;
+                self.fetch_manifest(&key, info, limit).await
+            }
+            loaded => loaded,
+        }
+    }
+
+    async fn fetch_manifest(&self, key: &str, info: ManifestInfo, limit: u64) -> Result<Manifest> {
+        let file = self.storage.get_fixed(key, limit).await;
+        let file =
+            file.map_err(|error| error.absence_is_damage(format!("{key}: missing, though the snapshot names it")))?;
         let _turn = self.decoding.acquire().await;
         self.cache.make_room(u64::from(info.chunk_refs) * BYTES_PER_REF);
         let manifest = tokio::task::spawn_blocking(move || Manifest::decode(&file, limit))
             .await
             .map_err(|e| Error::with_source(ErrorKind::Io, "decoding a manifest", e))?
-            .context(|| key.clone())?;
+            .context(|| key.to_owned())?;
         if manifest.id() != info.id {
             return Err(Error::corrupt(format!("{key}: the file says that it is manifest {}", manifest.id())));
         }

@@ -21,7 +21,7 @@ use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::{Availability, RepoInfo};
 use crate::format::snapshot::Snapshot;
-use crate::storage::Storage;
+use crate::storage::{Storage, decoded};
 
 /// Bytes that the stored `repo` object may have. It is compressed, and its own limit of a million tables is far below.
 const MAX_REPO_FILE: u64 = 1 << 30;
@@ -65,9 +65,9 @@ impl Repository {
     }
 
     async fn open_here(storage: Arc<dyn Storage>) -> Result<Self> {
-        let found = storage.get("repo", MAX_REPO_FILE).await;
+        let found = decoded::changing(&*storage, "repo", MAX_REPO_FILE, RepoInfo::decode).await;
         let generation = match found {
-            Ok(bytes) => Generation::V2(RepoInfo::decode(&bytes).context(|| format!("{}: repo", storage.location()))?),
+            Ok(found) => Generation::V2(found.value),
             Err(error) if error.kind() == ErrorKind::NotFound => Generation::V1(v1::Layout::detect(&*storage).await?),
             Err(error) => return Err(error.context(storage.location())),
         };
@@ -132,17 +132,14 @@ impl Repository {
     pub async fn snapshot(&self, id: ObjectId, limit: u64) -> Result<Snapshot> {
         let key = format!("snapshots/{id}");
         let missing = |error: Error| error.absence_is_damage(format!("snapshot {id} is missing from the repository"));
+        let decode = move |file: &[u8]| Snapshot::decode(file, limit);
         // Every repository has the first one under the same id: as others it never changes, but where a repository was made
         // anew it is another one.
-        let file = match id {
-            ObjectId::INITIAL => self.storage.get(&key, limit).await,
-            _ => self.storage.get_fixed(&key, limit).await,
+        let decoded = match id {
+            ObjectId::INITIAL => decoded::changing(&*self.storage, &key, limit, decode).await,
+            _ => decoded::fixed(&*self.storage, &key, limit, decode).await,
         };
-        let file = file.map_err(missing)?;
-        let snapshot = tokio::task::spawn_blocking(move || Snapshot::decode(&file, limit))
-            .await
-            .map_err(|e| Error::with_source(ErrorKind::Io, "decoding a snapshot", e))?
-            .context(|| key.clone())?;
+        let snapshot = decoded.map_err(missing)?.value;
         if snapshot.id() != id {
             return Err(Error::corrupt(format!("{key}: the file says that it is snapshot {}", snapshot.id())));
         }

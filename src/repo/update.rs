@@ -11,6 +11,7 @@ use crate::format::config::RepoConfig;
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::{Availability, RepoInfo};
 use crate::format::repo_state::{DEFAULT_UPDATES_PER_FILE, Operation, RepoState};
+use crate::storage::decoded::{self, Decoded};
 use crate::storage::{Condition, Storage};
 
 use super::MAX_REPO_FILE;
@@ -62,8 +63,9 @@ pub async fn update_with(
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
-        let (file, version) = storage.get_versioned("repo", MAX_REPO_FILE).await?;
-        let info = RepoInfo::decode(&file).context(|| format!("{}: repo", storage.location()))?;
+        let found = decoded::changing(storage, "repo", MAX_REPO_FILE, RepoInfo::decode).await;
+        let Decoded { value: info, bytes: file, version } = found.context(|| storage.location().to_owned())?;
+        let version = version.ok_or_else(|| Error::new(ErrorKind::Io, "repo: read without its version"))?;
         let mut state = RepoState::from_info(&info)?;
         if state.availability() == Availability::ReadOnly {
             return Err(read_only(storage.location(), state.status.reason.as_deref()));

@@ -171,6 +171,17 @@ impl Storage for CachedStorage {
         self.store.get_changed(key, limit, known).await
     }
 
+    async fn forget(&self, key: &str) {
+        // An entry that is on its way would be there later.
+        self.cache.settle().await;
+        let key = key.to_owned();
+        let forgotten = in_cache(&self.cache, move |cache| {
+            cache.forget(&key);
+            Some(())
+        });
+        let _ = forgotten.await;
+    }
+
     async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
         self.store.get_range(key, offset, length).await
     }

@@ -16,6 +16,7 @@ mod adopt;
 mod cached;
 mod conditional;
 mod connect;
+pub mod decoded;
 mod explain;
 pub mod local;
 pub mod location;
@@ -155,6 +156,11 @@ pub trait Storage: Send + Sync + Debug {
     /// The directory that it is, where it is one of this machine.
     fn local_path(&self) -> Option<PathBuf> {
         None
+    }
+
+    /// Object `key` as it was got last cannot be used: what is kept of it is not to be believed.
+    async fn forget(&self, key: &str) {
+        let _ = key;
     }
 
     /// Requests that are under way over a network.

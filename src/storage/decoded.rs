@@ -1,0 +1,68 @@
+//! Documents, fetched and decoded.
+//!
+//! Bytes may be damaged on their way, or in a cache. A document that cannot be decoded is therefore fetched once more, past any
+//! cache, before it is called damaged.
+
+use bytes::Bytes;
+
+use super::{Storage, Version};
+use crate::error::{Context, Error, ErrorKind, Result};
+
+/// A document.
+#[derive(Debug)]
+pub struct Decoded<T> {
+    /// What it says.
+    pub value: T,
+    /// As it is stored.
+    pub bytes: Bytes,
+    /// What a later write may compare with; none for a document that never changes.
+    pub version: Option<Version>,
+}
+
+/// Fetches document `key`, which never changes, and decodes it on a thread that may take its time.
+pub async fn fixed<T: Send + 'static>(
+    storage: &dyn Storage,
+    key: &str,
+    limit: u64,
+    decode: impl Fn(&[u8]) -> Result<T> + Clone + Send + 'static,
+) -> Result<Decoded<T>> {
+    fetch(storage, key, limit, true, decode).await
+}
+
+/// As [`fixed`], of a document that changes.
+pub async fn changing<T: Send + 'static>(
+    storage: &dyn Storage,
+    key: &str,
+    limit: u64,
+    decode: impl Fn(&[u8]) -> Result<T> + Clone + Send + 'static,
+) -> Result<Decoded<T>> {
+    fetch(storage, key, limit, false, decode).await
+}
+
+async fn fetch<T: Send + 'static>(
+    storage: &dyn Storage,
+    key: &str,
+    limit: u64,
+    is_fixed: bool,
+    decode: impl Fn(&[u8]) -> Result<T> + Clone + Send + 'static,
+) -> Result<Decoded<T>> {
+    let mut is_second = false;
+    loop {
+        let (bytes, version) = if is_fixed {
+            (storage.get_fixed(key, limit).await?, None)
+        } else {
+            let (bytes, version) = storage.get_versioned(key, limit).await?;
+            (bytes, Some(version))
+        };
+        let (decode, shared) = (decode.clone(), bytes.clone());
+        let decoded = tokio::task::spawn_blocking(move || decode(&shared)).await;
+        let decoded = decoded.map_err(|e| Error::with_source(ErrorKind::Io, format!("decoding {key}"), e))?;
+        match decoded.context(|| key.to_owned()) {
+            Err(error) if error.kind() == ErrorKind::Corrupt && !is_second => {
+                storage.forget(key).await;
+                is_second = true;
+            }
+            decoded => return decoded.map(|value| Decoded { value, bytes, version }),
+        }
+    }
+}
