@@ -9,7 +9,7 @@ use object_store::client::{HttpError, HttpErrorKind};
 use crate::error::{Error, ErrorKind};
 
 /// What stores say of failures that have nothing to do with the object: words of theirs, what kind it is, what to do.
-const SAID: [(&[&str], ErrorKind, &str); 9] = [
+const SAID: [(&[&str], ErrorKind, &str); 10] = [
     (&["NoSuchBucket", "The specified bucket does not exist"], ErrorKind::NotARepository, "there is no such bucket"),
     (&["ContainerNotFound"], ErrorKind::NotARepository, "there is no such container"),
     (
@@ -36,6 +36,8 @@ const SAID: [(&[&str], ErrorKind, &str); 9] = [
         "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a --profile, or say --anonymous \
          for a public bucket",
     ),
+    // Listings do not say it otherwise.
+    (&["<Code>AccessDenied</Code>"], ErrorKind::PermissionDenied, "these credentials do not allow it"),
 ];
 
 /// The error of an operation on `what`.

@@ -21,6 +21,12 @@ pub enum Fault {
     Lost,
     /// The answer ends in its middle.
     Half,
+    /// The answer has half the bytes, and says that these are all.
+    Short,
+    /// Some of the answer's bytes are others.
+    Garbled,
+    /// The server answers so instead: the status, and an error's code.
+    Says(&'static str, &'static str),
     /// There is no answer until [`Line::release`].
     Silent,
 }
@@ -136,7 +142,15 @@ impl Shared {
                 drop(waited);
                 return client.shutdown(Shutdown::Both);
             }
-            Fault::Pass | Fault::Lost | Fault::Half => {}
+            Fault::Says(status, code) => {
+                let body =
+                    format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>{code}</Message></Error>");
+                let length = body.len();
+                let head =
+                    format!("HTTP/1.1 {status}\r\nContent-Type: application/xml\r\nContent-Length: {length}\r\n");
+                return client.write_all(format!("{head}Connection: close\r\n\r\n{body}").as_bytes());
+            }
+            Fault::Pass | Fault::Lost | Fault::Half | Fault::Short | Fault::Garbled => {}
         }
         let mut server = TcpStream::connect(("127.0.0.1", self.server))?;
         // One request a connection: the answer's end is the connection's.
@@ -152,10 +166,38 @@ impl Shared {
         match fault {
             Fault::Lost => {}
             Fault::Half => client.write_all(&answer[..answer.len() - answer.len().min(40) / 2])?,
+            Fault::Short => client.write_all(&halved(&answer))?,
+            Fault::Garbled => client.write_all(&garbled(answer))?,
             _ => client.write_all(&answer)?,
         }
         client.shutdown(Shutdown::Both)
     }
+}
+
+fn body_of(answer: &[u8]) -> usize {
+    answer.windows(4).position(|part| part == b"\r\n\r\n").map_or(answer.len(), |at| at + 4)
+}
+
+/// `answer` with half its body, and a length that fits.
+fn halved(answer: &[u8]) -> Vec<u8> {
+    let (head, body) = answer.split_at(body_of(answer));
+    let body = &body[..body.len() / 2];
+    let head = String::from_utf8_lossy(head).into_owned();
+    let lines =
+        head.lines().filter(|line| !line.is_empty() && !line.to_ascii_lowercase().starts_with("content-length:"));
+    let mut halved: Vec<u8> = lines.flat_map(|line| format!("{line}\r\n").into_bytes()).collect();
+    halved.extend_from_slice(format!("Content-Length: {}\r\n\r\n", body.len()).as_bytes());
+    halved.extend_from_slice(body);
+    halved
+}
+
+/// `answer` with every hundredth byte of its body turned over.
+fn garbled(mut answer: Vec<u8>) -> Vec<u8> {
+    let begin = body_of(&answer);
+    for byte in answer[begin..].iter_mut().skip(50).step_by(100) {
+        *byte = !*byte;
+    }
+    answer
 }
 
 /// The head of a request and its body; none if there is no more.

@@ -26,9 +26,14 @@ pub struct Machine {
 }
 
 impl Machine {
-    fn new() -> Machine {
+    /// A name that no other machine has, also of tests that run at the same time.
+    fn name() -> String {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let name = format!("icechunkfs-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        format!("icechunkfs-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn new() -> Machine {
+        let name = Machine::name();
         ip(&format!("netns add {name}")).success();
         let machine = Machine { name };
         ip(&format!("-n {} link set lo up", machine.name)).success();
@@ -67,7 +72,7 @@ pub struct Network {
 impl Network {
     /// `count` machines. Where there can be none, nothing is skipped in silence.
     pub fn of(count: usize) -> Option<Network> {
-        let probe = format!("icechunkfs-{}-probe", std::process::id());
+        let probe = Machine::name();
         let works = is_root() && Command::new("ip").args(["netns", "add", &probe]).status().is_ok_and(|s| s.success());
         if !needed(works, "root and `ip netns` (the package iproute2): scripts/setup installs it") {
             return None;
