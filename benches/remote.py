@@ -19,6 +19,7 @@ import json
 import os
 import platform
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -60,6 +61,7 @@ NO_WORSE = 0.95  # of the speed without fetching ahead, where nothing can be for
 MORE_BYTES = 1.10
 FIRST_BYTE_MS, FIRST_BYTE_DEEP = 250, 4
 WRITE_TIMES = 10.0
+CACHED = 0.85
 
 ALONE = "--ahead 0"
 NATIVE, OBSTORE = "icechunk, chunk by chunk", "zarr over obstore, chunk by chunk"
@@ -200,6 +202,45 @@ def no_order(bench: Bench) -> None:
     bench.add("in no order, moved", MIB, moved["ours"], Baseline(ALONE, moved[ALONE]), at_least(1 / MORE_BYTES))
 
 
+def cached(bench: Bench) -> None:
+    """From the cache on a disk, each time by a new mount, beside the same chunks as plain files on that disk."""
+    order = bench.orders()["rows"]
+    with tempfile.TemporaryDirectory(prefix="icechunkfs-bench-") as folder:
+        cache, plain = ("--cache", f"{folder}/cache"), Path(folder, "plain")
+        with ours(bench.binary, bench.line.port, *cache) as tree:
+            for row, column in order:
+                copy = plain / ARRAY / "c" / str(row) / str(column) / "0"
+                copy.parent.mkdir(parents=True)
+                copy.write_bytes((tree / ARRAY / "c" / str(row) / str(column) / "0").read_bytes())
+            shutil.copy(tree / ARRAY / "zarr.json", plain / ARRAY)
+        bench.line.take()
+        first = {"passthrough": [], "cached": []}
+        again = {"passthrough": [], "cached": []}
+
+        def by_zarr(tree: Path) -> float:
+            return read_whole(zarr.open_array(f"{tree}/{ARRAY}", mode="r"))
+
+        def zarr_cached() -> float:
+            with ours(bench.binary, bench.line.port, *cache) as tree:
+                return by_zarr(tree)
+
+        def twice(mode: str) -> float:
+            with ours(bench.binary, bench.line.port, *cache, "--io", mode) as tree:
+                first[mode].append(read_files(tree, order))
+                again[mode].append(read_files(tree, order))
+            return 0
+        sides = {mode: lambda mode=mode: twice(mode) for mode in first}
+        samples = in_turn(bench.runs, sides | {"plain": lambda: read_files(plain, order)})
+        requests = len(bench.line.take()) / bench.runs / len(first)
+        bench.add("a warm mount and all chunks", REQUESTS, [requests])
+        for mode in first:
+            beside = Baseline("plain files", samples["plain"])
+            bench.add(f"cache, {mode}, first", MB_PER_S, first[mode], beside)
+            bench.add(f"cache, {mode}, again", MB_PER_S, again[mode], beside)
+        samples = in_turn(bench.runs, {"ours": zarr_cached, "plain": lambda: by_zarr(plain)})
+        bench.add("cache, zarr-python", MB_PER_S, samples["ours"], Baseline("plain files", samples["plain"]), at_least(CACHED))
+
+
 def zarr_rows(bench: Bench) -> None:
     """zarr-python: a row of chunks at a time, and the whole array."""
     port, count = bench.line.port, min(bench.sizes.grid[0], 8)
@@ -324,7 +365,7 @@ def write(bench: Bench) -> None:
 
 
 COMPARISONS: dict[str, Callable[[Bench], None]] = {
-    "line": the_line, "rows": rows, "columns": columns, "second": second, "random": no_order, "zarr": zarr_rows,
+    "line": the_line, "rows": rows, "columns": columns, "second": second, "random": no_order, "cache": cached, "zarr": zarr_rows,
     "first": first_byte, "write": write}
 ONCE = {"zarr", "first", "write"}  # at the round trip that has targets only, unless asked for
 
@@ -367,7 +408,7 @@ def measure(chosen: argparse.Namespace) -> int:
     names = chosen.only or list(COMPARISONS)
     say(json.dumps(facts))
     with far.server() as server:
-        if set(names) & {"line", "rows", "columns", "second", "random", "zarr"}:
+        if set(names) & {"line", "rows", "columns", "second", "random", "cache", "zarr"}:
             far.make_arrays(server, sizes.grid)
         if "first" in names and sizes.references:
             for prefix in (far.REFERENCES, far.SPLIT):

@@ -20,10 +20,11 @@ mod entry;
 mod place;
 mod space;
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::num::NonZeroUsize;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -57,7 +58,7 @@ const REMEMBERED: NonZeroUsize = NonZeroUsize::new(1 << 14).unwrap();
 /// Between two looks whether all is written.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Bytes that are read at a time where only their sum is wanted.
-const SUMMED_AT_A_TIME: usize = 256 << 10;
+const SUMMED_AT_A_TIME: usize = 64 << 10;
 
 /// The part of a cache that belongs to one repository.
 #[derive(Debug)]
@@ -321,19 +322,23 @@ fn is_due(metadata: &std::fs::Metadata) -> bool {
 /// Whether the bytes of `file` are those that were written.
 fn sums_up(file: &File) -> bool {
     let Some(wanted) = Sum::of_file(file) else { return false };
-    let mut sum = Summing::default();
-    let mut part = vec![0; SUMMED_AT_A_TIME];
-    let mut at = 0;
-    loop {
-        match std::os::unix::fs::FileExt::read_at(file, &mut part, at) {
-            Ok(0) => return sum.end() == wanted,
-            Ok(count) => {
-                sum.add(part.get(..count).unwrap_or_default());
-                at += count as u64;
-            }
-            Err(_) => return false,
-        }
+    // A fresh buffer each time would cost more than summing what is in it.
+    thread_local! {
+        static PART: RefCell<Vec<u8>> = RefCell::new(vec![0; SUMMED_AT_A_TIME]);
     }
+    PART.with_borrow_mut(|part| {
+        let (mut sum, mut at) = (Summing::default(), 0);
+        loop {
+            match file.read_at(part, at) {
+                Ok(0) => return sum.end() == wanted,
+                Ok(count) => {
+                    sum.add(part.get(..count).unwrap_or_default());
+                    at += count as u64;
+                }
+                Err(_) => return false,
+            }
+        }
+    })
 }
 
 impl Answer {

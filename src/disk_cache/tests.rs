@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 
 fn cache(directory: &Path, size: u64) -> Arc<DiskCache> {
     Arc::new(DiskCache::open(directory, size, "repository").unwrap())

@@ -28,7 +28,7 @@ impl Reader {
     /// a number; that of the first one for which there was no room is returned, and no later one was fetched.
     pub fn fetch_ahead(self: &Arc<Self>, mut chunks: Vec<(usize, NativeChunk)>) -> Option<usize> {
         chunks.retain(|(_, chunk)| {
-            chunk.length > 0 && chunk.length <= WHOLE && !self.has(*chunk) && !self.is_kept(*chunk)
+            chunk.length > 0 && chunk.length <= WHOLE && !self.has(*chunk) && !self.check_ahead(*chunk)
         });
         // The first of each run says when it is wanted.
         let mut runs: Vec<(usize, Vec<NativeChunk>)> = Vec::new();

@@ -3,6 +3,7 @@
 //! What is kept there has come over the network, whole chunks and pieces of large ones alike. A permit for memory goes along with
 //! the bytes until they are written: a disk that is slower than the network slows down what is fetched ahead, not more.
 
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,18 @@ impl Reader {
         Some(Data::Buffer(buffer))
     }
 
+    /// As [`Reader::read_kept_now`], waiting for the disk. The piece does not go into memory: where it is, it is read as fast.
+    pub(super) async fn read_kept(&self, piece: NativeChunk, within: u64, length: usize) -> Option<Data> {
+        let disk = Arc::clone(self.storage.disk_cache()?);
+        let mut buffer = self.buffers.take(length)?;
+        let reading = tokio::task::spawn_blocking(move || {
+            let file = disk.file(&piece.name(), piece.length)?;
+            file.read_exact_at(&mut buffer, within).ok()?;
+            Some(buffer)
+        });
+        tokio::time::timeout(PATIENCE, reading).await.ok()?.ok()?.map(Data::Buffer)
+    }
+
     /// `piece`, if it is on the disk.
     pub(super) async fn kept(&self, piece: NativeChunk) -> Option<Bytes> {
         let disk = Arc::clone(self.storage.disk_cache()?);
@@ -31,9 +44,24 @@ impl Reader {
         (bytes.len() as u64 == piece.length).then_some(bytes)
     }
 
-    /// Whether `piece` is on the disk.
-    pub(super) fn is_kept(&self, piece: NativeChunk) -> bool {
-        self.storage.disk_cache().is_some_and(|disk| disk.has(&piece.name()))
+    /// Whether `piece` is on the disk. It is then read in the background, so that it is in the kernel's page cache and known to be
+    /// right by the time it is wanted.
+    pub(super) fn check_ahead(&self, piece: NativeChunk) -> bool {
+        let Some(disk) = self.storage.disk_cache() else { return false };
+        let name = piece.name();
+        if disk.file_now(&name, piece.length).is_some() {
+            return true;
+        }
+        let is_there = disk.has(&name);
+        let permit = Arc::clone(&self.ahead).try_acquire_many_owned(self.budget.read_permits(piece.length));
+        if let (true, Ok(permit)) = (is_there, permit) {
+            let disk = Arc::clone(disk);
+            drop(tokio::task::spawn_blocking(move || {
+                let _permit = permit;
+                disk.file(&name, piece.length)
+            }));
+        }
+        is_there
     }
 
     /// Keeps `piece` on the disk, if there is one, and `permit` until then.

@@ -40,6 +40,9 @@ impl Reader {
     pub(super) async fn read_pieces(self: &Arc<Self>, chunk: NativeChunk, offset: u64, length: usize) -> Result<Data> {
         if let Some((piece, within)) = only(chunk, offset, length as u64) {
             self.go_on(chunk, piece);
+            if let Some(data) = self.read_kept(piece, within, length).await {
+                return Ok(data);
+            }
             let bytes = self.whole(piece).await?;
             return slice(&bytes, within, length).map(Data::Bytes).ok_or_else(|| not_in_chunk(offset, length));
         }

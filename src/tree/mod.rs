@@ -240,10 +240,15 @@ impl Tree {
     /// Up to `size` bytes of file `inode` from `offset` on: fewer only at the end of the file.
     pub async fn read(self: &Arc<Self>, inode: u64, offset: u64, size: u32) -> Result<Data> {
         let source = self.source(inode).await?;
-        if let (Some(ahead), Source::Chunk(found, node)) = (&self.ahead, &source) {
+        self.is_wanted(inode, &source);
+        self.read_source(&source, offset, size).await.context(|| self.describe(inode))
+    }
+
+    /// Somebody opens or reads file `inode`, whose bytes come from `source`: what he will want next is fetched.
+    pub fn is_wanted(self: &Arc<Self>, inode: u64, source: &Source) {
+        if let (Some(ahead), Source::Chunk(found, node)) = (&self.ahead, source) {
             self.look_ahead(ahead, *node, found, inode);
         }
-        self.read_source(&source, offset, size).await.context(|| self.describe(inode))
     }
 
     /// Fetches what will be wanted after chunk `inode`.
