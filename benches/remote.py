@@ -41,6 +41,7 @@ import zarr  # noqa: E402
 
 import far  # noqa: E402
 import peers  # noqa: E402
+import remote_writing  # noqa: E402
 from common import SMALL_CHUNK, in_turn, say  # noqa: E402
 from far import ARRAY, CHUNK, Line, Request, Server, depth  # noqa: E402
 from harness import BenchError, run  # noqa: E402
@@ -364,10 +365,16 @@ def write(bench: Bench) -> None:
     bench.add("write, by zarr-python", S, samples["zarr"], Baseline("icechunk", samples["icechunk"]))
 
 
+def large_commit(bench: Bench) -> None:
+    """A commit of 1 GiB in chunks of 4 MiB, which are uploaded before it or by it."""
+    remote_writing.measure(bench.report, bench.binary, far.BUCKET, far.environment(bench.line.port), bench.line.round_trip,
+                           bench.line.gbit, bench.slow_runs)
+
+
 COMPARISONS: dict[str, Callable[[Bench], None]] = {
     "line": the_line, "rows": rows, "columns": columns, "second": second, "random": no_order, "cache": cached, "zarr": zarr_rows,
-    "first": first_byte, "write": write}
-ONCE = {"zarr", "first", "write"}  # at the round trip that has targets only, unless asked for
+    "first": first_byte, "write": write, "commit": large_commit}
+ONCE = {"cache", "zarr", "first", "write", "commit"}  # at the round trip that has targets only, unless asked for
 
 
 # ---------------------------------------------------------------- the run

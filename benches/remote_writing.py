@@ -4,16 +4,12 @@ A program writes chunk after chunk, with a temporary name as zarr-python does. W
 that is bandwidth. With `--upload eager` it finds what the line could carry meanwhile there already; the program is held to nine
 tenths of the line then, since what is written faster than the line carries waits for the line whoever sends it.
 
-`measure` is for benches/remote.py, which has the server and the line; alone, this does 30 ms:
-
-    python benches/remote_writing.py --binary target/release/icechunkfs [--runs 3] [--round-trip 30] [--gbit 1]
+benches/remote.py has the server and the line.
 """
-import argparse
 import itertools
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -84,31 +80,3 @@ def measure(report: Report, binary: Path, bucket: str, environment: dict[str, st
     report.add(f"{label}, by the commit", S, waiting)
     report.add(f"{label}, by the commit", OF_LINE, [CHUNKS * CHUNK / taken / line for taken in waiting], None,
                Target("ours", 0.85) if at_30 else None)
-
-
-def main() -> None:
-    import remote  # it imports icechunk, which `measure` does not need
-
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--binary", type=Path, required=True)
-    parser.add_argument("--server", type=Path, default=remote.SERVER, help="s3s-fs")
-    parser.add_argument("--round-trip", type=float, default=30.0, metavar="MS")
-    parser.add_argument("--gbit", type=float, default=1.0)
-    parser.add_argument("--runs", type=int, default=3)
-    chosen = parser.parse_args()
-    report = Report()
-    with tempfile.TemporaryDirectory(prefix="icechunkfs-bench-") as root:
-        (Path(root) / remote.BUCKET).mkdir()
-        port, far = remote.free_port(), remote.free_port()
-        keys = remote.KEYS
-        with remote.program(chosen.server, "--access-key", keys["AWS_ACCESS_KEY_ID"], "--secret-key",
-                            keys["AWS_SECRET_ACCESS_KEY"], "--host", "127.0.0.1", "--port", port, root):
-            remote.wait_for(port)
-            with remote.program(sys.executable, remote.HERE / "line.py", far, port, chosen.round_trip, chosen.gbit):
-                remote.wait_for(far)
-                environment = keys | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{far}"}
-                measure(report, chosen.binary, remote.BUCKET, environment, chosen.round_trip, chosen.gbit, chosen.runs)
-
-
-if __name__ == "__main__":
-    main()

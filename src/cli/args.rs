@@ -165,7 +165,7 @@ pub struct MountArgs {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub memory: Option<u64>,
     /// Fetch at most so much ahead of a program that reads chunk after chunk from an object store; 0 fetches nothing that is
-    /// not asked for [default: 1/32 of the memory].
+    /// not asked for [default: 1/16 of the memory].
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub ahead: Option<u64>,
     /// How files are opened: auto, cached (never ask on open) or passthrough (the kernel reads chunk files; needs root).
