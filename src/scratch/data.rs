@@ -43,6 +43,17 @@ pub struct Stat {
     pub links: u64,
 }
 
+/// Whether somebody may be writing a file, by a mapping for instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// Nobody.
+    AtRest,
+    /// Somebody.
+    Written,
+    /// The file system does not say.
+    Unknown,
+}
+
 impl Files {
     /// The data files in `directory`.
     pub fn new(directory: OwnedFd) -> Self {
@@ -98,20 +109,25 @@ impl Files {
         file.metadata().map(|metadata| metadata.nlink() <= 1).map_err(|e| Error::io("a scratch file", e))
     }
 
-    /// Whether nobody has `file`, which must be open for reading only, open for writing or mapped so, by whatever means. Our own
-    /// descriptors count. False too where the file system cannot say.
+    /// Whether anybody has `file`, which must be open for reading only, open for writing or mapped so, by whatever means. Our own
+    /// descriptors count.
     ///
     /// A lease for reading is given by just that rule; it is returned at once.
-    pub fn is_at_rest(file: &File) -> bool {
+    pub fn rest(file: &File) -> Rest {
         /// Whoever opens the file while the lease is held makes the kernel send a signal: one that nobody notices.
         const F_SETSIG: libc::c_int = 10;
         let set = |what: libc::c_int, value: libc::c_int| {
             // SAFETY: the descriptor is open as long as `file` is. These commands take a number and no memory of ours.
             unsafe { libc::fcntl(file.as_raw_fd(), what, value) == 0 }
         };
-        set(F_SETSIG, libc::SIGURG)
-            && set(libc::F_SETLEASE, libc::c_int::from(libc::F_RDLCK))
-            && set(libc::F_SETLEASE, libc::c_int::from(libc::F_UNLCK))
+        if !set(F_SETSIG, libc::SIGURG) {
+            return Rest::Unknown;
+        }
+        if !set(libc::F_SETLEASE, libc::c_int::from(libc::F_RDLCK)) {
+            let refused = std::io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN);
+            return if refused { Rest::Written } else { Rest::Unknown };
+        }
+        if set(libc::F_SETLEASE, libc::c_int::from(libc::F_UNLCK)) { Rest::AtRest } else { Rest::Unknown }
     }
 
     /// Copies the first `length` bytes of `file` to a new file `number`, times included.
@@ -211,12 +227,12 @@ mod tests {
         let path = directory.path().join("1");
         let writer = File::create(&path).unwrap();
         let reader = File::open(&path).unwrap();
-        assert!(!Files::is_at_rest(&reader));
+        assert_eq!(Files::rest(&reader), Rest::Written);
         drop(writer);
         let other = File::open(&path).unwrap();
-        assert!(Files::is_at_rest(&reader) && Files::is_at_rest(&other), "readers are in nobody's way");
+        assert_eq!([&reader, &other].map(Files::rest), [Rest::AtRest; 2], "readers are in nobody's way");
         // It was given back: this would wait otherwise.
         drop(File::options().write(true).open(&path).unwrap());
-        assert!(Files::is_at_rest(&reader));
+        assert_eq!(Files::rest(&reader), Rest::AtRest);
     }
 }

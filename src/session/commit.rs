@@ -15,12 +15,15 @@ use crate::commit::progress::Progress;
 use crate::commit::steps;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
+use crate::scratch::data::{Files, Rest};
 use crate::session::kernel::commits_of_others;
 use crate::working::frozen::Frozen;
 use crate::working::replace::{Notice, Still};
 
 /// How long a commit waits for files to be closed before it is refused. What is on its way takes microseconds.
 const CLOSES: Duration = Duration::from_millis(500);
+/// Between two looks whether they are.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// Message of a commit for which none is given.
 const DEFAULT_MESSAGE: &str = "Changes made through a mount";
 /// Faults and files that an error lists; the rest is counted.
@@ -83,6 +86,7 @@ impl Session {
             let (frozen, derived) = self.derive().await?;
             refuse_open(&frozen)?;
             refuse_faults(&derived)?;
+            let derived = self.refuse_mapped(derived).await?;
             if derived.changes.is_empty() && !wish.amend {
                 return Ok(Committed::default());
             }
@@ -230,8 +234,47 @@ impl Session {
     pub(super) async fn wait_for_closes(&self) {
         let patience = tokio::time::Instant::now() + CLOSES;
         while self.working.any_open_for_writing() && tokio::time::Instant::now() < patience {
-            tokio::time::sleep(Duration::from_millis(2)).await;
+            tokio::time::sleep(LOOK_EVERY).await;
         }
+    }
+
+    /// Refuses files that are mapped for writing. A mapping that the kernel made by itself outlives the handle, and we do not hear
+    /// of its end; what is written through it after the commit would be lost, or change the object that the file was linked to.
+    async fn refuse_mapped(&self, mut derived: Derived) -> Result<Derived> {
+        if !self.working.was_passed_on() {
+            return Ok(derived);
+        }
+        // The kernel's own handles are open for writing, whatever programs do with them. Those are not linked.
+        let backed = self.working.backed_data();
+        let look = move || {
+            let mut mapped = Vec::new();
+            for change in derived.changes.chunks.values_mut().flat_map(|chunks| chunks.values_mut()) {
+                let ChunkChange::File(file) = change else { continue };
+                let Some(number) = file.name.parse::<u64>().ok().filter(|number| !backed.contains(number)) else {
+                    continue;
+                };
+                match Files::rest(&file.open()?) {
+                    Rest::AtRest => {}
+                    Rest::Written => mapped.push((number, file.clone())),
+                    Rest::Unknown => file.may_link = false,
+                }
+            }
+            // A file that was closed a moment ago is let go of a moment later.
+            let patience = std::time::Instant::now() + CLOSES;
+            while !mapped.is_empty() && std::time::Instant::now() < patience {
+                std::thread::sleep(LOOK_EVERY);
+                mapped.retain(|(_, file)| file.open().is_ok_and(|file| Files::rest(&file) == Rest::Written));
+            }
+            Ok((derived, mapped))
+        };
+        let looked = tokio::task::spawn_blocking(look).await;
+        let (derived, mapped) =
+            looked.map_err(|e| Error::with_source(ErrorKind::Io, "looking for mapped files", e))??;
+        if mapped.is_empty() {
+            return Ok(derived);
+        }
+        let numbers = mapped.iter().map(|(number, _)| *number).collect();
+        Err(busy("mapped", &self.working.paths_of_data(&numbers)))
     }
 
     /// A data file that the kernel reads by itself must stay the file's own: it is copied, not linked, into the repository.
@@ -255,14 +298,18 @@ fn not_shown() -> &'static str {
 }
 
 pub(super) fn refuse_open(frozen: &Frozen) -> Result<()> {
-    let open = &frozen.open_for_writing;
-    if open.is_empty() {
-        return Ok(());
+    match frozen.open_for_writing.as_slice() {
+        [] => Ok(()),
+        open => Err(busy("open", open)),
     }
-    Err(Error::new(
+}
+
+fn busy(how: &str, paths: &[String]) -> Error {
+    let paths = listed(paths);
+    Error::new(
         ErrorKind::Busy,
-        format!("open for writing: {}. Close them, or try again when their program has ended", listed(open)),
-    ))
+        format!("{how} for writing: {paths}. Close them, or try again when their program has ended"),
+    )
 }
 
 fn refuse_faults(derived: &Derived) -> Result<()> {

@@ -283,7 +283,7 @@ impl WorkingTree {
     }
 
     /// Whether the kernel may write, or have written, to data files by itself.
-    fn was_passed_on(&self) -> bool {
+    pub fn was_passed_on(&self) -> bool {
         self.passed_on.load(Ordering::Acquire)
     }
 
@@ -457,6 +457,16 @@ impl WorkingTree {
     /// Whether any file is open for writing.
     pub fn any_open_for_writing(&self) -> bool {
         self.lock().opens.written().next().is_some()
+    }
+
+    /// The paths of the files whose bytes are in data files `numbers`.
+    pub fn paths_of_data(&self, numbers: &std::collections::HashSet<u64>) -> Vec<String> {
+        let locked = self.lock();
+        let is_one = |source: Option<&Source>| matches!(source, Some(Source::Data(data)) if numbers.contains(data));
+        let found = locked.state.iter().filter(|(_, inode)| is_one(inode.source()));
+        let mut paths: Vec<String> = found.filter_map(|(id, _)| locked.state.path(id)).collect();
+        paths.sort();
+        paths
     }
 
     /// Data files that the kernel reads by itself at the moment.

@@ -20,7 +20,7 @@ use super::frozen::FrozenFile;
 use super::state::State;
 use crate::commit::changes::{ChunkFile, StoredPayload};
 use crate::error::Result;
-use crate::scratch::data::{Files, Stat};
+use crate::scratch::data::{Files, Rest, Stat};
 use crate::scratch::record::{Id, Name, Source};
 use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, Place, ZARR_JSON};
@@ -342,7 +342,7 @@ impl WorkingTree {
             return Ok(Chance::Later);
         }
         // A mapping that the kernel made by itself outlives the handle. Nobody else writes without one.
-        if self.was_passed_on() && !Files::is_at_rest(&file.open()?) {
+        if self.was_passed_on() && Files::rest(&file.open()?) != Rest::AtRest {
             return Ok(Chance::Later);
         }
         Ok(match self.uploads.ticket(id, *data, stat) {

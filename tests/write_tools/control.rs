@@ -1,5 +1,6 @@
 //! `.icechunk/commit`: however a program writes it, it is one commit, and the program hears when there is none.
 
+use std::os::fd::AsRawFd;
 use std::process::Command;
 
 use super::scenario::python;
@@ -108,6 +109,42 @@ fn a_file_open_for_writing_is_named() {
     // The close is enough: the next moment the commit is made, whatever the kernel still has to tell.
     mount.touch("commit").unwrap();
     assert_eq!(Reference::open(mount.repository()).history().len(), 2);
+}
+
+/// A mapping holds its file as an open does, also when the kernel made it by itself and the file was closed.
+#[test]
+fn a_file_mapped_for_writing_is_named() {
+    for mode in ["cached", "passthrough"] {
+        if mode == "passthrough" && !crate::writing::needed(crate::common::is_root(), "passthrough needs root") {
+            continue;
+        }
+        let mount = Writable::new(&["--io", mode]);
+        const LENGTH: usize = 1 << 20;
+        put(&mount.root().join("zarr.json"), GROUP).unwrap();
+        put(&mount.root().join("a/zarr.json"), crate::writing::array(&[2], &[1])).unwrap();
+        put(&mount.root().join("a/c/0"), vec![1; LENGTH]).unwrap();
+        let path = mount.root().join("a/c/1");
+        put(&path, vec![1; LENGTH]).unwrap();
+        let file = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at a place that the kernel chooses touches nothing that exists.
+        let mapping =
+            unsafe { libc::mmap(std::ptr::null_mut(), LENGTH, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        assert_ne!(mapping, libc::MAP_FAILED);
+        drop(file);
+        let refused = mount.touch("commit").unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EBUSY), "{mode}: {refused}");
+        let said = mount.says("commit");
+        assert!(said.contains("a/c/1") && !said.contains("a/c/0"), "{mode}: {said}");
+        // SAFETY: the mapping is ours, has that many bytes, and ends here.
+        unsafe {
+            std::ptr::copy_nonoverlapping(b"mapped".as_ptr(), mapping.cast::<u8>().add(9), 6);
+            libc::munmap(mapping, LENGTH);
+        }
+        mount.touch("commit").unwrap();
+        let fresh = crate::common::Mount::new(mount.repository(), &["-o", "ro"]);
+        assert_eq!(std::fs::read(fresh.path().join("a/c/1")).unwrap()[9..15], *b"mapped", "{mode}");
+    }
 }
 
 #[test]
