@@ -136,6 +136,16 @@ fn a_second_mount_asks_one_question() {
     // The repository, the snapshot, its manifest, the chunk.
     assert!(line.counts().0 <= 2 + 4, "{:?}", line.counts());
     assert!(read(&second) == expected, "it stays where it was");
+    // What this machine commits it need not fetch, but for the chunk.
+    let words = cache.words();
+    let own = mount(line.port, &repo, &["--ephemeral", &words[0], &words[1]]);
+    writing::put(&own.path().join("a/c/7"), vec![7; 600_000]).unwrap();
+    commit(&own).unwrap();
+    own.unmount();
+    line.decide(|_, _| Fault::Pass);
+    let fifth = cache.mount(line.port, &repo, &[]);
+    assert!(read(&fifth)["a/c/7"] == vec![7; 600_000]);
+    assert_eq!(line.counts().0, 2, "the repository and the chunk");
 }
 
 #[test]

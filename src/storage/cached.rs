@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::object::too_large;
+use super::object::{BULK, too_large};
 use super::settings::Settings;
 use super::{Condition, ObjectInfo, Storage, Version};
 use crate::disk_cache::{Answer, DiskCache, Name};
@@ -191,7 +191,12 @@ impl Storage for CachedStorage {
     }
 
     async fn put_new(&self, key: &str, bytes: Bytes) -> Result<()> {
-        self.store.put_new(key, bytes).await
+        self.store.put_new(key, bytes.clone()).await?;
+        // Documents will be asked for as a whole; of chunks nobody knows here where one ends.
+        if !key.starts_with(BULK) {
+            self.cache.keep(Name::whole(key), bytes, ());
+        }
+        Ok(())
     }
 
     async fn put_file(&self, key: &str, file: std::fs::File, length: u64) -> Result<()> {

@@ -32,7 +32,7 @@ const PARTS_AT_ONCE: usize = 4;
 /// How many parts an object may have: the least that a store takes, which is Amazon's.
 const MOST_PARTS: u64 = 10_000;
 /// Objects below this folder are most of what is sent: they are held to the bound for that.
-const BULK: &str = "chunks/";
+pub(super) const BULK: &str = "chunks/";
 
 /// A repository in an object store.
 #[derive(Debug)]
