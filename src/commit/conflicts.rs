@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use smallvec::SmallVec;
 
 use super::changes::{ChangeSet, WrittenNode};
 use crate::error::Result;
@@ -106,6 +107,9 @@ pub(super) struct OtherCommit {
     pub(super) logs: Vec<TransactionLog>,
 }
 
+/// Positions of the commits that did something, in their order.
+type By = SmallVec<[usize; 1]>;
+
 /// What others did, by node, and the position of the first commit that did it.
 #[derive(Default)]
 struct Theirs {
@@ -113,8 +117,8 @@ struct Theirs {
     deleted: HashMap<NodeId, usize>,
     updated: HashMap<NodeId, usize>,
     moved: HashMap<NodeId, usize>,
-    /// Of the arrays that we touched.
-    chunks: HashMap<NodeId, BTreeMap<Coords, usize>>,
+    /// Of the arrays that we touched, and all commits that did it.
+    chunks: HashMap<NodeId, BTreeMap<Coords, By>>,
 }
 
 impl Theirs {
@@ -136,7 +140,7 @@ impl Theirs {
             for (node, chunks) in log.updated_chunks().filter(|(node, _)| touched.contains(node)) {
                 let known = theirs.chunks.entry(node).or_default();
                 for coords in chunks {
-                    known.entry(Coords::from_vec(coords)).or_insert(at);
+                    known.entry(Coords::from_vec(coords)).or_default().push(at);
                 }
             }
         }
@@ -216,7 +220,7 @@ fn deletions(changes: &ChangeSet, theirs: &Theirs, found: &mut Found<'_>) {
     for node in &changes.deleted {
         let kind = if node.is_array { ConflictKind::DeleteOfUpdatedArray } else { ConflictKind::DeleteOfUpdatedGroup };
         let chunks = theirs.chunks.get(&node.id);
-        let first = chunks.and_then(|chunks| chunks.values().next());
+        let first = chunks.and_then(|chunks| chunks.values().next()?.first());
         // What they deleted too is gone, whatever they did to it before.
         if let (Some(&at), None) = (theirs.updated.get(&node.id).or(first), theirs.deleted.get(&node.id)) {
             let coords = chunks.into_iter().flat_map(|chunks| chunks.keys().map(|c| c.to_vec())).collect();
@@ -241,7 +245,7 @@ fn updates(changes: &ChangeSet, base: &Snapshot, theirs: &Theirs, found: &mut Fo
         let Some(written) = theirs.chunks.get(&node.id).filter(|_| node.is_array) else { continue };
         let old = base.nodes().find(|stored| stored.id == node.id);
         let lost = without_place(node, old.map(|stored| stored.zarr_json), written)?;
-        if let Some(&(_, &at)) = lost.first() {
+        if let Some(&at) = lost.first().and_then(|(_, by)| by.first()) {
             let coords = lost.iter().map(|(coords, _)| coords.to_vec()).collect();
             found.add(ConflictKind::ChunksUpdatedOutsideNewShape, &node.path, coords, at);
         }
@@ -253,8 +257,8 @@ fn updates(changes: &ChangeSet, base: &Snapshot, theirs: &Theirs, found: &mut Fo
 fn without_place<'a>(
     node: &WrittenNode,
     old: Option<&[u8]>,
-    written: &'a BTreeMap<Coords, usize>,
-) -> Result<Vec<(&'a Coords, &'a usize)>> {
+    written: &'a BTreeMap<Coords, By>,
+) -> Result<Vec<(&'a Coords, &'a By)>> {
     let document = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap_or_default();
     let (new, old) = (document(&node.zarr_json), old.map(document).unwrap_or_default());
     // A chunk's bytes mean something only together with these.
@@ -280,13 +284,17 @@ fn chunks<'a>(changes: &ChangeSet, theirs: &Theirs, path_of: &impl Fn(&NodeId) -
         }
         let Some(others) = theirs.chunks.get(id) else { continue };
         // The smaller of the two lists is gone through.
-        let both: Vec<(&Coords, usize)> = if ours.len() < others.len() {
-            ours.keys().filter_map(|coords| Some((coords, *others.get(coords)?))).collect()
+        let both: Vec<(&Coords, &[usize])> = if ours.len() < others.len() {
+            ours.keys().filter_map(|coords| Some((coords, others.get(coords)?.as_slice()))).collect()
         } else {
-            others.iter().filter(|(coords, _)| ours.contains_key(*coords)).map(|(c, at)| (c, *at)).collect()
+            others.iter().filter(|(coords, _)| ours.contains_key(*coords)).map(|(c, by)| (c, by.as_slice())).collect()
         };
-        if let Some(&(_, at)) = both.first() {
-            let coords = both.iter().map(|(coords, _)| coords.to_vec()).collect();
+        // Of each commit what both have written: whoever looks what happened looks at commits.
+        let mut by_commit: BTreeMap<usize, Vec<Vec<u32>>> = BTreeMap::new();
+        for (coords, by) in both {
+            by.iter().for_each(|at| by_commit.entry(*at).or_default().push(coords.to_vec()));
+        }
+        for (at, coords) in by_commit {
             found.add(ConflictKind::ChunkDoubleUpdate, path, coords, at);
         }
     }
