@@ -354,11 +354,13 @@ fn readers_see_nothing_of_its_troubles() {
         assert!(begin.elapsed() < Duration::from_secs(10));
     }
     assert!(read(&mount) == expected);
+    let cache = CacheDir::new();
+    let before = cache.mount(server.port, &repo, &[]);
     let newer = cache.path().join("v2/x");
     std::fs::create_dir_all(&newer).unwrap();
     std::fs::write(newer.join("entry"), "x").unwrap();
     let other = cache.mount(server.port, &repo, &[]);
-    assert!(read(&other) == expected);
+    assert!(read(&other) == expected && read(&before) == expected);
 }
 
 /// Whatever a daemon that dies leaves in the cache is right.

@@ -20,7 +20,8 @@ use super::entry::{Name, Sum};
 use crate::error::{Error, ErrorKind, Result};
 
 const TAG: &str = "CACHEDIR.TAG";
-/// The first line is the one that <https://bford.info/cachedir/> wants.
+/// What such a file begins with, see <https://bford.info/cachedir/>. The rest is for people, and may be worded anew.
+const TAG_SIGN: &str = "Signature: 8a477f597d28d172789f06886806bc55";
 const TAG_TEXT: &str = "\
 Signature: 8a477f597d28d172789f06886806bc55
 # A cache of icechunkfs: bytes of repositories that lie elsewhere. It can be deleted at any time.
@@ -51,7 +52,8 @@ impl Place {
         let failed = |e| Error::io(&shown, e);
         let directory = std::path::absolute(directory).map_err(failed)?;
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(failed)?;
-        let is_cache = std::fs::read_to_string(directory.join(TAG)).is_ok_and(|text| text == TAG_TEXT);
+        let is_cache = std::fs::read_to_string(directory.join(TAG))
+            .is_ok_and(|text| text.starts_with(TAG_SIGN) && text.contains("icechunkfs"));
         if !is_cache && std::fs::read_dir(&directory).map_err(failed)?.next().is_some() {
             return Err(Error::invalid(format!(
                 "{shown}: there are other things in it; name a new or an empty directory"
