@@ -84,6 +84,17 @@ fn read(mount: &Mount) -> BTreeMap<String, Vec<u8>> {
     read_files(&mount.path())
 }
 
+/// Unmounts, and waits for the daemon's end: until then it may add to its cache.
+fn end(mount: Mount) {
+    let daemon = mount.daemon();
+    mount.unmount();
+    let begin = std::time::Instant::now();
+    while Path::new(&format!("/proc/{daemon}")).exists() {
+        assert!(begin.elapsed() < Duration::from_secs(30), "the daemon does not end");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
 /// Puts the files below `directory` into the bucket, as repository `name`.
 fn upload(port: u16, directory: &Path, name: &str) -> String {
     let mut files = Vec::new();
@@ -115,7 +126,7 @@ fn a_second_mount_asks_one_question() {
     let first = cache.mount(line.port, &repo, &[]);
     let expected = read(&first);
     assert_eq!(expected.len(), 42);
-    first.unmount();
+    end(first);
     line.decide(|_, _| Fault::Pass);
     let second = cache.mount(line.port, &repo, &[]);
     assert_eq!(line.counts().0, 1, "whether the repository has changed");
@@ -141,7 +152,7 @@ fn a_second_mount_asks_one_question() {
     let own = mount(line.port, &repo, &["--ephemeral", &words[0], &words[1]]);
     writing::put(&own.path().join("a/c/7"), vec![7; 600_000]).unwrap();
     commit(&own).unwrap();
-    own.unmount();
+    end(own);
     line.decide(|_, _| Fault::Pass);
     let fifth = cache.mount(line.port, &repo, &[]);
     assert!(read(&fifth)["a/c/7"] == vec![7; 600_000]);
@@ -172,14 +183,14 @@ fn offline_there_is_what_was_seen() {
         // The same address in both cases: it is part of where a repository is.
         let online = cache.mount(server.port, repo, &[]);
         let expected = read(&online);
-        online.unmount();
+        end(online);
         let line = Line::to(server.port);
         line.decide(|_, _| Fault::Reset);
         let offline = cache.mount(server.port, repo, &["--offline"]);
         assert!(read(&offline) == expected);
         let refused = std::fs::write(offline.path().join("x"), "x").unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
-        offline.unmount();
+        end(offline);
         let shown = |offline: &[&str]| {
             icechunkfs(server.port, &[&["log", repo, "--json", &words[0], &words[1]], offline].concat()).json()
         };
@@ -228,7 +239,7 @@ fn what_is_prefetched_is_there() {
     let said = prefetch(&[]);
     assert!(said.starts_with("42 files"), "{said}");
     let expected = read(&first);
-    first.unmount();
+    end(first);
     let offline = cache.mount(line.port, &repo, &["--offline"]);
     assert!(read(&offline) == expected);
 }
@@ -239,7 +250,7 @@ fn damaged_entries_are_fetched_again() {
     let (line, repo, cache) = (Line::to(server.port), made(server.port, "damaged"), CacheDir::new());
     let first = cache.mount(line.port, &repo, &[]);
     let expected = read(&first);
-    first.unmount();
+    end(first);
     let entries = cache.entries(false);
     assert!(entries.len() > 30, "{}", entries.len());
     for (n, entry) in entries.iter().enumerate() {
@@ -338,8 +349,8 @@ fn readers_see_nothing_of_its_troubles() {
         assert!(read(&full) == expected);
         disk.empty();
         // Nobody may be writing there now.
-        first.unmount();
-        full.unmount();
+        end(first);
+        end(full);
         disk.remount("ro");
         let closed = cache.mount(server.port, &repo, &[]);
         assert!(read(&closed) == expected);
