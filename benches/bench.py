@@ -24,7 +24,7 @@ os.environ.setdefault("ICECHUNK_LOG", "error")  # read when icechunk is imported
 
 import reading  # noqa: E402
 import writing  # noqa: E402
-from common import FULL, QUICK, Bench, say  # noqa: E402
+from common import FULL, QUICK, Bench, end_with, say  # noqa: E402
 from harness import BenchError, Skipped, User, Workspace, file_system, run, workspace  # noqa: E402
 from report import Report  # noqa: E402
 
@@ -158,10 +158,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        status = main()
-    except SystemExit as ending:
-        status = ending.code if isinstance(ending.code, int) else 2
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)  # icechunk has been seen to crash at interpreter exit, after all work was done
+    end_with(main)

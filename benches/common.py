@@ -1,9 +1,11 @@
 """What all comparisons share: the place, the sizes, the data as far as it has been made, and taking turns."""
 import functools
+import os
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NoReturn
 
 import data
 from data import ChunkedArray, ReferenceArray
@@ -108,3 +110,14 @@ def gigabytes_per_second(size: int, seconds: list[float]) -> list[float]:
 
 def scaled(factor: float, samples: list[float]) -> list[float]:
     return [factor * sample for sample in samples]
+
+
+def end_with(main: Callable[[], int]) -> NoReturn:
+    """Runs `main` and ends with what it returns, without the interpreter's own end: icechunk has been seen to crash there."""
+    try:
+        status = main()
+    except SystemExit as ending:
+        status = ending.code if isinstance(ending.code, int) else 2
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

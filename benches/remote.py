@@ -42,7 +42,7 @@ import zarr  # noqa: E402
 import far  # noqa: E402
 import peers  # noqa: E402
 import remote_writing  # noqa: E402
-from common import SMALL_CHUNK, in_turn, say  # noqa: E402
+from common import SMALL_CHUNK, end_with, in_turn, say  # noqa: E402
 from far import ARRAY, CHUNK, Line, Request, Server, depth  # noqa: E402
 from harness import BenchError, run  # noqa: E402
 from peers import Order, arrays, ours, read_chunks, read_files, read_rows, read_whole  # noqa: E402
@@ -463,10 +463,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        status = main()
-    except SystemExit as ending:
-        status = ending.code if isinstance(ending.code, int) else 2
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)  # icechunk has been seen to crash at interpreter exit, after all work was done
+    end_with(main)

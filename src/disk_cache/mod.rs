@@ -14,7 +14,7 @@
 //! Any number of processes share a directory; what they must agree on is in [`space`]. They have to trust each other: who may
 //! write there can put any bytes into it.
 //!
-//! Calls of [`DiskCache`] wait for the disk unless their name ends in `_now`.
+//! Calls of [`DiskCache`] wait for the disk unless their name ends in `_now`; [`DiskCache::look`] is for those who may not.
 
 mod entry;
 mod place;
@@ -155,6 +155,16 @@ impl DiskCache {
         // A use that has to be written down waits for the disk.
         let is_known = metadata.len() == length && self.was_checked(&metadata) && !is_due(&metadata);
         is_known.then_some(file)
+    }
+
+    /// What `look` finds, on a thread that may wait; nothing if the disk takes too long for it.
+    pub async fn look<T: Send + 'static>(
+        self: &Arc<Self>,
+        look: impl FnOnce(&DiskCache) -> Option<T> + Send + 'static,
+    ) -> Option<T> {
+        let cache = Arc::clone(self);
+        let looking = tokio::task::spawn_blocking(move || look(&cache));
+        tokio::time::timeout(PATIENCE, looking).await.ok()?.ok()?
     }
 
     /// Adds an entry in the background, and lets go of `hold` when that is done or given up.

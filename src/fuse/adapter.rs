@@ -35,10 +35,8 @@ use crate::tree::{Attributes, Kind};
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 /// Unit of `statfs`, and the block size that `stat` recommends, in bytes.
 const BLOCK: u32 = 4096;
-/// Handle of files whose reads come to us. They need none: the inode tells everything.
+/// Handle of files. They need none: the inode tells everything.
 const PLAIN: FileHandle = FileHandle(0);
-/// Handle of files that the kernel reads by itself.
-const BACKED: FileHandle = FileHandle(1);
 
 /// Who the files belong to.
 #[derive(Clone, Copy, Debug)]
@@ -168,7 +166,7 @@ impl Shared {
             },
         };
         match &*backing {
-            Some(backing) => reply.opened_passthrough(BACKED, FopenFlags::FOPEN_NOFLUSH, backing),
+            Some(backing) => reply.opened_passthrough(PLAIN, FopenFlags::FOPEN_NOFLUSH, backing),
             None => reply.opened(PLAIN, FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH),
         }
     }

@@ -5,15 +5,11 @@
 
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::{Data, NativeChunk, Reader};
 use crate::storage::local::LocalFiles;
-
-/// How long the disk may take. What takes longer is slower than the network.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Reader {
     /// Bytes `within..within + length` of `piece`, if they are on the disk and can be had without waiting.
@@ -26,21 +22,20 @@ impl Reader {
 
     /// As [`Reader::read_kept_now`], waiting for the disk. The piece does not go into memory: where it is, it is read as fast.
     pub(super) async fn read_kept(&self, piece: NativeChunk, within: u64, length: usize) -> Option<Data> {
-        let disk = Arc::clone(self.storage.disk_cache()?);
+        let disk = self.storage.disk_cache()?;
         let mut buffer = self.buffers.take(length)?;
-        let reading = tokio::task::spawn_blocking(move || {
+        let reading = disk.look(move |disk| {
             let file = disk.file(&piece.name(), piece.length)?;
             file.read_exact_at(&mut buffer, within).ok()?;
             Some(buffer)
         });
-        tokio::time::timeout(PATIENCE, reading).await.ok()?.ok()?.map(Data::Buffer)
+        reading.await.map(Data::Buffer)
     }
 
     /// `piece`, if it is on the disk.
     pub(super) async fn kept(&self, piece: NativeChunk) -> Option<Bytes> {
-        let disk = Arc::clone(self.storage.disk_cache()?);
-        let reading = tokio::task::spawn_blocking(move || disk.get(&piece.name(), piece.length));
-        let bytes = tokio::time::timeout(PATIENCE, reading).await.ok()?.ok()??;
+        let disk = self.storage.disk_cache()?;
+        let bytes = disk.look(move |disk| disk.get(&piece.name(), piece.length)).await?;
         (bytes.len() as u64 == piece.length).then_some(bytes)
     }
 

@@ -9,7 +9,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -22,8 +21,6 @@ use crate::disk_cache::{Answer, DiskCache, Name};
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_name;
 
-/// How long the cache's disk may take to answer. One that takes longer is slower than the network.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of a listing that is kept.
 const MAX_LISTING: u64 = 64 << 20;
 
@@ -81,7 +78,7 @@ impl CachedStorage {
     /// Notes what `key` is now. When this returns it is done, so that what is noted next is not overtaken.
     async fn note(&self, key: &str, answer: Answer) {
         let key = key.to_owned();
-        let noted = in_cache(&self.cache, move |cache| {
+        let noted = self.cache.look(move |cache| {
             cache.note(&key, &answer);
             Some(())
         });
@@ -90,24 +87,14 @@ impl CachedStorage {
     }
 }
 
-/// What `look` finds in `cache`, unless the disk is slow.
-async fn in_cache<T: Send + 'static>(
-    cache: &Arc<DiskCache>,
-    look: impl FnOnce(&DiskCache) -> Option<T> + Send + 'static,
-) -> Option<T> {
-    let cache = Arc::clone(cache);
-    let looking = tokio::task::spawn_blocking(move || look(&cache));
-    tokio::time::timeout(PATIENCE, looking).await.ok()?.ok()?
-}
-
 async fn fixed(cache: &Arc<DiskCache>, key: &str, limit: u64) -> Option<Bytes> {
     let name = Name::whole(key);
-    in_cache(cache, move |cache| cache.get(&name, limit)).await
+    cache.look(move |cache| cache.get(&name, limit)).await
 }
 
 async fn answer(cache: &Arc<DiskCache>, key: &str, limit: u64) -> Option<Answer> {
     let key = key.to_owned();
-    in_cache(cache, move |cache| cache.answer(&key, limit)).await
+    cache.look(move |cache| cache.answer(&key, limit)).await
 }
 
 fn spell(version: &Version) -> String {
@@ -175,7 +162,7 @@ impl Storage for CachedStorage {
         // An entry that is on its way would be there later.
         self.cache.settle().await;
         let key = key.to_owned();
-        let forgotten = in_cache(&self.cache, move |cache| {
+        let forgotten = self.cache.look(move |cache| {
             cache.forget(&key);
             Some(())
         });
