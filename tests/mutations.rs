@@ -103,7 +103,7 @@ impl Storage for Files {
 
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         let found = self.0.iter().filter(|(key, _)| key.starts_with(prefix));
-        Ok(found.map(|(key, bytes)| ObjectInfo { key: key.clone(), size: bytes.len() as u64 }).collect())
+        Ok(found.map(|(key, bytes)| ObjectInfo { key: key.clone(), size: bytes.len() as u64, modified: 0 }).collect())
     }
 }
 

@@ -1,7 +1,6 @@
 //! The words of the command line. Scripts depend on them: they only grow.
 
-use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
@@ -361,63 +360,11 @@ pub struct CatArgs {
     pub store: Settings,
 }
 
-/// The words of `icechunkfs mount`, when this program was called as mount(8)'s helper: `mount.icechunkfs REPO MOUNTPOINT
-/// [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`. None when it was called by its own name.
-pub fn as_mount_helper(words: &[OsString]) -> Option<Result<Vec<OsString>>> {
-    let (name, rest) = words.split_first()?;
-    let name = Path::new(name).file_name()?.to_str()?;
-    matches!(name, "mount.icechunkfs" | "mount.fuse.icechunkfs").then(|| translate_helper(rest))
-}
-
-fn translate_helper(words: &[OsString]) -> Result<Vec<OsString>> {
-    let mut out: Vec<OsString> = vec!["icechunkfs".into(), "mount".into()];
-    let mut places = 0;
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        let value = |words: &mut std::slice::Iter<'_, OsString>| {
-            words.next().cloned().ok_or_else(|| Error::invalid(format!("{} needs a value", word.to_string_lossy())))
-        };
-        match word.to_str() {
-            Some("-o") => {
-                out.push("-o".into());
-                out.push(value(&mut words)?);
-            }
-            // The type is known, and the namespace was entered already.
-            Some("-t" | "-N") => drop(value(&mut words)?),
-            // "Sloppy" asks to ignore unknown options; mount_options knows the word.
-            Some("-s") => out.extend(["-o".into(), "sloppy".into()]),
-            Some("-n") => {}
-            Some("-v") => out.push("-v".into()),
-            Some("-f") => out.extend(["-o".into(), "fake".into()]),
-            Some(option) if option.starts_with('-') && option != "-" => {
-                return Err(Error::invalid(format!("unknown option {option} of the mount helper")));
-            }
-            _ => {
-                places += 1;
-                out.push(guard(word));
-            }
-        }
-    }
-    if places != 2 {
-        return Err(Error::invalid("usage: mount.icechunkfs REPO MOUNTPOINT [-o OPTIONS]"));
-    }
-    Ok(out)
-}
-
-/// A path that begins with a dash must not be read as an option.
-fn guard(word: &OsStr) -> OsString {
-    if word.as_encoded_bytes().starts_with(b"-") {
-        let mut guarded = OsString::from("./");
-        guarded.push(word);
-        return guarded;
-    }
-    word.to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use std::ffi::OsString;
 
     fn words(text: &str) -> Vec<OsString> {
         text.split(' ').map(OsString::from).collect()
@@ -442,15 +389,5 @@ mod tests {
         );
         assert!(spec("icechunkfs log r --snapshot nonsense").is_err());
         assert!(Arguments::try_parse_from(words("icechunkfs log r --tag v1 --branch b")).is_err());
-    }
-
-    #[test]
-    fn mount_helpers_words_are_translated() {
-        let translated = |text: &str| as_mount_helper(&words(text)).map(|r| r.map(|w| w.join(OsStr::new(" "))));
-        assert!(translated("/usr/bin/icechunkfs mount a b").is_none());
-        let plain = translated("/sbin/mount.icechunkfs /r /m -n -o rw,tag=v1 -t fuse.icechunkfs").unwrap().unwrap();
-        assert_eq!(plain, "icechunkfs mount /r /m -o rw,tag=v1");
-        assert!(translated("mount.fuse.icechunkfs /r").unwrap().is_err());
-        assert!(translated("mount.icechunkfs /r /m -x").unwrap().is_err());
     }
 }

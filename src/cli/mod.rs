@@ -12,9 +12,11 @@ pub mod log;
 pub mod logging;
 pub mod ls;
 pub mod mount;
+pub mod mount_helper;
 pub mod mount_options;
 pub mod open;
 pub mod prefetch;
+mod progress;
 pub mod refs;
 pub mod secrets;
 pub mod unmount;
@@ -31,7 +33,7 @@ use crate::error::{Error, Result};
 
 /// Runs the command that `words` (the program's name first) ask for.
 pub fn run(words: Vec<OsString>) -> ExitCode {
-    let words = match args::as_mount_helper(&words) {
+    let words = match mount_helper::as_mount_helper(&words) {
         Some(Ok(translated)) => translated,
         Some(Err(error)) => return report(&error),
         None => words,

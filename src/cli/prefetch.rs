@@ -12,15 +12,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use parking_lot::Mutex;
 use serde::Deserialize;
 
 use super::args::PrefetchArgs;
 use super::working::{control_directory, inside};
-use super::{logging, print};
+use super::{logging, print, progress};
 use crate::error::{Context, Error, Result};
 use crate::fuse::mount_table;
 use crate::tree::nodes::ZARR_JSON;
@@ -38,7 +37,6 @@ const READ: usize = 1 << 20;
 const ALIGNMENT: usize = 4096;
 /// Directories below one another that are gone into. Deeper than any path can be.
 const DEEPEST: usize = 4096;
-const TICK: Duration = Duration::from_millis(100);
 
 /// Reads what the words name.
 pub fn run(arguments: &PrefetchArgs) -> Result<()> {
@@ -48,7 +46,7 @@ pub fn run(arguments: &PrefetchArgs) -> Result<()> {
     let start = mountpoint.join(path.trim_matches('/'));
     let slices = arguments.slice.as_deref().map(Slices::parse).transpose().map_err(|e| e.context("--slice"))?;
     let part = slices.map(|slices| Part::of(&start, &slices)).transpose()?;
-    let bar = progress_bar();
+    let bar = progress::bar("{pos}/{len} files {wide_bar} {msg} {per_sec}");
     let done = Arc::new(Done::default());
     let (sender, receiver) = sync_channel(WAITING);
     let receiver = Arc::new(Mutex::new(receiver));
@@ -73,15 +71,6 @@ pub fn run(arguments: &PrefetchArgs) -> Result<()> {
     bar.finish_and_clear();
     looked?;
     done.tell()
-}
-
-fn progress_bar() -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
-    if let Ok(style) = ProgressStyle::with_template("{pos}/{len} files {wide_bar} {msg} {per_sec}") {
-        bar.set_style(style);
-    }
-    bar.enable_steady_tick(TICK);
-    bar
 }
 
 /// What came of it.

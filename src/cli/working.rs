@@ -10,11 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value};
 
 use super::args::{CommitArgs, DiscardArgs, LookArgs};
-use super::{logging, print, print_json};
+use super::{logging, print, print_json, progress};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::mount_table;
 use crate::session::request::{Answer, Command};
@@ -151,11 +150,7 @@ fn say(answer: &Answer, json: bool) -> Result<()> {
 /// Draws how far a commit is, if it takes long and somebody is looking.
 fn watch(control: PathBuf, done: Arc<AtomicBool>) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
-        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
-        let style = ProgressStyle::with_template("{msg} {bar:40} {bytes}/{total_bytes} {bytes_per_sec}");
-        if let Ok(style) = style {
-            bar.set_style(style);
-        }
+        let bar = progress::still("{msg} {bar:40} {bytes}/{total_bytes} {bytes_per_sec}");
         while !done.load(Ordering::Relaxed) && !bar.is_hidden() {
             std::thread::sleep(LOOK_EVERY);
             let text = std::fs::read(control.join("progress")).unwrap_or_default();

@@ -5,6 +5,7 @@
 //! more for version 1.
 
 pub mod create;
+pub mod find;
 pub mod history;
 pub mod refs;
 pub mod update;

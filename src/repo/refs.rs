@@ -110,13 +110,18 @@ impl Repository {
     }
 
     /// The error for a name that does not exist. The refs are listed anew for it: a failure to do so must not hide it.
-    async fn unknown_name(&self, kind: &str, name: &str) -> Error {
+    pub(super) async fn unknown_name(&self, kind: &str, name: &str) -> Error {
         let mut message = format!("no {kind} `{name}` in {}", self.storage.location());
         if let Ok(refs) = self.refs().await {
-            let (same, other, other_kind) = if kind == "tag" {
-                (&refs.tags, &refs.branches, "branch")
-            } else {
-                (&refs.branches, &refs.tags, "tag")
+            let any: BTreeMap<String, ObjectId>;
+            let none = BTreeMap::new();
+            let (same, other, other_kind) = match kind {
+                "tag" => (&refs.tags, &refs.branches, "branch"),
+                "branch" => (&refs.branches, &refs.tags, "tag"),
+                _ => {
+                    any = refs.branches.iter().chain(&refs.tags).map(|(name, id)| (name.clone(), *id)).collect();
+                    (&any, &none, "")
+                }
             };
             let near = nearest(name, same.keys());
             if other.contains_key(name) {

@@ -50,6 +50,9 @@ struct State {
 struct Listed {
     key: String,
     size: u64,
+    /// Not in what earlier versions kept.
+    #[serde(default)]
+    modified: u64,
 }
 
 /// The cache that `settings` ask for, for the repository that messages call `shown`.
@@ -196,11 +199,23 @@ impl Storage for CachedStorage {
 
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         let objects = self.store.list(prefix).await?;
-        let listed = objects.iter().map(|object| Listed { key: object.key.clone(), size: object.size });
+        let listed = objects.iter().map(|ObjectInfo { key, size, modified }| Listed {
+            key: key.clone(),
+            size: *size,
+            modified: *modified,
+        });
         if let Ok(bytes) = serde_json::to_vec(&listed.collect::<Vec<_>>()) {
             self.note(&listing(prefix), Answer { state: String::new(), bytes: Some(bytes.into()) }).await;
         }
         Ok(objects)
+    }
+
+    async fn delete(&self, keys: &[String]) -> Result<()> {
+        // First what is kept of them: it must not outlive them.
+        for key in keys.iter().filter(|key| !key.starts_with(BULK)) {
+            self.forget(key).await;
+        }
+        self.store.delete(keys).await
     }
 
     async fn any(&self) -> Result<Option<String>> {
@@ -279,7 +294,7 @@ impl Storage for OfflineStorage {
         let known = answer(&self.cache, &listing(prefix), MAX_LISTING).await.and_then(|known| known.bytes);
         let listed: Option<Vec<Listed>> = known.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let listed = listed.ok_or_else(|| self.missing(&format!("the listing of `{prefix}`")))?;
-        Ok(listed.into_iter().map(|Listed { key, size }| ObjectInfo { key, size }).collect())
+        Ok(listed.into_iter().map(|Listed { key, size, modified }| ObjectInfo { key, size, modified }).collect())
     }
 
     fn read_only(&self) -> Option<&'static str> {

@@ -26,11 +26,13 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use super::object::{ObjectStorage, timed_out, too_large, too_short};
 use super::replace::Turn;
-use super::{Condition, DEADLINE, ObjectInfo, Storage, Version, adopt, replace};
+use super::{Condition, DEADLINE, ObjectInfo, Storage, Version, adopt, remove, replace};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How long flushing to the disk may take, whatever else waits to be written there.
 const FLUSH_DEADLINE: Duration = Duration::from_secs(120);
+/// Objects that are removed under one deadline.
+const DELETED_AT_ONCE: usize = 1000;
 /// What a disk writes in a second at least, shared by all objects that are stored at the same time. Bytes.
 const SLOWEST_DISK: u64 = 256 << 10;
 
@@ -227,6 +229,15 @@ impl Storage for LocalStorage {
         self.objects.list(prefix).await
     }
 
+    async fn delete(&self, keys: &[String]) -> Result<()> {
+        for keys in keys.chunks(DELETED_AT_ONCE) {
+            let what = format!("removing {} objects", keys.len());
+            let keys = keys.to_vec();
+            self.waiting(&what, move |files, _| remove::remove(&files.root, &keys)).await?;
+        }
+        Ok(())
+    }
+
     fn local_path(&self) -> Option<PathBuf> {
         Some(self.path.clone())
     }
@@ -330,7 +341,10 @@ mod tests {
         let gone = storage.put("refs/y", "four".into(), Condition::Unchanged(seen)).await.unwrap_err();
         assert_eq!(gone.kind(), ErrorKind::Conflict);
         assert_eq!(storage.get("refs/x", 100).await.unwrap(), "three");
-        assert_eq!(storage.list("refs/").await.unwrap(), [ObjectInfo { key: "refs/x".into(), size: 5 }]);
+        let listed = storage.list("refs/").await.unwrap();
+        let modified = std::fs::metadata(dir.path().join("refs/x")).unwrap().modified().unwrap();
+        let modified = modified.duration_since(std::time::UNIX_EPOCH).unwrap().as_micros() as u64;
+        assert_eq!(listed, [ObjectInfo { key: "refs/x".into(), size: 5, modified }]);
         assert!(storage.list("chunks/").await.unwrap().is_empty());
     }
 

@@ -21,6 +21,7 @@ mod explain;
 pub mod local;
 pub mod location;
 pub mod object;
+mod remove;
 mod replace;
 pub mod settings;
 mod wire;
@@ -49,6 +50,8 @@ pub struct ObjectInfo {
     pub key: String,
     /// Its size in bytes.
     pub size: u64,
+    /// When it was stored, by the store's clock: microseconds since 1970-01-01 UTC.
+    pub modified: u64,
 }
 
 /// Tells one state of an object from another: what its store calls it.
@@ -127,6 +130,13 @@ pub trait Storage: Send + Sync + Debug {
 
     /// All objects whose key begins with `prefix`, which ends with `/` or is empty; in no certain order.
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>>;
+
+    /// Removes the objects `keys`. One that is not there is no error. Those before and after one that cannot be removed may be
+    /// gone when this fails; when it returns well, all stay removed after a loss of power.
+    async fn delete(&self, keys: &[String]) -> Result<()> {
+        let _ = keys;
+        Err(Error::new(ErrorKind::Unsupported, format!("{}: nothing can be removed there", self.location())))
+    }
 
     /// The key of some object, if there is any at all.
     async fn any(&self) -> Result<Option<String>> {

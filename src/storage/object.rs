@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
-use futures_util::stream::FuturesUnordered;
+use futures_util::stream::{self, FuturesUnordered};
 use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
@@ -29,6 +29,8 @@ const WHOLE: u64 = 16 << 20;
 const PART: u64 = 8 << 20;
 /// Parts of a file that are under way, and in memory, at a time.
 const PARTS_AT_ONCE: usize = 4;
+/// Objects that are removed by requests under one deadline: as many as one request of Amazon's names.
+const DELETED_AT_ONCE: usize = 1000;
 /// How many parts an object may have: the least that a store takes, which is Amazon's.
 const MOST_PARTS: u64 = 10_000;
 /// Objects below this folder are most of what is sent: they are held to the bound for that.
@@ -285,9 +287,31 @@ impl Storage for ObjectStorage {
         let mut found = Vec::new();
         // Each page is a request of its own.
         while let Some(meta) = self.timed(&what, objects.try_next()).await? {
-            found.push(ObjectInfo { key: meta.location.to_string(), size: meta.size });
+            let modified = u64::try_from(meta.last_modified.timestamp_micros()).unwrap_or_default();
+            found.push(ObjectInfo { key: meta.location.to_string(), size: meta.size, modified });
         }
         Ok(found)
+    }
+
+    async fn delete(&self, keys: &[String]) -> Result<()> {
+        // In bulk where the store can: so many at a time that one request of them ends before the deadline.
+        for keys in keys.chunks(DELETED_AT_ONCE) {
+            let paths = keys.iter().map(|key| path(key)).collect::<Result<Vec<_>>>()?;
+            let paths = stream::iter(paths.into_iter().map(Ok)).boxed();
+            let mut removed = self.store.delete_stream(paths);
+            let all = async {
+                while let Some(one) = removed.next().await {
+                    match one {
+                        // Some stores tell of what is not there.
+                        Ok(_) | Err(object_store::Error::NotFound { .. }) => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                Ok(())
+            };
+            self.timed(format!("removing {} objects", keys.len()), all).await?;
+        }
+        Ok(())
     }
 }
 
@@ -335,6 +359,21 @@ mod tests {
         assert_eq!(storage.get_changed("repo", 10, &now).await.unwrap(), None);
         let gone = storage.get_changed("repo2", 10, &now).await.unwrap_err();
         assert_eq!(gone.kind(), ErrorKind::NotFound);
+    }
+
+    #[tokio::test]
+    async fn what_is_not_there_keeps_nothing_else_from_being_removed() {
+        let store = Arc::new(object_store::memory::InMemory::new());
+        let storage = ObjectStorage::new(store, "memory".into(), Duration::from_secs(5));
+        for key in ["a", "chunks/x", "chunks/z"] {
+            storage.put(key, "one".into(), Condition::Always).await.unwrap();
+        }
+        let before = storage.list("").await.unwrap();
+        assert!(before.iter().all(|object| object.modified > 1_700_000_000_000_000), "{before:?}");
+        let keys = ["chunks/x", "chunks/y", "a"].map(String::from);
+        storage.delete(&keys).await.unwrap();
+        let left: Vec<String> = storage.list("").await.unwrap().into_iter().map(|object| object.key).collect();
+        assert_eq!(left, ["chunks/z"]);
     }
 
     #[tokio::test]

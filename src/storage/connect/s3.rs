@@ -77,6 +77,7 @@ pub(super) async fn connect(bucket: &Bucket, line: &Line<'_>) -> Result<(Arc<dyn
     let endpoint = endpoint.trim_end_matches('/');
     let address = if by_host { of_bucket(endpoint, &bucket.name)? } else { format!("{endpoint}/{}", bucket.name) };
     let slashed = builder.with_virtual_hosted_style_request(true).with_endpoint(format!("{address}/"));
+    let slashed = slashed.with_disable_bulk_delete(true);
     let slashed = Slashed::new(slashed.build().map_err(|e| not_made("s3", e))?);
     Ok((Arc::new(plain.build().map_err(|e| not_made("s3", e))?), Arc::new(slashed)))
 }

@@ -1,0 +1,140 @@
+//! One word for a snapshot, where a command takes any ref: a branch, a tag, a snapshot id, or something before one of these.
+//!
+//! | word | means |
+//! |---|---|
+//! | `main` | the branch or tag of that name, or else the snapshot with that id |
+//! | `branch/main`, `tag/v1`, `snapshot/ID` | the same, said so that nothing else can be meant |
+//! | `main~2` | two commits before it |
+//!
+//! Names may have `/` and `~` in them. A name that exists is what is meant; a word that can mean two snapshots is an error
+//! that lists both.
+
+use super::refs::RefSpec;
+use super::{Repository, refs::Refs};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+
+/// What a word means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The snapshot.
+    pub id: ObjectId,
+    /// The ref by which it was named; its id where it was not named by a branch or tag alone.
+    pub spec: RefSpec,
+}
+
+impl Repository {
+    /// The snapshot that `word` means.
+    ///
+    /// Errors: [`ErrorKind::NotFound`] if it means nothing, [`ErrorKind::InvalidInput`] if it means several things.
+    pub async fn find(&self, word: &str) -> Result<Found> {
+        let refs = self.refs().await?;
+        if let Some(found) = self.one(word, &refs).await? {
+            return Ok(found);
+        }
+        let Some((base, steps)) = split_steps(word) else { return Err(self.unknown_word(word).await) };
+        let Some(base) = self.one(base, &refs).await? else { return Err(self.unknown_word(base).await) };
+        // One more than the steps: the commit itself is the first.
+        let history = self.history(base.id, steps.saturating_add(1)).await?;
+        let found = history.get(steps).ok_or_else(|| {
+            Error::new(
+                ErrorKind::NotFound,
+                format!("`{word}`: there are only {} commits before {}", history.len().saturating_sub(1), base.spec),
+            )
+        })?;
+        Ok(Found { id: found.id, spec: RefSpec::Snapshot(found.id) })
+    }
+
+    /// What `word` means as it stands; none if nothing.
+    async fn one(&self, word: &str, refs: &Refs) -> Result<Option<Found>> {
+        let mut meanings = named(word, refs);
+        // A name is never taken for an id: in version 1, whether there is such a snapshot is not known before it is read.
+        if meanings.is_empty()
+            && let Ok(id) = word.strip_prefix("snapshot/").unwrap_or(word).parse::<ObjectId>()
+        {
+            let spec = RefSpec::Snapshot(id);
+            meanings.push(Found { id: self.resolve(&spec).await?, spec });
+        }
+        match meanings.as_slice() {
+            [first, rest @ ..] if rest.iter().any(|other| other.id != first.id) => {
+                let all: Vec<String> = meanings.iter().map(|meaning| meaning.spec.to_string()).collect();
+                Err(Error::invalid(format!(
+                    "`{word}` can mean {}: say branch/NAME, tag/NAME or snapshot/ID",
+                    all.join(" or ")
+                )))
+            }
+            [] => Ok(None),
+            [first, ..] => Ok(Some(first.clone())),
+        }
+    }
+
+    async fn unknown_word(&self, word: &str) -> Error {
+        let (kind, name) = match (word.strip_prefix("tag/"), word.strip_prefix("branch/")) {
+            (Some(name), _) => ("tag", name),
+            (None, Some(name)) => ("branch", name),
+            (None, None) => ("branch, tag or snapshot", word),
+        };
+        self.unknown_name(kind, name).await
+    }
+}
+
+/// The branches and tags that `word` can mean.
+fn named(word: &str, refs: &Refs) -> Vec<Found> {
+    let branch =
+        |name: &str| refs.branches.get(name).map(|id| Found { id: *id, spec: RefSpec::Branch(name.to_owned()) });
+    let tag = |name: &str| refs.tags.get(name).map(|id| Found { id: *id, spec: RefSpec::Tag(name.to_owned()) });
+    let whole = [branch(word), tag(word)];
+    let said = [word.strip_prefix("branch/").and_then(branch), word.strip_prefix("tag/").and_then(tag)];
+    whole.into_iter().chain(said).flatten().collect()
+}
+
+/// `main~2` as `main` and 2; `main~` is one step.
+fn split_steps(word: &str) -> Option<(&str, usize)> {
+    let (base, steps) = word.rsplit_once('~')?;
+    let steps = if steps.is_empty() { 1 } else { steps.parse().ok()? };
+    (!base.is_empty()).then_some((base, steps))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::format::testing::{id, repo};
+    use crate::storage::{Condition, Storage, object::ObjectStorage};
+
+    async fn open(file: Vec<u8>) -> Repository {
+        let store = std::sync::Arc::new(object_store::memory::InMemory::new());
+        let storage = ObjectStorage::new(store, "memory".into(), std::time::Duration::from_secs(1));
+        storage.put("repo", file.into(), Condition::Always).await.unwrap();
+        Repository::open(std::sync::Arc::new(storage)).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn words_mean_what_they_say() {
+        let snapshots = [(id(1), -1), (id(2), 0), (id(3), 1)];
+        let branches = [("branch/main", 0), ("main", 2), ("old~1", 0), ("older", 1), ("tag/x~", 1)];
+        let repository = open(repo(&snapshots, &branches)).await;
+        let find = |word: &'static str| {
+            let repository = &repository;
+            async move { repository.find(word).await.map(|found| found.id) }
+        };
+        assert_eq!(find("main").await.unwrap(), id(3));
+        assert_eq!(find("main~").await.unwrap(), id(2));
+        assert_eq!(find("main~2").await.unwrap(), id(1));
+        assert_eq!(find("old~1").await.unwrap(), id(1));
+        assert_eq!(find("branch/older~1").await.unwrap(), id(1));
+        assert_eq!(find("tag/x~").await.unwrap(), id(2));
+        let said = id(2).to_string();
+        assert_eq!(repository.find(&said).await.unwrap().spec, RefSpec::Snapshot(id(2)));
+        assert_eq!(repository.find(&format!("snapshot/{said}~1")).await.unwrap().id, id(1));
+        assert_eq!(find("branch/main").await.unwrap_err().kind(), ErrorKind::InvalidInput);
+        let error = find("main~3").await.unwrap_err();
+        assert!(error.to_string().contains("only 2 commits before branch main"), "{error}");
+        let error = find("mian").await.unwrap_err();
+        assert!(error.to_string().contains("did you mean `main`"), "{error}");
+        for nothing in ["", "~", "~1", "main~x", "tag/main", "snapshot/main", "main/~1"] {
+            assert_eq!(find(nothing).await.unwrap_err().kind(), ErrorKind::NotFound, "{nothing}");
+        }
+        assert_eq!(repository.find(&id(9).to_string()).await.unwrap_err().kind(), ErrorKind::NotFound);
+    }
+}

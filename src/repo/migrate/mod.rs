@@ -1,0 +1,47 @@
+//! Making a repository of an older generation one of version 2.
+//!
+//! [`in_place`] does so with version 1, whose files stay as they are: only the object `repo` is written, and what it takes the
+//! place of is removed. [`operations`] makes up the operations log, which older generations did not keep, from what they did.
+
+pub mod in_place;
+pub mod operations;
+
+use std::collections::BTreeMap;
+
+use crate::error::{Error, Result};
+use crate::format::ids::ObjectId;
+use crate::format::repo_info::SnapshotInfo;
+
+/// What a repository of an older generation has: everything that a migration must not lose.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Contents {
+    /// Branches and their newest commits.
+    pub branches: BTreeMap<String, ObjectId>,
+    /// Tags that are not deleted.
+    pub tags: BTreeMap<String, ObjectId>,
+    /// Deleted tags, whose names may not be used again, and what they pointed to where that is known.
+    pub deleted_tags: BTreeMap<String, Option<ObjectId>>,
+    /// All commits that refs lead to, by id.
+    pub commits: BTreeMap<ObjectId, SnapshotInfo>,
+}
+
+impl Contents {
+    /// The commits from `tip` to a root, newest first.
+    fn history(&self, tip: ObjectId) -> Vec<&SnapshotInfo> {
+        let mut history: Vec<&SnapshotInfo> = Vec::new();
+        let mut next = self.commits.get(&tip);
+        // Who gathered them has looked for cycles; this ends all the same.
+        while let Some(commit) = next.filter(|_| history.len() < self.commits.len()) {
+            history.push(commit);
+            next = commit.parent.and_then(|parent| self.commits.get(&parent));
+        }
+        history
+    }
+
+    /// The commits of branch `main`, newest first.
+    fn main(&self) -> Result<Vec<&SnapshotInfo>> {
+        let none = || Error::corrupt("the repository has no branch `main`: version 2 cannot be without");
+        let tip = self.branches.get(super::refs::DEFAULT_BRANCH).ok_or_else(none)?;
+        Ok(self.history(*tip))
+    }
+}

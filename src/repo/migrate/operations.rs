@@ -1,0 +1,117 @@
+//! An operations log for a repository that had none: what must have happened, judging by what is there.
+//!
+//! The reference makes up the same one when it migrates (format notes 4). Times are those of the commits; a branch or tag was
+//! made a millisecond after the commit that it points to. No entry has a copy of an older `repo`, since there was none.
+
+use std::collections::HashSet;
+
+use super::Contents;
+use crate::error::Result;
+use crate::format::ids::ObjectId;
+use crate::format::repo_state::{Operation, Update};
+use crate::repo::refs::DEFAULT_BRANCH;
+
+/// How long after a commit a ref to it was made, in microseconds.
+const AFTER_COMMIT: u64 = 1000;
+
+/// The log, newest first.
+pub fn made_up(contents: &Contents) -> Result<Vec<Update>> {
+    let main = contents.main()?;
+    let began = main.last().map_or(0, |root| root.flushed_at);
+    let mut entries = vec![(Operation::RepoInitialized, began)];
+    let mut told: HashSet<ObjectId> = main.last().iter().map(|root| root.id).collect();
+    commits(DEFAULT_BRANCH, &main, &mut told, &mut entries);
+    for (name, tip) in contents.branches.iter().filter(|(name, _)| *name != DEFAULT_BRANCH) {
+        let history = contents.history(*tip);
+        let at = history.first().map_or(began, |tip| tip.flushed_at);
+        entries.push((Operation::BranchCreated { name: name.clone() }, at.saturating_add(AFTER_COMMIT)));
+        commits(name, &history, &mut told, &mut entries);
+    }
+    let made = |target: &ObjectId| {
+        contents.commits.get(target).map_or(began, |commit| commit.flushed_at).saturating_add(AFTER_COMMIT)
+    };
+    for (name, target) in &contents.tags {
+        entries.push((Operation::TagCreated { name: name.clone() }, made(target)));
+    }
+    for (name, target) in &contents.deleted_tags {
+        let Some(target) = target else { continue };
+        let at = made(target);
+        entries.push((Operation::TagCreated { name: name.clone() }, at));
+        let deleted = Operation::TagDeleted { name: name.clone(), previous: *target };
+        entries.push((deleted, at.saturating_add(AFTER_COMMIT)));
+    }
+    // Stable: of what happened at the same time, the order is the one above.
+    entries.sort_by_key(|(_, at)| *at);
+    let mut last = None;
+    let mut updates: Vec<Update> = Vec::with_capacity(entries.len());
+    for (operation, at) in entries {
+        // Readers demand that times rise.
+        let updated_at = last.map_or(at, |last: u64| at.max(last.saturating_add(1)));
+        last = Some(updated_at);
+        updates.push(Update { operation, updated_at, backup_path: None });
+    }
+    updates.reverse();
+    Ok(updates)
+}
+
+/// The commits of `history` that nothing told of yet, as commits to `branch`.
+fn commits(
+    branch: &str,
+    history: &[&crate::format::repo_info::SnapshotInfo],
+    told: &mut HashSet<ObjectId>,
+    entries: &mut Vec<(Operation, u64)>,
+) {
+    for commit in history.iter().rev() {
+        if told.insert(commit.id) {
+            let operation = Operation::NewCommit { branch: branch.to_owned(), new: commit.id };
+            entries.push((operation, commit.flushed_at));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::format::repo_info::SnapshotInfo;
+    use crate::format::testing::id;
+
+    fn commit(n: u8, parent: Option<u8>, flushed_at: u64) -> (ObjectId, SnapshotInfo) {
+        let info = SnapshotInfo {
+            id: id(n),
+            parent: parent.map(id),
+            flushed_at,
+            message: String::new(),
+            metadata: Default::default(),
+            pruned_ancestor_tx_logs: Vec::new(),
+        };
+        (id(n), info)
+    }
+
+    #[test]
+    fn it_tells_what_must_have_happened() {
+        let contents = Contents {
+            branches: [("main".into(), id(2)), ("dev".into(), id(3))].into(),
+            tags: [("v1".into(), id(1))].into(),
+            deleted_tags: [("old".into(), Some(id(3))), ("unknown".into(), None)].into(),
+            commits: [commit(1, None, 10), commit(2, Some(1), 5000), commit(3, Some(1), 4000)].into(),
+        };
+        let updates = made_up(&contents).unwrap();
+        let told: Vec<(u64, &Operation)> = updates.iter().rev().map(|u| (u.updated_at, &u.operation)).collect();
+        let committed = |branch: &str, n| Operation::NewCommit { branch: branch.into(), new: id(n) };
+        assert_eq!(
+            told,
+            [
+                (10, &Operation::RepoInitialized),
+                (1010, &Operation::TagCreated { name: "v1".into() }),
+                (4000, &committed("dev", 3)),
+                (5000, &committed("main", 2)),
+                (5001, &Operation::BranchCreated { name: "dev".into() }),
+                (5002, &Operation::TagCreated { name: "old".into() }),
+                (6000, &Operation::TagDeleted { name: "old".into(), previous: id(3) }),
+            ]
+        );
+        assert!(updates.iter().all(|update| update.backup_path.is_none()));
+        assert!(made_up(&Contents::default()).is_err());
+    }
+}
