@@ -20,7 +20,7 @@
 //! | [`disk_cache`] | bytes of a distant repository on a disk of this machine |
 //! | [`mod@format`] | bytes to values, no I/O: headers, ids, the four kinds of file, metadata, configuration |
 //! | [`error`] | what can go wrong: one kind each, one place that makes it an errno |
-//! | [`size`], [`file_name`] | sizes as people write them; any text as a file's name |
+//! | [`size`], [`file_name`], [`steps`] | sizes as people write them; any text as a file's name; where tests make things fail |
 //!
 //! A request travels down once: the kernel asks [`fuse::adapter`], which asks [`tree::Tree`], which finds the chunk's reference
 //! in a manifest that [`reader::Reader`] holds in memory, which reads bytes from [`storage::Storage`]. What is in memory is
@@ -40,6 +40,7 @@ pub mod repo;
 pub mod scratch;
 pub mod session;
 pub mod size;
+pub mod steps;
 pub mod storage;
 pub mod tree;
 pub mod working;

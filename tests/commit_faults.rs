@@ -17,9 +17,9 @@ use icechunk::RepositoryConfig;
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunkfs::commit::changes::ChangeSet;
 use icechunkfs::commit::engine::{Options, Outcome};
-use icechunkfs::commit::steps::POINTS;
 use icechunkfs::error::{Error, ErrorKind, Result};
 use icechunkfs::format::envelope::SpecVersion;
+use icechunkfs::steps;
 use icechunkfs::storage::{self, Condition, ObjectInfo, Storage, Version};
 use lab::{Lab, Model, create, history, reference_keys, request};
 
@@ -218,7 +218,9 @@ async fn child() {
 #[tokio::test]
 async fn any_point_may_be_the_last() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
-        for (point, action) in POINTS.iter().flat_map(|point| [(point, "abort"), (point, "eio"), (point, "enospc")]) {
+        for (point, action) in
+            steps::COMMIT.iter().flat_map(|point| [(point, "abort"), (point, "eio"), (point, "enospc")])
+        {
             let directory = tempfile::tempdir().unwrap();
             let place = directory.path().join("repo");
             std::fs::create_dir(&place).unwrap();

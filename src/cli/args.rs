@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 
+use super::migrate::MigrateArgs;
 use super::open::Limits;
 use crate::error::{Error, Result};
 use crate::fuse::io_mode::Wish;
@@ -56,6 +57,9 @@ pub enum Command {
     Log(LogArgs),
     /// List groups and arrays, with shape, chunks stored and bytes.
     Ls(LsArgs),
+    /// Make a repository of an older generation one of the newest (version 2). Version 1 is migrated in place: data stay where they
+    /// are, and programs that know version 1 only cannot open it any more.
+    Migrate(MigrateArgs),
     /// Write the bytes of one Zarr key to standard output, without mounting.
     Cat(CatArgs),
 }

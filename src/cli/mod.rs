@@ -11,6 +11,7 @@ pub mod init;
 pub mod log;
 pub mod logging;
 pub mod ls;
+pub mod migrate;
 pub mod mount;
 pub mod mount_helper;
 pub mod mount_options;
@@ -53,6 +54,7 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         Command::Refs(refs) => in_foreground(refs.common.verbose, || refs::run(&refs)),
         Command::Log(log) => in_foreground(log.common.verbose, || log::run(&log)),
         Command::Ls(ls) => in_foreground(ls.common.verbose, || ls::run(&ls)),
+        Command::Migrate(migrate) => in_foreground(migrate.common.verbose, || migrate::run(&migrate)),
         Command::Cat(cat) => in_foreground(cat.common.verbose, || cat::run(&cat)),
     };
     match outcome {

@@ -9,6 +9,7 @@ use tokio::sync::OnceCell;
 
 use super::changes::{ChangeSet, ChunkFile, StoredPayload};
 use super::conflicts::{Conflict, ConflictKind};
+use super::log;
 use super::manifests::{ArrayTask, ManifestWriter};
 use super::nodes::{self, Sources};
 use super::pack::Sizes;
@@ -18,7 +19,6 @@ use super::rebase;
 use super::splitting::Splitting;
 use super::upload::{self, Memory, StoredChunks, blocking};
 use super::without_moves::without_moves;
-use super::{log, steps};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
 use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
@@ -29,6 +29,7 @@ use crate::format::snapshot::{ManifestInfo, Snapshot};
 use crate::reader::Reader;
 use crate::repo::Repository;
 use crate::repo::update::{Clock, time_after};
+use crate::steps;
 use crate::storage::Storage;
 
 /// Name of the metadata item in which implementations keep notes of their own.

@@ -25,6 +25,5 @@ pub mod progress;
 mod publish;
 pub mod rebase;
 mod splitting;
-pub mod steps;
 mod upload;
 mod without_moves;

@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 
-use super::steps;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_state::{Operation, RepoState, SnapshotRecord};
 use crate::repo::Repository;
 use crate::repo::update::{self, Clock};
 use crate::repo::v1;
+use crate::steps;
 use crate::storage::Storage;
 
 /// The feature flag that allows commits with moves.

@@ -101,7 +101,7 @@ impl Repository {
     }
 
     /// Version 1 has a commit's description in its snapshot file.
-    async fn read_commit(&self, id: ObjectId) -> Result<SnapshotInfo> {
+    pub(super) async fn read_commit(&self, id: ObjectId) -> Result<SnapshotInfo> {
         let snapshot = self.snapshot(id, super::MAX_SNAPSHOT).await?;
         Ok(SnapshotInfo {
             id,

@@ -7,6 +7,7 @@
 pub mod create;
 pub mod find;
 pub mod history;
+pub mod migrate;
 pub mod refs;
 pub mod update;
 pub mod v1;
@@ -91,7 +92,7 @@ impl Repository {
     /// The configuration that is stored in the repository; the default one if there is none.
     pub async fn config(&self) -> Result<RepoConfig> {
         match &self.generation {
-            Generation::V1(_) => v1::config(&*self.storage).await,
+            Generation::V1(_) => Ok(v1::config(&*self.storage).await?.unwrap_or_default()),
             Generation::V2(info) => info.config(),
         }
     }

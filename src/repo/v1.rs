@@ -3,6 +3,8 @@
 //! Names are spelled in keys as `object_store` spells them on a local disk: characters outside its set are percent-encoded.
 //! Users see and say the real names. The format forbids `/` in them.
 
+use std::collections::BTreeMap;
+
 use object_store::path::PathPart;
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
@@ -16,7 +18,9 @@ use crate::storage::{Condition, Storage};
 
 /// Bytes of a `ref.json`: it holds one id.
 pub(super) const MAX_REF_FILE: u64 = 1 << 16;
-/// Bytes of `config.yaml`.
+/// The object that holds the configuration.
+pub(super) const CONFIG_KEY: &str = "config.yaml";
+/// Bytes of it.
 const MAX_CONFIG_FILE: u64 = 1 << 24;
 /// How often a lost race for a branch's file is run again, while the branch still points where it did.
 const TRIES: u32 = 100;
@@ -106,11 +110,27 @@ impl Layout {
     }
 }
 
-/// The configuration in `config.yaml`; the default one if there is none.
-pub(super) async fn config(storage: &dyn Storage) -> Result<RepoConfig> {
-    match storage.get("config.yaml", MAX_CONFIG_FILE).await {
-        Ok(bytes) => RepoConfig::from_yaml(&bytes).context(|| "config.yaml"),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(RepoConfig::default()),
+/// The deleted tags, and what they pointed to where that can be read.
+pub(super) async fn deleted_tags(storage: &dyn Storage) -> Result<BTreeMap<String, Option<ObjectId>>> {
+    let mut deleted = BTreeMap::new();
+    for object in storage.list("refs/").await? {
+        let Some(key) = object.key.strip_suffix(".deleted") else { continue };
+        let folder = key.strip_prefix("refs/").and_then(|key| key.strip_suffix("/ref.json"));
+        let Some(encoded) = folder.and_then(|folder| folder.strip_prefix(TAG)) else { continue };
+        let target = match read_ref_file(storage, key).await {
+            Err(why) if why.kind() == ErrorKind::Corrupt => None,
+            target => target?,
+        };
+        deleted.insert(decode(encoded), target);
+    }
+    Ok(deleted)
+}
+
+/// The configuration in `config.yaml`, if there is one.
+pub(super) async fn config(storage: &dyn Storage) -> Result<Option<RepoConfig>> {
+    match storage.get(CONFIG_KEY, MAX_CONFIG_FILE).await {
+        Ok(bytes) => RepoConfig::from_yaml(&bytes).map(Some).context(|| CONFIG_KEY),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -157,7 +177,7 @@ async fn read_ref(storage: &dyn Storage, kind: &str, name: &str) -> Result<Optio
     read_ref_file(storage, &key(kind, name)).await
 }
 
-async fn read_ref_file(storage: &dyn Storage, key: &str) -> Result<Option<ObjectId>> {
+pub(super) async fn read_ref_file(storage: &dyn Storage, key: &str) -> Result<Option<ObjectId>> {
     let bytes = match storage.get(key, MAX_REF_FILE).await {
         Ok(bytes) => bytes,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),

@@ -12,11 +12,11 @@ use super::{Derived, Session};
 use crate::commit::changes::ChunkChange;
 use crate::commit::engine::{OnConflict, Outcome, Request};
 use crate::commit::progress::Progress;
-use crate::commit::steps;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::scratch::data::{Files, Rest};
 use crate::session::kernel::commits_of_others;
+use crate::steps;
 use crate::working::frozen::Frozen;
 use crate::working::replace::{Notice, Still};
 

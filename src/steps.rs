@@ -1,16 +1,16 @@
-//! Named points of a commit at which a test can make it fail or end the process.
+//! Named points of what changes a repository in several steps, at which a test can make it fail or end the process.
 //!
 //! `ICECHUNKFS_FAULT=commit.snapshot=abort` ends the process at that point as `kill -9` would; `=eio` and `=enospc` make
-//! the commit fail there, once. The points are those of [`POINTS`]: before each stage its name, after it `NAME.done`. The variable
-//! is read once, and is a testing aid only.
+//! it fail there, once. The points of a commit are [`COMMIT`], those of a migration [`MIGRATION`]: before each stage its name, after
+//! it `NAME.done`. The variable is read once, and is a testing aid only.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// All points, in the order in which a commit passes them; some are passed again when it has to be rebased.
-pub const POINTS: [&str; 11] = [
+/// The points of a commit, in the order in which it passes them; some are passed again when it has to be rebased.
+pub const COMMIT: [&str; 11] = [
     "commit.chunks",
     "commit.chunks.done",
     "commit.manifests",
@@ -25,6 +25,15 @@ pub const POINTS: [&str; 11] = [
     // The commit is there: it can be killed here, but not fail.
     "commit.publish.done",
 ];
+/// The points of a migration in place.
+pub const MIGRATION: [&str; 5] = [
+    "migrate.repo",
+    // From here on it is of version 2.
+    "migrate.repo.done",
+    "migrate.main.done",
+    "migrate.refs.done",
+    "migrate.done",
+];
 /// A point behind the commit: everybody sees it, and the working tree that it was made from is not on it yet.
 pub const COMMITTED: &str = "commit.done";
 
@@ -36,7 +45,7 @@ struct Fault {
 
 /// Is at `point`: does what the environment asks for there, which is nothing outside of tests.
 pub(crate) fn reach(point: &str) -> Result<()> {
-    debug_assert!(POINTS.contains(&point) || point == COMMITTED, "{point} is not listed");
+    debug_assert!(COMMIT.contains(&point) || MIGRATION.contains(&point) || point == COMMITTED, "{point} is not listed");
     static FAULT: OnceLock<Option<Fault>> = OnceLock::new();
     let fault = FAULT.get_or_init(|| {
         let setting = std::env::var("ICECHUNKFS_FAULT").ok()?;

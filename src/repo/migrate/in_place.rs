@@ -1,0 +1,281 @@
+//! Version 1 to version 2, where the repository lies (format notes 4).
+//!
+//! Snapshots, manifests, logs and chunks stay the files that they are: readers look at each file's own version. What changes is
+//! where refs and history are: in the object `repo`, which is created whole or not at all, and from that moment on the repository is one
+//! of version 2. Then the old refs go, `main` first, so that programs which know version 1 only find no repository any more
+//! instead of committing where nobody looks; then `config.yaml`, which is in `repo` now.
+//!
+//! A program of version 1 may commit while this runs. So the refs are read again after `repo` is there, and once more before
+//! they are removed; what was committed meanwhile is added to `repo`, if the branch has not moved on there. An
+//! old ref whose commit cannot be had so stays, and is named. A migration that was killed is finished by the next.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures_util::{StreamExt, stream};
+
+use super::{Contents, operations};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::format::repo_info::SnapshotInfo;
+use crate::format::repo_state::{Operation, RawItem, RepoState, SnapshotRecord, Status, Update};
+use crate::repo::refs::DEFAULT_BRANCH;
+use crate::repo::update::{self, Clock};
+use crate::repo::{Generation, Repository, v1};
+use crate::steps;
+use crate::storage::{Condition, Storage};
+
+/// Snapshot files that are read at a time.
+const READ_AT_ONCE: usize = 16;
+
+/// What is known of a migration's progress.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Snapshot files there are; 0 while that is not known.
+    pub snapshots: AtomicU64,
+    /// Those that were read.
+    pub read: AtomicU64,
+}
+
+/// What a migration does, or did.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Summary {
+    /// What `repo` has been given.
+    pub contents: Contents,
+    /// Whether it has a configuration.
+    pub has_config: bool,
+    /// Old objects that are removed.
+    pub removed: usize,
+    /// Old refs that lead to commits which `repo` does not have, by their keys. They stay.
+    pub left: Vec<String>,
+    /// Whether `repo` was there before: this only finishes what was begun.
+    pub finished: bool,
+}
+
+/// Migrates `repository`. With `dry_run` nothing is written, and what would be done is returned.
+///
+/// Errors: [`ErrorKind::ReadOnly`] where nothing can be written, [`ErrorKind::Corrupt`] if a snapshot is missing, and then nothing is
+/// changed.
+pub async fn migrate(repository: &Repository, clock: Clock, dry_run: bool, progress: &Progress) -> Result<Summary> {
+    let storage = repository.storage();
+    if let (Some(why), false) = (storage.read_only(), dry_run) {
+        return Err(Error::new(ErrorKind::ReadOnly, format!("{}: {why}", storage.location())));
+    }
+    let mut summary = Summary::default();
+    match &repository.generation {
+        Generation::V1(_) => {
+            summary.contents = gather(repository, progress).await?;
+            let config = v1::config(&**storage).await?;
+            summary.has_config = config.is_some();
+            let config = config
+                .map(|config| RawItem::from_json("config", &serde_json::Value::Object(config.members().clone())))
+                .transpose()?;
+            let state = describe(&summary.contents, config.map(|item| item.value), clock)?;
+            let file = state.encode()?;
+            if dry_run {
+                summary.removed = old_refs(&**storage).await?.len() + usize::from(summary.has_config);
+                return Ok(summary);
+            }
+            steps::reach("migrate.repo")?;
+            let created = storage.put("repo", file.into(), Condition::Absent).await;
+            created.map_err(|error| match error.kind() {
+                ErrorKind::Conflict => error.context("another migration was faster: run this again to finish it"),
+                _ => error,
+            })?;
+            steps::reach("migrate.repo.done")?;
+        }
+        Generation::V2(_) => {
+            let old = old_refs(&**storage).await?;
+            if old.is_empty() {
+                return Err(Error::invalid(format!("{} is of version 2 already", storage.location())));
+            }
+            summary.finished = true;
+            if dry_run {
+                summary.removed = old.len();
+                return Ok(summary);
+            }
+        }
+    }
+    finish(storage, clock, &mut summary, progress).await?;
+    Ok(summary)
+}
+
+/// Brings over what was committed by programs of version 1 since, and removes what `repo` has taken the place of.
+async fn finish(storage: &Arc<dyn Storage>, clock: Clock, summary: &mut Summary, progress: &Progress) -> Result<()> {
+    // Nobody commits to `main` any more once its ref is gone, and nobody of version 1 opens the repository.
+    for only_main in [true, false] {
+        catch_up(storage, clock, summary, progress).await?;
+        let known = Repository::open(Arc::clone(storage)).await?;
+        let mut removed = Vec::new();
+        summary.left.clear();
+        for (key, target) in old_refs(&**storage).await? {
+            let is_main = key == v1::branch_key(DEFAULT_BRANCH);
+            // The mark of a deleted tag has no target; that of a ref is in `repo`, or it is not ours to remove.
+            let is_known = match target {
+                Some(target) => has(&known, target),
+                None => true,
+            };
+            match is_known {
+                true if is_main || !only_main => removed.push(key),
+                true => {}
+                false => summary.left.push(key),
+            }
+        }
+        summary.removed += removed.len();
+        storage.delete(&removed).await?;
+        steps::reach(if only_main { "migrate.main.done" } else { "migrate.refs.done" })?;
+    }
+    if summary.left.is_empty() {
+        summary.removed += usize::from(summary.has_config);
+        storage.delete(&[v1::CONFIG_KEY.to_owned()]).await?;
+    }
+    steps::reach("migrate.done")
+}
+
+fn has(repository: &Repository, id: ObjectId) -> bool {
+    match &repository.generation {
+        Generation::V2(info) => info.position(id).is_some(),
+        Generation::V1(_) => false,
+    }
+}
+
+/// Adds to `repo` what programs of version 1 have committed to branches that have not moved on in `repo`.
+async fn catch_up(storage: &Arc<dyn Storage>, clock: Clock, summary: &mut Summary, progress: &Progress) -> Result<()> {
+    let known = Repository::open(Arc::clone(storage)).await?;
+    let old = Repository { storage: Arc::clone(storage), generation: Generation::V1(v1::Layout::default()) };
+    let refs = old.refs().await?;
+    for (branch, tip) in refs.branches {
+        if has(&known, tip) {
+            continue;
+        }
+        let Some(before) = known.branch_tip(&branch).await? else { continue };
+        let Some(new) = old.since(tip, before).await? else { continue };
+        progress.read.fetch_add(new.len() as u64, Ordering::Relaxed);
+        let change = |state: &mut RepoState| {
+            if state.branches.get(&branch) != Some(&before) {
+                return Err(Error::new(ErrorKind::Conflict, format!("branch `{branch}` has moved on meanwhile")));
+            }
+            for commit in &new {
+                state.snapshots.insert(commit.id, record(commit)?);
+            }
+            state.branches.insert(branch.clone(), tip);
+            Ok(Operation::NewCommit { branch: branch.clone(), new: tip })
+        };
+        match update::update(&**storage, clock, change).await {
+            Ok(_) => {
+                summary.contents.branches.insert(branch, tip);
+                summary.contents.commits.extend(new.into_iter().map(|commit| (commit.id, commit)));
+            }
+            // Its ref stays, and is named.
+            Err(error) if error.kind() == ErrorKind::Conflict => tracing::warn!("{error}"),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// The objects below `refs/`, and what each points to; none for the mark of a deleted tag.
+async fn old_refs(storage: &dyn Storage) -> Result<BTreeMap<String, Option<ObjectId>>> {
+    let mut refs = BTreeMap::new();
+    for object in storage.list("refs/").await? {
+        if object.key.ends_with("/ref.json.deleted") {
+            refs.insert(object.key, None);
+        } else if object.key.ends_with("/ref.json")
+            && let Some(target) = v1::read_ref_file(storage, &object.key).await?
+        {
+            refs.insert(object.key, Some(target));
+        }
+    }
+    Ok(refs)
+}
+
+/// Everything that refs of version 1 lead to.
+async fn gather(repository: &Repository, progress: &Progress) -> Result<Contents> {
+    let storage = &**repository.storage();
+    let refs = repository.refs().await?;
+    let deleted_tags = v1::deleted_tags(storage).await?;
+    let mut contents = Contents { branches: refs.branches, tags: refs.tags, deleted_tags, commits: BTreeMap::new() };
+    // One after the other would take a round trip for each commit; most files are of commits that are needed.
+    let ids: Vec<ObjectId> = storage
+        .list("snapshots/")
+        .await?
+        .iter()
+        .filter_map(|object| object.key.strip_prefix("snapshots/")?.parse().ok())
+        .collect();
+    progress.snapshots.store(ids.len() as u64, Ordering::Relaxed);
+    let read = stream::iter(ids).map(|id| async move {
+        let commit = repository.read_commit(id).await;
+        progress.read.fetch_add(1, Ordering::Relaxed);
+        commit.ok()
+    });
+    // One that cannot be read is asked for again if a history needs it, which then says why.
+    let mut all: BTreeMap<ObjectId, SnapshotInfo> =
+        read.buffer_unordered(READ_AT_ONCE).filter_map(std::future::ready).map(|c| (c.id, c)).collect().await;
+    let tips: Vec<ObjectId> = contents.branches.values().chain(contents.tags.values()).copied().collect();
+    for tip in tips {
+        let mut next = Some(tip);
+        let mut path = std::collections::HashSet::new();
+        while let Some(id) = next.filter(|id| !contents.commits.contains_key(id)) {
+            let commit = match all.remove(&id) {
+                Some(commit) => commit,
+                None => repository.read_commit(id).await.context(|| format!("the history of {tip}"))?,
+            };
+            path.insert(id);
+            next = commit.parent;
+            contents.commits.insert(id, commit);
+        }
+        if let Some(id) = next.filter(|id| path.contains(id)) {
+            return Err(Error::corrupt(format!("the history of snapshot {tip} is a cycle: {id} is its own ancestor")));
+        }
+    }
+    Ok(contents)
+}
+
+/// `repo` for `contents`.
+fn describe(contents: &Contents, config: Option<Vec<u8>>, clock: Clock) -> Result<RepoState> {
+    let mut updates = operations::made_up(contents)?;
+    let last = updates.first().map_or(0, |newest| newest.updated_at);
+    let now = clock();
+    if now <= last {
+        return Err(Error::new(
+            ErrorKind::Io,
+            "this machine's clock is behind the repository's last commit: set the clock, or wait",
+        ));
+    }
+    let operation = Operation::RepoMigrated { from_version: 1, to_version: 2 };
+    updates.insert(0, Update { operation, updated_at: now, backup_path: None });
+    let began = contents.main()?.last().map_or(now, |root| root.flushed_at);
+    let mut snapshots = BTreeMap::new();
+    for (id, commit) in &contents.commits {
+        snapshots.insert(*id, record(commit)?);
+    }
+    Ok(RepoState {
+        tags: contents.tags.clone(),
+        branches: contents.branches.clone(),
+        deleted_tags: contents.deleted_tags.keys().cloned().collect(),
+        snapshots,
+        status: Status { availability: 0, set_at: began, reason: None },
+        metadata: Vec::new(),
+        updates,
+        repo_before_updates: None,
+        config,
+        enabled_feature_flags: None,
+        disabled_feature_flags: None,
+        extra: None,
+    })
+}
+
+/// A commit as `repo` describes it. Metadata values are FlexBuffers there, whatever the snapshot's own file has.
+fn record(commit: &SnapshotInfo) -> Result<SnapshotRecord> {
+    let mut metadata =
+        commit.metadata.iter().map(|(name, value)| RawItem::from_json(name, value)).collect::<Result<Vec<_>>>()?;
+    metadata.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(SnapshotRecord {
+        parent: commit.parent,
+        flushed_at: commit.flushed_at,
+        message: commit.message.clone(),
+        metadata,
+        pruned_ancestor_tx_logs: Vec::new(),
+    })
+}
