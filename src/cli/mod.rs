@@ -6,6 +6,7 @@
 pub mod args;
 pub mod branch;
 pub mod cat;
+pub mod confirm;
 pub mod daemon;
 pub mod init;
 pub mod log;

@@ -1,0 +1,107 @@
+//! Asking before something is destroyed.
+//!
+//! A command that destroys says what will be gone, and goes on only when somebody says so: by `--yes` beforehand, or by an
+//! answer on the terminal. Where nobody can be asked it refuses: a script that destroys has to say that it means it.
+
+use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
+
+use clap::Args;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Bytes of an answer that are looked at. An answer is one word.
+const LONGEST_ANSWER: u64 = 256;
+
+/// What every command takes that destroys something.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct ConfirmArgs {
+    /// Do not ask. Without a terminal to ask on, the command refuses unless this is given.
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+impl ConfirmArgs {
+    /// Returns once it is certain that the user wants `what`: a sentence, or several lines of them, that says what will be
+    /// gone. To be called before anything is changed, and without a deadline running: people think.
+    ///
+    /// Errors: [`ErrorKind::InvalidInput`] if nobody can be asked, [`ErrorKind::NotPermitted`] if the answer is no.
+    pub fn confirm(self, what: &str) -> Result<()> {
+        if self.yes {
+            return Ok(());
+        }
+        let what = printable(what);
+        let (stdin, stderr) = (std::io::stdin(), std::io::stderr());
+        // The question goes where results do not, so that they can be piped.
+        if !stdin.is_terminal() || !stderr.is_terminal() {
+            return Err(Error::invalid(format!("{what}\nthere is no terminal to ask on: say --yes to go on")));
+        }
+        if ask(&what, stdin.lock(), stderr.lock()).map_err(|e| Error::io("the terminal", e))? {
+            Ok(())
+        } else {
+            Err(Error::new(ErrorKind::NotPermitted, "the answer was not yes: nothing is changed"))
+        }
+    }
+}
+
+/// Puts the question and reads the answer. Whatever is not a clear yes is a no, the end of the input too.
+fn ask(what: &str, input: impl Read, mut output: impl Write) -> std::io::Result<bool> {
+    write!(output, "{what}\nGo on? [y/N] ")?;
+    output.flush()?;
+    let mut answer = Vec::new();
+    BufReader::new(input.take(LONGEST_ANSWER)).read_until(b'\n', &mut answer)?;
+    if !answer.ends_with(b"\n") {
+        writeln!(output)?;
+    }
+    let answer = String::from_utf8_lossy(&answer).trim().to_lowercase();
+    Ok(answer == "y" || answer == "yes")
+}
+
+/// `text` without what would make a terminal do something else than show it: names of refs may hold any character, and a
+/// question must not be able to look like another one.
+pub fn printable(text: &str) -> String {
+    let shown = |c: char| match c {
+        '\n' => "\n".to_owned(),
+        // Direction marks reorder what stands around them.
+        '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => c.escape_unicode().to_string(),
+        c if c.is_control() => c.escape_default().to_string(),
+        c => c.to_string(),
+    };
+    text.chars().map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn only_a_clear_yes_is_one() {
+        for (answer, expected) in [
+            ("y\n", true),
+            ("yes\n", true),
+            (" YES \n", true),
+            ("y", true),
+            ("", false),
+            ("\n", false),
+            ("n\n", false),
+            ("yes, but\n", false),
+            ("ja\n", false),
+        ] {
+            let mut asked = Vec::new();
+            assert_eq!(ask("Tag `v1` will be gone.", answer.as_bytes(), &mut asked).unwrap(), expected, "{answer:?}");
+            assert!(asked.starts_with(b"Tag `v1` will be gone.\nGo on? [y/N] "));
+        }
+        assert!(!ask("", [b'y'; 1000].as_slice(), Vec::new()).unwrap());
+    }
+
+    #[test]
+    fn a_name_cannot_forge_the_question() {
+        assert_eq!(printable("tag `a\u{1b}[2J\r`\nb"), "tag `a\\u{1b}[2J\\r`\nb");
+        assert_eq!(printable("x\u{202e}y ü"), "x\\u{202e}y ü");
+    }
+
+    #[test]
+    fn without_a_terminal_it_needs_the_word() {
+        assert!(ConfirmArgs { yes: true }.confirm("all gone").is_ok());
+    }
+}
