@@ -4,7 +4,6 @@
 //! messages go. A command prints its result on stdout, and on failure one message on stderr that a person can act on.
 
 pub mod args;
-pub mod branch;
 pub mod cat;
 pub mod confirm;
 pub mod daemon;
@@ -23,6 +22,7 @@ pub mod refs;
 pub mod secrets;
 pub mod unmount;
 pub mod working;
+pub mod writable;
 
 use std::ffi::OsString;
 use std::io::Write;

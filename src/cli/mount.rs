@@ -10,7 +10,7 @@ use tracing::{error, info, warn};
 use super::args::MountArgs;
 use super::daemon::{self, Outcome, Process};
 use super::mount_options::{self, Extra};
-use super::{branch, logging, open};
+use super::{logging, open, writable};
 use crate::error::{Error, ErrorKind, Result};
 use crate::follow::Follower;
 use crate::fuse::io_mode::{self, IoMode, Wish};
@@ -100,7 +100,7 @@ fn serve(arguments: &MountArgs, extra: &Extra, spec: &RefSpec, outcome: Option<&
     let served = mounted.wait();
     info!("unmounted");
     if let Some(session) = session {
-        runtime.block_on(branch::end(session, arguments.ephemeral));
+        runtime.block_on(writable::end(session, arguments.ephemeral));
     }
     runtime.block_on(reader.settle());
     // A thread that waits for a dead network file system must not keep the daemon.
@@ -131,9 +131,9 @@ async fn prepare(arguments: &MountArgs, spec: &RefSpec, mountpoint: &Path, read_
     let source = repository.storage().location().to_owned();
     let mut told = String::new();
     if let (RefSpec::Branch(branch), false) = (spec, read_only) {
-        match branch::obstacle(&repository, branch).await? {
+        match writable::obstacle(&repository, branch).await? {
             None => {
-                let (session, control, resumed) = branch::open(&repository, branch, arguments, mountpoint).await?;
+                let (session, control, resumed) = writable::open(&repository, branch, arguments, mountpoint).await?;
                 let served = Served::Branch(session, control);
                 return Ok(Prepared { served, source, told: resumed.unwrap_or_default() });
             }
