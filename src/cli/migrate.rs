@@ -8,6 +8,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::args::CommonArgs;
+use super::confirm::ConfirmArgs;
 use super::{open, print, print_json, progress};
 use crate::error::{Error, Result};
 use crate::repo::migrate::in_place::{self, Progress, Summary};
@@ -25,6 +26,9 @@ pub struct MigrateArgs {
     /// Only say what would be done.
     #[arg(long)]
     pub dry_run: bool,
+    /// Whether to ask.
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
     /// Print {"from_version", "to_version", "dry_run", "finished", "branches", "tags", "deleted_tags", "commits", "config",
     /// "removed", "left"}.
     #[arg(long)]
@@ -39,6 +43,12 @@ pub struct MigrateArgs {
 
 /// Migrates.
 pub fn run(arguments: &MigrateArgs) -> Result<()> {
+    if !arguments.dry_run {
+        arguments.confirm.confirm(&format!(
+            "Programs that know version 1 only will not be able to open {} any more. There is no way back.",
+            arguments.repo
+        ))?;
+    }
     let progress = Progress::default();
     let ended = AtomicBool::new(false);
     let summary = std::thread::scope(|scope| {

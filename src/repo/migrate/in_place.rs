@@ -87,12 +87,13 @@ pub async fn migrate(repository: &Repository, clock: Clock, dry_run: bool, progr
         }
         Generation::V2(_) => {
             let old = old_refs(&**storage).await?;
-            if old.is_empty() {
+            summary.has_config = v1::config(&**storage).await?.is_some();
+            if old.is_empty() && !summary.has_config {
                 return Err(Error::invalid(format!("{} is of version 2 already", storage.location())));
             }
             summary.finished = true;
             if dry_run {
-                summary.removed = old.len();
+                summary.removed = old.len() + usize::from(summary.has_config);
                 return Ok(summary);
             }
         }
