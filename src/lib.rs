@@ -12,6 +12,7 @@
 //! | [`session`] | what is done to a working tree as a whole: status, diff, commit, discard, refresh |
 //! | [`working`] | the working tree: a snapshot and what programs changed on top of it |
 //! | [`scratch`] | what waits for a commit, on disk: a journal and the bytes of changed files |
+//! | [`compare`] | what is not the same in two snapshots |
 //! | [`commit`] | changes to a snapshot: chunks, manifests, a new snapshot, the branch; conflicts with others' commits |
 //! | [`reader`] | chunk references to bytes: manifests and small chunks in memory, within one bound |
 //! | [`repo`] | a repository of any generation: refs, snapshots, history |
@@ -28,6 +29,7 @@
 
 pub mod cli;
 pub mod commit;
+pub mod compare;
 pub mod control;
 pub mod disk_cache;
 pub mod error;

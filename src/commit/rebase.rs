@@ -54,11 +54,19 @@ pub(super) async fn since(
 
 /// Reads the transaction log of snapshot `id`. Without it, what others did is not known, and nothing can be compared.
 pub async fn read_log(storage: &dyn Storage, id: ObjectId) -> Result<TransactionLog> {
-    let key = format!("transactions/{id}");
-    let missing =
-        |e: Error| e.absence_is_damage(format!("{key}: missing, so that what commit {id} changed is not known"));
-    let log = decoded::fixed(storage, &key, MAX_LOG, |file| TransactionLog::decode(file, MAX_LOG)).await;
-    Ok(log.map_err(missing)?.value)
+    read_log_if_any(storage, id).await?.ok_or_else(|| {
+        Error::corrupt(format!("transactions/{id}: missing, so that what commit {id} changed is not known"))
+    })
+}
+
+/// As [`read_log`]; none if there is no such log.
+pub async fn read_log_if_any(storage: &dyn Storage, id: ObjectId) -> Result<Option<TransactionLog>> {
+    let decode = |file: &[u8]| TransactionLog::decode(file, MAX_LOG);
+    match decoded::fixed(storage, &format!("transactions/{id}"), MAX_LOG, decode).await {
+        Ok(log) => Ok(Some(log.value)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn was_reset(branch: &str, base: ObjectId) -> Error {

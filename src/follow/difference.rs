@@ -11,9 +11,10 @@ use std::fmt;
 use tracing::warn;
 
 use crate::commit::changes::StoredPayload;
-use crate::commit::rebase::read_log;
+use crate::compare::chunks::{ChunkDifferences, ChunkList};
+use crate::compare::logs;
 use crate::error::Result;
-use crate::format::ids::{NodeId, ObjectId};
+use crate::format::ids::NodeId;
 use crate::repo::Repository;
 use crate::scratch::record::Name;
 use crate::tree::Tree;
@@ -119,7 +120,7 @@ pub(super) async fn difference(repository: &Repository, old: &Tree, new: &Tree) 
     if arrays.is_empty() {
         return Ok(found);
     }
-    let written = written(repository, old.snapshot().id(), new.snapshot().id()).await?;
+    let written = logs::written(repository, old.snapshot().id(), new.snapshot().id(), MOST_LOGS).await?;
     for pair in arrays {
         if let Err(error) = pair.compare(old, new, written.as_ref(), &mut found).await {
             // Its readers will hear of it; here all of the array is another one.
@@ -201,26 +202,6 @@ async fn of_root(tree: &Tree, found: &mut Difference) -> Result<()> {
     }
 }
 
-/// Chunks that the commits after `old` up to `new` wrote or deleted, by array. None if that is not known.
-async fn written(
-    repository: &Repository,
-    old: ObjectId,
-    new: ObjectId,
-) -> Result<Option<HashMap<NodeId, HashSet<Coords>>>> {
-    let history = repository.history(new, MOST_LOGS + 1).await?;
-    let Some(commits) = history.iter().position(|commit| commit.id == old) else { return Ok(None) };
-    let mut written: HashMap<NodeId, HashSet<Coords>> = HashMap::new();
-    for commit in history.iter().take(commits) {
-        for id in commit.pruned_ancestor_tx_logs.iter().chain([&commit.id]) {
-            let Ok(log) = read_log(&**repository.storage(), *id).await else { return Ok(None) };
-            for (node, chunks) in log.updated_chunks() {
-                written.entry(node).or_default().extend(chunks.map(Coords::from_vec));
-            }
-        }
-    }
-    Ok(Some(written))
-}
-
 /// An array that is in both trees.
 struct Pair {
     before: NodeIndex,
@@ -261,12 +242,19 @@ impl Pair {
         match written.filter(|_| was.grid == is.grid || !uncovers(was, is)) {
             Some(written) => {
                 for coords in written.get(&was.id).into_iter().flatten() {
-                    self.chunk(old, new, coords, &mut part).await?;
+                    let (was, is) = (payload(old, self.before, coords).await?, payload(new, self.after, coords).await?);
+                    if was != is {
+                        self.chunk(old, new, coords, (was.is_some(), is.is_some()), &mut part).await?;
+                    }
                 }
             }
             None => {
-                for coords in all(old, self.before).await?.union(&all(new, self.after).await?) {
-                    self.chunk(old, new, coords, &mut part).await?;
+                let mut all = ChunkDifferences::new(list(old, was), list(new, is));
+                while let Some(page) = all.page().await? {
+                    for chunk in page {
+                        let there = (chunk.before.is_some(), chunk.after.is_some());
+                        self.chunk(old, new, &chunk.coords, there, &mut part).await?;
+                    }
                 }
             }
         }
@@ -290,16 +278,19 @@ impl Pair {
         }
     }
 
-    async fn chunk(&self, old: &Tree, new: &Tree, coords: &Coords, found: &mut Difference) -> Result<()> {
-        let was = payload(old, self.before, coords).await?;
-        let is = payload(new, self.after, coords).await?;
-        if was == is {
-            return Ok(());
-        }
-        if was.is_some() {
+    /// A chunk that is not the same; `there` says whether there was one, and whether there is.
+    async fn chunk(
+        &self,
+        old: &Tree,
+        new: &Tree,
+        coords: &Coords,
+        there: (bool, bool),
+        found: &mut Difference,
+    ) -> Result<()> {
+        if there.0 {
             found.files.insert(old.table().inode(&Place::Chunk(self.before, coords.clone())));
         }
-        if was.is_some() == is.is_some() {
+        if there.0 == there.1 {
             return Ok(());
         }
         self.name(old, new, coords, found);
@@ -327,18 +318,8 @@ async fn payload(tree: &Tree, node: NodeIndex, coords: &Coords) -> Result<Option
     }
 }
 
-/// All chunks of an array.
-async fn all(tree: &Tree, node: NodeIndex) -> Result<HashSet<Coords>> {
-    let mut found = HashSet::new();
-    let Some(chunks) = tree.chunks(node) else { return Ok(found) };
-    let rank = tree.table().array(node).map_or(0, |array| array.grid.len());
-    let mut after: Option<Coords> = None;
-    loop {
-        let page = chunks.page(&[], rank, after.as_deref(), PAGE).await?;
-        found.extend(page.iter().map(|(coords, _)| coords.clone()));
-        match page.last() {
-            Some((last, _)) if page.len() == PAGE && rank > 0 => after = Some(last.clone()),
-            _ => return Ok(found),
-        }
-    }
+/// The chunks of one of the trees' arrays.
+fn list<'a>(tree: &'a Tree, array: &'a Array) -> ChunkList<'a> {
+    let infos = tree.table().manifests();
+    ChunkList { id: array.id, grid: &array.grid, manifests: &array.manifests, infos, reader: tree.reader() }
 }

@@ -378,6 +378,11 @@ impl NodeTable {
         self.manifests.get(&id).copied().unwrap_or(ManifestInfo { id, size: 0, chunk_refs: 0 })
     }
 
+    /// What the snapshot says of all its manifests.
+    pub fn manifests(&self) -> &HashMap<ObjectId, ManifestInfo> {
+        &self.manifests
+    }
+
     /// The array and place whose chunk directory is also this node's directory.
     pub fn shared_chunk_dir(&self, index: NodeIndex) -> Option<&(NodeIndex, Coords)> {
         self.chunk_dirs.get(&index)

@@ -1,0 +1,231 @@
+//! Which chunks of an array are not the same in two snapshots.
+//!
+//! What both list in the same manifests is the same and is not looked at. Every chunk of the others is looked for on the other
+//! side, page by page: one after another, manifests are read as often as there are pages, and none is held longer than that, so
+//! that the memory it takes is that of a page and of what the reader keeps.
+//!
+//! Two chunks are the same if they are in the same place. Whether different places hold the same bytes is for the caller to find
+//! out, where that is worth reading them.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::commit::changes::StoredPayload;
+use crate::error::Result;
+use crate::format::ids::{NodeId, ObjectId};
+use crate::format::manifest::{ArrayRefs, Manifest};
+use crate::format::snapshot::{ManifestInfo, ManifestRef};
+use crate::reader::Reader;
+use crate::zarr::Coords;
+
+/// References that are looked at together. Some 100 bytes of memory each.
+const PAGE: usize = 1 << 16;
+
+/// The chunks of one array as a snapshot lists them.
+#[derive(Clone, Copy)]
+pub struct ChunkList<'a> {
+    /// The id under which its manifests have them.
+    pub id: NodeId,
+    /// Chunks per dimension: what is outside does not exist.
+    pub grid: &'a [u32],
+    /// Its manifests, in the order in which they are looked into.
+    pub manifests: &'a [ManifestRef],
+    /// What the snapshot says of manifests.
+    pub infos: &'a HashMap<ObjectId, ManifestInfo>,
+    /// What reads them.
+    pub reader: &'a Arc<Reader>,
+}
+
+/// A chunk that is not the same on both sides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChunkDifference {
+    /// Which.
+    pub coords: Coords,
+    /// Where it was; none if there was none.
+    pub before: Option<StoredPayload>,
+    /// Where it is; none if it is gone.
+    pub after: Option<StoredPayload>,
+}
+
+/// All differences between two lists, page by page.
+pub struct ChunkDifferences<'a> {
+    before: ChunkList<'a>,
+    after: ChunkList<'a>,
+    /// Manifests to be gone through, the next one last.
+    left: Vec<Pass>,
+}
+
+/// What is left of one manifest.
+#[derive(Clone, Copy)]
+struct Pass {
+    /// Whether it is one of the list before. Its chunks are compared; of the other list's only what is new is looked for.
+    is_before: bool,
+    /// Its position in its list.
+    manifest: usize,
+    /// References of it that have been looked at.
+    done: usize,
+}
+
+/// A reference of a page.
+struct Item {
+    at: usize,
+    coords: Coords,
+    found: Found,
+}
+
+enum Found {
+    Nothing,
+    Same,
+    Other(StoredPayload),
+}
+
+impl ChunkList<'_> {
+    fn holds(&self, coords: &[u32]) -> bool {
+        coords.len() == self.grid.len() && std::iter::zip(coords, self.grid).all(|(coord, chunks)| coord < chunks)
+    }
+
+    async fn load(&self, manifest: &ManifestRef) -> Result<Arc<Manifest>> {
+        if let Some(manifest) = self.reader.manifest_now(manifest.id) {
+            return Ok(manifest);
+        }
+        // One that the snapshot does not list is looked for all the same.
+        let unlisted = ManifestInfo { id: manifest.id, size: 0, chunk_refs: 0 };
+        self.reader.manifest(self.infos.get(&manifest.id).copied().unwrap_or(unlisted)).await
+    }
+
+    /// Calls `found` with the items that a reader of the first `count` manifests finds, and where.
+    async fn look(
+        &self,
+        count: usize,
+        beside: &[(u32, u32)],
+        items: &mut [Item],
+        mut found: impl FnMut(&mut Item, &ArrayRefs<'_>, usize) -> Result<()>,
+    ) -> Result<()> {
+        for manifest in self.manifests.iter().take(count).filter(|m| overlap(&m.extents, beside)) {
+            let wanted = |item: &Item| {
+                matches!(item.found, Found::Nothing) && self.holds(&item.coords) && is_in(manifest, &item.coords)
+            };
+            if !items.iter().any(wanted) {
+                continue;
+            }
+            let loaded = self.load(manifest).await?;
+            let Some(refs) = loaded.array(self.id)? else { continue };
+            for item in items.iter_mut().filter(|item| wanted(item)) {
+                if let Some(at) = refs.find(&item.coords) {
+                    found(item, &refs, at)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'a> ChunkDifferences<'a> {
+    /// What differs between `before` and `after`: lists of one array, or one of them empty.
+    pub fn new(before: ChunkList<'a>, after: ChunkList<'a>) -> Self {
+        let same = same_on_both_sides(&before, &after);
+        let passes = |list: &ChunkList<'_>, is_before| {
+            let all = list.manifests.iter().enumerate().filter(|(_, manifest)| !same.contains(&manifest.id));
+            let all = all.map(|(manifest, _)| Pass { is_before, manifest, done: 0 });
+            all.collect::<Vec<_>>()
+        };
+        let mut left = passes(&before, true);
+        left.extend(passes(&after, false));
+        left.reverse();
+        ChunkDifferences { before, after, left }
+    }
+
+    /// The next differences, each chunk once; none when there are no more. A page may be empty.
+    pub async fn page(&mut self) -> Result<Option<Vec<ChunkDifference>>> {
+        let Some(pass) = self.left.last_mut() else { return Ok(None) };
+        let (here, there) = if pass.is_before { (self.before, self.after) } else { (self.after, self.before) };
+        let Pass { is_before, manifest: position, done } = *pass;
+        let Some(listed) = here.manifests.get(position) else { return Ok(None) };
+        let manifest = here.load(listed).await?;
+        let refs = manifest.array(here.id)?;
+        let Some(refs) = refs.filter(|refs| done < refs.len()) else {
+            self.left.pop();
+            return Ok(Some(Vec::new()));
+        };
+        let end = refs.len().min(done + PAGE);
+        pass.done = end;
+        let mut items: Vec<Item> = (done..end)
+            // The same chunk may be listed twice in a row; it counts once.
+            .filter(|&at| at == 0 || !refs.coords(at).iter().eq(refs.coords(at - 1).iter()))
+            .map(|at| Item { at, coords: refs.coords(at).iter().collect(), found: Found::Nothing })
+            .filter(|item| here.holds(&item.coords) && is_in(listed, &item.coords))
+            .collect();
+        // Of several references the first manifest's counts.
+        let shadowed = |item: &mut Item, _: &ArrayRefs<'_>, _| {
+            item.found = Found::Same;
+            Ok(())
+        };
+        here.look(position, &listed.extents, &mut items, shadowed).await?;
+        items.retain(|item| matches!(item.found, Found::Nothing));
+        let compare = |item: &mut Item, others: &ArrayRefs<'_>, at| {
+            item.found = Found::Same;
+            if is_before {
+                let other = others.payload(at)?;
+                if other != refs.payload(item.at)? {
+                    item.found = Found::Other(other.into());
+                }
+            }
+            Ok(())
+        };
+        there.look(usize::MAX, &listed.extents, &mut items, compare).await?;
+        let difference = |item: Item| {
+            let other = match item.found {
+                Found::Same => return None,
+                Found::Other(other) => Some(other),
+                Found::Nothing => None,
+            };
+            let own = match refs.payload(item.at) {
+                Ok(own) => Some(own.into()),
+                Err(error) => return Some(Err(error)),
+            };
+            let (before, after) = if is_before { (own, other) } else { (other, own) };
+            Some(Ok(ChunkDifference { coords: item.coords, before, after }))
+        };
+        items.into_iter().filter_map(difference).collect::<Result<_>>().map(Some)
+    }
+}
+
+/// The manifests whose chunks are the same on both sides: both have them, in the same order, no other manifest reaches into
+/// theirs, and both grids show the same of them.
+fn same_on_both_sides(before: &ChunkList<'_>, after: &ChunkList<'_>) -> HashSet<ObjectId> {
+    let none = HashSet::new();
+    if before.id != after.id || before.grid.len() != after.grid.len() {
+        return none;
+    }
+    let by_id = |list: &ChunkList<'_>| -> HashMap<ObjectId, Vec<(u32, u32)>> {
+        list.manifests.iter().map(|manifest| (manifest.id, manifest.extents.clone())).collect()
+    };
+    let (old, new) = (by_id(before), by_id(after));
+    if old.len() != before.manifests.len() || new.len() != after.manifests.len() {
+        return none;
+    }
+    let is_common = |m: &&ManifestRef| old.get(&m.id) == Some(&m.extents) && new.get(&m.id) == Some(&m.extents);
+    let common = || before.manifests.iter().filter(is_common);
+    if !common().map(|m| m.id).eq(after.manifests.iter().filter(is_common).map(|m| m.id)) {
+        return none;
+    }
+    let others: Vec<&ManifestRef> =
+        before.manifests.iter().chain(after.manifests).filter(|manifest| !is_common(manifest)).collect();
+    let shown_alike = |manifest: &&ManifestRef| {
+        manifest.extents.len() == before.grid.len()
+            && std::iter::zip(&manifest.extents, std::iter::zip(before.grid, after.grid))
+                .all(|((_, to), (old, new))| old == new || to <= old.min(new))
+    };
+    let alone = |manifest: &&ManifestRef| others.iter().all(|other| !overlap(&manifest.extents, &other.extents));
+    common().filter(shown_alike).filter(alone).map(|manifest| manifest.id).collect()
+}
+
+/// Whether two boxes have a place in common. Extents of another rank say nothing.
+fn overlap(a: &[(u32, u32)], b: &[(u32, u32)]) -> bool {
+    a.len() != b.len() || std::iter::zip(a, b).all(|(a, b)| a.0.max(b.0) < a.1.min(b.1))
+}
+
+/// Whether a reader looks for the chunk in this manifest.
+fn is_in(manifest: &ManifestRef, coords: &[u32]) -> bool {
+    std::iter::zip(coords, &manifest.extents).all(|(coord, (from, to))| from <= coord && coord < to)
+}

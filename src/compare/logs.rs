@@ -1,0 +1,99 @@
+//! What the transaction logs of the commits between two snapshots say.
+//!
+//! A log tells what a commit touched, not what came of it: what one commit made and another took away again is in both. Logs of
+//! commits that expiration has removed are kept by the commit after them ("pruned") and count in their place.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use crate::commit::rebase::{read_log, read_log_if_any};
+use crate::error::Result;
+use crate::format::envelope::SpecVersion;
+use crate::format::ids::{NodeId, ObjectId};
+use crate::format::transaction_log::{Change, Move, TransactionLog};
+use crate::repo::Repository;
+use crate::zarr::Coords;
+
+/// The union of several logs.
+#[derive(Clone, Debug, Default)]
+pub struct Logged {
+    /// Groups created.
+    pub new_groups: BTreeSet<NodeId>,
+    /// Arrays created.
+    pub new_arrays: BTreeSet<NodeId>,
+    /// Groups deleted.
+    pub deleted_groups: BTreeSet<NodeId>,
+    /// Arrays deleted.
+    pub deleted_arrays: BTreeSet<NodeId>,
+    /// Groups whose `zarr.json` was written.
+    pub updated_groups: BTreeSet<NodeId>,
+    /// Arrays whose `zarr.json` was written.
+    pub updated_arrays: BTreeSet<NodeId>,
+    /// Chunks written or deleted.
+    pub updated_chunks: HashMap<NodeId, HashSet<Coords>>,
+    /// Moves, in the order in which they were made.
+    pub moves: Vec<Move>,
+    /// Logs that are gone, so that something may be missing here.
+    pub missing: Vec<ObjectId>,
+}
+
+impl Logged {
+    fn add(&mut self, log: &TransactionLog) -> Result<()> {
+        self.new_groups.extend(log.nodes(Change::NewGroups));
+        self.new_arrays.extend(log.nodes(Change::NewArrays));
+        self.deleted_groups.extend(log.nodes(Change::DeletedGroups));
+        self.deleted_arrays.extend(log.nodes(Change::DeletedArrays));
+        self.updated_groups.extend(log.nodes(Change::UpdatedGroups));
+        self.updated_arrays.extend(log.nodes(Change::UpdatedArrays));
+        self.moves.extend(log.moves()?);
+        add_chunks(&mut self.updated_chunks, log);
+        Ok(())
+    }
+}
+
+fn add_chunks(all: &mut HashMap<NodeId, HashSet<Coords>>, log: &TransactionLog) {
+    for (node, chunks) in log.updated_chunks() {
+        all.entry(node).or_default().extend(chunks.map(Coords::from_vec));
+    }
+}
+
+/// What the commits after `from` up to `to` touched; none if `from` is neither `to` nor one of its ancestors.
+///
+/// A pruned log that is gone (old releases collected them) is named in the answer; any other one is an error.
+pub async fn between(repository: &Repository, from: ObjectId, to: ObjectId) -> Result<Option<Logged>> {
+    let Some(commits) = repository.since(to, from).await? else { return Ok(None) };
+    let mut logged = Logged::default();
+    for commit in commits {
+        for id in &commit.pruned_ancestor_tx_logs {
+            match read_log_if_any(&**repository.storage(), *id).await? {
+                Some(log) => logged.add(&log)?,
+                None => logged.missing.push(*id),
+            }
+        }
+        // The commit that a repository of version 1 begins with has none.
+        if commit.parent.is_none() && repository.version() == SpecVersion::V1 {
+            continue;
+        }
+        logged.add(&read_log(&**repository.storage(), commit.id).await?)?;
+    }
+    Ok(Some(logged))
+}
+
+/// Chunks that the commits after `old` up to `new`, at most `most` of them, wrote or deleted, by array. None if that is not
+/// known.
+pub async fn written(
+    repository: &Repository,
+    old: ObjectId,
+    new: ObjectId,
+    most: usize,
+) -> Result<Option<HashMap<NodeId, HashSet<Coords>>>> {
+    let history = repository.history(new, most.saturating_add(1)).await?;
+    let Some(commits) = history.iter().position(|commit| commit.id == old) else { return Ok(None) };
+    let mut written = HashMap::new();
+    for commit in history.iter().take(commits) {
+        for id in commit.pruned_ancestor_tx_logs.iter().chain([&commit.id]) {
+            let Ok(log) = read_log(&**repository.storage(), *id).await else { return Ok(None) };
+            add_chunks(&mut written, &log);
+        }
+    }
+    Ok(Some(written))
+}
