@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 
+use super::diff::DiffArgs;
 use super::migrate::MigrateArgs;
 use super::open::Limits;
 use crate::error::{Error, Result};
@@ -40,8 +41,10 @@ pub enum Command {
     Commit(CommitArgs),
     /// Show what was changed in a mount and is not committed, counted.
     Status(LookArgs),
-    /// Show what was changed in a mount and is not committed, node by node.
-    Diff(LookArgs),
+    /// Show what differs, node by node: what was changed in a mount and is not committed, or what is not the same in two
+    /// snapshots of a repository.
+    #[command(override_usage = super::diff::USAGE)]
+    Diff(Box<DiffArgs>),
     /// Give up what was changed in a mount. Files that no commit would take stay.
     Discard(DiscardArgs),
     /// Move a mount to its branch's newest commit. What was changed stays, if others did not change the same things.
@@ -230,7 +233,7 @@ pub struct CommitArgs {
     pub json: bool,
 }
 
-/// `icechunkfs status`, `diff` and `refresh`
+/// `icechunkfs status` and `refresh`, and `diff` of a mount
 #[derive(Debug, Args)]
 pub struct LookArgs {
     /// Where the branch is mounted.

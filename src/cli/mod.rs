@@ -7,6 +7,7 @@ pub mod args;
 pub mod cat;
 pub mod confirm;
 pub mod daemon;
+pub mod diff;
 pub mod init;
 pub mod log;
 pub mod logging;
@@ -47,7 +48,7 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         Command::Unmount(unmount) => unmount::run(&unmount),
         Command::Commit(commit) => working::commit(&commit),
         Command::Status(look) => working::status(&look),
-        Command::Diff(look) => working::diff(&look),
+        Command::Diff(diff) => diff::run(&diff),
         Command::Discard(discard) => working::discard(&discard),
         Command::Refresh(look) => working::refresh(&look),
         Command::Prefetch(prefetch) => prefetch::run(&prefetch),

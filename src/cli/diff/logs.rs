@@ -1,0 +1,94 @@
+//! `icechunkfs diff --logs`: what the transaction logs between two snapshots say, as the reference implementation's own diff does.
+//!
+//! Logs have the ids of nodes; paths are those of the two snapshots. A node that is in neither, because it came and went in
+//! between, has none and is only counted.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::Write;
+
+use serde_json::json;
+use tracing::warn;
+
+use super::text::spelled;
+use super::{DiffArgs, print, print_json};
+use crate::cli::confirm::printable;
+use crate::cli::open::Limits;
+use crate::compare::logs;
+use crate::error::{Error, Result};
+use crate::format::ids::{NodeId, ObjectId};
+use crate::repo::Repository;
+use crate::zarr::Coords;
+
+pub(super) async fn run(repository: &Repository, from: ObjectId, to: ObjectId, arguments: &DiffArgs) -> Result<()> {
+    let Some(logged) = logs::between(repository, from, to).await? else {
+        return Err(Error::invalid(format!(
+            "{from} is no ancestor of {to}, so that no logs lead from one to the other: leave --logs out to compare the \
+             snapshots themselves"
+        )));
+    };
+    for id in &logged.missing {
+        warn!("the log of commit {id}, which has expired, is gone: what it changed is not told");
+    }
+    let limits = Limits { memory: arguments.memory, ahead: None };
+    let mut paths: HashMap<NodeId, String> = HashMap::new();
+    for id in [from, to] {
+        let snapshot = repository.snapshot(id, limits.of_snapshot()?).await?;
+        paths.extend(snapshot.nodes().map(|node| (node.id, node.path.to_owned())));
+    }
+    let mut in_neither: BTreeSet<NodeId> = BTreeSet::new();
+    let mut named = |ids: &BTreeSet<NodeId>| -> BTreeSet<&str> {
+        in_neither.extend(ids.iter().filter(|id| !paths.contains_key(id)));
+        ids.iter().filter_map(|id| paths.get(id)).map(String::as_str).collect()
+    };
+    let lists = [
+        ("new_groups", named(&logged.new_groups)),
+        ("new_arrays", named(&logged.new_arrays)),
+        ("deleted_groups", named(&logged.deleted_groups)),
+        ("deleted_arrays", named(&logged.deleted_arrays)),
+        ("updated_groups", named(&logged.updated_groups)),
+        ("updated_arrays", named(&logged.updated_arrays)),
+    ];
+    let mut chunks: BTreeMap<&str, BTreeSet<&Coords>> = BTreeMap::new();
+    for (id, coords) in &logged.updated_chunks {
+        match paths.get(id) {
+            // Two nodes can have one path, the first in the one snapshot and the second in the other.
+            Some(path) => chunks.entry(path).or_default().extend(coords),
+            None => drop(in_neither.insert(*id)),
+        }
+    }
+    if arguments.json {
+        let mut out = serde_json::Map::new();
+        let mut put = |name: &str, value| drop(out.insert(name.to_owned(), value));
+        put("from", from.to_string().into());
+        put("to", to.to_string().into());
+        lists.into_iter().for_each(|(name, paths)| put(name, json!(paths)));
+        let chunks: BTreeMap<&str, Vec<&[u32]>> =
+            chunks.iter().map(|(path, all)| (*path, all.iter().map(|coords| coords.as_slice()).collect())).collect();
+        put("updated_chunks", json!(chunks));
+        put("moved_nodes", logged.moves.iter().map(|m| json!({"from": m.from, "to": m.to})).collect());
+        put("nodes_in_neither", in_neither.len().into());
+        put("missing_logs", logged.missing.iter().map(ObjectId::to_string).collect());
+        return print_json(&out);
+    }
+    let mut text = String::new();
+    for (name, paths) in lists {
+        let name = name.trim_end_matches('s').replace('_', " ");
+        for path in paths {
+            // Writing into a string cannot fail.
+            let _ = writeln!(text, "{name:<14} {path}");
+        }
+    }
+    for (path, all) in chunks {
+        let _ = writeln!(text, "updated chunks {path}  {}", all.len());
+        for coords in all.into_iter().filter(|_| arguments.chunks) {
+            let _ = writeln!(text, "  {}", spelled(coords));
+        }
+    }
+    for moved in &logged.moves {
+        let _ = writeln!(text, "moved          {} -> {}", moved.from, moved.to);
+    }
+    if !in_neither.is_empty() {
+        let _ = writeln!(text, "and {} nodes that came and went in between", in_neither.len());
+    }
+    print(printable(&text).as_bytes())
+}

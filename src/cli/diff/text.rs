@@ -1,0 +1,200 @@
+//! The difference for people.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write;
+use std::time::Duration;
+
+use indicatif::HumanBytes;
+use serde_json::Value;
+use similar::TextDiff;
+
+use super::{Compared, is_array};
+use crate::compare::{Count, NodeDifference};
+use crate::format::snapshot::Node;
+use crate::zarr::Coords;
+
+/// What a side without the document is called.
+const NOTHING: &str = "/dev/null";
+/// How long the shortest way from one document to the other is looked for. After that a longer one will do.
+const SHORTEST: Duration = Duration::from_secs(2);
+
+/// Every node, and the sum.
+pub(super) fn of(compared: &Compared, patch: bool) -> String {
+    let moves = Moves::of(compared);
+    let mut text = String::new();
+    for difference in &compared.nodes {
+        let (before, after) = compared.node(difference);
+        let kind = |node: &Node<'_>| if is_array(node) { "array" } else { "group" };
+        // Writing into a string cannot fail.
+        let _ = match (&before, &after) {
+            (None, Some(node)) => writeln!(text, "added    {}  {}{}", node.path, kind(node), many(difference.added)),
+            (Some(node), None) => {
+                writeln!(text, "removed  {}  {}{}", node.path, kind(node), many(difference.removed))
+            }
+            (Some(before), Some(after)) => kept(&mut text, difference, before, after, &moves),
+            (None, None) => Ok(()),
+        };
+        if let Some(lists) = &difference.coords {
+            for (sign, list) in [('+', &lists.added), ('~', &lists.changed), ('-', &lists.removed)] {
+                for coords in list {
+                    let _ = writeln!(text, "  {sign} {}", spelled(coords));
+                }
+            }
+        }
+        if patch && (before.is_none() || after.is_none() || difference.is_changed) {
+            text += &documents(before.as_ref(), after.as_ref());
+        }
+    }
+    if !text.is_empty() {
+        text.push('\n');
+    }
+    text + &summary(compared)
+}
+
+fn kept(
+    text: &mut String,
+    difference: &NodeDifference,
+    before: &Node<'_>,
+    after: &Node<'_>,
+    moves: &Moves,
+) -> std::fmt::Result {
+    if let Some(below) = moves.shown.get(after.path).filter(|_| difference.is_moved) {
+        let more = match below {
+            0 => String::new(),
+            below => format!("  with {}", number(*below, "node below", "nodes below")),
+        };
+        writeln!(text, "moved    {} -> {}{more}", before.path, after.path)?;
+    }
+    if difference.is_changed {
+        writeln!(text, "changed  {}/zarr.json", after.path.trim_end_matches('/'))?;
+    }
+    if difference.has_chunks() {
+        writeln!(text, "chunks   {}  {}", after.path, chunks(difference))?;
+    }
+    Ok(())
+}
+
+fn number(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+fn many(count: Count) -> String {
+    match count.chunks {
+        0 => String::new(),
+        chunks => format!(", {} ({})", number(chunks, "chunk", "chunks"), HumanBytes(count.bytes)),
+    }
+}
+
+fn chunks(difference: &NodeDifference) -> String {
+    let NodeDifference { added, replaced, replacing, removed, .. } = difference;
+    let mut parts = Vec::new();
+    if added.chunks > 0 {
+        parts.push(format!("{} added ({})", added.chunks, HumanBytes(added.bytes)));
+    }
+    if replaced.chunks > 0 {
+        let (was, is) = (HumanBytes(replaced.bytes), HumanBytes(replacing.bytes));
+        parts.push(format!("{} changed ({was} -> {is})", replaced.chunks));
+    }
+    if removed.chunks > 0 {
+        parts.push(format!("{} removed ({})", removed.chunks, HumanBytes(removed.bytes)));
+    }
+    parts.join(", ")
+}
+
+/// A chunk's coordinates as its key has them.
+pub(super) fn spelled(coords: &Coords) -> String {
+    let all: Vec<String> = coords.iter().map(u32::to_string).collect();
+    if all.is_empty() { "the only chunk".to_owned() } else { all.join("/") }
+}
+
+/// The sum, in a line or two.
+pub(super) fn summary(compared: &Compared) -> String {
+    let summary = compared.summary();
+    let mut nodes = Vec::new();
+    let all = [
+        (summary.added, "added"),
+        (summary.removed, "removed"),
+        (summary.moved, "moved"),
+        (summary.changed, "changed"),
+    ];
+    for ([groups, arrays], what) in all {
+        let counts = [(groups, "group", "groups"), (arrays, "array", "arrays")];
+        let counts: Vec<String> =
+            counts.into_iter().filter(|(n, ..)| *n > 0).map(|(n, one, more)| number(n, one, more)).collect();
+        if !counts.is_empty() {
+            nodes.push(format!("{} {what}", counts.join(" and ")));
+        }
+    }
+    let (added, removed) = (summary.chunks_added, summary.chunks_removed);
+    let (replaced, replacing) = (summary.chunks_replaced, summary.chunks_replacing);
+    let sum = NodeDifference { added, replaced, replacing, removed, ..NodeDifference::default() };
+    let mut lines = Vec::new();
+    if !nodes.is_empty() {
+        lines.push(nodes.join(", "));
+    }
+    if sum.has_chunks() {
+        lines.push(format!("chunks: {}", chunks(&sum)));
+    }
+    if lines.is_empty() {
+        lines.push("nothing differs".to_owned());
+    }
+    lines.join("\n") + "\n"
+}
+
+/// Moves that are worth a line: what lies in a group that was moved went with it.
+struct Moves {
+    /// By the new path, how many nodes went with it.
+    shown: BTreeMap<String, u64>,
+}
+
+impl Moves {
+    fn of(compared: &Compared) -> Self {
+        let mut all: HashMap<&str, &str> = HashMap::new();
+        let moved: Vec<_> = compared.nodes.iter().filter(|difference| difference.is_moved).collect();
+        for difference in &moved {
+            if let (Some(before), Some(after)) = (
+                difference.before.and_then(|at| compared.old.node(at)),
+                difference.after.and_then(|at| compared.new.node(at)),
+            ) {
+                all.insert(after.path, before.path);
+            }
+        }
+        let mut shown: BTreeMap<String, u64> = BTreeMap::new();
+        for (&path, &from) in &all {
+            let (mut path, mut from, mut went_along) = (path, from, 0);
+            // Up to the topmost that was moved in the same way.
+            while let (Some((above, name)), Some((above_from, name_from))) =
+                (path.rsplit_once('/'), from.rsplit_once('/'))
+                && name == name_from
+                && all.get(above) == Some(&above_from)
+            {
+                (path, from, went_along) = (above, above_from, 1);
+            }
+            *shown.entry(path.to_owned()).or_default() += went_along;
+        }
+        Moves { shown }
+    }
+}
+
+/// What differs in the documents of a node, as a patch.
+fn documents(before: Option<&Node<'_>>, after: Option<&Node<'_>>) -> String {
+    let name = |node: Option<&Node<'_>>| match node {
+        Some(node) => format!("{}/zarr.json", node.path.trim_end_matches('/')),
+        None => NOTHING.to_owned(),
+    };
+    let raw = |node: Option<&Node<'_>>| {
+        let text = node.map(|node| String::from_utf8_lossy(node.zarr_json).into_owned()).unwrap_or_default();
+        if text.is_empty() || text.ends_with('\n') { text } else { text + "\n" }
+    };
+    let laid_out = |node: Option<&Node<'_>>| {
+        let value: Value = node.and_then(|node| serde_json::from_slice(node.zarr_json).ok())?;
+        Some(serde_json::to_string_pretty(&value).ok()? + "\n")
+    };
+    let [mut old, mut new] = [before, after].map(|node| laid_out(node).unwrap_or_else(|| raw(node)));
+    // They mean the same: then it is the layout that differs.
+    if old == new {
+        [old, new] = [before, after].map(raw);
+    }
+    let lines = TextDiff::configure().timeout(SHORTEST).diff_lines(&old, &new);
+    lines.unified_diff().context_radius(3).header(&name(before), &name(after)).to_string()
+}
