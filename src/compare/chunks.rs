@@ -229,3 +229,116 @@ fn overlap(a: &[(u32, u32)], b: &[(u32, u32)]) -> bool {
 fn is_in(manifest: &ManifestRef, coords: &[u32]) -> bool {
     std::iter::zip(coords, &manifest.extents).all(|(coord, (from, to))| from <= coord && coord < to)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::format::envelope::SpecVersion;
+    use crate::format::manifest_draft::{ManifestDraft, Place};
+    use crate::format::testing::{id, node_id};
+    use crate::reader::memory::Budget;
+    use crate::storage::object::ObjectStorage;
+
+    fn reader() -> Arc<Reader> {
+        let store = Arc::new(object_store::memory::InMemory::new());
+        let storage = ObjectStorage::new(store, "memory".into(), Duration::from_secs(1));
+        Arc::new(Reader::new(Arc::new(storage), Budget::new(64 << 20, 0).unwrap()))
+    }
+
+    /// A side of a random case: its grid, and its manifests with what is in them.
+    #[derive(Debug)]
+    struct Side {
+        grid: Vec<u32>,
+        manifests: Vec<ManifestRef>,
+    }
+
+    type Stored = BTreeMap<ObjectId, BTreeMap<Vec<u32>, u8>>;
+
+    /// What a reader finds: of several references the first manifest's.
+    fn visible(side: &Side, stored: &Stored) -> BTreeMap<Vec<u32>, u8> {
+        let mut all = BTreeMap::new();
+        for manifest in side.manifests.iter().rev() {
+            for (coords, byte) in stored.get(&manifest.id).into_iter().flatten() {
+                if coords.len() == side.grid.len()
+                    && std::iter::zip(coords, &side.grid).all(|(c, n)| c < n)
+                    && is_in(manifest, coords)
+                {
+                    all.insert(coords.clone(), *byte);
+                }
+            }
+        }
+        all
+    }
+
+    #[tokio::test]
+    async fn lists_of_every_kind_are_compared() {
+        let mut random: u64 = 0x9e37_79b9_7f4a_7c15;
+        let mut below = |n: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            (random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % n
+        };
+        for case in 0..400 {
+            let reader = reader();
+            let rank = below(3) as usize;
+            let mut stored = Stored::new();
+            let mut pool = Vec::new();
+            for number in 0..1 + below(5) as u8 {
+                // Boxes that overlap, references outside of them, and outside of any grid.
+                let extents: Vec<(u32, u32)> = (0..rank).map(|_| (below(3) as u32, 3 + below(4) as u32)).collect();
+                let mut refs = BTreeMap::new();
+                for _ in 0..below(12) {
+                    let coords: Vec<u32> = (0..rank).map(|_| below(8) as u32).collect();
+                    refs.insert(coords, below(2) as u8 + 1);
+                }
+                let mut draft = ManifestDraft::new(id(number + 1), SpecVersion::V2, node_id(1), 0);
+                for (coords, byte) in &refs {
+                    draft.push(coords, Place::Inline(&[*byte])).unwrap();
+                }
+                if !draft.is_empty() {
+                    reader.keep_manifest(draft.finish().unwrap().manifest);
+                    pool.push(ManifestRef { id: id(number + 1), extents });
+                    stored.insert(id(number + 1), refs);
+                }
+            }
+            let mut side = || Side {
+                grid: (0..rank).map(|_| 2 + below(6) as u32).collect(),
+                manifests: {
+                    let mut some: Vec<ManifestRef> = pool.iter().filter(|_| below(3) > 0).cloned().collect();
+                    if below(4) == 0 {
+                        some.reverse();
+                    }
+                    some
+                },
+            };
+            let (old, new) = (side(), side());
+            let (was, is) = (visible(&old, &stored), visible(&new, &stored));
+            let mut expected = BTreeMap::new();
+            for coords in was.keys().chain(is.keys()).filter(|coords| was.get(*coords) != is.get(*coords)) {
+                expected.insert(coords.clone(), (was.get(coords).copied(), is.get(coords).copied()));
+            }
+            let infos = HashMap::new();
+            let mut differences = ChunkDifferences::new(
+                ChunkList { id: node_id(1), grid: &old.grid, manifests: &old.manifests, infos: &infos, reader: &reader },
+                ChunkList { id: node_id(1), grid: &new.grid, manifests: &new.manifests, infos: &infos, reader: &reader },
+            );
+            let mut found = BTreeMap::new();
+            while let Some(page) = differences.page().await.unwrap() {
+                for chunk in page {
+                    let byte = |payload: Option<StoredPayload>| match payload {
+                        Some(StoredPayload::Inline(bytes)) => bytes.first().copied(),
+                        _ => None,
+                    };
+                    let both = (byte(chunk.before), byte(chunk.after));
+                    assert_eq!(found.insert(chunk.coords.to_vec(), both), None, "case {case}: told twice");
+                }
+            }
+            assert_eq!(found, expected, "case {case}: {old:?} {new:?} {stored:?}");
+        }
+    }
+}
