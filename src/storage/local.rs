@@ -138,6 +138,24 @@ impl LocalStorage {
         self.waiting_for(self.deadline, key, work).await
     }
 
+    /// As [`LocalStorage::waiting`], for work that changes something: what is reported as failed does not happen later.
+    async fn in_turn<F>(&self, key: &str, work: F) -> Result<()>
+    where
+        F: FnOnce(&LocalFiles, &str, &Turn, Duration) -> Result<()> + Send + 'static,
+    {
+        let (deadline, turn) = (self.deadline, Arc::new(Turn::default()));
+        let (files, owned_key, workers_turn) = (Arc::clone(&self.files), key.to_owned(), Arc::clone(&turn));
+        let mut task = tokio::task::spawn_blocking(move || work(&files, &owned_key, &workers_turn, deadline));
+        match tokio::time::timeout(deadline, &mut task).await {
+            Ok(done) => ended(key, done),
+            Err(_) if turn.give_up() => Err(timed_out(key, deadline)),
+            Err(_) => match tokio::time::timeout(deadline, task).await {
+                Ok(done) => ended(key, done),
+                Err(_) => Err(timed_out(key, deadline * 2)),
+            },
+        }
+    }
+
     async fn waiting_for<T, F>(&self, deadline: Duration, key: &str, work: F) -> Result<T>
     where
         T: Send + 'static,
@@ -193,20 +211,10 @@ impl Storage for LocalStorage {
     }
 
     async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<()> {
-        let (deadline, turn) = (self.deadline, Arc::new(Turn::default()));
-        let (files, owned_key, workers_turn) = (Arc::clone(&self.files), key.to_owned(), Arc::clone(&turn));
-        let mut task = tokio::task::spawn_blocking(move || {
-            replace::put(&files.root, &owned_key, &bytes, &condition, &workers_turn, deadline)
-        });
-        match tokio::time::timeout(deadline, &mut task).await {
-            Ok(done) => ended(key, done),
-            // What is reported as failed must not happen later.
-            Err(_) if turn.give_up() => Err(timed_out(key, deadline)),
-            Err(_) => match tokio::time::timeout(deadline, task).await {
-                Ok(done) => ended(key, done),
-                Err(_) => Err(timed_out(key, deadline * 2)),
-            },
-        }
+        self.in_turn(key, move |files, key, turn, deadline| {
+            replace::put(&files.root, key, &bytes, &condition, turn, deadline)
+        })
+        .await
     }
 
     async fn put_new(&self, key: &str, bytes: Bytes) -> Result<()> {
@@ -236,6 +244,12 @@ impl Storage for LocalStorage {
             self.waiting(&what, move |files, _| remove::remove(&files.root, &keys)).await?;
         }
         Ok(())
+    }
+
+    async fn delete_unchanged(&self, key: &str, _limit: u64, version: &Version) -> Result<()> {
+        let version = version.clone();
+        self.in_turn(key, move |files, key, turn, deadline| replace::remove(&files.root, key, &version, turn, deadline))
+            .await
     }
 
     fn local_path(&self) -> Option<PathBuf> {
@@ -346,6 +360,17 @@ mod tests {
         let modified = modified.duration_since(std::time::UNIX_EPOCH).unwrap().as_micros() as u64;
         assert_eq!(listed, [ObjectInfo { key: "refs/x".into(), size: 5, modified }]);
         assert!(storage.list("chunks/").await.unwrap().is_empty());
+        let (_, seen) = storage.get_versioned("refs/x", 100).await.unwrap();
+        storage.put("refs/x", "five".into(), Condition::Always).await.unwrap();
+        let stale = storage.delete_unchanged("refs/x", 100, &seen).await.unwrap_err();
+        assert_eq!((stale.kind(), &*storage.get("refs/x", 100).await.unwrap()), (ErrorKind::Conflict, &b"five"[..]));
+        let (_, seen) = storage.get_versioned("refs/x", 100).await.unwrap();
+        storage.delete_unchanged("refs/x", 100, &seen).await.unwrap();
+        assert_eq!(storage.get("refs/x", 100).await.unwrap_err().kind(), ErrorKind::NotFound);
+        for key in ["refs/x", "none/x"] {
+            let gone = storage.delete_unchanged(key, 100, &seen).await.unwrap_err();
+            assert_eq!(gone.kind(), ErrorKind::Conflict);
+        }
     }
 
     #[test]

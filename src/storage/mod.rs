@@ -138,6 +138,18 @@ pub trait Storage: Send + Sync + Debug {
         Err(Error::new(ErrorKind::Unsupported, format!("{}: nothing can be removed there", self.location())))
     }
 
+    /// Removes the object `key`, which may have at most `limit` bytes, if it is still the one that has `version`;
+    /// [`ErrorKind::Conflict`] if it is not. Only a local disk compares and removes in one step: no store can that is asked by
+    /// others too, so that a change between the two goes with the object.
+    async fn delete_unchanged(&self, key: &str, limit: u64, version: &Version) -> Result<()> {
+        match self.get_changed(key, limit, version).await {
+            Ok(None) => self.delete(&[key.to_owned()]).await,
+            Ok(Some(_)) => Err(changed(key)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(changed(key)),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The key of some object, if there is any at all.
     async fn any(&self) -> Result<Option<String>> {
         Ok(self.list("").await?.into_iter().next().map(|object| object.key))
@@ -200,6 +212,11 @@ async fn read_part(mut file: std::fs::File, length: u64, is_last: bool) -> Resul
     };
     let reading = tokio::task::spawn_blocking(read).await;
     reading.map_err(|e| Error::with_source(ErrorKind::Io, "reading a chunk's file", e))?
+}
+
+/// The error of an object that is not the one that was read.
+fn changed(key: &str) -> Error {
+    Error::new(ErrorKind::Conflict, format!("{key}: somebody else has created or changed it meanwhile"))
 }
 
 /// The error of a file that has another size than it had.

@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::Condition;
 use super::local::version_of;
 use super::object::timed_out;
-use crate::error::{Error, ErrorKind, Result};
+use super::{Condition, Version, changed};
+use crate::error::{Error, Result};
 
 /// Between two tries for the lock: it is held for the time of a rename and a flush.
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
@@ -73,25 +73,40 @@ pub(super) fn put(
         }
         Condition::Unchanged(version) => {
             let _lock = lock(root, key, deadline)?;
-            let current = open_beneath(&folder, name).map(File::from).map_err(std::io::Error::from);
-            let current = current.and_then(|file| file.metadata()).map(|metadata| version_of(&metadata));
-            match current {
-                Ok(current) if current == *version => {
-                    turn.go(key, deadline)?;
-                    staged.rename(name)
-                }
-                Ok(_) => return Err(changed(key)),
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(changed(key)),
-                Err(e) => return Err(Error::io(key, e)),
-            }
+            expect(&folder, key, name, version)?;
+            turn.go(key, deadline)?;
+            staged.rename(name)
         }
     }
     .map_err(|errno| if errno == Errno::EXIST { changed(key) } else { Error::io(key, errno.into()) })?;
     rustix::fs::fsync(&folder).map_err(|e| Error::io(key, e.into()))
 }
 
-fn changed(key: &str) -> Error {
-    Error::new(ErrorKind::Conflict, format!("{key}: somebody else has created or changed it meanwhile"))
+/// Removes `key` below `root` if it has `version`, and if the caller still waits. As for replacing it, a lock keeps others of
+/// ours away meanwhile.
+pub(super) fn remove(root: &OwnedFd, key: &str, version: &Version, turn: &Turn, deadline: Duration) -> Result<()> {
+    let failed = |errno: Errno| Error::io(key, errno.into());
+    let (folder, name) = key.rsplit_once('/').unwrap_or((".", key));
+    let _lock = lock(root, key, deadline)?;
+    let folder = match open_beneath(root, folder) {
+        Err(Errno::NOENT) => return Err(changed(key)),
+        opened => opened.map_err(failed)?,
+    };
+    expect(&folder, key, name, version)?;
+    turn.go(key, deadline)?;
+    rustix::fs::unlinkat(&folder, name, AtFlags::empty()).map_err(failed)?;
+    rustix::fs::fsync(&folder).map_err(failed)
+}
+
+/// Whether the object `name` in `folder` has `version`. Of use only to who holds the lock.
+fn expect(folder: &OwnedFd, key: &str, name: &str, version: &Version) -> Result<()> {
+    let current = open_beneath(folder, name).map(File::from).map_err(std::io::Error::from);
+    match current.and_then(|file| file.metadata()).map(|metadata| version_of(&metadata)) {
+        Ok(current) if current == *version => Ok(()),
+        Ok(_) => Err(changed(key)),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Err(changed(key)),
+        Err(e) => Err(Error::io(key, e)),
+    }
 }
 
 /// The directory `folder` below `root`, made if need be.
@@ -183,6 +198,7 @@ impl Drop for Staged<'_> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::error::ErrorKind;
 
     #[test]
     fn comparing_waits_for_whoever_compares_already() {
