@@ -5,9 +5,12 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 
+use super::branch::BranchArgs;
 use super::diff::DiffArgs;
 use super::migrate::MigrateArgs;
 use super::open::Limits;
+use super::ops::OpsArgs;
+use super::tag::TagArgs;
 use crate::error::{Error, Result};
 use crate::fuse::io_mode::Wish;
 use crate::repo::history::parse_time;
@@ -56,6 +59,12 @@ pub enum Command {
     Init(InitArgs),
     /// List branches and tags with their snapshot ids.
     Refs(RefsArgs),
+    /// List, make, delete and reset branches.
+    Branch(BranchArgs),
+    /// List, make and delete tags.
+    Tag(TagArgs),
+    /// Show what was done to a repository, newest first: commits, branches, tags, configuration, maintenance.
+    Ops(OpsArgs),
     /// Show the commits that led to a branch, tag or snapshot, newest first.
     Log(LogArgs),
     /// List groups and arrays, with shape, chunks stored and bytes.

@@ -4,6 +4,7 @@
 //! messages go. A command prints its result on stdout, and on failure one message on stderr that a person can act on.
 
 pub mod args;
+pub mod branch;
 pub mod cat;
 pub mod confirm;
 pub mod daemon;
@@ -16,11 +17,14 @@ pub mod migrate;
 pub mod mount;
 pub mod mount_helper;
 pub mod mount_options;
+pub mod naming;
 pub mod open;
+pub mod ops;
 pub mod prefetch;
 mod progress;
 pub mod refs;
 pub mod secrets;
+pub mod tag;
 pub mod unmount;
 pub mod working;
 pub mod writable;
@@ -54,6 +58,9 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         Command::Prefetch(prefetch) => prefetch::run(&prefetch),
         Command::Init(init) => in_foreground(init.common.verbose, || init::run(&init)),
         Command::Refs(refs) => in_foreground(refs.common.verbose, || refs::run(&refs)),
+        Command::Branch(branch) => in_foreground(branch.action.verbose(), || branch::run(&branch)),
+        Command::Tag(tag) => in_foreground(tag.action.verbose(), || tag::run(&tag)),
+        Command::Ops(ops) => in_foreground(ops.reach.common.verbose, || ops::run(&ops)),
         Command::Log(log) => in_foreground(log.common.verbose, || log::run(&log)),
         Command::Ls(ls) => in_foreground(ls.common.verbose, || ls::run(&ls)),
         Command::Migrate(migrate) => in_foreground(migrate.common.verbose, || migrate::run(&migrate)),

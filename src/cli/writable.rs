@@ -49,7 +49,7 @@ pub async fn open(
     let limit = limits.of_snapshot()?;
     let storage = Arc::clone(repository.storage());
     let local = storage.local_path();
-    let scratch = scratch(repository, branch, arguments, local.as_deref())?;
+    let scratch = scratch(repository, branch, arguments)?;
     let opening =
         Opening { branch, scratch: &scratch, mountpoint, local: local.as_deref(), discard: arguments.discard, limit };
     let reader = |fixed: u64| Ok(Reader::new(Arc::clone(&storage), limits.budget(fixed)?));
@@ -80,7 +80,7 @@ pub async fn open(
     Ok((session, control, told))
 }
 
-fn scratch(repository: &Repository, branch: &str, arguments: &MountArgs, local: Option<&Path>) -> Result<PathBuf> {
+fn scratch(repository: &Repository, branch: &str, arguments: &MountArgs) -> Result<PathBuf> {
     if let Some(path) = &arguments.scratch {
         return std::path::absolute(path).map_err(|e| Error::io("the scratch directory", e));
     }
@@ -90,9 +90,14 @@ fn scratch(repository: &Repository, branch: &str, arguments: &MountArgs, local: 
         // It goes at the end, and only if nothing is in it that is nowhere else.
         return Ok(made.keep());
     }
-    // By where the repository really is, whatever the words for it.
-    let location = local.map(|path| path.to_string_lossy().into_owned());
-    default_path(location.as_deref().unwrap_or(repository.storage().location()), branch)
+    default_path(&scratch_location(repository), branch)
+}
+
+/// What names `repository` where scratch directories are: by where it really is, whatever the words for it.
+pub(super) fn scratch_location(repository: &Repository) -> String {
+    let storage = repository.storage();
+    let local = storage.local_path().map(|path| path.to_string_lossy().into_owned());
+    local.unwrap_or_else(|| storage.location().to_owned())
 }
 
 /// The end of a mount: tells what is left, and takes an ephemeral scratch directory away if nothing is.

@@ -324,8 +324,20 @@ mod tests {
             }
             let infos = HashMap::new();
             let mut differences = ChunkDifferences::new(
-                ChunkList { id: node_id(1), grid: &old.grid, manifests: &old.manifests, infos: &infos, reader: &reader },
-                ChunkList { id: node_id(1), grid: &new.grid, manifests: &new.manifests, infos: &infos, reader: &reader },
+                ChunkList {
+                    id: node_id(1),
+                    grid: &old.grid,
+                    manifests: &old.manifests,
+                    infos: &infos,
+                    reader: &reader,
+                },
+                ChunkList {
+                    id: node_id(1),
+                    grid: &new.grid,
+                    manifests: &new.manifests,
+                    infos: &infos,
+                    reader: &reader,
+                },
             );
             let mut found = BTreeMap::new();
             while let Some(page) = differences.page().await.unwrap() {

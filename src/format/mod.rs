@@ -30,6 +30,7 @@ pub mod ids;
 pub mod manifest;
 pub mod manifest_draft;
 pub mod metadata;
+pub mod operations_log;
 pub mod repo_info;
 pub mod repo_state;
 pub mod snapshot;

@@ -354,10 +354,19 @@ fn read_update(stored: fb::Update<'_>) -> Result<Update> {
             ),
         )
     };
+    Ok(Update {
+        operation: read_operation(stored).ok_or_else(unknown)?,
+        updated_at: stored.updated_at(),
+        backup_path: stored.backup_path().map(str::to_owned),
+    })
+}
+
+/// What an entry says was done; none for a kind that the schema does not have.
+pub(super) fn read_operation(stored: fb::Update<'_>) -> Option<Operation> {
     let id = |id: &fb::ObjectId12| ObjectId::from(id);
     let name = str::to_owned;
     use fb::UpdateType as Kind;
-    let operation = match stored.update_type_type() {
+    match stored.update_type_type() {
         Kind::RepoInitializedUpdate => Some(Operation::RepoInitialized),
         Kind::RepoMigratedUpdate => stored
             .update_type_as_repo_migrated_update()
@@ -399,12 +408,7 @@ fn read_update(stored: fb::Update<'_>) -> Result<Update> {
             .update_type_as_repo_status_changed_update()
             .map(|u| Operation::StatusChanged { status: u.status().map(read_status) }),
         _ => None,
-    };
-    Ok(Update {
-        operation: operation.ok_or_else(unknown)?,
-        updated_at: stored.updated_at(),
-        backup_path: stored.backup_path().map(str::to_owned),
-    })
+    }
 }
 
 fn write_update(b: &mut Builder, update: &Update) -> WIPOffset<fb::Update<'static>> {

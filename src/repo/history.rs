@@ -47,6 +47,30 @@ impl Repository {
         Ok(found.then_some(commits))
     }
 
+    /// How many of `tip` and its ancestors are no ancestors of any of `others`. None in version 1, where that would cost a
+    /// request for each commit of the repository.
+    pub fn commits_beyond(&self, tip: ObjectId, others: impl IntoIterator<Item = ObjectId>) -> Result<Option<usize>> {
+        let Generation::V2(info) = &self.generation else { return Ok(None) };
+        let mut seen = vec![false; info.snapshot_count()];
+        // Every commit is passed once, however many refs there are, and a cycle of damaged parents ends.
+        let mut pass = |from: ObjectId| -> Result<usize> {
+            let (mut next, mut count) = (info.position(from), 0);
+            while let Some(position) = next {
+                match seen.get_mut(position) {
+                    Some(seen) if !*seen => *seen = true,
+                    _ => break,
+                }
+                count += 1;
+                next = info.parent_position(position)?;
+            }
+            Ok(count)
+        };
+        for other in others {
+            pass(other)?;
+        }
+        pass(tip).map(Some)
+    }
+
     /// The newest commit among `tip` and its ancestors that is not after `time` (microseconds since 1970-01-01 UTC).
     pub(super) async fn newest_not_after(&self, tip: ObjectId, time: u64) -> Result<Option<ObjectId>> {
         let mut found = None;
@@ -185,6 +209,22 @@ mod tests {
         let error = repository.history(id(3), usize::MAX).await.unwrap_err();
         assert!(error.to_string().contains("a cycle"), "{error}");
         assert_eq!(repository.history(id(3), 2).await.unwrap().len(), 2);
+    }
+
+    #[tokio::test]
+    async fn commits_that_only_one_ref_leads_to_are_counted() {
+        use crate::format::testing::{id, repo};
+        // 1 - 2 - 3, and 2 - 4.
+        let commits = [(id(1), -1), (id(2), 0), (id(3), 1), (id(4), 1)];
+        let repository = open(repo(&commits, &[("main", 2), ("other", 3)])).await;
+        let beyond = |tip, others: &[u8]| repository.commits_beyond(id(tip), others.iter().map(|&n| id(n))).unwrap();
+        assert_eq!(beyond(3, &[4]), Some(1));
+        assert_eq!(beyond(3, &[]), Some(3));
+        assert_eq!(beyond(2, &[4]), Some(0));
+        assert_eq!(beyond(3, &[1, 3]), Some(0));
+        assert_eq!(beyond(9, &[1]), Some(0));
+        let cycle = open(repo(&[(id(1), 1), (id(2), 0)], &[("main", 1)])).await;
+        assert_eq!(cycle.commits_beyond(id(2), []).unwrap(), Some(2));
     }
 
     #[tokio::test]

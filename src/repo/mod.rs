@@ -4,10 +4,12 @@
 //! file. The floors above see no difference. Opening and resolving a ref costs one request for version 2, and a failed one
 //! more for version 1.
 
+pub mod change_refs;
 pub mod create;
 pub mod find;
 pub mod history;
 pub mod migrate;
+pub mod operations;
 pub mod refs;
 pub mod update;
 pub mod v1;

@@ -5,16 +5,18 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use object_store::path::PathPart;
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use tracing::warn;
 
+use super::change_refs::{RefKind, check_target, exists, gone, was_deleted};
 use super::refs::{DEFAULT_BRANCH, Refs};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
 use crate::format::ids::ObjectId;
-use crate::storage::{Condition, Storage};
+use crate::storage::{Condition, Storage, Version};
 
 /// Bytes of a `ref.json`: it holds one id.
 pub(super) const MAX_REF_FILE: u64 = 1 << 16;
@@ -76,7 +78,7 @@ impl Layout {
     pub(super) async fn tag(&self, storage: &dyn Storage, name: &str) -> Result<Option<ObjectId>> {
         let Some(id) = read_ref(storage, TAG, name).await? else { return Ok(None) };
         // The file of a deleted tag stays, so that its name cannot be used again.
-        match storage.get(&format!("{}.deleted", key(TAG, name)), MAX_REF_FILE).await {
+        match storage.get(&tombstone(name), MAX_REF_FILE).await {
             Ok(_) => Ok(None),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Some(id)),
             Err(error) => Err(error),
@@ -146,14 +148,106 @@ pub async fn move_branch(storage: &dyn Storage, name: &str, expected: ObjectId, 
         if tip != expected {
             return Ok(tip);
         }
-        let file = format!("{{\"snapshot\":\"{new}\"}}");
-        match storage.put(&key, file.into(), Condition::Unchanged(version)).await {
+        match storage.put(&key, ref_file(new).into(), Condition::Unchanged(version)).await {
             Ok(()) => return Ok(new),
             Err(error) if error.kind() == ErrorKind::Conflict => {}
             Err(error) => return Err(error),
         }
     }
     Err(Error::new(ErrorKind::Conflict, format!("{key}: others wrote it first, {TRIES} times")))
+}
+
+/// Makes branch `name`, which points to `target`. [`ErrorKind::Conflict`] if there is one.
+pub(super) async fn create_branch(storage: &dyn Storage, name: &str, target: ObjectId) -> Result<()> {
+    create_ref(storage, BRANCH, name, target).await?.map_or(Ok(()), |there| Err(exists(RefKind::Branch, name, there)))
+}
+
+/// Makes tag `name`. The file of a deleted one is still there, so that this fails for it too.
+pub(super) async fn create_tag(storage: &dyn Storage, name: &str, target: ObjectId) -> Result<()> {
+    let Some(there) = create_ref(storage, TAG, name, target).await? else { return Ok(()) };
+    let deleted = storage.get(&tombstone(name), MAX_REF_FILE).await.is_ok();
+    Err(if deleted { was_deleted(name) } else { exists(RefKind::Tag, name, there) })
+}
+
+/// Writes a ref's file if there is none; returns what the one that is there points to.
+async fn create_ref(storage: &dyn Storage, kind: &str, name: &str, target: ObjectId) -> Result<Option<ObjectId>> {
+    let key = key(kind, name);
+    for _ in 0..TRIES {
+        match storage.put(&key, ref_file(target).into(), Condition::Absent).await {
+            Ok(()) => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::Conflict => {}
+            Err(error) => return Err(error),
+        }
+        if let Some(there) = read_ref_file(storage, &key).await? {
+            return Ok(Some(there));
+        }
+        // It was there and is gone: somebody deletes it at the same time.
+    }
+    Err(Error::new(ErrorKind::Conflict, format!("{key}: others wrote and deleted it meanwhile, {TRIES} times")))
+}
+
+/// As [`move_branch`], of a branch that must point to `expected` and nowhere else, not to `to` either.
+pub(super) async fn reset_branch(storage: &dyn Storage, name: &str, to: ObjectId, expected: ObjectId) -> Result<()> {
+    let key = key(BRANCH, name);
+    for _ in 0..TRIES {
+        let version = expect_branch(storage, &key, name, expected).await?;
+        match storage.put(&key, ref_file(to).into(), Condition::Unchanged(version)).await {
+            Err(error) if error.kind() == ErrorKind::Conflict => {}
+            done => return done,
+        }
+    }
+    Err(Error::new(ErrorKind::Conflict, format!("{key}: others wrote it first, {TRIES} times")))
+}
+
+/// The version of the file of branch `name`, which must point to `expected`.
+async fn expect_branch(storage: &dyn Storage, key: &str, name: &str, expected: ObjectId) -> Result<Version> {
+    match storage.get_versioned(key, MAX_REF_FILE).await {
+        Ok((bytes, version)) => {
+            check_target(RefKind::Branch, name, Some(parse_ref(key, &bytes)?), expected)?;
+            Ok(version)
+        }
+        Err(error) if is_absence(&error) => Err(gone(RefKind::Branch, name)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Deletes branch `name` if it points to `expected`.
+///
+/// On a local disk nobody of ours can commit between the look and the deletion. Object stores delete without comparing: a
+/// commit that falls between the two requests is not on a branch any more, as it would be with the reference.
+pub(super) async fn delete_branch(storage: &dyn Storage, name: &str, expected: ObjectId) -> Result<()> {
+    let key = key(BRANCH, name);
+    for _ in 0..TRIES {
+        let version = expect_branch(storage, &key, name, expected).await?;
+        match storage.delete_unchanged(&key, MAX_REF_FILE, &version).await {
+            Err(error) if error.kind() == ErrorKind::Conflict => {}
+            done => return done,
+        }
+    }
+    Err(Error::new(ErrorKind::Conflict, format!("{key}: others wrote it first, {TRIES} times")))
+}
+
+/// Deletes tag `name` if it points to `expected`: an empty file beside its own says so.
+pub(super) async fn delete_tag(storage: &dyn Storage, name: &str, expected: ObjectId) -> Result<()> {
+    // Tags never change, so that there is nothing to race with but another deletion.
+    let found = read_ref(storage, TAG, name).await?;
+    check_target(RefKind::Tag, name, found, expected)?;
+    match storage.put(&tombstone(name), Bytes::new(), Condition::Absent).await {
+        Err(error) if error.kind() == ErrorKind::Conflict => Err(gone(RefKind::Tag, name)),
+        done => done,
+    }
+}
+
+fn tombstone(name: &str) -> String {
+    format!("{}.deleted", key(TAG, name))
+}
+
+fn ref_file(target: ObjectId) -> String {
+    format!("{{\"snapshot\":\"{target}\"}}")
+}
+
+fn is_absence(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
 /// The key of the file that says where branch `name` points.
@@ -180,7 +274,7 @@ async fn read_ref(storage: &dyn Storage, kind: &str, name: &str) -> Result<Optio
 pub(super) async fn read_ref_file(storage: &dyn Storage, key: &str) -> Result<Option<ObjectId>> {
     let bytes = match storage.get(key, MAX_REF_FILE).await {
         Ok(bytes) => bytes,
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
+        Err(error) if is_absence(&error) => return Ok(None),
         Err(error) => return Err(error.context(storage.location())),
     };
     parse_ref(key, &bytes).map(Some)

@@ -21,3 +21,4 @@ pub mod data;
 pub mod journal;
 pub mod place;
 pub mod record;
+pub mod waiting;

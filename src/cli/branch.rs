@@ -1,0 +1,113 @@
+//! `icechunkfs branch`: names of snapshots that move with each commit.
+
+use clap::{Args, Subcommand};
+
+use super::confirm::ConfirmArgs;
+use super::naming::{self, CreateArgs, DeleteArgs, ListArgs, ReachArgs, Work, one_line};
+use super::{print, print_json};
+use crate::error::Result;
+use crate::format::ids::ObjectId;
+use crate::repo::change_refs::RefKind;
+use crate::repo::update::system_clock;
+
+/// `icechunkfs branch`
+#[derive(Debug, Args)]
+pub struct BranchArgs {
+    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
+    pub repo: String,
+    /// What to do.
+    #[command(subcommand)]
+    pub action: BranchAction,
+}
+
+/// What can be done to branches.
+#[derive(Debug, Subcommand)]
+pub enum BranchAction {
+    /// List branches and their newest commits.
+    List(ListArgs),
+    /// Make a branch.
+    Create(CreateArgs),
+    /// Delete a branch. Its commits stay until garbage is collected.
+    Delete(DeleteArgs),
+    /// Make a branch point to another snapshot. Asks if commits are then on no branch or tag.
+    ///
+    /// Refuses if somebody commits to the branch meanwhile.
+    Reset(ResetArgs),
+}
+
+/// `icechunkfs branch REPO reset`
+#[derive(Debug, Args)]
+pub struct ResetArgs {
+    /// Its name.
+    pub name: String,
+    /// What it is to point to: a branch, a tag, a snapshot id, or one of these and ~N for N commits before it.
+    #[arg(long, value_name = "REF")]
+    pub to: String,
+    /// Only if it points to this snapshot. Without it: to the one that it pointed to when the command looked.
+    #[arg(long, value_name = "ID")]
+    pub expect: Option<String>,
+    /// Print {"name", "previous", "snapshot"}.
+    #[arg(long)]
+    pub json: bool,
+    /// Whether to ask.
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
+    /// How to reach the repository.
+    #[command(flatten)]
+    pub reach: ReachArgs,
+}
+
+impl BranchAction {
+    /// Verbosity.
+    pub(super) fn verbose(&self) -> u8 {
+        let reach = match self {
+            BranchAction::List(list) => &list.reach,
+            BranchAction::Create(create) => &create.reach,
+            BranchAction::Delete(delete) => &delete.reach,
+            BranchAction::Reset(reset) => &reset.reach,
+        };
+        reach.common.verbose
+    }
+}
+
+/// Does what is asked.
+pub fn run(arguments: &BranchArgs) -> Result<()> {
+    let repo = &arguments.repo;
+    match &arguments.action {
+        BranchAction::List(list) => naming::list(repo, RefKind::Branch, list),
+        BranchAction::Create(create) => naming::create(repo, RefKind::Branch, create),
+        BranchAction::Delete(delete) => naming::delete(repo, RefKind::Branch, delete, ""),
+        BranchAction::Reset(reset) => reset_branch(repo, reset),
+    }
+}
+
+fn reset_branch(repo: &str, arguments: &ResetArgs) -> Result<()> {
+    let work = Work::begin(repo, &arguments.reach)?;
+    let name = &arguments.name;
+    let previous = work.target(RefKind::Branch, name, arguments.expect.as_deref())?;
+    let to = work.runtime.block_on(work.repository.find(&arguments.to))?.id;
+    if to == previous {
+        return say(arguments, previous, to, format!("branch `{name}` points to {to} already"));
+    }
+    let mut refs = work.runtime.block_on(work.repository.refs())?;
+    refs.branches.insert(name.clone(), to);
+    let lost = work.loss(previous, refs.branches.into_values().chain(refs.tags.into_values()))?;
+    let mounted = work.mounted(name);
+    // What is still on a branch or tag is not destroyed; what a mount has would have to be committed elsewhere.
+    if lost.is_some() || mounted.is_some() {
+        let mut question =
+            format!("branch `{name}` will go from {} to {}.", work.described(previous), work.described(to));
+        lost.iter().for_each(|lost| question += &format!("\n{lost}"));
+        naming::ask(arguments.confirm, question, mounted)?;
+    }
+    work.runtime.block_on(work.repository.reset_branch(name, to, previous, system_clock))?;
+    say(arguments, previous, to, format!("branch `{name}` points to {to}; before it was {previous}"))
+}
+
+fn say(arguments: &ResetArgs, previous: ObjectId, to: ObjectId, text: String) -> Result<()> {
+    if arguments.json {
+        let (previous, snapshot) = (previous.to_string(), to.to_string());
+        return print_json(&serde_json::json!({"name": arguments.name, "previous": previous, "snapshot": snapshot}));
+    }
+    print(format!("{}\n", one_line(&text)).as_bytes())
+}

@@ -1,0 +1,275 @@
+//! What `icechunkfs branch` and `icechunkfs tag` have in common: listing, making and deleting refs.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use clap::Args;
+use serde::Serialize;
+use tokio::runtime::Runtime;
+use tracing::warn;
+
+use super::args::CommonArgs;
+use super::confirm::{ConfirmArgs, printable};
+use super::{open, print, print_json, writable};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::format::repo_info::SnapshotInfo;
+use crate::repo::Repository;
+use crate::repo::change_refs::RefKind;
+use crate::repo::history::format_time;
+use crate::repo::refs::DEFAULT_BRANCH;
+use crate::repo::update::system_clock;
+use crate::scratch::waiting;
+use crate::storage::settings::Settings;
+
+/// How to reach a repository, and how much to say about it.
+#[derive(Clone, Debug, Args)]
+pub struct ReachArgs {
+    /// Verbosity.
+    #[command(flatten)]
+    pub common: CommonArgs,
+    /// How to reach the repository. Last, since its heading goes for all that follows.
+    #[command(flatten)]
+    pub store: Settings,
+}
+
+/// `list`
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// Say when each commit was made, and its message. In repositories of version 1 that reads the snapshots.
+    #[arg(short, long)]
+    pub long: bool,
+    /// Print a list of {"name", "snapshot"}; with --long also "written_at" and "message".
+    #[arg(long)]
+    pub json: bool,
+    /// How to reach the repository.
+    #[command(flatten)]
+    pub reach: ReachArgs,
+}
+
+/// `create`
+#[derive(Debug, Args)]
+pub struct CreateArgs {
+    /// The new name.
+    pub name: String,
+    /// What it points to: a branch, a tag, a snapshot id, or one of these and ~N for N commits before it.
+    #[arg(long, value_name = "REF", default_value = DEFAULT_BRANCH)]
+    pub at: String,
+    /// Print {"name", "snapshot"}.
+    #[arg(long)]
+    pub json: bool,
+    /// How to reach the repository.
+    #[command(flatten)]
+    pub reach: ReachArgs,
+}
+
+/// `delete`
+#[derive(Debug, Args)]
+pub struct DeleteArgs {
+    /// Its name.
+    pub name: String,
+    /// Only if it points to this snapshot. Without it: to the one that it pointed to when the command looked.
+    #[arg(long, value_name = "ID")]
+    pub expect: Option<String>,
+    /// Print {"name", "snapshot"}: what it pointed to.
+    #[arg(long)]
+    pub json: bool,
+    /// Whether to ask.
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
+    /// How to reach the repository.
+    #[command(flatten)]
+    pub reach: ReachArgs,
+}
+
+#[derive(Serialize)]
+struct Listed {
+    name: String,
+    snapshot: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    written_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+}
+
+/// A repository that a command works on, and the threads for it.
+pub(super) struct Work {
+    pub(super) runtime: Runtime,
+    pub(super) repository: Repository,
+}
+
+impl Work {
+    pub(super) fn begin(repo: &str, reach: &ReachArgs) -> Result<Self> {
+        let runtime = open::runtime()?;
+        let repository = runtime.block_on(open::repository(repo, &reach.store))?;
+        Ok(Work { runtime, repository })
+    }
+
+    /// All refs of `kind`, by name.
+    pub(super) fn refs(&self, kind: RefKind) -> Result<BTreeMap<String, ObjectId>> {
+        let refs = self.runtime.block_on(self.repository.refs())?;
+        Ok(match kind {
+            RefKind::Branch => refs.branches,
+            RefKind::Tag => refs.tags,
+        })
+    }
+
+    /// What `name` points to, which must be `expect` if that is said.
+    pub(super) fn target(&self, kind: RefKind, name: &str, expect: Option<&str>) -> Result<ObjectId> {
+        let expect: Option<ObjectId> =
+            expect.map(|id| id.parse().map_err(|e: Error| e.context("--expect"))).transpose()?;
+        let found = self.runtime.block_on(self.repository.resolve(&kind.named(name)))?;
+        match expect {
+            Some(expected) if expected != found => Err(Error::new(
+                ErrorKind::Stale,
+                format!("{kind} `{name}` points to {found}, not to {expected}: nothing is done"),
+            )),
+            _ => Ok(found),
+        }
+    }
+
+    /// A commit in words. That it cannot be read is no reason to leave its ref where it is.
+    pub(super) fn described(&self, id: ObjectId) -> String {
+        match self.commit(id) {
+            Ok(Some(commit)) => {
+                let message = commit.message.lines().next().unwrap_or_default().trim();
+                format!("{id} ({}, \"{message}\")", format_time(commit.flushed_at))
+            }
+            Ok(None) => id.to_string(),
+            Err(error) => format!("{id} (which cannot be read: {error})"),
+        }
+    }
+
+    fn commit(&self, id: ObjectId) -> Result<Option<SnapshotInfo>> {
+        Ok(self.runtime.block_on(self.repository.history(id, 1))?.pop())
+    }
+
+    /// What becomes of commits when a ref that points to `tip` is gone, and `others` are what all refs point to then. None if
+    /// nothing is lost.
+    pub(super) fn loss(&self, tip: ObjectId, others: impl IntoIterator<Item = ObjectId>) -> Result<Option<String>> {
+        Ok(match self.repository.commits_beyond(tip, others)? {
+            Some(0) => None,
+            Some(1) => Some(
+                "One commit is then on no branch or tag any more: only its id leads to it, until garbage is collected."
+                    .to_owned(),
+            ),
+            Some(count) => Some(format!(
+                "{count} commits are then on no branch or tag any more: only their ids lead to them, until garbage is \
+                 collected."
+            )),
+            None => Some(
+                "Commits that are on no other branch or tag can then only be found by their ids, until garbage is collected."
+                    .to_owned(),
+            ),
+        })
+    }
+
+    /// What a mount of branch `name` on this machine has to do with it. None if there is none.
+    pub(super) fn mounted(&self, name: &str) -> Option<String> {
+        let location = writable::scratch_location(&self.repository);
+        let waiting = waiting::look(&location, name)?;
+        let place = waiting.path.display();
+        match (waiting.holder, waiting.has_changes) {
+            (Some(holder), true) => {
+                Some(format!("It is in use on this machine ({holder}), with changes that are not committed."))
+            }
+            (Some(holder), false) => Some(format!("It is in use on this machine ({holder}).")),
+            (None, true) => Some(format!("Changes that were made to it and not committed wait in {place}.")),
+            (None, false) => None,
+        }
+    }
+}
+
+/// Lists the refs of `kind`.
+pub(super) fn list(repo: &str, kind: RefKind, arguments: &ListArgs) -> Result<()> {
+    let work = Work::begin(repo, &arguments.reach)?;
+    let mut listed = Vec::new();
+    for (name, id) in work.refs(kind)? {
+        let commit = match arguments.long {
+            true => work.commit(id).unwrap_or_else(|error| {
+                warn!("{kind} `{}`: {error}", printable(&name));
+                None
+            }),
+            false => None,
+        };
+        listed.push(Listed {
+            name,
+            snapshot: id.to_string(),
+            written_at: commit.as_ref().map(|commit| format_time(commit.flushed_at)),
+            message: commit.map(|commit| commit.message),
+        });
+    }
+    if arguments.json {
+        return print_json(&listed);
+    }
+    let names: Vec<String> = listed.iter().map(|one| one_line(&one.name)).collect();
+    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or_default();
+    let mut text = String::new();
+    for (one, name) in listed.iter().zip(&names) {
+        // Writing into a string cannot fail.
+        let _ = match (&one.written_at, &one.message) {
+            (Some(time), Some(message)) => {
+                let message = one_line(message.lines().next().unwrap_or_default());
+                writeln!(text, "{}  {name:<width$}  {time}  {message}", one.snapshot)
+            }
+            _ => writeln!(text, "{}  {name}", one.snapshot),
+        };
+    }
+    print(text.as_bytes())
+}
+
+/// Makes a ref of `kind`.
+pub(super) fn create(repo: &str, kind: RefKind, arguments: &CreateArgs) -> Result<()> {
+    let work = Work::begin(repo, &arguments.reach)?;
+    let target = work.runtime.block_on(work.repository.find(&arguments.at))?.id;
+    let name = &arguments.name;
+    work.runtime.block_on(work.repository.create_ref(kind, name, target, system_clock))?;
+    say(arguments.json, name, target, || format!("{kind} `{name}` points to {target}"))
+}
+
+/// Deletes a ref of `kind`; `more` is what has to be said about this kind before.
+pub(super) fn delete(repo: &str, kind: RefKind, arguments: &DeleteArgs, more: &str) -> Result<()> {
+    let work = Work::begin(repo, &arguments.reach)?;
+    let name = &arguments.name;
+    if kind == RefKind::Branch && name == DEFAULT_BRANCH {
+        return Err(crate::repo::change_refs::no_deletion_of_main());
+    }
+    let target = work.target(kind, name, arguments.expect.as_deref())?;
+    let mut question = format!("{kind} `{name}`, which points to {}, will be deleted.", work.described(target));
+    let all = work.runtime.block_on(work.repository.refs())?;
+    let others = |refs: &BTreeMap<String, ObjectId>, own: RefKind| -> Vec<ObjectId> {
+        refs.iter().filter(|(other, _)| own != kind || *other != name).map(|(_, id)| *id).collect()
+    };
+    let others = [others(&all.branches, RefKind::Branch), others(&all.tags, RefKind::Tag)].concat();
+    let mounted = (kind == RefKind::Branch).then(|| work.mounted(name)).flatten();
+    for line in [work.loss(target, others)?, Some(more.to_owned()).filter(|more| !more.is_empty())] {
+        line.iter().for_each(|line| question += &format!("\n{line}"));
+    }
+    ask(arguments.confirm, question, mounted)?;
+    work.runtime.block_on(work.repository.delete_ref(kind, name, target, system_clock))?;
+    say(arguments.json, name, target, || format!("deleted {kind} `{name}`, which pointed to {target}"))
+}
+
+/// Asks `question`. What is `mounted` is said in any case: it is not what the user looked at.
+pub(super) fn ask(confirm: ConfirmArgs, mut question: String, mounted: Option<String>) -> Result<()> {
+    if let Some(mounted) = mounted {
+        if confirm.yes {
+            warn!("{}", printable(&mounted));
+        }
+        question += &format!("\n{mounted}");
+    }
+    confirm.confirm(&question)
+}
+
+/// Tells what was done.
+fn say(json: bool, name: &str, target: ObjectId, text: impl FnOnce() -> String) -> Result<()> {
+    if json {
+        return print_json(&serde_json::json!({"name": name, "snapshot": target.to_string()}));
+    }
+    print(format!("{}\n", one_line(&text())).as_bytes())
+}
+
+/// `text` as one line that a terminal shows as it is.
+pub(super) fn one_line(text: &str) -> String {
+    printable(text).replace('\n', "\\n")
+}

@@ -1,0 +1,75 @@
+//! `icechunkfs tag`: names of snapshots that never change.
+
+use clap::{Args, Subcommand};
+
+use super::naming::{self, CreateArgs, DeleteArgs, ListArgs, Work, one_line};
+use super::{print, print_json};
+use crate::error::Result;
+use crate::repo::change_refs::RefKind;
+
+/// `icechunkfs tag`
+#[derive(Debug, Args)]
+pub struct TagArgs {
+    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
+    pub repo: String,
+    /// What to do.
+    #[command(subcommand)]
+    pub action: TagAction,
+}
+
+/// What can be done to tags.
+#[derive(Debug, Subcommand)]
+pub enum TagAction {
+    /// List tags and what they point to.
+    List(ListTagsArgs),
+    /// Make a tag. The name must be new: also a deleted tag's name cannot be used again.
+    Create(CreateArgs),
+    /// Delete a tag. Its name cannot be used again.
+    Delete(DeleteArgs),
+}
+
+/// `icechunkfs tag REPO list`
+#[derive(Debug, Args)]
+pub struct ListTagsArgs {
+    /// List the names of deleted tags instead, which cannot be used again; with --json a list of names.
+    #[arg(long, conflicts_with = "long")]
+    pub deleted: bool,
+    /// As for branches.
+    #[command(flatten)]
+    pub list: ListArgs,
+}
+
+impl TagAction {
+    /// Verbosity.
+    pub(super) fn verbose(&self) -> u8 {
+        let reach = match self {
+            TagAction::List(list) => &list.list.reach,
+            TagAction::Create(create) => &create.reach,
+            TagAction::Delete(delete) => &delete.reach,
+        };
+        reach.common.verbose
+    }
+}
+
+/// Does what is asked.
+pub fn run(arguments: &TagArgs) -> Result<()> {
+    let repo = &arguments.repo;
+    match &arguments.action {
+        TagAction::List(list) if list.deleted => deleted(repo, &list.list),
+        TagAction::List(list) => naming::list(repo, RefKind::Tag, &list.list),
+        TagAction::Create(create) => naming::create(repo, RefKind::Tag, create),
+        TagAction::Delete(delete) => {
+            naming::delete(repo, RefKind::Tag, delete, "The name of a deleted tag cannot be used again.")
+        }
+    }
+}
+
+fn deleted(repo: &str, arguments: &ListArgs) -> Result<()> {
+    let work = Work::begin(repo, &arguments.reach)?;
+    let names = work.runtime.block_on(work.repository.deleted_tags())?;
+    if arguments.json {
+        return print_json(&names);
+    }
+    let lines: String = names.iter().map(|name| format!("{}\n", one_line(name))).collect();
+    print(lines.as_bytes())
+}

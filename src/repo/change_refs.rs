@@ -1,0 +1,280 @@
+//! Making, deleting and resetting branches and tags (format notes 1.5; 4 for version 1).
+//!
+//! What is allowed is decided where it is written: in version 2 inside the loop that replaces `repo`, in version 1 by the
+//! condition under which the ref's small file is written. A ref that others have changed meanwhile is then as it is for them
+//! too, and whoever deletes or resets a branch says which commit it must still point to, so that no commit goes unnoticed.
+//!
+//! A deleted tag's name is never free again, in any version: readers may have remembered what it meant.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::refs::{DEFAULT_BRANCH, RefSpec};
+use super::update::{self, Clock};
+use super::{Generation, MAX_SNAPSHOT, Repository, v1};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::format::repo_state::{Operation, RepoState};
+
+/// Feature flags that allow tags to be made and deleted. On, unless the repository switches them off.
+const CREATE_TAG: u16 = 4;
+const DELETE_TAG: u16 = 5;
+
+/// The two kinds of ref.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RefKind {
+    /// Moves with each commit.
+    Branch,
+    /// Stays.
+    Tag,
+}
+
+impl std::fmt::Display for RefKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            RefKind::Branch => "branch",
+            RefKind::Tag => "tag",
+        })
+    }
+}
+
+impl RefKind {
+    /// What picks the ref of this kind with this name.
+    pub fn named(self, name: &str) -> RefSpec {
+        match self {
+            RefKind::Branch => RefSpec::Branch(name.to_owned()),
+            RefKind::Tag => RefSpec::Tag(name.to_owned()),
+        }
+    }
+}
+
+impl Repository {
+    /// Makes a branch or tag `name` that points to `target`.
+    ///
+    /// Errors: [`ErrorKind::Conflict`] if there is one, or if the name is a deleted tag's; [`ErrorKind::NotFound`] if there is
+    /// no such snapshot; [`ErrorKind::InvalidInput`] for a name that cannot be one; [`ErrorKind::NotPermitted`] if the
+    /// repository has switched making tags off.
+    pub async fn create_ref(&self, kind: RefKind, name: &str, target: ObjectId, clock: Clock) -> Result<()> {
+        self.check_name(kind, name)?;
+        self.ready_for_changes().await?;
+        if let Generation::V1(_) = self.generation {
+            self.check_snapshot(target).await?;
+            let made = match kind {
+                RefKind::Branch => v1::create_branch(&*self.storage, name, target).await,
+                RefKind::Tag => v1::create_tag(&*self.storage, name, target).await,
+            };
+            return self.settle(made, kind, name, Some(target)).await;
+        }
+        let change = |state: &mut RepoState| {
+            if !state.snapshots.contains_key(&target) {
+                return Err(no_snapshot(target));
+            }
+            if kind == RefKind::Tag {
+                check_flag(state, CREATE_TAG, "making tags", "create_tag")?;
+                if state.deleted_tags.contains(name) {
+                    return Err(was_deleted(name));
+                }
+            }
+            let refs = refs_of(state, kind);
+            if let Some(there) = refs.get(name) {
+                return Err(exists(kind, name, *there));
+            }
+            refs.insert(name.to_owned(), target);
+            let name = name.to_owned();
+            Ok(match kind {
+                RefKind::Branch => Operation::BranchCreated { name },
+                RefKind::Tag => Operation::TagCreated { name },
+            })
+        };
+        let made = update::update(&*self.storage, clock, change).await.map(drop);
+        self.settle(made, kind, name, Some(target)).await
+    }
+
+    /// Deletes branch or tag `name` if it points to `expected`. Commits stay until they are collected as garbage.
+    ///
+    /// Errors: [`ErrorKind::NotFound`] if there is none, [`ErrorKind::Stale`] if it points elsewhere,
+    /// [`ErrorKind::NotPermitted`] for branch `main`, and for tags if the repository has switched deleting them off.
+    pub async fn delete_ref(&self, kind: RefKind, name: &str, expected: ObjectId, clock: Clock) -> Result<()> {
+        if kind == RefKind::Branch && name == DEFAULT_BRANCH {
+            return Err(no_deletion_of_main());
+        }
+        self.ready_for_changes().await?;
+        if let Generation::V1(_) = self.generation {
+            let deleted = match kind {
+                RefKind::Branch => v1::delete_branch(&*self.storage, name, expected).await,
+                RefKind::Tag => v1::delete_tag(&*self.storage, name, expected).await,
+            };
+            return self.settle(deleted, kind, name, None).await;
+        }
+        let change = |state: &mut RepoState| {
+            if kind == RefKind::Tag {
+                check_flag(state, DELETE_TAG, "deleting tags", "delete_tag")?;
+            }
+            let refs = refs_of(state, kind);
+            check_target(kind, name, refs.get(name).copied(), expected)?;
+            refs.remove(name);
+            let (name, previous) = (name.to_owned(), expected);
+            Ok(match kind {
+                RefKind::Branch => Operation::BranchDeleted { name, previous },
+                RefKind::Tag => {
+                    state.deleted_tags.insert(name.clone());
+                    Operation::TagDeleted { name, previous }
+                }
+            })
+        };
+        let deleted = update::update(&*self.storage, clock, change).await.map(drop);
+        self.settle(deleted, kind, name, None).await
+    }
+
+    /// Makes branch `name` point to `to` if it points to `expected`.
+    ///
+    /// Errors: [`ErrorKind::NotFound`] if there is no such branch or snapshot, [`ErrorKind::Stale`] if it points elsewhere.
+    pub async fn reset_branch(&self, name: &str, to: ObjectId, expected: ObjectId, clock: Clock) -> Result<()> {
+        self.ready_for_changes().await?;
+        if let Generation::V1(_) = self.generation {
+            self.check_snapshot(to).await?;
+            let moved = v1::reset_branch(&*self.storage, name, to, expected).await;
+            return self.settle(moved, RefKind::Branch, name, Some(to)).await;
+        }
+        let change = |state: &mut RepoState| {
+            if !state.snapshots.contains_key(&to) {
+                return Err(no_snapshot(to));
+            }
+            check_target(RefKind::Branch, name, state.branches.get(name).copied(), expected)?;
+            state.branches.insert(name.to_owned(), to);
+            Ok(Operation::BranchReset { name: name.to_owned(), previous: expected })
+        };
+        let moved = update::update(&*self.storage, clock, change).await.map(drop);
+        self.settle(moved, RefKind::Branch, name, Some(to)).await
+    }
+
+    /// Names of deleted tags, which may not be used again.
+    pub async fn deleted_tags(&self) -> Result<Vec<String>> {
+        match &self.generation {
+            Generation::V1(_) => Ok(v1::deleted_tags(&*self.storage).await?.into_keys().collect()),
+            Generation::V2(info) => Ok(info.deleted_tags()),
+        }
+    }
+
+    /// An error if nothing may be changed here: the repository is set read-only, the place takes no writes, or the store does
+    /// not keep what a safe change relies on.
+    pub(super) async fn ready_for_changes(&self) -> Result<()> {
+        self.check_writable()?;
+        if let Some(why) = self.storage.read_only() {
+            return Err(Error::new(ErrorKind::ReadOnly, format!("{}: {why}", self.storage.location())));
+        }
+        self.check_store(DEFAULT_BRANCH).await
+    }
+
+    /// In version 1, nothing else would notice a ref that points to nothing.
+    async fn check_snapshot(&self, id: ObjectId) -> Result<()> {
+        match self.storage.get_range(&format!("snapshots/{id}"), 0, 1).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(no_snapshot(id)),
+            Err(error) => Err(error),
+            Ok(_) => self.snapshot(id, MAX_SNAPSHOT).await.map(drop),
+        }
+    }
+
+    /// An answer can be lost while what it tells of was done. What the ref points to now decides, if it can be asked for.
+    async fn settle(&self, done: Result<()>, kind: RefKind, name: &str, wanted: Option<ObjectId>) -> Result<()> {
+        let error = match done {
+            Err(error) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Io) => error,
+            other => return other,
+        };
+        match self.target_now(kind, name).await {
+            Ok(found) if found == wanted => Ok(()),
+            Ok(_) => Err(error),
+            Err(_) => Err(error.context(format!(
+                "{kind} `{name}`: the storage does not answer, so that it may be changed or not; list the {kind}s to see"
+            ))),
+        }
+    }
+
+    async fn target_now(&self, kind: RefKind, name: &str) -> Result<Option<ObjectId>> {
+        let refs = Repository::open(Arc::clone(&self.storage)).await?.refs().await?;
+        let names = match kind {
+            RefKind::Branch => refs.branches,
+            RefKind::Tag => refs.tags,
+        };
+        Ok(names.get(name).copied())
+    }
+
+    /// Refuses names that nobody could use afterwards. Only new names are looked at: refs that exist, whatever their names,
+    /// can be deleted.
+    fn check_name(&self, kind: RefKind, name: &str) -> Result<()> {
+        if name.is_empty() {
+            return Err(Error::invalid(format!("a {kind} needs a name")));
+        }
+        if let Some(c) = name.chars().find(|c| c.is_control()) {
+            return Err(Error::invalid(format!(
+                "{name:?} cannot be the name of a {kind}: it has the control character {c:?} in it"
+            )));
+        }
+        if matches!(self.generation, Generation::V1(_)) && name.contains('/') {
+            return Err(Error::invalid(format!(
+                "`{name}` cannot be the name of a {kind}: repositories of version 1 have no `/` in names"
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn refs_of(state: &mut RepoState, kind: RefKind) -> &mut BTreeMap<String, ObjectId> {
+    match kind {
+        RefKind::Branch => &mut state.branches,
+        RefKind::Tag => &mut state.tags,
+    }
+}
+
+fn check_flag(state: &RepoState, flag: u16, what: &str, name: &str) -> Result<()> {
+    if state.disabled_feature_flags.iter().flatten().any(|disabled| *disabled == flag) {
+        return Err(Error::new(
+            ErrorKind::NotPermitted,
+            format!("{what} is switched off in this repository (feature flag {name})"),
+        ));
+    }
+    Ok(())
+}
+
+/// Whether a ref points where it is expected to.
+pub(super) fn check_target(kind: RefKind, name: &str, found: Option<ObjectId>, expected: ObjectId) -> Result<()> {
+    match found {
+        Some(found) if found == expected => Ok(()),
+        Some(found) => Err(Error::new(
+            ErrorKind::Stale,
+            format!(
+                "{kind} `{name}` points to {found} now, not to {expected}: somebody has changed it meanwhile, and nothing is \
+                 done; look, and do it again if it is still right"
+            ),
+        )),
+        None => Err(gone(kind, name)),
+    }
+}
+
+/// The error of an attempt to delete branch `main`.
+pub fn no_deletion_of_main() -> Error {
+    Error::new(ErrorKind::NotPermitted, format!("branch `{DEFAULT_BRANCH}` cannot be deleted: every repository has it"))
+}
+
+pub(super) fn gone(kind: RefKind, name: &str) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no {kind} `{name}` any more"))
+}
+
+pub(super) fn exists(kind: RefKind, name: &str, there: ObjectId) -> Error {
+    let help = match kind {
+        RefKind::Branch => "`branch REPO reset` makes it point elsewhere",
+        RefKind::Tag => "tags never change",
+    };
+    Error::new(ErrorKind::Conflict, format!("there is a {kind} `{name}` already, at {there}; {help}"))
+}
+
+pub(super) fn was_deleted(name: &str) -> Error {
+    Error::new(
+        ErrorKind::Conflict,
+        format!("there was a tag `{name}`, and names of deleted tags cannot be used again: choose another"),
+    )
+}
+
+fn no_snapshot(id: ObjectId) -> Error {
+    Error::new(ErrorKind::NotFound, format!("no snapshot {id} in the repository"))
+}

@@ -1,0 +1,97 @@
+//! What was done to a repository: the operations log, across the files that hold it (format notes 1.6).
+//!
+//! `repo` has the newest operations. Where it is full, it names the copy of itself, below `overwritten/`, that has those
+//! before, and that copy names another. Version 1 keeps no such log.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+use super::{Generation, MAX_REPO_FILE, Repository};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::operations_log::{self, Entry};
+use crate::format::repo_info::RepoInfo;
+use crate::storage::{Storage, decoded};
+
+/// Operations, newest first, fetched as they are asked for.
+#[derive(Debug)]
+pub struct Operations {
+    storage: Arc<dyn Storage>,
+    entries: VecDeque<Entry>,
+    before: Option<String>,
+    /// Files that were read: a damaged chain must end.
+    seen: HashSet<String>,
+    missing: Option<String>,
+}
+
+impl Repository {
+    /// The operations log, as it was when the repository was opened.
+    ///
+    /// An error of kind [`ErrorKind::Unsupported`] in version 1, which has none.
+    pub fn operations(&self) -> Result<Operations> {
+        let Generation::V2(info) = &self.generation else {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "{} is a repository of format version 1, which keeps no log of operations; `icechunkfs log` shows the \
+                     commits of a branch",
+                    self.storage.location()
+                ),
+            ));
+        };
+        let page = operations_log::read(info);
+        Ok(Operations {
+            storage: Arc::clone(&self.storage),
+            entries: page.entries.into(),
+            before: page.before,
+            seen: HashSet::new(),
+            missing: None,
+        })
+    }
+}
+
+impl Operations {
+    /// The next older operation; none at the end.
+    pub async fn next(&mut self) -> Result<Option<Entry>> {
+        loop {
+            if let Some(entry) = self.entries.pop_front() {
+                return Ok(Some(entry));
+            }
+            let Some(name) = self.before.take() else { return Ok(None) };
+            self.turn_to(name).await?;
+        }
+    }
+
+    /// The file that the log was to go on in and that is not there: somebody has tidied up, and what was before is not known.
+    pub fn missing(&self) -> Option<&str> {
+        self.missing.as_deref()
+    }
+
+    async fn turn_to(&mut self, name: String) -> Result<()> {
+        // Names have no folder; one that has is made to lead elsewhere.
+        if name.is_empty() || name.contains('/') || name.contains("..") {
+            return Err(Error::corrupt(format!(
+                "the operations log goes on in `{name}`, which is no file's bare name"
+            )));
+        }
+        if !self.seen.insert(name.clone()) {
+            return Err(Error::corrupt(format!("the operations log is a cycle: it comes to overwritten/{name} again")));
+        }
+        let key = format!("overwritten/{name}");
+        let info = match decoded::fixed(&*self.storage, &key, MAX_REPO_FILE, RepoInfo::decode).await {
+            Ok(found) => found.value,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                self.missing = Some(key);
+                return Ok(());
+            }
+            Err(error) => return Err(error).context(|| self.storage.location().to_owned()),
+        };
+        let page = operations_log::read(&info);
+        self.entries = page.entries.into();
+        self.before = page.before;
+        // The newest entry of a file cannot know the name that the file would get.
+        if let Some(newest) = self.entries.front_mut() {
+            newest.file.get_or_insert(name);
+        }
+        Ok(())
+    }
+}
