@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::chunk_key::KeyEncoding;
+use super::shard;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Dimensions of an array. numpy stops at 64; chunk coordinates are kept in fixed-size buffers of this length.
@@ -14,8 +15,11 @@ pub const MAX_RANK: usize = 64;
 pub struct ArrayMetadata {
     /// Elements per dimension.
     pub shape: Vec<u64>,
-    /// Chunks per dimension: all coordinates are below.
+    /// Stored objects per dimension: all coordinates are below. These are the chunks of the chunk grid, or shards of them where a
+    /// storage transformer puts several into one object.
     pub grid: Vec<u32>,
+    /// Chunks of the chunk grid per dimension, which is what a snapshot says.
+    chunks: Vec<u32>,
     /// How coordinates become keys.
     pub key_encoding: KeyEncoding,
     /// Bytes that a whole chunk takes before compression; none where the data type has no fixed size. For a sharded array
@@ -31,6 +35,8 @@ struct Document {
     chunk_key_encoding: Option<Value>,
     #[serde(default)]
     data_type: Value,
+    #[serde(default)]
+    storage_transformers: Value,
 }
 
 /// What a snapshot stores of an array beside its `zarr.json`.
@@ -59,7 +65,7 @@ impl ArraySummary {
             same_rank_of_names(names.len(), metadata.shape.len())?;
         }
         let lengths = names.chunk_grid.configuration.get("chunk_shape").and_then(Value::as_array);
-        let dimensions = std::iter::zip(&metadata.shape, &metadata.grid).enumerate();
+        let dimensions = std::iter::zip(&metadata.shape, &metadata.chunks).enumerate();
         let dimensions = dimensions
             .map(|(axis, (length, chunks))| (*length, *chunks, lengths.and_then(|l| l.get(axis)?.as_u64())))
             .collect();
@@ -98,19 +104,42 @@ impl ArrayMetadata {
                 format!("an array of {} dimensions; {MAX_RANK} are the most", document.shape.len()),
             ));
         }
-        let chunks = chunk_shapes(&document.chunk_grid, &document.shape)?;
+        let objects = objects(&document)?;
         let nominal_chunk_bytes = item_size(&document.data_type)
-            .and_then(|size| chunks.iter().try_fold(size, |bytes, dimension| bytes.checked_mul(dimension.nominal)));
-        let grid = chunks
-            .iter()
-            .map(|dimension| {
-                u32::try_from(dimension.count)
-                    .map_err(|_| Error::new(ErrorKind::Unsupported, "a dimension of more than 2^32 chunks"))
-            })
-            .collect::<Result<_>>()?;
+            .and_then(|size| objects.iter().try_fold(size, |bytes, dimension| bytes.checked_mul(dimension.nominal)));
+        let counts = |dimensions: &[Dimension]| {
+            let too_many = |_| Error::new(ErrorKind::Unsupported, "a dimension of more than 2^32 chunks");
+            dimensions.iter().map(|dimension| u32::try_from(dimension.count).map_err(too_many)).collect::<Result<_>>()
+        };
+        let (grid, chunks) = (counts(&objects)?, counts(&chunk_shapes(&document.chunk_grid, &document.shape)?)?);
         let key_encoding = KeyEncoding::parse(document.chunk_key_encoding.as_ref())?;
-        Ok(ArrayMetadata { shape: document.shape, grid, key_encoding, nominal_chunk_bytes })
+        Ok(ArrayMetadata { shape: document.shape, grid, chunks, key_encoding, nominal_chunk_bytes })
     }
+}
+
+/// The chunks of each shard, per dimension, if the storage transformer of ZEP 2's draft is among `transformers`: it was named by
+/// its `type`, and by a URL that no document has any more.
+fn chunks_per_shard(transformers: &Value) -> Result<Option<Vec<u64>>> {
+    let is_indexed = |transformer: &&Value| {
+        ["type", "name"].iter().any(|key| transformer.get(key).and_then(Value::as_str) == Some("indexed"))
+    };
+    let Some(transformer) = transformers.as_array().and_then(|all| all.iter().find(is_indexed)) else {
+        return Ok(None);
+    };
+    let chunks = transformer.get("configuration").and_then(|configuration| configuration.get("chunks_per_shard"));
+    let chunks = shard::numbers(chunks).filter(|chunks| !chunks.contains(&0));
+    chunks
+        .map(Some)
+        .ok_or_else(|| Error::corrupt("an indexed storage transformer has no chunks_per_shard of whole numbers"))
+}
+
+/// How many chunks of the chunk grid are in a stored object where a storage transformer puts several into one, and the shape of
+/// such a chunk, where all have the same. `zarr_json` is an array's.
+pub(super) fn transformed(zarr_json: &Value) -> Result<(Option<Vec<u64>>, Option<Vec<u64>>)> {
+    let per_shard = chunks_per_shard(zarr_json.get("storage_transformers").unwrap_or(&Value::Null))?;
+    let grid = zarr_json.get("chunk_grid").filter(|grid| grid.get("name").and_then(Value::as_str) == Some("regular"));
+    let shape = grid.and_then(|grid| shard::numbers(grid.get("configuration")?.get("chunk_shape")));
+    Ok((per_shard, shape))
 }
 
 /// One dimension of the chunk grid.
@@ -135,8 +164,27 @@ impl Dimension {
 pub(super) fn dimensions(zarr_json: &[u8]) -> Result<(Vec<u64>, Vec<Dimension>)> {
     let document: Document = serde_json::from_slice(zarr_json)
         .map_err(|e| Error::with_source(ErrorKind::Corrupt, "this zarr.json is not an array's", e))?;
-    let dimensions = chunk_shapes(&document.chunk_grid, &document.shape)?;
+    let dimensions = objects(&document)?;
     Ok((document.shape, dimensions))
+}
+
+/// The grid of stored objects.
+fn objects(document: &Document) -> Result<Vec<Dimension>> {
+    let mut dimensions = chunk_shapes(&document.chunk_grid, &document.shape)?;
+    let Some(per_shard) = chunks_per_shard(&document.storage_transformers)? else { return Ok(dimensions) };
+    same_rank(per_shard.len(), &document.shape)?;
+    if document.chunk_grid.name != "regular" {
+        let grid = &document.chunk_grid.name;
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("an indexed storage transformer over a {grid} chunk grid"),
+        ));
+    }
+    for ((dimension, chunks), &length) in dimensions.iter_mut().zip(per_shard).zip(&document.shape) {
+        let size = dimension.nominal.checked_mul(chunks);
+        *dimension = Dimension::regular(length, size.ok_or_else(|| Error::corrupt("a shard of 2^64 elements"))?);
+    }
+    Ok(dimensions)
 }
 
 fn chunk_shapes(grid: &Named, shape: &[u64]) -> Result<Vec<Dimension>> {
@@ -243,6 +291,28 @@ mod tests {
         assert_eq!(array(json!([4, 4, 9]), grid(json!([[1, 3], [[2, 2]], 2]))).unwrap().grid, [2, 2, 5]);
         assert!(array(json!([4]), grid(json!([[1, "x"]]))).is_err());
         assert!(array(json!([4]), grid(json!([[[1, u64::MAX], [1, 1]]]))).is_err());
+    }
+
+    #[test]
+    fn a_storage_transformer_stores_several_chunks_in_one_object() {
+        let sharded = |per_shard: Value| {
+            let mut document = json!({"zarr_format": 3, "node_type": "array", "shape": [10, 7], "data_type": "int16"});
+            document["chunk_grid"] = regular(json!([2, 2]));
+            let transformer =
+                json!({"extension": "", "type": "indexed", "configuration": {"chunks_per_shard": per_shard}});
+            document["storage_transformers"] = json!([{"type": "other"}, transformer]);
+            document.to_string().into_bytes()
+        };
+        let document = sharded(json!([2, 3]));
+        let parsed = ArrayMetadata::parse(&document).unwrap();
+        assert_eq!((parsed.grid.as_slice(), parsed.nominal_chunk_bytes), ([3, 2].as_slice(), Some(2 * 4 * 6)));
+        // A snapshot has the chunks, as the reference counts them.
+        assert_eq!(ArraySummary::parse(&document).unwrap().dimensions, [(10, 5, Some(2)), (7, 4, Some(2))]);
+        let slices = crate::zarr::slices::Slices::parse("4:,0:6").unwrap();
+        assert_eq!(slices.chunks(&document).unwrap(), [1..3, 0..1]);
+        for wrong in [json!([2]), json!([2, 0]), json!("2"), json!([u64::MAX, 1])] {
+            assert!(ArrayMetadata::parse(&sharded(wrong)).is_err());
+        }
     }
 
     #[test]

@@ -1,0 +1,522 @@
+//! Shards: many *inner* chunks in one stored object, found through an index in it.
+//!
+//! Two documents describe the same bytes. Today's codec `sharding_indexed` divides a chunk of the grid into inner chunks, and may
+//! do so again within them; ZEP 2's draft had a storage transformer (`"type": "indexed"`) that puts neighbours of the grid into
+//! one object. The index has an offset and a length per inner chunk, 8 bytes each, in C order; all ones is "there is none".
+//! Its length is known from `zarr.json` alone, since the codecs that it may have are of fixed size.
+//!
+//! [`Sharding::parse`] says from a `zarr.json` what a stored object looks like, [`Index::decode`] reads an index. Both are pure.
+//! An index is another program's work: [`Index::faults`] tells what cannot be right about it, and nothing here relies on it.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use serde_json::Value;
+use smallvec::SmallVec;
+
+use super::array::{self, MAX_RANK};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Bytes of the index per inner chunk: offset and length.
+const ENTRY: u64 = 16;
+/// Bytes of a CRC-32C.
+const CHECKSUM: u64 = 4;
+/// Inner chunks that a shard may have for this program. The index is held in memory: these are 16 MiB of it.
+pub const MAX_INNER: u64 = 1 << 20;
+/// Shards within shards. More than two are not known to exist.
+const MAX_DEPTH: usize = 8;
+
+/// Coordinates of an inner chunk within its shard.
+pub type InnerCoords = SmallVec<[u64; 6]>;
+
+/// Where a shard has its index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IndexLocation {
+    /// Before the inner chunks.
+    Start,
+    /// Behind them.
+    End,
+}
+
+/// What the stored objects of an array look like, or the inner chunks of such objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sharding {
+    /// Inner chunks per dimension of a shard. The dimensions are those that the codec sees: a `transpose` before it has moved them.
+    pub grid: Vec<u64>,
+    /// Elements of an inner chunk per dimension.
+    pub inner_shape: Vec<u64>,
+    /// Where the index is.
+    pub location: IndexLocation,
+    /// Whether the numbers of the index are big-endian.
+    pub big_endian: bool,
+    /// Whether a CRC-32C of the index follows it.
+    pub checksum: bool,
+    /// Bytes behind the shard that belong to other codecs: a checksum of all of it.
+    pub trailer: u64,
+    /// What inner chunks look like if they are shards again, bytes of which can be read alone.
+    pub inner: Option<Box<Sharding>>,
+    /// Inner chunks all told.
+    count: u64,
+}
+
+/// An index that was read.
+#[derive(Clone, Debug)]
+pub struct Index {
+    entries: Bytes,
+    big_endian: bool,
+    /// Where inner chunks may lie.
+    within: Range<u64>,
+    /// Where the index itself lies.
+    place: Range<u64>,
+}
+
+/// Something that cannot be right about an inner chunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Which: its number in C order.
+    pub number: u64,
+    /// Where the index says that it begins.
+    pub offset: u64,
+    /// How many bytes the index says that it has.
+    pub length: u64,
+    /// What is wrong.
+    pub what: Wrong,
+}
+
+/// What can be wrong about an inner chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrong {
+    /// It does not end within the shard.
+    Outside,
+    /// Some of its bytes are the index's.
+    OverIndex,
+    /// Some of its bytes are also those of another one, whose number this is.
+    Over(u64),
+    /// Half of the entry says that there is none.
+    HalfAbsent,
+}
+
+impl Sharding {
+    /// What stored objects look like according to an array's `zarr.json`; none if they are no shards, or are compressed as a
+    /// whole, so that parts of them cannot be read.
+    ///
+    /// An error of kind [`ErrorKind::Corrupt`] if the document contradicts itself, [`ErrorKind::Unsupported`] for codecs around a
+    /// shard or its index of which this program does not know what they do to sizes, and for more than [`MAX_INNER`] inner chunks.
+    pub fn parse(zarr_json: &[u8]) -> Result<Option<Self>> {
+        let document: Value = serde_json::from_slice(zarr_json)
+            .map_err(|e| Error::with_source(ErrorKind::Corrupt, "this zarr.json is not an array's", e))?;
+        let (per_shard, shape) = array::transformed(&document)?;
+        if let Some(grid) = per_shard {
+            let inner_shape = shape.ok_or_else(|| Error::corrupt("chunks_per_shard without a regular chunk grid"))?;
+            if grid.len() != inner_shape.len() {
+                let (said, rank) = (grid.len(), inner_shape.len());
+                return Err(Error::corrupt(format!("chunks_per_shard of {said} dimensions for an array of {rank}")));
+            }
+            let inner = from_codecs(document.get("codecs"), &inner_shape, 1)?.map(Box::new);
+            let count = count(&grid)?;
+            let (location, big_endian) = (IndexLocation::End, false);
+            let (checksum, trailer) = (false, 0);
+            return Ok(Some(Sharding { grid, inner_shape, location, big_endian, checksum, trailer, inner, count }));
+        }
+        match shape {
+            Some(shape) => from_codecs(document.get("codecs"), &shape, 0),
+            // Chunks of different shapes have indexes of different lengths.
+            None => Ok(None),
+        }
+    }
+
+    /// Inner chunks of a shard, those that it does not have included.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Bytes of the index, its checksum included.
+    pub fn index_length(&self) -> u64 {
+        self.count * ENTRY + if self.checksum { CHECKSUM } else { 0 }
+    }
+
+    /// Where the index lies in a shard of `length` bytes; none if it is too short for one.
+    pub fn index_place(&self, length: u64) -> Option<Range<u64>> {
+        let end = length.checked_sub(self.trailer)?;
+        let index = self.index_length();
+        match self.location {
+            IndexLocation::Start => (index <= end).then_some(0..index),
+            IndexLocation::End => Some(end.checked_sub(index)?..end),
+        }
+    }
+
+    /// The coordinates of inner chunk `number`.
+    pub fn coords(&self, number: u64) -> InnerCoords {
+        let mut rest = number;
+        let mut coords: InnerCoords = self
+            .grid
+            .iter()
+            .rev()
+            .map(|&length| {
+                let coord = rest.checked_rem(length).unwrap_or(0);
+                rest = rest.checked_div(length).unwrap_or(0);
+                coord
+            })
+            .collect();
+        coords.reverse();
+        coords
+    }
+}
+
+/// What `codecs` make of a chunk of `shape`: the first shard on the way in, if bytes of it can be read alone.
+fn from_codecs(codecs: Option<&Value>, shape: &[u64], depth: usize) -> Result<Option<Sharding>> {
+    let Some(codecs) = codecs.and_then(Value::as_array) else { return Ok(None) };
+    if depth > MAX_DEPTH {
+        return Err(Error::new(ErrorKind::Unsupported, format!("shards within shards, more than {MAX_DEPTH} deep")));
+    }
+    let Some(at) = codecs.iter().position(|codec| name(codec) == Some("sharding_indexed")) else { return Ok(None) };
+    let (before, rest) = codecs.split_at(at);
+    let Some((sharding, behind)) = rest.split_first() else { return Ok(None) };
+    let mut trailer: u64 = 0;
+    for codec in behind {
+        match name(codec) {
+            Some("crc32c") => trailer += CHECKSUM,
+            // The object is no shard any more.
+            _ => return Ok(None),
+        }
+    }
+    let mut shape = shape.to_vec();
+    for codec in before {
+        shape = reshaped(codec, &shape)?;
+    }
+    let configuration = sharding.get("configuration").unwrap_or(&Value::Null);
+    let inner_shape = numbers(configuration.get("chunk_shape"))
+        .ok_or_else(|| Error::corrupt("sharding_indexed has no chunk_shape of whole numbers"))?;
+    if inner_shape.len() != shape.len() {
+        let (inner, rank) = (inner_shape.len(), shape.len());
+        return Err(Error::corrupt(format!(
+            "sharding_indexed has inner chunks of {inner} dimensions in chunks of {rank}"
+        )));
+    }
+    let per_dimension = std::iter::zip(&shape, &inner_shape).map(|(&length, &inner)| {
+        let fits = inner > 0 && length.checked_rem(inner) == Some(0);
+        let wrong = || Error::corrupt(format!("inner chunks of {inner_shape:?} do not divide chunks of {shape:?}"));
+        if fits { Ok(length / inner) } else { Err(wrong()) }
+    });
+    let grid = per_dimension.collect::<Result<Vec<u64>>>()?;
+    let count = count(&grid)?;
+    let location = match configuration.get("index_location") {
+        None | Some(Value::Null) => IndexLocation::End,
+        Some(Value::String(place)) if place == "end" => IndexLocation::End,
+        Some(Value::String(place)) if place == "start" => IndexLocation::Start,
+        Some(other) => return Err(Error::corrupt(format!("sharding_indexed has its index_location at {other}"))),
+    };
+    let (big_endian, checksum) = index_codecs(configuration.get("index_codecs"))?;
+    let inner = from_codecs(configuration.get("codecs"), &inner_shape, depth + 1)?.map(Box::new);
+    Ok(Some(Sharding { grid, inner_shape, location, big_endian, checksum, trailer, inner, count }))
+}
+
+/// How an index is encoded: whether its numbers are big-endian, and whether a CRC-32C follows.
+fn index_codecs(codecs: Option<&Value>) -> Result<(bool, bool)> {
+    let unknown = |codec: &Value| {
+        Error::new(
+            ErrorKind::Unsupported,
+            format!("index_codecs of a shard with {codec}: `bytes` and `crc32c` are known"),
+        )
+    };
+    let Some(codecs) = codecs.filter(|codecs| !codecs.is_null()) else { return Ok((false, true)) };
+    let codecs = codecs.as_array().ok_or_else(|| Error::corrupt("the index_codecs of a shard are no list"))?;
+    let (mut big_endian, mut bytes, mut checksum) = (false, false, false);
+    for codec in codecs {
+        match name(codec) {
+            Some("bytes") if !bytes => {
+                let endian = codec.get("configuration").and_then(|configuration| configuration.get("endian"));
+                big_endian = match endian.map(Value::as_str) {
+                    None | Some(Some("little")) => false,
+                    Some(Some("big")) => true,
+                    Some(_) => return Err(unknown(codec)),
+                };
+                bytes = true;
+            }
+            Some("crc32c") if bytes && !checksum => checksum = true,
+            _ => return Err(unknown(codec)),
+        }
+    }
+    if bytes {
+        Ok((big_endian, checksum))
+    } else {
+        Err(Error::corrupt("the index_codecs of a shard make no bytes of it"))
+    }
+}
+
+/// The shape of what `codec` makes of an array of `shape`.
+fn reshaped(codec: &Value, shape: &[u64]) -> Result<Vec<u64>> {
+    let name = name(codec).unwrap_or_default();
+    match name {
+        "transpose" => {
+            let order = codec.get("configuration").and_then(|configuration| configuration.get("order"));
+            let wrong =
+                || Error::corrupt(format!("a transpose codec for {} dimensions whose order is no order", shape.len()));
+            let order = numbers(order).ok_or_else(wrong)?;
+            let mut seen = order.clone();
+            seen.sort_unstable();
+            if !seen.iter().copied().eq(0..shape.len() as u64) {
+                return Err(wrong());
+            }
+            order.iter().map(|&axis| shape.get(axis as usize).copied().ok_or_else(wrong)).collect()
+        }
+        "cast_value" | "scale_offset" | "bitround" => Ok(shape.to_vec()),
+        "numcodecs.delta"
+        | "numcodecs.fixedscaleoffset"
+        | "numcodecs.quantize"
+        | "numcodecs.bitround"
+        | "numcodecs.astype" => Ok(shape.to_vec()),
+        _ => Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("codec `{name}` before sharding_indexed: it may change shapes"),
+        )),
+    }
+}
+
+fn count(grid: &[u64]) -> Result<u64> {
+    let too_many =
+        || Error::new(ErrorKind::Unsupported, format!("a shard of {grid:?} inner chunks: {MAX_INNER} are the most"));
+    if grid.len() > MAX_RANK {
+        return Err(too_many());
+    }
+    let count = grid.iter().try_fold(1_u64, |count, &length| count.checked_mul(length));
+    count.filter(|count| *count <= MAX_INNER).ok_or_else(too_many)
+}
+
+/// The name of an extension, which may be all there is of it.
+fn name(codec: &Value) -> Option<&str> {
+    codec.as_str().or_else(|| codec.get("name")?.as_str())
+}
+
+/// A list of whole numbers.
+pub(super) fn numbers(list: Option<&Value>) -> Option<Vec<u64>> {
+    let list = list?.as_array().filter(|list| list.len() <= MAX_RANK)?;
+    list.iter().map(Value::as_u64).collect()
+}
+
+impl Index {
+    /// Reads the index `bytes` of a shard of `length` bytes. An error of kind [`ErrorKind::Corrupt`] if it has another length or
+    /// its checksum does not fit.
+    pub fn decode(sharding: &Sharding, length: u64, mut bytes: Bytes) -> Result<Self> {
+        let wanted = sharding.index_length();
+        let place = sharding.index_place(length).filter(|_| bytes.len() as u64 == wanted).ok_or_else(|| {
+            let count = sharding.count;
+            Error::corrupt(format!("no room for an index of {count} inner chunks ({wanted} bytes) in {length} bytes"))
+        })?;
+        if sharding.checksum {
+            let at = bytes.len() - CHECKSUM as usize;
+            let stored = bytes.split_off(at);
+            let stored = stored.first_chunk::<4>().map_or(0, |stored| u32::from_le_bytes(*stored));
+            let computed = crc32c::crc32c(&bytes);
+            if stored != computed {
+                return Err(Error::corrupt(format!(
+                    "the index at offset {} has CRC-32C {computed:08x}, and {stored:08x} is stored with it",
+                    place.start
+                )));
+            }
+        }
+        let within = 0..length - sharding.trailer;
+        Ok(Index { entries: bytes, big_endian: sharding.big_endian, within, place })
+    }
+
+    /// Entries, those of absent inner chunks included.
+    pub fn len(&self) -> u64 {
+        self.entries.len() as u64 / ENTRY
+    }
+
+    /// Whether it has no entries.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// What entry `number` says: offset and length, whatever they are; none if there is no such inner chunk.
+    pub fn entry(&self, number: u64) -> Option<(u64, u64)> {
+        let (offset, length) = self.said(number)?;
+        ((offset, length) != (u64::MAX, u64::MAX)).then_some((offset, length))
+    }
+
+    fn said(&self, number: u64) -> Option<(u64, u64)> {
+        let at = usize::try_from(number.checked_mul(ENTRY)?).ok()?;
+        let entry = self.entries.get(at..)?.first_chunk::<16>()?;
+        let (offset, length) = entry.split_first_chunk::<8>()?;
+        let length = length.first_chunk::<8>()?;
+        let number =
+            |bytes: &[u8; 8]| if self.big_endian { u64::from_be_bytes(*bytes) } else { u64::from_le_bytes(*bytes) };
+        Some((number(offset), number(length)))
+    }
+
+    /// Where inner chunk `number` lies in the shard; none if there is no such, or it would not lie there.
+    pub fn place(&self, number: u64) -> Option<Range<u64>> {
+        let (offset, length) = self.entry(number)?;
+        let end = offset.checked_add(length)?;
+        (length > 0 && end <= self.within.end).then_some(offset..end)
+    }
+
+    /// Numbers and places of inner chunks that lie in the shard, in the order in which they lie there.
+    pub fn in_order(&self) -> Vec<(Range<u64>, u64)> {
+        let mut places: Vec<(Range<u64>, u64)> =
+            (0..self.len()).filter_map(|number| Some((self.place(number)?, number))).collect();
+        places.sort_unstable_by_key(|(place, number)| (place.start, place.end, *number));
+        places
+    }
+
+    /// What cannot be right about it, by the numbers of inner chunks. Bytes between inner chunks are allowed.
+    pub fn faults(&self) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        for number in 0..self.len() {
+            let Some((offset, length)) = self.entry(number) else { continue };
+            let fault = |what| Fault { number, offset, length, what };
+            if offset == u64::MAX || length == u64::MAX {
+                faults.push(fault(Wrong::HalfAbsent));
+            } else if offset.checked_add(length).is_none_or(|end| end > self.within.end) {
+                faults.push(fault(Wrong::Outside));
+            } else if length > 0 && offset < self.place.end && self.place.start < offset + length {
+                faults.push(fault(Wrong::OverIndex));
+            }
+        }
+        // The one before that reaches farthest.
+        let mut farthest: Option<(u64, u64)> = None;
+        for (place, number) in self.in_order() {
+            if let Some((end, other)) = farthest
+                && place.start < end
+            {
+                let length = place.end - place.start;
+                faults.push(Fault { number, offset: place.start, length, what: Wrong::Over(other) });
+            }
+            if farthest.is_none_or(|(end, _)| place.end > end) {
+                farthest = Some((place.end, number));
+            }
+        }
+        faults.sort_by_key(|fault| fault.number);
+        faults
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use serde_json::json;
+
+    fn document(chunk: Value, codecs: Value) -> Vec<u8> {
+        let mut document = json!({"zarr_format": 3, "node_type": "array", "shape": [100, 100], "data_type": "uint8"});
+        document["chunk_grid"] = json!({"name": "regular", "configuration": {"chunk_shape": chunk}});
+        document["codecs"] = codecs;
+        document.to_string().into_bytes()
+    }
+
+    fn sharded(inner: Value, more: Value) -> Value {
+        let mut codec = json!({"name": "sharding_indexed", "configuration": {
+            "chunk_shape": inner, "codecs": [{"name": "bytes"}],
+            "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]}});
+        for (key, value) in more.as_object().unwrap() {
+            codec["configuration"][key] = value.clone();
+        }
+        codec
+    }
+
+    #[test]
+    fn codecs_say_what_an_object_looks_like() {
+        let parse = |codecs| Sharding::parse(&document(json!([32, 64]), codecs)).unwrap();
+        assert_eq!(parse(json!([{"name": "bytes"}, {"name": "zstd"}])), None);
+        let plain = parse(json!([sharded(json!([8, 16]), json!({}))])).unwrap();
+        assert_eq!((plain.grid.as_slice(), plain.index_length(), plain.trailer), ([4, 4].as_slice(), 16 * 16 + 4, 0));
+        assert_eq!(plain.index_place(1000), Some(740..1000));
+        assert_eq!(plain.index_place(259), None);
+        assert_eq!(plain.coords(7).as_slice(), [1, 3]);
+        let start =
+            parse(json!([sharded(json!([32, 64]), json!({"index_location": "start", "index_codecs": ["bytes"]}))]));
+        assert_eq!(start.unwrap().index_place(16), Some(0..16));
+        // Behind it a checksum, before it another order of dimensions.
+        let transposed = json!([{"name": "transpose", "configuration": {"order": [1, 0]}},
+            sharded(json!([16, 32]), json!({})), {"name": "crc32c"}]);
+        let transposed = parse(transposed).unwrap();
+        assert_eq!((transposed.grid.as_slice(), transposed.trailer), ([4, 1].as_slice(), 4));
+        assert_eq!(transposed.index_place(1000), Some(1000 - 4 - 68..996));
+        let nested = parse(json!([sharded(json!([16, 32]), json!({"codecs": [sharded(json!([4, 4]), json!({}))]}))]));
+        assert_eq!(nested.unwrap().inner.unwrap().grid, [4, 8]);
+        assert_eq!(parse(json!([sharded(json!([8, 16]), json!({})), {"name": "gzip"}])), None, "compressed as a whole");
+    }
+
+    #[test]
+    fn a_storage_transformer_is_a_shard_too() {
+        let mut document: Value = serde_json::from_slice(&document(json!([10, 5]), json!(["bytes"]))).unwrap();
+        document["storage_transformers"] = json!([{"extension": "", "type": "indexed",
+            "configuration": {"chunks_per_shard": [2, 3]}}]);
+        let parsed = Sharding::parse(document.to_string().as_bytes()).unwrap().unwrap();
+        assert_eq!((parsed.grid.as_slice(), parsed.index_length()), ([2, 3].as_slice(), 96));
+        assert_eq!(parsed.inner_shape, [10, 5]);
+        document["storage_transformers"][0]["configuration"] = json!({"chunks_per_shard": [2]});
+        assert!(Sharding::parse(document.to_string().as_bytes()).is_err());
+    }
+
+    #[test]
+    fn what_is_wrong_or_unknown_is_told() {
+        let kind = |codecs| Sharding::parse(&document(json!([32, 64]), codecs)).unwrap_err().kind();
+        assert_eq!(kind(json!([sharded(json!([5, 16]), json!({}))])), ErrorKind::Corrupt);
+        assert_eq!(kind(json!([sharded(json!([0, 16]), json!({}))])), ErrorKind::Corrupt);
+        assert_eq!(kind(json!([sharded(json!([8]), json!({}))])), ErrorKind::Corrupt);
+        assert_eq!(kind(json!([sharded(json!([8, 16]), json!({"index_location": "middle"}))])), ErrorKind::Corrupt);
+        let zipped = json!({"index_codecs": ["bytes", "gzip"]});
+        assert_eq!(kind(json!([sharded(json!([8, 16]), zipped)])), ErrorKind::Unsupported);
+        assert_eq!(kind(json!(["reshape", sharded(json!([8, 16]), json!({}))])), ErrorKind::Unsupported);
+        let huge = document(json!([1_u64 << 40, 64]), json!([sharded(json!([1, 1]), json!({}))]));
+        assert_eq!(Sharding::parse(&huge).unwrap_err().kind(), ErrorKind::Unsupported);
+        let mut deep = json!(["bytes"]);
+        for _ in 0..20 {
+            deep = json!([sharded(json!([32, 64]), json!({"codecs": deep}))]);
+        }
+        assert_eq!(kind(deep), ErrorKind::Unsupported);
+    }
+
+    fn index(entries: &[(u64, u64)], length: u64, checksum: bool) -> Result<Index> {
+        let grid = json!([entries.len()]);
+        let codecs = if checksum { json!(["bytes", "crc32c"]) } else { json!(["bytes"]) };
+        let codec = sharded(json!([1]), json!({"index_codecs": codecs}));
+        let sharding = Sharding::parse(&document(grid, json!([codec]))).unwrap().unwrap();
+        let mut bytes: Vec<u8> =
+            entries.iter().flat_map(|(offset, length)| [offset.to_le_bytes(), length.to_le_bytes()].concat()).collect();
+        if checksum {
+            let sum = crc32c::crc32c(&bytes);
+            bytes.extend(sum.to_le_bytes());
+        }
+        Index::decode(&sharding, length, bytes.into())
+    }
+
+    #[test]
+    fn what_an_index_says_is_not_believed() {
+        const NONE: (u64, u64) = (u64::MAX, u64::MAX);
+        let good = index(&[(100, 50), NONE, (0, 100)], 500, true).unwrap();
+        assert_eq!((good.entry(0), good.entry(1), good.entry(3)), (Some((100, 50)), None, None));
+        assert_eq!(good.in_order(), [(0..100, 2), (100..150, 0)]);
+        assert_eq!(good.faults(), []);
+        let bad = [(0, 100), (50, 10), (90, 5), (450, 20), (u64::MAX - 1, 7), (3, u64::MAX), (600, 1)];
+        let bad = index(&bad, 500, false).unwrap();
+        let faults: Vec<(u64, Wrong)> = bad.faults().into_iter().map(|fault| (fault.number, fault.what)).collect();
+        let expected = [
+            (1, Wrong::Over(0)),
+            (2, Wrong::Over(0)),
+            (3, Wrong::OverIndex),
+            (4, Wrong::Outside),
+            (5, Wrong::HalfAbsent),
+            (6, Wrong::Outside),
+        ];
+        assert_eq!(faults, expected);
+        assert_eq!((bad.place(4), bad.place(6), bad.place(0)), (None, None, Some(0..100)));
+    }
+
+    #[test]
+    fn checksums_and_lengths_are_looked_at() {
+        let sharding =
+            Sharding::parse(&document(json!([2]), json!([sharded(json!([1]), json!({}))]))).unwrap().unwrap();
+        let mut bytes = vec![7; 32];
+        bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
+        assert!(Index::decode(&sharding, 100, bytes.clone().into()).is_ok());
+        bytes[3] = 8;
+        let error = Index::decode(&sharding, 100, bytes.clone().into()).unwrap_err();
+        assert!(error.to_string().contains("offset 64"), "{error}");
+        bytes.pop();
+        assert!(Index::decode(&sharding, 100, bytes.into()).is_err());
+        assert!(Index::decode(&sharding, 30, Bytes::from(vec![0; 36])).is_err());
+    }
+}
