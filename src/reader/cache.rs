@@ -14,6 +14,7 @@ use futures_util::future::Shared;
 use lru::LruCache;
 use parking_lot::Mutex;
 
+use super::shard_layout::Layout;
 use crate::error::Result;
 use crate::format::ids::ObjectId;
 use crate::format::manifest::Manifest;
@@ -35,6 +36,15 @@ pub enum Key {
         /// Bytes of the chunk.
         length: u64,
     },
+    /// How a shard is cut into pieces.
+    Layout {
+        /// The object.
+        object: ObjectId,
+        /// Where the shard begins in it.
+        offset: u64,
+        /// Bytes of the shard.
+        length: u64,
+    },
 }
 
 /// A cached thing. Cheap to clone.
@@ -44,6 +54,8 @@ pub enum Value {
     Manifest(Arc<Manifest>),
     /// The bytes of a chunk.
     Chunk(Bytes),
+    /// How a shard is cut into pieces.
+    Layout(Arc<Layout>),
 }
 
 impl Value {
@@ -52,6 +64,7 @@ impl Value {
             + match self {
                 Value::Manifest(manifest) => manifest.size() as u64,
                 Value::Chunk(bytes) => bytes.len() as u64,
+                Value::Layout(layout) => layout.weight(),
             }
     }
 }

@@ -50,7 +50,8 @@ impl Reader {
         Arc::clone(&self.ahead).try_acquire_many_owned(permits).ok()
     }
 
-    fn fetch_run(self: &Arc<Self>, run: &[NativeChunk], permit: OwnedSemaphorePermit) {
+    /// Fetches `run`, parts of one object in its order, with one request in the background.
+    pub(super) fn fetch_run(self: &Arc<Self>, run: &[NativeChunk], permit: OwnedSemaphorePermit) {
         let Some(first) = run.first().copied() else { return };
         let (this, length, alone) = (Arc::clone(self), length(run), run.len() == 1);
         let fetched = async move {

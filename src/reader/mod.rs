@@ -1,8 +1,8 @@
 //! Chunk references to bytes: manifests and small chunks in memory, ranges of objects from storage, all within one bound.
 //!
 //! Chunks that lie elsewhere than on this machine are fetched whole, or in [`pieces`] where they are large, and kept in memory:
-//! the kernel asks for a chunk in several requests. [`fetch_ahead`] brings what will be wanted soon. Where there is a cache on a
-//! disk, they are looked for there first, and go there when they come ([`kept`]).
+//! the kernel asks for a chunk in several requests. Of shards what is wanted is fetched ([`shards`]). [`fetch_ahead`] brings what
+//! will be wanted soon. Where there is a cache on a disk, they are looked for there first, and go there when they come ([`kept`]).
 //!
 //! [`Reader::manifest`] gives a decoded manifest, loading it at most once however many ask. [`Reader::read_native`] gives
 //! bytes of a chunk object. Each of the two has a `_now` form that answers from memory (for local files: the kernel's) or
@@ -15,6 +15,8 @@ pub mod gauges;
 mod kept;
 pub mod memory;
 mod pieces;
+mod shard_layout;
+mod shards;
 
 use std::fs::File;
 use std::sync::Arc;
@@ -50,12 +52,14 @@ pub struct Reader {
     reads: Arc<Semaphore>,
     /// Bytes that reads may hold which nobody waits for yet.
     ahead: Arc<Semaphore>,
+    /// How shards are being read.
+    habits: shards::Habits,
     /// Manifests are decoded one after another: each needs memory that the cache does not count yet.
     decoding: Semaphore,
 }
 
 /// A native chunk: a range of an object below `chunks/`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NativeChunk {
     /// The object.
     pub object: ObjectId,
@@ -96,6 +100,7 @@ impl Reader {
             buffers: BufferPool::new(budget.buffers()),
             reads: Arc::new(Semaphore::new(budget.reads_in_flight())),
             ahead: Arc::new(Semaphore::new(budget.reads_in_flight())),
+            habits: shards::Habits::default(),
             decoding: Semaphore::new(1),
             budget,
         }
@@ -119,7 +124,7 @@ impl Reader {
         });
         match loaded.await? {
             Value::Manifest(manifest) => Ok(manifest),
-            Value::Chunk(_) => Err(Error::new(ErrorKind::Io, "the cache holds a chunk in a manifest's place")),
+            _ => Err(Error::new(ErrorKind::Io, "the cache holds something else in a manifest's place")),
         }
     }
 
@@ -171,7 +176,7 @@ impl Reader {
         let (piece, within) = pieces::only(chunk, offset, length as u64)?;
         match self.cache.get(&chunk_key(piece)) {
             Some(Value::Chunk(bytes)) => slice(&bytes, within, length).map(Data::Bytes),
-            Some(Value::Manifest(_)) => None,
+            Some(_) => None,
             None => self.read_kept_now(piece, within, length),
         }
     }
@@ -206,7 +211,7 @@ impl Reader {
         });
         match loaded.await? {
             Value::Chunk(bytes) => Ok(bytes),
-            Value::Manifest(_) => Err(Error::new(ErrorKind::Io, "the cache holds a manifest in a chunk's place")),
+            _ => Err(Error::new(ErrorKind::Io, "the cache holds something else in a chunk's place")),
         }
     }
 

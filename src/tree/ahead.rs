@@ -15,6 +15,7 @@ use std::collections::{HashMap, VecDeque};
 use parking_lot::Mutex;
 
 use super::nodes::NodeIndex;
+use crate::reader::NativeChunk;
 use crate::zarr::Coords;
 
 /// Streams that are followed in one array. The oldest gives way.
@@ -38,6 +39,8 @@ const MOST_CHUNKS: usize = 512;
 #[derive(Debug)]
 pub(super) struct Ahead {
     arrays: Mutex<HashMap<NodeIndex, VecDeque<Stream>>>,
+    /// The shard of each array that is read now, and the one before.
+    shards: Mutex<HashMap<NodeIndex, (NativeChunk, Option<NativeChunk>)>>,
     /// Bytes that one stream may have ahead.
     most: u64,
 }
@@ -164,12 +167,31 @@ impl Stream {
 impl Ahead {
     /// Fetches at most `most` bytes ahead of each stream.
     pub(super) fn new(most: u64) -> Self {
-        Ahead { arrays: Mutex::default(), most }
+        Ahead { arrays: Mutex::default(), shards: Mutex::default(), most }
+    }
+
+    /// A reader is at `shard` of the array at `node`: at which one before?
+    pub(super) fn shard_before(&self, node: NodeIndex, shard: NativeChunk) -> Option<NativeChunk> {
+        let mut shards = self.shards.lock();
+        let (now, before) = shards.entry(node).or_insert((shard, None));
+        if *now != shard {
+            (*now, *before) = (shard, Some(*now));
+        }
+        *before
     }
 
     /// A reader is at chunk `at`, of `bytes`, of the array at `node`, whose grid is `grid`: what it will want next and is not
     /// yet on its way.
     pub(super) fn note(&self, node: NodeIndex, grid: &[u32], at: &[u32], bytes: u64) -> Wanted {
+        self.follow(node, grid, at, bytes, LIKELY_WINDOW)
+    }
+
+    /// As [`Ahead::note`], for who wants only a little of each chunk: what is no more than likely is not worth a request.
+    pub(super) fn note_part(&self, node: NodeIndex, grid: &[u32], at: &[u32], bytes: u64) -> Wanted {
+        self.follow(node, grid, at, bytes, 0)
+    }
+
+    fn follow(&self, node: NodeIndex, grid: &[u32], at: &[u32], bytes: u64, likely: usize) -> Wanted {
         let most = usize::try_from(self.most / bytes.max(1)).unwrap_or(usize::MAX).min(MOST_CHUNKS);
         let batch = usize::try_from((BATCH / bytes.max(1)).max(1)).unwrap_or(usize::MAX);
         let mut arrays = self.arrays.lock();
@@ -198,7 +220,7 @@ impl Ahead {
         stream.step = nearest.map(|(_, step)| step);
         (stream.last, stream.front) = (Coords::from_slice(at), Coords::from_slice(at));
         let is_neighbour = nearest.is_some_and(|(n, step)| n == 0 && step.stride.abs() == 1);
-        (stream.ahead, stream.window) = (0, if is_neighbour { LIKELY_WINDOW.min(most) } else { 0 });
+        (stream.ahead, stream.window) = (0, if is_neighbour { likely.min(most) } else { 0 });
         let wanted = stream.refill(grid, batch);
         streams.push_front(stream);
         streams.truncate(STREAMS);

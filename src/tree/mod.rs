@@ -31,6 +31,7 @@ use crate::format::manifest::Payload;
 use crate::format::snapshot::Snapshot;
 use crate::reader::{Data, NativeChunk, Reader};
 use crate::zarr::chunk_key::{Separator, parse_number};
+use crate::zarr::shard::Sharding;
 
 /// Inode number of the root directory, as FUSE wants it.
 pub const ROOT: u64 = 1;
@@ -254,25 +255,42 @@ impl Tree {
     /// Fetches what will be wanted after chunk `inode`.
     fn look_ahead(self: &Arc<Self>, ahead: &Ahead, node: NodeIndex, found: &FoundChunk, inode: u64) {
         let (Some(array), Ok(Place::Chunk(_, at))) = (self.table.array(node), self.place(inode)) else { return };
-        let wanted = ahead.note(node, &array.grid, &at, found.length);
+        // Of shards not more than the last one was read.
+        let shard = array.sharding.as_deref().and_then(|sharding| Some((sharding, self.found_native(found, node)?)));
+        let only_part =
+            shard.filter(|(_, shard)| !ahead.shard_before(node, *shard).is_some_and(|s| self.reader.reads_most_of(s)));
+        let wanted = match only_part {
+            Some((sharding, shard)) => {
+                ahead.note_part(node, &array.grid, &at, self.reader.first_of_shard(sharding, shard).length)
+            }
+            None => ahead.note(node, &array.grid, &at, found.length),
+        };
         if wanted.chunks.is_empty() {
             return;
         }
-        let tree = Arc::clone(self);
+        let (tree, only_part) = (Arc::clone(self), only_part.is_some());
         drop(tokio::spawn(async move {
             let (Some(chunks), Some(ahead)) = (tree.chunks(node), &tree.ahead) else { return };
+            let sharding = tree.table.array(node).and_then(|array| array.sharding.as_deref()).filter(|_| only_part);
             let mut native = Vec::with_capacity(wanted.chunks.len());
             for (n, coords) in wanted.chunks.iter().enumerate() {
                 // The next manifest is fetched here, too. What goes wrong is told to whoever reads the chunk.
                 let Ok(Some(found)) = chunks.find(coords).await else { continue };
-                if let Ok(Payload::Native { chunk, offset, length }) = tree.payload(&found, node) {
-                    native.push((n, NativeChunk { object: chunk, offset, length }));
-                }
+                let Some(chunk) = tree.found_native(&found, node) else { continue };
+                native.push((n, sharding.map_or(chunk, |sharding| tree.reader.first_of_shard(sharding, chunk))));
             }
             if let Some(first_left) = tree.reader.fetch_ahead(native) {
                 ahead.take_back(node, &wanted, first_left);
             }
         }));
+    }
+
+    /// The object range of a chunk, if it has one in this repository.
+    fn found_native(&self, found: &FoundChunk, node: NodeIndex) -> Option<NativeChunk> {
+        match self.payload(found, node) {
+            Ok(Payload::Native { chunk, offset, length }) => Some(NativeChunk { object: chunk, offset, length }),
+            _ => None,
+        }
     }
 
     async fn read_source(&self, source: &Source, offset: u64, size: u32) -> Result<Data> {
@@ -293,7 +311,11 @@ impl Tree {
                 Ok(Data::Inline(Arc::clone(&found.manifest), place))
             }
             Payload::Native { chunk, offset, length } => {
-                self.read_native(NativeChunk { object: chunk, offset, length }, range).await
+                let chunk = NativeChunk { object: chunk, offset, length };
+                match self.table.array(node).and_then(|array| array.sharding.as_deref()) {
+                    Some(sharding) => self.read_shard(sharding, chunk, range).await,
+                    None => self.read_native(chunk, range).await,
+                }
             }
             Payload::Virtual { location, .. } => Err(virtual_not_allowed(&location)),
         }
@@ -308,6 +330,14 @@ impl Tree {
                 self.read_native(NativeChunk { object: *chunk, offset: *offset, length: *length }, range).await
             }
             StoredPayload::Virtual { location, .. } => Err(virtual_not_allowed(location)),
+        }
+    }
+
+    async fn read_shard(&self, sharding: &Sharding, chunk: NativeChunk, range: std::ops::Range<u64>) -> Result<Data> {
+        let count = (range.end - range.start) as usize;
+        match self.reader.read_shard_now(sharding, chunk, range.start, count) {
+            Some(data) => Ok(data),
+            None => self.reader.read_shard(sharding, chunk, range.start, count).await,
         }
     }
 

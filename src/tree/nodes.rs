@@ -24,6 +24,7 @@ use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::{ArrayData, ManifestInfo, ManifestRef, NodeData, Snapshot};
 use crate::zarr::array::{ArrayMetadata, MAX_RANK};
 use crate::zarr::chunk_key::{KeyEncoding, Separator, parse_number};
+use crate::zarr::shard::Sharding;
 
 /// What Linux allows in one path component, in bytes.
 pub const MAX_NAME: usize = 255;
@@ -71,6 +72,8 @@ pub struct Array {
     pub first_number: u64,
     /// Bytes of a whole chunk before compression, where the data type tells.
     pub nominal_chunk_bytes: Option<u64>,
+    /// What is in a chunk, if it is a shard.
+    pub sharding: Option<Box<Sharding>>,
 }
 
 impl Array {
@@ -443,6 +446,7 @@ impl NodeTable {
             .map(|a| {
                 size_of::<Array>()
                     + 16 * a.grid.len()
+                    + a.sharding.as_ref().map_or(0, |sharding| size_of::<Sharding>() + 16 * sharding.grid.len())
                     + a.manifests.len() * (size_of::<ManifestRef>() + 8 * a.grid.len())
             })
             .sum();
@@ -493,6 +497,8 @@ fn describe_array(path: &str, id: NodeId, zarr_json: &[u8], data: &ArrayData<'_>
             numbered: Box::default(),
             first_number,
             nominal_chunk_bytes: metadata.nominal_chunk_bytes,
+            // Whoever wants to know why it cannot be told asks `icechunkfs ls --shards`.
+            sharding: Sharding::parse(zarr_json).ok().flatten().map(Box::new),
         },
         Err(why) => {
             let grid = data.grid().filter(|grid| grid.len() <= MAX_RANK).unwrap_or_default();
@@ -509,6 +515,7 @@ fn describe_array(path: &str, id: NodeId, zarr_json: &[u8], data: &ArrayData<'_>
                 numbered: Box::default(),
                 first_number,
                 nominal_chunk_bytes: None,
+                sharding: None,
             }
         }
     }

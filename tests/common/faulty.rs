@@ -3,7 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 /// What happens to a request.
@@ -45,6 +45,7 @@ struct Shared {
     decide: Mutex<Decide>,
     requests: AtomicUsize,
     faults: AtomicUsize,
+    received: AtomicU64,
     answers: Mutex<Vec<String>>,
     gate: (Mutex<bool>, Condvar),
     over: AtomicBool,
@@ -64,6 +65,7 @@ impl Line {
             decide: Mutex::new(Box::new(|_, _| Fault::Pass)),
             requests: AtomicUsize::new(0),
             faults: AtomicUsize::new(0),
+            received: AtomicU64::new(0),
             answers: Mutex::default(),
             gate: (Mutex::new(true), Condvar::new()),
             over: AtomicBool::new(false),
@@ -88,6 +90,7 @@ impl Line {
         *current = Box::new(decide);
         self.shared.requests.store(0, Ordering::Relaxed);
         self.shared.faults.store(0, Ordering::Relaxed);
+        self.shared.received.store(0, Ordering::Relaxed);
         self.shared.answers.lock().unwrap().clear();
         *self.shared.gate.0.lock().unwrap() = false;
     }
@@ -102,6 +105,11 @@ impl Line {
     /// Requests, and how many of them met a fault, since the last [`Line::decide`].
     pub fn counts(&self) -> (usize, usize) {
         (self.shared.requests.load(Ordering::Relaxed), self.shared.faults.load(Ordering::Relaxed))
+    }
+
+    /// Bytes of the server's answers, since the last [`Line::decide`].
+    pub fn received(&self) -> u64 {
+        self.shared.received.load(Ordering::Relaxed)
     }
 
     /// First lines of the server's answers, since the last [`Line::decide`].
@@ -161,6 +169,7 @@ impl Shared {
         server.write_all(&body)?;
         let mut answer = Vec::new();
         server.read_to_end(&mut answer)?;
+        self.received.fetch_add(answer.len() as u64, Ordering::Relaxed);
         let said = answer.split(|&b| b == b'\r').next().unwrap_or_default();
         self.answers.lock().unwrap().push(String::from_utf8_lossy(said).into_owned());
         match fault {

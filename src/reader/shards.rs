@@ -1,0 +1,510 @@
+//! Shards that lie elsewhere: read by their index.
+//!
+//! A program that wants an inner chunk reads the index and then the chunk, each for itself. Both are then one request, and the
+//! index only the first time. What is read is cut along inner chunks ([`super::shard_layout`]), and what a request misses is fetched
+//! at once, be it many pieces. A reader who goes on from inner chunk to inner chunk is followed as one who streams, and the more he
+//! has read the more is fetched before he asks ([`Streams`]).
+//!
+//! A program that begins with the first bytes of a shard, in long steps, and has not looked at the index, wants the whole shard:
+//! copying tools do that, and readers of all of an array. For them the index would be a request for nothing, and the shard is read
+//! as other large chunks are ([`super::pieces`]). So there are two ways to cut a shard; what came in one way is found in the other.
+//!
+//! A damaged index is the reading program's to complain about: here it only means other pieces.
+
+use std::collections::VecDeque;
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use lru::LruCache;
+use parking_lot::Mutex;
+use tracing::debug;
+
+use super::cache::{Key, Value};
+use super::pieces::{only, piece_at};
+use super::shard_layout::{HEAD, Layout, SLIGHT, index_piece};
+use super::{Data, NativeChunk, Reader, chunk_key, not_in_chunk, slice};
+use crate::error::{Error, ErrorKind, Result};
+use crate::zarr::shard::{Index, IndexLocation, Sharding};
+
+/// Shards up to this many bytes are fetched whole: two requests would take longer.
+const SMALL_SHARD: u64 = 1 << 20;
+/// A first read of so many bytes, at a shard's beginning, may be that of somebody who wants all of it: without privileges the kernel
+/// asks for no more at a time. It also asks for as much for who wants little, if it may read far ahead, so that his second read tells.
+const LONG: u64 = 128 << 10;
+/// One of so many bytes is.
+const VERY_LONG: u64 = 512 << 10;
+/// Bytes that have to be read one after another before more is fetched ahead than was asked for.
+const BELIEVED: u64 = 256 << 10;
+/// Most bytes that are fetched ahead of one reader of a shard, and of one request for them.
+const MOST_AHEAD: u64 = 8 << 20;
+const AT_A_TIME: u64 = 2 << 20;
+/// How far from where a reader has come his next request may begin: the kernel sends several at once, in any order.
+const LEAP: u64 = 4 << 20;
+/// Shards of which is remembered how they are read, and readers of each.
+const REMEMBERED: NonZeroUsize = NonZeroUsize::new(256).unwrap();
+const STREAMS: usize = 4;
+
+/// How shards are being read.
+#[derive(Debug)]
+pub(super) struct Habits {
+    shards: Mutex<LruCache<NativeChunk, Streams>>,
+}
+
+/// In which way a shard is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Way {
+    /// By its index.
+    #[default]
+    Parts,
+    /// Its first bytes, by somebody who may want all of it.
+    Beginning,
+    /// As a whole, without its index.
+    Whole,
+}
+
+/// How one shard is being read.
+#[derive(Debug, Default)]
+struct Streams {
+    way: Way,
+    streams: VecDeque<Stream>,
+}
+
+/// Bytes that were read one after another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stream {
+    begin: u64,
+    end: u64,
+    /// How far was fetched ahead.
+    front: u64,
+}
+
+impl Default for Habits {
+    fn default() -> Self {
+        Habits { shards: Mutex::new(LruCache::new(REMEMBERED)) }
+    }
+}
+
+impl Streams {
+    /// `range` is read. Returns the stream that it goes on with, if it gets that any further.
+    fn note(&mut self, range: &Range<u64>) -> Option<&mut Stream> {
+        let whole = self.way == Way::Whole;
+        let near = |stream: &Stream| {
+            let run = (stream.end - stream.begin).max(range.end - range.start);
+            let leap = if whole { LEAP } else { run.min(LEAP) };
+            range.start <= stream.end.saturating_add(leap) && range.end.saturating_add(leap) >= stream.begin
+        };
+        let mut stream = match self.streams.iter().position(near).and_then(|at| self.streams.remove(at)) {
+            Some(stream) => stream,
+            None => Stream { begin: range.start, end: range.start, front: range.start },
+        };
+        let further = range.end > stream.end;
+        stream.begin = stream.begin.min(range.start);
+        stream.end = stream.end.max(range.end);
+        self.streams.push_front(stream);
+        self.streams.truncate(STREAMS);
+        self.streams.front_mut().filter(|_| further)
+    }
+
+    /// Whether half of `length` bytes or more were read one after another.
+    fn most_of(&self, length: u64) -> bool {
+        self.way == Way::Whole || self.streams.iter().any(|stream| stream.end - stream.begin >= length / 2)
+    }
+}
+
+impl Stream {
+    /// What is to be fetched now: nothing before two pieces in a row, and [`BELIEVED`] bytes, were read; then as much again as was.
+    fn ahead(&mut self, layout: &Layout, most: u64) -> Range<u64> {
+        let (run, at) = (self.end - self.begin, layout.at(self.end.saturating_sub(1)));
+        let before = layout.piece(at.saturating_sub(1)).start;
+        let window = run.min(MOST_AHEAD).min(most);
+        let target = self.end.saturating_add(window);
+        let from = self.front.max(layout.piece(at).end);
+        // Not in small steps: each is a request.
+        if run < BELIEVED || self.begin > before || self.front > self.end.saturating_add(window / 2) || from >= target {
+            return from..from;
+        }
+        self.front = target;
+        from..target
+    }
+}
+
+impl Reader {
+    /// Bytes `offset..offset + length` of `shard`, if they are in memory. The range must lie in the shard.
+    pub fn read_shard_now(
+        self: &Arc<Self>,
+        sharding: &Sharding,
+        shard: NativeChunk,
+        offset: u64,
+        length: usize,
+    ) -> Option<Data> {
+        if self.is_local() || is_small(sharding, shard) {
+            return self.read_native_now(shard, offset, length);
+        }
+        let range = offset..offset.checked_add(length as u64)?;
+        if only(shard, offset, length as u64).is_some_and(|(piece, _)| self.cache.get(&chunk_key(piece)).is_some()) {
+            self.habits.shards.lock().get_or_insert_mut(shard, Streams::default).note(&range);
+            return self.read_native_now(shard, offset, length);
+        }
+        let Some(Value::Layout(layout)) = self.cache.get(&layout_key(shard)) else { return None };
+        let mut parts = Vec::new();
+        for number in layout.touched(&range) {
+            match self.cache.get(&chunk_key(piece_of(shard, &layout, number))) {
+                Some(Value::Chunk(bytes)) => parts.push((layout.piece(number), bytes)),
+                _ => return None,
+            }
+        }
+        let data = join(&parts, &range)?;
+        self.go_on_in(shard, &layout, &range);
+        Some(data)
+    }
+
+    /// Bytes `offset..offset + length` of `shard`, which must lie in it. All of them, or an error.
+    pub async fn read_shard(
+        self: &Arc<Self>,
+        sharding: &Sharding,
+        shard: NativeChunk,
+        offset: u64,
+        length: usize,
+    ) -> Result<Data> {
+        if self.is_local() || is_small(sharding, shard) || length == 0 {
+            return self.read_native(shard, offset, length).await;
+        }
+        let end = offset.checked_add(length as u64).filter(|end| *end <= shard.length);
+        let range = offset..end.ok_or_else(|| not_in_chunk(offset, length))?;
+        match self.way(sharding, shard, &range) {
+            Way::Whole => {
+                if let Some(data) = self.from_beginning(shard, &range) {
+                    // The rest comes meanwhile.
+                    let _ = self.fetch_ahead(vec![(0, piece_at(shard, 0).0)]);
+                    return Ok(data);
+                }
+                return self.read_native(shard, offset, length).await;
+            }
+            Way::Beginning => {
+                let bytes = self.whole(part(shard, &(0..VERY_LONG.min(shard.length)))).await?;
+                return slice(&bytes, offset, length).map(Data::Bytes).ok_or_else(|| not_in_chunk(offset, length));
+            }
+            Way::Parts => {}
+        }
+        if let Some(data) = self.from_whole(shard, &range).await {
+            return Ok(data);
+        }
+        let layout = match index_piece(sharding, shard.length) {
+            // For the index itself none is needed.
+            Some(place) if place.start <= range.start && range.end <= place.end => {
+                let piece = part(shard, &place);
+                if let Some(data) = self.read_kept(piece, range.start - place.start, length).await {
+                    return Ok(data);
+                }
+                let bytes = self.whole(piece).await?;
+                return slice(&bytes, range.start - place.start, length)
+                    .map(Data::Bytes)
+                    .ok_or_else(|| not_in_chunk(offset, length));
+            }
+            _ => self.layout(sharding, shard).await?,
+        };
+        self.go_on_in(shard, &layout, &range);
+        self.fetch_touched(shard, &layout, &range).await;
+        let mut parts = Vec::new();
+        for number in layout.touched(&range) {
+            parts.push((layout.piece(number), self.whole(piece_of(shard, &layout, number)).await?));
+        }
+        join(&parts, &range).ok_or_else(|| not_in_chunk(offset, length))
+    }
+
+    /// In which way somebody reads `shard` who wants `range` of it now.
+    fn way(&self, sharding: &Sharding, shard: NativeChunk, range: &Range<u64>) -> Way {
+        let begins = range.start == 0 && range.end >= LONG && sharding.location == IndexLocation::End;
+        let index = index_piece(sharding, shard.length).filter(|_| begins);
+        let first = match index.map(|place| self.is_near(part(shard, &place))) {
+            Some(false) if range.end >= VERY_LONG => Way::Whole,
+            Some(false) => Way::Beginning,
+            _ => Way::Parts,
+        };
+        let mut shards = self.habits.shards.lock();
+        if !shards.contains(&shard) {
+            shards.put(shard, Streams { way: first, ..Streams::default() });
+        }
+        let Some(streams) = shards.get_mut(&shard).filter(|streams| streams.way != Way::Parts) else {
+            return Way::Parts;
+        };
+        let is_first = streams.streams.is_empty();
+        let further = streams.note(range).is_some();
+        streams.way = match streams.way {
+            // One who jumps does not read the whole after all.
+            _ if streams.streams.len() > 1 => Way::Parts,
+            Way::Beginning if further && !is_first => Way::Whole,
+            way => way,
+        };
+        streams.way
+    }
+
+    /// The bytes of `range`, if they are among those that came first.
+    fn from_beginning(&self, shard: NativeChunk, range: &Range<u64>) -> Option<Data> {
+        let beginning = 0..VERY_LONG.min(shard.length);
+        match self.cache.get(&chunk_key(part(shard, &beginning))) {
+            Some(Value::Chunk(bytes)) => join(&[(beginning, bytes)], range),
+            _ => None,
+        }
+    }
+
+    /// The bytes of `range`, if they came when the shard was read as a whole.
+    async fn from_whole(self: &Arc<Self>, shard: NativeChunk, range: &Range<u64>) -> Option<Data> {
+        let mut pieces = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let (piece, begin) = piece_at(shard, at);
+            if !self.is_near(piece) {
+                return None;
+            }
+            at = begin + piece.length;
+            pieces.push((begin..at, piece));
+        }
+        if let [(place, piece)] = pieces.as_slice() {
+            let (within, length) = (range.start - place.start, usize::try_from(range.end - range.start).ok()?);
+            if let Some(data) = self.read_kept(*piece, within, length).await {
+                return Some(data);
+            }
+        }
+        let mut parts = Vec::new();
+        for (place, piece) in pieces {
+            parts.push((place, self.whole(piece).await.ok()?));
+        }
+        join(&parts, range)
+    }
+
+    /// Whether `piece` is on this machine, or on its way.
+    fn is_near(&self, piece: NativeChunk) -> bool {
+        self.has(piece) || self.storage.disk_cache().is_some_and(|disk| disk.has(&piece.name()))
+    }
+
+    /// How `shard` is cut, which its index says.
+    async fn layout(self: &Arc<Self>, sharding: &Sharding, shard: NativeChunk) -> Result<Arc<Layout>> {
+        let (this, sharding) = (Arc::clone(self), sharding.clone());
+        let loaded = self.cache.get_or_load(layout_key(shard), async move {
+            let index = this.index_of(&sharding, shard).await?;
+            let layout = move || Layout::new(&sharding, shard.length, index.as_ref());
+            let layout = tokio::task::spawn_blocking(layout).await;
+            let layout = layout.map_err(|e| Error::with_source(ErrorKind::Io, "looking at a shard's index", e))?;
+            Ok(Value::Layout(Arc::new(layout)))
+        });
+        match loaded.await? {
+            Value::Layout(layout) => Ok(layout),
+            _ => Err(Error::new(ErrorKind::Io, "the cache holds something else in the place of a shard's index")),
+        }
+    }
+
+    /// The index of `shard`; none if there is none that can be used.
+    async fn index_of(self: &Arc<Self>, sharding: &Sharding, shard: NativeChunk) -> Result<Option<Index>> {
+        let (Some(place), Some(piece)) = (sharding.index_place(shard.length), index_piece(sharding, shard.length))
+        else {
+            return Ok(None);
+        };
+        let bytes = match self.from_whole(shard, &place).await {
+            Some(Data::Bytes(bytes)) => Some(bytes),
+            Some(data) => Some(Bytes::copy_from_slice(&data)),
+            None => {
+                let length = usize::try_from(place.end - place.start).unwrap_or(usize::MAX);
+                slice(&self.whole(part(shard, &piece)).await?, place.start - piece.start, length)
+            }
+        };
+        let bytes = bytes.ok_or_else(|| not_in_chunk(place.start, 0))?;
+        match Index::decode(sharding, shard.length, bytes) {
+            Ok(index) => Ok(Some(index)),
+            Err(error) => {
+                debug!("chunks/{}: {error}: it is read without regard to inner chunks", shard.object);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Fetches those pieces with bytes of `range` that are not here, all at once, and what makes later requests unnecessary.
+    async fn fetch_touched(self: &Arc<Self>, shard: NativeChunk, layout: &Layout, range: &Range<u64>) {
+        let touched = layout.touched(range);
+        let mut missing: Vec<usize> =
+            touched.clone().filter(|number| !self.is_near(piece_of(shard, layout, *number))).collect();
+        let (Some(&first), Some(&last)) = (missing.first(), missing.last()) else { return };
+        let (mut next, mut end) = (last + 1, range.end);
+        // Whoever begins to read an inner chunk wants all of it.
+        if first == touched.start && next == touched.end && layout.goes_on(next) {
+            end = layout.piece(next).end;
+            missing.push(next);
+            next += 1;
+        }
+        // What the kernel reads beyond its end.
+        while next < layout.len() && layout.piece(next).start < end.saturating_add(HEAD / 4) {
+            let piece = piece_of(shard, layout, next);
+            if piece.length > SLIGHT || self.is_near(piece) {
+                break;
+            }
+            missing.push(next);
+            next += 1;
+        }
+        for run in runs(shard, layout, &missing) {
+            let permits = self.budget.read_permits(run.iter().map(|piece| piece.length).sum());
+            let Ok(permit) = Arc::clone(&self.reads).acquire_many_owned(permits).await else { return };
+            self.fetch_run(&run, permit);
+        }
+    }
+
+    /// `range` of `shard` is read: fetches what comes next, if the reader goes on from inner chunk to inner chunk.
+    fn go_on_in(self: &Arc<Self>, shard: NativeChunk, layout: &Layout, range: &Range<u64>) {
+        let most = self.most_ahead();
+        let wanted = {
+            let mut shards = self.habits.shards.lock();
+            let streams = shards.get_or_insert_mut(shard, Streams::default);
+            streams.note(range).map(|stream| stream.ahead(layout, most))
+        };
+        let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty() && wanted.start < shard.length) else { return };
+        let mut batch: Vec<(usize, NativeChunk)> = Vec::new();
+        let mut bytes = 0;
+        for number in layout.touched(&(wanted.start..wanted.end.min(shard.length))) {
+            let piece = piece_of(shard, layout, number);
+            batch.push((number, piece));
+            bytes += piece.length;
+            if bytes >= AT_A_TIME {
+                bytes = 0;
+                if self.fetch_batch(shard, layout, std::mem::take(&mut batch)) {
+                    return;
+                }
+            }
+        }
+        self.fetch_batch(shard, layout, batch);
+    }
+
+    /// Fetches pieces ahead. True if there was no room for all of them.
+    fn fetch_batch(self: &Arc<Self>, shard: NativeChunk, layout: &Layout, batch: Vec<(usize, NativeChunk)>) -> bool {
+        let Some(left) = self.fetch_ahead(batch) else { return false };
+        let begin = layout.piece(left).start;
+        if let Some(streams) = self.habits.shards.lock().get_mut(&shard) {
+            streams.streams.iter_mut().for_each(|stream| stream.front = stream.front.min(begin));
+        }
+        true
+    }
+
+    /// Whether most of `shard` was read, one byte after the other.
+    pub fn reads_most_of(&self, shard: NativeChunk) -> bool {
+        self.habits.shards.lock().peek(&shard).is_some_and(|streams| streams.most_of(shard.length))
+    }
+
+    /// What of `shard` somebody wants first who does not want all of it: the index.
+    pub fn first_of_shard(&self, sharding: &Sharding, shard: NativeChunk) -> NativeChunk {
+        match index_piece(sharding, shard.length).filter(|_| !is_small(sharding, shard)) {
+            Some(place) => part(shard, &place),
+            None => shard,
+        }
+    }
+}
+
+/// Whether a shard is fetched whole, as chunks are that are no shards: it is small, or has no room for its index.
+fn is_small(sharding: &Sharding, shard: NativeChunk) -> bool {
+    shard.length <= SMALL_SHARD || sharding.index_place(shard.length).is_none()
+}
+
+fn layout_key(shard: NativeChunk) -> Key {
+    Key::Layout { object: shard.object, offset: shard.offset, length: shard.length }
+}
+
+/// A part of a shard, which is a range of the object as the shard is.
+fn part(shard: NativeChunk, place: &Range<u64>) -> NativeChunk {
+    let offset = shard.offset.saturating_add(place.start);
+    NativeChunk { offset, length: place.end.saturating_sub(place.start), ..shard }
+}
+
+fn piece_of(shard: NativeChunk, layout: &Layout, number: usize) -> NativeChunk {
+    part(shard, &layout.piece(number))
+}
+
+/// Pieces with these numbers, neighbours together, but not too many bytes.
+fn runs(shard: NativeChunk, layout: &Layout, numbers: &[usize]) -> Vec<Vec<NativeChunk>> {
+    let mut runs: Vec<Vec<NativeChunk>> = Vec::new();
+    for &number in numbers {
+        let piece = piece_of(shard, layout, number);
+        let fits = |run: &Vec<NativeChunk>| {
+            let follows = run.last().is_some_and(|last| last.offset + last.length == piece.offset);
+            follows && run.first().is_some_and(|first| piece.offset + piece.length - first.offset <= MOST_AHEAD + HEAD)
+        };
+        match runs.last_mut().filter(|run| fits(run)) {
+            Some(run) => run.push(piece),
+            None => runs.push(vec![piece]),
+        }
+    }
+    runs
+}
+
+/// The bytes of `range` out of parts that follow each other.
+fn join(parts: &[(Range<u64>, Bytes)], range: &Range<u64>) -> Option<Data> {
+    let cut = |place: &Range<u64>, bytes: &Bytes| {
+        let (begin, end) = (range.start.max(place.start), range.end.min(place.end));
+        slice(bytes, begin.checked_sub(place.start)?, usize::try_from(end.checked_sub(begin)?).ok()?)
+    };
+    if let [(place, bytes)] = parts {
+        let length = usize::try_from(range.end - range.start).ok()?;
+        return cut(place, bytes).filter(|bytes| bytes.len() == length).map(Data::Bytes);
+    }
+    let length = usize::try_from(range.end - range.start).ok()?;
+    let mut joined = BytesMut::with_capacity(length);
+    for (place, bytes) in parts {
+        joined.extend_from_slice(&cut(place, bytes)?);
+    }
+    (joined.len() == length).then(|| Data::Bytes(joined.freeze()))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// Reads `ranges`, and says what was fetched ahead of each.
+    fn ahead(layout: &Layout, ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<u64> {
+        let mut streams = Streams::default();
+        ranges
+            .into_iter()
+            .map(|range| {
+                let wanted = streams.note(&range).map(|stream| stream.ahead(layout, 64 << 20));
+                wanted.map_or(0, |wanted| wanted.end - wanted.start)
+            })
+            .collect()
+    }
+
+    /// 64 MiB of inner chunks of 16 KiB.
+    fn layout() -> Layout {
+        let codec = r#"{"name": "sharding_indexed", "configuration": {"chunk_shape": [1], "codecs": ["bytes"],
+            "index_codecs": ["bytes"]}}"#;
+        let grid = r#"{"name": "regular", "configuration": {"chunk_shape": [4096]}}"#;
+        let document = format!(r#"{{"shape": [4096], "chunk_grid": {grid}, "codecs": [{codec}]}}"#);
+        let sharding = Sharding::parse(document.as_bytes()).unwrap().unwrap();
+        let entries = (0..4096_u64).flat_map(|n| [(n * 16384).to_le_bytes(), 16384_u64.to_le_bytes()].concat());
+        let length = (64 << 20) + 65536;
+        let index = Index::decode(&sharding, length, entries.collect()).unwrap();
+        Layout::new(&sharding, length, Some(&index))
+    }
+
+    #[test]
+    fn who_streams_is_followed_and_who_jumps_is_not() {
+        let layout = layout();
+        let streamed = ahead(&layout, (0..256).map(|n| n * HEAD..(n + 1) * HEAD));
+        let total: u64 = streamed.iter().sum();
+        assert!(total >= 31 << 20 && total <= 41 << 20, "{total}");
+        assert!(streamed.iter().filter(|bytes| **bytes > 0).count() < 40, "in few steps");
+        assert_eq!(streamed.first(), Some(&0));
+        // The kernel reads a little beyond each inner chunk.
+        let jumps =
+            (0..200_u64).map(|n| n * 7919 % 4000 * 16384).flat_map(|at| [at..at + 16384, at + 16384..at + 32768]);
+        assert_eq!(ahead(&layout, jumps).iter().sum::<u64>(), 0);
+        // In any order, as it sends several requests at once.
+        let mixed = (0..64_u64).flat_map(|n| [2 * n + 1, 2 * n]).map(|n| n << 20..(n + 1) << 20).take(60);
+        assert!(ahead(&layout, mixed).iter().sum::<u64>() >= 40 << 20);
+    }
+
+    #[test]
+    fn parts_are_joined() {
+        let bytes = |from: u8, to: u8| Bytes::from((from..to).collect::<Vec<_>>());
+        let parts = [(0..10, bytes(0, 10)), (10..15, bytes(10, 15)), (15..30, bytes(15, 30))];
+        assert_eq!(&*join(&parts, &(5..20)).unwrap(), &(5..20).collect::<Vec<u8>>()[..]);
+        assert_eq!(&*join(&parts[..1], &(5..10)).unwrap(), &[5, 6, 7, 8, 9]);
+        assert!(join(&parts[..2], &(5..20)).is_none());
+    }
+}
