@@ -11,6 +11,7 @@ use super::migrate::MigrateArgs;
 use super::open::Limits;
 use super::ops::OpsArgs;
 use super::tag::TagArgs;
+use super::verify::VerifyArgs;
 use crate::error::{Error, Result};
 use crate::fuse::io_mode::Wish;
 use crate::repo::history::parse_time;
@@ -72,6 +73,8 @@ pub enum Command {
     /// Make a repository of an older generation one of the newest (version 2). Version 1 is migrated in place: data stay where they
     /// are, and programs that know version 1 only cannot open it any more.
     Migrate(MigrateArgs),
+    /// Check a repository: every rule of its format, and that every object is there with its length.
+    Verify(VerifyArgs),
     /// Write the bytes of one Zarr key to standard output, without mounting.
     Cat(CatArgs),
 }

@@ -26,6 +26,7 @@ pub mod refs;
 pub mod secrets;
 pub mod tag;
 pub mod unmount;
+pub mod verify;
 pub mod working;
 pub mod writable;
 
@@ -64,6 +65,10 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         Command::Log(log) => in_foreground(log.common.verbose, || log::run(&log)),
         Command::Ls(ls) => in_foreground(ls.common.verbose, || ls::run(&ls)),
         Command::Migrate(migrate) => in_foreground(migrate.common.verbose, || migrate::run(&migrate)),
+        Command::Verify(verify) => {
+            logging::to_stderr(verify.common.verbose);
+            return verify::run(&verify).unwrap_or_else(|error| report(&error));
+        }
         Command::Cat(cat) => in_foreground(cat.common.verbose, || cat::run(&cat)),
     };
     match outcome {

@@ -102,6 +102,23 @@ impl Manifest {
         Manifest { buffer, unsorted: Vec::new(), arrays_sorted: true }
     }
 
+    /// The file's root table, for [`crate::repo::verify`], which looks at what nobody else needs.
+    pub(crate) fn root(&self) -> fb::Manifest<'_> {
+        self.buffer.root()
+    }
+
+    /// Whether the payload says that it is a flatbuffer of Icechunk's.
+    pub(crate) fn has_identifier(&self) -> bool {
+        self.buffer.has_identifier()
+    }
+
+    /// The references that stand at position `at` of the list of arrays, whether they are sorted or not.
+    pub(crate) fn refs_at(&self, at: usize) -> Option<(NodeId, ArrayRefs<'_>)> {
+        let arrays = self.buffer.root().arrays();
+        let array = (at < arrays.len()).then(|| arrays.get(at))?;
+        Some((NodeId::from(array.node_id()), ArrayRefs { refs: array.refs(), manifest: self }))
+    }
+
     /// The id as the file says it.
     pub fn id(&self) -> ObjectId {
         ObjectId::from(self.buffer.root().id())
@@ -160,9 +177,9 @@ impl<'a> ArrayRefs<'a> {
         self.refs.is_empty()
     }
 
-    /// Reference `at` as it is stored, for [`super::manifest_draft`].
+    /// Reference `at` as it is stored, for [`super::manifest_draft`] and [`crate::repo::verify`].
     #[inline]
-    pub(super) fn raw(&self, at: usize) -> fb::ChunkRef<'a> {
+    pub(crate) fn raw(&self, at: usize) -> fb::ChunkRef<'a> {
         self.refs.get(at)
     }
 

@@ -76,9 +76,14 @@ impl RepoInfo {
         Ok(RepoInfo { buffer })
     }
 
-    /// The file's root table, for [`super::repo_state`].
-    pub(super) fn root(&self) -> fb::Repo<'_> {
+    /// The file's root table, for [`super::repo_state`] and for [`crate::repo::verify`].
+    pub(crate) fn root(&self) -> fb::Repo<'_> {
         self.buffer.root()
+    }
+
+    /// Whether the payload says that it is a flatbuffer of Icechunk's.
+    pub(crate) fn has_identifier(&self) -> bool {
+        self.buffer.has_identifier()
     }
 
     /// The id of the parent of the snapshot at `position`; none for a root.

@@ -11,7 +11,7 @@ use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
 use super::metadata;
 use super::verified::{Root, Verified};
-use crate::error::{Context, Result};
+use crate::error::{Context, Error, Result};
 
 #[derive(Debug)]
 struct SnapshotRoot;
@@ -91,6 +91,28 @@ impl Snapshot {
     pub fn decode(file: &[u8], limit: u64) -> Result<Self> {
         let (header, payload) = envelope::decode(file, FileType::Snapshot, limit)?;
         Ok(Snapshot { buffer: Verified::new(payload)?, version: header.version })
+    }
+
+    /// The file's root table, for [`crate::repo::verify`], which looks at what nobody else needs.
+    pub(crate) fn root(&self) -> fb::Snapshot<'_> {
+        self.buffer.root()
+    }
+
+    /// Whether the payload says that it is a flatbuffer of Icechunk's.
+    pub(crate) fn has_identifier(&self) -> bool {
+        self.buffer.has_identifier()
+    }
+
+    /// The bytes of the same file with another parent: all else is as it is, bit for bit. Only files of version 1 name a parent,
+    /// and only one that names one can name another.
+    pub fn with_parent(&self, parent: ObjectId) -> Result<Vec<u8>> {
+        let stored = self.buffer.root().parent_id().filter(|_| self.version == SpecVersion::V1);
+        let place = stored.and_then(|stored| self.buffer.range_of(&stored.0));
+        let mut payload = self.buffer.slice(0..self.buffer.len()).to_vec();
+        let slot = place.and_then(|place| payload.get_mut(place));
+        let slot = slot.ok_or_else(|| Error::invalid(format!("snapshot {} names no parent in its file", self.id())))?;
+        slot.copy_from_slice(&parent.0);
+        envelope::encode_as(SpecVersion::V1, FileType::Snapshot, &payload)
     }
 
     /// The version of this very file, which may be older than the repository's.
@@ -175,7 +197,12 @@ fn node(stored: fb::NodeSnapshot<'_>) -> Node<'_> {
     Node { id: NodeId::from(stored.id()), path: stored.path(), zarr_json: stored.user_data().bytes(), data }
 }
 
-impl ArrayData<'_> {
+impl<'a> ArrayData<'a> {
+    /// The table itself, for [`crate::repo::verify`].
+    pub(crate) fn stored(&self) -> fb::ArrayNodeData<'a> {
+        self.0
+    }
+
     /// The manifests that list the array's chunks, in the order in which a lookup must try them.
     pub fn manifests(&self) -> Vec<ManifestRef> {
         let refs = self.0.manifests();

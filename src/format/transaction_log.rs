@@ -58,6 +58,11 @@ impl TransactionLog {
         Ok(TransactionLog { buffer: Verified::new(payload)? })
     }
 
+    /// Whether the payload says that it is a flatbuffer of Icechunk's.
+    pub(crate) fn has_identifier(&self) -> bool {
+        self.buffer.has_identifier()
+    }
+
     /// The id of the snapshot whose log this is.
     pub fn id(&self) -> ObjectId {
         ObjectId::from(self.buffer.root().id())

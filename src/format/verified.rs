@@ -61,6 +61,11 @@ impl<R: Root> Verified<R> {
         unsafe { flatbuffers::root_unchecked::<R::Table<'_>>(&self.bytes) }
     }
 
+    /// Whether the bytes say that they are a flatbuffer of Icechunk's.
+    pub fn has_identifier(&self) -> bool {
+        self.bytes.get(4..8) == Some(envelope::FILE_IDENTIFIER.as_bytes())
+    }
+
     /// Bytes held.
     pub fn len(&self) -> usize {
         self.bytes.len()

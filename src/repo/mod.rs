@@ -13,6 +13,7 @@ pub mod operations;
 pub mod refs;
 pub mod update;
 pub mod v1;
+pub mod verify;
 pub mod watch;
 
 use std::sync::Arc;

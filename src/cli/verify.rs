@@ -1,0 +1,146 @@
+//! `icechunkfs verify`: what is wrong with a repository, where, and how bad.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use clap::Args;
+
+use super::args::CommonArgs;
+use super::confirm::printable;
+use super::{open, print, print_json, progress};
+use crate::error::Result;
+use crate::repo::Repository;
+use crate::repo::update::system_clock;
+use crate::repo::verify::report::{Finding, Report, Severity};
+use crate::repo::verify::{self, Progress, Wanted};
+use crate::storage;
+use crate::storage::settings::Settings;
+
+/// Exit status if nothing worse than warnings was found.
+const WARNINGS: u8 = 3;
+/// Exit status if errors were found; `fsck` has the same.
+const ERRORS: u8 = 4;
+/// Between two drawings of how far it is.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// `icechunkfs verify`
+///
+/// Severities: an error is data or history that is lost or cannot be read; a warning is a rule that is broken while all can be
+/// read, as releases of old have done; a note is something that lies about and that nothing needs (`icechunkfs gc` removes it).
+///
+/// Exit status: 0 if there is nothing but notes, 3 if there are warnings, 4 if there are errors; 1 if the repository could not be
+/// checked, 2 for wrong words.
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct VerifyArgs {
+    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
+    pub repo: String,
+    /// Only what this branch, tag or snapshot needs [default: all commits, and what nothing needs].
+    #[arg(value_name = "REF")]
+    pub reference: Option<String>,
+    /// Look for the chunk objects too: that each is there, and long enough for what refers to it.
+    #[arg(long)]
+    pub chunks: bool,
+    /// Print {"findings": [{"severity", "rule", "object", "node", "chunks", "message", "times"}], "errors", "warnings", "notes",
+    /// "not_listed", "checked": {"snapshots", "transaction_logs", "manifests", "chunk_references", "chunk_objects"}}.
+    #[arg(long)]
+    pub json: bool,
+    /// Verbosity.
+    #[command(flatten)]
+    pub common: CommonArgs,
+    /// How to reach the repository. Last, since its heading goes for all that follows.
+    #[command(flatten)]
+    pub store: Settings,
+}
+
+/// Checks, and tells what was found.
+pub fn run(arguments: &VerifyArgs) -> Result<ExitCode> {
+    let progress = Arc::new(Progress::default());
+    let ended = AtomicBool::new(false);
+    let report = std::thread::scope(|scope| {
+        scope.spawn(|| draw(&progress, &ended));
+        let done = open::runtime().and_then(|runtime| runtime.block_on(check(arguments, &progress)));
+        ended.store(true, Ordering::Relaxed);
+        done
+    })?;
+    if arguments.json {
+        print_json(&report)?;
+    } else {
+        print(text(&report, arguments.chunks).as_bytes())?;
+    }
+    Ok(match report.worst() {
+        Some(Severity::Error) => ExitCode::from(ERRORS),
+        Some(Severity::Warning) => ExitCode::from(WARNINGS),
+        Some(Severity::Note) | None => ExitCode::SUCCESS,
+    })
+}
+
+async fn check(arguments: &VerifyArgs, progress: &Arc<Progress>) -> Result<Report> {
+    let storage = storage::open(&arguments.repo, &arguments.store).await?;
+    let snapshot = match &arguments.reference {
+        Some(word) => Some(Repository::open(Arc::clone(&storage)).await?.find(word).await?.id),
+        None => None,
+    };
+    let wanted = Wanted { snapshot, chunks: arguments.chunks };
+    verify::verify(&storage, wanted, system_clock(), progress).await
+}
+
+fn draw(progress: &Progress, ended: &AtomicBool) {
+    let bar = progress::still("checking {bar:40} {pos}/{len} files");
+    while !ended.load(Ordering::Relaxed) && !bar.is_hidden() {
+        let (done, total) = progress.files();
+        bar.set_length(total);
+        bar.set_position(done);
+        std::thread::sleep(LOOK_EVERY);
+    }
+    bar.finish_and_clear();
+}
+
+fn text(report: &Report, with_chunks: bool) -> String {
+    let mut text = String::new();
+    for finding in &report.findings {
+        // Names are the repository's, and a terminal must only show them.
+        text += &printable(&line(finding).replace('\n', "\\n"));
+        text.push('\n');
+    }
+    // Writing into a string cannot fail.
+    if report.not_listed > 0 {
+        let _ = writeln!(text, "and {} more that are not listed", report.not_listed);
+    }
+    let checked = &report.checked;
+    let _ = write!(
+        text,
+        "checked {} snapshots, {} transaction logs, {} manifests with {} chunk references",
+        checked.snapshots, checked.transaction_logs, checked.manifests, checked.chunk_references
+    );
+    if with_chunks {
+        let _ = write!(text, ", {} chunk objects", checked.chunk_objects);
+    }
+    let _ = writeln!(text, ": {} errors, {} warnings, {} notes", report.errors, report.warnings, report.notes);
+    text
+}
+
+fn line(finding: &Finding) -> String {
+    let severity = match finding.severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+        Severity::Note => "note",
+    };
+    let mut line = format!("{severity}: {}", finding.object);
+    if let Some(node) = &finding.node {
+        line += &format!(": {node}");
+    }
+    if !finding.chunks.is_empty() {
+        let chunks: Vec<String> = finding.chunks.iter().map(|coords| format!("{coords:?}")).collect();
+        let more = if finding.times > finding.chunks.len() as u64 { ", ..." } else { "" };
+        line += &format!(": chunk {}{more}", chunks.join(", "));
+    }
+    line += &format!(": {} [{}]", finding.message, finding.rule);
+    if finding.times > 1 {
+        line += &format!(" ({} times)", finding.times);
+    }
+    line
+}

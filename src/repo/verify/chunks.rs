@@ -1,0 +1,162 @@
+//! Chunk objects: there, and long enough for every reference.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures_util::StreamExt;
+use parking_lot::Mutex;
+
+use super::report::{Findings, Severity};
+use super::{Context, is_lost};
+use crate::error::{ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::storage::ObjectInfo;
+
+/// Chunks that are asked for at a time.
+const AT_ONCE: usize = 32;
+
+/// What is known of chunk objects.
+#[derive(Debug)]
+pub(super) enum Presence {
+    /// Nobody wants to know.
+    Unknown,
+    /// All of them, from one listing.
+    Listed(HashMap<ObjectId, Object>),
+    /// They are asked for one by one, when all are known that are needed.
+    Asked(Mutex<BTreeMap<ObjectId, Needed>>),
+}
+
+/// A chunk object in a listing.
+#[derive(Debug)]
+pub(super) struct Object {
+    size: u64,
+    is_used: AtomicBool,
+}
+
+/// A chunk object that something refers to.
+#[derive(Debug)]
+pub(super) struct Needed {
+    /// How long it must be at least.
+    end: u64,
+    is_there: bool,
+    from: Reference,
+}
+
+/// A reference to a chunk.
+#[derive(Clone, Debug)]
+pub(super) struct Reference {
+    /// The key of the manifest.
+    pub(super) manifest: String,
+    /// The array.
+    pub(super) path: Arc<str>,
+    /// Where in its grid.
+    pub(super) coords: Vec<u32>,
+}
+
+impl Presence {
+    pub(super) fn unknown() -> Self {
+        Presence::Unknown
+    }
+
+    pub(super) fn asked() -> Self {
+        Presence::Asked(Mutex::default())
+    }
+
+    pub(super) fn listed(objects: Vec<ObjectInfo>) -> Self {
+        let object = |info: ObjectInfo| {
+            let id = info.key.strip_prefix("chunks/")?.parse().ok()?;
+            Some((id, Object { size: info.size, is_used: AtomicBool::new(false) }))
+        };
+        Presence::Listed(objects.into_iter().filter_map(object).collect())
+    }
+
+    /// Something refers to bytes of `chunk` up to `end`; `from` says what.
+    pub(super) fn need(&self, findings: &Findings, chunk: ObjectId, end: u64, from: impl FnOnce() -> Reference) {
+        match self {
+            Presence::Unknown => {}
+            Presence::Listed(objects) => match objects.get(&chunk) {
+                Some(object) => {
+                    object.is_used.store(true, Ordering::Relaxed);
+                    if object.size < end {
+                        too_short(findings, chunk, end, Some(object.size), from());
+                    }
+                }
+                None => missing(findings, chunk, from()),
+            },
+            Presence::Asked(needed) => {
+                let mut needed = needed.lock();
+                match needed.get_mut(&chunk) {
+                    Some(known) if known.end >= end => {}
+                    Some(known) => (known.end, known.from) = (end, from()),
+                    None => drop(needed.insert(chunk, Needed { end, is_there: false, from: from() })),
+                }
+            }
+        }
+    }
+
+    /// Asks for those that are asked for one by one.
+    pub(super) async fn ask(&self, context: &Context) -> Result<()> {
+        let Presence::Asked(needed) = self else { return Ok(()) };
+        let all: Vec<(ObjectId, u64, Reference)> =
+            needed.lock().iter().map(|(chunk, needed)| (*chunk, needed.end, needed.from.clone())).collect();
+        context.progress.expect(all.len());
+        let mut asked = futures_util::stream::iter(all.into_iter().map(|(chunk, end, from)| {
+            let storage = Arc::clone(&context.storage);
+            async move {
+                // The last byte is there if all are.
+                let last = storage.get_range(&format!("chunks/{chunk}"), end.saturating_sub(1), end.min(1)).await;
+                (chunk, end, from, last.map(drop))
+            }
+        }))
+        .buffer_unordered(AT_ONCE);
+        while let Some((chunk, end, from, last)) = asked.next().await {
+            context.progress.step();
+            match last {
+                Ok(()) => {
+                    if let Some(known) = needed.lock().get_mut(&chunk) {
+                        known.is_there = true;
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::NotFound => missing(&context.findings, chunk, from),
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    too_short(&context.findings, chunk, end, None, from)
+                }
+                Err(error) if is_lost(error.kind()) => report(&context.findings, "chunk", from, error.to_string()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// How many were found.
+    pub(super) fn found(&self) -> u64 {
+        match self {
+            Presence::Unknown => 0,
+            Presence::Listed(objects) => {
+                objects.values().filter(|object| object.is_used.load(Ordering::Relaxed)).count() as u64
+            }
+            Presence::Asked(needed) => needed.lock().values().filter(|needed| needed.is_there).count() as u64,
+        }
+    }
+
+    /// How many are there that nothing referred to, and their bytes.
+    pub(super) fn unused(&self) -> (u64, u64) {
+        let Presence::Listed(objects) = self else { return (0, 0) };
+        let unused = objects.values().filter(|object| !object.is_used.load(Ordering::Relaxed));
+        unused.fold((0, 0), |sum, object| (sum.0 + 1, sum.1 + object.size))
+    }
+}
+
+fn missing(findings: &Findings, chunk: ObjectId, from: Reference) {
+    report(findings, "chunk-missing", from, format!("its object chunks/{chunk} is missing"));
+}
+
+fn too_short(findings: &Findings, chunk: ObjectId, end: u64, size: Option<u64>, from: Reference) {
+    let size = size.map_or("fewer".to_owned(), |size| size.to_string());
+    report(findings, "chunk-short", from, format!("its object chunks/{chunk} has {size} bytes; it must have {end}"));
+}
+
+fn report(findings: &Findings, rule: &'static str, from: Reference, why: String) {
+    findings.add(Severity::Error, rule, &from.manifest, Some(&from.path), Some(from.coords), why);
+}

@@ -1,0 +1,163 @@
+//! The rules of transaction logs: by themselves, and beside the snapshots that they lead to.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::report::Findings;
+use super::{Context, Read, blocking, check_envelope, read, report_lost};
+use crate::error::{ErrorKind, Result};
+use crate::format::envelope::FileType;
+use crate::format::ids::{NodeId, ObjectId};
+use crate::format::snapshot::{NodeData, Snapshot};
+use crate::format::transaction_log::{Change, TransactionLog};
+
+/// Bytes that a log may have, stored and in memory: the format's own limit.
+const MAX_LOG: u64 = 1 << 31;
+/// All lists of nodes, and what they are called.
+const LISTS: [(Change, &str); 6] = [
+    (Change::NewGroups, "new groups"),
+    (Change::NewArrays, "new arrays"),
+    (Change::DeletedGroups, "deleted groups"),
+    (Change::DeletedArrays, "deleted arrays"),
+    (Change::UpdatedGroups, "updated groups"),
+    (Change::UpdatedArrays, "updated arrays"),
+];
+
+/// Checks log `id`, of `snapshot` if that is still there. Only where it is needed it is an error if it is missing.
+pub(super) async fn check(
+    context: &Arc<Context>,
+    id: ObjectId,
+    snapshot: Option<Arc<Snapshot>>,
+    is_needed: bool,
+) -> Result<()> {
+    let key = format!("transactions/{id}");
+    let found = read(context, &key, MAX_LOG, |file| TransactionLog::decode(file, MAX_LOG)).await;
+    let Read { value: log, file } = match found {
+        Ok(found) => found,
+        Err(error) if error.kind() == ErrorKind::NotFound && !is_needed => return Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let why = match snapshot {
+                Some(_) => "it is missing: what the commit changed is not known, and nothing can be compared with it",
+                None => "it is missing, and a commit after it still needs it (the commit itself has expired)",
+            };
+            context.findings.error("log", &key, why);
+            return Ok(());
+        }
+        Err(error) => return report_lost(context, "log", &key, &error),
+    };
+    let shared = Arc::clone(context);
+    blocking(move || {
+        check_envelope(&shared, &key, &file, FileType::TransactionLog, log.has_identifier());
+        check_alone(&shared.findings, &key, id, &log);
+        if let Some(snapshot) = snapshot {
+            check_beside(&shared.findings, &key, &log, &snapshot);
+        }
+    })
+    .await?;
+    context.findings.count(|checked| checked.transaction_logs += 1);
+    Ok(())
+}
+
+fn check_alone(findings: &Findings, key: &str, id: ObjectId, log: &TransactionLog) {
+    if log.id() != id {
+        findings.error("id", key, format!("the file says that it is the log of snapshot {}", log.id()));
+    }
+    for (change, name) in LISTS {
+        if !log.nodes(change).is_sorted_by(|a, b| a < b) {
+            findings.warning("log-sorted", key, format!("the {name} are not sorted by id, or one is there twice"));
+        }
+    }
+    if !log.updated_chunks().map(|(node, _)| node).is_sorted_by(|a, b| a < b) {
+        findings.warning(
+            "log-sorted",
+            key,
+            "the arrays with changed chunks are not sorted by id, or one is there twice",
+        );
+    }
+    for (node, chunks) in log.updated_chunks() {
+        let mut last: Option<Vec<u32>> = None;
+        for coords in chunks {
+            if last.as_ref().is_some_and(|last| *last >= coords) {
+                findings.warning(
+                    "log-sorted",
+                    key,
+                    format!("the changed chunks of node {node} are not sorted, or one is there twice"),
+                );
+                break;
+            }
+            last = Some(coords);
+        }
+    }
+    let moves = match log.moves() {
+        Ok(moves) => moves,
+        Err(error) => return findings.error("log-move", key, error.to_string()),
+    };
+    if !moves.is_sorted_by(|a, b| a.to.split('/').lt(b.to.split('/'))) {
+        findings.warning(
+            "log-sorted",
+            key,
+            "the moves are not sorted by the paths that they lead to, or one is there twice",
+        );
+    }
+    for one in &moves {
+        if one.from == one.to || !one.from.starts_with('/') || !one.to.starts_with('/') {
+            findings.warning("log-move", key, format!("a move from `{}` to `{}` is none", one.from, one.to));
+        }
+    }
+}
+
+/// What the log says must be so in the snapshot. A commit that was amended has the changes of both: what the first made the
+/// second may have deleted.
+fn check_beside(findings: &Findings, key: &str, log: &TransactionLog, snapshot: &Snapshot) {
+    let present: HashMap<NodeId, (&str, bool)> =
+        snapshot.nodes().map(|node| (node.id, (node.path, matches!(node.data, NodeData::Array(_))))).collect();
+    let deleted: HashSet<NodeId> = log.nodes(Change::DeletedGroups).chain(log.nodes(Change::DeletedArrays)).collect();
+    for id in &deleted {
+        if let Some((path, _)) = present.get(id) {
+            findings.warning(
+                "log-deleted",
+                key,
+                format!("it says that node {id} was deleted, and it is there: {path}"),
+            );
+        }
+    }
+    for (change, name) in LISTS {
+        let is_array = matches!(change, Change::NewArrays | Change::UpdatedArrays);
+        if matches!(change, Change::DeletedArrays | Change::DeletedGroups) {
+            continue;
+        }
+        for id in log.nodes(change).filter(|id| !deleted.contains(id)) {
+            match present.get(&id) {
+                None => {
+                    findings.warning("log-node", key, format!("node {id} is among the {name}, and not in the snapshot"))
+                }
+                Some((path, is)) if *is != is_array => {
+                    findings.warning(
+                        "log-node",
+                        key,
+                        format!("{path} is among the {name}, and it is of the other kind"),
+                    );
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    for (id, _) in log.updated_chunks() {
+        if !deleted.contains(&id) && !present.get(&id).is_some_and(|(_, is_array)| *is_array) {
+            findings.warning(
+                "log-node",
+                key,
+                format!("chunks of node {id} were changed, which is no array of the snapshot"),
+            );
+        }
+    }
+    for one in log.moves().unwrap_or_default() {
+        if !deleted.contains(&one.node) && present.get(&one.node).is_none_or(|(path, _)| *path != one.to) {
+            findings.warning(
+                "log-move",
+                key,
+                format!("it says that node {} was moved to {}, where it is not", one.node, one.to),
+            );
+        }
+    }
+}

@@ -1,0 +1,462 @@
+//! Checking a repository: every rule of the format that can be checked from outside, and that every object is there.
+//!
+//! | file | what it knows |
+//! |---|---|
+//! | [`report`] | what was found, where, and how bad |
+//! | `repo_file` | `repo` and the operations log with its copies |
+//! | `refs_v1` | the refs of version 1 |
+//! | `snapshot`, `nodes` | snapshot files and what is in them |
+//! | `log` | transaction logs, compared with their snapshots |
+//! | `manifest` | manifests, compared with the arrays that refer to them |
+//! | `chunks` | chunk objects: there and long enough |
+//! | `orphans` | what nothing refers to |
+//!
+//! Snapshots come first, some at a time, and leave behind which arrays refer to which manifests; then each manifest is read once,
+//! however many snapshots share it, compared with every array that refers to it, and let go. Memory is that of a few files, and of a
+//! few words for each manifest and, if chunks are looked for, each chunk object.
+//!
+//! What is read is read from the store itself, past any cache. Others may write meanwhile: what they add is not missed, since
+//! the entry point is read before anything is listed; if they remove something (a collection), the check begins anew.
+
+mod chunks;
+mod log;
+mod manifest;
+mod nodes;
+mod orphans;
+mod refs_v1;
+mod repo_file;
+pub mod report;
+mod snapshot;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+
+use self::chunks::Presence;
+use self::nodes::Uses;
+use self::repo_file::Commits;
+use self::report::{Findings, Report};
+use super::{MAX_REPO_FILE, Repository, v1};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::envelope::{FileType, Header, SpecVersion};
+use crate::format::ids::ObjectId;
+use crate::format::repo_info::{RepoInfo, SnapshotInfo};
+use crate::format::snapshot::Snapshot;
+use crate::storage::{ObjectInfo, Storage, decoded};
+
+/// Snapshots, or manifests, that are looked at at a time.
+const AT_ONCE: usize = 8;
+/// Bytes of manifests, as they are stored, that are looked at at a time; a larger one is looked at alone. MiB.
+const MANIFESTS_MIB: u32 = 128;
+/// How often a check begins anew because somebody has removed something meanwhile.
+const TRIES: u32 = 3;
+/// Chunks of one snapshot that are asked for one by one; more are looked up in a listing of all.
+const ASK_FOR: u64 = 4096;
+
+/// What is to be checked.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted {
+    /// Only this snapshot and what it needs; everything if there is none.
+    pub snapshot: Option<ObjectId>,
+    /// Whether chunk objects are looked for too.
+    pub chunks: bool,
+}
+
+/// How far a check is.
+#[derive(Debug, Default)]
+pub struct Progress {
+    done: AtomicU64,
+    total: AtomicU64,
+}
+
+impl Progress {
+    /// Files that were looked at, and how many there are, as far as is known.
+    pub fn files(&self) -> (u64, u64) {
+        (self.done.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed))
+    }
+
+    fn begin(&self) {
+        self.done.store(0, Ordering::Relaxed);
+        self.total.store(0, Ordering::Relaxed);
+    }
+
+    fn expect(&self, files: usize) {
+        self.total.fetch_add(files as u64, Ordering::Relaxed);
+    }
+
+    fn step(&self) {
+        self.done.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// What all parts of a check share.
+#[derive(Debug)]
+struct Context {
+    storage: Arc<dyn Storage>,
+    findings: Findings,
+    /// Microseconds since 1970-01-01 UTC.
+    now: u64,
+    /// The repository's, which its files may be older than.
+    version: SpecVersion,
+    /// Whether everything is checked, so that what is not needed by it is needed by nothing.
+    is_whole: bool,
+    progress: Arc<Progress>,
+}
+
+/// A document and its bytes.
+#[derive(Debug)]
+struct Read<T> {
+    value: T,
+    file: Bytes,
+}
+
+/// Objects by key.
+type Listed = BTreeMap<String, ObjectInfo>;
+
+/// Checks the repository in `storage` at time `now` (microseconds since 1970-01-01 UTC).
+///
+/// Errors: those of the way to the repository. What is wrong with its bytes is in the report.
+pub async fn verify(storage: &Arc<dyn Storage>, wanted: Wanted, now: u64, progress: &Arc<Progress>) -> Result<Report> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        progress.begin();
+        let (report, seen) = check(storage, wanted, now, progress).await?;
+        // Whoever collects garbage writes `repo` first.
+        let is_stable = report.errors == 0 || tries == TRIES || entry_point(storage).await? == seen;
+        if is_stable {
+            return Ok(report);
+        }
+        tracing::info!("the repository was changed while it was checked: checking again");
+    }
+}
+
+/// What tells one state of a repository of version 2 from another.
+async fn entry_point(storage: &Arc<dyn Storage>) -> Result<Option<Bytes>> {
+    match storage.get("repo", MAX_REPO_FILE).await {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if is_lost(error.kind()) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+async fn check(
+    storage: &Arc<dyn Storage>,
+    wanted: Wanted,
+    now: u64,
+    progress: &Arc<Progress>,
+) -> Result<(Report, Option<Bytes>)> {
+    let (storage, opened) = match Repository::open(Arc::clone(storage)).await {
+        Ok(repository) => (Arc::clone(repository.storage()), Ok(repository)),
+        Err(error) if is_lost(error.kind()) && error.kind() != ErrorKind::NotFound => (Arc::clone(storage), Err(error)),
+        Err(error) => return Err(error),
+    };
+    let seen = entry_point(&storage).await?;
+    let version = if seen.is_some() { SpecVersion::V2 } else { SpecVersion::V1 };
+    let findings = Findings::default();
+    let (is_whole, progress) = (wanted.snapshot.is_none(), Arc::clone(progress));
+    let context = Arc::new(Context { storage, findings, now, version, is_whole, progress });
+    let report = |context: Arc<Context>| {
+        let context = Arc::try_unwrap(context).map_err(|_| Error::new(ErrorKind::Io, "a part of the check goes on"))?;
+        Ok(context.findings.into_report())
+    };
+    match (version, opened) {
+        // What a release before 0.2 wrote, as a rule: there is nothing here that could be checked.
+        (SpecVersion::V1, Err(error)) if error.kind() == ErrorKind::Unsupported => return Err(error),
+        (SpecVersion::V2, Err(error)) => context.findings.error("repo", "repo", error.to_string()),
+        _ => check_files(&context, wanted).await?,
+    }
+    Ok((report(context)?, seen))
+}
+
+async fn check_files(context: &Arc<Context>, wanted: Wanted) -> Result<()> {
+    let listings = if context.is_whole { Some(Listings::get(context).await?) } else { None };
+    let commits = match context.version {
+        SpecVersion::V2 => Some(entry(context, listings.as_ref()).await?),
+        SpecVersion::V1 => None,
+    };
+    let mut tips: BTreeSet<ObjectId> = wanted.snapshot.into_iter().collect();
+    match (&commits, context.is_whole) {
+        (Some(commits), true) => tips.extend(commits.keys()),
+        (None, true) => tips = refs_v1::check(context).await?,
+        (_, false) => {}
+    }
+    let (snapshots, uses) = check_snapshots(context, tips, commits.as_ref()).await?;
+    if let Some(commits) = &commits {
+        check_pruned(context, commits, wanted.snapshot).await?;
+    }
+    let containers = Arc::new(containers(context).await);
+    let references = uses.values().map(|used| used.chunk_refs()).sum::<u64>();
+    let presence = match wanted.chunks {
+        true if !context.is_whole && references <= ASK_FOR => Presence::asked(),
+        true => Presence::listed(context.storage.list("chunks/").await?),
+        false => Presence::unknown(),
+    };
+    let presence = Arc::new(presence);
+    check_manifests(context, &uses, &presence, &containers, listings.as_ref()).await?;
+    presence.ask(context).await?;
+    context.findings.count(|checked| checked.chunk_objects = presence.found());
+    if let Some(listings) = &listings {
+        let reachable = match &commits {
+            Some(commits) => Some((commits, refs_of(context).await?)),
+            None => None,
+        };
+        orphans::note(context, listings, &snapshots, &uses, &presence, reachable.as_ref());
+    }
+    Ok(())
+}
+
+/// What there is besides chunks.
+#[derive(Debug)]
+struct Listings {
+    snapshots: Listed,
+    logs: Listed,
+    manifests: Listed,
+    overwritten: Listed,
+}
+
+impl Listings {
+    async fn get(context: &Context) -> Result<Self> {
+        let list = async |prefix: &str| -> Result<Listed> {
+            let found = context.storage.list(prefix).await?;
+            Ok(found.into_iter().map(|object| (object.key.clone(), object)).collect())
+        };
+        Ok(Listings {
+            snapshots: list("snapshots/").await?,
+            logs: list("transactions/").await?,
+            manifests: list("manifests/").await?,
+            overwritten: list("overwritten/").await?,
+        })
+    }
+}
+
+/// Reads and checks `repo`.
+async fn entry(context: &Arc<Context>, listings: Option<&Listings>) -> Result<Commits> {
+    let read = read(context, "repo", MAX_REPO_FILE, RepoInfo::decode).await?;
+    check_envelope(context, "repo", &read.file, FileType::RepoInfo, read.value.has_identifier());
+    let commits = repo_file::check(context, &read.value);
+    repo_file::check_operations(context, &read.value, listings.map(|listings| &listings.overwritten)).await?;
+    Ok(commits)
+}
+
+/// The snapshots that refs of version 2 point to.
+async fn refs_of(context: &Context) -> Result<Vec<ObjectId>> {
+    let repository = Repository::open(Arc::clone(&context.storage)).await?;
+    let refs = repository.refs().await?;
+    Ok(refs.branches.into_values().chain(refs.tags.into_values()).collect())
+}
+
+/// Checks the snapshots that `tips` are, and in version 1 those that they come from, with their logs. Returns their ids, and who
+/// refers to which manifest.
+async fn check_snapshots(
+    context: &Arc<Context>,
+    tips: BTreeSet<ObjectId>,
+    commits: Option<&Commits>,
+) -> Result<(HashSet<ObjectId>, Uses)> {
+    let uses = Mutex::new(Uses::new());
+    // Parents as version 1 has them.
+    let found: Mutex<Commits> = Mutex::default();
+    let mut seen: HashSet<ObjectId> = HashSet::new();
+    let mut next: Vec<ObjectId> = tips.into_iter().collect();
+    while !next.is_empty() {
+        seen.extend(&next);
+        context.progress.expect(next.len());
+        let checks = next.into_iter().map(|id| {
+            let record = commits.and_then(|commits| commits.get(&id));
+            check_snapshot(context, id, record, &uses, &found)
+        });
+        // Boxed one by one: the compiler does not see through a closure that it may change threads.
+        let checks: Vec<futures_util::future::BoxFuture<'_, Result<Option<ObjectId>>>> =
+            checks.map(|check| Box::pin(check) as _).collect();
+        let parents: Vec<Option<ObjectId>> =
+            futures_util::stream::iter(checks).buffer_unordered(AT_ONCE).try_collect().await?;
+        let parents: BTreeSet<ObjectId> = parents.into_iter().flatten().filter(|id| !seen.contains(id)).collect();
+        next = if commits.is_none() && context.is_whole { parents.into_iter().collect() } else { Vec::new() };
+    }
+    if commits.is_none() {
+        let found = found.into_inner();
+        repo_file::check_cycles(&context.findings, &found);
+        for commit in found.values() {
+            if let Some(parent) = commit.parent.and_then(|parent| found.get(&parent))
+                && commit.flushed_at <= parent.flushed_at
+            {
+                let message = format!("it is not younger than its parent {}", parent.id);
+                context.findings.warning("times-rise", &format!("snapshots/{}", commit.id), message);
+            }
+        }
+    }
+    Ok((seen, uses.into_inner()))
+}
+
+/// Checks one snapshot and its log; returns the parent that its file names.
+async fn check_snapshot(
+    context: &Arc<Context>,
+    id: ObjectId,
+    record: Option<&SnapshotInfo>,
+    uses: &Mutex<Uses>,
+    found: &Mutex<Commits>,
+) -> Result<Option<ObjectId>> {
+    let key = format!("snapshots/{id}");
+    let limit = super::MAX_SNAPSHOT;
+    let read = read(context, &key, limit, move |file| Snapshot::decode(file, limit)).await;
+    context.progress.step();
+    let Read { value: snapshot, file } = match read {
+        Ok(read) => read,
+        Err(error) => {
+            report_lost(context, "snapshot", &key, &error)?;
+            return Ok(None);
+        }
+    };
+    let snapshot = Arc::new(snapshot);
+    let parent = snapshot.parent_id();
+    let (shared, looked_at, record) = (Arc::clone(context), Arc::clone(&snapshot), record.cloned());
+    let is_root = record.as_ref().map_or(parent.is_none(), |record| record.parent.is_none());
+    let own = blocking(move || snapshot::check(&shared, id, &looked_at, &file, record.as_ref())).await?;
+    nodes::merge(&mut uses.lock(), own);
+    context.findings.count(|checked| checked.snapshots += 1);
+    let commit = SnapshotInfo {
+        id,
+        parent,
+        flushed_at: snapshot.flushed_at(),
+        message: String::new(),
+        metadata: Default::default(),
+        pruned_ancestor_tx_logs: Vec::new(),
+    };
+    found.lock().insert(id, commit);
+    // Version 1 writes no log for the snapshot that a repository begins with.
+    let may_lack_log = is_root && snapshot.version() == SpecVersion::V1;
+    log::check(context, id, Some(snapshot), !may_lack_log).await?;
+    Ok(parent)
+}
+
+/// Checks that the logs of commits which expiration removed are there for those who need them.
+async fn check_pruned(context: &Arc<Context>, commits: &Commits, only: Option<ObjectId>) -> Result<()> {
+    let needed: BTreeMap<ObjectId, ObjectId> = commits
+        .values()
+        .filter(|commit| only.is_none_or(|only| commit.id == only))
+        .flat_map(|commit| commit.pruned_ancestor_tx_logs.iter().map(|log| (*log, commit.id)))
+        // A commit that is still listed is looked at by itself.
+        .filter(|(log, _)| only.is_some() || !commits.contains_key(log))
+        .collect();
+    for log in needed.keys() {
+        log::check(context, *log, None, true).await?;
+    }
+    Ok(())
+}
+
+/// Names and URL prefixes of the containers of virtual chunks.
+async fn containers(context: &Context) -> Vec<(String, String)> {
+    let config = match context.version {
+        SpecVersion::V2 => match Repository::open(Arc::clone(&context.storage)).await {
+            Ok(repository) => repository.config().await,
+            Err(error) => Err(error),
+        },
+        SpecVersion::V1 => v1::config(&*context.storage).await.map(Option::unwrap_or_default),
+    };
+    match config {
+        Ok(config) => {
+            let all = config.virtual_containers();
+            all.into_iter().map(|(name, prefix)| (name.to_owned(), prefix.to_owned())).collect()
+        }
+        Err(error) => {
+            if context.version == SpecVersion::V1 {
+                context.findings.error("config", "config.yaml", format!("the configuration cannot be read: {error}"));
+            }
+            Vec::new()
+        }
+    }
+}
+
+async fn check_manifests(
+    context: &Arc<Context>,
+    uses: &Uses,
+    presence: &Arc<Presence>,
+    containers: &Arc<Vec<(String, String)>>,
+    listings: Option<&Listings>,
+) -> Result<()> {
+    context.progress.expect(uses.len());
+    let memory = Semaphore::new(MANIFESTS_MIB as usize);
+    let memory = &memory;
+    let checks: Vec<futures_util::future::BoxFuture<'_, Result<()>>> = uses
+        .iter()
+        .map(|(id, used)| {
+            let listed = listings.and_then(|listings| listings.manifests.get(&format!("manifests/{id}")));
+            let size = listed.map_or_else(|| used.size(), |object| object.size);
+            let mib = u32::try_from(size >> 20).unwrap_or(u32::MAX).saturating_add(1).min(MANIFESTS_MIB);
+            Box::pin(async move {
+                // It is never closed; without a permit it would only be more memory.
+                let _permit = memory.acquire_many(mib).await.ok();
+                manifest::check(context, *id, used, presence, containers).await?;
+                context.progress.step();
+                Ok(())
+            }) as _
+        })
+        .collect();
+    futures_util::stream::iter(checks).buffer_unordered(AT_ONCE).try_collect().await
+}
+
+/// Fetches and decodes document `key` from the store itself.
+async fn read<T: Send + 'static>(
+    context: &Context,
+    key: &str,
+    limit: u64,
+    decode: impl Fn(&[u8]) -> Result<T> + Clone + Send + 'static,
+) -> Result<Read<T>> {
+    let read = decoded::changing(&*context.storage, key, limit, decode).await?;
+    Ok(Read { value: read.value, file: read.bytes })
+}
+
+/// Runs `work`, which takes its time, where that is no harm.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(|e| Error::with_source(ErrorKind::Io, "a check ended early", e))
+}
+
+/// Whether a failure is that of the object, and not of the way to it.
+fn is_lost(kind: ErrorKind) -> bool {
+    !matches!(kind, ErrorKind::Timeout | ErrorKind::Offline | ErrorKind::NotARepository | ErrorKind::InvalidInput)
+}
+
+/// Reports that `key` cannot be read, or passes the error on if that is not the object's fault.
+fn report_lost(context: &Context, rule: &'static str, key: &str, error: &Error) -> Result<()> {
+    match error.kind() {
+        ErrorKind::NotFound => context.findings.error(rule, key, "it is missing"),
+        kind if is_lost(kind) => {
+            let text = error.to_string();
+            let text = text.strip_prefix(key).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(&text);
+            context.findings.error(rule, key, text);
+        }
+        _ => return Err(error.clone()),
+    }
+    Ok(())
+}
+
+/// Checks what every file begins with.
+fn check_envelope(context: &Context, key: &str, file: &[u8], file_type: FileType, has_identifier: bool) {
+    let Ok((header, _)) = Header::parse(file) else { return };
+    if !header.compressed {
+        context.findings.warning("compression", key, "its payload is not compressed: other clients cannot read it");
+    }
+    if !has_identifier {
+        context.findings.warning("identifier", key, "its payload does not begin as Icechunk's do (`Ichk`)");
+    }
+    let is_newer = header.version > context.version;
+    if is_newer || (file_type == FileType::RepoInfo && header.version != SpecVersion::V2) {
+        let (file, repository) = (header.version.number(), context.version.number());
+        context.findings.warning(
+            "version",
+            key,
+            format!("a file of version {file} in a repository of version {repository}"),
+        );
+    }
+}
+
+/// Values by who has them, for those who look for a thing that two of them have.
+fn first_twice<T: std::hash::Hash + Eq + Copy>(all: impl Iterator<Item = T>) -> Option<T> {
+    let mut seen: HashMap<T, ()> = HashMap::new();
+    all.into_iter().find(|one| seen.insert(*one, ()).is_some())
+}

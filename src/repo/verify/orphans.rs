@@ -1,0 +1,77 @@
+//! What lies about that nothing refers to: no fault, but room that `icechunkfs gc` gives back.
+
+use std::collections::HashSet;
+
+use super::chunks::Presence;
+use super::nodes::Uses;
+use super::repo_file::Commits;
+use super::{Context, Listed, Listings};
+use crate::format::ids::ObjectId;
+
+/// Names that a note mentions.
+const NAMED: usize = 3;
+
+/// Notes what is not needed. `reachable` are the commits of version 2, and those that refs point to.
+pub(super) fn note(
+    context: &Context,
+    listings: &Listings,
+    snapshots: &HashSet<ObjectId>,
+    uses: &Uses,
+    presence: &Presence,
+    reachable: Option<&(&Commits, Vec<ObjectId>)>,
+) {
+    let pruned: HashSet<ObjectId> = reachable
+        .iter()
+        .flat_map(|(commits, _)| commits.values().flat_map(|commit| &commit.pruned_ancestor_tx_logs))
+        .copied()
+        .collect();
+    unused(context, "snapshots/", &listings.snapshots, |id| snapshots.contains(id));
+    unused(context, "transactions/", &listings.logs, |id| snapshots.contains(id) || pruned.contains(id));
+    unused(context, "manifests/", &listings.manifests, |id| uses.contains_key(id));
+    let (chunks, bytes) = presence.unused();
+    if chunks > 0 {
+        let text = format!("{chunks} objects that no manifest refers to ({bytes} bytes)");
+        context.findings.note("orphan", "chunks/", text);
+    }
+    if let Some((commits, tips)) = reachable {
+        let mut seen: HashSet<ObjectId> = HashSet::new();
+        for tip in tips {
+            let mut next = Some(*tip);
+            while let Some(id) = next.filter(|id| seen.insert(*id)) {
+                next = commits.get(&id).and_then(|commit| commit.parent);
+            }
+        }
+        let apart = commits.keys().filter(|id| !seen.contains(id)).count();
+        if apart > 0 {
+            context.findings.note(
+                "unreachable",
+                "repo",
+                format!("{apart} commits are in the history of no branch or tag"),
+            );
+        }
+    }
+}
+
+fn unused(context: &Context, folder: &str, objects: &Listed, is_used: impl Fn(&ObjectId) -> bool) {
+    let (mut count, mut bytes, mut names) = (0_u64, 0_u64, Vec::new());
+    for (key, object) in objects {
+        let name = key.strip_prefix(folder).unwrap_or(key);
+        match name.parse::<ObjectId>() {
+            Ok(id) if id.to_string() == name => {
+                if !is_used(&id) {
+                    count += 1;
+                    bytes += object.size;
+                    if names.len() < NAMED {
+                        names.push(name);
+                    }
+                }
+            }
+            _ => context.findings.note("unknown", key, "nothing of the format is called so; no command removes it"),
+        }
+    }
+    if count > 0 {
+        let more = if count > names.len() as u64 { ", ..." } else { "" };
+        let text = format!("{count} objects that nothing refers to ({bytes} bytes): {}{more}", names.join(", "));
+        context.findings.note("orphan", folder, text);
+    }
+}

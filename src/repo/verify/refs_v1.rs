@@ -1,0 +1,78 @@
+//! The refs of version 1: a small file each.
+
+use std::collections::BTreeSet;
+
+use object_store::path::PathPart;
+use percent_encoding::percent_decode_str;
+
+use super::{Context, report_lost};
+use crate::error::Result;
+use crate::format::ids::ObjectId;
+use crate::repo::refs::DEFAULT_BRANCH;
+use crate::repo::v1;
+
+const BRANCH: &str = "branch.";
+const TAG: &str = "tag.";
+
+/// Checks all refs, and returns the snapshots that they point to.
+pub(super) async fn check(context: &Context) -> Result<BTreeSet<ObjectId>> {
+    let findings = &context.findings;
+    let objects = context.storage.list("refs/").await?;
+    let keys: BTreeSet<&str> = objects.iter().map(|object| object.key.as_str()).collect();
+    let mut tips = BTreeSet::new();
+    let mut has_main = false;
+    for key in &keys {
+        let Some((folder, file)) = key.strip_prefix("refs/").and_then(|rest| rest.rsplit_once('/')) else {
+            findings.note("unknown", key, "nothing of the format is called so");
+            continue;
+        };
+        let name = folder.strip_prefix(BRANCH).or_else(|| folder.strip_prefix(TAG));
+        match (name, file) {
+            (Some(name), "ref.json") => {
+                check_name(context, key, folder, name);
+                has_main |= folder == format!("{BRANCH}{DEFAULT_BRANCH}");
+                if let Some(tip) = target(context, key).await?
+                    && !keys.contains(format!("{key}.deleted").as_str())
+                {
+                    tips.insert(tip);
+                }
+            }
+            (Some(_), "ref.json.deleted") if folder.starts_with(TAG) => {
+                if !keys.contains(key.trim_end_matches(".deleted")) {
+                    findings.note("tombstone", key, "the tag that it says is deleted has no file");
+                }
+            }
+            _ => findings.note("unknown", key, "nothing of the format is called so"),
+        }
+    }
+    if !has_main {
+        findings.warning(
+            "main",
+            "refs/branch.main/ref.json",
+            "there is no branch `main`: no client finds the repository",
+        );
+    }
+    Ok(tips)
+}
+
+/// A name is found again only under the key that clients make of it.
+fn check_name(context: &Context, key: &str, folder: &str, name: &str) {
+    let Ok(decoded) = percent_decode_str(folder).decode_utf8() else {
+        return context.findings.warning("ref-name", key, format!("the name `{name}` is no UTF-8"));
+    };
+    let is_canonical = [folder, &PathPart::from(&*decoded).as_ref().to_owned()].windows(2).all(|pair| match pair {
+        [stored, made] => stored == made,
+        _ => true,
+    });
+    if !is_canonical {
+        context.findings.note("ref-name", key, format!("clients that encode names do not look for `{decoded}` here"));
+    }
+}
+
+async fn target(context: &Context, key: &str) -> Result<Option<ObjectId>> {
+    let read = context.storage.get(key, v1::MAX_REF_FILE).await.and_then(|bytes| v1::parse_ref(key, &bytes));
+    match read {
+        Ok(id) => Ok(Some(id)),
+        Err(error) => report_lost(context, "ref-target", key, &error).map(|()| None),
+    }
+}

@@ -1,0 +1,346 @@
+//! The rules of `repo`, and of the copies of it that the operations log leads to.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use super::report::Findings;
+use super::{Context, Listed, check_envelope, read};
+use crate::error::{ErrorKind, Result};
+use crate::format::envelope::FileType;
+use crate::format::generated::icechunk as fb;
+use crate::format::ids::ObjectId;
+use crate::format::repo_info::{RepoInfo, SnapshotInfo};
+use crate::repo::MAX_REPO_FILE;
+use crate::repo::history::format_time;
+use crate::repo::refs::DEFAULT_BRANCH;
+
+const KEY: &str = "repo";
+/// Tables that the reference accepts in `repo`: its verifier's own limit.
+const MOST_TABLES: usize = 1_000_000;
+/// How far a clock may be ahead of ours. Microseconds: the reference's own tolerance of ten minutes.
+pub(super) const SKEW: u64 = 600 * 1_000_000;
+/// Copies that are followed one after another.
+const LONGEST_CHAIN: usize = 10_000;
+
+/// The snapshots that `repo` lists, by id, as far as they can be read.
+pub(super) type Commits = BTreeMap<ObjectId, SnapshotInfo>;
+
+/// Checks `repo` by itself, and returns what it lists.
+pub(super) fn check(context: &Context, info: &RepoInfo) -> Commits {
+    let findings = &context.findings;
+    let root = info.root();
+    if root.spec_version() != 2 {
+        findings.warning("repo-version", KEY, format!("it says that it is of version {}, not 2", root.spec_version()));
+    }
+    check_names(findings, info);
+    let commits = check_snapshots(context, info);
+    check_cycles(findings, &commits);
+    check_status(context, root);
+    if let Err(error) = info.config() {
+        findings.error("config", KEY, format!("the configuration cannot be read: {error}"));
+    }
+    for (what, flags) in [("enabled", root.enabled_feature_flags()), ("disabled", root.disabled_feature_flags())] {
+        if flags.is_some_and(|flags| !flags.iter().is_sorted_by(|a, b| a < b)) {
+            findings.warning("feature-flags", KEY, format!("the {what} feature flags are not sorted"));
+        }
+    }
+    if let Some(why) = metadata_problem(root.metadata()) {
+        findings.warning("metadata", KEY, format!("the repository's metadata: {why}"));
+    }
+    commits
+}
+
+fn check_names(findings: &Findings, info: &RepoInfo) {
+    let root = info.root();
+    for (kind, list) in [("branch", root.branches()), ("tag", root.tags())] {
+        if !list.iter().is_sorted_by(|a, b| a.name().as_bytes() < b.name().as_bytes()) {
+            findings.warning(
+                "refs-sorted",
+                KEY,
+                format!("the {kind} names are not sorted, or one is there twice: other clients do not find them"),
+            );
+        }
+    }
+    for (name, target) in info.branches().into_iter().chain(info.tags()) {
+        if let Err(error) = target {
+            findings.error("ref-target", KEY, format!("ref `{name}`: {error}"));
+        }
+    }
+    if info.branch(DEFAULT_BRANCH).is_none() {
+        findings.warning("main", KEY, "there is no branch `main`: no client can write to the repository");
+    }
+    let deleted = info.deleted_tags();
+    if !deleted.is_sorted_by(|a, b| a.as_bytes() < b.as_bytes()) {
+        findings.warning("refs-sorted", KEY, "the names of deleted tags are not sorted, or one is there twice");
+    }
+    let deleted: HashSet<String> = deleted.into_iter().collect();
+    for (name, _) in info.tags() {
+        if deleted.contains(&name) {
+            findings.warning("deleted-tag", KEY, format!("tag `{name}` exists although it is among the deleted ones"));
+        }
+    }
+}
+
+fn check_snapshots(context: &Context, info: &RepoInfo) -> Commits {
+    let findings = &context.findings;
+    let stored = info.root().snapshots();
+    if !stored.iter().is_sorted_by(|a, b| a.id().0 < b.id().0) {
+        findings.warning(
+            "snapshots-sorted",
+            KEY,
+            "the snapshots are not sorted by id, or one is there twice: other clients do not find them",
+        );
+    }
+    let mut tables = stored.len() + info.root().branches().len() + info.root().tags().len();
+    tables += 2 * info.root().latest_updates().len();
+    let mut commits = Commits::new();
+    for (position, entry) in stored.iter().enumerate() {
+        tables += entry.metadata().map_or(0, |items| items.len());
+        let id = ObjectId::from(entry.id());
+        if entry.pruned_ancestor_tx_logs().is_some_and(|logs| logs.is_empty()) {
+            findings.warning(
+                "pruned-empty",
+                KEY,
+                format!("snapshot {id} has an empty list of pruned logs, which nobody writes"),
+            );
+        }
+        if let Some(why) = metadata_problem(entry.metadata()) {
+            findings.warning("metadata", KEY, format!("snapshot {id}: {why}"));
+        }
+        let parent = match info.parent_position(position) {
+            Ok(parent) => {
+                parent.filter(|parent| *parent < stored.len()).map(|parent| ObjectId::from(stored.get(parent).id()))
+            }
+            Err(error) => {
+                findings.error("parent", KEY, error.to_string());
+                None
+            }
+        };
+        check_time(context, KEY, &format!("snapshot {id}"), entry.flushed_at());
+        // A damaged value of metadata loses that value, not the commit.
+        let commit = info.snapshot(position).unwrap_or_else(|error| {
+            findings.error("metadata", KEY, error.to_string());
+            SnapshotInfo {
+                id,
+                parent,
+                flushed_at: entry.flushed_at(),
+                message: entry.message().to_owned(),
+                metadata: Default::default(),
+                pruned_ancestor_tx_logs: entry.pruned_ancestor_tx_logs().iter().flatten().map(ObjectId::from).collect(),
+            }
+        });
+        if commits.insert(id, commit).is_some() {
+            findings.error("snapshot-twice", KEY, format!("snapshot {id} is listed twice"));
+        }
+    }
+    for commit in commits.values() {
+        let Some(parent) = commit.parent.and_then(|parent| commits.get(&parent)) else { continue };
+        if commit.flushed_at <= parent.flushed_at {
+            findings.warning(
+                "times-rise",
+                KEY,
+                format!("snapshot {} is not younger than its parent {}", commit.id, parent.id),
+            );
+        }
+    }
+    if tables > MOST_TABLES {
+        findings.warning(
+            "repo-size",
+            KEY,
+            format!("it has some {tables} tables: other clients read {MOST_TABLES} at most"),
+        );
+    }
+    commits
+}
+
+/// A time in microseconds that no clock can have shown yet.
+pub(super) fn check_time(context: &Context, object: &str, what: &str, time: u64) {
+    if i64::try_from(time).is_err() {
+        context.findings.error("time", object, format!("{what}: {time} microseconds is no time"));
+    } else if time > context.now.saturating_add(SKEW) {
+        context.findings.warning(
+            "time-ahead",
+            object,
+            format!("{what} is of {}, which is in the future", format_time(time)),
+        );
+    }
+}
+
+/// Every commit leads to a root in fewer steps than there are commits.
+pub(super) fn check_cycles(findings: &Findings, commits: &Commits) {
+    let mut ends: HashSet<ObjectId> = HashSet::new();
+    for &start in commits.keys() {
+        let mut path = HashSet::new();
+        let mut next = Some(start);
+        while let Some(id) = next.filter(|id| !ends.contains(id)) {
+            if !path.insert(id) {
+                findings.error(
+                    "history-cycle",
+                    KEY,
+                    format!("the history of snapshot {start} is a cycle: {id} is its own ancestor"),
+                );
+                break;
+            }
+            next = commits.get(&id).and_then(|commit| commit.parent);
+        }
+        ends.extend(path);
+    }
+}
+
+fn check_status(context: &Context, root: fb::Repo<'_>) {
+    let status = root.status();
+    check_time(context, KEY, "the status", status.set_at());
+    match status.availability().0 {
+        0..=2 => {}
+        other => context.findings.warning("status", KEY, format!("its status {other} is none that clients know")),
+    }
+}
+
+/// What is wrong with a list of metadata items beyond their values.
+pub(super) fn metadata_problem(
+    items: Option<flatbuffers::Vector<'_, flatbuffers::ForwardsUOffset<fb::MetadataItem<'_>>>>,
+) -> Option<String> {
+    let items = items?;
+    let is_sorted = items.iter().is_sorted_by(|a, b| a.name().as_bytes() < b.name().as_bytes());
+    (!is_sorted).then(|| "the metadata items are not sorted, or one is there twice".to_owned())
+}
+
+/// Checks the operations log, across its chain of copies. `copies` are the objects below `overwritten/`; none if only one ref is
+/// checked, and then only the log in `repo` itself is.
+pub(super) async fn check_operations(context: &Context, info: &RepoInfo, copies: Option<&Listed>) -> Result<()> {
+    let findings = &context.findings;
+    let mut named = BTreeSet::new();
+    let mut last = check_log(context, KEY, info, true, &mut named);
+    let mut next = info.root().repo_before_updates().map(str::to_owned);
+    let Some(copies) = copies else { return Ok(()) };
+    let mut seen = HashSet::new();
+    while let Some(name) = next.take() {
+        named.insert(name.clone());
+        if !seen.insert(name.clone()) || seen.len() > LONGEST_CHAIN {
+            findings.warning(
+                "log-chain",
+                KEY,
+                format!("the operations log leads from copy to copy without end: {name}"),
+            );
+            break;
+        }
+        let key = format!("overwritten/{name}");
+        let older = match read(context, &key, MAX_REPO_FILE, |file| RepoInfo::decode(file)).await {
+            Ok(older) => older,
+            Err(error) if error.kind() == ErrorKind::NotFound => break,
+            Err(error) if is_about_bytes(error.kind()) => {
+                findings.warning("log-chain", &key, format!("the operations log ends here: {error}"));
+                break;
+            }
+            Err(error) => return Err(error),
+        };
+        check_envelope(context, &key, &older.file, FileType::RepoInfo, older.value.has_identifier());
+        let newest = older.value.root().latest_updates().iter().next().map(|update| update.updated_at());
+        if newest.is_some_and(|newest| last.is_some_and(|last| newest >= last)) {
+            findings.warning("log-order", &key, "its operations are not older than those of the file that leads to it");
+        }
+        last = check_log(context, &key, &older.value, false, &mut named).or(last);
+        next = older.value.root().repo_before_updates().map(str::to_owned);
+    }
+    let missing: Vec<&String> =
+        named.iter().filter(|name| !copies.contains_key(&format!("overwritten/{name}"))).collect();
+    for name in missing {
+        findings.warning(
+            "backup-missing",
+            &format!("overwritten/{name}"),
+            "the operations log names this copy of `repo`, and it is not there",
+        );
+    }
+    let unused = copies.iter().filter(|(key, _)| {
+        let name = key.strip_prefix("overwritten/").unwrap_or(key);
+        name.starts_with("repo.") && !named.contains(name)
+    });
+    let (count, bytes) = unused.fold((0_u64, 0_u64), |sum, (_, object)| (sum.0 + 1, sum.1 + object.size));
+    if count > 0 {
+        findings.note("backup-orphan", "overwritten/", format!("{count} copies of `repo` that the operations log does not name ({bytes} bytes), as lost races leave them"));
+    }
+    Ok(())
+}
+
+/// Whether bytes are wrong, and not the way to them.
+pub(super) fn is_about_bytes(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Corrupt | ErrorKind::Unsupported | ErrorKind::OutOfMemory)
+}
+
+/// Checks the operations in one file; returns the time of the oldest.
+fn check_log(
+    context: &Context,
+    key: &str,
+    info: &RepoInfo,
+    is_current: bool,
+    named: &mut BTreeSet<String>,
+) -> Option<u64> {
+    let findings = &context.findings;
+    let updates = info.root().latest_updates();
+    if updates.is_empty() {
+        findings.warning("log-empty", key, "the operations log has no entry: no client can write to the repository");
+    }
+    let mut last: Option<u64> = None;
+    for (at, update) in updates.iter().enumerate() {
+        check_time(context, key, "an operation", update.updated_at());
+        if last.is_some_and(|last| update.updated_at() >= last) {
+            findings.warning(
+                "log-order",
+                key,
+                "the operations are not listed newest first, or two are of one time: other clients refuse to write",
+            );
+        }
+        last = Some(update.updated_at());
+        if update.update_type_type() == fb::UpdateType::NONE || update.update_type_type().variant_name().is_none() {
+            let kind = update.update_type_type().0;
+            findings.warning("log-kind", key, format!("an operation of unknown kind {kind}: a newer program wrote it"));
+        }
+        match update.backup_path() {
+            // The copy of a file has the same newest entry as the file had: without a copy.
+            Some(name) if at == 0 => {
+                let rule =
+                    "the newest operation names a copy of the file that it is in: other clients panic when they write";
+                findings.warning("log-newest", key, format!("{rule} ({name})"));
+            }
+            Some(name) => drop(named.insert(name.to_owned())),
+            None => {}
+        }
+    }
+    let names = updates.iter().filter_map(|update| update.backup_path()).chain(info.root().repo_before_updates());
+    for name in names {
+        if !is_backup_name(name) {
+            let what = if is_current { "" } else { " of this copy" };
+            findings.warning(
+                "backup-name",
+                key,
+                format!("the operations log{what} names the copy `{name}`: a name is repo.TIME.ID, without a folder"),
+            );
+        }
+    }
+    last
+}
+
+fn is_backup_name(name: &str) -> bool {
+    let mut parts = name.split('.');
+    let (Some("repo"), Some(time), Some(id), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
+        return false;
+    };
+    time.len() == 14 && time.bytes().all(|byte| byte.is_ascii_digit()) && id.parse::<ObjectId>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_copies() {
+        assert!(is_backup_name("repo.30708000000000.1CECHNKREP0F1RSTCMT0"));
+        for wrong in [
+            "overwritten/repo.30708000000000.1CECHNKREP0F1RSTCMT0",
+            "repo.3.1CECHNKREP0F1RSTCMT0",
+            "repo.30708000000000.x",
+            "repo",
+        ] {
+            assert!(!is_backup_name(wrong), "{wrong}");
+        }
+    }
+}
