@@ -61,6 +61,11 @@ pub struct ArrayDraft {
 impl SnapshotDraft {
     /// The bytes of the file.
     pub fn encode(&self) -> Result<Vec<u8>> {
+        envelope::encode_as(self.version, FileType::Snapshot, &self.payload()?)
+    }
+
+    /// What the file has behind its header, not compressed.
+    pub(super) fn payload(&self) -> Result<Vec<u8>> {
         let mut b = FlatBufferBuilder::new();
         let mut nodes: Vec<&NodeDraft> = self.nodes.iter().collect();
         // By the bytes of the path, whatever the specification says: the reference bisects so.
@@ -94,7 +99,9 @@ impl SnapshotDraft {
         };
         let root = fb::Snapshot::create(&mut b, &args);
         b.finish(root, Some(envelope::FILE_IDENTIFIER));
-        envelope::encode_as(self.version, FileType::Snapshot, b.finished_data())
+        let (mut payload, start) = b.collapse();
+        payload.drain(..start);
+        Ok(payload)
     }
 
     /// The reference refuses to commit onto a snapshot whose list of manifests is not exactly what its nodes refer to.

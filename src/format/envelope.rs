@@ -44,13 +44,16 @@ impl SpecVersion {
     }
 }
 
-/// The header's file type byte. Types 3 (attributes) and 5 (chunks) were never in a release's files.
+/// The header's file type byte. Types 3 (attributes) and 5 (chunks) were never in a release's files; where the first of them
+/// would have been one is read all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileType {
     /// `snapshots/`
     Snapshot,
     /// `manifests/`
     Manifest,
+    /// `attributes/`, before 0.2
+    Attributes,
     /// `transactions/`
     TransactionLog,
     /// `repo` and its backups
@@ -62,6 +65,7 @@ impl FileType {
         match byte {
             1 => Some(FileType::Snapshot),
             2 => Some(FileType::Manifest),
+            3 => Some(FileType::Attributes),
             4 => Some(FileType::TransactionLog),
             6 => Some(FileType::RepoInfo),
             _ => None,
@@ -72,6 +76,7 @@ impl FileType {
         match self {
             FileType::Snapshot => 1,
             FileType::Manifest => 2,
+            FileType::Attributes => 3,
             FileType::TransactionLog => 4,
             FileType::RepoInfo => 6,
         }
@@ -81,6 +86,7 @@ impl FileType {
         match self {
             FileType::Snapshot => "snapshot",
             FileType::Manifest => "manifest",
+            FileType::Attributes => "attributes",
             FileType::TransactionLog => "transaction log",
             FileType::RepoInfo => "repo info",
         }
@@ -154,9 +160,15 @@ pub fn decode(file: &[u8], expected: FileType, limit: u64) -> Result<(Header, Ve
             expected.name()
         )));
     }
+    let payload = expand(body, header.compressed, expected, limit)?;
+    Ok((header, payload))
+}
+
+/// What is behind the header of a file of type `expected`, as [`decode`] gives it.
+pub(super) fn expand(body: &[u8], is_compressed: bool, expected: FileType, limit: u64) -> Result<Vec<u8>> {
     let limit = limit.min(MAX_PAYLOAD);
     let mut payload = Vec::new();
-    if header.compressed {
+    if is_compressed {
         // Concatenated frames, checksums and absent content sizes are all in use: the streaming decoder takes them all.
         let decoder = zstd::stream::read::Decoder::with_buffer(body)
             .map_err(|e| Error::with_source(ErrorKind::Corrupt, "zstd", e))?;
@@ -182,7 +194,7 @@ pub fn decode(file: &[u8], expected: FileType, limit: u64) -> Result<(Header, Ve
         });
     }
     payload.shrink_to_fit();
-    Ok((header, payload))
+    Ok(payload)
 }
 
 /// A whole file of version 2: header and compressed payload. Uncompressed files cannot be read by the reference.
@@ -214,8 +226,8 @@ pub fn describe_unverified(payload: &[u8], detail: impl std::fmt::Display) -> Er
         Error::new(
             ErrorKind::Unsupported,
             format!(
-                "not a flatbuffer of a released format: it is damaged, or a release before 0.2 wrote it, whose repositories \
-                 this version does not read ({detail})"
+                "not a flatbuffer of a released format: it is damaged, or a release before 0.2 wrote it into a repository of \
+                 a later one ({detail})"
             ),
         )
     }

@@ -9,6 +9,11 @@ use crate::error::{Error, Result};
 /// Crockford's alphabet: no I, L, O, U.
 const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 
+/// Whether `byte` is a digit of ids as they are written.
+pub fn is_digit(byte: u8) -> bool {
+    ALPHABET.contains(&byte)
+}
+
 /// `bytes` in Crockford's base 32, upper case, zero bits appended on the right, no padding.
 fn encode(bytes: &[u8], out: &mut impl fmt::Write) -> fmt::Result {
     let mut bits: u32 = 0;
@@ -33,7 +38,7 @@ fn encode(bytes: &[u8], out: &mut impl fmt::Write) -> fmt::Result {
 
 /// The `N` bytes that `text` stands for. Lower case and the letters that Crockford reads as digits (I, L, O) are
 /// accepted, since people type ids; set bits in the padding are not, since two names would then mean one object.
-fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
+pub(super) fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
     if text.len() != (N * 8).div_ceil(5) {
         return None;
     }
@@ -122,6 +127,11 @@ impl ObjectId {
     /// The well-known id of the initial snapshot (spec, "Initialize New Repository"). Old version 1 repositories have a
     /// random one instead.
     pub const INITIAL: ObjectId = ObjectId([0x0b, 0x1c, 0xc8, 0xd6, 0x78, 0x75, 0x80, 0xf0, 0xe3, 0x3a, 0x65, 0x34]);
+
+    /// The first 12 bytes of an id of 16, which objects had in the first layout: 26 characters.
+    pub fn of_16_bytes(text: &str) -> Option<ObjectId> {
+        decode::<16>(text)?.first_chunk().copied().map(ObjectId)
+    }
 }
 
 #[cfg(test)]

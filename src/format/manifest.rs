@@ -9,7 +9,9 @@
 use std::cmp::Ordering;
 use std::io::Read;
 
-use super::envelope::{self, FileType};
+use super::alpha;
+use super::alpha::container::{self, Opened};
+use super::envelope::FileType;
 use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
 use super::verified::{Root, Verified};
@@ -83,7 +85,15 @@ pub enum Checksum {
 impl Manifest {
     /// Decodes a manifest file whose payload may take `limit` bytes of memory.
     pub fn decode(file: &[u8], limit: u64) -> Result<Self> {
-        let (_, payload) = envelope::decode(file, FileType::Manifest, limit)?;
+        Self::decode_as(ObjectId([0; 12]), file, limit)
+    }
+
+    /// As [`Manifest::decode`]. `id` is that of a file that does not say its own: before 0.1.0 none did.
+    pub fn decode_as(id: ObjectId, file: &[u8], limit: u64) -> Result<Self> {
+        let payload = match container::open(file, FileType::Manifest, limit)? {
+            Opened::Flatbuffer(_, payload) => payload,
+            Opened::Alpha(body) => alpha::manifest::translate(&body, id, limit)?,
+        };
         let buffer = Verified::<ManifestRoot>::new(payload)?;
         let arrays = buffer.root().arrays();
         let unsorted = (0..arrays.len()).filter(|&i| !sorted(arrays.get(i).refs())).collect();

@@ -5,9 +5,12 @@
 //! millions of references of which a program asks for a few. What a verified buffer cannot promise (order, ranks, indices
 //! within range) is checked where it matters: once on opening, so that no lookup can miss silently.
 //!
+//! Files of releases before 0.2 are no flatbuffers; [`alpha`] makes such of them.
+//!
 //! Everything here reads files that others wrote, by intent or by accident hostile: lengths and depths are bounded, and no
 //! input may panic.
 
+pub mod alpha;
 pub mod config;
 pub mod draft;
 pub mod envelope;

@@ -6,6 +6,7 @@
 
 use serde_json::{Map, Value};
 
+use super::draft::SnapshotDraft;
 use super::envelope::{self, FileType, SpecVersion};
 use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
@@ -113,6 +114,11 @@ impl Snapshot {
         let slot = slot.ok_or_else(|| Error::invalid(format!("snapshot {} names no parent in its file", self.id())))?;
         slot.copy_from_slice(&parent.0);
         envelope::encode_as(SpecVersion::V1, FileType::Snapshot, &payload)
+    }
+
+    /// The snapshot that `draft` would be once it is written.
+    pub fn from_draft(draft: &SnapshotDraft) -> Result<Self> {
+        Ok(Snapshot { buffer: Verified::new(draft.payload()?)?, version: draft.version })
     }
 
     /// The version of this very file, which may be older than the repository's.

@@ -40,6 +40,9 @@ const SMALL_CHUNK: u64 = 64 << 10;
 /// Bytes of memory per chunk reference, for making room before a manifest is decoded: what native references of a
 /// three-dimensional array take, rounded up.
 const BYTES_PER_REF: u64 = 96;
+/// Bytes of memory per byte of a file whose references were not counted, for the same purpose: a bare one of releases before
+/// 0.2 is put together anew, a compressed one expanded too.
+const EXPANSION: u64 = 4;
 
 /// Reads what chunk references refer to.
 #[derive(Debug)]
@@ -152,8 +155,12 @@ impl Reader {
         let file =
             file.map_err(|error| error.absence_is_damage(format!("{key}: missing, though the snapshot names it")))?;
         let _turn = self.decoding.acquire().await;
-        self.cache.make_room(u64::from(info.chunk_refs) * BYTES_PER_REF);
-        let manifest = tokio::task::spawn_blocking(move || Manifest::decode(&file, limit))
+        self.cache.make_room(match info.chunk_refs {
+            // Before 0.1.0 nobody counted them.
+            0 => (file.len() as u64).saturating_mul(EXPANSION),
+            refs => u64::from(refs) * BYTES_PER_REF,
+        });
+        let manifest = tokio::task::spawn_blocking(move || Manifest::decode_as(info.id, &file, limit))
             .await
             .map_err(|e| Error::with_source(ErrorKind::Io, "decoding a manifest", e))?
             .context(|| key.to_owned())?;

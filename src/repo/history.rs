@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use super::alpha::Ancestry;
 use super::{Generation, Repository};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
@@ -101,6 +102,18 @@ impl Repository {
                         return Err(cycle(commit.id));
                     }
                     next = info.parent_position(position)?;
+                    if !visit(commit) {
+                        break;
+                    }
+                }
+            }
+            Generation::Alpha(_) => {
+                let mut seen = HashSet::new();
+                let mut ancestry = Ancestry::new(&*self.storage, tip);
+                while let Some(commit) = ancestry.step().await? {
+                    if !seen.insert(commit.id) {
+                        return Err(cycle(commit.id));
+                    }
                     if !visit(commit) {
                         break;
                     }

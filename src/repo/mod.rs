@@ -1,9 +1,11 @@
-//! A repository of any released generation: which refs it has, which snapshot one of them means, and its history.
+//! A repository of any generation: which refs it has, which snapshot one of them means, and its history.
 //!
 //! Version 2 answers from the one object `repo`; version 1 ([`v1`]) has a small file per ref and a parent id in each snapshot
-//! file. The floors above see no difference. Opening and resolving a ref costs one request for version 2, and a failed one
-//! more for version 1.
+//! file; releases before 0.2 ([`alpha`]) had numbered files, and other structures in all of them. The floors above see no
+//! difference. Opening and resolving a ref costs one request for version 2, and a failed one more for version 1; the older ones
+//! are found by what is in the folder of refs.
 
+mod alpha;
 pub mod change_refs;
 pub mod create;
 pub mod find;
@@ -42,6 +44,7 @@ pub struct Repository {
 
 #[derive(Debug)]
 enum Generation {
+    Alpha(alpha::Layout),
     V1(v1::Layout),
     V2(RepoInfo),
 }
@@ -71,12 +74,31 @@ impl Repository {
 
     async fn open_here(storage: Arc<dyn Storage>) -> Result<Self> {
         let found = decoded::changing(&*storage, "repo", MAX_REPO_FILE, RepoInfo::decode).await;
-        let generation = match found {
-            Ok(found) => Generation::V2(found.value),
-            Err(error) if error.kind() == ErrorKind::NotFound => Generation::V1(v1::Layout::detect(&*storage).await?),
-            Err(error) => return Err(error.context(storage.location())),
-        };
-        Ok(Repository { storage, generation })
+        match found {
+            Ok(found) => Ok(Repository { storage, generation: Generation::V2(found.value) }),
+            Err(error) if error.kind() == ErrorKind::NotFound => Self::open_older(storage).await,
+            Err(error) => Err(error.context(storage.location())),
+        }
+    }
+
+    /// Opens what has no object `repo`.
+    async fn open_older(storage: Arc<dyn Storage>) -> Result<Self> {
+        if let Some(layout) = v1::Layout::of_main(&*storage).await? {
+            return Ok(Repository { storage, generation: Generation::V1(layout) });
+        }
+        // Not the normal case: find out what it is instead.
+        let objects = storage.list("refs/").await.context(|| storage.location().to_owned())?;
+        if let Some((layout, storage)) = alpha::detect(&storage, &objects).await? {
+            info!("{}: a repository of a release before 0.2", storage.location());
+            return Ok(Repository { storage, generation: Generation::Alpha(layout) });
+        }
+        if let Some(layout) = v1::Layout::without_main(&objects) {
+            return Ok(Repository { storage, generation: Generation::V1(layout) });
+        }
+        Err(Error::new(
+            ErrorKind::NotARepository,
+            format!("{} holds no Icechunk repository: there is neither `repo` nor `refs` in it", storage.location()),
+        ))
     }
 
     /// Where the repository lies.
@@ -84,10 +106,11 @@ impl Repository {
         &self.storage
     }
 
-    /// The version of the repository. Its files may be older one by one.
+    /// The version of the repository. Its files may be older one by one. Before 0.2 there were no versions; what is read of
+    /// such a repository is given as version 1.
     pub fn version(&self) -> SpecVersion {
         match self.generation {
-            Generation::V1(_) => SpecVersion::V1,
+            Generation::Alpha(_) | Generation::V1(_) => SpecVersion::V1,
             Generation::V2(_) => SpecVersion::V2,
         }
     }
@@ -95,14 +118,15 @@ impl Repository {
     /// The configuration that is stored in the repository; the default one if there is none.
     pub async fn config(&self) -> Result<RepoConfig> {
         match &self.generation {
-            Generation::V1(_) => Ok(v1::config(&*self.storage).await?.unwrap_or_default()),
+            Generation::Alpha(_) | Generation::V1(_) => Ok(v1::config(&*self.storage).await?.unwrap_or_default()),
             Generation::V2(info) => info.config(),
         }
     }
 
-    /// An error of kind [`ErrorKind::ReadOnly`] if the repository is set read-only.
+    /// An error of kind [`ErrorKind::ReadOnly`] if the repository is set read-only, or of a release before 0.2.
     pub fn check_writable(&self) -> Result<()> {
         match &self.generation {
+            Generation::Alpha(_) => Err(alpha::read_only(self.storage.location())),
             Generation::V2(info) if info.availability() == Availability::ReadOnly => {
                 Err(update::read_only(self.storage.location(), info.availability_reason()))
             }
@@ -128,6 +152,7 @@ impl Repository {
     /// The commit that branch `name` points to; none if there is no such branch.
     pub async fn branch_tip(&self, name: &str) -> Result<Option<ObjectId>> {
         match &self.generation {
+            Generation::Alpha(layout) => layout.branch(&*self.storage, name).await,
             Generation::V1(layout) => layout.branch(&*self.storage, name).await,
             Generation::V2(info) => info.branch(name).transpose(),
         }
@@ -137,6 +162,11 @@ impl Repository {
     pub async fn snapshot(&self, id: ObjectId, limit: u64) -> Result<Snapshot> {
         let key = format!("snapshots/{id}");
         let missing = |error: Error| error.absence_is_damage(format!("snapshot {id} is missing from the repository"));
+        if let Generation::Alpha(_) = self.generation {
+            let snapshot = alpha::read(&*self.storage, id, limit).await.map_err(missing)?;
+            let translated = tokio::task::spawn_blocking(move || Snapshot::from_draft(&snapshot.into_draft()?)).await;
+            return translated.map_err(|e| Error::with_source(ErrorKind::Io, key.clone(), e))?.context(|| key);
+        }
         let decode = move |file: &[u8]| Snapshot::decode(file, limit);
         // Every repository has the first one under the same id: as others it never changes, but where a repository was made
         // anew it is another one.

@@ -63,6 +63,7 @@ impl Repository {
     /// All branches and tags.
     pub async fn refs(&self) -> Result<Refs> {
         match &self.generation {
+            Generation::Alpha(layout) => layout.refs(&*self.storage).await,
             Generation::V1(layout) => layout.refs(&*self.storage).await,
             Generation::V2(info) => Ok(Refs { branches: whole(info.branches()), tags: whole(info.tags()) }),
         }
@@ -75,7 +76,7 @@ impl Repository {
             RefSpec::Tag(name) => self.resolve_name("tag", name).await,
             RefSpec::Snapshot(id) => match &self.generation {
                 // Its file is looked for when it is read.
-                Generation::V1(_) => Ok(*id),
+                Generation::Alpha(_) | Generation::V1(_) => Ok(*id),
                 Generation::V2(info) if info.position(*id).is_some() => Ok(*id),
                 Generation::V2(_) => Err(Error::new(
                     ErrorKind::NotFound,
@@ -99,6 +100,8 @@ impl Repository {
 
     async fn resolve_name(&self, kind: &str, name: &str) -> Result<ObjectId> {
         let found = match &self.generation {
+            Generation::Alpha(layout) if kind == "tag" => layout.tag(&*self.storage, name).await?,
+            Generation::Alpha(layout) => layout.branch(&*self.storage, name).await?,
             Generation::V1(layout) if kind == "tag" => layout.tag(&*self.storage, name).await?,
             Generation::V1(layout) => layout.branch(&*self.storage, name).await?,
             Generation::V2(info) => if kind == "tag" { info.tag(name) } else { info.branch(name) }.transpose()?,

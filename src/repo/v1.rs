@@ -16,7 +16,7 @@ use super::refs::{DEFAULT_BRANCH, Refs};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
 use crate::format::ids::ObjectId;
-use crate::storage::{Condition, Storage, Version};
+use crate::storage::{Condition, ObjectInfo, Storage, Version};
 
 /// Bytes of a `ref.json`: it holds one id.
 pub(super) const MAX_REF_FILE: u64 = 1 << 16;
@@ -41,31 +41,14 @@ struct RefFile {
 }
 
 impl Layout {
-    /// Decides whether `storage`, which has no object `repo`, holds a repository of version 1.
-    pub(super) async fn detect(storage: &dyn Storage) -> Result<Self> {
-        if let Some(main) = read_ref(storage, BRANCH, DEFAULT_BRANCH).await? {
-            return Ok(Layout { main: Some(main) });
-        }
-        // Not the normal case: find out what it is instead.
-        let objects = storage.list("refs/").await.context(|| storage.location().to_owned())?;
-        // Branches were sequences of numbered files then; tags looked as they do now.
-        let alpha = |key: &str| key.starts_with("refs/") && key.ends_with(".json") && !key.ends_with("/ref.json");
-        if objects.iter().any(|object| alpha(&object.key)) {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!(
-                    "{} is a repository of a release before 0.2, which this version does not read",
-                    storage.location()
-                ),
-            ));
-        }
-        if objects.iter().any(|object| object.key.ends_with("/ref.json")) {
-            return Ok(Layout { main: None });
-        }
-        Err(Error::new(
-            ErrorKind::NotARepository,
-            format!("{} holds no Icechunk repository: there is neither `repo` nor `refs` in it", storage.location()),
-        ))
+    /// A repository of version 1 as it should be, if `storage`, which has no object `repo`, holds one.
+    pub(super) async fn of_main(storage: &dyn Storage) -> Result<Option<Self>> {
+        Ok(read_ref(storage, BRANCH, DEFAULT_BRANCH).await?.map(|main| Layout { main: Some(main) }))
+    }
+
+    /// One without its branch `main`, if `objects` in the folder `refs/` are of one.
+    pub(super) fn without_main(objects: &[ObjectInfo]) -> Option<Self> {
+        objects.iter().any(|object| object.key.ends_with("/ref.json")).then_some(Layout { main: None })
     }
 
     pub(super) async fn branch(&self, storage: &dyn Storage, name: &str) -> Result<Option<ObjectId>> {

@@ -1,11 +1,12 @@
 //! Looking whether a branch has moved, at the price of one small request.
 //!
 //! What a branch points to is in one object: `repo`, or in version 1 the branch's own file. It is asked for on the condition
-//! that it is another one than last time; where nothing happened, the answer has no body.
+//! that it is another one than last time; where nothing happened, the answer has no body. Before 0.2 every commit added a
+//! file, and its name is looked at.
 
 use std::sync::Arc;
 
-use super::{Generation, MAX_REPO_FILE, Repository, v1};
+use super::{Generation, MAX_REPO_FILE, Repository, alpha, v1};
 use crate::error::{Context, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::RepoInfo;
@@ -16,11 +17,32 @@ use crate::storage::{Storage, Version};
 pub struct Watch {
     storage: Arc<dyn Storage>,
     branch: String,
-    is_v1: bool,
+    place: Place,
     /// The object as it was when the branch was last followed.
     seen: Option<Version>,
     /// As it is now.
     found: Option<Version>,
+}
+
+/// Where a branch says what it points to.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// In a folder.
+    Alpha(alpha::Layout),
+    /// In a file of its own.
+    V1,
+    /// In `repo`.
+    V2,
+}
+
+impl Place {
+    fn of(generation: &Generation) -> Self {
+        match generation {
+            Generation::Alpha(layout) => Place::Alpha(*layout),
+            Generation::V1(_) => Place::V1,
+            Generation::V2(_) => Place::V2,
+        }
+    }
 }
 
 /// What there is to see.
@@ -40,7 +62,7 @@ impl Watch {
         Watch {
             storage: Arc::clone(&repository.storage),
             branch: branch.to_owned(),
-            is_v1: matches!(repository.generation, Generation::V1(_)),
+            place: Place::of(&repository.generation),
             seen: None,
             found: None,
         }
@@ -48,9 +70,10 @@ impl Watch {
 
     /// Whether anything was written since what [`Watch::followed`] was called for.
     pub async fn look(&mut self) -> Result<Look> {
-        let (key, limit) = match self.is_v1 {
-            true => (v1::branch_key(&self.branch), v1::MAX_REF_FILE),
-            false => ("repo".to_owned(), MAX_REPO_FILE),
+        let (key, limit) = match self.place {
+            Place::Alpha(layout) => return self.look_into(layout).await,
+            Place::V1 => (v1::branch_key(&self.branch), v1::MAX_REF_FILE),
+            Place::V2 => ("repo".to_owned(), MAX_REPO_FILE),
         };
         let asked = match &self.seen {
             Some(seen) => self.storage.get_changed(&key, limit, seen).await,
@@ -66,7 +89,7 @@ impl Watch {
             Err(error) => return Err(error.context(self.storage.location())),
         };
         self.found = Some(version);
-        let (generation, tip) = if self.is_v1 {
+        let (generation, tip) = if let Place::V1 = self.place {
             (Generation::V1(v1::Layout::default()), Some(v1::parse_ref(&key, &bytes)?))
         } else {
             let info = RepoInfo::decode(&bytes).context(|| format!("{}: repo", self.storage.location()))?;
@@ -75,6 +98,23 @@ impl Watch {
         };
         let repository = Repository { storage: Arc::clone(&self.storage), generation };
         Ok(tip.map_or(Look::Gone, |tip| Look::Tip(Box::new(repository), tip)))
+    }
+
+    /// As [`Watch::look`], in a folder whose files are never changed.
+    async fn look_into(&mut self, layout: alpha::Layout) -> Result<Look> {
+        let Some(key) = layout.branch_file(&*self.storage, &self.branch).await? else {
+            (self.seen, self.found) = (None, None);
+            return self.look_anew().await;
+        };
+        let version = Version { e_tag: Some(key), version: None };
+        if self.seen.as_ref() == Some(&version) {
+            return Ok(Look::Same);
+        }
+        let key = version.e_tag.clone().unwrap_or_default();
+        let Some(tip) = alpha::read_ref(&*self.storage, &key).await? else { return Ok(Look::Gone) };
+        self.found = Some(version);
+        let repository = Repository { storage: Arc::clone(&self.storage), generation: Generation::Alpha(layout) };
+        Ok(Look::Tip(Box::new(repository), tip))
     }
 
     /// What the last look found needs no second one.
@@ -89,7 +129,7 @@ impl Watch {
             Err(error) if error.kind() == ErrorKind::NotARepository => return Ok(Look::Gone),
             Err(error) => return Err(error),
         };
-        self.is_v1 = matches!(repository.generation, Generation::V1(_));
+        self.place = Place::of(&repository.generation);
         let tip = repository.branch_tip(&self.branch).await?;
         Ok(tip.map_or(Look::Gone, |tip| Look::Tip(Box::new(repository), tip)))
     }

@@ -234,10 +234,19 @@ impl FixtureSet {
 
     /// All repositories of format versions 1 and 2.
     pub fn all(&self) -> Vec<Fixture> {
+        self.those_that(|name| !name.starts_with("v0-") && place::takes(name))
+    }
+
+    /// All repositories of releases before 0.2.
+    pub fn alphas(&self) -> Vec<Fixture> {
+        self.those_that(|name| name.starts_with("v0-"))
+    }
+
+    fn those_that(&self, wanted: impl Fn(&str) -> bool) -> Vec<Fixture> {
         let mut names: Vec<String> = std::fs::read_dir(&self.expected)
             .unwrap()
             .map(|entry| entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned())
-            .filter(|name| !name.starts_with("v0-") && place::takes(name))
+            .filter(|name| wanted(name))
             .collect();
         names.sort();
         assert!(!names.is_empty(), "no fixtures in {}", self.expected.display());

@@ -80,12 +80,16 @@ class Expected:
         whole = json.loads(Path(path).read_text())
         self.snapshot = whole["snapshots"][snapshot_id]
         self.arrays = self.snapshot.get("arrays", {})
+        # Releases before 0.2 could not read all of theirs: these have a document, and nothing to compare with.
+        documents = self.snapshot.get("zarr_json", {}).items()
+        self.all_arrays = set(self.arrays) | {("/" + key).removesuffix("/zarr.json") or "/" for key, document in documents
+                                              if document.get("node_type") == "array"}
         self.virtual = virtual_nodes(whole.get("notes") or {}) if virtual_unreadable else set()
 
     def groups(self):
         """The nodes that are known not to be arrays: those whose document the reference could read."""
         unread = self.snapshot.get("errors", {})
-        return [node for node in self.snapshot["nodes"] if node not in self.arrays and self.can_be_shown(node)
+        return [node for node in self.snapshot["nodes"] if node not in self.all_arrays and self.can_be_shown(node)
                 and (node[1:] + "/zarr.json").lstrip("/") not in unread]
 
     def can_be_shown(self, node):
@@ -231,7 +235,7 @@ class Reader:
 
     def read_with_xarray(self, group):
         prefix = group.rstrip("/") + "/"
-        children = [n for n in self.expected.arrays if n.startswith(prefix) and "/" not in n[len(prefix):]]
+        children = [n for n in sorted(self.expected.all_arrays) if n.startswith(prefix) and "/" not in n[len(prefix):]]
         children = [n for n in children if self.expected.can_be_shown(n)]
         reason = self.why_not_with_xarray(children)
         if reason:

@@ -1,0 +1,585 @@
+//! Manifests before 0.2: where the chunks of any number of arrays are, as a flatbuffer of today's.
+//!
+//! The list of chunks was a map from a node and coordinates, and later a map of maps; before it there were a version and flags,
+//! or the manifest's id, or nothing. References are sorted if they are not, and everything that is held on the way counts
+//! against the caller's bound.
+//!
+//! Releases up to alpha 5 copied chunks of other arrays into an array's when they wrote a manifest anew, and listed more than
+//! they gave. Here a chunk belongs to the array that its reference names: those were found, so that is what is shown.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::fmt;
+
+use flatbuffers::{FlatBufferBuilder, ForwardsUOffset, Vector, WIPOffset};
+use serde::Deserialize;
+use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use super::super::envelope::{FILE_IDENTIFIER, MAX_PAYLOAD};
+use super::super::generated::icechunk as fb;
+use super::super::ids::{NodeId, ObjectId};
+use super::super::manifest::Checksum;
+use super::container::{Body, Encoding};
+use super::spelling::{AnyId, AnyNodeId};
+use super::{MAX_DEPTH, bounds, wrong};
+use crate::error::{Error, ErrorKind, Result};
+
+/// `body` as the payload of a manifest file of today; `id` is its id if it does not say one. What is put together on the way,
+/// and the result, may each take `limit` bytes of memory.
+pub fn translate(body: &Body, id: ObjectId, limit: u64) -> Result<Vec<u8>> {
+    bounds::check_shape(body)?;
+    let mut chunks = Chunks { limit, ..Chunks::default() };
+    match body.encoding {
+        Encoding::Json => {
+            let mut reader = serde_json::Deserializer::from_slice(&body.bytes);
+            let read = File { chunks: &mut chunks }.deserialize(&mut reader);
+            read.and_then(|()| reader.end()).map_err(|e| chunks.failed(e))?;
+        }
+        Encoding::MessagePack => {
+            let mut reader = rmp_serde::Deserializer::from_read_ref(body.bytes.as_slice());
+            reader.set_max_depth(MAX_DEPTH);
+            File { chunks: &mut chunks }.deserialize(&mut reader).map_err(|e| chunks.failed(e))?;
+        }
+    }
+    chunks.sort();
+    chunks.build(id)
+}
+
+/// The chunks of a manifest, as they come.
+#[derive(Default)]
+struct Chunks<'a> {
+    id: Option<ObjectId>,
+    refs: Vec<Ref<'a>>,
+    /// Coordinates of all of them, one after another.
+    coords: Vec<u32>,
+    limit: u64,
+    is_too_large: bool,
+}
+
+struct Ref<'a> {
+    node: NodeId,
+    /// Where in the list of coordinates its own begin, and how many they are.
+    coords: (usize, u32),
+    place: Place<'a>,
+}
+
+/// Where the bytes of a chunk are.
+enum Place<'a> {
+    Inline(Cow<'a, [u8]>),
+    Native(NativeRef),
+    Virtual(Box<VirtualRef>),
+}
+
+#[derive(Deserialize)]
+struct NativeRef {
+    id: AnyId,
+    offset: u64,
+    length: u64,
+}
+
+#[derive(Deserialize)]
+struct VirtualRef {
+    location: Location,
+    offset: u64,
+    length: u64,
+    #[serde(default)]
+    checksum: Option<StoredChecksum>,
+}
+
+/// An absolute URL. There was to be another kind, which no release wrote.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Location {
+    Plain(String),
+    Tagged {
+        #[serde(rename = "Absolute")]
+        absolute: String,
+    },
+}
+
+#[derive(Deserialize)]
+enum StoredChecksum {
+    #[serde(alias = "Etag")]
+    ETag(String),
+    LastModified(u32),
+}
+
+impl<'a> Chunks<'a> {
+    fn failed(&self, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+        if self.is_too_large { too_large(self.limit) } else { wrong("manifest", error) }
+    }
+
+    fn push<E: de::Error>(&mut self, node: NodeId, coords: &[u32], place: Place<'a>) -> Result<(), E> {
+        let start = self.coords.len();
+        // A chunk's rank is a byte: nobody has more dimensions.
+        let rank = u8::try_from(coords.len()).map_err(|_| E::custom("a chunk of more than 255 coordinates"))?;
+        self.coords.extend_from_slice(coords);
+        self.refs.push(Ref { node, coords: (start, u32::from(rank)), place });
+        if self.memory() > self.limit {
+            self.is_too_large = true;
+            return Err(E::custom("too large"));
+        }
+        Ok(())
+    }
+
+    fn memory(&self) -> u64 {
+        (self.refs.len() * size_of::<Ref<'_>>() + self.coords.len() * size_of::<u32>()) as u64
+    }
+
+    fn coords_of(&self, item: &Ref<'_>) -> &[u32] {
+        coords_of(&self.coords, item)
+    }
+
+    /// Puts the references into the order of today's files.
+    fn sort(&mut self) {
+        let coords = &self.coords;
+        let order = |a: &Ref<'_>, b: &Ref<'_>| -> Ordering {
+            a.node.cmp(&b.node).then_with(|| coords_of(coords, a).cmp(coords_of(coords, b)))
+        };
+        if !self.refs.is_sorted_by(|a, b| order(a, b) != Ordering::Greater) {
+            self.refs.sort_by(order);
+        }
+    }
+
+    fn build(&self, id: ObjectId) -> Result<Vec<u8>> {
+        let mut b = FlatBufferBuilder::new();
+        let mut arrays = Vec::new();
+        for of_one in self.refs.chunk_by(|a, b| a.node == b.node) {
+            let Some(first) = of_one.first() else { continue };
+            let mut refs = Vec::with_capacity(of_one.len());
+            for item in of_one {
+                refs.push(self.write(&mut b, item));
+                let written = b.unfinished_data().len() as u64;
+                if written > self.limit {
+                    return Err(too_large(self.limit));
+                }
+                if written > MAX_PAYLOAD / 2 {
+                    return Err(Error::new(ErrorKind::Unsupported, "a manifest of more than a GiB"));
+                }
+            }
+            let refs: WIPOffset<Vector<'_, ForwardsUOffset<fb::ChunkRef<'_>>>> = b.create_vector(&refs);
+            let node_id = fb::ObjectId8::new(&first.node.0);
+            let args = fb::ArrayManifestArgs { node_id: Some(&node_id), refs: Some(refs), extra: None };
+            arrays.push(fb::ArrayManifest::create(&mut b, &args));
+        }
+        let arrays = Some(b.create_vector(&arrays));
+        let id = fb::ObjectId12::new(&self.id.unwrap_or(id).0);
+        let root = fb::Manifest::create(&mut b, &fb::ManifestArgs { id: Some(&id), arrays, ..Default::default() });
+        b.finish(root, Some(FILE_IDENTIFIER));
+        let (mut bytes, start) = b.collapse();
+        bytes.drain(..start);
+        Ok(bytes)
+    }
+
+    fn write(&self, b: &mut FlatBufferBuilder<'static>, item: &Ref<'_>) -> WIPOffset<fb::ChunkRef<'static>> {
+        let index = Some(b.create_vector(self.coords_of(item)));
+        let mut args = fb::ChunkRefArgs { index, ..Default::default() };
+        match &item.place {
+            Place::Inline(bytes) => {
+                args.inline = Some(b.create_vector(bytes));
+                fb::ChunkRef::create(b, &args)
+            }
+            Place::Native(NativeRef { id, offset, length }) => {
+                let chunk_id = fb::ObjectId12::new(&id.0.0);
+                let args = fb::ChunkRefArgs { chunk_id: Some(&chunk_id), offset: *offset, length: *length, ..args };
+                fb::ChunkRef::create(b, &args)
+            }
+            Place::Virtual(stored) => {
+                let location = match &stored.location {
+                    Location::Plain(location) | Location::Tagged { absolute: location } => location,
+                };
+                // Many chunks have one file.
+                args.location = Some(b.create_shared_string(location));
+                (args.offset, args.length) = (stored.offset, stored.length);
+                match stored.checksum.as_ref().map(Checksum::from) {
+                    Some(Checksum::Etag(tag)) => args.checksum_etag = Some(b.create_string(&tag)),
+                    Some(Checksum::LastModified(seconds)) => args.checksum_last_modified = seconds,
+                    None => {}
+                }
+                fb::ChunkRef::create(b, &args)
+            }
+        }
+    }
+}
+
+fn coords_of<'c>(coords: &'c [u32], item: &Ref<'_>) -> &'c [u32] {
+    let (start, rank) = item.coords;
+    coords.get(start..start + rank as usize).unwrap_or_default()
+}
+
+impl From<&StoredChecksum> for Checksum {
+    fn from(stored: &StoredChecksum) -> Self {
+        match stored {
+            StoredChecksum::ETag(tag) => Checksum::Etag(tag.clone()),
+            StoredChecksum::LastModified(seconds) => Checksum::LastModified(*seconds),
+        }
+    }
+}
+
+fn too_large(limit: u64) -> Error {
+    Error::new(
+        ErrorKind::OutOfMemory,
+        format!(
+            "this manifest needs more than the {} MiB that the memory bound leaves for it; raise --memory",
+            limit >> 20
+        ),
+    )
+}
+
+/// A whole file: its last or its only member are the chunks.
+struct File<'c, 'a> {
+    chunks: &'c mut Chunks<'a>,
+}
+
+impl<'a> DeserializeSeed<'a> for File<'_, 'a> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'a>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'a> Visitor<'a> for File<'_, 'a> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a manifest")
+    }
+
+    fn visit_seq<A: SeqAccess<'a>>(self, mut array: A) -> Result<(), A::Error> {
+        let members = array.size_hint().unwrap_or_default();
+        for at in 0..members.saturating_sub(1) {
+            match (members, at) {
+                // Its id and its chunks: 0.1.0 and later.
+                (2, 0) => self.chunks.id = array.next_element::<AnyId>()?.map(|id| id.0),
+                _ => drop(array.next_element::<IgnoredAny>()?),
+            }
+        }
+        let found = array.next_element_seed(ChunkMap { chunks: self.chunks, node: None, prefix: None })?;
+        found.ok_or_else(|| de::Error::custom("a manifest without members"))
+    }
+
+    fn visit_map<A: MapAccess<'a>>(self, mut map: A) -> Result<(), A::Error> {
+        let mut found = false;
+        while let Some(name) = map.next_key::<String>()? {
+            match name.as_str() {
+                "chunks" => {
+                    map.next_value_seed(ChunkMap { chunks: &mut *self.chunks, node: None, prefix: None })?;
+                    found = true;
+                }
+                "id" => self.chunks.id = Some(map.next_value::<AnyId>()?.0),
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        if found { Ok(()) } else { Err(de::Error::missing_field("chunks")) }
+    }
+}
+
+/// What a map in a manifest maps: a node, or a chunk of it, to chunks or to a place.
+enum Key {
+    /// A chunk, or a node's id that looks like a chunk without dimensions.
+    Chunk(NodeId, Vec<u32>),
+    /// A node.
+    Node(NodeId),
+    /// Coordinates, in the map of a node.
+    Coords(Vec<u32>),
+    /// The kind of a place.
+    Kind(String),
+}
+
+/// A map of chunks; or, behind a chunk's key, its place.
+struct ChunkMap<'c, 'a> {
+    chunks: &'c mut Chunks<'a>,
+    /// The node whose chunks these are.
+    node: Option<NodeId>,
+    /// The chunk whose place this is, if it is one.
+    prefix: Option<Vec<u32>>,
+}
+
+impl<'a> DeserializeSeed<'a> for ChunkMap<'_, 'a> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'a>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'a> Visitor<'a> for ChunkMap<'_, 'a> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("chunks, or where a chunk is")
+    }
+
+    fn visit_map<A: MapAccess<'a>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key_seed(KeySeed { node: self.node, is_place: self.prefix.is_some() })? {
+            let (node, prefix) = match (key, self.node, &self.prefix) {
+                (Key::Kind(kind), Some(node), Some(coords)) => {
+                    let place = match kind.as_str() {
+                        "Inline" => Place::Inline(map.next_value::<Inline<'a>>()?.0),
+                        "Ref" => Place::Native(map.next_value()?),
+                        "Virtual" => Place::Virtual(Box::new(map.next_value()?)),
+                        other => return Err(de::Error::unknown_variant(other, &["Inline", "Ref", "Virtual"])),
+                    };
+                    self.chunks.push(node, coords, place)?;
+                    continue;
+                }
+                (Key::Chunk(node, coords), None, _) => (node, Some(coords)),
+                (Key::Node(node), None, _) => (node, None),
+                (Key::Coords(coords), Some(node), _) => (node, Some(coords)),
+                _ => return Err(de::Error::custom("a key that has no place there")),
+            };
+            map.next_value_seed(ChunkMap { chunks: &mut *self.chunks, node: Some(node), prefix })?;
+        }
+        Ok(())
+    }
+}
+
+struct KeySeed {
+    node: Option<NodeId>,
+    is_place: bool,
+}
+
+impl<'a> DeserializeSeed<'a> for KeySeed {
+    type Value = Key;
+
+    fn deserialize<D: Deserializer<'a>>(self, deserializer: D) -> Result<Key, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'a> Visitor<'a> for KeySeed {
+    type Value = Key;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a node, a chunk, or the kind of a place")
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Key, E> {
+        Ok(Key::Node(AnyNodeId::from_number(number).0))
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Key, E> {
+        if self.is_place {
+            return Ok(Key::Kind(text.to_owned()));
+        }
+        let numbers =
+            numbers(text).map(|numbers| numbers.into_iter().map(u32::try_from).collect::<Result<Vec<_>, _>>());
+        match (numbers, AnyNodeId::from_text(text), self.node) {
+            (_, Some(node), None) => Ok(Key::Node(node.0)),
+            // In JSON, whose keys are text: a node's number, and coordinates behind it.
+            (Some(Ok(numbers)), _, Some(_)) => Ok(Key::Coords(numbers)),
+            (Some(Ok(numbers)), None, None) => match numbers.split_first() {
+                Some((node, coords)) => Ok(Key::Chunk(AnyNodeId::from_number(u64::from(*node)).0, coords.to_vec())),
+                None => Err(E::custom(format!("a chunk `{text}` of no node"))),
+            },
+            _ => Err(E::custom(format!("`{text}` is neither a node nor a chunk"))),
+        }
+    }
+
+    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Key, E> {
+        let node = AnyNodeId::from_bytes(bytes).ok_or_else(|| E::custom("a node's id that has not 8 bytes"))?;
+        Ok(Key::Node(node.0))
+    }
+
+    fn visit_seq<A: SeqAccess<'a>>(self, mut array: A) -> Result<Key, A::Error> {
+        if self.node.is_some() {
+            let mut coords = Vec::new();
+            while let Some(coord) = array.next_element()? {
+                coords.push(coord);
+            }
+            return Ok(Key::Coords(coords));
+        }
+        let node: AnyNodeId = array.next_element()?.ok_or_else(|| de::Error::custom("a chunk without a node"))?;
+        let coords: Option<Option<Vec<u32>>> = array.next_element()?;
+        while array.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Key::Chunk(node.0, coords.flatten().unwrap_or_default()))
+    }
+}
+
+/// The numbers in a key such as `3/0/1` or `[3,[0,1]]`, whatever is between them; none where letters are.
+fn numbers(text: &str) -> Option<Vec<u64>> {
+    let is_between = |c: char| !c.is_alphanumeric();
+    text.split(is_between).filter(|part| !part.is_empty()).map(|part| part.parse().ok()).collect()
+}
+
+/// The bytes of a chunk, borrowed where they stand as they are in the file.
+struct Inline<'a>(Cow<'a, [u8]>);
+
+impl<'de> Deserialize<'de> for Inline<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct InlineVisitor;
+        impl<'de> Visitor<'de> for InlineVisitor {
+            type Value = Inline<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the bytes of a chunk")
+            }
+
+            fn visit_borrowed_bytes<E>(self, bytes: &'de [u8]) -> Result<Inline<'de>, E> {
+                Ok(Inline(Cow::Borrowed(bytes)))
+            }
+
+            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Inline<'de>, E> {
+                Ok(Inline(Cow::Owned(bytes.to_vec())))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<Inline<'de>, A::Error> {
+                let mut bytes = Vec::new();
+                while let Some(byte) = array.next_element()? {
+                    bytes.push(byte);
+                }
+                Ok(Inline(Cow::Owned(bytes)))
+            }
+        }
+        deserializer.deserialize_any(InlineVisitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::format::manifest::{Manifest, Payload};
+    use rmpv::Value;
+    use serde_json::json;
+
+    fn pack(value: &Value) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        rmpv::encode::write_value(&mut bytes, value).unwrap();
+        bytes
+    }
+
+    fn map(entries: Vec<(Value, Value)>) -> Value {
+        Value::Map(entries)
+    }
+
+    fn list(values: Vec<Value>) -> Value {
+        Value::Array(values)
+    }
+
+    fn decode(file: &[u8]) -> Manifest {
+        Manifest::decode_as(ObjectId([9; 12]), file, 1 << 20).unwrap()
+    }
+
+    fn inline(byte: u8) -> Value {
+        map(vec![("Inline".into(), Value::Binary(vec![byte]))])
+    }
+
+    fn is_complete(manifest: &Manifest, nodes: [NodeId; 2]) {
+        let refs = manifest.array(nodes[0]).unwrap().unwrap();
+        let found = |coords: &[u32]| refs.payload(refs.find(coords).unwrap()).unwrap();
+        assert_eq!(found(&[0, 1]), Payload::Inline(&[5]));
+        assert_eq!(found(&[1, 0]), Payload::Native { chunk: ObjectId([7; 12]), offset: 2, length: 3 });
+        let scalar = manifest.array(nodes[1]).unwrap().unwrap();
+        assert_eq!(scalar.payload(scalar.find(&[]).unwrap()).unwrap(), Payload::Inline(&[6]));
+        assert_eq!((refs.len(), scalar.len(), manifest.arrays().count()), (2, 1, 2));
+    }
+
+    #[test]
+    fn flat_and_nested_maps_with_ids_of_every_kind() {
+        let native = |id: Value| map(vec![("Ref".into(), list(vec![id, 2.into(), 3.into()]))]);
+        let (one, two) = (list(vec![1.into(), 0.into()]), list(vec![0.into(), 1.into()]));
+        let text_id: Value = ObjectId([7; 12]).to_string().as_str().into();
+        let bytes_id = list(vec![Value::Binary(vec![7; 12]), list(vec![])]);
+        let key = |node: &Value, coords: &Value| list(vec![node.clone(), coords.clone()]);
+        let none = list(vec![]);
+
+        // Numbers for nodes, chunks out of order, a version and flags before them.
+        let (a, b) = (Value::from(3), Value::from(4));
+        let chunks = map(vec![
+            (key(&b, &none), inline(6)),
+            (key(&a, &one), native(text_id.clone())),
+            (key(&a, &two), inline(5)),
+        ]);
+        let nodes = [AnyNodeId::from_number(3).0, AnyNodeId::from_number(4).0];
+        for file in [list(vec![0.into(), map(vec![]), chunks.clone()]), list(vec![chunks])] {
+            let manifest = decode(&pack(&file));
+            is_complete(&manifest, nodes);
+            assert_eq!(manifest.id(), ObjectId([9; 12]));
+        }
+
+        // Text, and bytes in an array: flat and nested.
+        let nodes = [NodeId([1; 8]), NodeId([2; 8])];
+        for ids in [
+            nodes.map(|node| Value::from(node.to_string().as_str())),
+            nodes.map(|node| list(vec![Value::Binary(node.0.to_vec()), list(vec![])])),
+        ] {
+            let [a, b] = ids;
+            let flat = map(vec![
+                (key(&a, &two), inline(5)),
+                (key(&a, &one), native(text_id.clone())),
+                (key(&b, &none), inline(6)),
+            ]);
+            let nested = map(vec![
+                (a, map(vec![(two.clone(), inline(5)), (one.clone(), native(bytes_id.clone()))])),
+                (b, map(vec![(none.clone(), inline(6))])),
+            ]);
+            is_complete(&decode(&pack(&list(vec![1.into(), map(vec![]), flat]))), nodes);
+            is_complete(&decode(&pack(&list(vec![1.into(), map(vec![]), nested.clone()]))), nodes);
+            let manifest = decode(&pack(&list(vec![bytes_id.clone(), nested])));
+            is_complete(&manifest, nodes);
+            assert_eq!(manifest.id(), ObjectId([7; 12]));
+        }
+    }
+
+    #[test]
+    fn json_of_the_first_layout() {
+        let wide: Vec<u8> = [vec![7; 12], vec![1, 2, 3, 4]].concat();
+        let native = json!({"Ref": {"id": wide, "offset": 2, "length": 3}});
+        for keys in [["[3,[0,1]]", "[3,[1,0]]", "[4,[]]"], ["3/0/1", "3/1/0", "4"], ["3/c/0/1", "3.1.0", "(4, [])"]] {
+            let keys = keys.map(|key| key.replace("/c/", "/"));
+            let [a, b, c] = &keys;
+            let file = json!({"chunks": {a: {"Inline": [5]}, b: native, c: {"Inline": [6]}}});
+            let nodes = [AnyNodeId::from_number(3).0, AnyNodeId::from_number(4).0];
+            is_complete(&decode(file.to_string().as_bytes()), nodes);
+        }
+    }
+
+    #[test]
+    fn virtual_chunks_come_with_their_checksums() {
+        let place = |location: Value, checksum: Option<Value>| {
+            let mut members = vec![location, 8.into(), 9.into()];
+            members.extend(checksum);
+            map(vec![("Virtual".into(), list(members))])
+        };
+        let absolute = map(vec![("Absolute".into(), "s3://b/k".into())]);
+        let tag = map(vec![("ETag".into(), "\"x\"".into())]);
+        let time = map(vec![("LastModified".into(), 77.into())]);
+        let places = [
+            (place(absolute, None), None),
+            (place("s3://b/k".into(), Some(Value::Nil)), None),
+            (place("s3://b/k".into(), Some(tag)), Some(Checksum::Etag("\"x\"".into()))),
+            (place("s3://b/k".into(), Some(time)), Some(Checksum::LastModified(77))),
+        ];
+        for (place, checksum) in places {
+            let chunks = map(vec![(list(vec![1.into(), list(vec![0.into()])]), place)]);
+            let manifest = decode(&pack(&list(vec![0.into(), map(vec![]), chunks])));
+            let refs = manifest.array(AnyNodeId::from_number(1).0).unwrap().unwrap();
+            let expected = Payload::Virtual { location: "s3://b/k".into(), offset: 8, length: 9, checksum };
+            assert_eq!(refs.payload(0).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn what_is_too_large_or_senseless_is_an_error() {
+        let chunks: Vec<(Value, Value)> =
+            (0..5000).map(|n| (list(vec![1.into(), list(vec![n.into()])]), inline(1))).collect();
+        let file = pack(&list(vec![0.into(), map(vec![]), map(chunks)]));
+        let error = |file: &[u8], limit| Manifest::decode_as(ObjectId([9; 12]), file, limit).unwrap_err();
+        assert_eq!(error(&file, 150_000).kind(), ErrorKind::OutOfMemory);
+        let wrong: [Value; 6] = [
+            list(vec![]),
+            list(vec![7.into()]),
+            list(vec![map(vec![(1.into(), 2.into())])]),
+            list(vec![map(vec![(list(vec![1.into(), list(vec![0.into()])]), map(vec![("Cloud".into(), 1.into())]))])]),
+            list(vec![map(vec![(list(vec![1.into(), list(vec![u64::MAX.into()])]), inline(1))])]),
+            list(vec![map(vec![("Inline".into(), Value::Binary(vec![1]))])]),
+        ];
+        for value in wrong {
+            assert_eq!(error(&pack(&value), 1 << 20).kind(), ErrorKind::Corrupt, "{value}");
+        }
+        let nothing = decode(&pack(&list(vec![map(vec![])])));
+        assert_eq!(nothing.arrays().count(), 0);
+    }
+}

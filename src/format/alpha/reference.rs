@@ -1,0 +1,35 @@
+//! What the file of a branch or a tag says: `{"snapshot": ...}`, with an id as text, or in the first layout as numbers.
+
+use serde::Deserialize;
+
+use super::super::ids::ObjectId;
+use super::spelling::AnyId;
+use crate::error::Result;
+
+/// The snapshot that the file points to. Other members are of no use: a time, and properties that nothing ever set.
+pub fn parse(file: &[u8]) -> Result<ObjectId> {
+    #[derive(Deserialize)]
+    struct Reference {
+        snapshot: AnyId,
+    }
+    let reference: Reference = serde_json::from_slice(file).map_err(|e| super::wrong("branch or tag", e))?;
+    Ok(reference.snapshot.0)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn both_spellings_are_read() {
+        let text = parse(br#"{"snapshot":"VY76P925PRY57WFEK410"}"#).unwrap();
+        assert_eq!(text.to_string(), "VY76P925PRY57WFEK410");
+        let numbers = br#"{"properties":{},"snapshot":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,255],"timestamp":"x"}"#;
+        assert_eq!(parse(numbers).unwrap(), ObjectId([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]));
+        for wrong in [&b"{}"[..], b"", br#"{"snapshot":[1]}"#, br#"{"snapshot":[256,0,0,0,0,0,0,0,0,0,0,0]}"#, b"[[[["]
+        {
+            assert!(parse(wrong).is_err());
+        }
+    }
+}

@@ -1,0 +1,503 @@
+//! Snapshots before 0.2: every node with its `zarr.json` taken apart, and up to some length the history before.
+//!
+//! There was no release without a change in the structure. What is behind MessagePack's arrays, which have no names of members,
+//! is told by their length and by what comes first:
+//!
+//! | members | releases | |
+//! |---|---|---|
+//! | 7 | none: the first layout | as in the next, without the first four |
+//! | 11 | alpha 1 to 9 | a version, flags, manifests, attribute files, lengths of the history, the history, id, start, properties, nodes |
+//! | 9 | alpha 10 and later | as alpha 1, without version and flags |
+//! | 8 | 0.1.0 to 0.1.3 | id, parent, time, message, properties, manifests, attribute files, nodes |
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{self, DeserializeOwned, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+
+use super::super::draft::{ArrayDraft, NodeDraft, SnapshotDraft};
+use super::super::envelope::{FileType, SpecVersion};
+use super::super::ids::ObjectId;
+use super::super::repo_state::RawItem;
+use super::super::snapshot::{ManifestInfo, ManifestRef};
+use super::attributes::{Attributes, AttributesFile};
+use super::bounds::Outline;
+use super::container::{self, Body, Opened};
+use super::spelling::{AnyId, AnyNodeId, Time};
+use super::zarr_json::{self, ArrayFields};
+use super::{bounds, parse};
+use crate::error::{Context, Error, ErrorKind, Result};
+
+/// A snapshot file before 0.2.
+#[derive(Debug)]
+pub struct AlphaSnapshot {
+    /// Its own commit.
+    pub commit: Commit,
+    /// The commit's metadata.
+    pub properties: Map<String, Value>,
+    /// Its ancestors as far as it knows them, newest first. From 0.1.0 on this is its parent's id and nothing else.
+    ancestors: Ancestors,
+    nodes: Vec<NodeFields>,
+    manifests: BTreeMap<ObjectId, ManifestInfo>,
+}
+
+/// A commit as a later one describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Commit {
+    /// The snapshot's id.
+    pub id: ObjectId,
+    /// When it was committed, in microseconds since 1970-01-01 UTC.
+    pub flushed_at: u64,
+    /// The commit message.
+    pub message: String,
+}
+
+#[derive(Debug)]
+enum Ancestors {
+    Parent(Option<ObjectId>),
+    Known(Vec<Commit>),
+}
+
+/// A group or array.
+#[derive(Debug, Deserialize)]
+struct NodeFields {
+    id: AnyNodeId,
+    path: String,
+    user_attributes: Option<StoredAttributes>,
+    node_data: NodeData,
+}
+
+#[derive(Debug, Deserialize)]
+enum NodeData {
+    Array(ArrayFields, Vec<WithId>),
+    Group,
+}
+
+#[derive(Debug, Deserialize)]
+enum StoredAttributes {
+    Inline(Attributes),
+    Ref(AttributesRef),
+}
+
+#[derive(Debug, Deserialize)]
+struct AttributesRef {
+    object_id: AnyId,
+    location: u64,
+    #[serde(default, rename = "flags")]
+    _flags: IgnoredAny,
+}
+
+/// Anything that begins with an object's id and goes on with numbers, if with anything that matters.
+#[derive(Debug)]
+struct WithId {
+    id: ObjectId,
+    numbers: [u64; 2],
+}
+
+#[derive(Debug, Deserialize)]
+struct StoredCommit {
+    id: AnyId,
+    written_at: Time,
+    message: String,
+}
+
+/// The nodes: a map from paths, which they know themselves.
+#[derive(Debug)]
+struct Nodes(Vec<NodeFields>);
+
+/// Alpha 1 to 9.
+#[derive(Deserialize)]
+#[allow(clippy::type_complexity, reason = "the members have no names in the file")]
+struct Eleven(
+    IgnoredAny,
+    IgnoredAny,
+    Vec<WithId>,
+    IgnoredAny,
+    IgnoredAny,
+    IgnoredAny,
+    Vec<StoredCommit>,
+    StoredCommit,
+    IgnoredAny,
+    Option<Map<String, Value>>,
+    Nodes,
+);
+
+/// From alpha 10 on.
+#[derive(Deserialize)]
+struct Nine(
+    Vec<WithId>,
+    IgnoredAny,
+    IgnoredAny,
+    IgnoredAny,
+    Vec<StoredCommit>,
+    StoredCommit,
+    IgnoredAny,
+    Option<Map<String, Value>>,
+    Nodes,
+);
+
+/// 0.1.0 to 0.1.3.
+#[derive(Deserialize)]
+struct Eight(AnyId, Option<AnyId>, Time, String, Option<Map<String, Value>>, Vec<WithId>, IgnoredAny, Nodes);
+
+/// The first layout, with names of members or without.
+#[derive(Deserialize)]
+struct Seven {
+    #[serde(rename = "total_parents")]
+    _total_parents: IgnoredAny,
+    #[serde(rename = "short_term_parents")]
+    _short_term_parents: IgnoredAny,
+    short_term_history: Vec<StoredCommit>,
+    metadata: StoredCommit,
+    #[serde(rename = "started_at")]
+    _started_at: IgnoredAny,
+    properties: Option<Map<String, Value>>,
+    nodes: Nodes,
+}
+
+impl AlphaSnapshot {
+    /// Decodes a snapshot file whose payload, and then whose values, may take `limit` bytes of memory.
+    pub fn decode(file: &[u8], limit: u64) -> Result<Self> {
+        let body = match container::open(file, FileType::Snapshot, limit)? {
+            Opened::Alpha(body) => body,
+            Opened::Flatbuffer(..) => {
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    "a snapshot of 0.2 or later in a repository from before",
+                ));
+            }
+        };
+        let outline = bounds::check(&body, limit)?;
+        Self::parse(&body, outline)
+    }
+
+    fn parse(body: &Body, outline: Outline) -> Result<Self> {
+        fn read<T: DeserializeOwned>(body: &Body) -> Result<T> {
+            parse(body, "snapshot")
+        }
+        match outline.elements {
+            Some(11) => {
+                let Eleven(_, _, manifests, _, _, _, history, own, _, properties, nodes) = read(body)?;
+                // Of a manifest there was its id, and the version of its file.
+                let manifests = manifests.into_iter().map(|m| (m.id, 0, 0));
+                Ok(Self::with_history(own, history, properties, nodes, manifests))
+            }
+            Some(9) => {
+                let Nine(manifests, _, _, _, history, own, _, properties, nodes) = read(body)?;
+                // Its id, the version of its file, and its size.
+                let manifests = manifests.into_iter().map(|m| (m.id, m.numbers[1], 0));
+                Ok(Self::with_history(own, history, properties, nodes, manifests))
+            }
+            Some(8) if outline.begins_with_id => {
+                let Eight(id, parent, time, message, properties, manifests, _, nodes) = read(body)?;
+                // Its id, its size, and its references.
+                let manifests = manifests.into_iter().map(|m| (m.id, m.numbers[0], m.numbers[1]));
+                Ok(AlphaSnapshot {
+                    commit: Commit { id: id.0, flushed_at: time.0, message },
+                    properties: properties.unwrap_or_default(),
+                    ancestors: Ancestors::Parent(parent.map(|id| id.0)),
+                    nodes: nodes.0,
+                    manifests: infos(manifests),
+                })
+            }
+            Some(7) | None => {
+                let Seven { short_term_history, metadata, properties, nodes, .. } = read(body)?;
+                Ok(Self::with_history(metadata, short_term_history, properties, nodes, std::iter::empty()))
+            }
+            Some(other) => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("a snapshot of {other} members, which no known release before 0.2 wrote"),
+            )),
+        }
+    }
+
+    fn with_history(
+        own: StoredCommit,
+        history: Vec<StoredCommit>,
+        properties: Option<Map<String, Value>>,
+        nodes: Nodes,
+        manifests: impl Iterator<Item = (ObjectId, u64, u64)>,
+    ) -> Self {
+        AlphaSnapshot {
+            commit: own.into(),
+            properties: properties.unwrap_or_default(),
+            ancestors: Ancestors::Known(history.into_iter().map(Commit::from).collect()),
+            nodes: nodes.0,
+            manifests: infos(manifests),
+        }
+    }
+
+    /// The parent's id; none of the first commit.
+    pub fn parent(&self) -> Option<ObjectId> {
+        match &self.ancestors {
+            Ancestors::Parent(parent) => *parent,
+            Ancestors::Known(known) => known.first().map(|commit| commit.id),
+        }
+    }
+
+    /// What it says of the commits before it, newest first; not always of all of them.
+    pub fn ancestors(&self) -> &[Commit] {
+        match &self.ancestors {
+            Ancestors::Parent(_) => &[],
+            Ancestors::Known(known) => known,
+        }
+    }
+
+    /// Attribute files without which it is not complete.
+    pub fn attribute_files(&self) -> BTreeSet<ObjectId> {
+        let files = self.nodes.iter().filter_map(|node| match &node.user_attributes {
+            Some(StoredAttributes::Ref(reference)) => Some(reference.object_id.0),
+            _ => None,
+        });
+        files.collect()
+    }
+
+    /// Takes attributes out of file `id` wherever a node refers to it.
+    pub fn set_attributes(&mut self, id: ObjectId, file: &AttributesFile) -> Result<()> {
+        for node in &mut self.nodes {
+            let location = match &node.user_attributes {
+                Some(StoredAttributes::Ref(reference)) if reference.object_id.0 == id => reference.location,
+                _ => continue,
+            };
+            let found = file.at(location).context(|| format!("attributes of {}", node.path))?;
+            node.user_attributes = Some(StoredAttributes::Inline(found));
+        }
+        Ok(())
+    }
+
+    /// What says the same today, in version 1: that has the parent in the snapshot.
+    ///
+    /// The extents of a manifest's chunks, which 0.1.0 has, are not taken over: without any, every manifest is looked into, and
+    /// nothing depends on them.
+    pub fn into_draft(self) -> Result<SnapshotDraft> {
+        let parent = self.parent();
+        let metadata = self.properties.iter().map(|(name, value)| RawItem::message_pack(name, value));
+        let metadata = metadata.collect::<Result<Vec<_>>>()?;
+        let mut used = BTreeMap::new();
+        let mut nodes = Vec::with_capacity(self.nodes.len());
+        for node in self.nodes {
+            let path = node.path.clone();
+            let draft = node_draft(node, &self.manifests, &mut used).context(|| path)?;
+            nodes.push(draft);
+        }
+        Ok(SnapshotDraft {
+            id: self.commit.id,
+            flushed_at: self.commit.flushed_at,
+            version: SpecVersion::V1,
+            parent,
+            message: self.commit.message,
+            metadata,
+            nodes,
+            manifests: used.into_values().collect(),
+        })
+    }
+}
+
+fn node_draft(
+    node: NodeFields,
+    known: &BTreeMap<ObjectId, ManifestInfo>,
+    used: &mut BTreeMap<ObjectId, ManifestInfo>,
+) -> Result<NodeDraft> {
+    let attributes = match node.user_attributes {
+        None => Attributes::new(),
+        Some(StoredAttributes::Inline(attributes)) => attributes,
+        Some(StoredAttributes::Ref(reference)) => {
+            let id = reference.object_id.0;
+            return Err(Error::corrupt(format!("its attributes are in file {id}, which was not read")));
+        }
+    };
+    let (zarr_json, array) = match node.node_data {
+        NodeData::Group => (zarr_json::group(&attributes), None),
+        NodeData::Array(fields, refs) => {
+            let mut manifests: Vec<ManifestRef> = Vec::with_capacity(refs.len());
+            for WithId { id, .. } in refs {
+                let unknown = ManifestInfo { id, size: 0, chunk_refs: 0 };
+                used.insert(id, known.get(&id).copied().unwrap_or(unknown));
+                manifests.push(ManifestRef { id, extents: Vec::new() });
+            }
+            let array = ArrayDraft {
+                shape: fields.dimensions()?,
+                dimension_names: fields.dimension_names.clone().filter(|names| names.len() == fields.shape.len()),
+                manifests,
+            };
+            (fields.document(&attributes)?, Some(array))
+        }
+    };
+    Ok(NodeDraft { id: node.id.0, path: node.path, zarr_json, array })
+}
+
+fn infos(manifests: impl Iterator<Item = (ObjectId, u64, u64)>) -> BTreeMap<ObjectId, ManifestInfo> {
+    let info = |(id, size, refs)| (id, ManifestInfo { id, size, chunk_refs: u32::try_from(refs).unwrap_or(u32::MAX) });
+    manifests.map(info).collect()
+}
+
+impl From<StoredCommit> for Commit {
+    fn from(stored: StoredCommit) -> Self {
+        Commit { id: stored.id.0, flushed_at: stored.written_at.0, message: stored.message }
+    }
+}
+
+impl<'de> Deserialize<'de> for Nodes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NodesVisitor;
+        impl<'de> Visitor<'de> for NodesVisitor {
+            type Value = Nodes;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("nodes by their paths")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Nodes, A::Error> {
+                let mut nodes = Vec::new();
+                while let Some((_, node)) = map.next_entry::<IgnoredAny, NodeFields>()? {
+                    nodes.push(node);
+                }
+                Ok(Nodes(nodes))
+            }
+        }
+        deserializer.deserialize_map(NodesVisitor)
+    }
+}
+
+impl<'de> Deserialize<'de> for WithId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct WithIdVisitor;
+        impl<'de> Visitor<'de> for WithIdVisitor {
+            type Value = WithId;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a manifest's id, and more")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<WithId, A::Error> {
+                let id: AnyId = array.next_element()?.ok_or_else(|| de::Error::custom("no manifest's id"))?;
+                let mut numbers = [0; 2];
+                for number in &mut numbers {
+                    match array.next_element::<Number>()? {
+                        Some(Number(found)) => *number = found,
+                        None => return Ok(WithId { id: id.0, numbers }),
+                    }
+                }
+                while array.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(WithId { id: id.0, numbers })
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WithId, A::Error> {
+                let mut id = None;
+                while let Some(name) = map.next_key::<String>()? {
+                    match name.as_str() {
+                        "object_id" | "id" => id = Some(map.next_value::<AnyId>()?),
+                        _ => drop(map.next_value::<IgnoredAny>()?),
+                    }
+                }
+                let id = id.ok_or_else(|| de::Error::custom("no object_id"))?;
+                Ok(WithId { id: id.0, numbers: [0; 2] })
+            }
+        }
+        deserializer.deserialize_any(WithIdVisitor)
+    }
+}
+
+/// A number; 0 for whatever else stands in its place.
+struct Number(u64);
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NumberVisitor;
+        impl<'de> Visitor<'de> for NumberVisitor {
+            type Value = Number;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number or an array")
+            }
+
+            fn visit_u64<E>(self, number: u64) -> Result<Number, E> {
+                Ok(Number(number))
+            }
+
+            fn visit_unit<E>(self) -> Result<Number, E> {
+                Ok(Number(0))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<Number, A::Error> {
+                while array.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Number(0))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Number, A::Error> {
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(Number(0))
+            }
+        }
+        deserializer.deserialize_any(NumberVisitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::format::snapshot::Snapshot;
+    use serde_json::json;
+
+    fn id(n: u8, bytes: u8) -> Value {
+        (0..bytes).map(|at| Value::from(at + n)).collect()
+    }
+
+    /// A snapshot of the first layout, by its schema.
+    fn first() -> Value {
+        let commit = |n: u8| json!({"id": id(n, 16), "written_at": "2024-09-10T00:00:00.5Z", "message": n.to_string()});
+        let array = json!({
+            "shape": [4], "data_type": "int8", "fill_value": {"Int8": 1}, "chunk_shape": [2], "codecs": [],
+            "chunk_key_encoding": "Slash", "storage_transformers": null, "dimension_names": ["x"],
+        });
+        let manifest = json!({"object_id": id(50, 16), "flags": [], "extents": [[0], [2]]});
+        let attributes = json!({"Ref": {"object_id": id(60, 16), "flags": [], "location": 1}});
+        json!({
+            "total_parents": 2, "short_term_parents": 2, "started_at": "2024-09-10T00:00:00Z", "properties": {"by": "me"},
+            "short_term_history": [commit(2), commit(1)], "metadata": commit(3),
+            "nodes": {
+                "/": {"id": 1, "path": "/", "user_attributes": {"Inline": {"a": 1}}, "node_data": "Group"},
+                "/x": {"id": 2, "path": "/x", "user_attributes": attributes, "node_data": {"Array": [array, [manifest]]}},
+            },
+        })
+    }
+
+    #[test]
+    fn the_first_layout_is_read_and_translated() {
+        for file in [first().to_string().into_bytes(), rmp_serde::to_vec(&first()).unwrap()] {
+            let mut snapshot = AlphaSnapshot::decode(&file, 1 << 20).unwrap();
+            let messages: Vec<&str> = snapshot.ancestors().iter().map(|commit| commit.message.as_str()).collect();
+            assert_eq!((messages, snapshot.commit.flushed_at), (vec!["2", "1"], 1_725_926_400_500_000));
+            let files: Vec<ObjectId> = snapshot.attribute_files().into_iter().collect();
+            assert_eq!(files.len(), 1);
+            let attributes = AttributesFile::decode(br#"[{}, {"units": "m"}]"#, 1000).unwrap();
+            snapshot.set_attributes(files[0], &attributes).unwrap();
+            let draft = snapshot.into_draft().unwrap();
+            let translated = Snapshot::from_draft(&draft).unwrap();
+            assert_eq!(translated.parent_id().unwrap().0[0], 2);
+            assert_eq!(Value::from(translated.metadata().unwrap()), json!({"by": "me"}));
+            let documents: Vec<Value> =
+                translated.nodes().map(|node| serde_json::from_slice(node.zarr_json).unwrap()).collect();
+            assert_eq!(documents[0]["attributes"], json!({"a": 1}));
+            assert_eq!(documents[1]["attributes"], json!({"units": "m"}));
+            assert_eq!(translated.manifests().len(), 1);
+        }
+    }
+
+    #[test]
+    fn what_is_incomplete_is_an_error_that_names_the_node() {
+        let snapshot = AlphaSnapshot::decode(first().to_string().as_bytes(), 1 << 20).unwrap();
+        assert!(snapshot.into_draft().unwrap_err().to_string().contains("/x"));
+        let mut twice = first();
+        twice["nodes"]["/x"]["path"] = "/".into();
+        twice["nodes"]["/x"]["user_attributes"] = Value::Null;
+        let twice = AlphaSnapshot::decode(twice.to_string().as_bytes(), 1 << 20).unwrap();
+        assert!(Snapshot::from_draft(&twice.into_draft().unwrap()).is_err());
+        for wrong in [&b"{}"[..], b"\x90", b"\x9a", b"[", b"{\"nodes\": 7}"] {
+            assert!(AlphaSnapshot::decode(wrong, 1 << 20).is_err());
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! Small values that each release spelled in its own way: each type here reads all of them.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{self, Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+use super::super::ids::{self, NodeId, ObjectId};
+
+/// Bytes of an object's id in the first layout.
+const WIDE: usize = 16;
+
+/// The id of an object: text, bytes, numbers, or bytes in an array with nothing behind them. Of 16 bytes the first 12 count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AnyId(pub(super) ObjectId);
+
+/// The id of a node: a number, or 8 bytes in one of the spellings of [`AnyId`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AnyNodeId(pub(super) NodeId);
+
+/// The id that text spells.
+fn object_from_text(text: &str) -> Option<ObjectId> {
+    ids::decode::<12>(text).map(ObjectId).or_else(|| ObjectId::of_16_bytes(text))
+}
+
+fn first_12(bytes: &[u8]) -> Option<[u8; 12]> {
+    bytes.first_chunk().copied().filter(|_| matches!(bytes.len(), 12 | WIDE))
+}
+
+impl AnyNodeId {
+    pub(super) fn from_number(number: u64) -> Self {
+        AnyNodeId(NodeId(number.to_be_bytes()))
+    }
+
+    pub(super) fn from_text(text: &str) -> Option<Self> {
+        ids::decode::<8>(text).map(|bytes| AnyNodeId(NodeId(bytes)))
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        bytes.try_into().ok().map(|bytes| AnyNodeId(NodeId(bytes)))
+    }
+}
+
+/// The first element of an id that is an array.
+enum Part<'a> {
+    Number(u64),
+    Bytes(Cow<'a, [u8]>),
+}
+
+/// The bytes of an id that is an array: its numbers, or its first element.
+fn bytes_of_array<'de, A: SeqAccess<'de>>(mut array: A) -> Result<Vec<u8>, A::Error> {
+    let byte = |number: u64| u8::try_from(number).map_err(|_| de::Error::custom("an id holds a number beyond 255"));
+    let mut bytes = match array.next_element::<Part<'_>>()? {
+        Some(Part::Number(number)) => vec![byte(number)?],
+        Some(Part::Bytes(bytes)) => {
+            while array.next_element::<IgnoredAny>()?.is_some() {}
+            return Ok(bytes.into_owned());
+        }
+        None => return Err(de::Error::custom("an id of no bytes")),
+    };
+    while let Some(number) = array.next_element::<u64>()? {
+        if bytes.len() >= WIDE {
+            return Err(de::Error::custom("an id of more than 16 bytes"));
+        }
+        bytes.push(byte(number)?);
+    }
+    Ok(bytes)
+}
+
+impl<'de> Deserialize<'de> for Part<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct PartVisitor;
+        impl<'de> Visitor<'de> for PartVisitor {
+            type Value = Part<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number or bytes")
+            }
+
+            fn visit_u64<E>(self, number: u64) -> Result<Part<'de>, E> {
+                Ok(Part::Number(number))
+            }
+
+            fn visit_borrowed_bytes<E>(self, bytes: &'de [u8]) -> Result<Part<'de>, E> {
+                Ok(Part::Bytes(Cow::Borrowed(bytes)))
+            }
+
+            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Part<'de>, E> {
+                Ok(Part::Bytes(Cow::Owned(bytes.to_vec())))
+            }
+        }
+        deserializer.deserialize_any(PartVisitor)
+    }
+}
+
+struct ObjectVisitor;
+
+impl<'de> Visitor<'de> for ObjectVisitor {
+    type Value = AnyId;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the id of an object")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<AnyId, E> {
+        object_from_text(text).map(AnyId).ok_or_else(|| E::custom(format!("`{text}` is not the id of an object")))
+    }
+
+    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<AnyId, E> {
+        let id = first_12(bytes).ok_or_else(|| E::custom(format!("an object's id of {} bytes", bytes.len())))?;
+        Ok(AnyId(ObjectId(id)))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, array: A) -> Result<AnyId, A::Error> {
+        self.visit_bytes(&bytes_of_array(array)?)
+    }
+}
+
+impl<'de> Deserialize<'de> for AnyId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ObjectVisitor)
+    }
+}
+
+struct NodeVisitor;
+
+impl<'de> Visitor<'de> for NodeVisitor {
+    type Value = AnyNodeId;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the id of a node")
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<AnyNodeId, E> {
+        Ok(AnyNodeId::from_number(number))
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<AnyNodeId, E> {
+        AnyNodeId::from_text(text).ok_or_else(|| E::custom(format!("`{text}` is not the id of a node")))
+    }
+
+    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<AnyNodeId, E> {
+        AnyNodeId::from_bytes(bytes).ok_or_else(|| E::custom(format!("a node's id of {} bytes", bytes.len())))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, array: A) -> Result<AnyNodeId, A::Error> {
+        self.visit_bytes(&bytes_of_array(array)?)
+    }
+}
+
+impl<'de> Deserialize<'de> for AnyNodeId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NodeVisitor)
+    }
+}
+
+/// A time as RFC 3339, in microseconds since 1970-01-01 UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Time(pub(super) u64);
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let time: jiff::Timestamp = text.parse().map_err(|_| de::Error::custom(format!("`{text}` is no time")))?;
+        let micros = u64::try_from(time.as_microsecond());
+        micros.map(Time).map_err(|_| de::Error::custom(format!("`{text}` is before 1970")))
+    }
+}
+
+/// An array element, or a few of them, as `zarr.json` spells it: what is no number is text, and a float of 32 bits has the digits
+/// that it needs and no more.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Scalar(pub(super) Value);
+
+impl<'de> Deserialize<'de> for Scalar {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ScalarVisitor)
+    }
+}
+
+struct ScalarVisitor;
+
+impl<'de> Visitor<'de> for ScalarVisitor {
+    type Value = Scalar;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a fill value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Scalar, E> {
+        Ok(Scalar(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Scalar, E> {
+        Ok(Scalar(value.into()))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Scalar, E> {
+        Ok(Scalar(value.into()))
+    }
+
+    fn visit_f32<E>(self, value: f32) -> Result<Scalar, E> {
+        // The shortest digits that mean this very value.
+        Ok(Scalar(float(value.to_string().parse().unwrap_or(f64::from(value)))))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Scalar, E> {
+        Ok(Scalar(float(value)))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Scalar, E> {
+        Ok(Scalar(value.into()))
+    }
+
+    fn visit_bytes<E>(self, value: &[u8]) -> Result<Scalar, E> {
+        Ok(Scalar(value.to_vec().into()))
+    }
+
+    /// JSON has no other word for what is no number.
+    fn visit_unit<E>(self) -> Result<Scalar, E> {
+        Ok(Scalar(Value::Null))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<Scalar, A::Error> {
+        let mut values = Vec::new();
+        while let Some(Scalar(value)) = array.next_element()? {
+            values.push(value);
+        }
+        Ok(Scalar(Value::Array(values)))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Scalar, A::Error> {
+        let mut values = Map::new();
+        while let Some((name, Scalar(value))) = map.next_entry::<String, Scalar>()? {
+            values.insert(name, value);
+        }
+        Ok(Scalar(Value::Object(values)))
+    }
+}
+
+fn float(value: f64) -> Value {
+    match Number::from_f64(value) {
+        Some(number) => Value::Number(number),
+        None if value.is_nan() => "NaN".into(),
+        None if value > 0.0 => "Infinity".into(),
+        None => "-Infinity".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use serde_json::json;
+
+    fn from_pack<T: for<'a> Deserialize<'a>>(value: rmpv::Value) -> Result<T, rmp_serde::decode::Error> {
+        let mut bytes = Vec::new();
+        rmpv::encode::write_value(&mut bytes, &value).unwrap();
+        rmp_serde::from_slice(&bytes)
+    }
+
+    #[test]
+    fn ids_of_objects_in_all_spellings() {
+        let bytes: Vec<u8> = (1..=12).collect();
+        let id = ObjectId(bytes.as_slice().try_into().unwrap());
+        let wide: Vec<u8> = (1..=16).collect();
+        let numbers = |bytes: &[u8]| rmpv::Value::Array(bytes.iter().map(|b| (*b).into()).collect());
+        for value in [
+            rmpv::Value::Binary(bytes.clone()),
+            rmpv::Value::Array(vec![rmpv::Value::Binary(bytes.clone()), rmpv::Value::Array(vec![])]),
+            rmpv::Value::Array(vec![rmpv::Value::Binary(bytes.clone()), rmpv::Value::Nil]),
+            id.to_string().as_str().into(),
+            numbers(&bytes),
+            numbers(&wide),
+            rmpv::Value::Binary(wide.clone()),
+        ] {
+            assert_eq!(from_pack::<AnyId>(value.clone()).unwrap().0, id, "{value}");
+        }
+        assert_eq!(serde_json::from_value::<AnyId>(json!(wide)).unwrap().0, id);
+        for wrong in
+            [json!([]), json!([1, 2]), json!("abc"), json!(7), json!([[1]]), json!(vec![1; 17]), json!(vec![256; 12])]
+        {
+            assert!(serde_json::from_value::<AnyId>(wrong.clone()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn ids_of_nodes_in_all_spellings() {
+        let id = NodeId([0, 0, 0, 0, 0, 0, 1, 2]);
+        let bytes = rmpv::Value::Binary(id.0.to_vec());
+        let text = id.to_string();
+        for value in
+            [258.into(), bytes.clone(), text.as_str().into(), rmpv::Value::Array(vec![bytes, rmpv::Value::Nil])]
+        {
+            assert_eq!(from_pack::<AnyNodeId>(value).unwrap().0, id);
+        }
+        assert!(from_pack::<AnyNodeId>((-1).into()).is_err());
+    }
+
+    #[test]
+    fn fill_values_are_spelled_as_zarr_has_them() {
+        let scalar = |value| from_pack::<Scalar>(value).unwrap().0;
+        assert_eq!(scalar(rmpv::Value::F32(0.1)), json!(0.1));
+        assert_eq!(scalar(rmpv::Value::F64(0.1)), json!(0.1));
+        assert_eq!(scalar(rmpv::Value::F32(f32::NAN)), json!("NaN"));
+        assert_eq!(scalar(rmpv::Value::F64(f64::NEG_INFINITY)), json!("-Infinity"));
+        assert_eq!(scalar(u64::MAX.into()), json!(u64::MAX));
+        assert_eq!(scalar((-3).into()), json!(-3));
+        let tagged = rmpv::Value::Map(vec![("RawBits".into(), rmpv::Value::Binary(vec![1, 255]))]);
+        assert_eq!(scalar(tagged), json!({"RawBits": [1, 255]}));
+    }
+
+    #[test]
+    fn times_are_microseconds() {
+        assert_eq!(serde_json::from_value::<Time>(json!("1970-01-01T00:00:01.000002999Z")).unwrap(), Time(1_000_002));
+        for wrong in [json!("1969-12-31T00:00:00Z"), json!("today"), json!(5)] {
+            assert!(serde_json::from_value::<Time>(wrong).is_err());
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! A `zarr.json` out of the fields that it was taken apart into.
+//!
+//! What is written means what the document meant, and zarr-python reads it. The releases gave their documents back with
+//! `"configuration": null` for a codec without one, which zarr-python refuses; here such members are left out.
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::attributes::Attributes;
+use super::spelling::Scalar;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::snapshot::Dimension;
+
+/// An array's `zarr.json`, taken apart.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct ArrayFields {
+    pub(super) shape: Vec<u64>,
+    data_type: Scalar,
+    chunk_shape: Vec<u64>,
+    chunk_key_encoding: Value,
+    fill_value: Scalar,
+    codecs: Vec<Extension>,
+    #[serde(default)]
+    storage_transformers: Option<Vec<Extension>>,
+    #[serde(default)]
+    pub(super) dimension_names: Option<Vec<Option<String>>>,
+}
+
+/// A codec, or a storage transformer.
+#[derive(Clone, Debug, Deserialize)]
+struct Extension {
+    name: String,
+    #[serde(default)]
+    configuration: Option<Map<String, Value>>,
+}
+
+impl Extension {
+    fn document(&self) -> Value {
+        match &self.configuration {
+            Some(configuration) => json!({"name": self.name, "configuration": configuration}),
+            None => json!({"name": self.name}),
+        }
+    }
+}
+
+/// The `zarr.json` of a group.
+pub(super) fn group(attributes: &Attributes) -> Vec<u8> {
+    json!({"zarr_format": 3, "node_type": "group", "attributes": attributes}).to_string().into_bytes()
+}
+
+impl ArrayFields {
+    /// The `zarr.json` of an array.
+    pub(super) fn document(&self, attributes: &Attributes) -> Result<Vec<u8>> {
+        let data_type = data_type(&self.data_type.0)?;
+        let mut document = json!({
+            "zarr_format": 3,
+            "node_type": "array",
+            "attributes": attributes,
+            "shape": self.shape,
+            "data_type": data_type,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": self.chunk_shape}},
+            "chunk_key_encoding": chunk_key_encoding(&self.chunk_key_encoding)?,
+            "fill_value": fill_value(&self.fill_value.0, &data_type),
+            "codecs": self.codecs.iter().map(Extension::document).collect::<Vec<_>>(),
+        });
+        if let Some(transformers) = &self.storage_transformers {
+            document["storage_transformers"] = transformers.iter().map(Extension::document).collect();
+        }
+        if let Some(names) = &self.dimension_names {
+            document["dimension_names"] = json!(names);
+        }
+        Ok(document.to_string().into_bytes())
+    }
+
+    /// The dimensions, as a snapshot has them beside the document.
+    pub(super) fn dimensions(&self) -> Result<Vec<Dimension>> {
+        if self.shape.len() != self.chunk_shape.len() {
+            return Err(Error::corrupt(format!(
+                "a chunk of {} dimensions for a shape of {}",
+                self.chunk_shape.len(),
+                self.shape.len()
+            )));
+        }
+        let dimensions = std::iter::zip(&self.shape, &self.chunk_shape);
+        let dimension = |(&array_length, &chunk_length): (&u64, &u64)| {
+            let chunks = if chunk_length == 0 { 0 } else { array_length.div_ceil(chunk_length) };
+            let num_chunks = u32::try_from(chunks)
+                .map_err(|_| Error::new(ErrorKind::Unsupported, "a dimension of more than 2^32 chunks"))?;
+            Ok(Dimension { array_length, num_chunks, chunk_length })
+        };
+        dimensions.map(dimension).collect()
+    }
+}
+
+/// `"int32"`, or `{"rawbits": 16}`, which is `r16`.
+fn data_type(stored: &Value) -> Result<Value> {
+    let bits = stored.as_object().and_then(|members| members.iter().next()).and_then(|(_, bits)| bits.as_u64());
+    match (stored, bits) {
+        (Value::String(_), _) => Ok(stored.clone()),
+        (_, Some(bits)) => Ok(format!("r{bits}").into()),
+        _ => Err(Error::corrupt(format!("the data type {stored}"))),
+    }
+}
+
+/// Chunk keys were `c/0/1` whatever the word: it is only with the word `Dot` that a program may have meant something else.
+fn chunk_key_encoding(stored: &Value) -> Result<Value> {
+    match stored.as_str() {
+        Some("Slash" | "Default") => Ok(json!({"name": "default", "configuration": {"separator": "/"}})),
+        Some("Dot") => Ok(json!({"name": "default", "configuration": {"separator": "."}})),
+        None if stored.get("name").is_some() => Ok(stored.clone()),
+        _ => Err(Error::corrupt(format!("the chunk key encoding {stored}"))),
+    }
+}
+
+/// `{"Int32": 7}` is 7. What JSON could not say is what is no number.
+fn fill_value(stored: &Value, data_type: &Value) -> Value {
+    let value = match stored {
+        Value::Object(tagged) if tagged.len() == 1 => tagged.values().next().unwrap_or(stored),
+        other => other,
+    };
+    let is_float = data_type.as_str().is_some_and(|name| name.starts_with("float") || name.starts_with("complex"));
+    match value {
+        Value::Null if is_float => "NaN".into(),
+        Value::Array(parts) if is_float => parts.iter().map(|part| fill_value(part, data_type)).collect(),
+        value => value.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn fields(changed: Value) -> ArrayFields {
+        let mut fields = json!({
+            "shape": [10, 0], "data_type": "int16", "chunk_shape": [4, 2], "chunk_key_encoding": "Slash",
+            "fill_value": {"Int16": -3}, "codecs": [{"name": "bytes", "configuration": null}],
+        });
+        let members = fields.as_object_mut().unwrap();
+        members.extend(changed.as_object().unwrap().clone());
+        serde_json::from_value(fields).unwrap()
+    }
+
+    fn document(changed: Value) -> Value {
+        serde_json::from_slice(&fields(changed).document(&Attributes::new()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn nothing_is_null_that_zarr_refuses() {
+        let shortest = document(json!({}));
+        assert_eq!(shortest["codecs"], json!([{"name": "bytes"}]));
+        assert!(shortest.get("dimension_names").is_none() && shortest.get("storage_transformers").is_none());
+        let names = document(json!({"dimension_names": ["x", null], "storage_transformers": []}));
+        assert_eq!((&names["dimension_names"], &names["storage_transformers"]), (&json!(["x", null]), &json!([])));
+    }
+
+    #[test]
+    fn values_and_types_of_every_kind() {
+        let fill =
+            |kind: &str, value: Value| document(json!({"data_type": kind, "fill_value": value}))["fill_value"].clone();
+        assert_eq!(fill("int16", json!({"Int16": -3})), json!(-3));
+        assert_eq!(fill("bool", json!({"Bool": false})), json!(false));
+        assert_eq!(fill("float32", json!({"Float32": null})), json!("NaN"));
+        assert_eq!(fill("complex64", json!({"Complex64": [1.5, null]})), json!([1.5, "NaN"]));
+        assert_eq!(fill("uint8", json!(7)), json!(7));
+        let raw = document(json!({"data_type": {"rawbits": 16}, "fill_value": {"RawBits": [1, 2]}}));
+        assert_eq!((&raw["data_type"], &raw["fill_value"]), (&json!("r16"), &json!([1, 2])));
+        let dot = document(json!({"chunk_key_encoding": "Dot"}));
+        assert_eq!(dot["chunk_key_encoding"]["configuration"]["separator"], json!("."));
+        assert!(fields(json!({"chunk_key_encoding": "Comma"})).document(&Attributes::new()).is_err());
+        assert!(fields(json!({"data_type": 7})).document(&Attributes::new()).is_err());
+    }
+
+    #[test]
+    fn dimensions_are_counted() {
+        let counted: Vec<u32> = fields(json!({})).dimensions().unwrap().iter().map(|d| d.num_chunks).collect();
+        assert_eq!(counted, [3, 0]);
+        assert!(fields(json!({"shape": [1]})).dimensions().is_err());
+        assert!(fields(json!({"shape": [u64::MAX, 1]})).dimensions().is_err());
+    }
+}

@@ -1,0 +1,66 @@
+//! The commits that led to a snapshot.
+//!
+//! Each snapshot says its parent, and up to 0.1.0 it tells of further ancestors as well. What it tells is needed: alpha 2 named the
+//! first commit of a repository, and wrote no file for it.
+
+use std::collections::VecDeque;
+
+use super::read;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::alpha::snapshot::Commit;
+use crate::format::ids::ObjectId;
+use crate::format::repo_info::SnapshotInfo;
+use crate::repo::MAX_SNAPSHOT;
+use crate::storage::Storage;
+
+/// A way back through history.
+#[derive(Debug)]
+pub(in crate::repo) struct Ancestry<'a> {
+    storage: &'a dyn Storage,
+    next: Option<ObjectId>,
+    /// What was told last of `next` and those before it.
+    told: VecDeque<Commit>,
+}
+
+impl<'a> Ancestry<'a> {
+    /// Begins at `tip`.
+    pub(in crate::repo) fn new(storage: &'a dyn Storage, tip: ObjectId) -> Self {
+        Ancestry { storage, next: Some(tip), told: VecDeque::new() }
+    }
+
+    /// The next commit, from the newest to the oldest.
+    ///
+    /// Whoever asks has to notice that it goes in circles.
+    pub(in crate::repo) async fn step(&mut self) -> Result<Option<SnapshotInfo>> {
+        let Some(id) = self.next else { return Ok(None) };
+        // It tells of itself what it has as the first of its list, if that is it at all.
+        let told = self.told.pop_front().filter(|commit| commit.id == id);
+        let snapshot = match read(self.storage, id, MAX_SNAPSHOT).await {
+            Ok(snapshot) => snapshot,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let missing =
+                    |error: Error| error.absence_is_damage(format!("snapshot {id} is missing from the repository"));
+                let commit = told.ok_or_else(|| missing(error))?;
+                self.next = self.told.front().map(|commit| commit.id);
+                return Ok(Some(info(commit, self.next)));
+            }
+            Err(error) => return Err(error),
+        };
+        self.next = snapshot.parent();
+        if !snapshot.ancestors().is_empty() {
+            self.told = snapshot.ancestors().iter().cloned().collect();
+        }
+        Ok(Some(SnapshotInfo { metadata: snapshot.properties, ..info(snapshot.commit, self.next) }))
+    }
+}
+
+fn info(commit: Commit, parent: Option<ObjectId>) -> SnapshotInfo {
+    SnapshotInfo {
+        id: commit.id,
+        parent,
+        flushed_at: commit.flushed_at,
+        message: commit.message,
+        metadata: Default::default(),
+        pruned_ancestor_tx_logs: Vec::new(),
+    }
+}

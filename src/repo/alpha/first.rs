@@ -1,0 +1,166 @@
+//! The first layout's objects, under the keys that they have today.
+//!
+//! Folders had names of one letter, and ids 16 bytes. Today's ids are the first 12 of those, so that an object is looked for by the
+//! beginning of its name; what comes behind the id in a name, if anything does, was never written down. Each folder is therefore
+//! listed once, when something in it is wanted. Two objects whose ids begin alike, which chance does not make, are an error.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::sync::OnceCell;
+
+use crate::disk_cache::DiskCache;
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::storage::{Condition, ObjectInfo, Storage, Version};
+
+/// Today's folders, and the first layout's.
+const FOLDERS: [(&str, &str); 4] =
+    [("snapshots/", "s/"), ("manifests/", "m/"), ("attributes/", "a/"), ("chunks/", "c/")];
+/// Objects of a folder whose names are kept. A name takes some 100 bytes.
+const MOST_NAMES: usize = 4 << 20;
+
+/// A folder's objects by the beginning of their ids; none for those that begin alike.
+type Names = HashMap<ObjectId, Option<Box<str>>>;
+
+#[derive(Debug)]
+struct FirstLayout {
+    storage: Arc<dyn Storage>,
+    names: [OnceCell<Names>; FOLDERS.len()],
+}
+
+/// `storage` with its objects under today's keys.
+pub(super) fn as_today(storage: Arc<dyn Storage>) -> Arc<dyn Storage> {
+    Arc::new(FirstLayout { storage, names: Default::default() })
+}
+
+impl FirstLayout {
+    /// The key of the object that is `key` today.
+    async fn key(&self, key: &str) -> Result<String> {
+        let found = std::iter::zip(FOLDERS, &self.names)
+            .find_map(|((today, then), names)| Some((key.strip_prefix(today)?.parse::<ObjectId>().ok()?, then, names)));
+        let Some((id, folder, names)) = found else { return Ok(key.to_owned()) };
+        let names = names.get_or_try_init(|| self.list_folder(folder)).await?;
+        match names.get(&id) {
+            Some(Some(name)) => Ok(format!("{folder}{name}")),
+            Some(None) => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("two objects in {folder} have ids that begin with the same 12 bytes ({id})"),
+            )),
+            None => Err(Error::new(ErrorKind::NotFound, format!("{folder}: no object whose id begins as {id}"))),
+        }
+    }
+
+    async fn list_folder(&self, folder: &str) -> Result<Names> {
+        let objects = self.storage.list(folder).await.context(|| self.storage.location().to_owned())?;
+        if objects.len() > MOST_NAMES {
+            return Err(Error::new(
+                ErrorKind::OutOfMemory,
+                format!("{folder} has {} objects; {MOST_NAMES} are the most in the first layout", objects.len()),
+            ));
+        }
+        let mut names = Names::with_capacity(objects.len());
+        for object in objects {
+            let Some(name) = object.key.strip_prefix(folder) else { continue };
+            let Some(id) = ObjectId::of_16_bytes(name.split('.').next().unwrap_or_default()) else { continue };
+            match names.entry(id) {
+                Entry::Vacant(place) => drop(place.insert(Some(name.into()))),
+                Entry::Occupied(mut place) => drop(place.insert(None)),
+            }
+        }
+        Ok(names)
+    }
+
+    fn closed(&self) -> Error {
+        super::read_only(self.storage.location())
+    }
+}
+
+#[async_trait]
+impl Storage for FirstLayout {
+    fn location(&self) -> &str {
+        self.storage.location()
+    }
+
+    async fn get(&self, key: &str, limit: u64) -> Result<Bytes> {
+        self.storage.get(&self.key(key).await?, limit).await
+    }
+
+    async fn get_fixed(&self, key: &str, limit: u64) -> Result<Bytes> {
+        self.storage.get_fixed(&self.key(key).await?, limit).await
+    }
+
+    async fn get_versioned(&self, key: &str, limit: u64) -> Result<(Bytes, Version)> {
+        self.storage.get_versioned(&self.key(key).await?, limit).await
+    }
+
+    async fn get_changed(&self, key: &str, limit: u64, version: &Version) -> Result<Option<(Bytes, Version)>> {
+        self.storage.get_changed(&self.key(key).await?, limit, version).await
+    }
+
+    async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
+        self.storage.get_range(&self.key(key).await?, offset, length).await
+    }
+
+    async fn put(&self, _key: &str, _bytes: Bytes, _condition: Condition) -> Result<()> {
+        Err(self.closed())
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+        self.storage.list(prefix).await
+    }
+
+    async fn any(&self) -> Result<Option<String>> {
+        self.storage.any().await
+    }
+
+    async fn forget(&self, key: &str) {
+        if let Ok(key) = self.key(key).await {
+            self.storage.forget(&key).await;
+        }
+    }
+
+    fn read_only(&self) -> Option<&'static str> {
+        Some("it is of a release before 0.2")
+    }
+
+    fn under_way(&self) -> usize {
+        self.storage.under_way()
+    }
+
+    fn disk_cache(&self) -> Option<&Arc<DiskCache>> {
+        self.storage.disk_cache()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::storage::object::ObjectStorage;
+
+    #[tokio::test]
+    async fn objects_are_found_by_the_beginning_of_their_names() {
+        let store = Arc::new(object_store::memory::InMemory::new());
+        let storage = ObjectStorage::new(store, "memory".into(), std::time::Duration::from_secs(5));
+        // 12 bytes of 0, then 1 and 2 in the four after them.
+        let (one, two) = ("00000000000000000000000004", "0000000000000000000000000G");
+        let id = ObjectId([0; 12]);
+        storage.put(&format!("s/{one}.json"), "snapshot".into(), Condition::Always).await.unwrap();
+        storage.put(&format!("c/{one}"), "chunk".into(), Condition::Always).await.unwrap();
+        storage.put(&format!("m/{one}"), "one".into(), Condition::Always).await.unwrap();
+        storage.put(&format!("m/{two}"), "two".into(), Condition::Always).await.unwrap();
+        storage.put("m/notes.txt", "none".into(), Condition::Always).await.unwrap();
+        let today = as_today(Arc::new(storage));
+        assert_eq!(today.get(&format!("snapshots/{id}"), 100).await.unwrap(), "snapshot");
+        assert_eq!(today.get_range(&format!("chunks/{id}"), 1, 2).await.unwrap(), "hu");
+        let twice = today.get(&format!("manifests/{id}"), 100).await.unwrap_err();
+        assert_eq!(twice.kind(), ErrorKind::Unsupported);
+        let none = today.get(&format!("chunks/{}", ObjectId([1; 12])), 100).await.unwrap_err();
+        assert_eq!(none.kind(), ErrorKind::NotFound);
+        assert_eq!(today.put("s/x", "x".into(), Condition::Always).await.unwrap_err().kind(), ErrorKind::ReadOnly);
+    }
+}

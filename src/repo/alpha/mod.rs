@@ -1,0 +1,271 @@
+//! Repositories of releases before 0.2, and of the first layout: read, never written.
+//!
+//! A branch was a folder of numbered files, each of which points to a snapshot; the newest sorts first, because its name counts
+//! down. A tag was a file, from 0.1.0 on with a second one beside it when it was deleted. The folders' names changed:
+//!
+//! | | branch | tag | the rest |
+//! |---|---|---|---|
+//! | first layout ([`first`]) | `r/NAME/ZZZZZZZZ.json` | `r/NAME.json` | `s/ m/ a/ c/` |
+//! | alpha 1 | `refs/branch:NAME/ZZZZZZZZ.json` | `refs/tag:NAME/ref.json` | as today |
+//! | to 0.1.3 | `refs/branch.NAME/ZZZZZZZZ.json` | `refs/tag.NAME/ref.json` | as today |
+//!
+//! What is in the files is [`crate::format::alpha`]'s to know; floors above see snapshots and manifests of version 1.
+
+mod ancestry;
+mod first;
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use object_store::path::PathPart;
+use percent_encoding::percent_decode_str;
+use tracing::warn;
+
+pub(super) use self::ancestry::Ancestry;
+use super::refs::{DEFAULT_BRANCH, Refs};
+use super::v1::MAX_REF_FILE;
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::alpha::attributes::AttributesFile;
+use crate::format::alpha::reference;
+use crate::format::alpha::snapshot::AlphaSnapshot;
+use crate::format::ids::{ObjectId, is_digit};
+use crate::storage::{ObjectInfo, Storage, decoded};
+
+/// Letters in the number of a branch's file.
+const SEQUENCE: usize = 8;
+
+/// Where refs are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// No release's.
+    First,
+    /// Alpha 1's.
+    Colon,
+    /// Alpha 2's to 0.1.3's.
+    Dot,
+}
+
+/// Finds out whether `storage`, in whose folder `refs/` there are `objects`, holds such a repository. The storage that is given
+/// back has its files where today's are.
+pub(super) async fn detect(
+    storage: &Arc<dyn Storage>,
+    objects: &[ObjectInfo],
+) -> Result<Option<(Layout, Arc<dyn Storage>)>> {
+    for layout in [Layout::Dot, Layout::Colon] {
+        if objects.iter().any(|object| layout.branch_of(&object.key).is_some()) {
+            return Ok(Some((layout, Arc::clone(storage))));
+        }
+    }
+    if !objects.is_empty() {
+        return Ok(None);
+    }
+    let objects = storage.list(Layout::First.folder()).await.context(|| storage.location().to_owned())?;
+    let is_one = objects.iter().any(|object| Layout::First.branch_of(&object.key).is_some());
+    Ok(is_one.then(|| (Layout::First, first::as_today(Arc::clone(storage)))))
+}
+
+/// The error of whoever would write.
+pub(super) fn read_only(location: &str) -> Error {
+    Error::new(
+        ErrorKind::ReadOnly,
+        format!(
+            "{location} is of a release before 0.2, which can be read and not written: `icechunkfs migrate` makes a \
+             repository of today's format of it"
+        ),
+    )
+}
+
+impl Layout {
+    fn folder(self) -> &'static str {
+        match self {
+            Layout::First => "r/",
+            Layout::Colon | Layout::Dot => "refs/",
+        }
+    }
+
+    fn branch_prefix(self) -> &'static str {
+        match self {
+            Layout::First => "r/",
+            Layout::Colon => "refs/branch:",
+            Layout::Dot => "refs/branch.",
+        }
+    }
+
+    /// The encoded name of the branch that `key` is a file of, and the file's name.
+    fn branch_of(self, key: &str) -> Option<(&str, &str)> {
+        let (name, file) = key.strip_prefix(self.branch_prefix())?.split_once('/')?;
+        let digits = file.strip_suffix(".json")?;
+        (digits.len() == SEQUENCE && digits.bytes().all(is_digit) && !name.is_empty()).then_some((name, file))
+    }
+
+    /// The encoded name of the tag that `key` is the file of.
+    fn tag_of(self, key: &str) -> Option<&str> {
+        let name = match self {
+            Layout::First => key.strip_prefix("r/")?.strip_suffix(".json").filter(|name| !name.contains('/')),
+            Layout::Colon => key.strip_prefix("refs/tag:")?.strip_suffix("/ref.json"),
+            Layout::Dot => key.strip_prefix("refs/tag.")?.strip_suffix("/ref.json"),
+        };
+        name.filter(|name| !name.is_empty())
+    }
+
+    fn tag_key(self, name: &str) -> String {
+        match self {
+            Layout::First => format!("r/{}", encode(&format!("{name}.json"))),
+            Layout::Colon => format!("refs/{}/ref.json", encode(&format!("tag:{name}"))),
+            Layout::Dot => format!("refs/{}/ref.json", encode(&format!("tag.{name}"))),
+        }
+    }
+
+    /// The newest file of branch `name`: each commit adds one. None if there is no such branch.
+    pub(super) async fn branch_file(self, storage: &dyn Storage, name: &str) -> Result<Option<String>> {
+        if is_no_name(name) {
+            return Ok(None);
+        }
+        let folder = match self {
+            Layout::First => format!("r/{}/", encode(name)),
+            Layout::Colon => format!("refs/{}/", encode(&format!("branch:{name}"))),
+            Layout::Dot => format!("refs/{}/", encode(&format!("branch.{name}"))),
+        };
+        let files = match storage.list(&folder).await {
+            Ok(files) => files,
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
+            Err(error) => return Err(error.context(storage.location())),
+        };
+        let files = files.into_iter().map(|object| object.key).filter(|key| self.branch_of(key).is_some());
+        Ok(files.min())
+    }
+
+    pub(super) async fn branch(self, storage: &dyn Storage, name: &str) -> Result<Option<ObjectId>> {
+        match self.branch_file(storage, name).await? {
+            Some(key) => read_ref(storage, &key).await,
+            None => Ok(None),
+        }
+    }
+
+    pub(super) async fn tag(self, storage: &dyn Storage, name: &str) -> Result<Option<ObjectId>> {
+        if is_no_name(name) {
+            return Ok(None);
+        }
+        let key = self.tag_key(name);
+        let Some(id) = read_ref(storage, &key).await? else { return Ok(None) };
+        match storage.get(&tombstone(&key), MAX_REF_FILE).await {
+            Ok(_) => Ok(None),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Some(id)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// All branches and tags. A ref whose file is damaged is left out, with a warning.
+    pub(super) async fn refs(self, storage: &dyn Storage) -> Result<Refs> {
+        self.all(storage).await.map(|(refs, _)| refs)
+    }
+
+    /// All branches and tags, and the names of deleted tags with what they pointed to.
+    pub(super) async fn all(self, storage: &dyn Storage) -> Result<(Refs, BTreeMap<String, ObjectId>)> {
+        let objects = storage.list(self.folder()).await?;
+        let deleted: HashSet<&str> = objects.iter().filter_map(|object| object.key.strip_suffix(".deleted")).collect();
+        let mut newest: BTreeMap<&str, &str> = BTreeMap::new();
+        for object in &objects {
+            if let Some((name, _)) = self.branch_of(&object.key) {
+                let key = newest.entry(name).or_insert(&object.key);
+                *key = (*key).min(&object.key);
+            }
+        }
+        let (mut refs, mut deleted_tags) = (Refs::default(), BTreeMap::new());
+        for (name, key) in newest {
+            if let Some(id) = whole(read_ref(storage, key).await)? {
+                refs.branches.insert(decode(name), id);
+            }
+        }
+        for object in &objects {
+            let Some(name) = self.tag_of(&object.key) else { continue };
+            let Some(id) = whole(read_ref(storage, &object.key).await)? else { continue };
+            let is_deleted = deleted.contains(object.key.as_str());
+            let names = if is_deleted { &mut deleted_tags } else { &mut refs.tags };
+            names.insert(decode(name), id);
+        }
+        if !refs.branches.contains_key(DEFAULT_BRANCH) {
+            warn!("{}: there is no branch `{DEFAULT_BRANCH}`, which every repository must have", storage.location());
+        }
+        Ok((refs, deleted_tags))
+    }
+}
+
+/// Reads snapshot `id` and the attributes that are not in it; each may take `limit` bytes of memory.
+pub(super) async fn read(storage: &dyn Storage, id: ObjectId, limit: u64) -> Result<AlphaSnapshot> {
+    let key = format!("snapshots/{id}");
+    let decode = move |file: &[u8]| AlphaSnapshot::decode(file, limit);
+    let mut snapshot = decoded::fixed(storage, &key, limit, decode).await?.value;
+    if snapshot.commit.id != id {
+        return Err(Error::corrupt(format!("{key}: the file says that it is snapshot {}", snapshot.commit.id)));
+    }
+    for file in snapshot.attribute_files() {
+        let key = format!("attributes/{file}");
+        let decode = move |file: &[u8]| AttributesFile::decode(file, limit);
+        let attributes = decoded::fixed(storage, &key, limit, decode).await;
+        let attributes = attributes
+            .map_err(|error| error.absence_is_damage(format!("{key}: missing, though snapshot {id} names it")))?;
+        snapshot.set_attributes(file, &attributes.value).context(|| key)?;
+    }
+    Ok(snapshot)
+}
+
+pub(super) async fn read_ref(storage: &dyn Storage, key: &str) -> Result<Option<ObjectId>> {
+    match storage.get(key, MAX_REF_FILE).await {
+        Ok(bytes) => reference::parse(&bytes).context(|| key.to_owned()).map(Some),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+        Err(error) => Err(error.context(storage.location())),
+    }
+}
+
+/// What a ref points to; none for one whose file is damaged, or gone since it was listed.
+fn whole(found: Result<Option<ObjectId>>) -> Result<Option<ObjectId>> {
+    match found {
+        Err(why) if why.kind() == ErrorKind::Corrupt => {
+            warn!("{why}; it is left out");
+            Ok(None)
+        }
+        found => found,
+    }
+}
+
+fn tombstone(key: &str) -> String {
+    format!("{key}.deleted")
+}
+
+fn is_no_name(name: &str) -> bool {
+    name.is_empty() || name.contains(['/', '\0'])
+}
+
+/// A name in a key, as in version 1: the releases left it to `object_store`.
+fn encode(component: &str) -> String {
+    PathPart::from(component).as_ref().to_owned()
+}
+
+fn decode(encoded: &str) -> String {
+    percent_decode_str(encoded).decode_utf8().map_or_else(|_| encoded.to_owned(), |name| name.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_told_apart() {
+        let dot = Layout::Dot;
+        assert_eq!(dot.branch_of("refs/branch.main/ZZZZZZZW.json"), Some(("main", "ZZZZZZZW.json")));
+        assert_eq!(dot.branch_of("refs/branch.a.b/00000000.json"), Some(("a.b", "00000000.json")));
+        for key in ["refs/branch.main/ref.json", "refs/branch.main/ZZZZZZZ.json", "refs/branch./ZZZZZZZZ.json"] {
+            assert_eq!(dot.branch_of(key), None, "{key}");
+        }
+        assert_eq!(dot.branch_of("refs/branch.main/ZZZZZZUZ.json"), None, "U is no digit");
+        assert_eq!(Layout::Colon.branch_of("refs/branch:x/ZZZZZZZZ.json"), Some(("x", "ZZZZZZZZ.json")));
+        assert_eq!(Layout::First.branch_of("r/main/ZZZZZZWV.json"), Some(("main", "ZZZZZZWV.json")));
+        assert_eq!(Layout::First.tag_of("r/v1.json"), Some("v1"));
+        assert_eq!(Layout::First.tag_of("r/main/ZZZZZZWV.json"), None);
+        assert_eq!(
+            (dot.tag_of("refs/tag.v1.0/ref.json"), dot.tag_of("refs/tag.x/ref.json.deleted")),
+            (Some("v1.0"), None)
+        );
+    }
+}
