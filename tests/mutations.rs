@@ -250,11 +250,11 @@ fn damaged_files_do_no_harm() {
         common::watchdog();
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let shared = FixtureSet::shared().map(|set| set.all()).unwrap_or_default();
-    let fixtures: Vec<(String, Files, Vec<RefSpec>)> = FixtureSet::own()
-        .all()
-        .into_iter()
-        .chain(shared)
+    let sets = [Some(FixtureSet::own()), FixtureSet::shared()];
+    let fixtures: Vec<(String, Files, Vec<RefSpec>)> = sets
+        .iter()
+        .flatten()
+        .flat_map(|set| set.all().into_iter().chain(set.alphas()))
         .map(|fixture| {
             let branches = fixture.expected["branches"].as_object().unwrap().keys();
             let refs = branches.take(2).map(|name| RefSpec::Branch(name.clone())).collect();
@@ -265,7 +265,8 @@ fn damaged_files_do_no_harm() {
     // Every file has its turn before any has a second one. Chunks are bytes to us: there is nothing in them to get wrong.
     let mut targets: Vec<(usize, String)> = Vec::new();
     for (at, (_, files, _)) in fixtures.iter().enumerate() {
-        targets.extend(files.0.keys().filter(|key| !key.starts_with("chunks/")).map(|key| (at, key.clone())));
+        let is_chunk = |key: &str| key.starts_with("chunks/") || key.starts_with("c/");
+        targets.extend(files.0.keys().filter(|key| !is_chunk(key)).map(|key| (at, key.clone())));
     }
     for at in (1..targets.len()).rev() {
         targets.swap(at, random.below(at + 1));

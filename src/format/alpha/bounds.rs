@@ -153,7 +153,7 @@ fn outline(bytes: &[u8]) -> Outline {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
 
     fn pack(bytes: &[u8]) -> Result<Outline> {

@@ -9,18 +9,16 @@
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
-use std::fmt;
 
 use flatbuffers::{FlatBufferBuilder, ForwardsUOffset, Vector, WIPOffset};
-use serde::Deserialize;
-use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{self, DeserializeSeed};
 
 use super::super::envelope::{FILE_IDENTIFIER, MAX_PAYLOAD};
 use super::super::generated::icechunk as fb;
 use super::super::ids::{NodeId, ObjectId};
 use super::super::manifest::Checksum;
+use super::chunk_map::{File, Location, NativeRef, StoredChecksum, VirtualRef};
 use super::container::{Body, Encoding};
-use super::spelling::{AnyId, AnyNodeId};
 use super::{MAX_DEPTH, bounds, wrong};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -47,8 +45,8 @@ pub fn translate(body: &Body, id: ObjectId, limit: u64) -> Result<Vec<u8>> {
 
 /// The chunks of a manifest, as they come.
 #[derive(Default)]
-struct Chunks<'a> {
-    id: Option<ObjectId>,
+pub(super) struct Chunks<'a> {
+    pub(super) id: Option<ObjectId>,
     refs: Vec<Ref<'a>>,
     /// Coordinates of all of them, one after another.
     coords: Vec<u32>,
@@ -64,44 +62,10 @@ struct Ref<'a> {
 }
 
 /// Where the bytes of a chunk are.
-enum Place<'a> {
+pub(super) enum Place<'a> {
     Inline(Cow<'a, [u8]>),
     Native(NativeRef),
     Virtual(Box<VirtualRef>),
-}
-
-#[derive(Deserialize)]
-struct NativeRef {
-    id: AnyId,
-    offset: u64,
-    length: u64,
-}
-
-#[derive(Deserialize)]
-struct VirtualRef {
-    location: Location,
-    offset: u64,
-    length: u64,
-    #[serde(default)]
-    checksum: Option<StoredChecksum>,
-}
-
-/// An absolute URL. There was to be another kind, which no release wrote.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Location {
-    Plain(String),
-    Tagged {
-        #[serde(rename = "Absolute")]
-        absolute: String,
-    },
-}
-
-#[derive(Deserialize)]
-enum StoredChecksum {
-    #[serde(alias = "Etag")]
-    ETag(String),
-    LastModified(u32),
 }
 
 impl<'a> Chunks<'a> {
@@ -109,7 +73,7 @@ impl<'a> Chunks<'a> {
         if self.is_too_large { too_large(self.limit) } else { wrong("manifest", error) }
     }
 
-    fn push<E: de::Error>(&mut self, node: NodeId, coords: &[u32], place: Place<'a>) -> Result<(), E> {
+    pub(super) fn push<E: de::Error>(&mut self, node: NodeId, coords: &[u32], place: Place<'a>) -> Result<(), E> {
         let start = self.coords.len();
         // A chunk's rank is a byte: nobody has more dimensions.
         let rank = u8::try_from(coords.len()).map_err(|_| E::custom("a chunk of more than 255 coordinates"))?;
@@ -226,220 +190,11 @@ fn too_large(limit: u64) -> Error {
     )
 }
 
-/// A whole file: its last or its only member are the chunks.
-struct File<'c, 'a> {
-    chunks: &'c mut Chunks<'a>,
-}
-
-impl<'a> DeserializeSeed<'a> for File<'_, 'a> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'a>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'a> Visitor<'a> for File<'_, 'a> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a manifest")
-    }
-
-    fn visit_seq<A: SeqAccess<'a>>(self, mut array: A) -> Result<(), A::Error> {
-        let members = array.size_hint().unwrap_or_default();
-        for at in 0..members.saturating_sub(1) {
-            match (members, at) {
-                // Its id and its chunks: 0.1.0 and later.
-                (2, 0) => self.chunks.id = array.next_element::<AnyId>()?.map(|id| id.0),
-                _ => drop(array.next_element::<IgnoredAny>()?),
-            }
-        }
-        let found = array.next_element_seed(ChunkMap { chunks: self.chunks, node: None, prefix: None })?;
-        found.ok_or_else(|| de::Error::custom("a manifest without members"))
-    }
-
-    fn visit_map<A: MapAccess<'a>>(self, mut map: A) -> Result<(), A::Error> {
-        let mut found = false;
-        while let Some(name) = map.next_key::<String>()? {
-            match name.as_str() {
-                "chunks" => {
-                    map.next_value_seed(ChunkMap { chunks: &mut *self.chunks, node: None, prefix: None })?;
-                    found = true;
-                }
-                "id" => self.chunks.id = Some(map.next_value::<AnyId>()?.0),
-                _ => drop(map.next_value::<IgnoredAny>()?),
-            }
-        }
-        if found { Ok(()) } else { Err(de::Error::missing_field("chunks")) }
-    }
-}
-
-/// What a map in a manifest maps: a node, or a chunk of it, to chunks or to a place.
-enum Key {
-    /// A chunk, or a node's id that looks like a chunk without dimensions.
-    Chunk(NodeId, Vec<u32>),
-    /// A node.
-    Node(NodeId),
-    /// Coordinates, in the map of a node.
-    Coords(Vec<u32>),
-    /// The kind of a place.
-    Kind(String),
-}
-
-/// A map of chunks; or, behind a chunk's key, its place.
-struct ChunkMap<'c, 'a> {
-    chunks: &'c mut Chunks<'a>,
-    /// The node whose chunks these are.
-    node: Option<NodeId>,
-    /// The chunk whose place this is, if it is one.
-    prefix: Option<Vec<u32>>,
-}
-
-impl<'a> DeserializeSeed<'a> for ChunkMap<'_, 'a> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'a>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_map(self)
-    }
-}
-
-impl<'a> Visitor<'a> for ChunkMap<'_, 'a> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("chunks, or where a chunk is")
-    }
-
-    fn visit_map<A: MapAccess<'a>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(key) = map.next_key_seed(KeySeed { node: self.node, is_place: self.prefix.is_some() })? {
-            let (node, prefix) = match (key, self.node, &self.prefix) {
-                (Key::Kind(kind), Some(node), Some(coords)) => {
-                    let place = match kind.as_str() {
-                        "Inline" => Place::Inline(map.next_value::<Inline<'a>>()?.0),
-                        "Ref" => Place::Native(map.next_value()?),
-                        "Virtual" => Place::Virtual(Box::new(map.next_value()?)),
-                        other => return Err(de::Error::unknown_variant(other, &["Inline", "Ref", "Virtual"])),
-                    };
-                    self.chunks.push(node, coords, place)?;
-                    continue;
-                }
-                (Key::Chunk(node, coords), None, _) => (node, Some(coords)),
-                (Key::Node(node), None, _) => (node, None),
-                (Key::Coords(coords), Some(node), _) => (node, Some(coords)),
-                _ => return Err(de::Error::custom("a key that has no place there")),
-            };
-            map.next_value_seed(ChunkMap { chunks: &mut *self.chunks, node: Some(node), prefix })?;
-        }
-        Ok(())
-    }
-}
-
-struct KeySeed {
-    node: Option<NodeId>,
-    is_place: bool,
-}
-
-impl<'a> DeserializeSeed<'a> for KeySeed {
-    type Value = Key;
-
-    fn deserialize<D: Deserializer<'a>>(self, deserializer: D) -> Result<Key, D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'a> Visitor<'a> for KeySeed {
-    type Value = Key;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a node, a chunk, or the kind of a place")
-    }
-
-    fn visit_u64<E>(self, number: u64) -> Result<Key, E> {
-        Ok(Key::Node(AnyNodeId::from_number(number).0))
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Key, E> {
-        if self.is_place {
-            return Ok(Key::Kind(text.to_owned()));
-        }
-        let numbers =
-            numbers(text).map(|numbers| numbers.into_iter().map(u32::try_from).collect::<Result<Vec<_>, _>>());
-        match (numbers, AnyNodeId::from_text(text), self.node) {
-            (_, Some(node), None) => Ok(Key::Node(node.0)),
-            // In JSON, whose keys are text: a node's number, and coordinates behind it.
-            (Some(Ok(numbers)), _, Some(_)) => Ok(Key::Coords(numbers)),
-            (Some(Ok(numbers)), None, None) => match numbers.split_first() {
-                Some((node, coords)) => Ok(Key::Chunk(AnyNodeId::from_number(u64::from(*node)).0, coords.to_vec())),
-                None => Err(E::custom(format!("a chunk `{text}` of no node"))),
-            },
-            _ => Err(E::custom(format!("`{text}` is neither a node nor a chunk"))),
-        }
-    }
-
-    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Key, E> {
-        let node = AnyNodeId::from_bytes(bytes).ok_or_else(|| E::custom("a node's id that has not 8 bytes"))?;
-        Ok(Key::Node(node.0))
-    }
-
-    fn visit_seq<A: SeqAccess<'a>>(self, mut array: A) -> Result<Key, A::Error> {
-        if self.node.is_some() {
-            let mut coords = Vec::new();
-            while let Some(coord) = array.next_element()? {
-                coords.push(coord);
-            }
-            return Ok(Key::Coords(coords));
-        }
-        let node: AnyNodeId = array.next_element()?.ok_or_else(|| de::Error::custom("a chunk without a node"))?;
-        let coords: Option<Option<Vec<u32>>> = array.next_element()?;
-        while array.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Key::Chunk(node.0, coords.flatten().unwrap_or_default()))
-    }
-}
-
-/// The numbers in a key such as `3/0/1` or `[3,[0,1]]`, whatever is between them; none where letters are.
-fn numbers(text: &str) -> Option<Vec<u64>> {
-    let is_between = |c: char| !c.is_alphanumeric();
-    text.split(is_between).filter(|part| !part.is_empty()).map(|part| part.parse().ok()).collect()
-}
-
-/// The bytes of a chunk, borrowed where they stand as they are in the file.
-struct Inline<'a>(Cow<'a, [u8]>);
-
-impl<'de> Deserialize<'de> for Inline<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct InlineVisitor;
-        impl<'de> Visitor<'de> for InlineVisitor {
-            type Value = Inline<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("the bytes of a chunk")
-            }
-
-            fn visit_borrowed_bytes<E>(self, bytes: &'de [u8]) -> Result<Inline<'de>, E> {
-                Ok(Inline(Cow::Borrowed(bytes)))
-            }
-
-            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Inline<'de>, E> {
-                Ok(Inline(Cow::Owned(bytes.to_vec())))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<Inline<'de>, A::Error> {
-                let mut bytes = Vec::new();
-                while let Some(byte) = array.next_element()? {
-                    bytes.push(byte);
-                }
-                Ok(Inline(Cow::Owned(bytes)))
-            }
-        }
-        deserializer.deserialize_any(InlineVisitor)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
+    use crate::format::alpha::spelling::AnyNodeId;
     use crate::format::manifest::{Manifest, Payload};
     use rmpv::Value;
     use serde_json::json;

@@ -13,7 +13,7 @@
 //! | [`snapshot`] | nodes, and the history that a snapshot carries along |
 //! | [`zarr_json`] | a `zarr.json`, which was not kept in those days but taken apart |
 //! | [`attributes`] | attributes in files of their own |
-//! | [`manifest`] | chunk references |
+//! | [`manifest`] | chunk references, and [`chunk_map`] how they are listed |
 //! | [`reference`] | what a branch's or tag's file says |
 //!
 //! What identifies a node was a number at first, then 8 bytes as today; a number becomes 8 bytes, most significant first. Ids of
@@ -21,6 +21,7 @@
 
 pub mod attributes;
 pub mod bounds;
+mod chunk_map;
 pub mod container;
 pub mod manifest;
 pub mod reference;

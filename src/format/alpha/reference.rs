@@ -18,7 +18,7 @@ pub fn parse(file: &[u8]) -> Result<ObjectId> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
 
     #[test]

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{self, DeserializeOwned, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
 use super::super::draft::{ArrayDraft, NodeDraft, SnapshotDraft};
@@ -25,7 +25,7 @@ use super::super::snapshot::{ManifestInfo, ManifestRef};
 use super::attributes::{Attributes, AttributesFile};
 use super::bounds::Outline;
 use super::container::{self, Body, Opened};
-use super::spelling::{AnyId, AnyNodeId, Time};
+use super::spelling::{AnyId, AnyNodeId, Time, WithId};
 use super::zarr_json::{self, ArrayFields};
 use super::{bounds, parse};
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -87,13 +87,6 @@ struct AttributesRef {
     location: u64,
     #[serde(default, rename = "flags")]
     _flags: IgnoredAny,
-}
-
-/// Anything that begins with an object's id and goes on with numbers, if with anything that matters.
-#[derive(Debug)]
-struct WithId {
-    id: ObjectId,
-    numbers: [u64; 2],
 }
 
 #[derive(Debug, Deserialize)]
@@ -361,83 +354,9 @@ impl<'de> Deserialize<'de> for Nodes {
     }
 }
 
-impl<'de> Deserialize<'de> for WithId {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct WithIdVisitor;
-        impl<'de> Visitor<'de> for WithIdVisitor {
-            type Value = WithId;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a manifest's id, and more")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<WithId, A::Error> {
-                let id: AnyId = array.next_element()?.ok_or_else(|| de::Error::custom("no manifest's id"))?;
-                let mut numbers = [0; 2];
-                for number in &mut numbers {
-                    match array.next_element::<Number>()? {
-                        Some(Number(found)) => *number = found,
-                        None => return Ok(WithId { id: id.0, numbers }),
-                    }
-                }
-                while array.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(WithId { id: id.0, numbers })
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WithId, A::Error> {
-                let mut id = None;
-                while let Some(name) = map.next_key::<String>()? {
-                    match name.as_str() {
-                        "object_id" | "id" => id = Some(map.next_value::<AnyId>()?),
-                        _ => drop(map.next_value::<IgnoredAny>()?),
-                    }
-                }
-                let id = id.ok_or_else(|| de::Error::custom("no object_id"))?;
-                Ok(WithId { id: id.0, numbers: [0; 2] })
-            }
-        }
-        deserializer.deserialize_any(WithIdVisitor)
-    }
-}
-
-/// A number; 0 for whatever else stands in its place.
-struct Number(u64);
-
-impl<'de> Deserialize<'de> for Number {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct NumberVisitor;
-        impl<'de> Visitor<'de> for NumberVisitor {
-            type Value = Number;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a number or an array")
-            }
-
-            fn visit_u64<E>(self, number: u64) -> Result<Number, E> {
-                Ok(Number(number))
-            }
-
-            fn visit_unit<E>(self) -> Result<Number, E> {
-                Ok(Number(0))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<Number, A::Error> {
-                while array.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(Number(0))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Number, A::Error> {
-                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                Ok(Number(0))
-            }
-        }
-        deserializer.deserialize_any(NumberVisitor)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
     use crate::format::snapshot::Snapshot;
     use serde_json::json;
@@ -484,6 +403,20 @@ mod tests {
             assert_eq!(documents[0]["attributes"], json!({"a": 1}));
             assert_eq!(documents[1]["attributes"], json!({"units": "m"}));
             assert_eq!(translated.manifests().len(), 1);
+        }
+    }
+
+    #[test]
+    fn attributes_may_nest_and_not_without_end() {
+        for (levels, is_read) in [(100, true), (1000, false)] {
+            let mut deep = json!(1);
+            for _ in 0..levels {
+                deep = json!([deep]);
+            }
+            let mut snapshot = first();
+            snapshot["nodes"]["/x"]["user_attributes"] = json!({"Inline": {"deep": deep}});
+            let file = rmp_serde::to_vec(&snapshot).unwrap();
+            assert_eq!(AlphaSnapshot::decode(&file, 1 << 20).and_then(AlphaSnapshot::into_draft).is_ok(), is_read);
         }
     }
 

@@ -155,6 +155,87 @@ impl<'de> Deserialize<'de> for AnyNodeId {
     }
 }
 
+/// Anything that begins with an object's id and goes on with numbers, if with anything that matters.
+#[derive(Debug)]
+pub(super) struct WithId {
+    pub(super) id: ObjectId,
+    pub(super) numbers: [u64; 2],
+}
+
+impl<'de> Deserialize<'de> for WithId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct WithIdVisitor;
+        impl<'de> Visitor<'de> for WithIdVisitor {
+            type Value = WithId;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a manifest's id, and more")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<WithId, A::Error> {
+                let id: AnyId = array.next_element()?.ok_or_else(|| de::Error::custom("no manifest's id"))?;
+                let mut numbers = [0; 2];
+                for number in &mut numbers {
+                    match array.next_element::<Count>()? {
+                        Some(Count(found)) => *number = found,
+                        None => return Ok(WithId { id: id.0, numbers }),
+                    }
+                }
+                while array.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(WithId { id: id.0, numbers })
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WithId, A::Error> {
+                let mut id = None;
+                while let Some(name) = map.next_key::<String>()? {
+                    match name.as_str() {
+                        "object_id" | "id" => id = Some(map.next_value::<AnyId>()?),
+                        _ => drop(map.next_value::<IgnoredAny>()?),
+                    }
+                }
+                let id = id.ok_or_else(|| de::Error::custom("no object_id"))?;
+                Ok(WithId { id: id.0, numbers: [0; 2] })
+            }
+        }
+        deserializer.deserialize_any(WithIdVisitor)
+    }
+}
+
+/// A number; 0 for whatever else stands in its place.
+struct Count(u64);
+
+impl<'de> Deserialize<'de> for Count {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct CountVisitor;
+        impl<'de> Visitor<'de> for CountVisitor {
+            type Value = Count;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number or an array")
+            }
+
+            fn visit_u64<E>(self, number: u64) -> Result<Count, E> {
+                Ok(Count(number))
+            }
+
+            fn visit_unit<E>(self) -> Result<Count, E> {
+                Ok(Count(0))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<Count, A::Error> {
+                while array.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Count(0))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Count, A::Error> {
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(Count(0))
+            }
+        }
+        deserializer.deserialize_any(CountVisitor)
+    }
+}
+
 /// A time as RFC 3339, in microseconds since 1970-01-01 UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Time(pub(super) u64);
@@ -250,7 +331,7 @@ fn float(value: f64) -> Value {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
     use serde_json::json;
 

@@ -43,6 +43,10 @@ impl Extension {
     }
 }
 
+fn extensions(list: &[Extension]) -> Value {
+    list.iter().map(Extension::document).collect()
+}
+
 /// The `zarr.json` of a group.
 pub(super) fn group(attributes: &Attributes) -> Vec<u8> {
     json!({"zarr_format": 3, "node_type": "group", "attributes": attributes}).to_string().into_bytes()
@@ -61,13 +65,14 @@ impl ArrayFields {
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": self.chunk_shape}},
             "chunk_key_encoding": chunk_key_encoding(&self.chunk_key_encoding)?,
             "fill_value": fill_value(&self.fill_value.0, &data_type),
-            "codecs": self.codecs.iter().map(Extension::document).collect::<Vec<_>>(),
+            "codecs": extensions(&self.codecs),
         });
-        if let Some(transformers) = &self.storage_transformers {
-            document["storage_transformers"] = transformers.iter().map(Extension::document).collect();
-        }
-        if let Some(names) = &self.dimension_names {
-            document["dimension_names"] = json!(names);
+        let optional = [
+            ("storage_transformers", self.storage_transformers.as_ref().map(|list| extensions(list))),
+            ("dimension_names", self.dimension_names.as_ref().map(|names| json!(names))),
+        ];
+        if let Value::Object(members) = &mut document {
+            members.extend(optional.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
         }
         Ok(document.to_string().into_bytes())
     }
@@ -128,7 +133,7 @@ fn fill_value(stored: &Value, data_type: &Value) -> Value {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
 
     fn fields(changed: Value) -> ArrayFields {

@@ -138,7 +138,7 @@ impl Storage for FirstLayout {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
     use crate::storage::object::ObjectStorage;
 
