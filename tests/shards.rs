@@ -20,9 +20,9 @@ use std::sync::{Arc, Mutex};
 use common::run;
 use faulty::{Fault, Line};
 use moto::{commit, icechunkfs, mount, repository, s3};
-use serde_json::json;
-use shard::{USUAL, array, shuffled, with_checksum};
-use writing::{needed, put};
+use serde_json::{Value, json};
+use shard::{Form, USUAL, array, shuffled, with_checksum};
+use writing::{Reference, Writable, needed, put};
 
 /// Inner chunks of the large shard, and bytes of each before its checksum: 64 MiB.
 const COUNT: usize = 4096;
@@ -193,4 +193,215 @@ fn who_wants_all_of_a_shard_gets_it_in_few_requests() {
     }
     let (asked, bytes) = counted.end();
     assert!(asked <= 60 && bytes < shard.len() as u64 + (4 << 20), "{asked} requests, {bytes} bytes");
+}
+
+/// A repository on this machine with files in it that were committed.
+fn with_files(files: &[(&str, Vec<u8>)]) -> Writable {
+    let mount = Writable::new(&[]);
+    for (path, bytes) in files {
+        put(&mount.root().join(path), bytes).unwrap();
+    }
+    mount.commit("shards").unwrap();
+    mount
+}
+
+fn listed(mount: &Writable, words: &[&str]) -> common::Output {
+    let repository = mount.repository().to_str().unwrap();
+    common::icechunkfs([&["ls", repository, "--shards"], words].concat())
+}
+
+/// Checks that what is listed of a shard are the bytes of `chunks` in `file`.
+fn check(listed: &Value, file: &[u8], chunks: &[Option<Vec<u8>>]) {
+    let found: Vec<&Value> = listed["inner_chunks"].as_array().unwrap().iter().collect();
+    assert_eq!(found.len(), chunks.iter().flatten().count(), "{listed}");
+    let grid: Vec<usize> = listed["grid"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap() as usize).collect();
+    for entry in found {
+        let number = entry["coords"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .zip(&grid)
+            .fold(0, |number, (coord, length)| number * length + coord.as_u64().unwrap() as usize);
+        let at = |key: &str| entry[key].as_u64().unwrap() as usize;
+        assert_eq!(Some(&file[at("offset")..at("offset") + at("bytes")]), chunks[number].as_deref(), "{entry}");
+    }
+    assert_eq!(listed["faults"], json!([]));
+}
+
+#[test]
+fn shards_of_every_form_are_listed() {
+    let chunks: Vec<Option<Vec<u8>>> =
+        (0..6).map(|n: u8| (n != 4).then(|| vec![n + 1; 100 + 30 * usize::from(n)])).collect();
+    let mut files = Vec::new();
+    let mut expected = Vec::new();
+    for (n, (at_start, big_endian, checksum)) in
+        [(false, false, true), (true, false, true), (false, true, false), (true, true, true)].into_iter().enumerate()
+    {
+        let form = Form { at_start, big_endian, checksum };
+        let codec =
+            form.codec(json!([4, 2]), json!([{"name": "bytes"}, {"name": "zstd", "configuration": {"level": 1}}]));
+        // The dimensions of the document are not in the order of the shard's: 2 by 3 inner chunks.
+        let order = json!({"name": "transpose", "configuration": {"order": [1, 0]}});
+        let document = array(json!([12, 16]), json!([6, 8]), json!([order, codec, {"name": "crc32c"}]));
+        let shard = with_checksum(form.shard(&chunks, [3, 0, 5, 1, 2, 4]));
+        files.push((format!("g/a{n}/zarr.json"), document.to_string().into_bytes()));
+        files.push((format!("g/a{n}/c/1/1"), shard.clone()));
+        let place = if at_start { "start" } else { "end" };
+        let order = if big_endian { "big" } else { "little" };
+        expected.push((shard, place, order, if checksum { "right" } else { "none" }));
+    }
+    let files: Vec<(&str, Vec<u8>)> = files.iter().map(|(path, bytes)| (path.as_str(), bytes.clone())).collect();
+    let mount = with_files(&files);
+    let all = listed(&mount, &["g", "--json"]).json();
+    for (n, (shard, place, order, checksum)) in expected.iter().enumerate() {
+        assert_eq!(all[n]["path"], json!(format!("/g/a{n}/c/1/1")));
+        assert_eq!((&all[n]["bytes"], &all[n]["grid"]), (&json!(shard.len()), &json!([2, 3])));
+        let index = &all[n]["index"];
+        assert_eq!((&index["location"], &index["byte_order"]), (&json!(place), &json!(order)));
+        assert_eq!(index["checksum"], json!(checksum));
+        check(&all[n], shard, &chunks);
+        assert_eq!(listed(&mount, &[&format!("g/a{n}"), "--json"]).json()[0], all[n]);
+        assert_eq!(listed(&mount, &[&format!("g/a{n}/c/1/1"), "--json"]).json()[0], all[n]);
+    }
+    assert_eq!(listed(&mount, &["-r", "--json"]).json(), all);
+    let text = String::from_utf8(listed(&mount, &["g/a0"]).success()).unwrap();
+    assert!(text.starts_with("/g/a0/c/1/1  ") && text.contains("CRC-32C right") && text.lines().count() == 6, "{text}");
+    assert!(listed(&mount, &["g/a0/c/0/0"]).failure().contains("no `g/a0/c/0/0`"));
+    put(&mount.root().join("plain/zarr.json"), writing::array(&[1], &[1])).unwrap();
+    mount.commit("plain").unwrap();
+    assert!(listed(&mount, &["plain"]).failure().contains("/plain: its chunks are no shards"));
+}
+
+#[test]
+fn shards_in_shards_are_listed() {
+    let inner = Form { checksum: false, ..USUAL };
+    let leaves = |salt: u8| -> Vec<Option<Vec<u8>>> { (0..4).map(|n| Some(vec![10 * salt + n; 50])).collect() };
+    let chunks: Vec<Option<Vec<u8>>> = (0..3).map(|n| Some(inner.shard(&leaves(n), [2, 1, 3, 0]))).collect();
+    let shard = USUAL.shard(&chunks, [1, 2, 0]);
+    let codec = USUAL.codec(json!([4]), json!([inner.codec(json!([1]), json!([{"name": "bytes"}]))]));
+    let document = array(json!([12]), json!([12]), json!([codec])).to_string();
+    let mount = with_files(&[("a/zarr.json", document.into_bytes()), ("a/c/0", shard.clone())]);
+    let all = listed(&mount, &["a", "--json"]).json();
+    check(&all[0], &shard, &chunks);
+    for (n, nested) in all[0]["inner_chunks"].as_array().unwrap().iter().enumerate() {
+        check(nested, &shard, &leaves(n as u8));
+    }
+    let text = String::from_utf8(listed(&mount, &["a"]).success()).unwrap();
+    assert_eq!(text.lines().count(), 1 + 3 * 5, "{text}");
+}
+
+#[test]
+fn what_is_wrong_with_a_shard_is_said_with_its_place() {
+    let codec = USUAL.codec(json!([1]), json!([{"name": "bytes"}]));
+    let document = array(json!([9]), json!([3]), json!([codec])).to_string();
+    let good = USUAL.shard(&[Some(vec![1; 10]), None, Some(vec![2; 20])], 0..3);
+    let mut torn = good.clone();
+    torn[31] ^= 1;
+    let wrong = [vec![0; 100], USUAL.index(&[(90, 20), (95, 500), (0, 50)])].concat();
+    let mount = with_files(&[
+        ("a/zarr.json", document.clone().into_bytes()),
+        ("a/c/0", good),
+        ("a/c/1", torn),
+        ("a/c/2", wrong),
+        ("b/zarr.json", document.clone().into_bytes()),
+        ("b/c/0", vec![7; 20]),
+    ]);
+    listed(&mount, &["a/c/0"]).success();
+    let said = listed(&mount, &["a/c/1"]);
+    assert!(said.stderr.contains("/a/c/1") && said.stderr.contains("index at offset 30") && !said.status.success());
+    let said = listed(&mount, &["a/c/2", "--json"]);
+    let text = &said.stderr;
+    assert!(
+        text.contains("/a/c/2: inner chunk [0], 20 bytes at offset 90") && text.contains("over the index"),
+        "{text}"
+    );
+    assert!(text.contains("1 more"), "{text}");
+    assert_eq!(said.status.code(), Some(1));
+    let all: Value = serde_json::from_slice(&said.stdout).unwrap();
+    assert_eq!(all[0]["faults"].as_array().unwrap().len(), 2);
+    assert!(all[0]["faults"][1].as_str().unwrap().contains("inner chunk [1], 500 bytes at offset 95, is outside"));
+    let said = listed(&mount, &["b"]).failure();
+    assert!(said.contains("/b/c/0") && said.contains("no room for an index of 52 bytes"), "{said}");
+    // The files are there all the same.
+    assert_eq!(std::fs::read(mount.root().join("b/c/0")).unwrap(), vec![7; 20]);
+}
+
+/// ZEP 2's draft: the chunk grid is that of inner chunks, and what is stored are shards of them.
+#[test]
+fn shards_of_a_storage_transformer_are_files() {
+    let mount = Writable::new(&[]);
+    let mut document = array(json!([10, 7]), json!([2, 2]), json!([{"name": "bytes"}]));
+    document["storage_transformers"] = json!([{"extension": "", "type": "indexed",
+        "configuration": {"chunks_per_shard": [2, 3]}}]);
+    let form = Form { checksum: false, ..USUAL };
+    let chunks: Vec<Option<Vec<u8>>> = (0..6).map(|n| (n != 2).then(|| vec![n; 4])).collect();
+    let shard = form.shard(&chunks, [5, 0, 1, 3, 2, 4]);
+    // The reference counts the chunks of the grid, and takes these keys for such.
+    let reference = Reference::open(mount.repository());
+    let text = document.to_string();
+    let keys = [("a/zarr.json", text.as_bytes()), ("a/c/2/1", &shard), ("a/c/0/0", &shard), ("a/c/4/3", &shard)];
+    reference.commit(&keys, "theirs");
+    mount.touch("refresh").unwrap();
+    let root = mount.root();
+    let names: Vec<String> = common::read_files(&root.join("a")).into_keys().collect();
+    assert_eq!(names, ["c/0/0", "c/2/1", "zarr.json"], "the grid has three by two shards");
+    let all = listed(&mount, &["a", "--json"]).json();
+    assert_eq!((all.as_array().unwrap().len(), &all[1]["path"]), (2, &json!("/a/c/2/1")));
+    check(&all[1], &shard, &chunks);
+
+    put(&root.join("a/c/1/1"), &shard).unwrap();
+    put(&root.join("b/zarr.json"), &text).unwrap();
+    put(&root.join("b/c/0/1"), &shard).unwrap();
+    mount.commit("ours").unwrap();
+    put(&root.join("a/c/3/1"), &shard).unwrap();
+    let refused = mount.commit("no such shard").unwrap_err();
+    assert!(refused.raw_os_error().is_some(), "{refused}");
+    std::fs::remove_file(root.join("a/c/3/1")).unwrap();
+    let keys = reference.keys();
+    for key in ["a/c/1/1", "b/c/0/1", "a/c/2/1"] {
+        assert_eq!(keys[key], shard, "{key}");
+    }
+    assert_eq!(keys["b/zarr.json"], text.as_bytes());
+    // Theirs on top of ours, and ours are what a fresh mount shows.
+    reference.commit(&[("b/c/2/0", &shard)], "theirs again");
+    assert_eq!(mount.fresh()["b/c/2/0"], shard);
+}
+
+/// What zarr-python writes into a mount is what it says.
+#[test]
+fn shards_that_a_program_wrote_are_listed() {
+    let Some(python) = python() else { return };
+    let mount = Writable::new(&[]);
+    let script = "import sys, zarr, numpy as np\n\
+        from zarr.codecs import BytesCodec, ShardingCodec, Crc32cCodec\n\
+        for place in ['start', 'end']:\n\
+        \x20   codec = ShardingCodec(chunk_shape=(2, 4), codecs=[BytesCodec()], index_location=place)\n\
+        \x20   a = zarr.create_array(sys.argv[1] + '/' + place, shape=(8, 16), chunks=(4, 16), dtype='uint8', serializer=codec,\n\
+        \x20       compressors=None, fill_value=255)\n\
+        \x20   a[:6, :12] = np.arange(72, dtype='uint8').reshape(6, 12)\n";
+    run(Command::new(python).args(["-c", script]).arg(mount.root())).success();
+    mount.commit("by zarr-python").unwrap();
+    let inner = |shard: usize| -> Vec<Option<Vec<u8>>> {
+        let value = |row: usize, column: usize| match row < 6 && column < 12 {
+            true => (row * 12 + column) as u8,
+            false => 255,
+        };
+        let chunk = |n: usize| {
+            let (top, left) = (4 * shard + n / 4 * 2, n % 4 * 4);
+            let bytes: Vec<u8> = (0..8).map(|at| value(top + at / 4, left + at % 4)).collect();
+            // What is all fill is not there.
+            bytes.iter().any(|byte| *byte != 255).then_some(bytes)
+        };
+        (0..8).map(chunk).collect()
+    };
+    for place in ["start", "end"] {
+        let all = listed(&mount, &[place, "--json"]).json();
+        assert_eq!(all.as_array().unwrap().len(), 2, "{all}");
+        for (shard, listed) in all.as_array().unwrap().iter().enumerate() {
+            assert_eq!((&listed["index"]["location"], &listed["index"]["checksum"]), (&json!(place), &json!("right")));
+            let file =
+                std::fs::read(mount.root().join(listed["path"].as_str().unwrap().trim_start_matches('/'))).unwrap();
+            check(listed, &file, &inner(shard));
+        }
+    }
 }

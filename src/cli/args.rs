@@ -341,12 +341,18 @@ pub struct LogArgs {
 pub struct LsArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
     pub repo: String,
-    /// The group to list, or an array; the root when nothing is said.
+    /// The group to list, or an array, or with --shards a chunk; the root when nothing is said.
     #[arg(default_value = "")]
     pub path: String,
     /// Which snapshot.
     #[command(flatten)]
     pub reference: RefArgs,
+    /// List what is in shards instead: of an array's chunks, of those of all arrays in a group, or of one chunk. Their indexes are
+    /// read and looked at; if one is wrong, so is the exit status. With --json a list of {"path", "bytes", "index": {"offset",
+    /// "bytes", "location", "byte_order", "checksum"}, "grid", "inner_shape", "inner_chunks": [{"coords", "offset", "bytes"}],
+    /// "faults"}; an inner chunk that is a shard has "index" and what follows, too. Offsets count from the file's beginning.
+    #[arg(long)]
+    pub shards: bool,
     /// Print a list of {"path", "kind", "shape", "chunks", "bytes"}.
     #[arg(long)]
     pub json: bool,

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::args::LsArgs;
-use super::{open, print, print_json};
+use super::{open, print, print_json, shards};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, Place};
@@ -24,6 +24,9 @@ struct Row {
 
 /// Prints the nodes in a group, or one array.
 pub fn run(arguments: &LsArgs) -> Result<()> {
+    if arguments.shards {
+        return shards::run(arguments);
+    }
     let spec = arguments.reference.spec()?;
     let rows = open::runtime()?.block_on(async {
         let repository = open::repository(&arguments.repo, &arguments.store).await?;
@@ -50,7 +53,7 @@ async fn node_at(tree: &Tree, path: &str) -> Result<NodeIndex> {
 }
 
 /// What to list: the children of a group, or everything below it; an array stands for itself.
-fn nodes(tree: &Tree, start: NodeIndex, recursive: bool) -> Vec<NodeIndex> {
+pub(super) fn nodes(tree: &Tree, start: NodeIndex, recursive: bool) -> Vec<NodeIndex> {
     let table = tree.table();
     let children = table.children(start);
     if recursive {

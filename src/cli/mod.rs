@@ -24,6 +24,7 @@ pub mod prefetch;
 mod progress;
 pub mod refs;
 pub mod secrets;
+mod shards;
 pub mod tag;
 pub mod unmount;
 pub mod verify;

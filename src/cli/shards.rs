@@ -1,0 +1,329 @@
+//! `icechunkfs ls --shards`: what is in the shards of arrays, as their indexes have it.
+//!
+//! Only indexes are read. One line an inner chunk, written as it is found: a shard may have a million of them, and be made of shards
+//! again. Of what cannot be right nothing is followed, so that an index that was made to mislead does not lead in circles.
+
+use std::fmt::Write as _;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use serde_json::{Value, json};
+
+use super::args::LsArgs;
+use super::{ls, open, print};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::tree::chunks::Chunks;
+use crate::tree::nodes::{Array, NodeIndex, Place};
+use crate::tree::positions::Coords;
+use crate::tree::{Kind, Tree};
+use crate::zarr::shard::{Fault, Index, IndexLocation, Sharding, Wrong};
+
+/// Bytes that are read at a time.
+const STEP: u64 = 1 << 20;
+/// Shards that are looked up at a time.
+const PAGE: usize = 1000;
+/// Bytes of output that are written at a time.
+const BUFFER: usize = 64 << 10;
+
+/// What is printed, and what was wrong.
+struct Output {
+    json: bool,
+    text: String,
+    /// Entries of the outermost list so far.
+    shards: u64,
+    first: Option<Error>,
+    faults: u64,
+}
+
+/// A shard, or an inner chunk that is one.
+struct Shard<'a> {
+    tree: &'a Arc<Tree>,
+    /// The file that has it.
+    inode: u64,
+    /// What it is called in messages.
+    path: &'a str,
+    sharding: &'a Sharding,
+    /// Where in the file it lies.
+    place: Range<u64>,
+    depth: usize,
+}
+
+/// Prints the shards of an array, of all arrays in a group, or one.
+pub(super) fn run(arguments: &LsArgs) -> Result<()> {
+    let spec = arguments.reference.spec()?;
+    let mut output = Output { json: arguments.json, text: String::new(), shards: 0, first: None, faults: 0 };
+    open::runtime()?.block_on(async {
+        let repository = open::repository(&arguments.repo, &arguments.store).await?;
+        let tree = open::tree(&repository, &spec, open::Limits::default()).await?;
+        let found = tree.resolve(&arguments.path).await?;
+        match tree.table().place(found.inode) {
+            Some(Place::Chunk(node, coords)) if found.kind == Kind::File => {
+                let (array, sharding) = sharded(&tree, node)?;
+                output.shard(&tree, node, array, &sharding, &coords, found.size).await
+            }
+            Some(Place::Directory(node)) => {
+                let alone = tree.table().array(node).is_some() && !arguments.recursive;
+                let nodes = if alone { vec![node] } else { ls::nodes(&tree, node, arguments.recursive) };
+                for node in nodes {
+                    match sharded(&tree, node) {
+                        Ok((array, sharding)) => output.array(&tree, node, array, &sharding).await?,
+                        Err(error) if alone => return Err(error),
+                        // Most nodes of a group have none.
+                        Err(_) => {}
+                    }
+                }
+                Ok(())
+            }
+            _ => {
+                let message = format!("`{}` is no group, array or chunk", arguments.path);
+                Err(Error::new(ErrorKind::InvalidInput, message))
+            }
+        }
+    })?;
+    output.end()
+}
+
+/// The array at `node` and what its shards look like; an error that says why it has none.
+fn sharded(tree: &Tree, node: NodeIndex) -> Result<(&Array, Sharding)> {
+    let place = || format!("/{}", tree.table().path(node));
+    let Some(array) = tree.table().array(node) else {
+        return Err(Error::new(ErrorKind::InvalidInput, format!("{} is no array", place())));
+    };
+    let sharding = Sharding::parse(tree.zarr_json(node).unwrap_or_default()).context(place)?;
+    let none = || {
+        Error::new(ErrorKind::InvalidInput, format!("{}: its chunks are no shards that can be read in parts", place()))
+    };
+    Ok((array, sharding.ok_or_else(none)?))
+}
+
+impl Output {
+    async fn array(&mut self, tree: &Arc<Tree>, node: NodeIndex, array: &Array, sharding: &Sharding) -> Result<()> {
+        let chunks = Chunks::new(array, tree.table(), tree.reader());
+        let rank = array.grid.len();
+        let mut after: Option<Coords> = None;
+        loop {
+            let page = chunks.page(&[], rank, after.as_deref(), PAGE).await?;
+            for (coords, size) in &page {
+                self.shard(tree, node, array, sharding, coords, *size).await?;
+            }
+            match page.last() {
+                // An array without dimensions has one chunk.
+                Some((last, _)) if page.len() == PAGE && rank > 0 => after = Some(last.clone()),
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    async fn shard(
+        &mut self,
+        tree: &Arc<Tree>,
+        node: NodeIndex,
+        array: &Array,
+        sharding: &Sharding,
+        coords: &[u32],
+        size: u64,
+    ) -> Result<()> {
+        let path = format!("/{}/{}", tree.table().path(node), array.encoding.key(coords)).replace("//", "/");
+        let inode = tree.table().inode(&Place::Chunk(node, Coords::from_slice(coords)));
+        if self.json {
+            self.text.push_str(if self.shards == 0 { "[\n" } else { ",\n" });
+            self.text.push_str("{\"path\": ");
+            self.value(&json!(path));
+            self.text.push_str(", ");
+        } else {
+            self.text.push_str(&path);
+        }
+        self.shards += 1;
+        let shard = Shard { tree, inode, path: &path, sharding, place: 0..size, depth: 0 };
+        self.contents(&shard).await?;
+        self.flush(false)
+    }
+
+    /// Everything about a shard behind its name.
+    async fn contents(&mut self, shard: &Shard<'_>) -> Result<()> {
+        let (sharding, length) = (shard.sharding, shard.place.end - shard.place.start);
+        let index = match sharding.index_place(length) {
+            None => Err(Error::corrupt(format!(
+                "{} at offset {}: no room for an index of {} bytes in {length}",
+                shard.path,
+                shard.place.start,
+                sharding.index_length()
+            ))),
+            Some(place) => {
+                let from = shard.place.start.saturating_add(place.start);
+                let bytes = shard.read(from..from.saturating_add(place.end - place.start)).await?;
+                Index::decode(sharding, length, bytes.freeze())
+                    .context(|| format!("{} at offset {}", shard.path, shard.place.start))
+            }
+        };
+        let checksum = match &index {
+            Ok(_) if sharding.checksum => "right",
+            Ok(_) => "none",
+            Err(_) => "wrong",
+        };
+        self.head(shard, checksum);
+        let index = match index {
+            Ok(index) => index,
+            Err(error) => {
+                self.wrong(shard, &error);
+                self.tail(&[], Some(&error));
+                return Ok(());
+            }
+        };
+        let faults = index.faults();
+        let is_faulty = |number: u64| faults.binary_search_by_key(&number, |fault| fault.number).is_ok();
+        let mut is_first = true;
+        for number in 0..index.len() {
+            let Some((offset, bytes)) = index.entry(number) else { continue };
+            let place = index
+                .place(number)
+                .filter(|_| !is_faulty(number))
+                .map(|place| shard.place.start + place.start..shard.place.start + place.end);
+            self.inner(shard, number, shard.place.start.checked_add(offset).unwrap_or(offset), bytes, is_first);
+            is_first = false;
+            match (sharding.inner.as_deref(), place) {
+                (Some(inner), Some(place)) => {
+                    if self.json {
+                        self.text.push_str(", ");
+                    }
+                    let inner = Shard { sharding: inner, place, depth: shard.depth + 1, ..*shard };
+                    Box::pin(self.contents(&inner)).await?;
+                }
+                _ => self.text.push_str(if self.json { "}" } else { "\n" }),
+            }
+            self.flush(false)?;
+        }
+        let faults: Vec<Error> = faults.iter().map(|fault| shard.describe(fault)).collect();
+        for fault in &faults {
+            self.wrong(shard, fault);
+        }
+        self.tail(&faults, None);
+        Ok(())
+    }
+
+    fn head(&mut self, shard: &Shard<'_>, checksum: &str) {
+        let Shard { sharding, place, .. } = shard;
+        let length = place.end - place.start;
+        let index = sharding.index_place(length);
+        let offset = index.map(|index| place.start + index.start);
+        let location = if sharding.location == IndexLocation::Start { "start" } else { "end" };
+        let order = if sharding.big_endian { "big" } else { "little" };
+        if self.json {
+            let index = json!({"offset": offset, "bytes": sharding.index_length(), "location": location,
+                "byte_order": order, "checksum": checksum});
+            let (grid, shape) = (json!(sharding.grid), json!(sharding.inner_shape));
+            if shard.depth == 0 {
+                let _ = write!(self.text, "\"bytes\": {length}, ");
+            }
+            let _ = write!(
+                self.text,
+                "\"index\": {index}, \"grid\": {grid}, \"inner_shape\": {shape}, \"inner_chunks\": ["
+            );
+            return;
+        }
+        let checksum = match checksum {
+            "none" => "no checksum".to_owned(),
+            other if sharding.checksum => format!("CRC-32C {other}"),
+            other => other.to_owned(),
+        };
+        let offset = offset.map_or("nowhere".to_owned(), |offset| format!("at {offset}"));
+        // Writing into a string cannot fail.
+        let _ = writeln!(
+            self.text,
+            "  {length} bytes, {:?} inner chunks of {:?}; index {offset} ({location}), {} bytes, {order}-endian, {checksum}",
+            sharding.grid,
+            sharding.inner_shape,
+            sharding.index_length()
+        );
+    }
+
+    /// An inner chunk, but for its end.
+    fn inner(&mut self, shard: &Shard<'_>, number: u64, offset: u64, bytes: u64, is_first: bool) {
+        let coords = shard.sharding.coords(number);
+        if self.json {
+            let comma = if is_first { "\n" } else { ",\n" };
+            let coords = json!(coords.as_slice());
+            let _ = write!(self.text, "{comma}{{\"coords\": {coords}, \"offset\": {offset}, \"bytes\": {bytes}");
+        } else {
+            let (indent, coords) = ("  ".repeat(shard.depth + 1), format!("{:?}", coords.as_slice()));
+            let _ = write!(self.text, "{indent}{coords:<12}  {offset:>12}  {bytes:>10}");
+        }
+    }
+
+    /// Something is wrong.
+    fn wrong(&mut self, shard: &Shard<'_>, fault: &Error) {
+        if !self.json {
+            let _ = writeln!(self.text, "{}WRONG: {fault}", "  ".repeat(shard.depth + 1));
+        }
+        self.faults += 1;
+        self.first.get_or_insert_with(|| fault.clone());
+    }
+
+    fn tail(&mut self, faults: &[Error], error: Option<&Error>) {
+        if !self.json {
+            return;
+        }
+        self.text.push_str("], \"faults\": [");
+        for (n, fault) in faults.iter().chain(error).enumerate() {
+            self.text.push_str(if n == 0 { "" } else { ", " });
+            self.value(&json!(fault.to_string()));
+        }
+        self.text.push_str("]}");
+    }
+
+    fn value(&mut self, value: &Value) {
+        let _ = write!(self.text, "{value}");
+    }
+
+    fn flush(&mut self, all: bool) -> Result<()> {
+        if all || self.text.len() >= BUFFER {
+            print(self.text.as_bytes())?;
+            self.text.clear();
+        }
+        Ok(())
+    }
+
+    /// The end of the output; an error if anything was wrong.
+    fn end(mut self) -> Result<()> {
+        if self.json {
+            self.text.push_str(if self.shards == 0 { "[]\n" } else { "\n]\n" });
+        }
+        self.flush(true)?;
+        match self.first {
+            None => Ok(()),
+            Some(first) if self.faults == 1 => Err(first),
+            Some(first) => Err(Error::corrupt(format!("{first}; and {} more that are wrong", self.faults - 1))),
+        }
+    }
+}
+
+impl Shard<'_> {
+    async fn read(&self, range: Range<u64>) -> Result<BytesMut> {
+        let mut bytes = BytesMut::new();
+        let mut at = range.start;
+        while at < range.end {
+            let size = u32::try_from((range.end - at).min(STEP)).unwrap_or(u32::MAX);
+            let part = self.tree.read(self.inode, at, size).await?;
+            if part.is_empty() {
+                return Err(Error::corrupt(format!("{}: it ends before {}", self.path, range.end)));
+            }
+            bytes.extend_from_slice(&part);
+            at += part.len() as u64;
+        }
+        Ok(bytes)
+    }
+
+    fn describe(&self, fault: &Fault) -> Error {
+        let coords = self.sharding.coords(fault.number);
+        let (offset, bytes) = (self.place.start.checked_add(fault.offset).unwrap_or(fault.offset), fault.length);
+        let why = match fault.what {
+            Wrong::Outside => format!("outside of the shard, which ends at {}", self.place.end),
+            Wrong::OverIndex => "over the index".to_owned(),
+            Wrong::Over(other) => format!("over inner chunk {:?}", self.sharding.coords(other).as_slice()),
+            Wrong::HalfAbsent => "there according to one half of the entry only".to_owned(),
+        };
+        let coords = coords.as_slice();
+        Error::corrupt(format!("{}: inner chunk {coords:?}, {bytes} bytes at offset {offset}, is {why}", self.path))
+    }
+}
