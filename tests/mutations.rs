@@ -4,6 +4,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod common;
+#[path = "common/lab.rs"]
+#[allow(dead_code)]
+mod lab;
+#[path = "common/shard.rs"]
+mod shard;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::BTreeMap;
@@ -25,6 +30,7 @@ use icechunkfs::repo::refs::RefSpec;
 use icechunkfs::storage::{Condition, ObjectInfo, Storage, Version};
 use icechunkfs::tree::directory::{Entry, Extent};
 use icechunkfs::tree::{Kind, ROOT, Tree};
+use icechunkfs::zarr::shard::{Index, Sharding};
 
 /// Memory bound of each tree.
 const MEMORY: u64 = 64 << 20;
@@ -237,6 +243,101 @@ async fn walk(tree: &Arc<Tree>) {
                 }
             }
         }
+    }
+}
+
+/// Damaged documents and indexes of shards: what they say may be anything, and the bytes that are read are those that are there.
+#[test]
+fn damaged_shards_do_no_harm() {
+    const INNER: usize = 600;
+    const COUNT: usize = 2048;
+    let count: usize = std::env::var("ICECHUNKFS_MUTATIONS").map_or(500, |text| text.parse().unwrap());
+    if count <= 20_000 {
+        common::watchdog();
+    }
+    let mut random = Random(20_261_122);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let form = shard::USUAL;
+    let codec = |inner: serde_json::Value| form.codec(serde_json::json!([INNER]), inner);
+    let nested =
+        shard::Form { at_start: true, ..form }.codec(serde_json::json!([60]), serde_json::json!([{"name": "bytes"}]));
+    let documents: Vec<Vec<u8>> =
+        [serde_json::json!([{"name": "bytes"}]), serde_json::json!([nested, {"name": "crc32c"}])]
+            .map(|inner| {
+                let (shape, codecs) = (serde_json::json!([COUNT * INNER]), serde_json::json!([codec(inner)]));
+                shard::array(shape.clone(), shape, codecs).to_string().into_bytes()
+            })
+            .to_vec();
+    let chunks: Vec<Option<Vec<u8>>> = (0..COUNT).map(|n| Some(vec![n as u8; INNER])).collect();
+    let bytes = form.shard(&chunks, shard::shuffled(COUNT));
+
+    // What is said of shards.
+    for n in 0..4 * count {
+        let mut document = documents[n % 2].clone();
+        change(&mut document, &mut random);
+        let (start, before) = (Instant::now(), NOW.load(Ordering::Relaxed));
+        PEAK.store(before, Ordering::Relaxed);
+        if let Ok(Some(sharding)) = Sharding::parse(&document)
+            && let Some(place) = sharding.index_place(bytes.len() as u64)
+        {
+            let index = Bytes::copy_from_slice(&bytes[place.start as usize..place.end as usize]);
+            if let Ok(index) = Index::decode(&sharding, bytes.len() as u64, index) {
+                assert!(index.faults().len() as u64 <= 2 * index.len());
+            }
+        }
+        let used = PEAK.load(Ordering::Relaxed).saturating_sub(before);
+        assert!(used < SLACK && start.elapsed() < DEADLINE, "{used} bytes: {}", String::from_utf8_lossy(&document));
+    }
+
+    // Reading by such an index.
+    let place = tempfile::tempdir().unwrap();
+    let mut files = runtime.block_on(async {
+        let version = icechunk::format::format_constants::SpecVersionBin::V2;
+        lab::create(place.path(), version, icechunk::RepositoryConfig::default()).await;
+        let lab = lab::Lab::open(place.path());
+        let mut model = lab::Model::default();
+        model.group("/");
+        for (n, document) in documents.iter().enumerate() {
+            let path = format!("/a{n}");
+            model.array(&path, &[1]);
+            model.get(&path).zarr_json = String::from_utf8(document.clone()).unwrap();
+            model.chunk(&path, &[0], bytes.clone());
+        }
+        lab.commit_model(&lab::Model::default(), &model).await;
+        Files::read(place.path())
+    });
+    let objects: Vec<String> = files.0.keys().filter(|key| key.starts_with("chunks/")).cloned().collect();
+    assert!(!objects.is_empty());
+    let index = bytes.len() - 16 * COUNT - 4;
+    for n in 0..count / 10 {
+        let mut damaged = bytes.clone();
+        for _ in 0..=random.below(40) {
+            let (at, value) = (index + random.below(16 * COUNT) / 8 * 8, random.next() >> random.below(64));
+            damaged[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        }
+        if n % 4 != 0 {
+            let end = bytes.len() - 4;
+            let sum = crc32c::crc32c(&damaged[index..end]);
+            damaged[end..].copy_from_slice(&sum.to_le_bytes());
+        }
+        objects.iter().for_each(|key| drop(files.0.insert(key.clone(), damaged.clone().into())));
+        let ranges: Vec<(u64, u32)> = (0..30)
+            .map(|_| {
+                (random.below(damaged.len()) as u64, 1 + (random.next() >> (32 + random.below(24))) as u32 % 300_000)
+            })
+            .collect();
+        runtime.block_on(async {
+            let repository = Repository::open(Arc::new(files.clone())).await.unwrap();
+            let limits = open::Limits { memory: Some(MEMORY), ahead: None };
+            let tree = open::tree(&repository, &RefSpec::default(), limits).await.unwrap();
+            let chunk = tree.resolve(&format!("a{}/c/0", n % 2)).await.unwrap();
+            assert_eq!(chunk.size, damaged.len() as u64);
+            for (offset, size) in ranges {
+                let read = tree.read(chunk.inode, offset, size).await.unwrap();
+                let end = damaged.len().min(offset as usize + size as usize);
+                assert!(*read == damaged[offset as usize..end], "mutation {n}: {size} bytes at {offset}");
+            }
+        });
     }
 }
 

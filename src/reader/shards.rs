@@ -216,10 +216,12 @@ impl Reader {
 
     /// In which way somebody reads `shard` who wants `range` of it now.
     fn way(&self, sharding: &Sharding, shard: NativeChunk, range: &Range<u64>) -> Way {
-        let begins = range.start == 0 && range.end >= LONG && sharding.location == IndexLocation::End;
-        let index = index_piece(sharding, shard.length).filter(|_| begins);
+        let long = range.end - range.start;
+        // Of several requests at once the first one need not come first.
+        let begins = if range.start == 0 { long >= LONG } else { range.start < LEAP && long >= VERY_LONG };
+        let index = index_piece(sharding, shard.length).filter(|_| begins && sharding.location == IndexLocation::End);
         let first = match index.map(|place| self.is_near(part(shard, &place))) {
-            Some(false) if range.end >= VERY_LONG => Way::Whole,
+            Some(false) if long >= VERY_LONG => Way::Whole,
             Some(false) => Way::Beginning,
             _ => Way::Parts,
         };
