@@ -151,7 +151,9 @@ impl Repository {
     /// Names of deleted tags, which may not be used again.
     pub async fn deleted_tags(&self) -> Result<Vec<String>> {
         match &self.generation {
-            Generation::V1(_) => Ok(v1::deleted_tags(&*self.storage).await?.into_keys().collect()),
+            Generation::Alpha(_) | Generation::V1(_) => {
+                Ok(v1::deleted_tags(&*self.storage).await?.into_keys().collect())
+            }
             Generation::V2(info) => Ok(info.deleted_tags()),
         }
     }

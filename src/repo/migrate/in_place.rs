@@ -85,6 +85,15 @@ pub async fn migrate(repository: &Repository, clock: Clock, dry_run: bool, progr
             })?;
             steps::reach("migrate.repo.done")?;
         }
+        Generation::Alpha(_) => {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "{} is of a release before 0.2, whose files nothing of today reads: say --to",
+                    storage.location()
+                ),
+            ));
+        }
         Generation::V2(_) => {
             let old = old_refs(&**storage).await?;
             summary.has_config = v1::config(&**storage).await?.is_some();
@@ -137,7 +146,7 @@ async fn finish(storage: &Arc<dyn Storage>, clock: Clock, summary: &mut Summary,
 fn has(repository: &Repository, id: ObjectId) -> bool {
     match &repository.generation {
         Generation::V2(info) => info.position(id).is_some(),
-        Generation::V1(_) => false,
+        Generation::Alpha(_) | Generation::V1(_) => false,
     }
 }
 
