@@ -4,6 +4,8 @@
 mod common;
 #[path = "common/lab.rs"]
 mod lab;
+#[path = "common/reference_diff.rs"]
+mod reference_diff;
 #[path = "common/scramble.rs"]
 mod scramble;
 
@@ -24,6 +26,7 @@ use icechunkfs::format::snapshot::{NodeData, Snapshot};
 use icechunkfs::repo::{MAX_SNAPSHOT, Repository};
 use icechunkfs::storage;
 use lab::{Lab, Model, Random, create, keys_at, reopen, request, splitting};
+use reference_diff::reference_logs;
 use scramble::scramble;
 use serde_json::{Value, json};
 
@@ -135,26 +138,6 @@ fn check(what: &str, diff: &Value, from: &BTreeMap<String, Shown>, to: &BTreeMap
 fn diff(repo: &Path, words: &[&str]) -> Value {
     let repo = repo.to_str().unwrap();
     icechunkfs(["diff", repo].into_iter().chain(words.iter().copied()).chain(["--json"])).json()
-}
-
-/// What the logs between two snapshots say, in the reference's words.
-async fn reference_logs(repository: &icechunk::Repository, from: ObjectId, to: ObjectId) -> Option<Value> {
-    let version = |id: ObjectId| VersionInfo::SnapshotId(SnapshotId::from(id.0));
-    let diff = repository.diff(&version(from), &version(to)).await.ok()?;
-    let paths = |set: &BTreeSet<icechunk::format::Path>| set.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
-    let chunks: BTreeMap<String, Vec<Vec<u32>>> = diff
-        .updated_chunks
-        .iter()
-        .map(|(path, all)| (path.to_string(), all.iter().map(|c| c.0.clone()).collect()))
-        .collect();
-    let moves: Vec<Value> =
-        diff.moved_nodes.iter().map(|m| json!({"from": m.from.to_string(), "to": m.to.to_string()})).collect();
-    Some(json!({
-        "new_groups": paths(&diff.new_groups), "new_arrays": paths(&diff.new_arrays),
-        "deleted_groups": paths(&diff.deleted_groups), "deleted_arrays": paths(&diff.deleted_arrays),
-        "updated_groups": paths(&diff.updated_groups), "updated_arrays": paths(&diff.updated_arrays),
-        "updated_chunks": chunks, "moved_nodes": moves,
-    }))
 }
 
 /// Our words for the logs must be the reference's. Of two nodes with one path, the reference tells the chunks of only one.

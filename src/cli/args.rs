@@ -12,6 +12,9 @@ use super::open::Limits;
 use super::ops::OpsArgs;
 use super::tag::TagArgs;
 use super::verify::VerifyArgs;
+use super::amend::AmendArgs;
+use super::rewrite_manifests::RewriteManifestsArgs;
+use super::squash::SquashArgs;
 use crate::error::{Error, Result};
 use crate::fuse::io_mode::Wish;
 use crate::repo::history::parse_time;
@@ -49,6 +52,15 @@ pub enum Command {
     /// snapshots of a repository.
     #[command(override_usage = super::diff::USAGE)]
     Diff(Box<DiffArgs>),
+    /// Give a branch's newest commit another message or other metadata (version 2). Another commit takes its place; the old one
+    /// stays until garbage is collected.
+    Amend(Box<AmendArgs>),
+    /// Make one commit of a branch's newest ones (version 2). It shows what the last of them shows; the old ones stay until
+    /// garbage is collected.
+    Squash(Box<SquashArgs>),
+    /// Write all manifests of a branch anew, as one commit that changes nothing else: cut by other rules, or put together where
+    /// many commits have left many.
+    RewriteManifests(Box<RewriteManifestsArgs>),
     /// Give up what was changed in a mount. Files that no commit would take stay.
     Discard(DiscardArgs),
     /// Move a mount to its branch's newest commit. What was changed stays, if others did not change the same things.

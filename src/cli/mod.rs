@@ -3,6 +3,7 @@
 //! [`args`] has the words, [`mount_options`] those behind `-o`, [`daemon`] the way into the background, [`logging`] where
 //! messages go. A command prints its result on stdout, and on failure one message on stderr that a person can act on.
 
+pub mod amend;
 pub mod args;
 pub mod branch;
 pub mod cat;
@@ -23,8 +24,11 @@ pub mod ops;
 pub mod prefetch;
 mod progress;
 pub mod refs;
+pub mod rewrite_manifests;
+mod rewriting;
 pub mod secrets;
 mod shards;
+pub mod squash;
 pub mod tag;
 pub mod unmount;
 pub mod verify;
@@ -55,6 +59,11 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         Command::Commit(commit) => working::commit(&commit),
         Command::Status(look) => working::status(&look),
         Command::Diff(diff) => diff::run(&diff),
+        Command::Amend(amend) => in_foreground(amend.common.verbose, || amend::run(&amend)),
+        Command::RewriteManifests(rewrite) => {
+            in_foreground(rewrite.common.verbose, || rewrite_manifests::run(&rewrite))
+        }
+        Command::Squash(squash) => in_foreground(squash.common.verbose, || squash::run(&squash)),
         Command::Discard(discard) => working::discard(&discard),
         Command::Refresh(look) => working::refresh(&look),
         Command::Prefetch(prefetch) => prefetch::run(&prefetch),

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::args::{CommitArgs, DiscardArgs, LookArgs};
-use super::{logging, print, print_json, progress};
+use super::{logging, print, print_json, progress, rewriting};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::mount_table;
 use crate::session::request::{Answer, Command};
@@ -25,13 +25,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Commits what was changed in a mount.
 pub fn commit(arguments: &CommitArgs) -> Result<()> {
     logging::to_stderr(0);
-    let mut metadata = Map::new();
-    for item in &arguments.metadata {
-        let (key, value) =
-            item.split_once('=').ok_or_else(|| Error::invalid(format!("--metadata {item}: it is KEY=VALUE")))?;
-        let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
-        metadata.insert(key.to_owned(), value);
-    }
+    let metadata = rewriting::metadata(&arguments.metadata)?;
     let command = Command::Commit {
         message: arguments.message.clone(),
         metadata,

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tokio::sync::OnceCell;
 
 use super::changes::{ChangeSet, ChunkFile, StoredPayload};
@@ -16,7 +16,8 @@ use super::pack::Sizes;
 use super::progress::{Progress, Stage};
 use super::publish::{self, Publication, Published};
 use super::rebase;
-use super::splitting::Splitting;
+pub use super::request::{AboutToPublish, Checked, OnConflict, Outcome, Request, Rewrite};
+use super::splitting::{self, Splitting};
 use super::upload::{self, Memory, StoredChunks, blocking};
 use super::without_moves::without_moves;
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -33,7 +34,7 @@ use crate::steps;
 use crate::storage::Storage;
 
 /// Name of the metadata item in which implementations keep notes of their own.
-const RESERVED: &str = "__icechunk";
+pub const RESERVED: &str = "__icechunk";
 /// The longest pause after a lost race is 2 to the power of this, in milliseconds.
 const LONGEST_PAUSE: u32 = 7;
 
@@ -76,66 +77,6 @@ impl Default for Options {
     }
 }
 
-/// Called with the id of a snapshot that is about to be published.
-pub type AboutToPublish = Arc<dyn Fn(ObjectId) -> Result<()> + Send + Sync>;
-
-/// What is wanted of a commit.
-#[derive(Clone, Default)]
-pub struct Request {
-    /// The branch that gets it.
-    pub branch: String,
-    /// Its message.
-    pub message: String,
-    /// Its metadata.
-    pub metadata: Map<String, Value>,
-    /// Whether it takes the place of the branch's newest commit, which must be the base of the changes.
-    pub amend: bool,
-    /// What to do about chunks that others have changed too.
-    pub on_conflict: OnConflict,
-    /// Called with the id of the new snapshot before each attempt to publish, so that the caller can write it down: if it
-    /// comes to an end before it hears of the outcome, it finds out by looking for the id in the history.
-    pub about_to_publish: Option<AboutToPublish>,
-}
-
-/// What to do about chunks that others have changed too.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnConflict {
-    /// Refuse the commit.
-    #[default]
-    Fail,
-    /// Ours replace theirs.
-    Ours,
-    /// Theirs stay.
-    Theirs,
-}
-
-/// What came of a commit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// There was nothing to commit, or all of it has given way to others' chunks.
-    Nothing,
-    /// The branch points to the new snapshot.
-    Committed {
-        /// The new snapshot.
-        snapshot: ObjectId,
-        /// Commits of others that it was applied to, oldest first.
-        rebased_over: Vec<ObjectId>,
-    },
-    /// Others have touched the same things. Nothing was committed.
-    Conflicts(Vec<Conflict>),
-}
-
-/// How changes relate to a branch's newest commit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checked {
-    /// The branch's newest commit.
-    pub tip: ObjectId,
-    /// What keeps the changes from being applied to it.
-    pub conflicts: Vec<Conflict>,
-    /// The commits after the base of the changes, oldest first.
-    pub commits_between: Vec<ObjectId>,
-}
-
 /// A commit on its way, from attempt to attempt.
 struct Work<'a> {
     request: &'a Request,
@@ -147,6 +88,8 @@ struct Work<'a> {
     sources: Sources,
     chunks: StoredChunks,
     manifests: ManifestWriter,
+    /// The rules by which all manifests are written anew, if they are.
+    rewrite: Option<Value>,
     rebased_over: Vec<ObjectId>,
 }
 
@@ -239,7 +182,7 @@ impl Engine {
         request: &Request,
         progress: &Progress,
     ) -> Result<Outcome> {
-        if changes.is_empty() && !request.amend {
+        if changes.is_empty() && !request.may_be_empty() {
             return Ok(Outcome::Nothing);
         }
         let repository = Repository::open(Arc::clone(&self.storage)).await?;
@@ -255,11 +198,14 @@ impl Engine {
             return Err(Error::invalid(format!("metadata `{RESERVED}` is reserved: choose another name")));
         }
         let (changes, sources) = self.in_terms_of(version, base, changes)?;
-        if changes.is_empty() && !request.amend {
+        if changes.is_empty() && !request.may_be_empty() {
             return Ok(Outcome::Nothing);
         }
         let config = repository.config().await?;
-        let splitting = Splitting::new(&config);
+        let splitting = match request.rewrite.as_ref().and_then(|rewrite| rewrite.splitting.as_ref()) {
+            Some(rules) => Splitting::of(rules),
+            None => Splitting::new(&config),
+        };
         let (storage, reader) = (Arc::clone(&self.storage), Arc::clone(&self.reader));
         let mut work = Work {
             request,
@@ -270,6 +216,10 @@ impl Engine {
             sources,
             chunks: StoredChunks::new(),
             manifests: ManifestWriter::new(storage, reader, version, splitting),
+            rewrite: request.rewrite.as_ref().map(|rewrite| match &rewrite.splitting {
+                Some(rules) => rules.clone(),
+                None => splitting::rules(&config).cloned().unwrap_or_else(splitting::uncut),
+            }),
             rebased_over: Vec::new(),
         };
         // Before anything is stored: what cannot be committed need not be.
@@ -292,7 +242,7 @@ impl Engine {
                     return Ok(Outcome::Conflicts(conflicts));
                 }
             }
-            if work.changes.is_empty() && !request.amend {
+            if work.changes.is_empty() && !request.may_be_empty() {
                 return Ok(Outcome::Nothing);
             }
             if let Some(snapshot) = self.attempt(&mut work, attempt).await? {
@@ -327,6 +277,8 @@ impl Engine {
         let solvable = |conflict: &Conflict| conflict.kind == ConflictKind::ChunkDoubleUpdate;
         match work.request.on_conflict {
             _ if since.conflicts.is_empty() => {}
+            // What others touched is left as they have it: only its place would have been another.
+            _ if work.rewrite.is_some() => leave(work, &since.conflicts),
             OnConflict::Ours if since.conflicts.iter().all(solvable) => {}
             OnConflict::Theirs if since.conflicts.iter().all(solvable) => give_way(work, &since.conflicts),
             _ => return Ok(since.conflicts),
@@ -354,7 +306,7 @@ impl Engine {
             version: work.version,
             parent: Some(parent),
             message: work.request.message.clone(),
-            metadata: metadata(work.request, work.version, attempt)?,
+            metadata: metadata(work, attempt)?,
             nodes: Vec::new(),
             manifests: Vec::new(),
         };
@@ -363,7 +315,11 @@ impl Engine {
         steps::reach("commit.manifests.done")?;
 
         work.progress.enter(Stage::Snapshot);
-        let mut log = log::of(&work.changes, &work.chunks);
+        // Bytes that are in another place are not changed.
+        let mut log = match work.rewrite {
+            Some(_) => TransactionLogDraft::default(),
+            None => log::of(&work.changes, &work.chunks),
+        };
         if work.request.amend {
             log = self.amended(&work.base, log).await?;
         }
@@ -392,7 +348,9 @@ impl Engine {
         }
         steps::reach("commit.publish")?;
         let Request { branch, amend, .. } = work.request;
-        let publication = Publication { branch, tip: parent, amend: *amend, has_moves, new: id, record };
+        let replaced = [parent];
+        let replaces = if *amend { replaced.as_slice() } else { &[] };
+        let publication = Publication { branch, tip: parent, replaces, has_moves, new: id, record };
         let published = match version {
             SpecVersion::V1 => publish::v1(&self.storage, &publication).await?,
             SpecVersion::V2 => publish::v2(&self.storage, self.clock, &publication).await?,
@@ -414,7 +372,7 @@ impl Engine {
         for planned in &planned {
             let Some(array) = &planned.node.array else { continue };
             let changes = work.chunks.get(&planned.node.id);
-            if planned.is_written || changes.is_some() {
+            if planned.is_written || changes.is_some() || work.rewrite.is_some() {
                 tasks.push(ArrayTask {
                     node: planned.node.id,
                     path: &planned.node.path,
@@ -423,6 +381,7 @@ impl Engine {
                     names: array.dimension_names.as_deref(),
                     old: &array.manifests,
                     changes: changes.cloned().unwrap_or_default(),
+                    is_rewritten: work.rewrite.is_some(),
                 });
             }
         }
@@ -485,11 +444,26 @@ fn give_way(work: &mut Work<'_>, conflicts: &[Conflict]) {
     work.chunks.retain(|_, chunks| !chunks.is_empty());
 }
 
+/// Drops our changes of arrays, or of single chunks, that others have changed too.
+fn leave(work: &mut Work<'_>, conflicts: &[Conflict]) {
+    let (chunks, arrays): (Vec<Conflict>, Vec<Conflict>) =
+        conflicts.iter().cloned().partition(|conflict| conflict.kind == ConflictKind::ChunkDoubleUpdate);
+    let paths: HashMap<&str, _> = work.base.nodes().map(|node| (node.path, node.id)).collect();
+    for id in arrays.iter().filter_map(|conflict| paths.get(conflict.path.as_str())) {
+        work.changes.chunks.remove(id);
+        work.chunks.remove(id);
+    }
+    give_way(work, &chunks);
+}
+
 /// The commit's metadata as its files have it, sorted by name. The note of how often it was rebased is the reference's: it
 /// makes one for every commit that would have been.
-fn metadata(request: &Request, version: SpecVersion, attempt: u32) -> Result<Vec<RawItem>> {
+fn metadata(work: &Work<'_>, attempt: u32) -> Result<Vec<RawItem>> {
+    let (request, version) = (work.request, work.version);
     let mut all = request.metadata.clone();
-    if !request.amend {
+    if let Some(rules) = &work.rewrite {
+        all.insert(RESERVED.to_owned(), serde_json::json!({ "splitting_config": rules }));
+    } else if !request.amend {
         all.insert(RESERVED.to_owned(), serde_json::json!({ "rebase_attempts": attempt }));
     }
     let item = |(name, value): (&String, &Value)| match version {
@@ -499,7 +473,7 @@ fn metadata(request: &Request, version: SpecVersion, attempt: u32) -> Result<Vec
     all.iter().map(item).collect::<Result<_>>().context(|| "metadata of the commit")
 }
 
-fn clock_is_behind(behind: u64) -> Error {
+pub(super) fn clock_is_behind(behind: u64) -> Error {
     Error::new(
         ErrorKind::Io,
         format!(
@@ -517,10 +491,4 @@ async fn pause(attempt: u32) -> Result<()> {
     let longest = 1_u64 << attempt.min(LONGEST_PAUSE);
     tokio::time::sleep(Duration::from_millis(u64::from_le_bytes(random) % longest)).await;
     Ok(())
-}
-
-impl std::fmt::Debug for Request {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Request({:?} to {:?})", self.message, self.branch)
-    }
 }

@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::format::draft::TransactionLogDraft;
 use crate::format::ids::NodeId;
 use crate::format::transaction_log::{Change, Move, TransactionLog};
+use crate::zarr::Coords;
 
 /// The log of `changes`, whose chunks are `chunks`.
 pub(super) fn of(changes: &ChangeSet, chunks: &StoredChunks) -> TransactionLogDraft {
@@ -31,26 +32,64 @@ pub(super) fn of(changes: &ChangeSet, chunks: &StoredChunks) -> TransactionLogDr
 /// The log of a commit that replaces the one whose log is `previous`: the union, as the reference makes it. A node that the
 /// replaced commit made and this one changed is in two lists then.
 pub(super) fn amended(previous: &TransactionLog, log: TransactionLogDraft) -> Result<TransactionLogDraft> {
-    let union = |change: Change, new: Vec<NodeId>| -> Vec<NodeId> {
-        previous.nodes(change).chain(new).collect::<BTreeSet<_>>().into_iter().collect()
-    };
-    let mut chunks: BTreeMap<NodeId, BTreeSet<Vec<u32>>> = BTreeMap::new();
-    for (node, coords) in previous.updated_chunks() {
-        chunks.entry(node).or_default().extend(coords);
-    }
+    let mut union = Union::default();
+    union.add(previous)?;
+    union.new_groups.extend(log.new_groups);
+    union.new_arrays.extend(log.new_arrays);
+    union.deleted_groups.extend(log.deleted_groups);
+    union.deleted_arrays.extend(log.deleted_arrays);
+    union.updated_groups.extend(log.updated_groups);
+    union.updated_arrays.extend(log.updated_arrays);
     for (node, coords) in log.updated_chunks {
-        chunks.entry(node).or_default().extend(coords);
+        union.chunks.entry(node).or_default().extend(coords.into_iter().map(Coords::from_vec));
     }
-    Ok(TransactionLogDraft {
-        new_groups: union(Change::NewGroups, log.new_groups),
-        new_arrays: union(Change::NewArrays, log.new_arrays),
-        deleted_groups: union(Change::DeletedGroups, log.deleted_groups),
-        deleted_arrays: union(Change::DeletedArrays, log.deleted_arrays),
-        updated_groups: union(Change::UpdatedGroups, log.updated_groups),
-        updated_arrays: union(Change::UpdatedArrays, log.updated_arrays),
-        updated_chunks: chunks.into_iter().map(|(node, coords)| (node, coords.into_iter().collect())).collect(),
-        moves: merge_moves(previous.moves()?, log.moves),
-    })
+    union.moves = merge_moves(union.moves, log.moves);
+    Ok(union.finish())
+}
+
+/// What several commits touched, one after another.
+#[derive(Debug, Default)]
+pub(super) struct Union {
+    new_groups: BTreeSet<NodeId>,
+    new_arrays: BTreeSet<NodeId>,
+    deleted_groups: BTreeSet<NodeId>,
+    deleted_arrays: BTreeSet<NodeId>,
+    updated_groups: BTreeSet<NodeId>,
+    updated_arrays: BTreeSet<NodeId>,
+    chunks: BTreeMap<NodeId, BTreeSet<Coords>>,
+    moves: Vec<Move>,
+}
+
+impl Union {
+    /// Adds the log of the next commit: the oldest goes first.
+    pub(super) fn add(&mut self, log: &TransactionLog) -> Result<()> {
+        self.new_groups.extend(log.nodes(Change::NewGroups));
+        self.new_arrays.extend(log.nodes(Change::NewArrays));
+        self.deleted_groups.extend(log.nodes(Change::DeletedGroups));
+        self.deleted_arrays.extend(log.nodes(Change::DeletedArrays));
+        self.updated_groups.extend(log.nodes(Change::UpdatedGroups));
+        self.updated_arrays.extend(log.nodes(Change::UpdatedArrays));
+        for (node, coords) in log.updated_chunks() {
+            self.chunks.entry(node).or_default().extend(coords.map(Coords::from_vec));
+        }
+        self.moves = merge_moves(std::mem::take(&mut self.moves), log.moves()?);
+        Ok(())
+    }
+
+    /// The log of all of them.
+    pub(super) fn finish(self) -> TransactionLogDraft {
+        let chunks = |coords: BTreeSet<Coords>| coords.into_iter().map(Coords::into_vec).collect();
+        TransactionLogDraft {
+            new_groups: self.new_groups.into_iter().collect(),
+            new_arrays: self.new_arrays.into_iter().collect(),
+            deleted_groups: self.deleted_groups.into_iter().collect(),
+            deleted_arrays: self.deleted_arrays.into_iter().collect(),
+            updated_groups: self.updated_groups.into_iter().collect(),
+            updated_arrays: self.updated_arrays.into_iter().collect(),
+            updated_chunks: self.chunks.into_iter().map(|(node, coords)| (node, chunks(coords))).collect(),
+            moves: self.moves,
+        }
+    }
 }
 
 /// From where each node was before the first to where it is after the second; a node that is back does not count.

@@ -33,6 +33,9 @@ const AT_ONCE: usize = 4;
 /// References that manifests written at the same time may have together: some 120 bytes of memory each.
 const REFS_AT_ONCE: usize = 1 << 21;
 
+/// Parts of a grid that manifests of an array may reach into, all told. Each becomes a manifest, unless nothing is in it.
+const MOST_CELLS: u64 = 1 << 20;
+
 /// An array whose manifests are asked for.
 #[derive(Debug)]
 pub(super) struct ArrayTask<'a> {
@@ -50,6 +53,8 @@ pub(super) struct ArrayTask<'a> {
     pub(super) old: &'a [ManifestRef],
     /// Its changed chunks.
     pub(super) changes: ChunkList,
+    /// Whether all of them are written anew, needed or not.
+    pub(super) is_rewritten: bool,
 }
 
 /// An array's manifests.
@@ -174,7 +179,12 @@ impl ManifestWriter {
             let found = infos.get(&id).copied();
             found.ok_or_else(|| Error::corrupt(format!("the snapshot does not list manifest {id}, which it refers to")))
         };
-        if plan.changes.is_empty() && !plan.is_cut && task.chunks_of == task.node && are_disjoint(&sources) {
+        if !task.is_rewritten
+            && plan.changes.is_empty()
+            && !plan.is_cut
+            && task.chunks_of == task.node
+            && are_disjoint(&sources)
+        {
             return sources.into_iter().map(|source| Ok((source.clone(), info(source.id)?))).collect();
         }
         let mut opened = Vec::with_capacity(sources.len());
@@ -207,7 +217,15 @@ fn plan(task: &ArrayTask<'_>, cells: &Cells) -> Result<BTreeMap<Vec<u32>, CellPl
     if cells.is_empty() {
         return Ok(plans);
     }
+    let mut touched: u64 = 0;
     for (at, old) in task.old.iter().enumerate() {
+        touched = touched.saturating_add(cells.count_touched(&old.extents));
+        if touched > MOST_CELLS {
+            return Err(Error::invalid(format!(
+                "the rules for splitting manifests would cut its {:?} chunks into more than {MOST_CELLS} parts: choose larger ones",
+                task.grid
+            )));
+        }
         let (touched, is_inside) = cells.touched(&old.extents);
         let is_cut = !is_inside || touched.len() > 1;
         for cell in touched {

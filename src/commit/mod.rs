@@ -13,6 +13,8 @@
 //! If the branch has moved on, the changes are compared with what others committed ([`conflicts`]) and, if nobody touched the
 //! same things, applied to the branch's newest commit; the chunks are stored already. A commit that fails at any step leaves
 //! objects behind that nothing refers to, and the change set as it was: it can be committed again.
+//!
+//! [`mod@squash`] makes one commit of several, or of one with another message: nothing changes but the history.
 
 pub mod changes;
 pub mod conflicts;
@@ -24,6 +26,8 @@ mod pack;
 pub mod progress;
 mod publish;
 pub mod rebase;
+pub mod request;
 mod splitting;
+pub mod squash;
 mod upload;
 mod without_moves;

@@ -24,8 +24,9 @@ pub(super) struct Publication<'a> {
     pub(super) branch: &'a str,
     /// Where it points now.
     pub(super) tip: ObjectId,
-    /// Whether the new snapshot takes the place of the tip instead of following it.
-    pub(super) amend: bool,
+    /// The commits whose place the new snapshot takes, newest first: the tip and as many before it. None of them, if it follows
+    /// the tip.
+    pub(super) replaces: &'a [ObjectId],
     /// Whether nodes were moved.
     pub(super) has_moves: bool,
     /// The new snapshot.
@@ -77,24 +78,57 @@ fn insert(state: &mut RepoState, publication: &Publication<'_>) -> Result<Operat
             "moving groups and arrays is switched off in this repository (feature flag move_node): copy them instead",
         ));
     }
-    let replaced = state.snapshots.get(&tip).ok_or_else(|| {
-        Error::corrupt(format!("repo: branch `{branch}` points to snapshot {tip}, which is not listed"))
-    })?;
-    let mut record = publication.record.clone();
-    let operation = if publication.amend {
-        record.parent = replaced.parent;
-        record.pruned_ancestor_tx_logs.clone_from(&replaced.pruned_ancestor_tx_logs);
-        Operation::CommitAmended { branch: branch.to_owned(), previous: tip, new }
-    } else {
-        record.parent = Some(tip);
-        Operation::NewCommit { branch: branch.to_owned(), new }
-    };
-    if publication.amend && record.parent.is_none() {
-        return Err(no_amend_of_the_first());
+    if !state.snapshots.contains_key(&tip) {
+        return Err(not_listed(branch, tip));
     }
+    let mut record = publication.record.clone();
+    let operation = match publication.replaces {
+        [] => {
+            record.parent = Some(tip);
+            Operation::NewCommit { branch: branch.to_owned(), new }
+        }
+        replaced => {
+            (record.parent, record.pruned_ancestor_tx_logs) = place_of(state, publication, replaced)?;
+            Operation::CommitAmended { branch: branch.to_owned(), previous: tip, new }
+        }
+    };
     state.snapshots.insert(new, record);
     state.branches.insert(branch.to_owned(), new);
     Ok(operation)
+}
+
+/// The parent of a snapshot that takes the place of `replaced`, and the logs of expired commits that it has to keep: all that
+/// those had.
+fn place_of(
+    state: &RepoState,
+    publication: &Publication<'_>,
+    replaced: &[ObjectId],
+) -> Result<(Option<ObjectId>, Vec<ObjectId>)> {
+    let mut next = Some(publication.tip);
+    let mut pruned = Vec::new();
+    for id in replaced {
+        // What the new log was made of must be what is replaced.
+        if next != Some(*id) {
+            return Err(Error::new(
+                ErrorKind::Stale,
+                format!(
+                    "commits before {} have expired or were collected meanwhile: nothing is changed; do it again",
+                    publication.tip
+                ),
+            ));
+        }
+        let record = state.snapshots.get(id).ok_or_else(|| not_listed(publication.branch, *id))?;
+        next = record.parent;
+        pruned.push(record.pruned_ancestor_tx_logs.as_slice());
+    }
+    if next.is_none() {
+        return Err(no_amend_of_the_first());
+    }
+    Ok((next, pruned.into_iter().rev().flatten().copied().collect()))
+}
+
+fn not_listed(branch: &str, id: ObjectId) -> Error {
+    Error::corrupt(format!("repo: branch `{branch}` has snapshot {id}, which is not listed"))
 }
 
 /// Publishes in a repository of version 1, which has one small file per branch.
@@ -141,5 +175,5 @@ pub(super) fn branch_is_gone(branch: &str) -> Error {
 
 /// The error of an attempt to amend the snapshot that a repository begins with.
 pub(super) fn no_amend_of_the_first() -> Error {
-    Error::invalid("the first commit of a repository cannot be amended: commit without --amend")
+    Error::invalid("the first commit of a repository cannot be amended: make a commit of its own instead")
 }

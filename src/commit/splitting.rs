@@ -5,7 +5,7 @@
 //! without a step are not cut. What a rule says that cannot be understood matches nothing, as in the reference.
 
 use regex::Regex;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::format::config::RepoConfig;
 
@@ -41,14 +41,28 @@ pub(super) struct Cells {
     axes: Vec<(u32, u32)>,
 }
 
+/// The rules of `config` in its own words, if it has any.
+pub(super) fn rules(config: &RepoConfig) -> Option<&Value> {
+    config.members().get("manifest")?.get("splitting").filter(|rules| !rules.is_null())
+}
+
+/// Rules that cut nothing: as the reference says it where there are none.
+pub(super) fn uncut() -> Value {
+    json!({"split_sizes": [
+        [{"path_matches": {"regex": ".*"}}, [{"condition": "Any", "num_chunks": u32::MAX}]]
+    ]})
+}
+
 impl Splitting {
     /// The rules that `config` has.
     pub(super) fn new(config: &RepoConfig) -> Self {
-        let rules = || {
-            let splitting = config.members().get("manifest")?.get("splitting")?;
-            splitting.get("split_sizes")?.as_array()
-        };
-        Splitting { rules: rules().into_iter().flatten().filter_map(rule).collect() }
+        rules(config).map(Splitting::of).unwrap_or_default()
+    }
+
+    /// The rules of `splitting`, in the configuration's words.
+    pub(super) fn of(splitting: &Value) -> Self {
+        let rules = splitting.get("split_sizes").and_then(Value::as_array);
+        Splitting { rules: rules.into_iter().flatten().filter_map(rule).collect() }
     }
 
     /// How the grid of the array at `path` is cut, which has `grid` chunks and dimensions of these names.
@@ -87,6 +101,17 @@ impl Cells {
                 (from, from.saturating_add(step).min(chunks))
             })
             .collect()
+    }
+
+    /// How many cells a box of chunks touches: as many as [`Cells::touched`] lists.
+    pub(super) fn count_touched(&self, extents: &[(u32, u32)]) -> u64 {
+        let known = extents.len() == self.axes.len();
+        let axes = self.axes.iter().enumerate().map(|(axis, &(chunks, step))| {
+            let (from, to) = extents.get(axis).copied().filter(|_| known).unwrap_or((0, chunks));
+            let to = to.min(chunks);
+            if from >= to { 0 } else { u64::from((to - 1) / step - from / step) + 1 }
+        });
+        axes.fold(1, u64::saturating_mul)
     }
 
     /// The cells that a box of chunks touches, in order, and whether the box lies in the grid. A box of another rank than
@@ -192,7 +217,6 @@ fn rule(value: &Value) -> Option<(Array, Vec<(Axis, u32)>)> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use serde_json::json;
 
     fn splitting(rules: Value) -> Splitting {
         let config = json!({"manifest": {"splitting": {"split_sizes": rules}}});
@@ -228,6 +252,11 @@ mod tests {
         assert_eq!(cells.extents(&[2, 0]), [(8, 10), (0, 3)]);
         assert_eq!(cells.touched(&[(3, 5), (0, 1)]), (vec![vec![0, 0], vec![1, 0]], true));
         assert_eq!(cells.touched(&[(8, 12), (0, 3)]), (vec![vec![2, 0]], false));
+        for extents in
+            [vec![(3, 5), (0, 1)], vec![(8, 12), (0, 3)], vec![], vec![(10, 12), (0, 1)], vec![(0, 10), (2, 3)]]
+        {
+            assert_eq!(cells.count_touched(&extents), cells.touched(&extents).0.len() as u64, "{extents:?}");
+        }
         assert_eq!(cells.touched(&[]), (vec![vec![0, 0], vec![1, 0], vec![2, 0]], false));
         assert_eq!(cells.touched(&[(10, 12), (0, 1)]).0, Vec::<Vec<u32>>::new());
         let scalar = Cells { axes: vec![] };

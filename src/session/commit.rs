@@ -112,6 +112,7 @@ impl Session {
             metadata: wish.metadata,
             amend: wish.amend,
             on_conflict: wish.on_conflict,
+            rewrite: None,
             about_to_publish: Some(Arc::new(move |id| working.about_to_publish(id))),
         };
         let progress = Arc::new(Progress::default());

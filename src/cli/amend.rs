@@ -1,0 +1,93 @@
+//! `icechunkfs amend`: another message or other metadata for a branch's newest commit, without a mount.
+
+use clap::Args;
+use serde_json::json;
+
+use super::args::CommonArgs;
+use super::confirm::{ConfirmArgs, printable};
+use super::{open, print, print_json, rewriting};
+use crate::commit::engine::RESERVED;
+use crate::commit::squash::{self, Squash};
+use crate::error::{Error, Result};
+use crate::repo::refs::DEFAULT_BRANCH;
+use crate::repo::update::system_clock;
+use crate::storage::settings::Settings;
+
+/// `icechunkfs amend`
+#[derive(Debug, Args)]
+pub struct AmendArgs {
+    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://).
+    pub repo: String,
+    /// The branch whose newest commit it is.
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_BRANCH)]
+    pub branch: String,
+    /// Its new message.
+    #[arg(short, long, value_name = "TEXT")]
+    pub message: Option<String>,
+    /// A metadata item that it gets; VALUE is JSON, or else taken as text. Others stay. Repeatable.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub metadata: Vec<String>,
+    /// A metadata item that it loses. Repeatable.
+    #[arg(long, value_name = "KEY")]
+    pub unset: Vec<String>,
+    /// Print {"branch", "snapshot", "replaced", "parent", "kept"}: the new snapshot's id, those that it replaces (newest
+    /// first), and refs that still point to one of them. Snapshot is null if the commit says so already.
+    #[arg(long)]
+    pub json: bool,
+    /// Whether to ask.
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
+    /// Verbosity.
+    #[command(flatten)]
+    pub common: CommonArgs,
+    /// How to reach the repository. Last, since its heading goes for all that follows.
+    #[command(flatten)]
+    pub store: Settings,
+}
+
+/// Replaces the commit.
+pub fn run(arguments: &AmendArgs) -> Result<()> {
+    let AmendArgs { branch, .. } = arguments;
+    let set = rewriting::metadata(&arguments.metadata)?;
+    if arguments.message.is_none() && set.is_empty() && arguments.unset.is_empty() {
+        return Err(Error::invalid("nothing to amend: give --message, --metadata or --unset"));
+    }
+    if set.keys().chain(&arguments.unset).any(|key| key == RESERVED) {
+        return Err(Error::invalid(format!("metadata `{RESERVED}` is reserved: choose another name")));
+    }
+    open::runtime()?.block_on(async {
+        let repository = open::repository(&arguments.repo, &arguments.store).await?;
+        squash::check(&repository)?;
+        let commits = repository.history(rewriting::tip(&repository, branch).await?, 1).await?;
+        let Some(tip) = commits.first() else { return Err(Error::invalid("the branch has no commit")) };
+        let mut metadata = tip.metadata.clone();
+        for key in &arguments.unset {
+            if metadata.shift_remove(key).is_none() {
+                return Err(Error::invalid(format!("--unset {key}: the commit has no such metadata")));
+            }
+        }
+        metadata.extend(set);
+        let message = arguments.message.clone().unwrap_or_else(|| tip.message.clone());
+        let parent = tip.parent.map(|id| id.to_string());
+        if metadata == tip.metadata && message == tip.message {
+            let nothing = json!({"branch": branch, "snapshot": null, "replaced": [], "parent": parent, "kept": []});
+            return if arguments.json { print_json(&nothing) } else { print(b"it says so already\n") };
+        }
+        let kept = rewriting::others(&repository, branch, &commits).await?;
+        arguments.confirm.confirm(&format!(
+            "Branch {branch} gets another newest commit in the place of\n  {}\nMounts and programs that work on that one have \
+             to begin anew.\n{}",
+            rewriting::line(tip),
+            rewriting::kept(&kept)
+        ))?;
+        let wanted = Squash { branch, commits: &commits, message, metadata };
+        let id = squash::squash(&repository, system_clock, &wanted).await?.to_string();
+        if arguments.json {
+            let replaced = [tip.id.to_string()];
+            let done = json!({"branch": branch, "snapshot": id, "replaced": replaced, "parent": parent, "kept": kept});
+            return print_json(&done);
+        }
+        let text = format!("branch {branch}: {id} in the place of {}\n{}", tip.id, rewriting::kept(&kept));
+        print(printable(&text).as_bytes())
+    })
+}

@@ -1,0 +1,233 @@
+//! `icechunkfs rewrite-manifests`: all manifests of a branch anew, cut as the repository's rules or new ones say.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use clap::Args;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::args::CommonArgs;
+use super::confirm::{ConfirmArgs, printable};
+use super::open::Limits;
+use super::{open, print, print_json, progress, rewriting};
+use crate::commit::changes::ChangeSet;
+use crate::commit::engine::{Engine, Options, Outcome, Request, Rewrite};
+use crate::commit::progress::Progress;
+use crate::commit::squash;
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::ids::{NodeId, ObjectId};
+use crate::format::snapshot::{Node, NodeData, Snapshot};
+use crate::reader::Reader;
+use crate::repo::refs::DEFAULT_BRANCH;
+use crate::repo::update::system_clock;
+use crate::repo::{MAX_SNAPSHOT, Repository};
+use crate::size;
+use crate::storage::settings::Settings;
+
+/// `icechunkfs rewrite-manifests`
+#[derive(Debug, Args)]
+pub struct RewriteManifestsArgs {
+    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://).
+    pub repo: String,
+    /// The branch that gets the commit.
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_BRANCH)]
+    pub branch: String,
+    /// How arrays are cut, instead of by the rules in the repository's configuration: [PATH:]DIM=N[,DIM=N], so many chunks along a
+    /// dimension in one manifest. DIM is a number from 0, a name, or * for any; PATH a regular expression that is found in the
+    /// array's path; without it all arrays are meant. The first rule that says something of a dimension counts. `none` cuts
+    /// nothing. Later commits go by the configuration again. Repeatable.
+    #[arg(long, value_name = "RULE")]
+    pub split: Vec<String>,
+    /// The message of the commit.
+    #[arg(short, long, value_name = "TEXT", default_value = "Manifests rewritten")]
+    pub message: String,
+    /// A metadata item of the commit; VALUE is JSON, or else taken as text. Repeatable.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub metadata: Vec<String>,
+    /// Replace the branch's newest commit instead of adding one (version 2).
+    #[arg(long)]
+    pub amend: bool,
+    /// Print {"branch", "snapshot", "parent", "manifests", "bytes", "arrays"}: manifests and their bytes each as {"before", "after"},
+    /// and for each array {"path", "manifests"}.
+    #[arg(long)]
+    pub json: bool,
+    /// Bound for everything held in memory, such as 256M [default: 512M, or a quarter of what there is].
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub memory: Option<u64>,
+    /// Whether to ask before a commit is replaced.
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
+    /// Verbosity.
+    #[command(flatten)]
+    pub common: CommonArgs,
+    /// How to reach the repository. Last, since its heading goes for all that follows.
+    #[command(flatten)]
+    pub store: Settings,
+}
+
+/// A number before and after.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Change {
+    before: u64,
+    after: u64,
+}
+
+/// Writes the manifests.
+pub fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
+    let splitting = rules(&arguments.split)?;
+    let metadata = rewriting::metadata(&arguments.metadata)?;
+    let branch = &arguments.branch;
+    open::runtime()?.block_on(async {
+        let repository = open::repository(&arguments.repo, &arguments.store).await?;
+        repository.check_writable()?;
+        let limits = Limits { memory: arguments.memory, ahead: None };
+        let tip = rewriting::tip(&repository, branch).await?;
+        let base = Arc::new(repository.snapshot(tip, limits.of_snapshot()?).await?);
+        if arguments.amend {
+            squash::check(&repository)?;
+            let commits = repository.history(tip, 1).await?;
+            let kept = rewriting::kept(&rewriting::others(&repository, branch, &commits).await?);
+            let replaced: String = commits.iter().map(rewriting::line).collect();
+            arguments.confirm.confirm(&format!(
+                "Branch {branch} gets another newest commit in the place of\n  {replaced}\nMounts and programs that work on that one \
+                 have to begin anew.\n{kept}"
+            ))?;
+        }
+        let storage = Arc::clone(repository.storage());
+        let reader = Arc::new(Reader::new(Arc::clone(&storage), limits.budget(2 * base.size() as u64)?));
+        let options = Options { memory: limits.uploads(), ..Options::default() };
+        let engine = Engine::new(storage, reader, system_clock, options);
+        let request = Request {
+            branch: branch.clone(),
+            message: arguments.message.clone(),
+            metadata,
+            amend: arguments.amend,
+            rewrite: Some(Rewrite { splitting }),
+            ..Request::default()
+        };
+        let bar = progress::bar("{spinner} writing manifests {elapsed}");
+        let outcome = engine.commit(&base, &ChangeSet::default(), &request, &Progress::default()).await;
+        bar.finish_and_clear();
+        match outcome.context(|| repository.storage().location().to_owned())? {
+            Outcome::Committed { snapshot, rebased_over } => {
+                // What it was made of may be newer than what was read at first.
+                let before = rebased_over.last().copied().unwrap_or(tip);
+                told(&repository, [before, snapshot], arguments).await
+            }
+            Outcome::Nothing | Outcome::Conflicts(_) => {
+                Err(Error::new(ErrorKind::Io, "the commit came to nothing, which cannot be"))
+            }
+        }
+    })
+}
+
+/// Says what was done.
+async fn told(repository: &Repository, ids: [ObjectId; 2], arguments: &RewriteManifestsArgs) -> Result<()> {
+    let [before, after] = ids;
+    let repository = Repository::open(Arc::clone(repository.storage())).await?;
+    let (old, new) =
+        (repository.snapshot(before, MAX_SNAPSHOT).await?, repository.snapshot(after, MAX_SNAPSHOT).await?);
+    let change = |of: &dyn Fn(&Snapshot) -> u64| Change { before: of(&old), after: of(&new) };
+    let manifests = change(&|snapshot| snapshot.manifests().len() as u64);
+    let bytes = change(&|snapshot| snapshot.manifests().iter().map(|info| info.size).sum());
+    if !arguments.json {
+        let text = format!(
+            "branch {}: {after}\n{} manifests ({}) are {} now ({})\n",
+            arguments.branch,
+            manifests.before,
+            indicatif::HumanBytes(bytes.before),
+            manifests.after,
+            indicatif::HumanBytes(bytes.after)
+        );
+        return print(printable(&text).as_bytes());
+    }
+    let (was, is) = (arrays(&old), arrays(&new));
+    let arrays: Vec<Value> = is
+        .iter()
+        .map(|(id, (path, after))| {
+            let before = was.get(id).map_or(0, |(_, count)| *count);
+            json!({"path": path, "manifests": Change { before, after: *after }})
+        })
+        .collect();
+    let parent = repository.history(after, 1).await?.first().and_then(|commit| commit.parent).map(|id| id.to_string());
+    print_json(&json!({
+        "branch": arguments.branch, "snapshot": after.to_string(), "parent": parent,
+        "manifests": manifests, "bytes": bytes, "arrays": arrays,
+    }))
+}
+
+/// The arrays of a snapshot: path and number of manifests.
+fn arrays(snapshot: &Snapshot) -> BTreeMap<NodeId, (&str, u64)> {
+    let array = |node: Node<'_>| match &node.data {
+        NodeData::Array(array) => Some(array.manifests().iter().map(|m| m.id).collect::<BTreeSet<_>>().len() as u64),
+        _ => None,
+    };
+    snapshot.nodes().filter_map(|node| Some((node.id, (node.path, array(node.clone())?)))).collect()
+}
+
+/// The words of `--split` as the configuration has them; none if there are no words.
+fn rules(words: &[String]) -> Result<Option<Value>> {
+    match words {
+        [] => Ok(None),
+        [none] if none == "none" => Ok(Some(json!({"split_sizes": []}))),
+        _ => {
+            let rules = words.iter().map(|word| rule(word).map_err(|e| e.context(format!("--split {word}"))));
+            Ok(Some(json!({"split_sizes": rules.collect::<Result<Vec<_>>>()?})))
+        }
+    }
+}
+
+fn rule(word: &str) -> Result<Value> {
+    let (path, dimensions) = match word.rsplit_once(':') {
+        Some((path, dimensions)) => (Some(path), dimensions),
+        None => (None, word),
+    };
+    let array = match path {
+        None => json!("any_array"),
+        Some(path) => {
+            regex::Regex::new(path)
+                .map_err(|e| Error::with_source(ErrorKind::InvalidInput, "a regular expression", e))?;
+            json!({"path_matches": {"regex": path}})
+        }
+    };
+    let dimensions = dimensions.split(',').map(|part| {
+        let wrong = || Error::invalid(format!("`{part}` is not DIM=N, with a number of chunks from 1 on"));
+        let (dimension, count) = part.split_once('=').ok_or_else(wrong)?;
+        let count: u32 = count.parse().ok().filter(|count| *count > 0).ok_or_else(wrong)?;
+        let condition = match dimension {
+            "" => return Err(wrong()),
+            "*" => json!("Any"),
+            name => match name.parse::<u64>() {
+                Ok(axis) => json!({"Axis": axis}),
+                Err(_) => json!({"DimensionName": format!("^{}$", regex::escape(name))}),
+            },
+        };
+        Ok(json!({"condition": condition, "num_chunks": count}))
+    });
+    Ok(json!([array, dimensions.collect::<Result<Vec<_>>>()?]))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn rules_are_said_in_short() {
+        let parsed = |words: &[&str]| rules(&words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>());
+        assert_eq!(parsed(&[]).unwrap(), None);
+        assert_eq!(parsed(&["none"]).unwrap(), Some(json!({"split_sizes": []})));
+        let expected = json!({"split_sizes": [
+            [{"path_matches": {"regex": "^/a:b"}}, [
+                {"condition": {"DimensionName": "^t\\.x$"}, "num_chunks": 10}, {"condition": {"Axis": 1}, "num_chunks": 3}
+            ]],
+            ["any_array", [{"condition": "Any", "num_chunks": 1000}]],
+        ]});
+        assert_eq!(parsed(&["^/a:b:t.x=10,1=3", "*=1000"]).unwrap(), Some(expected));
+        for wrong in ["", "t", "t=", "t=0", "=3", "t=x", "(:t=1", "t=1,", "none:", "t=4294967296"] {
+            assert!(parsed(&[wrong]).is_err(), "{wrong}");
+        }
+        assert!(parsed(&["none", "t=1"]).is_err());
+    }
+}

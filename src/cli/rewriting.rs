@@ -1,0 +1,59 @@
+//! What the commands have in common that put a commit in the place of others.
+
+use std::collections::HashSet;
+
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+use crate::format::ids::ObjectId;
+use crate::format::repo_info::SnapshotInfo;
+use crate::repo::Repository;
+use crate::repo::history::format_time;
+
+/// Refs that are listed in words; the rest is counted.
+const LISTED: usize = 10;
+
+/// The words `KEY=VALUE` of `--metadata`: JSON, or else text.
+pub(super) fn metadata(items: &[String]) -> Result<Map<String, Value>> {
+    let mut metadata = Map::new();
+    for item in items {
+        let (key, value) =
+            item.split_once('=').ok_or_else(|| Error::invalid(format!("--metadata {item}: it is KEY=VALUE")))?;
+        let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
+        metadata.insert(key.to_owned(), value);
+    }
+    Ok(metadata)
+}
+
+/// The tip of a branch, which must exist.
+pub(super) async fn tip(repository: &Repository, branch: &str) -> Result<ObjectId> {
+    repository.resolve(&crate::repo::refs::RefSpec::Branch(branch.to_owned())).await
+}
+
+/// Other refs that go on pointing to one of `commits`, as `tag v1`.
+pub(super) async fn others(repository: &Repository, branch: &str, commits: &[SnapshotInfo]) -> Result<Vec<String>> {
+    let ids: HashSet<ObjectId> = commits.iter().map(|commit| commit.id).collect();
+    let refs = repository.refs().await?;
+    let branches = refs.branches.iter().filter(|(name, id)| name.as_str() != branch && ids.contains(id));
+    let tags = refs.tags.iter().filter(|(_, id)| ids.contains(id));
+    let named = branches.map(|(name, _)| format!("branch {name}"));
+    Ok(named.chain(tags.map(|(name, _)| format!("tag {name}"))).collect())
+}
+
+/// What becomes of refs that go on pointing to what is replaced, as a line; nothing if there are none.
+pub(super) fn kept(others: &[String]) -> String {
+    match others.len() {
+        0 => String::new(),
+        count => {
+            let more = if count > LISTED { format!(" and {} more", count - LISTED) } else { String::new() };
+            let some: Vec<&str> = others.iter().take(LISTED).map(String::as_str).collect();
+            format!("Kept as they are: {}{more}.\n", some.join(", "))
+        }
+    }
+}
+
+/// A commit in one line.
+pub(super) fn line(commit: &SnapshotInfo) -> String {
+    let first = commit.message.lines().next().unwrap_or_default();
+    format!("{}  {}  {first}", commit.id, format_time(commit.flushed_at))
+}

@@ -1,0 +1,145 @@
+//! `icechunkfs squash`: the newest commits of a branch become one.
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use super::args::CommonArgs;
+use super::confirm::{ConfirmArgs, printable};
+use super::{open, print, print_json, rewriting};
+use crate::commit::engine::RESERVED;
+use crate::commit::squash::{self, Squash};
+use crate::error::{Error, Result};
+use crate::format::repo_info::SnapshotInfo;
+use crate::repo::Repository;
+use crate::repo::refs::DEFAULT_BRANCH;
+use crate::repo::update::system_clock;
+use crate::storage::settings::Settings;
+
+/// Commits that are listed in the question; the rest is counted.
+const LISTED: usize = 20;
+
+/// `icechunkfs squash`
+#[derive(Debug, Args)]
+pub struct SquashArgs {
+    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://).
+    pub repo: String,
+    /// The branch whose newest commits they are.
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_BRANCH)]
+    pub branch: String,
+    /// Which commits.
+    #[command(flatten)]
+    pub range: RangeArgs,
+    /// The message of the one [default: all their messages, the oldest first].
+    #[arg(short, long, value_name = "TEXT")]
+    pub message: Option<String>,
+    /// A metadata item that it gets; VALUE is JSON, or else taken as text. It keeps those of the commits that become one, the
+    /// newest of each name. Repeatable.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub metadata: Vec<String>,
+    /// Print {"branch", "snapshot", "replaced", "parent", "kept"}: the new snapshot's id, those that it replaces (newest
+    /// first), and refs that still point to one of them.
+    #[arg(long)]
+    pub json: bool,
+    /// Whether to ask.
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
+    /// Verbosity.
+    #[command(flatten)]
+    pub common: CommonArgs,
+    /// How to reach the repository. Last, since its heading goes for all that follows.
+    #[command(flatten)]
+    pub store: Settings,
+}
+
+/// Where the commits begin that become one. They end with the branch's newest.
+#[derive(Clone, Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct RangeArgs {
+    /// So many, with the newest.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
+    pub last: Option<u32>,
+    /// From this one on: a branch, a tag, an id, or one of them and ~N for N commits before it.
+    #[arg(long, value_name = "REF")]
+    pub from: Option<String>,
+    /// All after this one.
+    #[arg(long, value_name = "REF")]
+    pub since: Option<String>,
+}
+
+/// Makes one commit of several.
+pub fn run(arguments: &SquashArgs) -> Result<()> {
+    let SquashArgs { branch, .. } = arguments;
+    let set = rewriting::metadata(&arguments.metadata)?;
+    if set.contains_key(RESERVED) {
+        return Err(Error::invalid(format!("metadata `{RESERVED}` is reserved: choose another name")));
+    }
+    open::runtime()?.block_on(async {
+        let repository = open::repository(&arguments.repo, &arguments.store).await?;
+        squash::check(&repository)?;
+        let commits = range(&repository, branch, &arguments.range).await?;
+        let kept = rewriting::others(&repository, branch, &commits).await?;
+        arguments.confirm.confirm(&format!(
+            "{} commits of branch {branch} become one:\n{}Mounts and programs that work on one of them have to begin anew.\n{}",
+            commits.len(),
+            listed(&commits),
+            rewriting::kept(&kept)
+        ))?;
+        let mut metadata = Map::new();
+        for commit in commits.iter().rev() {
+            metadata.extend(commit.metadata.clone().into_iter().filter(|(name, _)| name != RESERVED));
+        }
+        metadata.extend(set);
+        let messages = commits.iter().rev().map(|commit| commit.message.trim_end()).filter(|message| !message.is_empty());
+        let message = arguments.message.clone().unwrap_or_else(|| messages.collect::<Vec<_>>().join("\n\n"));
+        let wanted = Squash { branch, commits: &commits, message, metadata };
+        let id = squash::squash(&repository, system_clock, &wanted).await?.to_string();
+        let parent = commits.last().and_then(|oldest| oldest.parent).map(|id| id.to_string());
+        if arguments.json {
+            let replaced: Vec<Value> = commits.iter().map(|commit| commit.id.to_string().into()).collect();
+            let done = json!({"branch": branch, "snapshot": id, "replaced": replaced, "parent": parent, "kept": kept});
+            return print_json(&done);
+        }
+        let text =
+            format!("branch {branch}: {id} in the place of {} commits\n{}", commits.len(), rewriting::kept(&kept));
+        print(printable(&text).as_bytes())
+    })
+}
+
+/// The commits that become one, newest first.
+async fn range(repository: &Repository, branch: &str, range: &RangeArgs) -> Result<Vec<SnapshotInfo>> {
+    let tip = rewriting::tip(repository, branch).await?;
+    let commits = if let Some(last) = range.last {
+        let commits = repository.history(tip, last as usize).await?;
+        if commits.len() < last as usize {
+            return Err(Error::invalid(format!("--last {last}: branch `{branch}` has only {} commits", commits.len())));
+        }
+        commits
+    } else if let Some(word) = range.from.as_ref().or(range.since.as_ref()) {
+        let first = repository.find(word).await?.id;
+        let mut commits = repository.history(tip, usize::MAX).await?;
+        let Some(at) = commits.iter().position(|commit| commit.id == first) else {
+            return Err(Error::invalid(format!("{first} (`{word}`) is not in the history of branch `{branch}`")));
+        };
+        commits.truncate(if range.from.is_some() { at + 1 } else { at });
+        commits
+    } else {
+        Vec::new()
+    };
+    match commits.as_slice() {
+        [] | [_] => Err(Error::invalid(format!(
+            "that is no more than one commit of branch `{branch}`: `icechunkfs amend` gives it another message"
+        ))),
+        [.., oldest] if oldest.parent.is_none() => Err(Error::invalid(format!(
+            "{} is the commit that the repository begins with, which stays: begin with the one after it",
+            oldest.id
+        ))),
+        _ => Ok(commits),
+    }
+}
+
+fn listed(commits: &[SnapshotInfo]) -> String {
+    let lines = commits.iter().take(LISTED).map(|commit| format!("  {}\n", rewriting::line(commit)));
+    let more = commits.len().saturating_sub(LISTED);
+    let more = if more > 0 { format!("  and {more} before\n") } else { String::new() };
+    lines.collect::<String>() + &more
+}

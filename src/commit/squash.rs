@@ -1,0 +1,141 @@
+//! The newest commits of a branch become one, which shows what the last of them showed.
+//!
+//! Of one commit this is an amend of its message and metadata. The new snapshot has the tree of the branch's tip, manifest by
+//! manifest, and takes its place: its parent is the parent of the oldest commit that is replaced. Its transaction log is the union
+//! of theirs, as the reference makes it when it amends, and it keeps the logs of expired commits that they kept, so that a
+//! difference across it is what it was. What is replaced stays in the repository, for tags and other branches and for whoever wants it
+//! back, until garbage is collected.
+//!
+//! The branch moves only if it still points to the tip and the commits before are the same: a commit of somebody else's is never
+//! taken away.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::changes::ChangeSet;
+use super::engine::clock_is_behind;
+use super::log::Union;
+use super::nodes::{self, Sources};
+use super::publish::{self, Publication, Published, no_amend_of_the_first};
+use super::rebase::read_log;
+use super::upload::blocking;
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::draft::SnapshotDraft;
+use crate::format::envelope::SpecVersion;
+use crate::format::ids::ObjectId;
+use crate::format::repo_info::SnapshotInfo;
+use crate::format::repo_state::{RawItem, SnapshotRecord};
+use crate::repo::Repository;
+use crate::repo::update::{Clock, time_after};
+use crate::steps;
+
+/// What is wanted.
+#[derive(Clone, Debug)]
+pub struct Squash<'a> {
+    /// The branch.
+    pub branch: &'a str,
+    /// The commits that become one, as they were when the user was asked: the branch's tip and as many before it, newest first.
+    pub commits: &'a [SnapshotInfo],
+    /// The message of the one.
+    pub message: String,
+    /// All its metadata.
+    pub metadata: Map<String, Value>,
+}
+
+/// Whether the repository's history can be rewritten at all.
+///
+/// Errors: [`ErrorKind::Unsupported`] in version 1. It has the parent in each snapshot's file, and expiration removes commits by
+/// writing such files anew: nothing there tells the two from each other when they meet.
+pub fn check(repository: &Repository) -> Result<()> {
+    repository.check_writable()?;
+    if repository.version() == SpecVersion::V1 {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "{} is of version 1, whose commits cannot be replaced safely: migrate it to version 2 first (icechunkfs migrate)",
+                repository.storage().location()
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// Makes one commit of several in `repository`, and returns its snapshot.
+///
+/// Errors: [`ErrorKind::Unsupported`] in a repository of version 1, [`ErrorKind::Stale`] if the branch has moved or its history
+/// was changed, [`ErrorKind::ReadOnly`] if the repository is set read-only. Nothing is changed then.
+pub async fn squash(repository: &Repository, clock: Clock, wanted: &Squash<'_>) -> Result<ObjectId> {
+    check(repository)?;
+    let storage = repository.storage();
+    let Squash { branch, commits, message, metadata } = wanted;
+    let (Some(tip), Some(oldest)) = (commits.first(), commits.last()) else {
+        return Err(Error::invalid("no commits to make one of"));
+    };
+    if oldest.parent.is_none() {
+        return Err(no_amend_of_the_first());
+    }
+    let mut union = Union::default();
+    for commit in commits.iter().rev() {
+        union.add(&read_log(&**storage, commit.id).await?)?;
+    }
+    let log = union.finish();
+    let snapshot = repository.snapshot(tip.id, crate::repo::MAX_SNAPSHOT).await?;
+    let last = snapshot.flushed_at().max(tip.flushed_at);
+    let flushed_at = time_after(clock, last).await;
+    if flushed_at <= last {
+        return Err(clock_is_behind(last - flushed_at));
+    }
+    let planned = nodes::apply(&snapshot, &ChangeSet::default(), &Sources::new(), SpecVersion::V2)?;
+    let nodes: Vec<_> = planned.into_iter().map(|planned| planned.node).collect();
+    let used: std::collections::HashSet<ObjectId> =
+        nodes.iter().filter_map(|node| node.array.as_ref()).flat_map(|array| &array.manifests).map(|m| m.id).collect();
+    let items = metadata.iter().map(|(name, value)| RawItem::from_json(name, value)).collect::<Result<Vec<_>>>();
+    let metadata = items.context(|| "metadata of the commit")?;
+    let id = ObjectId::random()?;
+    let draft = SnapshotDraft {
+        id,
+        flushed_at,
+        version: SpecVersion::V2,
+        parent: None,
+        message: message.clone(),
+        metadata: metadata.clone(),
+        nodes,
+        manifests: snapshot.manifests().into_iter().filter(|info| used.contains(&info.id)).collect(),
+    };
+    let files = blocking(move || Ok((log.encode(id, SpecVersion::V2)?, draft.encode()?))).await;
+    let (log, file) = files.context(|| format!("snapshot {}", tip.id))?;
+    steps::reach("commit.log")?;
+    storage.put_new(&format!("transactions/{id}"), log.into()).await?;
+    steps::reach("commit.log.done")?;
+    steps::reach("commit.snapshot")?;
+    storage.put_new(&format!("snapshots/{id}"), file.into()).await?;
+    storage.sync(&["transactions", "snapshots"]).await?;
+    steps::reach("commit.snapshot.done")?;
+    steps::reach("commit.publish")?;
+    let replaces: Vec<ObjectId> = commits.iter().map(|commit| commit.id).collect();
+    let record = SnapshotRecord {
+        parent: None,
+        flushed_at,
+        message: message.clone(),
+        metadata,
+        pruned_ancestor_tx_logs: Vec::new(),
+    };
+    // That nodes may be moved was asked when they were.
+    let publication = Publication { branch, tip: tip.id, replaces: &replaces, has_moves: false, new: id, record };
+    match publish::v2(&Arc::clone(storage), clock, &publication).await? {
+        Published::Done => {}
+        Published::Moved => {
+            return Err(Error::new(
+                ErrorKind::Stale,
+                format!(
+                    "branch `{branch}` does not point to {} any more: nothing is changed; look, and do it again",
+                    tip.id
+                ),
+            ));
+        }
+    }
+    // It is there, whatever happens from here on.
+    let _ = steps::reach("commit.publish.done");
+    Ok(id)
+}
