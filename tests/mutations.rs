@@ -23,6 +23,7 @@ use common::FixtureSet;
 use icechunkfs::cli::open;
 use icechunkfs::error::{Error, ErrorKind, Result};
 use icechunkfs::format::config::RepoConfig;
+use icechunkfs::format::config_edit::{self, encode, problems};
 use icechunkfs::format::repo_info::RepoInfo;
 use icechunkfs::format::transaction_log::{Change, TransactionLog};
 use icechunkfs::repo::Repository;
@@ -182,6 +183,23 @@ fn change(bytes: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
+/// Looks at a configuration, and changes it. What is written anew is what was to be written.
+fn change_config(config: &RepoConfig, yaml: Option<&[u8]>) {
+    let members = config.members();
+    let _ = (problems::of(members), config_edit::all(members));
+    let container = r#"{"url_prefix": "s3://a.b/", "store": {"s3": {}}}"#;
+    for (key, value) in [("manifest.preload.preload_if", "true"), ("virtual_chunk_containers.ours", container)] {
+        let Ok(Some(changed)) = config_edit::set(members, key, value) else { continue };
+        if let Ok(text) = encode::yaml(&changed.members, yaml) {
+            assert_eq!(RepoConfig::from_yaml(&text).unwrap().members(), &changed.members);
+        }
+        if let Ok(bytes) = encode::flexbuffer(&changed.members) {
+            assert_eq!(RepoConfig::from_flexbuffer(&bytes).unwrap().members(), &changed.members);
+        }
+        assert!(config_edit::unset(&changed.members, key).unwrap().is_some());
+    }
+}
+
 /// Uses a repository as a mount and the commands would, whatever comes of it.
 async fn use_it(files: &Files, refs: &[RefSpec]) {
     let Ok(repository) = Repository::open(Arc::new(files.clone())).await else { return };
@@ -200,8 +218,13 @@ async fn use_it(files: &Files, refs: &[RefSpec]) {
         let _ = info.config();
         let _ = info.deleted_tags();
     }
-    if let Ok(bytes) = files.find("config.yaml") {
-        let _ = RepoConfig::from_yaml(bytes);
+    if let Ok(mut operations) = repository.operations() {
+        while let Ok(Some(_)) = operations.next().await {}
+    }
+    let yaml = files.find("config.yaml").ok();
+    let configs = [repository.config().await.ok(), yaml.and_then(|bytes| RepoConfig::from_yaml(bytes).ok())];
+    for config in configs.into_iter().flatten() {
+        change_config(&config, yaml.map(|bytes| &**bytes));
     }
     for (key, bytes) in files.0.iter().filter(|(key, _)| key.starts_with("transactions/")) {
         if let Ok(log) = TransactionLog::decode(bytes, MEMORY) {

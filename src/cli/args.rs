@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args, Parser, Subcommand};
 
 use super::branch::BranchArgs;
+use super::config::ConfigArgs;
 use super::diff::DiffArgs;
 use super::migrate::MigrateArgs;
 use super::open::Limits;
@@ -76,6 +77,8 @@ pub enum Command {
     Branch(BranchArgs),
     /// List, make and delete tags.
     Tag(TagArgs),
+    /// Show and change the configuration that is stored in a repository, for all programs that open it.
+    Config(ConfigArgs),
     /// Show what was done to a repository, newest first: commits, branches, tags, configuration, maintenance.
     Ops(OpsArgs),
     /// Show the commits that led to a branch, tag or snapshot, newest first.

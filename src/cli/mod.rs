@@ -7,6 +7,7 @@ pub mod amend;
 pub mod args;
 pub mod branch;
 pub mod cat;
+pub mod config;
 pub mod confirm;
 pub mod daemon;
 pub mod diff;
@@ -71,6 +72,7 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         Command::Refs(refs) => in_foreground(refs.common.verbose, || refs::run(&refs)),
         Command::Branch(branch) => in_foreground(branch.action.verbose(), || branch::run(&branch)),
         Command::Tag(tag) => in_foreground(tag.action.verbose(), || tag::run(&tag)),
+        Command::Config(config) => in_foreground(config.action.verbose(), || config::run(&config)),
         Command::Ops(ops) => in_foreground(ops.reach.common.verbose, || ops::run(&ops)),
         Command::Log(log) => in_foreground(log.common.verbose, || log::run(&log)),
         Command::Ls(ls) => in_foreground(ls.common.verbose, || ls::run(&ls)),

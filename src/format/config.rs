@@ -67,6 +67,11 @@ impl RepoConfig {
     }
 }
 
+/// What a part of `config.yaml` means.
+pub(super) fn yaml_value(value: serde_yaml_ng::Value) -> Result<Value> {
+    yaml_to_json(value, MAX_DEPTH)
+}
+
 fn yaml_to_json(value: serde_yaml_ng::Value, depth: usize) -> Result<Value> {
     use serde_yaml_ng::Value as Yaml;
     let depth = depth.checked_sub(1).ok_or_else(|| Error::corrupt(format!("nested deeper than {MAX_DEPTH}")))?;

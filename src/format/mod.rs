@@ -12,6 +12,7 @@
 
 pub mod alpha;
 pub mod config;
+pub mod config_edit;
 pub mod draft;
 pub mod envelope;
 pub mod flexbuffer;

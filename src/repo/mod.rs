@@ -7,6 +7,7 @@
 
 mod alpha;
 pub mod change_refs;
+pub mod config;
 pub mod create;
 pub mod find;
 pub mod history;

@@ -75,7 +75,7 @@ pub async fn update_with(
             Some(newest) => time_after(clock, newest.updated_at).await,
             None => clock(),
         };
-        let backup = backup_name(now)?;
+        let backup = backup_name("repo", now)?;
         state.record(operation, now, &backup, updates_per_file(state.config.as_deref()))?;
         let new = state.encode()?;
         storage.put(&format!("overwritten/{backup}"), file, Condition::Always).await?;
@@ -108,8 +108,9 @@ pub(super) fn read_only(location: &str, reason: Option<&str>) -> Error {
     Error::new(ErrorKind::ReadOnly, format!("{location} is set read-only: {reason}"))
 }
 
-fn backup_name(now: u64) -> Result<String> {
-    Ok(format!("repo.{:014}.{}", YEAR_3000.saturating_sub(now / 1000), ObjectId::random()?))
+/// The name, below `overwritten/`, of a copy of `file` made at `now`.
+pub(super) fn backup_name(file: &str, now: u64) -> Result<String> {
+    Ok(format!("{file}.{:014}.{}", YEAR_3000.saturating_sub(now / 1000), ObjectId::random()?))
 }
 
 fn updates_per_file(config: Option<&[u8]>) -> usize {

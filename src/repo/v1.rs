@@ -23,7 +23,7 @@ pub(super) const MAX_REF_FILE: u64 = 1 << 16;
 /// The object that holds the configuration.
 pub(super) const CONFIG_KEY: &str = "config.yaml";
 /// Bytes of it.
-const MAX_CONFIG_FILE: u64 = 1 << 24;
+pub(super) const MAX_CONFIG_FILE: u64 = 1 << 24;
 /// How often a lost race for a branch's file is run again, while the branch still points where it did.
 const TRIES: u32 = 100;
 const BRANCH: &str = "branch.";

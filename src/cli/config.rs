@@ -1,0 +1,229 @@
+//! `icechunkfs config`: the configuration that is stored in a repository, for all who open it.
+
+use std::fmt::Write;
+use std::io::Read;
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use tracing::warn;
+
+use super::naming::{ReachArgs, Work, one_line};
+use super::{print, print_json};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::config::RepoConfig;
+use crate::format::config_edit::{self, Changed, Setting, problems};
+use crate::repo::update::system_clock;
+
+/// Bytes of a value on standard input. A configuration has some thousand.
+const MAX_INPUT: u64 = 1 << 20;
+
+/// `icechunkfs config`
+#[derive(Debug, Args)]
+pub struct ConfigArgs {
+    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
+    pub repo: String,
+    /// What to do.
+    #[command(subcommand)]
+    pub action: ConfigAction,
+}
+
+/// What can be done to a configuration.
+#[derive(Debug, Subcommand)]
+pub enum ConfigAction {
+    /// Show what is set.
+    Get(GetArgs),
+    /// Set one thing. What readers would not accept is refused.
+    ///
+    /// A virtual chunk container is named by its URL prefix or by its name, and a new one is set as a whole:
+    /// set virtual_chunk_containers.ocean '{"url_prefix": "s3://ocean/", "store": {"s3": {"region": "us-east-1"}}}'
+    Set(SetArgs),
+    /// Unset one thing: its default holds then.
+    Unset(UnsetArgs),
+}
+
+/// `icechunkfs config REPO get`
+#[derive(Debug, Args)]
+pub struct GetArgs {
+    /// A setting, such as manifest.splitting or virtual_chunk_containers.NAME.url_prefix. A part with a dot in it is written in
+    /// double quotes. All that is set if it is not given.
+    pub key: Option<String>,
+    /// Show every setting there is, with the defaults of those that are not set.
+    #[arg(long, conflicts_with = "key")]
+    pub all: bool,
+    /// Print the value as JSON, null if it is not set; the whole as it is stored; with --all a list of {"key", "value",
+    /// "default", "kind"}.
+    #[arg(long)]
+    pub json: bool,
+    /// How to reach the repository.
+    #[command(flatten)]
+    pub reach: ReachArgs,
+}
+
+/// `icechunkfs config REPO set`
+#[derive(Debug, Args)]
+pub struct SetArgs {
+    /// The setting. `get --all` lists them.
+    pub key: String,
+    /// JSON, or else taken as text; - for standard input.
+    #[arg(allow_hyphen_values = true)]
+    pub value: String,
+    /// Print {"key", "old", "new"}.
+    #[arg(long)]
+    pub json: bool,
+    /// How to reach the repository.
+    #[command(flatten)]
+    pub reach: ReachArgs,
+}
+
+/// `icechunkfs config REPO unset`
+#[derive(Debug, Args)]
+pub struct UnsetArgs {
+    /// The setting.
+    pub key: String,
+    /// Print {"key", "old", "new"}.
+    #[arg(long)]
+    pub json: bool,
+    /// How to reach the repository.
+    #[command(flatten)]
+    pub reach: ReachArgs,
+}
+
+impl ConfigAction {
+    /// Verbosity.
+    pub(super) fn verbose(&self) -> u8 {
+        let reach = match self {
+            ConfigAction::Get(get) => &get.reach,
+            ConfigAction::Set(set) => &set.reach,
+            ConfigAction::Unset(unset) => &unset.reach,
+        };
+        reach.common.verbose
+    }
+}
+
+/// Does what is asked.
+pub fn run(arguments: &ConfigArgs) -> Result<()> {
+    let repo = &arguments.repo;
+    match &arguments.action {
+        ConfigAction::Get(get) => show(repo, get),
+        ConfigAction::Set(set) => {
+            let value = if set.value == "-" { input()? } else { set.value.clone() };
+            let work = Work::begin(repo, &set.reach)?;
+            let change = |stored: &RepoConfig| config_edit::set(stored.members(), &set.key, &value);
+            let changed = work.runtime.block_on(work.repository.change_config(system_clock, change))?;
+            if let Some(changed) = &changed {
+                warn_of(changed);
+            }
+            say(&work, &set.key, changed, set.json)
+        }
+        ConfigAction::Unset(unset) => {
+            let work = Work::begin(repo, &unset.reach)?;
+            let change = |stored: &RepoConfig| config_edit::unset(stored.members(), &unset.key);
+            let changed = work.runtime.block_on(work.repository.change_config(system_clock, change))?;
+            say(&work, &unset.key, changed, unset.json)
+        }
+    }
+}
+
+fn input() -> Result<String> {
+    let mut text = String::new();
+    let read = std::io::stdin().lock().take(MAX_INPUT + 1).read_to_string(&mut text);
+    let count = read.map_err(|e| Error::io("standard input", e))?;
+    if count as u64 > MAX_INPUT {
+        return Err(Error::invalid(format!("standard input has more than {MAX_INPUT} bytes: that is no value")));
+    }
+    Ok(text.trim_end_matches('\n').to_owned())
+}
+
+fn show(repo: &str, arguments: &GetArgs) -> Result<()> {
+    let work = Work::begin(repo, &arguments.reach)?;
+    let stored = work.runtime.block_on(work.repository.config())?;
+    let members = stored.members();
+    for problem in problems::of(members) {
+        warn!("{}", one_line(&problem));
+    }
+    if let Some(key) = &arguments.key {
+        let setting = config_edit::get(members, key)?;
+        return show_one(&setting, arguments.json);
+    }
+    if arguments.json && !arguments.all {
+        return print_json(members);
+    }
+    let settings = config_edit::all(members);
+    if arguments.json {
+        let as_json = |setting: &Setting| {
+            json!({
+                "key": setting.key,
+                "value": setting.value,
+                "default": setting.default,
+                "kind": setting.kind.map(config_edit::schema::Kind::describe),
+            })
+        };
+        return print_json(&settings.iter().map(as_json).collect::<Vec<_>>());
+    }
+    let mut text = String::new();
+    for setting in &settings {
+        // Writing into a string cannot fail.
+        let _ = match (&setting.value, setting.default) {
+            (Some(value), _) => writeln!(text, "{} = {}", setting.key, one_line(&value.to_string())),
+            (None, _) if !arguments.all => Ok(()),
+            (None, Some(default)) => writeln!(text, "{} is not set: {default}", setting.key),
+            (None, None) => writeln!(text, "{} is not set", setting.key),
+        };
+    }
+    if text.is_empty() {
+        text = "nothing is set: the defaults hold (get --all shows them)\n".to_owned();
+    }
+    print(text.as_bytes())
+}
+
+fn show_one(setting: &Setting, json: bool) -> Result<()> {
+    match &setting.value {
+        value if json => print_json(value),
+        Some(Value::String(text)) => print(format!("{text}\n").as_bytes()),
+        Some(value) => print(format!("{value}\n").as_bytes()),
+        None => {
+            let default = setting.default.map_or(String::new(), |default| format!("; the default is: {default}"));
+            Err(Error::new(ErrorKind::NotFound, format!("`{}` is not set{default}", setting.key)))
+        }
+    }
+}
+
+/// What can cost others their work is said, though it is allowed.
+fn warn_of(changed: &Changed) {
+    let is_off = |name: &str| {
+        changed.members.get("storage").and_then(|storage| storage.get(name)) == Some(&Value::Bool(false))
+            && changed.key.starts_with("storage")
+    };
+    for name in ["unsafe_use_conditional_update", "unsafe_use_conditional_create"] {
+        if is_off(name) {
+            warn!("storage.{name} is off: programs that keep to it lose each other's commits, if two write at a time");
+        }
+    }
+}
+
+/// Tells what was done.
+fn say(work: &Work, key: &str, changed: Option<Changed>, json: bool) -> Result<()> {
+    let changed = match changed {
+        Some(changed) => changed,
+        // It was like that: what it is now is what it was.
+        None => {
+            let stored = work.runtime.block_on(work.repository.config())?;
+            let setting = config_edit::get(stored.members(), key)?;
+            let new = setting.value.clone();
+            Changed { members: stored.members().clone(), key: setting.key, old: setting.value, new }
+        }
+    };
+    if json {
+        return print_json(&json!({"key": changed.key, "old": changed.old, "new": changed.new}));
+    }
+    let spelled = |value: &Option<Value>| value.as_ref().map_or("not set".to_owned(), Value::to_string);
+    let (old, new) = (spelled(&changed.old), spelled(&changed.new));
+    let line = match (changed.old == changed.new, &changed.new) {
+        (true, None) => format!("{} is not set", changed.key),
+        (true, Some(_)) => format!("{} = {new} already", changed.key),
+        (false, None) => format!("{} is not set any more; it was {old}", changed.key),
+        (false, Some(_)) if changed.old.is_none() => format!("{} = {new}; it was not set", changed.key),
+        (false, Some(_)) => format!("{} = {new}; it was {old}", changed.key),
+    };
+    print(format!("{}\n", one_line(&line)).as_bytes())
+}

@@ -1,0 +1,152 @@
+//! The stored form of a configuration.
+//!
+//! Version 2 has a FlexBuffer, as the reference's serializer makes it: text is a String and never a Key, and no scalar is
+//! indirect. Version 1 has YAML, in which a choice with something belonging to it is a tag (`store: !s3`). Which map is such a
+//! choice is known from the schema, and for what newer programs have stored from the document that is there: what does not
+//! change in it is taken over as it is.
+//!
+//! What was written is read again before anybody else can: the stored form must mean what was to be stored.
+
+use serde_json::{Map, Value};
+use serde_yaml_ng::Value as Yaml;
+use serde_yaml_ng::value::{Tag, TaggedValue};
+
+use super::schema::{Kind, ROOT};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::config::{RepoConfig, yaml_value};
+
+/// `members` as a FlexBuffer.
+pub fn flexbuffer(members: &Map<String, Value>) -> Result<Vec<u8>> {
+    let bytes = flexbuffers::to_vec(members)
+        .map_err(|e| Error::with_source(ErrorKind::InvalidInput, "the configuration", e))?;
+    expect(members, RepoConfig::from_flexbuffer(&bytes))?;
+    Ok(bytes)
+}
+
+/// `members` as the text of `config.yaml`, whose text was `old`.
+pub fn yaml(members: &Map<String, Value>, old: Option<&[u8]>) -> Result<Vec<u8>> {
+    let failed = |e| Error::with_source(ErrorKind::InvalidInput, "config.yaml", e);
+    let old: Option<Yaml> = old.map(serde_yaml_ng::from_slice).transpose().map_err(failed)?;
+    let document = as_yaml(&Value::Object(members.clone()), Some(&ROOT), old.as_ref());
+    let bytes = serde_yaml_ng::to_string(&document).map_err(failed)?.into_bytes();
+    expect(members, RepoConfig::from_yaml(&bytes))?;
+    Ok(bytes)
+}
+
+fn expect(members: &Map<String, Value>, read: Result<RepoConfig>) -> Result<()> {
+    if read.is_ok_and(|read| read.members() == members) {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Unsupported,
+        "the configuration that is stored has something in it that this version cannot write again: nothing is changed",
+    ))
+}
+
+// Recursion is bounded by the depth of `value`, which the readers of both encodings bound.
+fn as_yaml(value: &Value, kind: Option<&'static Kind>, old: Option<&Yaml>) -> Yaml {
+    if let Some(old) = old
+        && yaml_value(old.clone()).is_ok_and(|old| old == *value)
+    {
+        return old.clone();
+    }
+    match (value, kind) {
+        (Value::Null, _) => Yaml::Null,
+        (Value::Bool(b), _) => Yaml::Bool(*b),
+        (Value::Number(number), _) => match (number.as_u64(), number.as_i64()) {
+            (Some(number), _) => Yaml::from(number),
+            (None, Some(number)) => Yaml::from(number),
+            (None, None) => Yaml::from(number.as_f64().unwrap_or_default()),
+        },
+        (Value::String(text), _) => Yaml::String(text.clone()),
+        (Value::Array(items), _) => {
+            let kind_of = |n: usize| match (kind, n) {
+                (Some(Kind::List(below)), _) | (Some(Kind::Pair(below, _)), 0) | (Some(Kind::Pair(_, below)), _) => {
+                    Some(*below)
+                }
+                _ => None,
+            };
+            let old = old.and_then(Yaml::as_sequence);
+            let item = |(n, item)| as_yaml(item, kind_of(n), old.and_then(|old| old.get(n)));
+            Yaml::Sequence(items.iter().enumerate().map(item).collect())
+        }
+        (Value::Object(members), Some(Kind::Choice(variants))) if members.len() == 1 => {
+            let tagged = members.iter().map(|(name, payload)| {
+                let below = variants.iter().find(|(variant, _)| variant == name).and_then(|(_, below)| *below);
+                let old = match old {
+                    Some(Yaml::Tagged(old)) if old.tag == *name => Some(&old.value),
+                    _ => None,
+                };
+                TaggedValue { tag: Tag::new(name), value: as_yaml(payload, below, old) }
+            });
+            tagged.map(|tagged| Yaml::Tagged(Box::new(tagged))).next().unwrap_or(Yaml::Null)
+        }
+        (Value::Object(members), kind) => {
+            let kind_of = |name: &str| {
+                let known = kind.and_then(|kind| kind.members().iter().find(|member| member.name == name));
+                match (known, kind) {
+                    (Some(member), _) => Some(member.kind),
+                    (None, Some(Kind::Map(below) | Kind::Open(_, below))) => Some(*below),
+                    _ => None,
+                }
+            };
+            let entry = |(name, value): (&String, &Value)| {
+                let old = old.and_then(|old| old.as_mapping()?.get(name.as_str()));
+                (Yaml::String(name.clone()), as_yaml(value, kind_of(name), old))
+            };
+            Yaml::Mapping(members.iter().map(entry).collect())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::format::config_edit::set;
+    use serde_json::json;
+
+    #[test]
+    fn choices_become_tags_and_strangers_keep_theirs() {
+        let old = b"from_the_future: !odd\n  inner: !odder [1, 2]\ncompression: null\nvirtual_chunk_containers:\n  \
+            s3://b/:\n    name: null\n    url_prefix: s3://b/\n    store: !s3\n      region: null\n      anonymous: false\n      \
+            allow_http: false\n      plan: !gold 7\n";
+        let stored = RepoConfig::from_yaml(old).unwrap();
+        let changed = set(stored.members(), "virtual_chunk_containers.s3://b/.store.s3.region", "x").unwrap().unwrap();
+        let rules = r#"[[{"or": [{"path_matches": {"regex": "a"}}, "any_array"]}, [{"condition": {"Axis": 0}, "num_chunks": 3}]]]"#;
+        let changed = set(&changed.members, "manifest.splitting.split_sizes", rules).unwrap().unwrap();
+        let changed = set(&changed.members, "manifest.preload.preload_if", "true").unwrap().unwrap();
+        let text = String::from_utf8(yaml(&changed.members, Some(old)).unwrap()).unwrap();
+        for kept in
+            ["from_the_future: !odd\n  inner: !odder", "plan: !gold 7", "store: !s3\n      region: x", "!or", "!Axis 0"]
+        {
+            assert!(text.contains(kept), "{kept}: {text}");
+        }
+        assert!(text.contains("- any_array") && text.contains("preload_if: 'true'"), "{text}");
+        assert_eq!(RepoConfig::from_yaml(text.as_bytes()).unwrap().members(), &changed.members);
+    }
+
+    #[test]
+    fn a_new_document_needs_no_old_one() {
+        let members = json!({"storage": {"storage_class": "null"}, "compression": {"algorithm": "zstd"}});
+        let members = members.as_object().unwrap();
+        assert_eq!(
+            String::from_utf8(yaml(members, None).unwrap()).unwrap(),
+            "storage:\n  storage_class: 'null'\ncompression:\n  algorithm: zstd\n"
+        );
+        assert_eq!(yaml(&Map::new(), None).unwrap(), b"{}\n");
+        assert!(RepoConfig::from_yaml(b"{}\n").unwrap().members().is_empty());
+        let bytes = flexbuffer(members).unwrap();
+        assert_eq!(RepoConfig::from_flexbuffer(&bytes).unwrap().members(), members);
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_not() {
+        // YAML has a tag in a tag, which its serializer has not.
+        let old = b"odd: !a !b 1\ncompression:\n  level: 1\n";
+        if let Ok(stored) = RepoConfig::from_yaml(old) {
+            let changed = set(stored.members(), "compression.level", "2").unwrap().unwrap();
+            assert!(yaml(&changed.members, Some(old)).is_err());
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Names of settings: `manifest.preload.max_total_refs`, `virtual_chunk_containers."s3://a.b/".url_prefix`.
+//!
+//! Parts are separated by dots. A part that has a dot in it is written as a JSON string; one that names something which is
+//! stored already needs no quotes.
+
+use serde_json::{Map, Value};
+
+use super::containers;
+use super::schema::{Kind, Presence, ROOT};
+use crate::error::{Error, Result};
+
+/// How alike a name must be to be proposed: 0 for nothing in common, 1 for equality (Jaro-Winkler).
+const LIKENESS: f64 = 0.7;
+
+/// Where a setting is.
+#[derive(Debug)]
+pub struct Place {
+    /// The names that lead to it.
+    pub path: Vec<String>,
+    /// Its kind; none for what newer programs have stored.
+    pub kind: Option<&'static Kind>,
+    /// What holds where it is not set, in words.
+    pub default: Option<&'static str>,
+}
+
+impl Place {
+    /// Where `key` is, or would be, among `members`.
+    pub fn find(members: &Map<String, Value>, key: &str) -> Result<Place> {
+        let mut parts: &[String] = &parse(key)?;
+        let mut place = Place { path: Vec::new(), kind: Some(&ROOT), default: None };
+        let mut at = Some(members);
+        while !parts.is_empty() {
+            let taken = place.step(at, parts)?;
+            parts = parts.get(taken..).unwrap_or_default();
+            at = at.and_then(|at| at.get(place.path.last()?)?.as_object());
+        }
+        Ok(place)
+    }
+
+    /// Goes on to the member that `parts` begin with. Returns how many of them that took.
+    fn step(&mut self, at: Option<&Map<String, Value>>, parts: &[String]) -> Result<usize> {
+        let Some(name) = parts.first() else { return Ok(0) };
+        let is_stored = |name: &str| at.is_some_and(|at| at.get(name).is_some_and(|value| !value.is_null()));
+        let known = self.kind.map_or(&[][..], Kind::members);
+        if let Some(member) = known.iter().find(|member| member.name == name) {
+            self.kind = Some(member.kind);
+            self.default = Some(member.default).filter(|default| !default.is_empty());
+            self.path.push(name.clone());
+            return Ok(1);
+        }
+        self.default = None;
+        match self.kind {
+            Some(Kind::Choice(variants)) => {
+                let payload = variants.iter().find(|(variant, _)| variant == name).and_then(|(_, payload)| *payload);
+                self.kind = Some(payload.ok_or_else(|| self.unknown(name))?);
+                self.path.push(name.clone());
+                Ok(1)
+            }
+            Some(Kind::Map(below)) | Some(Kind::Open(_, below)) => {
+                // As many parts as make the name of something that is stored, and else one.
+                let (name, taken) = (1..=parts.len())
+                    .rev()
+                    .map(|count| (parts.iter().take(count).cloned().collect::<Vec<_>>().join("."), count))
+                    .find(|(joined, _)| is_stored(joined))
+                    .unwrap_or_else(|| (name.clone(), 1));
+                let name = match (at, self.path.as_slice()) {
+                    (Some(at), [only]) if only == containers::MEMBER => containers::real_key(at, &name),
+                    _ => name,
+                };
+                self.kind = Some(below);
+                self.path.push(name);
+                Ok(taken)
+            }
+            Some(Kind::Struct(_)) | None if is_stored(name) => {
+                self.kind = None;
+                self.path.push(name.clone());
+                Ok(1)
+            }
+            _ => Err(self.unknown(name)),
+        }
+    }
+
+    /// The error for a member that does not exist.
+    fn unknown(&self, name: &str) -> Error {
+        let names: Vec<&str> = match self.kind {
+            Some(Kind::Choice(variants)) => {
+                variants.iter().filter(|(_, payload)| payload.is_some()).map(|(name, _)| *name).collect()
+            }
+            Some(kind) => kind.members().iter().map(|member| member.name).collect(),
+            None => Vec::new(),
+        };
+        let what = match self.path.as_slice() {
+            [] => format!("there is no setting `{name}`"),
+            path => format!("`{}` has no `{name}`", spell(path)),
+        };
+        let likeness = |candidate: &str| strsim::jaro_winkler(name, candidate);
+        let near = names.iter().copied().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+        let near = near.filter(|near| likeness(near) >= LIKENESS);
+        let help = match (near, names.as_slice()) {
+            (Some(near), _) => format!("; did you mean `{near}`?"),
+            (None, []) => String::new(),
+            (None, _) => format!("; there is {}", names.join(", ")),
+        };
+        Error::invalid(format!("{what}{help}"))
+    }
+
+    /// What is stored there.
+    pub fn value<'a>(&self, members: &'a Map<String, Value>) -> Option<&'a Value> {
+        look(members, &self.path)
+    }
+}
+
+/// What is stored at `path`.
+pub fn look<'a>(members: &'a Map<String, Value>, path: &[String]) -> Option<&'a Value> {
+    let (name, rest) = path.split_first()?;
+    let value = members.get(name)?;
+    if rest.is_empty() { Some(value) } else { look(value.as_object()?, rest) }
+}
+
+/// The parts of `key`.
+fn parse(key: &str) -> Result<Vec<String>> {
+    let wrong = |why: &str| Error::invalid(format!("`{key}` is no name of a setting: {why}"));
+    let mut parts = Vec::new();
+    let mut rest = key;
+    loop {
+        if rest.starts_with('"') {
+            let mut quoted = serde_json::Deserializer::from_str(rest).into_iter::<String>();
+            let part = quoted.next().and_then(std::result::Result::ok).ok_or_else(|| wrong("a quote is not closed"))?;
+            let end = quoted.byte_offset();
+            parts.push(part);
+            rest = rest.get(end..).unwrap_or_default();
+        } else {
+            let end = rest.find('.').unwrap_or(rest.len());
+            let (part, after) = rest.split_at(end);
+            if part.is_empty() {
+                return Err(wrong("a part between dots is empty"));
+            }
+            parts.push(part.to_owned());
+            rest = after;
+        }
+        match rest.strip_prefix('.') {
+            Some(after) => rest = after,
+            None if rest.is_empty() => return Ok(parts),
+            None => return Err(wrong("after a quoted part comes a dot")),
+        }
+    }
+}
+
+/// `path` as a user says it.
+pub fn spell(path: &[String]) -> String {
+    let part = |part: &String| {
+        let plain = !part.is_empty() && !part.starts_with('"') && !part.contains(['.', ' ']);
+        if plain && !part.chars().any(char::is_control) { part.clone() } else { Value::from(part.as_str()).to_string() }
+    };
+    path.iter().map(part).collect::<Vec<_>>().join(".")
+}
+
+/// Whether a member of this presence may be left out.
+pub(super) fn may_be_missing(presence: Presence) -> bool {
+    matches!(presence, Presence::Optional | Presence::NotNull)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn names_are_taken_apart_and_spelled_again() {
+        for (key, parts) in [
+            ("a", &["a"][..]),
+            ("a.b-c.d", &["a", "b-c", "d"]),
+            (r#"c."s3://a.b/".x"#, &["c", "s3://a.b/", "x"]),
+            (r#""\"q\" .é""#, &["\"q\" .é"]),
+            (r#"a."""#, &["a", ""]),
+        ] {
+            assert_eq!(parse(key).unwrap(), parts);
+            assert_eq!(parse(&spell(&parse(key).unwrap())).unwrap(), parts);
+        }
+        for wrong in ["", ".", "a.", ".a", "a..b", "\"a", "\"a\"b", "a.\"b"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_is_stored_needs_no_quotes() {
+        let stored = json!({"virtual_chunk_containers": {
+            "s3://my.bucket/": {"name": "mine", "url_prefix": "s3://my.bucket/", "store": {"s3": {}}}
+        }});
+        let stored = stored.as_object().unwrap();
+        let path = |key: &str| Place::find(stored, key).unwrap().path;
+        let expected = ["virtual_chunk_containers", "s3://my.bucket/", "store", "s3", "region"];
+        assert_eq!(path("virtual_chunk_containers.s3://my.bucket/.store.s3.region"), expected);
+        assert_eq!(path("virtual_chunk_containers.mine.store.s3.region"), expected);
+        assert_eq!(path("virtual_chunk_containers.\"s3://my.bucket/\".store.s3.region"), expected);
+    }
+}

@@ -1,0 +1,292 @@
+//! Changing the persisted configuration, so that every reader can still open the repository.
+//!
+//! The reference reads the whole configuration when it opens a repository: one value of a wrong type, one variant that it
+//! does not know, one required member that is missing, and it refuses. So what is set is checked against [`schema`], which is
+//! the reference's, and a change that would make something wrong that was not wrong before is refused ([`problems`]). What
+//! newer programs have stored is kept: members that are not in the schema cannot be set, but stay, and can be unset.
+//!
+//! | module | |
+//! |---|---|
+//! | [`schema`] | what can be set, of what kind, with which default |
+//! | [`key`] | `manifest.splitting`, `virtual_chunk_containers."s3://a.b/".store`: names of settings |
+//! | [`problems`] | what a reader would not accept |
+//! | [`containers`] | what is particular about virtual chunk containers |
+//! | [`encode`] | the stored form: a FlexBuffer, or YAML with tags |
+
+pub mod containers;
+pub mod encode;
+pub mod key;
+pub mod problems;
+pub mod schema;
+
+use serde_json::{Map, Value};
+
+use self::key::{Place, spell};
+use self::schema::{Kind, ROOT};
+use crate::error::{Error, ErrorKind, Result};
+
+/// A setting as it is stored.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// Its whole name.
+    pub key: String,
+    /// Its value, if it is set.
+    pub value: Option<Value>,
+    /// What is known of it; nothing of what newer programs have stored.
+    pub kind: Option<&'static Kind>,
+    /// What holds where it is not set, in words.
+    pub default: Option<&'static str>,
+}
+
+/// What a change makes of a configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Changed {
+    /// The new configuration.
+    pub members: Map<String, Value>,
+    /// The whole name of what was changed.
+    pub key: String,
+    /// What was set before.
+    pub old: Option<Value>,
+    /// What is set now.
+    pub new: Option<Value>,
+}
+
+/// The setting `key` among `members`.
+///
+/// An error of kind [`ErrorKind::InvalidInput`] if there is no such setting.
+pub fn get(members: &Map<String, Value>, key: &str) -> Result<Setting> {
+    let place = Place::find(members, key)?;
+    let value = place.value(members).filter(|value| !value.is_null()).cloned();
+    Ok(Setting { key: spell(&place.path), value, kind: place.kind, default: place.default })
+}
+
+/// Sets `key` to what `text` means: JSON, or else the text itself. None if that is what it is already.
+///
+/// An error of kind [`ErrorKind::InvalidInput`] if there is no such setting, or if a reader would not accept the result.
+pub fn set(members: &Map<String, Value>, key: &str, text: &str) -> Result<Option<Changed>> {
+    let place = Place::find(members, key)?;
+    let Some(kind) = place.kind else {
+        return Err(Error::invalid(format!(
+            "`{}` was set by a newer program: this version does not know what it may be, and can only unset it",
+            spell(&place.path)
+        )));
+    };
+    let mut value = value_of(text, kind);
+    if value.is_null() {
+        return Err(Error::invalid(format!("to set nothing, say `unset {}`", spell(&place.path))));
+    }
+    schema::complete(&mut value, kind);
+    let mut after = members.clone();
+    let path = containers::set(&mut after, &place.path, value)?;
+    finish(members, after, &place, path)
+}
+
+/// Unsets `key`. None if it is not set.
+///
+/// Errors as [`set`].
+pub fn unset(members: &Map<String, Value>, key: &str) -> Result<Option<Changed>> {
+    let place = Place::find(members, key)?;
+    let mut after = members.clone();
+    remove(&mut after, &place.path);
+    let path = place.path.clone();
+    finish(members, after, &place, path)
+}
+
+fn finish(
+    before: &Map<String, Value>,
+    members: Map<String, Value>,
+    place: &Place,
+    path: Vec<String>,
+) -> Result<Option<Changed>> {
+    if members == *before {
+        return Ok(None);
+    }
+    let wrong = problems::made(before, &members);
+    if !wrong.is_empty() {
+        return Err(Error::invalid(format!("{}; nothing is changed", wrong.join("; "))));
+    }
+    let set = |value: Option<&Value>| value.filter(|value| !value.is_null()).cloned();
+    let new = set(key::look(&members, &path));
+    Ok(Some(Changed { key: spell(&path), old: set(place.value(before)), new, members }))
+}
+
+/// What `text` means for a setting of `kind`. Text is taken as it is, also where it looks like a number.
+fn value_of(text: &str, kind: &Kind) -> Value {
+    let json: Option<Value> = serde_json::from_str(text).ok();
+    let as_text = || Value::String(text.to_owned());
+    match (kind, json) {
+        (_, None) => as_text(),
+        (_, Some(Value::Null)) => Value::Null,
+        (Kind::Text | Kind::Pattern, Some(Value::String(text))) => Value::String(text),
+        (Kind::Text | Kind::Pattern, Some(_)) => as_text(),
+        (Kind::Choice(_), Some(Value::Bool(_) | Value::Number(_))) => as_text(),
+        (_, Some(value)) => value,
+    }
+}
+
+/// Puts `value` at `path`, making the members above where there are none.
+fn put(members: &mut Map<String, Value>, path: &[String], value: Value) -> Result<()> {
+    let Some((name, rest)) = path.split_first() else { return Err(Error::invalid("a setting needs a name")) };
+    if rest.is_empty() {
+        members.insert(name.clone(), value);
+        return Ok(());
+    }
+    let below = members.entry(name.clone()).or_insert(Value::Null);
+    if below.is_null() {
+        *below = Value::Object(Map::new());
+    }
+    match below {
+        Value::Object(below) => put(below, rest, value),
+        _ => Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!("`{name}` is set as a whole: it has no `{}` of its own", spell(rest)),
+        )),
+    }
+}
+
+/// Takes `path` away, and what is then empty above it and was there only for it.
+fn remove(members: &mut Map<String, Value>, path: &[String]) {
+    let Some((name, rest)) = path.split_first() else { return };
+    if rest.is_empty() {
+        members.shift_remove(name);
+        return;
+    }
+    let Some(Value::Object(below)) = members.get_mut(name) else { return };
+    let had_some = !below.is_empty();
+    remove(below, rest);
+    if had_some && below.is_empty() {
+        members.shift_remove(name);
+    }
+}
+
+/// Every setting there is: those of the schema, and what else is stored.
+pub fn all(members: &Map<String, Value>) -> Vec<Setting> {
+    let mut out = Vec::new();
+    let mut path = Vec::new();
+    gather(members, &ROOT, &mut path, &mut out);
+    out
+}
+
+fn gather(members: &Map<String, Value>, kind: &'static Kind, path: &mut Vec<String>, out: &mut Vec<Setting>) {
+    let known = kind.members();
+    for member in known {
+        path.push(member.name.to_owned());
+        let value = members.get(member.name).filter(|value| !value.is_null());
+        match (member.kind, value) {
+            (Kind::Struct(_), None) => gather(&Map::new(), member.kind, path, out),
+            (Kind::Struct(_), Some(Value::Object(below))) => gather(below, member.kind, path, out),
+            (_, value) => out.push(Setting {
+                key: spell(path),
+                value: value.cloned(),
+                kind: Some(member.kind),
+                default: Some(member.default).filter(|default| !default.is_empty()),
+            }),
+        }
+        path.pop();
+    }
+    for (name, value) in members {
+        if known.iter().all(|member| member.name != name) && !value.is_null() {
+            path.push(name.clone());
+            out.push(Setting { key: spell(path), value: Some(value.clone()), kind: None, default: None });
+            path.pop();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use serde_json::json;
+
+    fn members(value: Value) -> Map<String, Value> {
+        value.as_object().unwrap().clone()
+    }
+
+    /// Sets, and returns the new configuration or the message.
+    fn after(before: &Value, key: &str, text: &str) -> std::result::Result<Value, String> {
+        match set(&members(before.clone()), key, text) {
+            Ok(Some(changed)) => Ok(Value::Object(changed.members)),
+            Ok(None) => Ok(json!("the same")),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn values_are_what_their_kind_says() {
+        let none = json!({});
+        assert_eq!(
+            after(&none, "inline_chunk_threshold_bytes", "12").unwrap(),
+            json!({"inline_chunk_threshold_bytes": 12})
+        );
+        assert_eq!(
+            after(&none, "storage.storage_class", "12").unwrap(),
+            json!({"storage": {"storage_class": "12"}}),
+            "text that looks like a number"
+        );
+        assert_eq!(
+            after(&none, "storage.storage_class", "\"A B\"").unwrap(),
+            json!({"storage": {"storage_class": "A B"}})
+        );
+        assert_eq!(
+            after(&none, "manifest.preload.preload_if", "true").unwrap(),
+            json!({"manifest": {"preload": {"preload_if": "true"}}})
+        );
+        assert_eq!(after(&none, "compression", "{\"level\": 9}").unwrap(), json!({"compression": {"level": 9}}));
+        for (key, text, why) in [
+            ("inline_chunk_threshold_bytes", "70000", "0 to 65535"),
+            ("inline_chunk_threshold_bytes", "1.5", "whole number"),
+            ("inline_chunk_threshold_bytes", "much", "whole number"),
+            ("inline_chunk_threshold_bytes", "-1", "whole number"),
+            ("storage.retries.max_tries", "0", "1 to 65535"),
+            ("compression.algorithm", "lz4", "one of `zstd`"),
+            ("compression", "{\"levl\": 9}", "`compression.levl`"),
+            ("storage.unsafe_use_metadata", "1", "true or false"),
+            ("manifest.splitting.split_sizes", "[[\"every_array\", []]]", "`any_array`"),
+            ("manifest.splitting.split_sizes", "[[\"any_array\", [{\"condition\": \"Any\"}]]]", "num_chunks"),
+            ("manifest.splitting.split_sizes", "[[{\"name_matches\": {\"regex\": \"(\"}}, []]]", "regular expression"),
+            ("inline_threshold", "1", "did you mean `inline_chunk_threshold_bytes`"),
+            ("compression.level.x", "1", "has no"),
+            ("compression.level", "null", "unset compression.level"),
+            ("", "1", "name"),
+        ] {
+            let error = after(&none, key, text).unwrap_err();
+            assert!(error.contains(why), "{key} {text}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_touched_stays() {
+        let before = json!({
+            "caching": null, "from_the_future": {"a": [1, {"b": null}]},
+            "compression": {"level": 3, "algorithm": "brotli", "window": 5}
+        });
+        // What was wrong before is another's business.
+        let changed = after(&before, "compression.level", "4").unwrap();
+        assert_eq!(changed["compression"], json!({"level": 4, "algorithm": "brotli", "window": 5}));
+        assert_eq!(changed["from_the_future"], before["from_the_future"]);
+        assert_eq!(after(&before, "compression.level", "3").unwrap(), json!("the same"));
+        let error = after(&before, "from_the_future.a", "1").unwrap_err();
+        assert!(error.contains("newer program"), "{error}");
+        let before = members(before);
+        let changed = unset(&before, "from_the_future").unwrap().unwrap();
+        assert_eq!((changed.old.is_some(), changed.new), (true, None));
+        assert!(!changed.members.contains_key("from_the_future"));
+        assert_eq!(unset(&before, "caching").unwrap().unwrap().old, None);
+        assert!(unset(&before, "manifest.splitting").unwrap().is_none());
+        let emptied = unset(&members(json!({"compression": {"level": 3}})), "compression.level").unwrap().unwrap();
+        assert_eq!(emptied.members, Map::new());
+    }
+
+    #[test]
+    fn all_settings_are_told() {
+        let stored = members(json!({"compression": {"level": 4}, "new": 1, "virtual_chunk_containers": {}}));
+        let all = all(&stored);
+        let find = |key: &str| all.iter().find(|setting| setting.key == key).unwrap();
+        assert_eq!(find("compression.level").value, Some(json!(4)));
+        assert_eq!(find("compression.algorithm").default, Some("zstd"));
+        assert_eq!((&find("new").value, find("new").kind.is_some()), (&Some(json!(1)), false));
+        assert_eq!(find("virtual_chunk_containers").value, Some(json!({})));
+        assert!(find("manifest.preload.max_total_refs").value.is_none());
+    }
+}

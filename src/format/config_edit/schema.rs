@@ -1,0 +1,306 @@
+//! What can be set in a repository's configuration: the reference's types, by its names (format notes 1.4).
+
+use serde_json::Value;
+
+/// What kind of value a setting has.
+#[derive(Debug)]
+pub enum Kind {
+    /// A whole number within bounds, both included.
+    Whole {
+        /// The smallest.
+        least: i64,
+        /// The largest.
+        most: u64,
+    },
+    /// True or false.
+    Bool,
+    /// Any text.
+    Text,
+    /// A regular expression.
+    Pattern,
+    /// Members of these names.
+    Struct(&'static [Member]),
+    /// Members of these names, and of any other name.
+    Open(&'static [Member], &'static Kind),
+    /// Members of any name.
+    Map(&'static Kind),
+    /// Any number of values.
+    List(&'static Kind),
+    /// Two values, spelled as a list.
+    Pair(&'static Kind, &'static Kind),
+    /// One of these: its name, or, where something belongs to it, a map from its name to that.
+    Choice(&'static [Variant]),
+}
+
+/// A name, and what belongs to it.
+pub type Variant = (&'static str, Option<&'static Kind>);
+
+/// A member of a struct.
+#[derive(Debug)]
+pub struct Member {
+    /// Its name.
+    pub name: &'static str,
+    /// Its kind.
+    pub kind: &'static Kind,
+    /// Whether it must be there.
+    pub presence: Presence,
+    /// What holds where it is not set, in words.
+    pub default: &'static str,
+}
+
+/// Whether a member must be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// It may be missing or null.
+    Optional,
+    /// It may be missing, but not null.
+    NotNull,
+    /// It must be there.
+    Required,
+    /// It must be there for readers; where a user leaves it out, false is written.
+    Filled,
+}
+
+impl Kind {
+    /// The members whose names are known.
+    pub fn members(&self) -> &'static [Member] {
+        match self {
+            Kind::Struct(members) | Kind::Open(members, _) => members,
+            _ => &[],
+        }
+    }
+
+    /// In words: `a whole number from 1 to 65535`.
+    pub fn describe(&self) -> String {
+        match self {
+            Kind::Whole { least, most } => format!("a whole number from {least} to {most}"),
+            Kind::Bool => "true or false".to_owned(),
+            Kind::Text => "text".to_owned(),
+            Kind::Pattern => "a regular expression".to_owned(),
+            Kind::Struct(members) => {
+                let names: Vec<String> = members.iter().map(|member| format!("`{}`", member.name)).collect();
+                format!("a map with {}", names.join(", "))
+            }
+            Kind::Open(..) | Kind::Map(_) => "a map".to_owned(),
+            Kind::List(_) => "a list".to_owned(),
+            Kind::Pair(..) => "a list of two".to_owned(),
+            Kind::Choice(variants) => {
+                let name = |(name, payload): &Variant| match payload {
+                    None => format!("`{name}`"),
+                    Some(_) => format!("`{{\"{name}\": ...}}`"),
+                };
+                format!("one of {}", variants.iter().map(name).collect::<Vec<_>>().join(", "))
+            }
+        }
+    }
+}
+
+/// Adds the members that readers need and users leave out.
+pub fn complete(value: &mut Value, kind: &Kind) {
+    match (kind, value) {
+        (Kind::Struct(members) | Kind::Open(members, _), Value::Object(there)) => {
+            for member in *members {
+                match there.get_mut(member.name) {
+                    Some(below) => complete(below, member.kind),
+                    None if member.presence == Presence::Filled => {
+                        there.insert(member.name.to_owned(), Value::Bool(false));
+                    }
+                    None => {}
+                }
+            }
+        }
+        (Kind::Map(below), Value::Object(there)) => there.values_mut().for_each(|value| complete(value, below)),
+        (Kind::Choice(variants), Value::Object(there)) => {
+            for (name, payload) in *variants {
+                if let (Some(below), Some(kind)) = (there.get_mut(*name), payload) {
+                    complete(below, kind);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+const fn member(name: &'static str, kind: &'static Kind, default: &'static str) -> Member {
+    Member { name, kind, presence: Presence::Optional, default }
+}
+
+const fn required(name: &'static str, kind: &'static Kind) -> Member {
+    Member { name, kind, presence: Presence::Required, default: "" }
+}
+
+const fn flag(name: &'static str, presence: Presence) -> Member {
+    Member { name, kind: &Kind::Bool, presence, default: "false" }
+}
+
+static U8: Kind = Kind::Whole { least: 0, most: u8::MAX as u64 };
+static U16: Kind = Kind::Whole { least: 0, most: u16::MAX as u64 };
+static U32: Kind = Kind::Whole { least: 0, most: u32::MAX as u64 };
+static U64: Kind = Kind::Whole { least: 0, most: u64::MAX };
+static I32: Kind = Kind::Whole { least: i32::MIN as i64, most: i32::MAX as u64 };
+/// Where the reference refuses 0 on reading, or waits forever with it.
+static COUNT_U16: Kind = Kind::Whole { least: 1, most: u16::MAX as u64 };
+static COUNT_U32: Kind = Kind::Whole { least: 1, most: u32::MAX as u64 };
+static COUNT_U64: Kind = Kind::Whole { least: 1, most: u64::MAX };
+
+/// The whole configuration.
+pub static ROOT: Kind = Kind::Struct(&[
+    member("inline_chunk_threshold_bytes", &U16, "512"),
+    member("get_partial_values_concurrency", &COUNT_U16, "10"),
+    member("compression", &COMPRESSION, ""),
+    member("max_concurrent_requests", &COUNT_U16, "256"),
+    member("max_concurrent_decodes", &COUNT_U16, "the number of cores"),
+    member("caching", &CACHING, ""),
+    member("storage", &STORAGE, ""),
+    member("virtual_chunk_containers", &CONTAINERS, ""),
+    member("manifest", &MANIFEST, ""),
+    member("previous_file", &Kind::Text, ""),
+    member("repo_update_retries", &Kind::Struct(&[member("default", &UPDATE_RETRIES, "")]), ""),
+    member("num_updates_per_repo_info_file", &COUNT_U16, "1000"),
+]);
+
+static COMPRESSION: Kind =
+    Kind::Struct(&[member("algorithm", &Kind::Choice(&[("zstd", None)]), "zstd"), member("level", &U8, "3")]);
+
+static CACHING: Kind = Kind::Struct(&[
+    member("num_snapshot_nodes", &U64, "500000"),
+    member("num_chunk_refs", &U64, "15000000"),
+    member("num_transaction_changes", &U64, "0"),
+    member("num_bytes_attributes", &U64, "0"),
+    member("num_bytes_chunks", &U64, "0"),
+]);
+
+static STORAGE: Kind = Kind::Struct(&[
+    member(
+        "concurrency",
+        &Kind::Struct(&[
+            member("max_concurrent_requests_for_object", &COUNT_U16, "18"),
+            member("ideal_concurrent_request_size", &COUNT_U64, "12582912"),
+        ]),
+        "",
+    ),
+    member(
+        "retries",
+        &Kind::Struct(&[
+            member("max_tries", &COUNT_U16, "10"),
+            member("initial_backoff_ms", &U32, "100"),
+            member("max_backoff_ms", &U32, "180000"),
+        ]),
+        "",
+    ),
+    member(
+        "timeouts",
+        &Kind::Struct(&[
+            member("connect_timeout_ms", &U32, ""),
+            member("read_timeout_ms", &U32, ""),
+            member("operation_timeout_ms", &U32, ""),
+            member("operation_attempt_timeout_ms", &U32, ""),
+        ]),
+        "",
+    ),
+    member("unsafe_use_conditional_update", &Kind::Bool, "true"),
+    member("unsafe_use_conditional_create", &Kind::Bool, "true"),
+    member("unsafe_use_metadata", &Kind::Bool, "true"),
+    member("storage_class", &Kind::Text, ""),
+    member("metadata_storage_class", &Kind::Text, ""),
+    member("chunks_storage_class", &Kind::Text, ""),
+    member("minimum_size_for_multipart_upload", &U64, "104857600"),
+]);
+
+static UPDATE_RETRIES: Kind = Kind::Struct(&[
+    member("max_tries", &COUNT_U16, "100"),
+    member("initial_backoff_ms", &U32, "50"),
+    member("max_backoff_ms", &U32, "30000"),
+]);
+
+/// Virtual chunk containers, by URL prefix; by name in old repositories.
+pub static CONTAINERS: Kind = Kind::Map(&CONTAINER);
+
+static CONTAINER: Kind =
+    Kind::Struct(&[member("name", &Kind::Text, ""), required("url_prefix", &Kind::Text), required("store", &STORE)]);
+
+static STORE: Kind = Kind::Choice(&[
+    ("in_memory", None),
+    ("local_file_system", Some(&Kind::Text)),
+    ("http", Some(&Kind::Open(&[HEADERS], &Kind::Text))),
+    ("s3_compatible", Some(&S3)),
+    ("s3", Some(&S3)),
+    ("gcs", Some(&Kind::Map(&Kind::Text))),
+    ("azure", Some(&Kind::Map(&Kind::Text))),
+    ("tigris", Some(&S3)),
+]);
+
+const HEADERS: Member =
+    Member { name: "headers", kind: &Kind::Map(&Kind::Text), presence: Presence::NotNull, default: "" };
+
+static S3: Kind = Kind::Struct(&[
+    member("region", &Kind::Text, ""),
+    member("endpoint_url", &Kind::Text, ""),
+    flag("anonymous", Presence::Filled),
+    flag("allow_http", Presence::Filled),
+    flag("force_path_style", Presence::NotNull),
+    member("network_stream_timeout_seconds", &U32, ""),
+    flag("requester_pays", Presence::NotNull),
+    member("checksum_algorithm", &CHECKSUM, ""),
+]);
+
+static CHECKSUM: Kind =
+    Kind::Choice(&[("crc32", None), ("crc32c", None), ("crc64_nvme", None), ("sha1", None), ("sha256", None)]);
+
+static MANIFEST: Kind = Kind::Struct(&[
+    member(
+        "preload",
+        &Kind::Struct(&[
+            member("max_total_refs", &U32, "10000"),
+            member("preload_if", &PRELOAD_CONDITION, "small arrays with names of coordinates"),
+            member("max_arrays_to_scan", &U32, "50"),
+        ]),
+        "",
+    ),
+    member("splitting", &Kind::Struct(&[member("split_sizes", &SPLIT_SIZES, "one manifest for each array")]), ""),
+    member(
+        "virtual_chunk_location_compression",
+        &Kind::Struct(&[
+            member("min_num_chunks", &U16, "1000"),
+            member("dictionary_max_training_samples", &U16, "100"),
+            member("dictionary_max_size_bytes", &U32, "2048"),
+            member("compression_level", &I32, "3"),
+        ]),
+        "",
+    ),
+    member("max_concurrent_manifest_fetches_during_commit", &U16, "1"),
+]);
+
+static SPLIT_SIZES: Kind = Kind::List(&Kind::Pair(&ARRAY_CONDITION, &Kind::List(&SPLIT_DIMENSION)));
+
+static SPLIT_DIMENSION: Kind =
+    Kind::Struct(&[required("condition", &DIMENSION_CONDITION), required("num_chunks", &COUNT_U32)]);
+
+static DIMENSION_CONDITION: Kind =
+    Kind::Choice(&[("Axis", Some(&U64)), ("DimensionName", Some(&Kind::Pattern)), ("Any", None)]);
+
+static REGEX: Kind = Kind::Struct(&[required("regex", &Kind::Pattern)]);
+
+static ARRAY_CONDITION: Kind = Kind::Choice(&[
+    ("or", Some(&ARRAY_CONDITIONS)),
+    ("and", Some(&ARRAY_CONDITIONS)),
+    ("path_matches", Some(&REGEX)),
+    ("name_matches", Some(&REGEX)),
+    ("any_array", None),
+]);
+
+static ARRAY_CONDITIONS: Kind = Kind::List(&ARRAY_CONDITION);
+
+static PRELOAD_CONDITION: Kind = Kind::Choice(&[
+    ("or", Some(&PRELOAD_CONDITIONS)),
+    ("and", Some(&PRELOAD_CONDITIONS)),
+    ("path_matches", Some(&REGEX)),
+    ("name_matches", Some(&REGEX)),
+    ("num_refs", Some(&Kind::Struct(&[required("from", &BOUND), required("to", &BOUND)]))),
+    ("true", None),
+    ("false", None),
+]);
+
+static PRELOAD_CONDITIONS: Kind = Kind::List(&PRELOAD_CONDITION);
+
+static BOUND: Kind = Kind::Choice(&[("Unbounded", None), ("Included", Some(&U32)), ("Excluded", Some(&U32))]);

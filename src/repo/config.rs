@@ -1,0 +1,104 @@
+//! Changing the persisted configuration: in `repo`, or in version 1's `config.yaml`.
+//!
+//! As with refs, what is changed is what is there in the moment of writing, so that two who change different settings at a time
+//! both do. A repository without a configuration gets one only when something is set.
+
+use bytes::Bytes;
+
+use super::update::{self, Clock, backup_name};
+use super::v1::{CONFIG_KEY, MAX_CONFIG_FILE};
+use super::{Generation, Repository};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::config::RepoConfig;
+use crate::format::config_edit::{Changed, encode};
+use crate::format::repo_state::{Operation, RepoState};
+use crate::storage::{Condition, Version};
+
+/// How often a lost race for `config.yaml` is run again.
+const TRIES: u32 = 100;
+
+impl Repository {
+    /// Applies `change` to the configuration and returns what it did; none if it wants nothing changed. It is called again for
+    /// every race that was lost.
+    pub async fn change_config(
+        &self,
+        clock: Clock,
+        mut change: impl FnMut(&RepoConfig) -> Result<Option<Changed>>,
+    ) -> Result<Option<Changed>> {
+        self.ready_for_changes().await?;
+        let changed = match &self.generation {
+            Generation::V1(_) => self.change_yaml(clock, &mut change).await,
+            Generation::V2(_) => self.change_repo(clock, &mut change).await,
+        };
+        match changed {
+            Err(error) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Io) => Err(error
+                .context("it is not certain that the configuration is unchanged: `config REPO get` tells what it is")),
+            changed => changed,
+        }
+    }
+
+    async fn change_repo(
+        &self,
+        clock: Clock,
+        change: &mut impl FnMut(&RepoConfig) -> Result<Option<Changed>>,
+    ) -> Result<Option<Changed>> {
+        let mut done = None;
+        let mut is_same = false;
+        let updated = update::update(&*self.storage, clock, |state: &mut RepoState| {
+            let stored = match &state.config {
+                Some(bytes) => RepoConfig::from_flexbuffer(bytes).context(|| "repo: config")?,
+                None => RepoConfig::default(),
+            };
+            let Some(changed) = change(&stored)? else {
+                is_same = true;
+                return Err(Error::invalid("nothing to change"));
+            };
+            state.config = match changed.members.is_empty() {
+                true => None,
+                false => Some(encode::flexbuffer(&changed.members)?),
+            };
+            done = Some(changed);
+            Ok(Operation::ConfigChanged)
+        })
+        .await;
+        match updated {
+            Err(_) if is_same => Ok(None),
+            updated => updated.map(|_| done),
+        }
+    }
+
+    async fn change_yaml(
+        &self,
+        clock: Clock,
+        change: &mut impl FnMut(&RepoConfig) -> Result<Option<Changed>>,
+    ) -> Result<Option<Changed>> {
+        for _ in 0..TRIES {
+            let old: Option<(Bytes, Version)> = match self.storage.get_versioned(CONFIG_KEY, MAX_CONFIG_FILE).await {
+                Ok(found) => Some(found),
+                Err(error) if error.kind() == ErrorKind::NotFound => None,
+                Err(error) => return Err(error),
+            };
+            let stored = match &old {
+                Some((bytes, _)) => RepoConfig::from_yaml(bytes).context(|| CONFIG_KEY)?,
+                None => RepoConfig::default(),
+            };
+            let Some(changed) = change(&stored)? else { return Ok(None) };
+            let new = encode::yaml(&changed.members, old.as_ref().map(|(bytes, _)| &**bytes))?;
+            let condition = match old {
+                Some((bytes, version)) => {
+                    // As the reference does, so that what was there can be found again.
+                    let copy = format!("overwritten/{}", backup_name(CONFIG_KEY, clock())?);
+                    self.storage.put(&copy, bytes, Condition::Always).await?;
+                    Condition::Unchanged(version)
+                }
+                None => Condition::Absent,
+            };
+            match self.storage.put(CONFIG_KEY, new.into(), condition).await {
+                Ok(()) => return Ok(Some(changed)),
+                Err(error) if error.kind() == ErrorKind::Conflict => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::new(ErrorKind::Conflict, format!("{CONFIG_KEY}: others changed it first, {TRIES} times")))
+    }
+}
