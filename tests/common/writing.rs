@@ -226,6 +226,14 @@ impl Reference {
         });
     }
 
+    /// The tag `name`, made at the newest commit of `main`.
+    pub fn create_tag(&self, name: &str) {
+        self.runtime.block_on(async {
+            let tip = self.repository.lookup_branch("main").await.unwrap();
+            self.repository.create_tag(name, &tip).await.unwrap();
+        });
+    }
+
     pub fn create_branch_at(&self, name: &str, snapshot: &str) {
         let id = snapshot.try_into().unwrap();
         self.runtime.block_on(self.repository.create_branch(name, &id)).unwrap();

@@ -1,6 +1,6 @@
 //! Which directories are nodes, and which nodes of the snapshot they were.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -37,6 +37,8 @@ pub(super) struct Walk<'a> {
     kept: Vec<bool>,
     /// Directories still to be looked at, with their paths.
     pending: Vec<(usize, String)>,
+    /// Groups whose name is that of an array's directory of chunks.
+    groups_like_chunks: HashSet<String>,
 }
 
 /// A directory's document.
@@ -54,7 +56,8 @@ pub async fn derive(working: &WorkingTree, frozen: &Frozen, new_ids: &NewIds) ->
     let base = working.base();
     let kept = vec![false; base.tree.table().len()];
     let (out, pending) = (Derived::default(), vec![(Frozen::ROOT, "/".to_owned())]);
-    let mut walk = Walk { working, base, frozen, out, new_ids, kept, pending };
+    let groups_like_chunks = HashSet::new();
+    let mut walk = Walk { working, base, frozen, out, new_ids, kept, pending, groups_like_chunks };
     while let Some((position, path)) = walk.pending.pop() {
         walk.directory(position, path).await?;
     }
@@ -90,7 +93,9 @@ impl<'a> Walk<'a> {
             Some(Place::Directory(index)) => Some(index),
             _ => None,
         };
-        let node = match self.document(directory, lower).await.context(|| below(&path, ZARR_JSON))? {
+        let document = self.document(directory, lower).await.context(|| below(&path, ZARR_JSON))?;
+        let is_node = !matches!(document, Doc::Absent);
+        let node = match document {
             Doc::Absent => {
                 self.without_document(position, &path, lower).await?;
                 None
@@ -105,7 +110,12 @@ impl<'a> Walk<'a> {
         };
         match node {
             Some((id, index)) => self.array(position, &path, id, index).await,
-            None => self.children(position, &path, lower).await,
+            None => {
+                if is_node && path.ends_with("/c") {
+                    self.groups_like_chunks.insert(path.clone());
+                }
+                self.children(position, &path, lower).await
+            }
         }
     }
 
@@ -253,7 +263,7 @@ impl<'a> Walk<'a> {
                 FrozenEntry::Directory(position) => self.pending.push((*position, child)),
                 FrozenEntry::File(_) if name.text() == Some(ZARR_JSON) => {}
                 FrozenEntry::File(file) => {
-                    if is_stray_chunk(&child) {
+                    if self.is_stray(&child) {
                         self.fault(child, STRAY);
                     } else {
                         self.untracked(child, file.id, (directory.id, name.clone()));
@@ -269,7 +279,7 @@ impl<'a> Walk<'a> {
             let mut stray = Vec::new();
             for (place, rest) in self.untouched_chunks(directory, place).await? {
                 let child = below(path, &rest);
-                if is_stray_chunk(&child) {
+                if self.is_stray(&child) {
                     self.fault(child, STRAY);
                 } else {
                     stray.push(place);
@@ -280,6 +290,11 @@ impl<'a> Walk<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Whether a file has the name of a chunk but no array. What a group has is nobody's chunk, whatever the group is called.
+    fn is_stray(&self, path: &str) -> bool {
+        chunk_directory(path).is_some_and(|directory| !self.groups_like_chunks.contains(directory))
     }
 
     /// Nodes below `index` of the snapshot that `directory` still shows as they were.
@@ -353,11 +368,23 @@ fn document_name() -> Name {
     Name::new(ZARR_JSON.as_bytes())
 }
 
-/// Whether a path ends like a chunk's: a directory `c`, and digits behind it.
-fn is_stray_chunk(path: &str) -> bool {
-    let number = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    let mut parts = path.rsplit('/').skip_while(number).peekable();
-    path.rsplit('/').next().is_some_and(|name| number(&name)) && parts.peek() == Some(&"c")
+/// The directory `c` of a path that ends like a chunk's: with that, and digits behind it.
+fn chunk_directory(path: &str) -> Option<&str> {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let (mut rest, last) = path.rsplit_once('/')?;
+    if !is_number(last) {
+        return None;
+    }
+    loop {
+        let (above, name) = rest.rsplit_once('/')?;
+        if name == "c" {
+            return Some(rest);
+        }
+        if !is_number(name) {
+            return None;
+        }
+        rest = above;
+    }
 }
 
 #[cfg(test)]
@@ -367,10 +394,10 @@ mod tests {
     #[test]
     fn stray_chunks_are_told_by_a_directory_c_above_numbers() {
         for path in ["/c/0", "/a/c/0/1", "/a/c/00"] {
-            assert!(is_stray_chunk(path), "{path}");
+            assert!(chunk_directory(path).is_some_and(|directory| directory.ends_with("/c")), "{path}");
         }
         for path in ["/0", "/a/0/1", "/a/c", "/a/c/x", "/a/0.0.0", "/c/x/0"] {
-            assert!(!is_stray_chunk(path), "{path}");
+            assert_eq!(chunk_directory(path), None, "{path}");
         }
     }
 }
