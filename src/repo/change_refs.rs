@@ -151,9 +151,8 @@ impl Repository {
     /// Names of deleted tags, which may not be used again.
     pub async fn deleted_tags(&self) -> Result<Vec<String>> {
         match &self.generation {
-            Generation::Alpha(_) | Generation::V1(_) => {
-                Ok(v1::deleted_tags(&*self.storage).await?.into_keys().collect())
-            }
+            Generation::Alpha(layout) => Ok(layout.all(&*self.storage).await?.1.into_keys().collect()),
+            Generation::V1(_) => Ok(v1::deleted_tags(&*self.storage).await?.into_keys().collect()),
             Generation::V2(info) => Ok(info.deleted_tags()),
         }
     }

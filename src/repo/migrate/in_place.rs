@@ -64,6 +64,12 @@ pub async fn migrate(repository: &Repository, clock: Clock, dry_run: bool, progr
     }
     let mut summary = Summary::default();
     match &repository.generation {
+        Generation::Alpha(_) => {
+            return Err(Error::invalid(format!(
+                "{} is of a release before 0.2, which is not migrated where it lies: say where to with --to",
+                storage.location()
+            )));
+        }
         Generation::V1(_) => {
             summary.contents = gather(repository, progress).await?;
             let config = v1::config(&**storage).await?;
