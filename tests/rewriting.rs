@@ -160,7 +160,7 @@ async fn random_history(spec: SpecVersionBin, seed: u64) {
             6 => {
                 let all: [&[&str]; 4] =
                     [&[], &["--split", "none"], &["--split", "*=2"], &["--split", "a:1=1", "--split", "dim0=3,*=1"]];
-                let rules: &[&str] = random.pick(&all);
+                let rules: &[&str] = random.pick::<&[&str]>(&all);
                 let words = ["--message", "rewritten", "--json"].into_iter().chain(rules.iter().copied());
                 let said = command("rewrite-manifests", place, words).json();
                 assert_eq!(said["snapshot"], json!(ids(&lab).await[0].to_string()), "{what}");

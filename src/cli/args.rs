@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 
+use super::amend::AmendArgs;
 use super::branch::BranchArgs;
 use super::config::ConfigArgs;
 use super::diff::DiffArgs;
 use super::migrate::MigrateArgs;
 use super::open::Limits;
 use super::ops::OpsArgs;
-use super::tag::TagArgs;
-use super::verify::VerifyArgs;
-use super::amend::AmendArgs;
 use super::rewrite_manifests::RewriteManifestsArgs;
 use super::squash::SquashArgs;
+use super::tag::TagArgs;
+use super::verify::VerifyArgs;
 use crate::error::{Error, Result};
 use crate::fuse::io_mode::Wish;
 use crate::repo::history::parse_time;

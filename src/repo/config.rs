@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::update::{self, Clock, backup_name};
 use super::v1::{CONFIG_KEY, MAX_CONFIG_FILE};
-use super::{Generation, Repository};
+use super::{Generation, Repository, alpha};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
 use crate::format::config_edit::{Changed, encode};
@@ -27,6 +27,7 @@ impl Repository {
     ) -> Result<Option<Changed>> {
         self.ready_for_changes().await?;
         let changed = match &self.generation {
+            Generation::Alpha(_) => Err(alpha::read_only(self.storage.location())),
             Generation::V1(_) => self.change_yaml(clock, &mut change).await,
             Generation::V2(_) => self.change_repo(clock, &mut change).await,
         };

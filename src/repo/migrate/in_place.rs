@@ -17,6 +17,7 @@ use futures_util::{StreamExt, stream};
 
 use super::{Contents, operations};
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::config_edit::encode;
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::{Operation, RawItem, RepoState, SnapshotRecord, Status, Update};
@@ -74,10 +75,8 @@ pub async fn migrate(repository: &Repository, clock: Clock, dry_run: bool, progr
             summary.contents = gather(repository, progress).await?;
             let config = v1::config(&**storage).await?;
             summary.has_config = config.is_some();
-            let config = config
-                .map(|config| RawItem::from_json("config", &serde_json::Value::Object(config.members().clone())))
-                .transpose()?;
-            let state = describe(&summary.contents, config.map(|item| item.value), clock)?;
+            let config = config.map(|config| encode::flexbuffer(config.members())).transpose()?;
+            let state = describe(&summary.contents, config, clock)?;
             let file = state.encode()?;
             if dry_run {
                 summary.removed = old_refs(&**storage).await?.len() + usize::from(summary.has_config);
@@ -90,15 +89,6 @@ pub async fn migrate(repository: &Repository, clock: Clock, dry_run: bool, progr
                 _ => error,
             })?;
             steps::reach("migrate.repo.done")?;
-        }
-        Generation::Alpha(_) => {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!(
-                    "{} is of a release before 0.2, whose files nothing of today reads: say --to",
-                    storage.location()
-                ),
-            ));
         }
         Generation::V2(_) => {
             let old = old_refs(&**storage).await?;
