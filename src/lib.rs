@@ -17,7 +17,7 @@
 //! | [`reader`] | chunk references to bytes: manifests and small chunks in memory, within one bound |
 //! | [`repo`] | a repository of any generation: refs, snapshots, history |
 //! | [`zarr`] | what a `zarr.json` means: the chunk grid, the names of chunks |
-//! | [`storage`] | where a repository lies: objects by key, with deadlines |
+//! | [`storage`] | where a repository lies: objects by key, with deadlines; others' objects, and which of them may be read |
 //! | [`disk_cache`] | bytes of a distant repository on a disk of this machine |
 //! | [`mod@format`] | bytes to values, no I/O: headers, ids, the four kinds of file, metadata, configuration |
 //! | [`error`] | what can go wrong: one kind each, one place that makes it an errno |

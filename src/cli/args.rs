@@ -16,6 +16,7 @@ use super::rewrite_manifests::RewriteManifestsArgs;
 use super::squash::SquashArgs;
 use super::tag::TagArgs;
 use super::verify::VerifyArgs;
+use super::virtual_args::VirtualArgs;
 use crate::error::{Error, Result};
 use crate::fuse::io_mode::Wish;
 use crate::repo::history::parse_time;
@@ -219,6 +220,9 @@ pub struct MountArgs {
     /// How to reach the repository. Last, since its heading goes for all that follows.
     #[command(flatten)]
     pub store: Settings,
+    /// Virtual chunks. Its heading goes for all that follows, too.
+    #[command(flatten)]
+    pub virtuals: VirtualArgs,
 }
 
 impl MountArgs {
@@ -398,6 +402,9 @@ pub struct CatArgs {
     /// How to reach the repository. Last, since its heading goes for all that follows.
     #[command(flatten)]
     pub store: Settings,
+    /// Virtual chunks. Its heading goes for all that follows, too.
+    #[command(flatten)]
+    pub virtuals: VirtualArgs,
 }
 
 #[cfg(test)]

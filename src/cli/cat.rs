@@ -12,7 +12,7 @@ const STEP: u32 = 1 << 20;
 pub fn run(arguments: &CatArgs) -> Result<()> {
     let spec = arguments.reference.spec()?;
     open::runtime()?.block_on(async {
-        let repository = open::repository(&arguments.repo, &arguments.store).await?;
+        let repository = open::repository_with(&arguments.repo, &arguments.store, &arguments.virtuals).await?;
         let tree = open::tree(&repository, &spec, open::Limits::default()).await?;
         let file = tree.resolve(&arguments.key).await.context(|| spec.to_string())?;
         if file.kind == Kind::Directory {

@@ -33,6 +33,7 @@ pub mod squash;
 pub mod tag;
 pub mod unmount;
 pub mod verify;
+pub mod virtual_args;
 pub mod working;
 pub mod writable;
 

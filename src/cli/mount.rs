@@ -127,7 +127,7 @@ impl Prepared {
 }
 
 async fn prepare(arguments: &MountArgs, spec: &RefSpec, mountpoint: &Path, read_only: bool) -> Result<Prepared> {
-    let repository = open::repository(&arguments.repo, &arguments.store).await?;
+    let repository = open::repository_with(&arguments.repo, &arguments.store, &arguments.virtuals).await?;
     let source = repository.storage().location().to_owned();
     let mut told = String::new();
     if let (RefSpec::Branch(branch), false) = (spec, read_only) {

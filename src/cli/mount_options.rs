@@ -58,6 +58,9 @@ pub fn apply(arguments: &mut MountArgs) -> Result<Extra> {
             "log_file" | "log-file" => arguments.log_file = Some(needed()?.into()),
             "foreground" => arguments.foreground = true,
             "verbose" => arguments.common.verbose += 1,
+            "allow_virtual" | "allow-virtual" => arguments.virtuals.allow_virtual.push(needed()?.to_owned()),
+            "virtual_map" | "virtual-map" => arguments.virtuals.virtual_map.push(needed()?.to_owned()),
+            "virtual_option" | "virtual-option" => arguments.virtuals.virtual_option.push(needed()?.to_owned()),
             "nonempty" => extra.nonempty = true,
             "fake" => extra.fake = true,
             "exec" => extra.flags.push(Flag::Exec),
@@ -186,6 +189,20 @@ mod tests {
     fn names_may_have_commas() {
         let (arguments, _) = mount(&["branch=a\\,b\\\\c,ro"]).unwrap();
         assert_eq!(arguments.reference.branch.as_deref(), Some("a,b\\c"));
+    }
+
+    #[test]
+    fn virtual_chunks_are_allowed_by_options_too() {
+        let (arguments, _) = mount(&[
+            "allow_virtual=s3://b/x,allow-virtual=/data,virtual_map=file:///a=/b",
+            "virtual_option=s3://b\\,region=eu,virtual_option=s3://b\\,unchecked",
+        ])
+        .unwrap();
+        let virtuals = arguments.virtuals;
+        assert_eq!(virtuals.allow_virtual, ["s3://b/x", "/data"]);
+        assert_eq!(virtuals.virtual_map, ["file:///a=/b"]);
+        assert_eq!(virtuals.virtual_option, ["s3://b,region=eu", "s3://b,unchecked"]);
+        assert!(virtuals.permissions().is_ok() && mount(&["allow_virtual"]).is_err());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio::runtime::Runtime;
 
+use super::virtual_args::{self, VirtualArgs};
 use crate::error::{Context, Error, Result};
 use crate::reader::Reader;
 use crate::reader::memory::{self, Budget};
@@ -38,6 +39,12 @@ pub fn runtime() -> Result<Runtime> {
 /// Opens the repository that `repo` names.
 pub async fn repository(repo: &str, settings: &Settings) -> Result<Repository> {
     Repository::open(storage::open(repo, settings).await?).await
+}
+
+/// As [`repository`], for a command that reads chunks: virtual ones as far as `virtuals` allow it.
+pub async fn repository_with(repo: &str, settings: &Settings, virtuals: &VirtualArgs) -> Result<Repository> {
+    let permissions = virtuals.permissions()?;
+    Ok(virtual_args::allow(repository(repo, settings).await?, permissions, settings).await)
 }
 
 /// What the user says about memory, where he does.
@@ -89,5 +96,6 @@ pub async fn tree_after(
     let table = NodeTable::build_after(&snapshot, numbering)?;
     let fixed = snapshot.size() as u64 + table.size();
     let reader = Reader::new(Arc::clone(repository.storage()), limits.budget(fixed)?);
+    let reader = reader.with_virtuals(Arc::clone(repository.virtuals()));
     Ok(Arc::new(Tree::new(snapshot, table, Arc::new(reader))))
 }

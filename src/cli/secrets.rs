@@ -9,6 +9,8 @@ use std::os::unix::fs::FileExt;
 
 use crate::storage::settings::Settings;
 
+/// The option whose value is `PREFIX,KEY=VALUE`.
+const VIRTUAL_OPTION: &[u8] = b"virtual-option";
 /// What stands in the place of every byte of a secret.
 const MASK: u8 = b'x';
 
@@ -40,18 +42,24 @@ fn arguments_in_memory() -> Option<std::ops::Range<u64>> {
 /// `words`, each ended by NUL, without secrets; none if there are none.
 fn mask(words: &[u8]) -> Option<Vec<u8>> {
     let mut masked = words.to_vec();
-    let (mut begin, mut expected) = (0, false);
+    let (mut begin, mut expected, mut setting_expected) = (0, false, false);
     let mut options = false;
     for word in words.split(|byte| *byte == 0) {
         let end = begin + word.len();
         if expected {
             cover(&mut masked, begin..end);
             expected = false;
+        } else if setting_expected {
+            cover_setting(&mut masked, begin, word);
+            setting_expected = false;
         } else if let Some(rest) = word.strip_prefix(b"--") {
             let name_end = rest.iter().position(|byte| *byte == b'=').unwrap_or(rest.len());
             if is_secret(rest.get(..name_end)) {
                 cover(&mut masked, begin + 2 + name_end + 1..end);
                 expected = name_end == rest.len();
+            } else if rest.get(..name_end) == Some(VIRTUAL_OPTION) {
+                cover_setting(&mut masked, begin + 2 + name_end + 1, rest.get(name_end + 1..).unwrap_or_default());
+                setting_expected = name_end == rest.len();
             }
         } else if options || word.starts_with(b"-o") {
             let skip = if options { 0 } else { 2 };
@@ -86,6 +94,16 @@ fn cover_options(words: &mut [u8], begin: usize, list: &[u8]) {
     }
 }
 
+/// `PREFIX,KEY=VALUE`
+fn cover_setting(words: &mut [u8], begin: usize, word: &[u8]) {
+    let Some(comma) = word.iter().position(|byte| *byte == b',') else { return };
+    let setting = word.get(comma + 1..).unwrap_or_default();
+    let Some(name_end) = setting.iter().position(|byte| *byte == b'=') else { return };
+    if is_secret(setting.get(..name_end)) {
+        cover(words, begin + comma + 1 + name_end + 1..begin + word.len());
+    }
+}
+
 /// `scheme://user:password@host`
 fn cover_password(words: &mut [u8], begin: usize, word: &[u8]) {
     let Some(scheme) = word.windows(3).position(|part| part == b"://") else { return };
@@ -115,6 +133,12 @@ mod tests {
         assert_eq!(masked(words).as_deref(), Some("icechunkfs ls https://me:xxxx@host/a@b "));
         assert_eq!(masked("icechunkfs ls abfs://c@a.dfs/x:y@z "), None);
         assert_eq!(masked("icechunkfs ls r --secret-access-key"), None);
+        let words = "icechunkfs cat r --virtual-option s3://b,account_key=ab --virtual-option=s3://b,header=c:d x ";
+        let covered = "icechunkfs cat r --virtual-option s3://b,account_key=xx --virtual-option=s3://b,header=xxx x ";
+        assert_eq!(masked(words).as_deref(), Some(covered));
+        let words = "icechunkfs mount r m -o virtual_option=s3://b\\,sas_token=ab,ro ";
+        assert_eq!(masked(words).as_deref(), Some("icechunkfs mount r m -o virtual_option=s3://b\\,sas_token=xx,ro "));
+        assert_eq!(masked("icechunkfs cat r --virtual-option s3://b,region=eu "), None);
     }
 
     #[test]

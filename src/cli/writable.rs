@@ -52,7 +52,9 @@ pub async fn open(
     let scratch = scratch(repository, branch, arguments)?;
     let opening =
         Opening { branch, scratch: &scratch, mountpoint, local: local.as_deref(), discard: arguments.discard, limit };
-    let reader = |fixed: u64| Ok(Reader::new(Arc::clone(&storage), limits.budget(fixed)?));
+    let virtuals = repository.virtuals();
+    let reader =
+        |fixed: u64| Ok(Reader::new(Arc::clone(&storage), limits.budget(fixed)?).with_virtuals(Arc::clone(virtuals)));
     let (working, reader, told) = session::open(repository, &opening, reader).await?;
     let options = Options { pack_below: arguments.pack_below, memory: limits.uploads(), ..Options::default() };
     let engine = Engine::new(Arc::clone(&storage), Arc::clone(&reader), system_clock, options);
@@ -66,6 +68,8 @@ pub async fn open(
         "memory": arguments.memory,
         "upload": arguments.upload.to_string(),
         "upload_limit": arguments.store.upload_limit,
+        "allow_virtual": arguments.virtuals.allow_virtual,
+        "virtual_map": arguments.virtuals.virtual_map,
     });
     let facts = Facts {
         mountpoint: mountpoint.to_owned(),

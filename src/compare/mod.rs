@@ -259,7 +259,7 @@ async fn piece(reader: &Arc<Reader>, payload: &StoredPayload, offset: u64, lengt
     match payload {
         StoredPayload::Native { chunk, offset: start, length: all } => {
             let chunk = NativeChunk { object: *chunk, offset: *start, length: *all };
-            reader.read_native(chunk, offset, length).await.map(|data| data.to_vec())
+            reader.read(&chunk.into(), offset, length).await.map(|data| data.to_vec())
         }
         StoredPayload::Inline(bytes) => {
             let start = usize::try_from(offset).unwrap_or(usize::MAX);

@@ -51,17 +51,21 @@ impl RepoConfig {
         self.members.get("inline_chunk_threshold_bytes").and_then(Value::as_u64).unwrap_or(DEFAULT_INLINE_THRESHOLD)
     }
 
-    /// The URL prefixes of the virtual chunk containers, by container name. Unusable entries (old files have prefixes
-    /// that are bare words) are left out, as the reference does.
-    pub fn virtual_containers(&self) -> Vec<(&str, &str)> {
+    /// The containers of virtual chunks. Unusable entries (old files have prefixes that are bare words) are left out, as the
+    /// reference does.
+    pub fn virtual_containers(&self) -> Vec<Container> {
         let containers = self.members.get("virtual_chunk_containers").and_then(Value::as_object);
         containers
             .into_iter()
             .flatten()
             .filter_map(|(key, value)| {
-                let prefix = value.get("url_prefix")?.as_str()?;
+                let url_prefix = value.get("url_prefix")?.as_str()?;
                 let name = value.get("name").and_then(Value::as_str).unwrap_or(key);
-                (prefix.contains("://") && prefix.ends_with('/')).then_some((name, prefix))
+                (url_prefix.contains("://") && url_prefix.ends_with('/')).then(|| Container {
+                    name: name.to_owned(),
+                    url_prefix: url_prefix.to_owned(),
+                    store: ContainerStore::read(value.get("store")),
+                })
             })
             .collect()
     }
@@ -70,6 +74,61 @@ impl RepoConfig {
 /// What a part of `config.yaml` means.
 pub(super) fn yaml_value(value: serde_yaml_ng::Value) -> Result<Value> {
     yaml_to_json(value, MAX_DEPTH)
+}
+
+/// A place with chunks that are not the repository's own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Container {
+    /// What `vcc://NAME/...` calls it.
+    pub name: String,
+    /// What the locations in it begin with; it ends with `/`.
+    pub url_prefix: String,
+    /// How it is reached.
+    pub store: ContainerStore,
+}
+
+/// How a container is reached, as far as the configuration says so.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerStore {
+    /// Which kind of store it is: `s3`, `s3_compatible`, `tigris`, `gcs`, `azure`, `http`, `local_file_system`, `in_memory`.
+    pub kind: String,
+    /// The bucket's region.
+    pub region: Option<String>,
+    /// Where the store answers, if not where its inventor's does.
+    pub endpoint_url: Option<String>,
+    /// Whether it is read without credentials.
+    pub anonymous: bool,
+    /// Whether it may be reached without encryption.
+    pub allow_http: bool,
+    /// Whether the bucket is a part of the path, and not of the host's name.
+    pub force_path_style: bool,
+    /// The storage account.
+    pub account: Option<String>,
+}
+
+impl ContainerStore {
+    fn read(value: Option<&Value>) -> Self {
+        let (kind, said) = match value {
+            Some(Value::String(kind)) => (kind.as_str(), None),
+            Some(Value::Object(store)) => store.iter().next().map_or(("", None), |(kind, said)| (kind, Some(said))),
+            _ => ("", None),
+        };
+        let text = |names: &[&str]| {
+            let found = names.iter().find_map(|name| said?.get(name)?.as_str());
+            found.filter(|text| !text.is_empty()).map(str::to_owned)
+        };
+        // A map of texts says `"true"`, and may say names with a prefix.
+        let flag = |name| said.and_then(|said| said.get(name)).is_some_and(|it| *it == true || *it == "true");
+        ContainerStore {
+            kind: kind.to_owned(),
+            region: text(&["region"]),
+            endpoint_url: text(&["endpoint_url"]),
+            anonymous: flag("anonymous"),
+            allow_http: flag("allow_http"),
+            force_path_style: flag("force_path_style"),
+            account: text(&["account", "azure_storage_account_name", "account_name"]),
+        }
+    }
 }
 
 fn yaml_to_json(value: serde_yaml_ng::Value, depth: usize) -> Result<Value> {
@@ -127,8 +186,35 @@ mod tests {
         });
         assert_eq!(Value::Object(from_yaml.members().clone()), json);
         assert_eq!(from_yaml.inline_threshold(), 12);
-        assert_eq!(from_yaml.virtual_containers(), [("mine", "s3://bucket/x/")]);
+        let store = ContainerStore { kind: "local_file_system".into(), ..ContainerStore::default() };
+        let mine = Container { name: "mine".into(), url_prefix: "s3://bucket/x/".into(), store };
+        assert_eq!(from_yaml.virtual_containers(), [mine]);
         assert_eq!(RepoConfig::from_flexbuffer(&flexbuffers::to_vec(&json).unwrap()).unwrap(), from_yaml);
+    }
+
+    #[test]
+    fn a_container_says_how_it_is_reached() {
+        let said = json!({"virtual_chunk_containers": {"x": {"url_prefix": "s3://b/", "store": {"s3_compatible": {
+            "region": "eu", "endpoint_url": "http://h:9000", "anonymous": true, "allow_http": 1, "force_path_style": true,
+        }}}, "odd": {"url_prefix": "az://c/", "store": {"azure": {"account": "acc", "anonymous": "true"}}},
+        "broken": {"url_prefix": 3}, "none": {"url_prefix": "gs://b/", "store": [1]}}});
+        let config = RepoConfig::from_flexbuffer(&flexbuffers::to_vec(&said).unwrap()).unwrap();
+        let containers = config.virtual_containers();
+        let store = |name: &str| containers.iter().find(|container| container.name == name).unwrap().store.clone();
+        let expected = ContainerStore {
+            kind: "s3_compatible".into(),
+            region: Some("eu".into()),
+            endpoint_url: Some("http://h:9000".into()),
+            anonymous: true,
+            // Of an unexpected type.
+            allow_http: false,
+            force_path_style: true,
+            account: None,
+        };
+        assert_eq!(store("x"), expected);
+        assert_eq!((store("odd").account.as_deref(), store("odd").anonymous), (Some("acc"), true));
+        assert_eq!(store("none"), ContainerStore::default());
+        assert_eq!(containers.len(), 3);
     }
 
     #[test]

@@ -74,7 +74,7 @@ pub enum Payload<'a> {
 }
 
 /// Tells whether the target of a virtual reference is still what it was.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Checksum {
     /// The object's entity tag.
     Etag(String),

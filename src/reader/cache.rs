@@ -14,6 +14,7 @@ use futures_util::future::Shared;
 use lru::LruCache;
 use parking_lot::Mutex;
 
+use super::chunk::ChunkRange;
 use super::shard_layout::Layout;
 use crate::error::Result;
 use crate::format::ids::ObjectId;
@@ -23,28 +24,24 @@ use crate::format::manifest::Manifest;
 const ENTRY_OVERHEAD: u64 = 128;
 
 /// What is cached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
     /// A decoded manifest.
     Manifest(ObjectId),
-    /// The bytes of a native chunk.
-    Chunk {
-        /// The object.
-        object: ObjectId,
-        /// Where the chunk begins in it.
-        offset: u64,
-        /// Bytes of the chunk.
-        length: u64,
-    },
+    /// The bytes of a chunk.
+    Chunk(ChunkRange),
     /// How a shard is cut into pieces.
-    Layout {
-        /// The object.
-        object: ObjectId,
-        /// Where the shard begins in it.
-        offset: u64,
-        /// Bytes of the shard.
-        length: u64,
-    },
+    Layout(ChunkRange),
+}
+
+impl Key {
+    fn weight(&self) -> u64 {
+        ENTRY_OVERHEAD
+            + match self {
+                Key::Manifest(_) => 0,
+                Key::Chunk(chunk) | Key::Layout(chunk) => chunk.weight(),
+            }
+    }
 }
 
 /// A cached thing. Cheap to clone.
@@ -60,12 +57,11 @@ pub enum Value {
 
 impl Value {
     fn weight(&self) -> u64 {
-        ENTRY_OVERHEAD
-            + match self {
-                Value::Manifest(manifest) => manifest.size() as u64,
-                Value::Chunk(bytes) => bytes.len() as u64,
-                Value::Layout(layout) => layout.weight(),
-            }
+        match self {
+            Value::Manifest(manifest) => manifest.size() as u64,
+            Value::Chunk(bytes) => bytes.len() as u64,
+            Value::Layout(layout) => layout.weight(),
+        }
     }
 }
 
@@ -124,13 +120,13 @@ impl Cache {
             (Some(value), _) => futures_util::future::ready(Ok(value)).boxed().shared(),
             (None, Some(loading)) => loading.clone(),
             (None, None) => {
-                let shared = Arc::clone(&self.state);
+                let (shared, owned) = (Arc::clone(&self.state), key.clone());
                 let loading = async move {
                     let loaded = load.await;
                     let mut state = shared.lock();
-                    state.loading.remove(&key);
+                    state.loading.remove(&owned);
                     if let Ok(value) = &loaded {
-                        state.insert(key, value.clone());
+                        state.insert(owned, value.clone());
                     }
                     loaded
                 }
@@ -157,7 +153,7 @@ impl Cache {
 
 impl State {
     fn insert(&mut self, key: Key, value: Value) {
-        let weight = value.weight();
+        let (weight, of_key) = (key.weight() + value.weight(), key.weight());
         // A thing larger than the whole cache is used by those who wait for it and then gone.
         if weight > self.capacity {
             return;
@@ -165,14 +161,14 @@ impl State {
         self.evict_to(self.capacity - weight);
         self.bytes += weight;
         if let Some(old) = self.entries.put(key, value) {
-            self.bytes -= old.weight();
+            self.bytes -= of_key + old.weight();
         }
     }
 
     fn evict_to(&mut self, bytes: u64) {
         while self.bytes > bytes {
-            let Some((_, old)) = self.entries.pop_lru() else { break };
-            self.bytes -= old.weight();
+            let Some((key, old)) = self.entries.pop_lru() else { break };
+            self.bytes -= key.weight() + old.weight();
         }
     }
 }
@@ -189,10 +185,11 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::error::Error;
+    use crate::reader::chunk::Object;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     fn key(n: u8) -> Key {
-        Key::Chunk { object: ObjectId([n; 12]), offset: 0, length: 1000 }
+        Key::Chunk(ChunkRange { object: Object::Native(ObjectId([n; 12])), offset: 0, length: 1000 })
     }
 
     fn chunk(n: u8) -> Result<Value> {

@@ -10,9 +10,10 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::cache::Value;
+use super::cache::{Key, Value};
+use super::chunk::ChunkRange;
 use super::pieces::WHOLE;
-use super::{NativeChunk, Reader, chunk_key, missing_object, slice};
+use super::{Reader, slice};
 use crate::error::Error;
 
 /// Bytes between two chunks that are fetched with them, since a request costs more.
@@ -20,21 +21,22 @@ const GAP: u64 = 64 << 10;
 
 impl Reader {
     /// Whether `chunk` is in memory or on its way there.
-    pub(super) fn has(&self, chunk: NativeChunk) -> bool {
-        self.cache.has(&chunk_key(chunk))
+    pub(super) fn has(&self, chunk: &ChunkRange) -> bool {
+        self.cache.has(&Key::Chunk(chunk.clone()))
     }
 
     /// Fetches those of `chunks` that are not there yet, in the background. Large ones are left to those who read them. Each has
     /// a number; that of the first one for which there was no room is returned, and no later one was fetched.
-    pub fn fetch_ahead(self: &Arc<Self>, mut chunks: Vec<(usize, NativeChunk)>) -> Option<usize> {
+    pub fn fetch_ahead(self: &Arc<Self>, mut chunks: Vec<(usize, ChunkRange)>) -> Option<usize> {
         chunks.retain(|(_, chunk)| {
-            chunk.length > 0 && chunk.length <= WHOLE && !self.has(*chunk) && !self.check_ahead(*chunk)
+            let is_wanted = chunk.length > 0 && chunk.length <= WHOLE && !self.is_file(&chunk.object);
+            is_wanted && !self.has(chunk) && !self.check_ahead(chunk)
         });
         // The first of each run says when it is wanted.
-        let mut runs: Vec<(usize, Vec<NativeChunk>)> = Vec::new();
+        let mut runs: Vec<(usize, Vec<ChunkRange>)> = Vec::new();
         for (number, chunk) in chunks {
             match runs.last_mut() {
-                Some((_, run)) if goes_on(run, chunk) => run.push(chunk),
+                Some((_, run)) if goes_on(run, &chunk) => run.push(chunk),
                 _ => runs.push((number, vec![chunk])),
             }
         }
@@ -45,23 +47,22 @@ impl Reader {
         None
     }
 
-    fn room_for(&self, run: &[NativeChunk]) -> Option<OwnedSemaphorePermit> {
+    fn room_for(&self, run: &[ChunkRange]) -> Option<OwnedSemaphorePermit> {
         let permits = self.budget.read_permits(length(run));
         Arc::clone(&self.ahead).try_acquire_many_owned(permits).ok()
     }
 
     /// Fetches `run`, parts of one object in its order, with one request in the background.
-    pub(super) fn fetch_run(self: &Arc<Self>, run: &[NativeChunk], permit: OwnedSemaphorePermit) {
-        let Some(first) = run.first().copied() else { return };
+    pub(super) fn fetch_run(self: &Arc<Self>, run: &[ChunkRange], permit: OwnedSemaphorePermit) {
+        let Some(first) = run.first().cloned() else { return };
         let (this, length, alone) = (Arc::clone(self), length(run), run.len() == 1);
-        let fetched = async move {
-            let bytes = this.storage.get_range(&first.key(), first.offset, length).await;
-            bytes.map_err(missing_object)
-        };
+        let begin_of_run = first.offset;
+        let fetched = async move { this.fetch(&first.object, first.offset, length).await };
         let fetched = fetched.boxed().shared();
         let permit = Arc::new(permit);
-        for &chunk in run {
-            let (fetched, begin) = (fetched.clone(), chunk.offset - first.offset);
+        for chunk in run {
+            let (fetched, begin, chunk) = (fetched.clone(), chunk.offset - begin_of_run, chunk.clone());
+            let key = Key::Chunk(chunk.clone());
             let (this, permit) = (Arc::clone(self), Arc::clone(&permit));
             let load = async move {
                 let bytes = fetched.await?;
@@ -69,17 +70,17 @@ impl Reader {
                 let cut = || slice(&bytes, begin, chunk.length as usize).map(|part| Bytes::copy_from_slice(&part));
                 let part = if alone { Some(bytes.clone()) } else { cut() };
                 let part = part.ok_or_else(|| Error::corrupt("a chunk is not where its neighbours are"))?;
-                this.keep(chunk, &part, permit);
+                this.keep(&chunk, &part, permit);
                 Ok(Value::Chunk(part))
             };
             // Nobody hears of a failure: whoever wants the chunk asks for it himself then.
-            let loading = self.cache.get_or_load(chunk_key(chunk), load);
+            let loading = self.cache.get_or_load(key, load);
             drop(tokio::spawn(async move { loading.await.map(drop) }));
         }
     }
 }
 
-fn length(run: &[NativeChunk]) -> u64 {
+fn length(run: &[ChunkRange]) -> u64 {
     match (run.first(), run.last()) {
         (Some(first), Some(last)) => (last.offset - first.offset).saturating_add(last.length),
         _ => 0,
@@ -87,7 +88,7 @@ fn length(run: &[NativeChunk]) -> u64 {
 }
 
 /// Whether `chunk` lies just behind `run`, in the same object, and all of it is not too much for one request.
-fn goes_on(run: &[NativeChunk], chunk: NativeChunk) -> bool {
+fn goes_on(run: &[ChunkRange], chunk: &ChunkRange) -> bool {
     let (Some(first), Some(last)) = (run.first(), run.last()) else { return false };
     let Some(end) = last.offset.checked_add(last.length) else { return false };
     let Some(total) = chunk.offset.checked_add(chunk.length).and_then(|end| end.checked_sub(first.offset)) else {
@@ -100,18 +101,19 @@ fn goes_on(run: &[NativeChunk], chunk: NativeChunk) -> bool {
 mod tests {
     use super::*;
     use crate::format::testing::id;
+    use crate::reader::chunk::Object;
 
     #[test]
     fn neighbours_in_one_object_are_one_request() {
-        let chunk = |object, offset, length| NativeChunk { object: id(object), offset, length };
+        let chunk = |object, offset, length| ChunkRange { object: Object::Native(id(object)), offset, length };
         let run = [chunk(1, 0, 4096)];
-        assert!(goes_on(&run, chunk(1, 4096, 4096)));
-        assert!(goes_on(&run, chunk(1, 4096 + GAP, 4096)));
-        assert!(!goes_on(&run, chunk(1, 4097 + GAP, 4096)));
-        assert!(!goes_on(&run, chunk(2, 4096, 4096)), "another object");
-        assert!(!goes_on(&run, chunk(1, 0, 4096)), "before it");
-        assert!(!goes_on(&run, chunk(1, 4096, WHOLE)), "too much at once");
-        assert!(!goes_on(&run, chunk(1, u64::MAX, 1)));
+        assert!(goes_on(&run, &chunk(1, 4096, 4096)));
+        assert!(goes_on(&run, &chunk(1, 4096 + GAP, 4096)));
+        assert!(!goes_on(&run, &chunk(1, 4097 + GAP, 4096)));
+        assert!(!goes_on(&run, &chunk(2, 4096, 4096)), "another object");
+        assert!(!goes_on(&run, &chunk(1, 0, 4096)), "before it");
+        assert!(!goes_on(&run, &chunk(1, 4096, WHOLE)), "too much at once");
+        assert!(!goes_on(&run, &chunk(1, u64::MAX, 1)));
         assert_eq!(length(&[chunk(1, 10, 5), chunk(1, 20, 5)]), 15);
     }
 }

@@ -8,24 +8,26 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Data, NativeChunk, Reader};
+use super::chunk::ChunkRange;
+use super::{Data, Reader};
 use crate::storage::local::LocalFiles;
 
 impl Reader {
     /// Bytes `within..within + length` of `piece`, if they are on the disk and can be had without waiting.
-    pub(super) fn read_kept_now(&self, piece: NativeChunk, within: u64, length: usize) -> Option<Data> {
-        let file = self.storage.disk_cache()?.file_now(&piece.name(), piece.length)?;
+    pub(super) fn read_kept_now(&self, piece: &ChunkRange, within: u64, length: usize) -> Option<Data> {
+        let file = self.storage.disk_cache()?.file_now(&piece.name()?, piece.length)?;
         let mut buffer = self.buffers.take(length)?;
         LocalFiles::read_now(&file, &mut buffer, within)?;
         Some(Data::Buffer(buffer))
     }
 
     /// As [`Reader::read_kept_now`], waiting for the disk. The piece does not go into memory: where it is, it is read as fast.
-    pub(super) async fn read_kept(&self, piece: NativeChunk, within: u64, length: usize) -> Option<Data> {
+    pub(super) async fn read_kept(&self, piece: &ChunkRange, within: u64, length: usize) -> Option<Data> {
         let disk = self.storage.disk_cache()?;
+        let (name, whole) = (piece.name()?, piece.length);
         let mut buffer = self.buffers.take(length)?;
         let reading = disk.look(move |disk| {
-            let file = disk.file(&piece.name(), piece.length)?;
+            let file = disk.file(&name, whole)?;
             file.read_exact_at(&mut buffer, within).ok()?;
             Some(buffer)
         });
@@ -33,36 +35,36 @@ impl Reader {
     }
 
     /// `piece`, if it is on the disk.
-    pub(super) async fn kept(&self, piece: NativeChunk) -> Option<Bytes> {
+    pub(super) async fn kept(&self, piece: &ChunkRange) -> Option<Bytes> {
         let disk = self.storage.disk_cache()?;
-        let bytes = disk.look(move |disk| disk.get(&piece.name(), piece.length)).await?;
+        let (name, length) = (piece.name()?, piece.length);
+        let bytes = disk.look(move |disk| disk.get(&name, length)).await?;
         (bytes.len() as u64 == piece.length).then_some(bytes)
     }
 
     /// Whether `piece` is on the disk. It is then read in the background, so that it is in the kernel's page cache and known to be
     /// right by the time it is wanted.
-    pub(super) fn check_ahead(&self, piece: NativeChunk) -> bool {
-        let Some(disk) = self.storage.disk_cache() else { return false };
-        let name = piece.name();
+    pub(super) fn check_ahead(&self, piece: &ChunkRange) -> bool {
+        let (Some(disk), Some(name)) = (self.storage.disk_cache(), piece.name()) else { return false };
         if disk.file_now(&name, piece.length).is_some() {
             return true;
         }
         let is_there = disk.has(&name);
         let permit = Arc::clone(&self.ahead).try_acquire_many_owned(self.budget.read_permits(piece.length));
         if let (true, Ok(permit)) = (is_there, permit) {
-            let disk = Arc::clone(disk);
+            let (disk, length) = (Arc::clone(disk), piece.length);
             drop(tokio::task::spawn_blocking(move || {
                 let _permit = permit;
-                disk.file(&name, piece.length)
+                disk.file(&name, length)
             }));
         }
         is_there
     }
 
     /// Keeps `piece` on the disk, if there is one, and `permit` until then.
-    pub(super) fn keep(&self, piece: NativeChunk, bytes: &Bytes, permit: impl Send + 'static) {
-        if let Some(disk) = self.storage.disk_cache() {
-            disk.keep(piece.name(), bytes.clone(), permit);
+    pub(super) fn keep(&self, piece: &ChunkRange, bytes: &Bytes, permit: impl Send + 'static) {
+        if let (Some(disk), Some(name)) = (self.storage.disk_cache(), piece.name()) {
+            disk.keep(name, bytes.clone(), permit);
         }
     }
 

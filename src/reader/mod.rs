@@ -4,12 +4,15 @@
 //! the kernel asks for a chunk in several requests. Of shards what is wanted is fetched ([`shards`]). [`fetch_ahead`] brings what
 //! will be wanted soon. Where there is a cache on a disk, they are looked for there first, and go there when they come ([`kept`]).
 //!
-//! [`Reader::manifest`] gives a decoded manifest, loading it at most once however many ask. [`Reader::read_native`] gives
-//! bytes of a chunk object. Each of the two has a `_now` form that answers from memory (for local files: the kernel's) or
+//! Virtual chunks are read the same way, as ranges of other objects ([`mod@chunk`]). A reader has those that the user allows.
+//!
+//! [`Reader::manifest`] gives a decoded manifest, loading it at most once however many ask. [`Reader::read`] gives
+//! bytes of a chunk. Each of the two has a `_now` form that answers from memory (for local files: the kernel's) or
 //! not at all, for threads that may not wait.
 
 pub mod buffer;
 pub mod cache;
+pub mod chunk;
 mod fetch_ahead;
 pub mod gauges;
 mod kept;
@@ -26,13 +29,14 @@ use tokio::sync::Semaphore;
 
 use self::buffer::{Buffer, BufferPool};
 use self::cache::{Cache, Key, Value};
+pub use self::chunk::{ChunkRange, NativeChunk, Object};
 use self::memory::Budget;
-use crate::disk_cache::Name;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
-use crate::format::manifest::Manifest;
+use crate::format::manifest::{Checksum, Manifest};
 use crate::format::snapshot::ManifestInfo;
 use crate::storage::Storage;
+use crate::storage::virtuals::Virtuals;
 
 /// Chunks up to this many bytes are fetched and kept whole when a part of them is asked for: a second request would cost
 /// more than the bytes.
@@ -48,6 +52,7 @@ const EXPANSION: u64 = 4;
 #[derive(Debug)]
 pub struct Reader {
     storage: Arc<dyn Storage>,
+    virtuals: Arc<Virtuals>,
     budget: Budget,
     cache: Cache,
     buffers: BufferPool,
@@ -61,17 +66,6 @@ pub struct Reader {
     decoding: Semaphore,
 }
 
-/// A native chunk: a range of an object below `chunks/`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct NativeChunk {
-    /// The object.
-    pub object: ObjectId,
-    /// Where the chunk begins in it.
-    pub offset: u64,
-    /// Bytes of the chunk.
-    pub length: u64,
-}
-
 /// Bytes that were read.
 #[derive(Debug)]
 pub enum Data {
@@ -83,22 +77,12 @@ pub enum Data {
     Inline(Arc<Manifest>, std::ops::Range<usize>),
 }
 
-impl NativeChunk {
-    fn key(&self) -> String {
-        format!("chunks/{}", self.object)
-    }
-
-    /// What it is called in a cache on a disk.
-    fn name(&self) -> Name {
-        Name::range(&self.key(), self.offset, self.length)
-    }
-}
-
 impl Reader {
-    /// Reads from `storage` within `budget`.
+    /// Reads from `storage` within `budget`, and no virtual chunks.
     pub fn new(storage: Arc<dyn Storage>, budget: Budget) -> Self {
         Reader {
             storage,
+            virtuals: Arc::default(),
             cache: Cache::new(budget.cache()),
             buffers: BufferPool::new(budget.buffers()),
             reads: Arc::new(Semaphore::new(budget.reads_in_flight())),
@@ -107,6 +91,12 @@ impl Reader {
             decoding: Semaphore::new(1),
             budget,
         }
+    }
+
+    /// It with those virtual chunks that the user allows.
+    #[must_use]
+    pub fn with_virtuals(self, virtuals: Arc<Virtuals>) -> Self {
+        Reader { virtuals, ..self }
     }
 
     /// Manifest `id`, if it is in memory.
@@ -170,50 +160,62 @@ impl Reader {
         Ok(manifest)
     }
 
+    /// What a virtual reference refers to, if it may be read.
+    ///
+    /// Errors: [`ErrorKind::VirtualNotAllowed`] if it may not.
+    pub fn virtual_chunk(
+        &self,
+        location: &str,
+        offset: u64,
+        length: u64,
+        checksum: Option<Checksum>,
+    ) -> Result<ChunkRange> {
+        let object = self.virtuals.find(location, checksum)?;
+        Ok(ChunkRange { object: Object::Virtual(Arc::new(object)), offset, length })
+    }
+
     /// Bytes `offset..offset + length` of `chunk` if they can be had without waiting. The range must lie in the chunk.
     ///
-    /// None means "ask [`Reader::read_native`]", failures included.
-    pub fn read_native_now(&self, chunk: NativeChunk, offset: u64, length: usize) -> Option<Data> {
-        if let Some(files) = self.storage.local_files() {
-            let file = files.open_now(&chunk.key())?.ok()?;
+    /// None means "ask [`Reader::read`]", failures included.
+    pub fn read_now(&self, chunk: &ChunkRange, offset: u64, length: usize) -> Option<Data> {
+        if let (Some(files), Object::Native(id)) = (self.storage.local_files(), &chunk.object) {
+            let file = files.open_now(&chunk::native_key(*id))?.ok()?;
             let mut buffer = self.buffers.take(length)?;
             crate::storage::local::LocalFiles::read_now(&file, &mut buffer, chunk.offset.checked_add(offset)?)?;
             return Some(Data::Buffer(buffer));
         }
         let (piece, within) = pieces::only(chunk, offset, length as u64)?;
-        match self.cache.get(&chunk_key(piece)) {
+        match self.cache.get(&Key::Chunk(piece.clone())) {
             Some(Value::Chunk(bytes)) => slice(&bytes, within, length).map(Data::Bytes),
             Some(_) => None,
-            None => self.read_kept_now(piece, within, length),
+            None => self.read_kept_now(&piece, within, length),
         }
     }
 
     /// Bytes `offset..offset + length` of `chunk`, which must lie in it. All of them, or an error.
-    pub async fn read_native(self: &Arc<Self>, chunk: NativeChunk, offset: u64, length: usize) -> Result<Data> {
-        if !self.is_local() {
+    pub async fn read(self: &Arc<Self>, chunk: &ChunkRange, offset: u64, length: usize) -> Result<Data> {
+        if !self.is_file(&chunk.object) {
             return self.read_pieces(chunk, offset, length).await;
         }
         if chunk.length > SMALL_CHUNK {
             let _permit = self.reads.acquire_many(self.budget.read_permits(length as u64)).await;
             let start = chunk.offset.saturating_add(offset);
-            let bytes = self.storage.get_range(&chunk.key(), start, length as u64).await;
-            return bytes.map(Data::Bytes).map_err(missing_object);
+            return self.fetch(&chunk.object, start, length as u64).await.map(Data::Bytes);
         }
         slice(&self.whole(chunk).await?, offset, length).map(Data::Bytes).ok_or_else(|| not_in_chunk(offset, length))
     }
 
     /// All bytes of `chunk`, which is kept in memory.
-    async fn whole(self: &Arc<Self>, chunk: NativeChunk) -> Result<Bytes> {
-        let this = Arc::clone(self);
-        let loaded = self.cache.get_or_load(chunk_key(chunk), async move {
-            let permits = this.budget.read_permits(chunk.length);
+    async fn whole(self: &Arc<Self>, chunk: &ChunkRange) -> Result<Bytes> {
+        let (this, owned) = (Arc::clone(self), chunk.clone());
+        let loaded = self.cache.get_or_load(Key::Chunk(chunk.clone()), async move {
+            let permits = this.budget.read_permits(owned.length);
             let permit = Arc::clone(&this.reads).acquire_many_owned(permits).await;
-            if let Some(bytes) = this.kept(chunk).await {
+            if let Some(bytes) = this.kept(&owned).await {
                 return Ok(Value::Chunk(bytes));
             }
-            let bytes = this.storage.get_range(&chunk.key(), chunk.offset, chunk.length).await;
-            let bytes = bytes.map_err(missing_object)?;
-            this.keep(chunk, &bytes, permit);
+            let bytes = this.fetch(&owned.object, owned.offset, owned.length).await?;
+            this.keep(&owned, &bytes, permit);
             Ok(Value::Chunk(bytes))
         });
         match loaded.await? {
@@ -222,10 +224,20 @@ impl Reader {
         }
     }
 
+    /// A range of `object`, from where it lies.
+    async fn fetch(&self, object: &Object, offset: u64, length: u64) -> Result<Bytes> {
+        match object {
+            Object::Native(id) => {
+                self.storage.get_range(&chunk::native_key(*id), offset, length).await.map_err(missing_object)
+            }
+            Object::Virtual(object) => self.virtuals.read(object, offset, length).await,
+        }
+    }
+
     /// The file of `chunk`, where that file is exactly the chunk; none where it is not, or where objects are no files.
     pub fn whole_file(&self, chunk: NativeChunk) -> Option<File> {
         if let Some(disk) = self.storage.disk_cache() {
-            return disk.file(&chunk.name(), chunk.length);
+            return disk.file(&ChunkRange::from(chunk).name()?, chunk.length);
         }
         let files = self.storage.local_files().filter(|_| chunk.offset == 0)?;
         files.open(&chunk.key()).ok().filter(|file| is_exactly(file, chunk))
@@ -234,7 +246,7 @@ impl Reader {
     /// As [`Reader::whole_file`] if that is known without waiting; none otherwise.
     pub fn whole_file_now(&self, chunk: NativeChunk) -> Option<Option<File>> {
         if let Some(disk) = self.storage.disk_cache() {
-            return disk.file_now(&chunk.name(), chunk.length).map(Some);
+            return disk.file_now(&ChunkRange::from(chunk).name()?, chunk.length).map(Some);
         }
         let Some(files) = self.storage.local_files().filter(|_| chunk.offset == 0) else { return Some(None) };
         let file = files.open_now(&chunk.key())?;
@@ -243,7 +255,7 @@ impl Reader {
 
     /// Bytes that may be fetched ahead of one reader: none where chunks are files of this machine.
     pub fn most_ahead(&self) -> u64 {
-        if self.is_local() { 0 } else { self.budget.ahead() }
+        if self.is_local() && !self.virtuals.has_distant() { 0 } else { self.budget.ahead() }
     }
 
     /// Whether a chunk may be a file of this machine, which the kernel can read by itself.
@@ -251,7 +263,15 @@ impl Reader {
         self.is_local() || self.storage.disk_cache().is_some()
     }
 
-    /// Whether chunks are files of this machine.
+    /// Whether `object` is a file of this machine.
+    fn is_file(&self, object: &Object) -> bool {
+        match object {
+            Object::Native(_) => self.is_local(),
+            Object::Virtual(object) => object.is_local(),
+        }
+    }
+
+    /// Whether native chunks are files of this machine.
     pub fn is_local(&self) -> bool {
         self.storage.local_files().is_some()
     }
@@ -259,10 +279,6 @@ impl Reader {
 
 fn is_exactly(file: &File, chunk: NativeChunk) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() == chunk.length)
-}
-
-fn chunk_key(chunk: NativeChunk) -> Key {
-    Key::Chunk { object: chunk.object, offset: chunk.offset, length: chunk.length }
 }
 
 fn slice(bytes: &Bytes, offset: u64, length: usize) -> Option<Bytes> {

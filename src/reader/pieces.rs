@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 
-use super::{Data, NativeChunk, Reader, not_in_chunk, slice};
+use super::chunk::ChunkRange;
+use super::{Data, Reader, not_in_chunk, slice};
 use crate::error::Result;
 
 /// Chunks up to this many bytes are fetched whole: at a gigabit a second that is what two round trips of 30 ms cost, and most
@@ -19,17 +20,17 @@ pub(super) const PIECE: u64 = 2 << 20;
 const AHEAD: u64 = 4;
 
 /// The piece of `chunk` that has the byte at `offset`, which lies in it, and where in the chunk that begins.
-pub(super) fn piece_at(chunk: NativeChunk, offset: u64) -> (NativeChunk, u64) {
+pub(super) fn piece_at(chunk: &ChunkRange, offset: u64) -> (ChunkRange, u64) {
     if chunk.length <= WHOLE {
-        return (chunk, 0);
+        return (chunk.clone(), 0);
     }
     let begin = offset / PIECE * PIECE;
     let length = PIECE.min(chunk.length.saturating_sub(begin));
-    (NativeChunk { offset: chunk.offset.saturating_add(begin), length, ..chunk }, begin)
+    (ChunkRange { offset: chunk.offset.saturating_add(begin), length, ..chunk.clone() }, begin)
 }
 
 /// The piece that has all of `length` bytes from `offset` on, and where they begin in it; none if they are in several.
-pub(super) fn only(chunk: NativeChunk, offset: u64, length: u64) -> Option<(NativeChunk, u64)> {
+pub(super) fn only(chunk: &ChunkRange, offset: u64, length: u64) -> Option<(ChunkRange, u64)> {
     let (piece, begin) = piece_at(chunk, offset);
     let within = offset - begin;
     (within.checked_add(length)? <= piece.length).then_some((piece, within))
@@ -37,13 +38,13 @@ pub(super) fn only(chunk: NativeChunk, offset: u64, length: u64) -> Option<(Nati
 
 impl Reader {
     /// Bytes `offset..offset + length` of `chunk`, which must lie in it.
-    pub(super) async fn read_pieces(self: &Arc<Self>, chunk: NativeChunk, offset: u64, length: usize) -> Result<Data> {
+    pub(super) async fn read_pieces(self: &Arc<Self>, chunk: &ChunkRange, offset: u64, length: usize) -> Result<Data> {
         if let Some((piece, within)) = only(chunk, offset, length as u64) {
-            self.go_on(chunk, piece);
-            if let Some(data) = self.read_kept(piece, within, length).await {
+            self.go_on(chunk, &piece);
+            if let Some(data) = self.read_kept(&piece, within, length).await {
                 return Ok(data);
             }
-            let bytes = self.whole(piece).await?;
+            let bytes = self.whole(&piece).await?;
             return slice(&bytes, within, length).map(Data::Bytes).ok_or_else(|| not_in_chunk(offset, length));
         }
         let end = offset.saturating_add(length as u64).min(chunk.length);
@@ -51,8 +52,8 @@ impl Reader {
         let mut at = offset;
         while at < end {
             let (piece, begin) = piece_at(chunk, at);
-            self.go_on(chunk, piece);
-            let part = self.whole(piece).await?;
+            self.go_on(chunk, &piece);
+            let part = self.whole(&piece).await?;
             let count = usize::try_from((begin + piece.length).min(end) - at).unwrap_or(usize::MAX);
             bytes.extend_from_slice(&slice(&part, at - begin, count).ok_or_else(|| not_in_chunk(at, count))?);
             at += count as u64;
@@ -61,12 +62,12 @@ impl Reader {
     }
 
     /// Fetches the next pieces, if the one before `piece` was wanted too.
-    fn go_on(self: &Arc<Self>, chunk: NativeChunk, piece: NativeChunk) {
+    fn go_on(self: &Arc<Self>, chunk: &ChunkRange, piece: &ChunkRange) {
         let begin = piece.offset.saturating_sub(chunk.offset);
         if chunk.length <= WHOLE
             || self.most_ahead() == 0
             || begin < PIECE
-            || !self.has(piece_at(chunk, begin - PIECE).0)
+            || !self.has(&piece_at(chunk, begin - PIECE).0)
         {
             return;
         }
@@ -80,16 +81,17 @@ impl Reader {
 mod tests {
     use super::*;
     use crate::format::testing::id;
+    use crate::reader::chunk::Object;
 
     #[test]
     fn pieces_cover_a_chunk() {
-        let chunk = NativeChunk { object: id(1), offset: 100, length: WHOLE + PIECE / 2 };
-        assert_eq!(piece_at(chunk, 0), (NativeChunk { length: PIECE, ..chunk }, 0));
-        let last = NativeChunk { offset: 100 + WHOLE, length: PIECE / 2, ..chunk };
-        assert_eq!(piece_at(chunk, WHOLE + 5), (last, WHOLE));
-        assert_eq!(only(chunk, PIECE - 1, 1).map(|(piece, within)| (piece.offset, within)), Some((100, PIECE - 1)));
-        assert_eq!(only(chunk, PIECE - 1, 2), None);
-        let small = NativeChunk { length: WHOLE, ..chunk };
-        assert_eq!(only(small, PIECE - 1, 2), Some((small, PIECE - 1)));
+        let at = |offset, length| ChunkRange { object: Object::Native(id(1)), offset, length };
+        let chunk = at(100, WHOLE + PIECE / 2);
+        assert_eq!(piece_at(&chunk, 0), (at(100, PIECE), 0));
+        assert_eq!(piece_at(&chunk, WHOLE + 5), (at(100 + WHOLE, PIECE / 2), WHOLE));
+        assert_eq!(only(&chunk, PIECE - 1, 1).map(|(piece, within)| (piece.offset, within)), Some((100, PIECE - 1)));
+        assert_eq!(only(&chunk, PIECE - 1, 2), None);
+        let small = at(100, WHOLE);
+        assert_eq!(only(&small, PIECE - 1, 2), Some((small, PIECE - 1)));
     }
 }

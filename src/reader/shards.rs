@@ -22,9 +22,10 @@ use parking_lot::Mutex;
 use tracing::debug;
 
 use super::cache::{Key, Value};
+use super::chunk::ChunkRange;
 use super::pieces::{only, piece_at};
 use super::shard_layout::{HEAD, Layout, SLIGHT, index_piece};
-use super::{Data, NativeChunk, Reader, chunk_key, not_in_chunk, slice};
+use super::{Data, Reader, not_in_chunk, slice};
 use crate::error::{Error, ErrorKind, Result};
 use crate::zarr::shard::{Index, IndexLocation, Sharding};
 
@@ -49,7 +50,7 @@ const STREAMS: usize = 4;
 /// How shards are being read.
 #[derive(Debug)]
 pub(super) struct Habits {
-    shards: Mutex<LruCache<NativeChunk, Streams>>,
+    shards: Mutex<LruCache<ChunkRange, Streams>>,
 }
 
 /// In which way a shard is read.
@@ -135,22 +136,22 @@ impl Reader {
     pub fn read_shard_now(
         self: &Arc<Self>,
         sharding: &Sharding,
-        shard: NativeChunk,
+        shard: &ChunkRange,
         offset: u64,
         length: usize,
     ) -> Option<Data> {
-        if self.is_local() || is_small(sharding, shard) {
-            return self.read_native_now(shard, offset, length);
+        if self.is_file(&shard.object) || is_small(sharding, shard) {
+            return self.read_now(shard, offset, length);
         }
         let range = offset..offset.checked_add(length as u64)?;
-        if only(shard, offset, length as u64).is_some_and(|(piece, _)| self.cache.get(&chunk_key(piece)).is_some()) {
-            self.habits.shards.lock().get_or_insert_mut(shard, Streams::default).note(&range);
-            return self.read_native_now(shard, offset, length);
+        if only(shard, offset, length as u64).is_some_and(|(piece, _)| self.cache.get(&Key::Chunk(piece)).is_some()) {
+            self.habits.shards.lock().get_or_insert_mut(shard.clone(), Streams::default).note(&range);
+            return self.read_now(shard, offset, length);
         }
         let Some(Value::Layout(layout)) = self.cache.get(&layout_key(shard)) else { return None };
         let mut parts = Vec::new();
         for number in layout.touched(&range) {
-            match self.cache.get(&chunk_key(piece_of(shard, &layout, number))) {
+            match self.cache.get(&Key::Chunk(piece_of(shard, &layout, number))) {
                 Some(Value::Chunk(bytes)) => parts.push((layout.piece(number), bytes)),
                 _ => return None,
             }
@@ -164,12 +165,12 @@ impl Reader {
     pub async fn read_shard(
         self: &Arc<Self>,
         sharding: &Sharding,
-        shard: NativeChunk,
+        shard: &ChunkRange,
         offset: u64,
         length: usize,
     ) -> Result<Data> {
-        if self.is_local() || is_small(sharding, shard) || length == 0 {
-            return self.read_native(shard, offset, length).await;
+        if self.is_file(&shard.object) || is_small(sharding, shard) || length == 0 {
+            return self.read(shard, offset, length).await;
         }
         let end = offset.checked_add(length as u64).filter(|end| *end <= shard.length);
         let range = offset..end.ok_or_else(|| not_in_chunk(offset, length))?;
@@ -180,10 +181,10 @@ impl Reader {
                     let _ = self.fetch_ahead(vec![(0, piece_at(shard, 0).0)]);
                     return Ok(data);
                 }
-                return self.read_native(shard, offset, length).await;
+                return self.read(shard, offset, length).await;
             }
             Way::Beginning => {
-                let bytes = self.whole(part(shard, &(0..VERY_LONG.min(shard.length)))).await?;
+                let bytes = self.whole(&part(shard, &(0..VERY_LONG.min(shard.length)))).await?;
                 return slice(&bytes, offset, length).map(Data::Bytes).ok_or_else(|| not_in_chunk(offset, length));
             }
             Way::Parts => {}
@@ -195,10 +196,10 @@ impl Reader {
             // For the index itself none is needed.
             Some(place) if place.start <= range.start && range.end <= place.end => {
                 let piece = part(shard, &place);
-                if let Some(data) = self.read_kept(piece, range.start - place.start, length).await {
+                if let Some(data) = self.read_kept(&piece, range.start - place.start, length).await {
                     return Ok(data);
                 }
-                let bytes = self.whole(piece).await?;
+                let bytes = self.whole(&piece).await?;
                 return slice(&bytes, range.start - place.start, length)
                     .map(Data::Bytes)
                     .ok_or_else(|| not_in_chunk(offset, length));
@@ -209,27 +210,27 @@ impl Reader {
         self.fetch_touched(shard, &layout, &range).await;
         let mut parts = Vec::new();
         for number in layout.touched(&range) {
-            parts.push((layout.piece(number), self.whole(piece_of(shard, &layout, number)).await?));
+            parts.push((layout.piece(number), self.whole(&piece_of(shard, &layout, number)).await?));
         }
         join(&parts, &range).ok_or_else(|| not_in_chunk(offset, length))
     }
 
     /// In which way somebody reads `shard` who wants `range` of it now.
-    fn way(&self, sharding: &Sharding, shard: NativeChunk, range: &Range<u64>) -> Way {
+    fn way(&self, sharding: &Sharding, shard: &ChunkRange, range: &Range<u64>) -> Way {
         let long = range.end - range.start;
         // Of several requests at once the first one need not come first.
         let begins = if range.start == 0 { long >= LONG } else { range.start < LEAP && long >= VERY_LONG };
         let index = index_piece(sharding, shard.length).filter(|_| begins && sharding.location == IndexLocation::End);
-        let first = match index.map(|place| self.is_near(part(shard, &place))) {
+        let first = match index.map(|place| self.is_near(&part(shard, &place))) {
             Some(false) if long >= VERY_LONG => Way::Whole,
             Some(false) => Way::Beginning,
             _ => Way::Parts,
         };
         let mut shards = self.habits.shards.lock();
-        if !shards.contains(&shard) {
-            shards.put(shard, Streams { way: first, ..Streams::default() });
+        if !shards.contains(shard) {
+            shards.put(shard.clone(), Streams { way: first, ..Streams::default() });
         }
-        let Some(streams) = shards.get_mut(&shard).filter(|streams| streams.way != Way::Parts) else {
+        let Some(streams) = shards.get_mut(shard).filter(|streams| streams.way != Way::Parts) else {
             return Way::Parts;
         };
         let is_first = streams.streams.is_empty();
@@ -244,21 +245,21 @@ impl Reader {
     }
 
     /// The bytes of `range`, if they are among those that came first.
-    fn from_beginning(&self, shard: NativeChunk, range: &Range<u64>) -> Option<Data> {
+    fn from_beginning(&self, shard: &ChunkRange, range: &Range<u64>) -> Option<Data> {
         let beginning = 0..VERY_LONG.min(shard.length);
-        match self.cache.get(&chunk_key(part(shard, &beginning))) {
+        match self.cache.get(&Key::Chunk(part(shard, &beginning))) {
             Some(Value::Chunk(bytes)) => join(&[(beginning, bytes)], range),
             _ => None,
         }
     }
 
     /// The bytes of `range`, if they came when the shard was read as a whole.
-    async fn from_whole(self: &Arc<Self>, shard: NativeChunk, range: &Range<u64>) -> Option<Data> {
+    async fn from_whole(self: &Arc<Self>, shard: &ChunkRange, range: &Range<u64>) -> Option<Data> {
         let mut pieces = Vec::new();
         let mut at = range.start;
         while at < range.end {
             let (piece, begin) = piece_at(shard, at);
-            if !self.is_near(piece) {
+            if !self.is_near(&piece) {
                 return None;
             }
             at = begin + piece.length;
@@ -266,27 +267,28 @@ impl Reader {
         }
         if let [(place, piece)] = pieces.as_slice() {
             let (within, length) = (range.start - place.start, usize::try_from(range.end - range.start).ok()?);
-            if let Some(data) = self.read_kept(*piece, within, length).await {
+            if let Some(data) = self.read_kept(piece, within, length).await {
                 return Some(data);
             }
         }
         let mut parts = Vec::new();
         for (place, piece) in pieces {
-            parts.push((place, self.whole(piece).await.ok()?));
+            parts.push((place, self.whole(&piece).await.ok()?));
         }
         join(&parts, range)
     }
 
     /// Whether `piece` is on this machine, or on its way.
-    fn is_near(&self, piece: NativeChunk) -> bool {
-        self.has(piece) || self.storage.disk_cache().is_some_and(|disk| disk.has(&piece.name()))
+    fn is_near(&self, piece: &ChunkRange) -> bool {
+        self.has(piece)
+            || piece.name().is_some_and(|name| self.storage.disk_cache().is_some_and(|disk| disk.has(&name)))
     }
 
     /// How `shard` is cut, which its index says.
-    async fn layout(self: &Arc<Self>, sharding: &Sharding, shard: NativeChunk) -> Result<Arc<Layout>> {
-        let (this, sharding) = (Arc::clone(self), sharding.clone());
-        let loaded = self.cache.get_or_load(layout_key(shard), async move {
-            let index = this.index_of(&sharding, shard).await?;
+    async fn layout(self: &Arc<Self>, sharding: &Sharding, shard: &ChunkRange) -> Result<Arc<Layout>> {
+        let (this, sharding, shard) = (Arc::clone(self), sharding.clone(), shard.clone());
+        let loaded = self.cache.get_or_load(layout_key(&shard), async move {
+            let index = this.index_of(&sharding, &shard).await?;
             let layout = move || Layout::new(&sharding, shard.length, index.as_ref());
             let layout = tokio::task::spawn_blocking(layout).await;
             let layout = layout.map_err(|e| Error::with_source(ErrorKind::Io, "looking at a shard's index", e))?;
@@ -299,7 +301,7 @@ impl Reader {
     }
 
     /// The index of `shard`; none if there is none that can be used.
-    async fn index_of(self: &Arc<Self>, sharding: &Sharding, shard: NativeChunk) -> Result<Option<Index>> {
+    async fn index_of(self: &Arc<Self>, sharding: &Sharding, shard: &ChunkRange) -> Result<Option<Index>> {
         let (Some(place), Some(piece)) = (sharding.index_place(shard.length), index_piece(sharding, shard.length))
         else {
             return Ok(None);
@@ -309,24 +311,24 @@ impl Reader {
             Some(data) => Some(Bytes::copy_from_slice(&data)),
             None => {
                 let length = usize::try_from(place.end - place.start).unwrap_or(usize::MAX);
-                slice(&self.whole(part(shard, &piece)).await?, place.start - piece.start, length)
+                slice(&self.whole(&part(shard, &piece)).await?, place.start - piece.start, length)
             }
         };
         let bytes = bytes.ok_or_else(|| not_in_chunk(place.start, 0))?;
         match Index::decode(sharding, shard.length, bytes) {
             Ok(index) => Ok(Some(index)),
             Err(error) => {
-                debug!("chunks/{}: {error}: it is read without regard to inner chunks", shard.object);
+                debug!("{}: {error}: it is read without regard to inner chunks", shard.object);
                 Ok(None)
             }
         }
     }
 
     /// Fetches those pieces with bytes of `range` that are not here, all at once, and what makes later requests unnecessary.
-    async fn fetch_touched(self: &Arc<Self>, shard: NativeChunk, layout: &Layout, range: &Range<u64>) {
+    async fn fetch_touched(self: &Arc<Self>, shard: &ChunkRange, layout: &Layout, range: &Range<u64>) {
         let touched = layout.touched(range);
         let mut missing: Vec<usize> =
-            touched.clone().filter(|number| !self.is_near(piece_of(shard, layout, *number))).collect();
+            touched.clone().filter(|number| !self.is_near(&piece_of(shard, layout, *number))).collect();
         let (Some(&first), Some(&last)) = (missing.first(), missing.last()) else { return };
         let (mut next, mut end) = (last + 1, range.end);
         // Whoever begins to read an inner chunk wants all of it.
@@ -338,7 +340,7 @@ impl Reader {
         // What the kernel reads beyond its end.
         while next < layout.len() && layout.piece(next).start < end.saturating_add(HEAD / 4) {
             let piece = piece_of(shard, layout, next);
-            if piece.length > SLIGHT || self.is_near(piece) {
+            if piece.length > SLIGHT || self.is_near(&piece) {
                 break;
             }
             missing.push(next);
@@ -352,20 +354,20 @@ impl Reader {
     }
 
     /// `range` of `shard` is read: fetches what comes next, if the reader goes on from inner chunk to inner chunk.
-    fn go_on_in(self: &Arc<Self>, shard: NativeChunk, layout: &Layout, range: &Range<u64>) {
+    fn go_on_in(self: &Arc<Self>, shard: &ChunkRange, layout: &Layout, range: &Range<u64>) {
         let most = self.most_ahead();
         let wanted = {
             let mut shards = self.habits.shards.lock();
-            let streams = shards.get_or_insert_mut(shard, Streams::default);
+            let streams = shards.get_or_insert_mut(shard.clone(), Streams::default);
             streams.note(range).map(|stream| stream.ahead(layout, most))
         };
         let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty() && wanted.start < shard.length) else { return };
-        let mut batch: Vec<(usize, NativeChunk)> = Vec::new();
+        let mut batch: Vec<(usize, ChunkRange)> = Vec::new();
         let mut bytes = 0;
         for number in layout.touched(&(wanted.start..wanted.end.min(shard.length))) {
             let piece = piece_of(shard, layout, number);
-            batch.push((number, piece));
             bytes += piece.length;
+            batch.push((number, piece));
             if bytes >= AT_A_TIME {
                 bytes = 0;
                 if self.fetch_batch(shard, layout, std::mem::take(&mut batch)) {
@@ -377,54 +379,54 @@ impl Reader {
     }
 
     /// Fetches pieces ahead. True if there was no room for all of them.
-    fn fetch_batch(self: &Arc<Self>, shard: NativeChunk, layout: &Layout, batch: Vec<(usize, NativeChunk)>) -> bool {
+    fn fetch_batch(self: &Arc<Self>, shard: &ChunkRange, layout: &Layout, batch: Vec<(usize, ChunkRange)>) -> bool {
         let Some(left) = self.fetch_ahead(batch) else { return false };
         let begin = layout.piece(left).start;
-        if let Some(streams) = self.habits.shards.lock().get_mut(&shard) {
+        if let Some(streams) = self.habits.shards.lock().get_mut(shard) {
             streams.streams.iter_mut().for_each(|stream| stream.front = stream.front.min(begin));
         }
         true
     }
 
     /// Whether most of `shard` was read, one byte after the other.
-    pub fn reads_most_of(&self, shard: NativeChunk) -> bool {
-        self.habits.shards.lock().peek(&shard).is_some_and(|streams| streams.most_of(shard.length))
+    pub fn reads_most_of(&self, shard: &ChunkRange) -> bool {
+        self.habits.shards.lock().peek(shard).is_some_and(|streams| streams.most_of(shard.length))
     }
 
     /// What of `shard` somebody wants first who does not want all of it: the index.
-    pub fn first_of_shard(&self, sharding: &Sharding, shard: NativeChunk) -> NativeChunk {
+    pub fn first_of_shard(&self, sharding: &Sharding, shard: &ChunkRange) -> ChunkRange {
         match index_piece(sharding, shard.length).filter(|_| !is_small(sharding, shard)) {
             Some(place) => part(shard, &place),
-            None => shard,
+            None => shard.clone(),
         }
     }
 }
 
 /// Whether a shard is fetched whole, as chunks are that are no shards: it is small, or has no room for its index.
-fn is_small(sharding: &Sharding, shard: NativeChunk) -> bool {
+fn is_small(sharding: &Sharding, shard: &ChunkRange) -> bool {
     shard.length <= SMALL_SHARD || sharding.index_place(shard.length).is_none()
 }
 
-fn layout_key(shard: NativeChunk) -> Key {
-    Key::Layout { object: shard.object, offset: shard.offset, length: shard.length }
+fn layout_key(shard: &ChunkRange) -> Key {
+    Key::Layout(shard.clone())
 }
 
 /// A part of a shard, which is a range of the object as the shard is.
-fn part(shard: NativeChunk, place: &Range<u64>) -> NativeChunk {
+fn part(shard: &ChunkRange, place: &Range<u64>) -> ChunkRange {
     let offset = shard.offset.saturating_add(place.start);
-    NativeChunk { offset, length: place.end.saturating_sub(place.start), ..shard }
+    ChunkRange { offset, length: place.end.saturating_sub(place.start), object: shard.object.clone() }
 }
 
-fn piece_of(shard: NativeChunk, layout: &Layout, number: usize) -> NativeChunk {
+fn piece_of(shard: &ChunkRange, layout: &Layout, number: usize) -> ChunkRange {
     part(shard, &layout.piece(number))
 }
 
 /// Pieces with these numbers, neighbours together, but not too many bytes.
-fn runs(shard: NativeChunk, layout: &Layout, numbers: &[usize]) -> Vec<Vec<NativeChunk>> {
-    let mut runs: Vec<Vec<NativeChunk>> = Vec::new();
+fn runs(shard: &ChunkRange, layout: &Layout, numbers: &[usize]) -> Vec<Vec<ChunkRange>> {
+    let mut runs: Vec<Vec<ChunkRange>> = Vec::new();
     for &number in numbers {
         let piece = piece_of(shard, layout, number);
-        let fits = |run: &Vec<NativeChunk>| {
+        let fits = |run: &Vec<ChunkRange>| {
             let follows = run.last().is_some_and(|last| last.offset + last.length == piece.offset);
             follows && run.first().is_some_and(|first| piece.offset + piece.length - first.offset <= MOST_AHEAD + HEAD)
         };

@@ -29,6 +29,7 @@ use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::{Availability, RepoInfo};
 use crate::format::snapshot::Snapshot;
+use crate::storage::virtuals::Virtuals;
 use crate::storage::{Storage, decoded};
 
 /// Bytes that the stored `repo` object may have. It is compressed, and its own limit of a million tables is far below.
@@ -41,6 +42,7 @@ pub const MAX_SNAPSHOT: u64 = 1 << 31;
 pub struct Repository {
     storage: Arc<dyn Storage>,
     generation: Generation,
+    virtuals: Arc<Virtuals>,
 }
 
 #[derive(Debug)]
@@ -76,7 +78,7 @@ impl Repository {
     async fn open_here(storage: Arc<dyn Storage>) -> Result<Self> {
         let found = decoded::changing(&*storage, "repo", MAX_REPO_FILE, RepoInfo::decode).await;
         match found {
-            Ok(found) => Ok(Repository { storage, generation: Generation::V2(found.value) }),
+            Ok(found) => Ok(Repository::of(storage, Generation::V2(found.value))),
             Err(error) if error.kind() == ErrorKind::NotFound => Self::open_older(storage).await,
             Err(error) => Err(error.context(storage.location())),
         }
@@ -85,21 +87,36 @@ impl Repository {
     /// Opens what has no object `repo`.
     async fn open_older(storage: Arc<dyn Storage>) -> Result<Self> {
         if let Some(layout) = v1::Layout::of_main(&*storage).await? {
-            return Ok(Repository { storage, generation: Generation::V1(layout) });
+            return Ok(Repository::of(storage, Generation::V1(layout)));
         }
         // Not the normal case: find out what it is instead.
         let objects = storage.list("refs/").await.context(|| storage.location().to_owned())?;
         if let Some((layout, storage)) = alpha::detect(&storage, &objects).await? {
             info!("{}: a repository of a release before 0.2", storage.location());
-            return Ok(Repository { storage, generation: Generation::Alpha(layout) });
+            return Ok(Repository::of(storage, Generation::Alpha(layout)));
         }
         if let Some(layout) = v1::Layout::without_main(&objects) {
-            return Ok(Repository { storage, generation: Generation::V1(layout) });
+            return Ok(Repository::of(storage, Generation::V1(layout)));
         }
         Err(Error::new(
             ErrorKind::NotARepository,
             format!("{} holds no Icechunk repository: there is neither `repo` nor `refs` in it", storage.location()),
         ))
+    }
+
+    fn of(storage: Arc<dyn Storage>, generation: Generation) -> Self {
+        Repository { storage, generation, virtuals: Arc::default() }
+    }
+
+    /// It with those virtual chunks that the user allows.
+    #[must_use]
+    pub fn with_virtuals(self, virtuals: Arc<Virtuals>) -> Self {
+        Repository { virtuals, ..self }
+    }
+
+    /// Its virtual chunks, as far as they may be read.
+    pub fn virtuals(&self) -> &Arc<Virtuals> {
+        &self.virtuals
     }
 
     /// Where the repository lies.

@@ -10,12 +10,14 @@ use super::{Generation, MAX_REPO_FILE, Repository, alpha, v1};
 use crate::error::{Context, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::RepoInfo;
+use crate::storage::virtuals::Virtuals;
 use crate::storage::{Storage, Version};
 
 /// A branch that is looked at again and again.
 #[derive(Debug)]
 pub struct Watch {
     storage: Arc<dyn Storage>,
+    virtuals: Arc<Virtuals>,
     branch: String,
     place: Place,
     /// The object as it was when the branch was last followed.
@@ -61,6 +63,7 @@ impl Watch {
     pub fn new(repository: &Repository, branch: &str) -> Self {
         Watch {
             storage: Arc::clone(&repository.storage),
+            virtuals: Arc::clone(&repository.virtuals),
             branch: branch.to_owned(),
             place: Place::of(&repository.generation),
             seen: None,
@@ -96,7 +99,8 @@ impl Watch {
             let tip = info.branch(&self.branch).transpose()?;
             (Generation::V2(info), tip)
         };
-        let repository = Repository { storage: Arc::clone(&self.storage), generation };
+        let (storage, virtuals) = (Arc::clone(&self.storage), Arc::clone(&self.virtuals));
+        let repository = Repository { storage, generation, virtuals };
         Ok(tip.map_or(Look::Gone, |tip| Look::Tip(Box::new(repository), tip)))
     }
 
@@ -113,7 +117,8 @@ impl Watch {
         let key = version.e_tag.clone().unwrap_or_default();
         let Some(tip) = alpha::read_ref(&*self.storage, &key).await? else { return Ok(Look::Gone) };
         self.found = Some(version);
-        let repository = Repository { storage: Arc::clone(&self.storage), generation: Generation::Alpha(layout) };
+        let (storage, virtuals) = (Arc::clone(&self.storage), Arc::clone(&self.virtuals));
+        let repository = Repository { storage, generation: Generation::Alpha(layout), virtuals };
         Ok(Look::Tip(Box::new(repository), tip))
     }
 
@@ -125,7 +130,7 @@ impl Watch {
     /// The object is not there: the branch is gone, or the repository is of another version now.
     async fn look_anew(&mut self) -> Result<Look> {
         let repository = match Repository::open(Arc::clone(&self.storage)).await {
-            Ok(repository) => repository,
+            Ok(repository) => repository.with_virtuals(Arc::clone(&self.virtuals)),
             Err(error) if error.kind() == ErrorKind::NotARepository => return Ok(Look::Gone),
             Err(error) => return Err(error),
         };

@@ -9,6 +9,8 @@
 //! [`location`] takes the words apart that name a repository, [`settings`] is what may be said about how to reach it,
 //! [`connect`] makes a store of both, and [`wire`] is what its requests go over.
 //!
+//! [`virtuals`] are objects that are not the repository's, and which of them may be read.
+//!
 //! Keys are relative to the repository's root, with `/` between components, as they are spelled in storage. Every operation
 //! ends before its deadline.
 
@@ -24,6 +26,7 @@ pub mod object;
 mod remove;
 mod replace;
 pub mod settings;
+pub mod virtuals;
 mod wire;
 
 use std::fmt::Debug;

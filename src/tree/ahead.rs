@@ -15,7 +15,7 @@ use std::collections::{HashMap, VecDeque};
 use parking_lot::Mutex;
 
 use super::nodes::NodeIndex;
-use crate::reader::NativeChunk;
+use crate::reader::ChunkRange;
 use crate::zarr::Coords;
 
 /// Streams that are followed in one array. The oldest gives way.
@@ -40,7 +40,7 @@ const MOST_CHUNKS: usize = 512;
 pub(super) struct Ahead {
     arrays: Mutex<HashMap<NodeIndex, VecDeque<Stream>>>,
     /// The shard of each array that is read now, and the one before.
-    shards: Mutex<HashMap<NodeIndex, (NativeChunk, Option<NativeChunk>)>>,
+    shards: Mutex<HashMap<NodeIndex, (ChunkRange, Option<ChunkRange>)>>,
     /// Bytes that one stream may have ahead.
     most: u64,
 }
@@ -171,13 +171,13 @@ impl Ahead {
     }
 
     /// A reader is at `shard` of the array at `node`: at which one before?
-    pub(super) fn shard_before(&self, node: NodeIndex, shard: NativeChunk) -> Option<NativeChunk> {
+    pub(super) fn shard_before(&self, node: NodeIndex, shard: &ChunkRange) -> Option<ChunkRange> {
         let mut shards = self.shards.lock();
-        let (now, before) = shards.entry(node).or_insert((shard, None));
-        if *now != shard {
-            (*now, *before) = (shard, Some(*now));
+        let (now, before) = shards.entry(node).or_insert_with(|| (shard.clone(), None));
+        if now != shard {
+            *before = Some(std::mem::replace(now, shard.clone()));
         }
-        *before
+        before.clone()
     }
 
     /// A reader is at chunk `at`, of `bytes`, of the array at `node`, whose grid is `grid`: what it will want next and is not

@@ -29,7 +29,7 @@ use crate::commit::changes::StoredPayload;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::manifest::Payload;
 use crate::format::snapshot::Snapshot;
-use crate::reader::{Data, NativeChunk, Reader};
+use crate::reader::{ChunkRange, Data, NativeChunk, Reader};
 use crate::zarr::chunk_key::{Separator, parse_number};
 use crate::zarr::shard::Sharding;
 
@@ -256,10 +256,10 @@ impl Tree {
     fn look_ahead(self: &Arc<Self>, ahead: &Ahead, node: NodeIndex, found: &FoundChunk, inode: u64) {
         let (Some(array), Ok(Place::Chunk(_, at))) = (self.table.array(node), self.place(inode)) else { return };
         // Of shards not more than the last one was read.
-        let shard = array.sharding.as_deref().and_then(|sharding| Some((sharding, self.found_native(found, node)?)));
+        let shard = array.sharding.as_deref().and_then(|sharding| Some((sharding, self.found_range(found, node)?)));
         let only_part =
-            shard.filter(|(_, shard)| !ahead.shard_before(node, *shard).is_some_and(|s| self.reader.reads_most_of(s)));
-        let wanted = match only_part {
+            shard.filter(|(_, shard)| !ahead.shard_before(node, shard).is_some_and(|s| self.reader.reads_most_of(&s)));
+        let wanted = match &only_part {
             Some((sharding, shard)) => {
                 ahead.note_part(node, &array.grid, &at, self.reader.first_of_shard(sharding, shard).length)
             }
@@ -272,25 +272,23 @@ impl Tree {
         drop(tokio::spawn(async move {
             let (Some(chunks), Some(ahead)) = (tree.chunks(node), &tree.ahead) else { return };
             let sharding = tree.table.array(node).and_then(|array| array.sharding.as_deref()).filter(|_| only_part);
-            let mut native = Vec::with_capacity(wanted.chunks.len());
+            let mut stored = Vec::with_capacity(wanted.chunks.len());
             for (n, coords) in wanted.chunks.iter().enumerate() {
                 // The next manifest is fetched here, too. What goes wrong is told to whoever reads the chunk.
                 let Ok(Some(found)) = chunks.find(coords).await else { continue };
-                let Some(chunk) = tree.found_native(&found, node) else { continue };
-                native.push((n, sharding.map_or(chunk, |sharding| tree.reader.first_of_shard(sharding, chunk))));
+                let Some(chunk) = tree.found_range(&found, node) else { continue };
+                let first = sharding.map(|sharding| tree.reader.first_of_shard(sharding, &chunk));
+                stored.push((n, first.unwrap_or(chunk)));
             }
-            if let Some(first_left) = tree.reader.fetch_ahead(native) {
+            if let Some(first_left) = tree.reader.fetch_ahead(stored) {
                 ahead.take_back(node, &wanted, first_left);
             }
         }));
     }
 
-    /// The object range of a chunk, if it has one in this repository.
-    fn found_native(&self, found: &FoundChunk, node: NodeIndex) -> Option<NativeChunk> {
-        match self.payload(found, node) {
-            Ok(Payload::Native { chunk, offset, length }) => Some(NativeChunk { object: chunk, offset, length }),
-            _ => None,
-        }
+    /// Where the bytes of a chunk are, if they are not in its manifest and may be read.
+    fn found_range(&self, found: &FoundChunk, node: NodeIndex) -> Option<ChunkRange> {
+        self.payload(found, node).and_then(|payload| self.range_of(payload)).ok().flatten()
     }
 
     async fn read_source(&self, source: &Source, offset: u64, size: u32) -> Result<Data> {
@@ -310,14 +308,26 @@ impl Tree {
                 let place = found.manifest.range_of(part).unwrap_or_default();
                 Ok(Data::Inline(Arc::clone(&found.manifest), place))
             }
-            Payload::Native { chunk, offset, length } => {
-                let chunk = NativeChunk { object: chunk, offset, length };
+            payload => {
+                let Some(chunk) = self.range_of(payload)? else {
+                    return Err(Error::corrupt("the chunk is nowhere"));
+                };
                 match self.table.array(node).and_then(|array| array.sharding.as_deref()) {
-                    Some(sharding) => self.read_shard(sharding, chunk, range).await,
-                    None => self.read_native(chunk, range).await,
+                    Some(sharding) => self.read_shard(sharding, &chunk, range).await,
+                    None => self.read_range(&chunk, range).await,
                 }
             }
-            Payload::Virtual { location, .. } => Err(virtual_not_allowed(&location)),
+        }
+    }
+
+    /// Where the bytes of a chunk are that are not in its manifest. A virtual one that may not be read is an error.
+    fn range_of(&self, payload: Payload<'_>) -> Result<Option<ChunkRange>> {
+        match payload {
+            Payload::Inline(_) => Ok(None),
+            Payload::Native { chunk, offset, length } => Ok(Some(NativeChunk { object: chunk, offset, length }.into())),
+            Payload::Virtual { location, offset, length, checksum } => {
+                self.reader.virtual_chunk(&location, offset, length, checksum).map(Some)
+            }
         }
     }
 
@@ -327,13 +337,17 @@ impl Tree {
         match payload {
             StoredPayload::Inline(bytes) => Ok(Data::Bytes(bytes.slice(range.start as usize..range.end as usize))),
             StoredPayload::Native { chunk, offset, length } => {
-                self.read_native(NativeChunk { object: *chunk, offset: *offset, length: *length }, range).await
+                let chunk = NativeChunk { object: *chunk, offset: *offset, length: *length };
+                self.read_range(&chunk.into(), range).await
             }
-            StoredPayload::Virtual { location, .. } => Err(virtual_not_allowed(location)),
+            StoredPayload::Virtual { location, offset, length, checksum } => {
+                let chunk = self.reader.virtual_chunk(location, *offset, *length, checksum.clone())?;
+                self.read_range(&chunk, range).await
+            }
         }
     }
 
-    async fn read_shard(&self, sharding: &Sharding, chunk: NativeChunk, range: std::ops::Range<u64>) -> Result<Data> {
+    async fn read_shard(&self, sharding: &Sharding, chunk: &ChunkRange, range: std::ops::Range<u64>) -> Result<Data> {
         let count = (range.end - range.start) as usize;
         match self.reader.read_shard_now(sharding, chunk, range.start, count) {
             Some(data) => Ok(data),
@@ -341,11 +355,14 @@ impl Tree {
         }
     }
 
-    async fn read_native(&self, chunk: NativeChunk, range: std::ops::Range<u64>) -> Result<Data> {
+    async fn read_range(&self, chunk: &ChunkRange, range: std::ops::Range<u64>) -> Result<Data> {
         let count = (range.end - range.start) as usize;
-        match self.reader.read_native_now(chunk, range.start, count) {
+        if count == 0 {
+            return Ok(Data::Bytes(bytes::Bytes::new()));
+        }
+        match self.reader.read_now(chunk, range.start, count) {
             Some(data) => Ok(data),
-            None => self.reader.read_native(chunk, range.start, count).await,
+            None => self.reader.read(chunk, range.start, count).await,
         }
     }
 
@@ -406,16 +423,6 @@ impl Tree {
             Some(place) => self.path_of(&place),
         }
     }
-}
-
-fn virtual_not_allowed(location: &str) -> Error {
-    Error::new(
-        ErrorKind::VirtualNotAllowed,
-        format!(
-            "the chunk is virtual, in {location}, and no such location is allowed yet: \
-             this version reads no virtual chunks"
-        ),
-    )
 }
 
 /// The part of a file of `length` bytes that a request for `size` bytes at `offset` gets.

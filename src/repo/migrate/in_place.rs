@@ -149,7 +149,7 @@ fn has(repository: &Repository, id: ObjectId) -> bool {
 /// Adds to `repo` what programs of version 1 have committed to branches that have not moved on in `repo`.
 async fn catch_up(storage: &Arc<dyn Storage>, clock: Clock, summary: &mut Summary, progress: &Progress) -> Result<()> {
     let known = Repository::open(Arc::clone(storage)).await?;
-    let old = Repository { storage: Arc::clone(storage), generation: Generation::V1(v1::Layout::default()) };
+    let old = Repository::of(Arc::clone(storage), Generation::V1(v1::Layout::default()));
     let refs = old.refs().await?;
     for (branch, tip) in refs.branches {
         if has(&known, tip) {

@@ -361,7 +361,7 @@ async fn containers(context: &Context) -> Vec<(String, String)> {
     match config {
         Ok(config) => {
             let all = config.virtual_containers();
-            all.into_iter().map(|(name, prefix)| (name.to_owned(), prefix.to_owned())).collect()
+            all.into_iter().map(|container| (container.name, container.url_prefix)).collect()
         }
         Err(error) => {
             if context.version == SpecVersion::V1 {

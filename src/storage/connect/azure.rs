@@ -18,7 +18,7 @@ pub(super) fn connect(container: &Bucket, account: Option<&str>, line: &Line<'_>
     let mut builder = MicrosoftAzureBuilder::from_env()
         .with_container_name(&container.name)
         .with_retry(line.retry())
-        .with_http_connector(line.wire.clone());
+        .with_http_connector(line.connector());
     let mut endpoint = None;
     if let Some(words) = variable("AZURE_STORAGE_CONNECTION_STRING") {
         for (name, value) in words.split(';').filter_map(|part| part.split_once('=')) {

@@ -20,7 +20,7 @@ pub(super) fn connect(bucket: &Bucket, line: &Line<'_>) -> Result<Arc<dyn Object
     let mut builder = GoogleCloudStorageBuilder::from_env()
         .with_bucket_name(&bucket.name)
         .with_retry(line.retry())
-        .with_http_connector(line.wire.clone());
+        .with_http_connector(line.connector());
     let endpoint = settings.endpoint_url.clone().or(emulator.clone());
     let known = builder.get_config_value(&GoogleConfigKey::BaseUrl);
     builder = builder.with_client_options(line.client(endpoint.as_deref().or(known.as_deref()))?);

@@ -8,19 +8,23 @@ mod gcs;
 mod profile;
 mod s3;
 mod slashed;
+mod straight;
 mod web;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use object_store::client::{HttpConnector, ReqwestConnector};
+use object_store::client::{HttpClient, HttpConnector, ReqwestConnector};
 use object_store::{BackoffConfig, Certificate, ClientOptions, HeaderMap, HeaderValue, ObjectStore, RetryConfig};
 
+use self::straight::Straight;
 use super::location::{Bucket, Place};
 use super::settings::Settings;
 use super::wire::Wire;
 use crate::error::{Error, ErrorKind, Result};
 
+/// What we call ourselves.
+const USER_AGENT: &str = concat!("icechunkfs/", env!("CARGO_PKG_VERSION"));
 /// How long a server may take to take a connection.
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long an unused connection is kept: less than the minute after which many servers close it.
@@ -49,9 +53,44 @@ pub(super) struct Connected {
 pub(super) struct Line<'a> {
     settings: &'a Settings,
     wire: Wire,
+    /// For a store that may not send us elsewhere.
+    straight: Option<Straight>,
 }
 
-impl Line<'_> {
+/// Makes clients whose requests go over the wire.
+#[derive(Clone, Debug)]
+struct Connector {
+    wire: Wire,
+    straight: Option<Straight>,
+}
+
+impl<'a> Line<'a> {
+    fn new(settings: &'a Settings) -> Self {
+        let wire = Wire::new(settings.requests(), settings.budget(), settings.upload_limit);
+        Line { settings, wire, straight: None }
+    }
+
+    /// One on which nobody sends us elsewhere.
+    fn straight(settings: &'a Settings) -> Result<Self> {
+        let mut line = Line::new(settings);
+        line.straight = Some(Straight { bundle: line.bundle()?.map(|(_, pem)| pem) });
+        Ok(line)
+    }
+
+    fn connector(&self) -> Connector {
+        Connector { wire: self.wire.clone(), straight: self.straight.clone() }
+    }
+
+    /// The file with more certificates to trust, and what is in it.
+    fn bundle(&self) -> Result<Option<(String, Vec<u8>)>> {
+        let path = self.settings.ca_bundle.clone().or_else(|| variable("AWS_CA_BUNDLE"));
+        let read = |path: String| {
+            let pem = std::fs::read(&path).map_err(|e| Error::io(format!("the certificates in {path}"), e))?;
+            Ok((path, pem))
+        };
+        path.map(read).transpose()
+    }
+
     /// How a request is repeated: until the time for the operation is over, less a last pause and a last answer's. So what is
     /// told in the end is the last failure, and not only that time is over.
     fn retry(&self) -> RetryConfig {
@@ -67,7 +106,7 @@ impl Line<'_> {
     /// The client's options. Requests' own deadlines are the wire's.
     fn client(&self, endpoint: Option<&str>) -> Result<ClientOptions> {
         let mut options = ClientOptions::new()
-            .with_user_agent(HeaderValue::from_static(concat!("icechunkfs/", env!("CARGO_PKG_VERSION"))))
+            .with_user_agent(HeaderValue::from_static(USER_AGENT))
             .with_connect_timeout(CONNECT.min(self.settings.budget()))
             .with_pool_idle_timeout(IDLE)
             .with_timeout_disabled()
@@ -85,9 +124,7 @@ impl Line<'_> {
         if !headers.is_empty() {
             options = options.with_default_headers(headers);
         }
-        let bundle = self.settings.ca_bundle.clone().or_else(|| variable("AWS_CA_BUNDLE"));
-        if let Some(path) = bundle {
-            let pem = std::fs::read(&path).map_err(|e| Error::io(format!("the certificates in {path}"), e))?;
+        if let Some((path, pem)) = self.bundle()? {
             let certificates = Certificate::from_pem_bundle(&pem)
                 .map_err(|e| Error::with_source(ErrorKind::InvalidInput, format!("the certificates in {path}"), e))?;
             for certificate in certificates {
@@ -98,31 +135,52 @@ impl Line<'_> {
     }
 }
 
-impl HttpConnector for Wire {
-    fn connect(&self, options: &ClientOptions) -> object_store::Result<object_store::client::HttpClient> {
-        Ok(self.wrap(ReqwestConnector::default().connect(options)?))
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let client = match &self.straight {
+            Some(straight) => straight.connect(options),
+            None => ReqwestConnector::default().connect(options),
+        };
+        Ok(self.wire.wrap(client?))
     }
 }
 
 /// Reaches `place`, which is not on this machine.
 pub(super) async fn connect(place: &Place, settings: &Settings) -> Result<Connected> {
-    let wire = Wire::new(settings.requests(), settings.budget(), settings.upload_limit);
-    let line = Line { settings, wire: wire.clone() };
+    connect_over(place, &Line::new(settings)).await
+}
+
+/// As [`connect`], and follows no redirect.
+pub(super) async fn connect_straight(place: &Place, settings: &Settings) -> Result<Connected> {
+    connect_over(place, &Line::straight(settings)?).await
+}
+
+/// A client for web servers that follows no redirect.
+pub(super) fn web_client(settings: &Settings) -> Result<(HttpClient, Wire)> {
+    let line = Line::straight(settings)?;
+    // Whether to encrypt says each URL.
+    let options = line.client(Some("http://"))?;
+    let client = line.connector().connect(&options).map_err(|e| not_made("the client for web servers", e))?;
+    Ok((client, line.wire))
+}
+
+async fn connect_over(place: &Place, line: &Line<'_>) -> Result<Connected> {
+    let wire = &line.wire;
     let in_bucket = |store, bucket: &Bucket| {
         let prefix = bucket.prefix.clone();
         Connected { store, slashed: None, prefix, read_only: None, wire: wire.clone() }
     };
     match place {
         Place::S3(bucket) => {
-            let (store, slashed) = s3::connect(bucket, &line).await?;
+            let (store, slashed) = s3::connect(bucket, line).await?;
             Ok(Connected { slashed: Some(slashed), ..in_bucket(store, bucket) })
         }
-        Place::Gcs(bucket) => Ok(in_bucket(gcs::connect(bucket, &line)?, bucket)),
+        Place::Gcs(bucket) => Ok(in_bucket(gcs::connect(bucket, line)?, bucket)),
         Place::Azure(container, account) => {
-            Ok(in_bucket(azure::connect(container, account.as_deref(), &line)?, container))
+            Ok(in_bucket(azure::connect(container, account.as_deref(), line)?, container))
         }
         Place::Web(url) => Ok(Connected {
-            store: web::connect(url, &line)?,
+            store: web::connect(url, line)?,
             slashed: None,
             prefix: String::new(),
             read_only: Some("a web server only gives"),

@@ -30,7 +30,7 @@ pub(super) async fn connect(bucket: &Bucket, line: &Line<'_>) -> Result<(Arc<dyn
         .with_bucket_name(&bucket.name)
         .with_conditional_put(S3ConditionalPut::ETagMatch)
         .with_retry(line.retry())
-        .with_http_connector(line.wire.clone());
+        .with_http_connector(line.connector());
     let profile = chosen_profile(settings.profile.as_deref())?;
     let of_profile = |pick: fn(&Profile) -> Option<&String>| profile.as_ref().and_then(pick).cloned();
 

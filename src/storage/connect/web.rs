@@ -29,6 +29,6 @@ pub(super) fn connect(url: &url::Url, line: &Line<'_>) -> Result<Arc<dyn ObjectS
         .with_url(plain.as_str())
         .with_client_options(options)
         .with_retry(line.retry())
-        .with_http_connector(line.wire.clone());
+        .with_http_connector(line.connector());
     Ok(Arc::new(builder.build().map_err(|e| not_made("the repository's URL", e))?))
 }

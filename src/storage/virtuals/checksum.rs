@@ -1,0 +1,86 @@
+//! Whether an object is still what a reference was made to.
+
+use crate::error::{Error, Result};
+use crate::format::manifest::Checksum;
+
+/// What an object's store says of the state that the object is in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct State {
+    /// The entity tag.
+    pub(super) e_tag: Option<String>,
+    /// When it was changed last, in seconds since 1970-01-01 UTC.
+    pub(super) last_modified: Option<i64>,
+}
+
+impl State {
+    /// An error of kind [`crate::error::ErrorKind::Corrupt`] if this is not the state that `checksum` is about, or nobody can tell.
+    pub(super) fn check(&self, checksum: &Checksum) -> Result<()> {
+        let unknown = |what: &str| {
+            Error::corrupt(format!(
+                "the reference has {what} to check the object by, and the server says none: to take its bytes as they are, say \
+                 --virtual-option 'PREFIX,unchecked'"
+            ))
+        };
+        match checksum {
+            Checksum::Etag(expected) => {
+                let now = self.e_tag.as_deref().ok_or_else(|| unknown("an entity tag"))?;
+                if plain(now) != plain(expected) {
+                    let (now, expected) = (plain(now).escape_debug(), plain(expected).escape_debug());
+                    return Err(changed(&format!("its entity tag was {expected} and is {now}")));
+                }
+            }
+            Checksum::LastModified(latest) => {
+                let now = self.last_modified.ok_or_else(|| unknown("a time"))?;
+                if now > i64::from(*latest) {
+                    let words = |seconds| {
+                        jiff::Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |at| at.to_string())
+                    };
+                    return Err(changed(&format!(
+                        "it is of {}, and was not newer than {}",
+                        words(now),
+                        words((*latest).into())
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn changed(how: &str) -> Error {
+    Error::corrupt(format!("the object has changed since the reference to it was made: {how}"))
+}
+
+/// A tag without what may be around it.
+fn plain(tag: &str) -> &str {
+    let tag = tag.trim();
+    tag.strip_prefix("W/").unwrap_or(tag).trim_matches('"')
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn tags_are_compared_without_quotes_and_times_by_the_second() {
+        let state = State { e_tag: Some("\"abc\"".into()), last_modified: Some(100) };
+        for checksum in [
+            Checksum::Etag("abc".into()),
+            Checksum::Etag("\"abc\"".into()),
+            Checksum::Etag("W/\"abc\"".into()),
+            Checksum::LastModified(100),
+            Checksum::LastModified(u32::MAX),
+        ] {
+            state.check(&checksum).unwrap();
+        }
+        for checksum in [Checksum::Etag("abcd".into()), Checksum::Etag(String::new()), Checksum::LastModified(99)] {
+            let error = state.check(&checksum).unwrap_err().to_string();
+            assert!(error.contains("has changed"), "{error}");
+        }
+        for checksum in [Checksum::Etag("abc".into()), Checksum::LastModified(1)] {
+            let error = State::default().check(&checksum).unwrap_err().to_string();
+            assert!(error.contains("unchecked"), "{error}");
+        }
+    }
+}

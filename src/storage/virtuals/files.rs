@@ -1,0 +1,277 @@
+//! Virtual chunks in files of this machine.
+//!
+//! A prefix that the user allowed is a directory, held open by its descriptor, and a file in it is opened below that with
+//! `openat2`: no `..`, no symbolic link and no other mount on the way. A path that has one of the two is not lost, but then it is
+//! its real location that has to be below an allowed directory: it is found out without opening the file for reading, and opened
+//! below that directory under the same rules. So whatever is renamed or linked meanwhile, what is read lies where the user
+//! said. The directory itself is named by the user, and may be reached by links as he likes.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use super::super::object::too_short;
+use super::checksum::State;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::manifest::Checksum;
+
+/// A directory, or a file, that the user allowed.
+#[derive(Debug)]
+pub(super) struct Root {
+    /// As he named it.
+    named: PathBuf,
+}
+
+/// One that is open.
+struct Opened {
+    descriptor: OwnedFd,
+    /// Where it really is.
+    real: PathBuf,
+}
+
+impl Root {
+    /// What is at `path`. It need not exist yet.
+    pub(super) fn new(path: PathBuf) -> Self {
+        Root { named: path }
+    }
+
+    fn open(&self) -> std::io::Result<Opened> {
+        let descriptor = rustix::fs::open(&self.named, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        let real = real_path(&descriptor)?;
+        Ok(Opened { descriptor, real })
+    }
+}
+
+impl Opened {
+    /// The file at `rest` below it.
+    fn file(&self, rest: &Path) -> Result<File, Errno> {
+        // A FIFO must not make us wait for its writer.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        if rest.as_os_str().is_empty() {
+            // The prefix names a file. Through its descriptor, so that it is the one that was looked at.
+            let itself = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&self.descriptor));
+            return rustix::fs::open(itself, flags, Mode::empty()).map(File::from);
+        }
+        let resolve =
+            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+        rustix::fs::openat2(&self.descriptor, rest, flags, Mode::empty(), resolve).map(File::from)
+    }
+}
+
+fn real_path(descriptor: &impl AsFd) -> std::io::Result<PathBuf> {
+    let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&descriptor.as_fd()));
+    std::fs::read_link(link)
+}
+
+/// Opens the file at `rest` below `root`, or below one of `others` if that is where it really is.
+fn open(root: &Root, rest: &Path, others: &[&Root]) -> Result<File> {
+    let shown = root.named.join(rest);
+    let failed = |error: std::io::Error| Error::io(shown.display(), error);
+    let opened = root.open().map_err(failed)?;
+    match opened.file(rest) {
+        // EAGAIN: something on the way was renamed meanwhile, and the kernel is not sure.
+        Err(Errno::LOOP | Errno::XDEV | Errno::AGAIN) => {}
+        other => return other.map_err(|errno| failed(errno.into())),
+    }
+    // Opened as a place only: nothing is read, and no device hears of it.
+    let found = rustix::fs::openat(&opened.descriptor, rest, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    let real = real_path(&found.map_err(|errno| failed(errno.into()))?).map_err(failed)?;
+    let allowed = std::iter::once(root).chain(others.iter().copied()).filter_map(|other| other.open().ok());
+    let mut inner: Vec<Opened> = allowed.filter(|other| real.strip_prefix(&other.real).is_ok()).collect();
+    inner.sort_by_key(|other| std::cmp::Reverse(other.real.as_os_str().len()));
+    for other in inner {
+        let Ok(rest) = real.strip_prefix(&other.real) else { continue };
+        match other.file(rest) {
+            Err(Errno::LOOP | Errno::XDEV | Errno::AGAIN) => {}
+            other => return other.map_err(|errno| failed(errno.into())),
+        }
+    }
+    let directory = real.parent().unwrap_or(&real);
+    Err(Error::new(
+        ErrorKind::VirtualNotAllowed,
+        format!(
+            "{} leads to {} by a symbolic link or another mount, and that is not allowed: add --allow-virtual '{}'",
+            shown.display().to_string().escape_debug(),
+            real.display().to_string().escape_debug(),
+            super::address::Address::directory(&directory.to_string_lossy())
+                .map_or_else(|_| "...".into(), |a| a.as_prefix()),
+        ),
+    ))
+}
+
+/// `length` bytes at `offset` of the file at `rest` below `root`, if it is still what `checksum` says. Waits for the disk.
+pub(super) fn read(
+    root: &Root,
+    rest: &[String],
+    others: &[&Root],
+    offset: u64,
+    length: u64,
+    checksum: Option<&Checksum>,
+) -> Result<Bytes> {
+    let rest: PathBuf = rest.iter().collect();
+    let file = open(root, &rest, others)?;
+    let shown = root.named.join(&rest);
+    let shown = Path::new(shown.as_os_str()).display().to_string();
+    let metadata = file.metadata().map_err(|e| Error::io(&shown, e))?;
+    if !metadata.is_file() {
+        return Err(Error::new(ErrorKind::VirtualNotAllowed, format!("{shown}: it is no regular file")));
+    }
+    if let Some(checksum) = checksum {
+        state_of(&metadata).check(checksum)?;
+    }
+    // The file's own size decides how much is allocated, not what a reference claims.
+    let available = metadata.len().saturating_sub(offset).min(length);
+    if available < length {
+        return Err(too_short(&shown, offset, length, available));
+    }
+    let mut buffer =
+        vec![0; usize::try_from(length).map_err(|e| Error::with_source(ErrorKind::OutOfMemory, shown.clone(), e))?];
+    match file.read_exact_at(&mut buffer, offset) {
+        Ok(()) => {}
+        Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Err(too_short(&shown, offset, length, 0)),
+        Err(e) => return Err(Error::io(&shown, e)),
+    }
+    if let Some(checksum) = checksum {
+        // It may have been written to meanwhile.
+        let now = file.metadata().map_err(|e| Error::io(&shown, e))?;
+        state_of(&now).check(checksum)?;
+    }
+    Ok(buffer.into())
+}
+
+/// As the reference implementation's local store tells states of a file apart.
+fn state_of(metadata: &std::fs::Metadata) -> State {
+    let modified = metadata.modified().ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
+    let modified = modified.unwrap_or_default().as_micros();
+    State {
+        e_tag: Some(format!("{:x}-{modified:x}-{:x}", metadata.ino(), metadata.len())),
+        last_modified: Some(metadata.mtime()),
+    }
+}
+
+/// The path that `components` are, which begins at the root.
+pub(super) fn path_of(components: &[String]) -> PathBuf {
+    let mut path = PathBuf::from("/");
+    path.extend(components.iter().map(|name| std::ffi::OsStr::from_bytes(name.as_bytes())));
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    struct Place(tempfile::TempDir);
+
+    impl Place {
+        /// `data/x` with ten bytes, `other/y` and `secret/z` beside, and links among them.
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            for (folder, name) in [("data", "x"), ("other", "y"), ("secret", "z")] {
+                std::fs::create_dir(dir.path().join(folder)).unwrap();
+                std::fs::write(dir.path().join(folder).join(name), b"0123456789").unwrap();
+            }
+            let at = |name: &str| dir.path().join("data").join(name);
+            symlink("x", at("same")).unwrap();
+            symlink("../other/y", at("other")).unwrap();
+            symlink(dir.path().join("secret/z"), at("secret")).unwrap();
+            symlink("../secret", at("folder")).unwrap();
+            symlink("/proc/self/environ", at("magic")).unwrap();
+            symlink("loop", at("loop")).unwrap();
+            Place(dir)
+        }
+
+        fn root(&self, name: &str) -> Root {
+            Root::new(self.0.path().join(name))
+        }
+
+        fn read(&self, rest: &str, others: &[&Root]) -> Result<Bytes> {
+            let rest: Vec<String> = rest.split('/').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+            read(&self.root("data"), &rest, others, 2, 3, None)
+        }
+    }
+
+    #[test]
+    fn only_what_lies_below_an_allowed_directory_is_read() {
+        let place = Place::new();
+        let other = place.root("other");
+        assert_eq!(place.read("x", &[]).unwrap(), "234");
+        assert_eq!(place.read("same", &[]).unwrap(), "234", "the link stays within");
+        assert_eq!(place.read("other", &[&other]).unwrap(), "234", "it leads where it may");
+        for (rest, others) in
+            [("other", vec![]), ("secret", vec![&other]), ("folder/z", vec![&other]), ("magic", vec![])]
+        {
+            let error = place.read(rest, &others).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::VirtualNotAllowed, "{rest}: {error}");
+            assert!(error.to_string().contains("--allow-virtual 'file:///"), "{error}");
+        }
+        assert_eq!(place.read("loop", &[]).unwrap_err().errno(), libc::ELOOP);
+        assert_eq!(place.read("nothing", &[]).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(
+            place.read("../secret/z", &[]).unwrap_err().kind(),
+            ErrorKind::VirtualNotAllowed,
+            "never made, never followed"
+        );
+    }
+
+    #[test]
+    fn a_prefix_may_be_a_link_or_a_file() {
+        let place = Place::new();
+        symlink(place.0.path().join("data"), place.0.path().join("link")).unwrap();
+        let named = |path: &str, rest: &[&str]| {
+            let rest: Vec<String> = rest.iter().map(|&name| name.to_owned()).collect();
+            read(&place.root(path), &rest, &[], 0, 4, None)
+        };
+        assert_eq!(named("link", &["x"]).unwrap(), "0123");
+        assert_eq!(named("data/x", &[]).unwrap(), "0123");
+        assert_eq!(named("data", &[]).unwrap_err().kind(), ErrorKind::VirtualNotAllowed, "a directory");
+        assert_eq!(named("nothing", &["x"]).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn nothing_but_regular_files_is_read() {
+        let place = Place::new();
+        let fifo = place.0.path().join("data/fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        assert_eq!(place.read("fifo", &[]).unwrap_err().kind(), ErrorKind::VirtualNotAllowed);
+        assert_eq!(place.read("x/y", &[]).unwrap_err().kind(), ErrorKind::NotADirectory);
+    }
+
+    #[test]
+    fn a_range_is_all_there_or_an_error() {
+        let place = Place::new();
+        let at = |offset, length| read(&place.root("data"), &["x".to_owned()], &[], offset, length, None);
+        assert_eq!(at(0, 10).unwrap(), "0123456789");
+        for (offset, length) in [(8, 3), (10, 1), (u64::MAX, 1), (0, u64::MAX), (u64::MAX, u64::MAX)] {
+            assert_eq!(at(offset, length).unwrap_err().kind(), ErrorKind::Corrupt, "{length} at {offset}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_changed_is_noticed() {
+        let place = Place::new();
+        let path = place.0.path().join("data/x");
+        let state = state_of(&std::fs::metadata(&path).unwrap());
+        let checked = |checksum: Checksum| read(&place.root("data"), &["x".to_owned()], &[], 0, 4, Some(&checksum));
+        let (tag, time) = (state.e_tag.unwrap(), u32::try_from(state.last_modified.unwrap()).unwrap());
+        for checksum in
+            [Checksum::Etag(tag.clone()), Checksum::Etag(format!("\"{tag}\"")), Checksum::LastModified(time)]
+        {
+            assert_eq!(checked(checksum).unwrap(), "0123");
+        }
+        for checksum in [Checksum::Etag(format!("{tag}0")), Checksum::LastModified(time - 1)] {
+            let error = checked(checksum).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
+            assert!(error.to_string().contains("changed"), "{error}");
+        }
+        std::fs::write(&path, b"a new text").unwrap();
+        assert!(checked(Checksum::Etag(tag)).is_err());
+    }
+}

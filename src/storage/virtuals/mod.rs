@@ -1,0 +1,449 @@
+//! Chunks in other people's files: where they are, whether they may be read, and their bytes.
+//!
+//! A reference of a repository names any URL there is, so that a repository which somebody made could have this machine read any
+//! file, and ask any server of its network. Nothing is therefore read that the user did not allow, by a prefix on the command
+//! line; the repository's own configuration says at most how a store is reached. What is allowed is [`permissions`], and how
+//! locations are compared is [`address`]. [`files`] keeps within directories, [`web`] follows no redirect out of what is allowed,
+//! and [`remote`] reads from buckets. Each read proves by [`checksum`] that the object is what the reference was made to, where
+//! the reference says how.
+//!
+//! What the configuration says of a store's address is believed, but no credentials go there that lie about on this machine: they
+//! are sent to the stores that the user named, and to the ones everybody knows.
+
+pub mod address;
+mod checksum;
+mod files;
+pub mod permissions;
+mod remote;
+mod web;
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use lru::LruCache;
+use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
+use tokio::sync::OnceCell;
+use tracing::warn;
+
+use self::address::{Address, Scheme, quoted};
+use self::files::Root;
+use self::permissions::{Found, Permissions};
+use self::remote::Remote;
+use self::web::{Given, Wanted, Web};
+use super::DEADLINE;
+use super::connect;
+use super::object::timed_out;
+use super::settings::Settings;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::config::Container;
+use crate::format::manifest::Checksum;
+
+/// Buckets and servers that are connected at a time. Beyond that the one that was used longest ago is let go.
+const MOST_CONNECTED: NonZeroUsize = NonZeroUsize::new(64).unwrap();
+/// Redirects that are followed for one read.
+const MOST_REDIRECTS: usize = 5;
+/// Where Tigris answers.
+const TIGRIS: &str = "https://t3.storage.dev";
+
+/// All virtual chunks of a repository, as far as the user allows them.
+#[derive(Default)]
+pub struct Virtuals {
+    permissions: Permissions,
+    containers: Vec<(Option<Address>, Container)>,
+    /// What goes for all stores.
+    common: Settings,
+    connected: Mutex<Option<LruCache<String, Arc<OnceCell<Connection>>>>>,
+    /// Directories into which a link in another one may lead.
+    roots: Vec<Arc<Root>>,
+}
+
+/// An object with virtual chunks that may be read.
+#[derive(Debug)]
+pub struct VirtualObject {
+    /// Where it is read, in its one spelling.
+    location: String,
+    checksum: Option<Checksum>,
+    target: Target,
+}
+
+#[derive(Debug)]
+enum Target {
+    /// A file below a directory.
+    File(Arc<Root>, Vec<String>),
+    /// Elsewhere, with the number of the container that says how it is reached.
+    Distant(Address, Option<usize>),
+}
+
+#[derive(Debug)]
+enum Connection {
+    /// A bucket, and what to say when it refuses.
+    Bucket(Remote, Option<String>),
+    Web(Web),
+}
+
+impl VirtualObject {
+    /// Where it is read.
+    pub fn location(&self) -> &str {
+        &self.location
+    }
+
+    /// Whether it is a file of this machine.
+    pub fn is_local(&self) -> bool {
+        matches!(self.target, Target::File(..))
+    }
+
+    /// What tells it from other objects and other states of it, in a cache that outlives us. None if it may change and nothing in
+    /// the reference would tell.
+    pub fn fingerprint(&self) -> Option<String> {
+        let checksum = match self.checksum.as_ref().filter(|_| !self.is_local())? {
+            Checksum::Etag(tag) => format!("tag {tag}"),
+            Checksum::LastModified(seconds) => format!("time {seconds}"),
+        };
+        let digest = Sha256::new().chain_update(&self.location).chain_update([0]).chain_update(checksum).finalize();
+        Some(digest.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+}
+
+/// Two objects are the same if the same bytes are read.
+impl PartialEq for VirtualObject {
+    fn eq(&self, other: &Self) -> bool {
+        self.location == other.location && self.checksum == other.checksum
+    }
+}
+
+impl Eq for VirtualObject {}
+
+impl Hash for VirtualObject {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.location.hash(state);
+        self.checksum.hash(state);
+    }
+}
+
+impl Virtuals {
+    /// Those that `permissions` cover, in stores as `containers` of the repository's configuration describe them. Of `settings`,
+    /// which are the repository's own, only those count that say nothing of a certain store.
+    pub fn new(permissions: Permissions, containers: Vec<Container>, settings: &Settings) -> Self {
+        let containers = containers.into_iter().map(|container| match Address::prefix(&container.url_prefix) {
+            Ok(prefix) => (Some(prefix), container),
+            Err(error) => {
+                warn!("the container {} of virtual chunks is of no use: {error}", quoted(&container.name));
+                (None, container)
+            }
+        });
+        let common = Settings {
+            timeout: settings.timeout,
+            max_requests: settings.max_requests,
+            ca_bundle: settings.ca_bundle.clone(),
+            offline: settings.offline,
+            ..Settings::default()
+        };
+        let roots = permissions.roots();
+        Virtuals { containers: containers.collect(), permissions, common, connected: Mutex::default(), roots }
+    }
+
+    /// Whether any of them may be somewhere else than on this machine.
+    pub fn has_distant(&self) -> bool {
+        self.permissions.has_distant()
+    }
+
+    /// The object that a reference names by `location`, if it may be read. Nothing is asked of anybody.
+    ///
+    /// Errors: [`ErrorKind::VirtualNotAllowed`] if it may not; the message says which option would change that.
+    pub fn find(&self, location: &str, checksum: Option<Checksum>) -> Result<VirtualObject> {
+        let asked = Address::object(location)?;
+        let (address, found) = match self.permissions.find(&asked) {
+            Some(found) => (asked, Some(found)),
+            None if asked.scheme() == Scheme::Container => {
+                let address = self.in_container(location, &asked)?;
+                let found = self.permissions.find(&address);
+                (address, found)
+            }
+            None => (asked, None),
+        };
+        let container = self.container_of(&address);
+        let Some(found) = found else { return Err(self.not_allowed(&address, container)) };
+        let unchecked = self.permissions.is_unchecked(&address) || self.permissions.is_unchecked(&found.address);
+        let Found { address, file, is_mapped } = found;
+        Ok(VirtualObject {
+            location: address.to_string(),
+            checksum: checksum.filter(|_| !unchecked),
+            target: match file {
+                Some((root, rest)) => Target::File(root, rest),
+                // What the configuration says is about the place that it names.
+                None => Target::Distant(address, container.filter(|_| !is_mapped)),
+            },
+        })
+    }
+
+    /// What `vcc://NAME/REST` stands for.
+    fn in_container(&self, location: &str, asked: &Address) -> Result<Address> {
+        let name = asked.authority();
+        let known = self.containers.iter().find(|(_, container)| container.name == name);
+        let Some((_, container)) = known else {
+            return Err(Error::new(
+                ErrorKind::VirtualNotAllowed,
+                format!(
+                    "location {}: the repository's configuration has no container of this name: say where it is with \
+                     --virtual-map '{}=PLACE'",
+                    quoted(location),
+                    asked.root().as_prefix()
+                ),
+            ));
+        };
+        // As it is written, so that it is decoded once.
+        let rest = location.split_once("://").and_then(|(_, rest)| rest.split_once('/')).map_or("", |(_, rest)| rest);
+        Address::object(&format!("{}{rest}", container.url_prefix))
+            .map_err(|error| error.context(format!("container {}", quoted(name))))
+    }
+
+    /// The number of the container that `address` lies in.
+    fn container_of(&self, address: &Address) -> Option<usize> {
+        let inside = self.containers.iter().enumerate().filter_map(|(number, (prefix, _))| {
+            let prefix = prefix.as_ref()?;
+            prefix.rest_of(address).map(|_| (number, prefix.components().len()))
+        });
+        inside.max_by_key(|(_, depth)| *depth).map(|(number, _)| number)
+    }
+
+    fn not_allowed(&self, address: &Address, container: Option<usize>) -> Error {
+        let container = container.and_then(|number| self.containers.get(number));
+        let prefix = container.and_then(|(prefix, _)| prefix.clone()).unwrap_or_else(|| address.parent()).as_prefix();
+        let endpoint = container.and_then(|(_, container)| container.store.endpoint_url.as_deref());
+        let at =
+            endpoint.map(|endpoint| format!(", at {} as the repository has it,", quoted(endpoint))).unwrap_or_default();
+        Error::new(
+            ErrorKind::VirtualNotAllowed,
+            format!(
+                "the chunk is virtual, in {address}{at} and no such location is allowed: add --allow-virtual '{prefix}', or \
+                 --virtual-map '{}=PLACE' to read it from another place",
+                prefix.replace('=', "%3D")
+            ),
+        )
+    }
+
+    /// `length` bytes at `offset` of `object`: all of them, and of the object that the reference was made to.
+    pub fn read<'a>(&'a self, object: &'a VirtualObject, offset: u64, length: u64) -> BoxFuture<'a, Result<Bytes>> {
+        // Whoever waits for it need not know of what all it is made.
+        Box::pin(self.read_here(object, offset, length))
+    }
+
+    async fn read_here(&self, object: &VirtualObject, offset: u64, length: u64) -> Result<Bytes> {
+        let read = match &object.target {
+            Target::File(root, rest) => self.read_file(object, Arc::clone(root), rest.clone(), offset, length).await,
+            Target::Distant(address, container) => {
+                let checksum = object.checksum.as_ref();
+                self.read_distant(&Wanted { address, query: None, offset, length, checksum }, *container).await
+            }
+        };
+        read.map_err(|error| match error.kind() {
+            // To a reading program the file exists.
+            ErrorKind::NotFound | ErrorKind::NotARepository | ErrorKind::NotADirectory => {
+                let message = "the object that the chunk is in is gone, or never was where the reference says";
+                Error::with_source(ErrorKind::Corrupt, message, error)
+            }
+            _ => error.context("virtual chunk"),
+        })
+    }
+
+    async fn read_file(
+        &self,
+        object: &VirtualObject,
+        root: Arc<Root>,
+        rest: Vec<String>,
+        offset: u64,
+        length: u64,
+    ) -> Result<Bytes> {
+        let (roots, checksum) = (self.roots.clone(), object.checksum.clone());
+        let reading = tokio::task::spawn_blocking(move || {
+            let others: Vec<&Root> = roots.iter().map(|root| &**root).collect();
+            files::read(&root, &rest, &others, offset, length, checksum.as_ref())
+        });
+        match tokio::time::timeout(DEADLINE, reading).await {
+            Ok(done) => {
+                done.unwrap_or_else(|panicked| Err(Error::with_source(ErrorKind::Io, &*object.location, panicked)))
+            }
+            Err(_) => Err(timed_out(&object.location, DEADLINE)),
+        }
+    }
+
+    async fn read_distant(&self, wanted: &Wanted<'_>, container: Option<usize>) -> Result<Bytes> {
+        let Wanted { address, offset, length, checksum, .. } = *wanted;
+        if self.common.offline {
+            let message =
+                format!("{address}: it is not in the cache, and nobody may be asked: mount without --offline for it");
+            return Err(Error::new(ErrorKind::Offline, message));
+        }
+        if address.is_web() {
+            return self.read_web(wanted).await;
+        }
+        let connection = self.connection(address, container).await?;
+        let connection = connection.get();
+        let Some(Connection::Bucket(bucket, advice)) = connection else { return Err(no_store(address)) };
+        let read = bucket.read(address, offset, length, checksum).await;
+        read.map_err(|error| match error.kind() {
+            ErrorKind::PermissionDenied | ErrorKind::InvalidInput => settings_wanted(address, advice.as_deref(), error),
+            _ => error,
+        })
+    }
+
+    /// Follows redirects to what is allowed.
+    async fn read_web(&self, wanted: &Wanted<'_>) -> Result<Bytes> {
+        let (mut address, mut query) = (wanted.address.clone(), None::<String>);
+        for _ in 0..=MOST_REDIRECTS {
+            let connection = self.connection(&address, None).await?;
+            let Some(Connection::Web(server)) = connection.get() else { return Err(no_store(&address)) };
+            let asked = Wanted { address: &address, query: query.as_deref(), ..*wanted };
+            let given = server.get(&asked).await.map_err(|error| match error.kind() {
+                ErrorKind::PermissionDenied => settings_wanted(&address, None, error),
+                _ => error,
+            })?;
+            let url = match given {
+                Given::Bytes(bytes) => return Ok(bytes),
+                Given::Elsewhere(url) => url,
+            };
+            let next = Address::object(&url).map_err(|e| e.context(format!("{address}: the server sends us on")))?;
+            if !next.is_web() || !self.permissions.allows_redirect(&next) {
+                let prefix = next.parent().as_prefix();
+                return Err(Error::new(
+                    ErrorKind::VirtualNotAllowed,
+                    format!(
+                        "{address}: the server sends us on to {next}, and that is not allowed: add --allow-virtual '{prefix}'"
+                    ),
+                ));
+            }
+            let signed = url::Url::parse(&url).ok().and_then(|url| url.query().map(str::to_owned));
+            (address, query) = (next, signed);
+        }
+        let message = format!("{}: the server sends us on and on, {MOST_REDIRECTS} times", wanted.address);
+        Err(Error::new(ErrorKind::Io, message))
+    }
+
+    /// The way to the bucket or server of `address`.
+    async fn connection(&self, address: &Address, container: Option<usize>) -> Result<Arc<OnceCell<Connection>>> {
+        let options = self.permissions.options_of(address).join(" ");
+        let scheme = address.scheme();
+        let key = format!("{scheme:?} {} {container:?} {options}", address.authority());
+        let cell = {
+            let mut connected = self.connected.lock();
+            let connected = connected.get_or_insert_with(|| LruCache::new(MOST_CONNECTED));
+            Arc::clone(connected.get_or_insert(key, Arc::default))
+        };
+        cell.get_or_try_init(|| self.connect(address, container)).await?;
+        Ok(cell)
+    }
+
+    async fn connect(&self, address: &Address, container: Option<usize>) -> Result<Connection> {
+        let (settings, advice) = self.settings(address, container)?;
+        let Some(place) = address.place() else { return Ok(Connection::Web(Web::new(&settings)?)) };
+        let connected = connect::connect_straight(&place, &settings).await;
+        let connected = connected.map_err(|error| match error.kind() {
+            ErrorKind::PermissionDenied | ErrorKind::InvalidInput => settings_wanted(address, advice.as_deref(), error),
+            _ => error.context(address),
+        })?;
+        Ok(Connection::Bucket(Remote::new(connected, settings.budget()), advice))
+    }
+
+    /// How `address` is reached: as the user says, else as the container says, and what to say when that is refused.
+    fn settings(&self, address: &Address, container: Option<usize>) -> Result<(Settings, Option<String>)> {
+        let mut settings = self.permissions.settings(address).or(self.common.clone());
+        let has_credentials = [
+            &settings.access_key_id,
+            &settings.profile,
+            &settings.credentials,
+            &settings.account_key,
+            &settings.sas_token,
+        ];
+        let has_credentials = has_credentials.iter().any(|said| said.is_some());
+        let mut advice = None;
+        let store = container.and_then(|number| self.containers.get(number)).map(|(_, container)| &container.store);
+        let fits = |kind: &str| match address.scheme() {
+            Scheme::S3 | Scheme::Tigris => matches!(kind, "s3" | "s3_compatible" | "tigris"),
+            Scheme::Gs => kind == "gcs",
+            Scheme::Az => kind == "azure",
+            Scheme::File | Scheme::Http | Scheme::Https | Scheme::Container => false,
+        };
+        let store = store.filter(|store| fits(&store.kind));
+        let endpoint = store.and_then(|store| store.endpoint_url.clone());
+        let tigris = || (address.scheme() == Scheme::Tigris).then(|| TIGRIS.to_owned());
+        if let (None, Some(endpoint)) = (&settings.endpoint_url, endpoint.or_else(tigris)) {
+            let prefix = address.parent().as_prefix();
+            if endpoint.starts_with("http://") && store.is_none_or(|store| !store.allow_http) {
+                return Err(Error::new(
+                    ErrorKind::VirtualNotAllowed,
+                    format!(
+                        "{address}: the repository's configuration has it at {}, and says that nothing goes unencrypted: if it \
+                         may, say --virtual-option '{prefix},endpoint_url=URL'",
+                        quoted(&endpoint)
+                    ),
+                ));
+            }
+            if !has_credentials && !settings.anonymous {
+                settings.anonymous = true;
+                advice = Some(format!(
+                    "it was asked without credentials, since the repository says that the store is at {}; if it is, say \
+                     --virtual-option '{prefix},endpoint_url=URL', or --virtual-option '{prefix},access_key_id=ID' and the like",
+                    quoted(&endpoint)
+                ));
+            }
+            if store.is_some_and(|store| !store.force_path_style) && by_host(&endpoint, address.authority()) {
+                settings.addressing = settings.addressing.or_else(|| Some("virtual".to_owned()));
+            }
+            settings.endpoint_url = Some(endpoint);
+        }
+        if let Some(store) = store {
+            settings.anonymous |= store.anonymous && !has_credentials;
+            settings.region = settings.region.or_else(|| store.region.clone());
+            let account = store.account.clone().filter(|_| !address.authority().contains('@'));
+            settings.account = settings.account.or(account);
+        }
+        Ok((settings, advice))
+    }
+
+    /// Requests that are under way.
+    pub fn under_way(&self) -> usize {
+        let connected = self.connected.lock();
+        let all = connected.iter().flat_map(|connected| connected.iter());
+        all.filter_map(|(_, cell)| {
+            Some(match cell.get()? {
+                Connection::Bucket(bucket, _) => bucket.wire.under_way(),
+                Connection::Web(server) => server.wire.under_way(),
+            })
+        })
+        .sum()
+    }
+}
+
+/// Whether a bucket can be a part of the host's name: not with an address in the place of a name, nor with dots, which
+/// certificates do not cover.
+fn by_host(endpoint: &str, bucket: &str) -> bool {
+    let url = url::Url::parse(endpoint).ok();
+    matches!(url.as_ref().and_then(url::Url::host), Some(url::Host::Domain(name)) if name.contains('.'))
+        && !bucket.contains('.')
+}
+
+fn no_store(address: &Address) -> Error {
+    Error::new(ErrorKind::Unsupported, format!("{address}: there is no store of this kind"))
+}
+
+/// The error of a store that wants to be reached otherwise.
+fn settings_wanted(address: &Address, advice: Option<&str>, error: Error) -> Error {
+    let prefix = address.parent().as_prefix();
+    let general = format!("settings for virtual chunks are said as --virtual-option '{prefix},KEY=VALUE'");
+    let message = format!("{address} ({})", advice.unwrap_or(&general));
+    Error::with_source(ErrorKind::PermissionDenied, message, error)
+}
+
+impl fmt::Debug for Virtuals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Virtuals").field("permissions", &self.permissions).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,338 @@
+//! What the user says about virtual chunks: which may be read, from where instead, and how their stores are reached.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::address::{Address, Scheme, quoted};
+use super::files::{Root, path_of};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::storage::settings::Settings;
+
+/// Settings that mean nothing here: they are about the repository as a whole.
+const NOT_FOR_VIRTUAL: [&str; 5] = ["cache", "cache-size", "offline", "upload-limit", "unsafe-single-writer"];
+/// The word by which checksums are left alone. It is no setting of a store.
+const UNCHECKED: &str = "unchecked";
+
+/// All that the user says.
+#[derive(Debug, Default)]
+pub struct Permissions {
+    allowed: Vec<Allowed>,
+    maps: Vec<Map>,
+    options: Vec<PrefixOption>,
+}
+
+/// Locations below `prefix` may be read.
+#[derive(Debug)]
+struct Allowed {
+    prefix: Address,
+    /// For files.
+    root: Option<Arc<Root>>,
+}
+
+/// Locations below `from` are read from `to`.
+#[derive(Debug)]
+struct Map {
+    from: Address,
+    to: Place,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// A directory of this machine.
+    Directory(Address, Arc<Root>),
+    /// Elsewhere.
+    Prefix(Address),
+}
+
+/// How what is below `prefix` is read.
+#[derive(Debug)]
+struct PrefixOption {
+    prefix: Address,
+    settings: Settings,
+    unchecked: bool,
+}
+
+/// Where an allowed location is read.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    /// The place, which is the location itself unless it was mapped.
+    pub(super) address: Address,
+    /// For files: the directory, and the path below it.
+    pub(super) file: Option<(Arc<Root>, Vec<String>)>,
+    /// Whether the user said that it is read elsewhere.
+    pub(super) is_mapped: bool,
+}
+
+impl Permissions {
+    /// From the words of the command line: prefixes, `FROM=TO`, and `PREFIX,KEY=VALUE`.
+    pub fn from_words(allow: &[String], map: &[String], option: &[String]) -> Result<Self> {
+        let allowed = allow.iter().map(|word| Allowed::parse(word).context(|| "--allow-virtual"));
+        let maps = map.iter().map(|word| Map::parse(word).context(|| "--virtual-map"));
+        let options = parse_options(option).context(|| "--virtual-option")?;
+        Ok(Permissions { allowed: allowed.collect::<Result<_>>()?, maps: maps.collect::<Result<_>>()?, options })
+    }
+
+    /// Where `address` is read, if it may be. The longest prefix decides.
+    pub(super) fn find(&self, address: &Address) -> Option<Found> {
+        let rest = |prefix: &Address| prefix.rest_of(address).map(<[String]>::to_vec);
+        let map = self.maps.iter().filter_map(|map| Some((map, rest(&map.from)?)));
+        let map = map.max_by_key(|(map, _)| map.from.components().len());
+        let allowed = self.allowed.iter().filter_map(|allowed| Some((allowed, rest(&allowed.prefix)?)));
+        let allowed = allowed.max_by_key(|(allowed, _)| allowed.prefix.components().len());
+        match (map, allowed) {
+            (Some((map, rest)), allowed) if allowed.as_ref().is_none_or(|(_, other)| other.len() >= rest.len()) => {
+                Some(match &map.to {
+                    Place::Directory(to, root) => {
+                        let address = to.join(&rest);
+                        Found { address, file: Some((Arc::clone(root), rest)), is_mapped: true }
+                    }
+                    Place::Prefix(to) => Found { address: to.join(&rest), file: None, is_mapped: true },
+                })
+            }
+            (_, Some((allowed, rest))) => {
+                let file = allowed.root.as_ref().map(|root| (Arc::clone(root), rest));
+                Some(Found { address: address.clone(), file, is_mapped: false })
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a server may send us on to `address`.
+    pub(super) fn allows_redirect(&self, address: &Address) -> bool {
+        let allowed = self.allowed.iter().map(|allowed| &allowed.prefix);
+        let mapped = self.maps.iter().filter_map(|map| match &map.to {
+            Place::Prefix(to) => Some(to),
+            Place::Directory(..) => None,
+        });
+        allowed.chain(mapped).any(|prefix| prefix.rest_of(address).is_some())
+    }
+
+    /// Directories into which a link in another one may lead.
+    pub(super) fn roots(&self) -> Vec<Arc<Root>> {
+        let allowed = self.allowed.iter().filter_map(|allowed| allowed.root.as_ref());
+        let mapped = self.maps.iter().filter_map(|map| match &map.to {
+            Place::Directory(_, root) => Some(root),
+            Place::Prefix(_) => None,
+        });
+        allowed.chain(mapped).map(Arc::clone).collect()
+    }
+
+    /// What the user says about how `address` is reached: what is said of a longer prefix counts more.
+    pub(super) fn settings(&self, address: &Address) -> Settings {
+        self.about(address).fold(Settings::default(), |said, option| said.or(option.settings.clone()))
+    }
+
+    /// Which of the options are about `address`: two places with the same ones are reached the same way.
+    pub(super) fn options_of(&self, address: &Address) -> Vec<String> {
+        self.about(address).map(|option| option.prefix.to_string()).collect()
+    }
+
+    /// Whether the checksums of references to `address` are left alone.
+    pub(super) fn is_unchecked(&self, address: &Address) -> bool {
+        self.about(address).any(|option| option.unchecked)
+    }
+
+    fn about(&self, address: &Address) -> impl Iterator<Item = &PrefixOption> {
+        self.options.iter().filter(|option| option.prefix.rest_of(address).is_some())
+    }
+
+    /// Whether anything may be read that is not on this machine.
+    pub(super) fn has_distant(&self) -> bool {
+        self.allowed.iter().any(|allowed| allowed.root.is_none())
+            || self.maps.iter().any(|map| matches!(map.to, Place::Prefix(_)))
+    }
+
+    /// Whether nothing may be read.
+    pub fn is_empty(&self) -> bool {
+        self.allowed.is_empty() && self.maps.is_empty()
+    }
+}
+
+impl Allowed {
+    fn parse(word: &str) -> Result<Self> {
+        let prefix = prefix_or_path(word)?;
+        if prefix.scheme() == Scheme::Container {
+            return Err(Error::invalid(format!(
+                "{}: where a container is, the repository says; allow the place, or say with --virtual-map where to read it",
+                quoted(word)
+            )));
+        }
+        let root = prefix.is_file().then(|| Arc::new(Root::new(path_of(prefix.components()))));
+        Ok(Allowed { prefix, root })
+    }
+}
+
+impl Map {
+    fn parse(word: &str) -> Result<Self> {
+        let shape = || {
+            let why = "it is FROM=TO: the prefix of locations, and the path or URL where they are to be read";
+            Error::invalid(format!("{}: {why}", quoted(word)))
+        };
+        // An `=` in FROM is written %3D, so that the first one is ours.
+        let (from, to) =
+            word.split_once('=').filter(|(from, to)| !from.is_empty() && !to.is_empty()).ok_or_else(shape)?;
+        let to = prefix_or_path(to)?;
+        let to = match to.scheme() {
+            Scheme::File => {
+                let root = Arc::new(Root::new(path_of(to.components())));
+                Place::Directory(to, root)
+            }
+            Scheme::Container => return Err(shape()),
+            _ => Place::Prefix(to),
+        };
+        Ok(Map { from: prefix_or_path(from)?, to })
+    }
+}
+
+/// A prefix as a user writes it: a URL, or a path of this machine.
+fn prefix_or_path(word: &str) -> Result<Address> {
+    if word.contains("://") {
+        return Address::prefix(word);
+    }
+    if word.is_empty() {
+        return Err(Error::invalid("the prefix is empty"));
+    }
+    let path: PathBuf = std::path::absolute(word).map_err(|e| Error::io(word, e))?;
+    let path = path.to_str().ok_or_else(|| Error::new(ErrorKind::InvalidInput, "the path is no UTF-8 text"))?;
+    Address::directory(path)
+}
+
+fn parse_options(words: &[String]) -> Result<Vec<PrefixOption>> {
+    let mut options: Vec<(Address, Vec<String>)> = Vec::new();
+    for word in words {
+        // What is behind the comma may be a secret. A comma in PREFIX is written %2C.
+        let (prefix, setting) = word.split_once(',').filter(|(_, setting)| !setting.is_empty()).ok_or_else(|| {
+            Error::invalid("it is PREFIX,KEY=VALUE, where KEY is as in --region or --endpoint-url, or PREFIX,unchecked")
+        })?;
+        let prefix = prefix_or_path(prefix)?;
+        match options.iter_mut().find(|(known, _)| *known == prefix) {
+            Some((_, settings)) => settings.push(setting.to_owned()),
+            None => options.push((prefix, vec![setting.to_owned()])),
+        }
+    }
+    let mut parsed = Vec::new();
+    for (prefix, mut words) in options {
+        for name in words.iter().filter_map(|word| word.split('=').next()) {
+            let name = name.replace('_', "-");
+            if name != UNCHECKED && (!Settings::knows(&name) || NOT_FOR_VIRTUAL.contains(&name.as_str())) {
+                return Err(Error::invalid(format!(
+                    "{}: there is no setting of a store {}",
+                    prefix.as_prefix(),
+                    quoted(&name)
+                )));
+            }
+        }
+        let all = words.len();
+        words.retain(|word| word != UNCHECKED);
+        let unchecked = words.len() < all;
+        let settings = Settings::from_words(&words).context(|| prefix.as_prefix())?;
+        parsed.push(PrefixOption { prefix, settings, unchecked });
+    }
+    parsed.sort_by_key(|option| std::cmp::Reverse(option.prefix.components().len()));
+    Ok(parsed)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn words(words: &[&str]) -> Vec<String> {
+        words.iter().map(|&word| word.to_owned()).collect()
+    }
+
+    fn permissions(allow: &[&str], map: &[&str], option: &[&str]) -> Result<Permissions> {
+        Permissions::from_words(&words(allow), &words(map), &words(option))
+    }
+
+    fn found(permissions: &Permissions, location: &str) -> Option<String> {
+        permissions.find(&Address::object(location).unwrap()).map(|found| found.address.to_string())
+    }
+
+    #[test]
+    fn nothing_is_allowed_that_nobody_allowed() {
+        let none = Permissions::default();
+        assert!(none.is_empty() && !none.has_distant());
+        assert_eq!(found(&none, "s3://b/x"), None);
+        let some = permissions(&["s3://b/data", "/srv/nc"], &[], &[]).unwrap();
+        assert_eq!(found(&some, "s3://b/data/x").as_deref(), Some("s3://b/data/x"));
+        assert_eq!(found(&some, "file:///srv/nc/x").as_deref(), Some("file:///srv/nc/x"));
+        for location in ["s3://b/x", "s3://b/database/x", "file:///srv/ncx/y", "gs://b/data/x", "vcc://b/data/x"] {
+            assert_eq!(found(&some, location), None, "{location}");
+        }
+        assert!(some.has_distant() && !permissions(&["/srv"], &["s3://b=/d"], &[]).unwrap().has_distant());
+    }
+
+    #[test]
+    fn the_longest_prefix_decides() {
+        let all = permissions(
+            &["s3://b", "s3://b/data/new"],
+            &["s3://b/data=/copy", "s3://b/data/old/=gs://archive/p", "vcc://c=/copy/c", "file:///a%3Db=https://h/p"],
+            &[],
+        )
+        .unwrap();
+        for (location, expected) in [
+            ("s3://b/x", "s3://b/x"),
+            ("s3://b/data/x", "file:///copy/x"),
+            ("s3://b/data/old/x", "gs://archive/p/x"),
+            ("s3://b/data/new/x", "s3://b/data/new/x"),
+            ("vcc://c/x/y", "file:///copy/c/x/y"),
+            ("file:///a=b/x", "https://h/p/x"),
+        ] {
+            assert_eq!(found(&all, location).as_deref(), Some(expected), "{location}");
+        }
+        // Where it is mapped to may be read by that name only if it is allowed.
+        assert_eq!(found(&all, "file:///copy/x"), None);
+        let redirect = |location: &str| all.allows_redirect(&Address::object(location).unwrap());
+        assert!(redirect("https://h/p/y") && !redirect("https://h/q") && !redirect("file:///copy/x"));
+    }
+
+    #[test]
+    fn settings_go_by_prefix() {
+        let all = permissions(
+            &[],
+            &[],
+            &[
+                "s3://b,region=eu",
+                "s3://b/x,region=us",
+                "s3://b,access_key_id=k",
+                "s3://b/x/y,unchecked",
+                "/d,unchecked",
+            ],
+        )
+        .unwrap();
+        let settings = |location: &str| all.settings(&Address::object(location).unwrap());
+        assert_eq!(settings("s3://b/a").region.as_deref(), Some("eu"));
+        let inner = settings("s3://b/x/a");
+        assert_eq!((inner.region.as_deref(), inner.access_key_id.as_deref()), (Some("us"), Some("k")));
+        assert_eq!(settings("s3://c/x").region, None);
+        let unchecked = |location: &str| all.is_unchecked(&Address::object(location).unwrap());
+        assert!(unchecked("s3://b/x/y/z") && unchecked("file:///d/e") && !unchecked("s3://b/x/z"));
+        assert_eq!(all.options_of(&Address::object("s3://b/x/a").unwrap()), ["s3://b/x", "s3://b/"]);
+    }
+
+    #[test]
+    fn wrong_words_are_told_and_no_secret_is() {
+        for (allow, map, option) in [
+            ("vcc://x/", "", ""),
+            ("s3://", "", ""),
+            ("s3://b/../c", "", ""),
+            ("", "s3://b", ""),
+            ("", "s3://b=", ""),
+            ("", "=/x", ""),
+            ("", "s3://b=vcc://x/", ""),
+            ("", "", "s3://b"),
+            ("", "", "s3://b,"),
+            ("", "", "s3://b,colour=hidden"),
+            ("", "", "s3://b,cache=hidden"),
+            ("", "", "s3://b,offline"),
+            ("", "", "s3://b,timeout=hidden"),
+            ("", "", "secret_access_key=hidden"),
+        ] {
+            let given = |word: &'static str| if word.is_empty() { vec![] } else { vec![word] };
+            let error = permissions(&given(allow), &given(map), &given(option)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{allow} {map} {option}: {error}");
+            assert!(!error.to_string().contains("hidden"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Virtual chunks in buckets.
+
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use object_store::path::Path;
+use object_store::{GetOptions, GetRange, GetResult, ObjectStore};
+
+use super::super::connect::Connected;
+use super::super::explain::from_store;
+use super::super::object::{timed_out, too_short};
+use super::super::wire::{SLOWEST, Wire};
+use super::address::Address;
+use super::checksum::State;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::manifest::Checksum;
+
+/// What stores say of a range that begins behind the object's end.
+const BEHIND_THE_END: [&str; 3] = ["416", "InvalidRange", "Range Not Satisfiable"];
+
+/// A bucket.
+#[derive(Debug)]
+pub(super) struct Remote {
+    store: Arc<dyn ObjectStore>,
+    pub(super) wire: Wire,
+    budget: Duration,
+}
+
+impl Remote {
+    /// The bucket that was reached, in which an operation may take `budget`.
+    pub(super) fn new(connected: Connected, budget: Duration) -> Self {
+        Remote { store: connected.store, wire: connected.wire, budget }
+    }
+
+    /// `length` bytes at `offset` of the object at `address`, if it is still what `checksum` says.
+    pub(super) async fn read(
+        &self,
+        address: &Address,
+        offset: u64,
+        length: u64,
+        checksum: Option<&Checksum>,
+    ) -> Result<Bytes> {
+        let (key, shown) = (address.key(), address.to_string());
+        let path = Path::parse(&key);
+        let path = path.map_err(|e| Error::with_source(ErrorKind::Unsupported, format!("{shown}: this key"), e))?;
+        let end = offset.checked_add(length).ok_or_else(|| too_short(&shown, offset, length, 0))?;
+        let reading = async {
+            let options = GetOptions { range: Some(GetRange::Bounded(offset..end)), ..GetOptions::default() };
+            let found = self.store.get_opts(&path, options).await.map_err(|error| explain(&shown, error))?;
+            // What the store says comes before the bytes: if it is another state, those are not waited for. The condition is not
+            // left to the store, since not all carry it out.
+            if let Some(checksum) = checksum {
+                state_of(&found).check(checksum)?;
+            }
+            found.bytes().await.map_err(|error| explain(&shown, error))
+        };
+        let deadline = self.budget + Duration::from_secs(length / SLOWEST);
+        let bytes = tokio::time::timeout(deadline, reading).await.map_err(|_| timed_out(&shown, deadline))??;
+        if bytes.len() as u64 == length {
+            Ok(bytes)
+        } else {
+            Err(too_short(&shown, offset, length, bytes.len() as u64))
+        }
+    }
+}
+
+fn state_of(found: &GetResult) -> State {
+    State { e_tag: found.meta.e_tag.clone(), last_modified: Some(found.meta.last_modified.timestamp()) }
+}
+
+fn explain(what: impl Display, error: object_store::Error) -> Error {
+    let what = what.to_string();
+    let said = error.to_string();
+    if BEHIND_THE_END.iter().any(|words| said.contains(words)) {
+        return Error::with_source(ErrorKind::Corrupt, format!("{what}: the object is too short"), error);
+    }
+    from_store(what, error)
+}

@@ -1,0 +1,128 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::format::config::ContainerStore;
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
+}
+
+fn container(name: &str, url_prefix: &str, store: ContainerStore) -> Container {
+    Container { name: name.into(), url_prefix: url_prefix.into(), store }
+}
+
+fn s3(endpoint_url: Option<&str>) -> ContainerStore {
+    ContainerStore {
+        kind: "s3_compatible".into(),
+        region: Some("eu".into()),
+        endpoint_url: endpoint_url.map(str::to_owned),
+        ..ContainerStore::default()
+    }
+}
+
+fn virtuals(allow: &[&str], map: &[&str], option: &[&str], containers: Vec<Container>) -> Virtuals {
+    let permissions = Permissions::from_words(&words(allow), &words(map), &words(option)).unwrap();
+    Virtuals::new(permissions, containers, &Settings::default())
+}
+
+#[test]
+fn containers_give_names_and_no_permission() {
+    let containers = || {
+        vec![
+            container("src", "file:///srv/nc/", ContainerStore::default()),
+            container("odd", "https://", ContainerStore::default()),
+            container("word", "az/", ContainerStore::default()),
+        ]
+    };
+    let none = virtuals(&[], &[], &[], containers());
+    let error = none.find("vcc://src/a/x.nc", None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::VirtualNotAllowed);
+    let error = error.to_string();
+    assert!(error.contains("file:///srv/nc/a/x.nc") && error.contains("--allow-virtual 'file:///srv/nc/'"), "{error}");
+    let some = virtuals(&["/srv/nc"], &["vcc://gone=/copy"], &[], containers());
+    let location = |text: &str| some.find(text, None).map(|object| object.location().to_owned());
+    assert_eq!(location("vcc://src/a/x.nc").unwrap(), "file:///srv/nc/a/x.nc");
+    assert_eq!(location("VCC://src/a%2Fx.nc").unwrap(), "file:///srv/nc/a/x.nc");
+    assert_eq!(location("vcc://gone/a").unwrap(), "file:///copy/a");
+    for text in
+        ["vcc://src/../x", "vcc://src/%2e%2e/x", "vcc://src//x", "vcc://nobody/x", "vcc://odd/evil/x", "vcc://word/x"]
+    {
+        let error = some.find(text, None).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::VirtualNotAllowed | ErrorKind::Corrupt), "{text}: {error}");
+    }
+    let error = some.find("vcc://nobody/x", None).unwrap_err().to_string();
+    assert!(error.contains("--virtual-map 'vcc://nobody/=PLACE'"), "{error}");
+}
+
+#[test]
+fn what_the_configuration_says_of_a_store_is_believed_without_credentials() {
+    let settings = |option: &[&str], store: ContainerStore| {
+        let all = virtuals(&["s3://b"], &[], option, vec![container("c", "s3://b/", store)]);
+        let object = all.find("s3://b/x", None).unwrap();
+        let Target::Distant(address, number) = &object.target else { unreachable!("a bucket") };
+        all.settings(address, *number)
+    };
+    let (plain, advice) = settings(&[], s3(None)).unwrap();
+    assert_eq!((plain.region.as_deref(), plain.anonymous, advice), (Some("eu"), false, None));
+    let (elsewhere, advice) = settings(&[], s3(Some("https://store.example"))).unwrap();
+    assert_eq!(elsewhere.endpoint_url.as_deref(), Some("https://store.example"));
+    assert!(elsewhere.anonymous && advice.unwrap().contains("endpoint_url"));
+    assert_eq!(elsewhere.addressing.as_deref(), Some("virtual"));
+    // The user has said where it is, or with what.
+    for option in ["s3://b,endpoint_url=https://store.example", "s3://b,access_key_id=k"] {
+        let (said, advice) = settings(&[option], s3(Some("https://store.example"))).unwrap();
+        assert!(!said.anonymous && advice.is_none(), "{option}");
+    }
+    let anonymous = || ContainerStore { anonymous: true, ..s3(None) };
+    assert!(settings(&[], anonymous()).unwrap().0.anonymous);
+    assert!(!settings(&["s3://b,profile=p"], anonymous()).unwrap().0.anonymous);
+    let error = settings(&[], s3(Some("http://store.example"))).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::VirtualNotAllowed, "{error}");
+    let allowed = ContainerStore { allow_http: true, force_path_style: true, ..s3(Some("http://127.0.0.1:9000")) };
+    let (allowed, _) = settings(&[], allowed).unwrap();
+    assert_eq!((allowed.endpoint_url.as_deref(), allowed.addressing), (Some("http://127.0.0.1:9000"), None));
+    // Of another kind than the prefix says.
+    let odd = ContainerStore { kind: "gcs".into(), ..s3(Some("https://store.example")) };
+    assert_eq!(settings(&[], odd).unwrap().0.endpoint_url, None);
+}
+
+#[test]
+fn the_repositorys_own_settings_are_not_sent_to_others() {
+    let own = Settings {
+        secret_access_key: Some("hidden".into()),
+        header: vec!["x: hidden".into()],
+        endpoint_url: Some("https://own.example".into()),
+        max_requests: Some(7),
+        ..Settings::default()
+    };
+    let permissions = Permissions::from_words(&words(&["s3://b", "https://h"]), &[], &[]).unwrap();
+    let all = Virtuals::new(permissions, Vec::new(), &own);
+    for location in ["s3://b/x", "https://h/x"] {
+        let (settings, _) = all.settings(&Address::object(location).unwrap(), None).unwrap();
+        assert!(settings.secret_access_key.is_none() && settings.header.is_empty() && settings.endpoint_url.is_none());
+        assert_eq!(settings.max_requests, Some(7));
+    }
+}
+
+#[test]
+fn only_what_says_its_state_is_kept_on_a_disk() {
+    let all = virtuals(&["s3://b", "/d"], &[], &["s3://b/loose,unchecked"], Vec::new());
+    let fingerprint = |location: &str, checksum: Option<Checksum>| all.find(location, checksum).unwrap().fingerprint();
+    let tag = || Some(Checksum::Etag("t".into()));
+    let first = fingerprint("s3://b/x", tag()).unwrap();
+    assert_eq!(fingerprint("S3://b/%78", tag()).unwrap(), first);
+    assert_ne!(fingerprint("s3://b/y", tag()).unwrap(), first);
+    assert_ne!(fingerprint("s3://b/x", Some(Checksum::LastModified(5))).unwrap(), first);
+    assert_eq!(fingerprint("s3://b/x", None), None);
+    assert_eq!(fingerprint("s3://b/loose/x", tag()), None);
+    assert_eq!(fingerprint("file:///d/x", tag()), None);
+}
+
+#[tokio::test]
+async fn connections_are_bounded() {
+    let all = virtuals(&["https://h"], &[], &[], Vec::new());
+    for n in 0..MOST_CONNECTED.get() + 10 {
+        all.connection(&Address::object(&format!("https://h{n}/x")).unwrap(), None).await.unwrap();
+    }
+    assert_eq!(all.connected.lock().as_ref().unwrap().len(), MOST_CONNECTED.get());
+}

@@ -1,0 +1,244 @@
+//! Virtual chunks on web servers.
+//!
+//! The client of this is our own, since a web server may answer anything. It asks for a range and looks at which part it is given;
+//! from a server that knows no ranges it takes what is before the range, and does not keep it, but not for ever. It goes nowhere
+//! by itself: a redirect is handed up, to those who know what is allowed.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt;
+use http::header::{
+    ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, ETAG, LAST_MODIFIED, LOCATION, RANGE,
+};
+use http::{HeaderName, Method, StatusCode};
+use object_store::client::{
+    HttpClient, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse, HttpResponseBody,
+};
+
+use super::super::connect;
+use super::super::object::{timed_out, too_short};
+use super::super::settings::Settings;
+use super::super::wire::{SLOWEST, Wire};
+use super::address::{Address, quoted};
+use super::checksum::State;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::manifest::Checksum;
+
+/// Bytes before a range that are taken from a server that gives whole objects only. They come anew for each chunk.
+const MOST_SKIPPED: u64 = 64 << 20;
+/// First and longest pause before a request is repeated.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// What part of the time for an operation repetitions may begin in: the last one needs some too.
+const REPEATED_WITHIN: f64 = 0.75;
+
+/// A web server.
+#[derive(Debug)]
+pub(super) struct Web {
+    client: HttpClient,
+    pub(super) wire: Wire,
+    budget: Duration,
+}
+
+/// A part of an object on a server.
+pub(super) struct Wanted<'a> {
+    /// The object.
+    pub(super) address: &'a Address,
+    /// What a redirect put behind it.
+    pub(super) query: Option<&'a str>,
+    /// Where the part begins.
+    pub(super) offset: u64,
+    /// Bytes of it.
+    pub(super) length: u64,
+    /// What tells the state that it must be in.
+    pub(super) checksum: Option<&'a Checksum>,
+}
+
+/// What a server gives.
+pub(super) enum Given {
+    /// All bytes that were asked for.
+    Bytes(Bytes),
+    /// The URL of another place, as a redirect says it; absolute.
+    Elsewhere(String),
+}
+
+/// A failure, and whether it may be over in a moment.
+struct Failure {
+    error: Error,
+    passes: bool,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure { error, passes: false }
+    }
+}
+
+impl Web {
+    /// Any server, as `settings` say.
+    pub(super) fn new(settings: &Settings) -> Result<Self> {
+        let (client, wire) = connect::web_client(settings)?;
+        Ok(Web { client, wire, budget: settings.budget() })
+    }
+
+    /// Asks for `wanted`, again if need be.
+    pub(super) async fn get(&self, wanted: &Wanted<'_>) -> Result<Given> {
+        let shown = wanted.address.to_string();
+        let deadline = self.budget + Duration::from_secs(wanted.length / SLOWEST);
+        let begin = tokio::time::Instant::now();
+        let asking = async {
+            let mut pause = FIRST_PAUSE;
+            loop {
+                match self.try_once(wanted, &shown).await {
+                    Ok(given) => return Ok(given),
+                    Err(failure)
+                        if failure.passes && begin.elapsed() + pause < self.budget.mul_f64(REPEATED_WITHIN) =>
+                    {
+                        tokio::time::sleep(pause).await;
+                        pause = (pause * 2).min(LONGEST_PAUSE).min(self.budget / 8);
+                    }
+                    Err(failure) => return Err(failure.error),
+                }
+            }
+        };
+        tokio::time::timeout(deadline, asking).await.unwrap_or_else(|_| Err(timed_out(&shown, deadline)))
+    }
+
+    async fn try_once(&self, wanted: &Wanted<'_>, shown: &str) -> Result<Given, Failure> {
+        let url = wanted.query.map_or_else(|| shown.to_owned(), |query| format!("{shown}?{query}"));
+        let last = wanted.offset.checked_add(wanted.length).and_then(|end| end.checked_sub(1));
+        let last = last.ok_or_else(|| too_short(shown, wanted.offset, wanted.length, 0))?;
+        let request = http::Request::builder()
+            .method(Method::GET)
+            .uri(&url)
+            .header(RANGE, format!("bytes={}-{last}", wanted.offset))
+            // A range is one of the bytes as they are stored.
+            .header(ACCEPT_ENCODING, "identity")
+            .body(HttpRequestBody::empty());
+        let request: HttpRequest =
+            request.map_err(|e| Error::with_source(ErrorKind::Unsupported, format!("{shown}: it is no URL"), e))?;
+        let answer = self.client.execute(request).await.map_err(|error| broken(shown, error))?;
+        let status = answer.status();
+        if status.is_redirection() && status != StatusCode::NOT_MODIFIED {
+            return Ok(Given::Elsewhere(redirect(&answer, &url, shown)?));
+        }
+        let before = match status {
+            StatusCode::PARTIAL_CONTENT => {
+                check_range(&answer, wanted, shown)?;
+                0
+            }
+            StatusCode::OK => {
+                check_whole(&answer, wanted, shown)?;
+                wanted.offset
+            }
+            other => return Err(refused(other, wanted, shown)),
+        };
+        if let Some(encoding) = header(&answer, &CONTENT_ENCODING).filter(|encoding| *encoding != "identity") {
+            let message = format!("{shown}: the server gives it encoded as {}, though not asked to", quoted(encoding));
+            return Err(Error::new(ErrorKind::Unsupported, message).into());
+        }
+        if let Some(checksum) = wanted.checksum {
+            state_of(&answer).check(checksum)?;
+        }
+        let bytes = take(answer.into_body(), before, wanted.length).await.map_err(|error| broken(shown, error))?;
+        if bytes.len() as u64 != wanted.length {
+            return Err(too_short(shown, wanted.offset, wanted.length, bytes.len() as u64).into());
+        }
+        Ok(Given::Bytes(bytes))
+    }
+}
+
+fn header<'a>(answer: &'a HttpResponse, name: &HeaderName) -> Option<&'a str> {
+    answer.headers().get(name).and_then(|value| value.to_str().ok()).map(str::trim)
+}
+
+fn state_of(answer: &HttpResponse) -> State {
+    let parser = jiff::fmt::rfc2822::DateTimeParser::new();
+    let time = header(answer, &LAST_MODIFIED).and_then(|text| parser.parse_timestamp(text).ok());
+    State { e_tag: header(answer, &ETAG).map(str::to_owned), last_modified: time.map(|time| time.as_second()) }
+}
+
+/// Whether the part that comes begins where it was to begin.
+fn check_range(answer: &HttpResponse, wanted: &Wanted<'_>, shown: &str) -> Result<()> {
+    let said = header(answer, &CONTENT_RANGE).unwrap_or_default();
+    let first = said.strip_prefix("bytes ").and_then(|rest| rest.split('-').next()?.trim().parse::<u64>().ok());
+    if first == Some(wanted.offset) {
+        return Ok(());
+    }
+    let asked = wanted.offset;
+    Err(Error::corrupt(format!("{shown}: bytes from {asked} on were asked for, and the server gives {}", quoted(said))))
+}
+
+/// Whether the wanted part of a whole object can be waited for.
+fn check_whole(answer: &HttpResponse, wanted: &Wanted<'_>, shown: &str) -> Result<()> {
+    let size = header(answer, &CONTENT_LENGTH).and_then(|text| text.parse::<u64>().ok());
+    if let Some(size) = size
+        && size < wanted.offset.saturating_add(wanted.length)
+    {
+        let available = size.saturating_sub(wanted.offset).min(wanted.length);
+        return Err(too_short(shown, wanted.offset, wanted.length, available));
+    }
+    if wanted.offset > MOST_SKIPPED {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "{shown}: the server gives whole files only, and {} MiB would come before the chunk each time: take a copy, and \
+                 say with --virtual-map where it is",
+                wanted.offset >> 20
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// The next `length` bytes of `body` after the first `before`, as far as there are such.
+async fn take(body: HttpResponseBody, before: u64, length: u64) -> Result<Bytes, HttpError> {
+    let mut parts = body.bytes_stream();
+    let mut before = before;
+    // Grows with what comes, not with what a reference claims.
+    let mut taken = BytesMut::new();
+    while (taken.len() as u64) < length {
+        let Some(mut part) = parts.next().await.transpose()? else { break };
+        let skipped = before.min(part.len() as u64);
+        before -= skipped;
+        drop(part.split_to(usize::try_from(skipped).unwrap_or(part.len())));
+        let missing = usize::try_from(length - taken.len() as u64).unwrap_or(usize::MAX);
+        part.truncate(missing);
+        taken.extend_from_slice(&part);
+    }
+    Ok(taken.freeze())
+}
+
+/// Where a redirect leads.
+fn redirect(answer: &HttpResponse, url: &str, shown: &str) -> Result<String> {
+    let said = header(answer, &LOCATION).unwrap_or_default();
+    let joined = url::Url::parse(url).ok().filter(|_| !said.is_empty()).and_then(|base| base.join(said).ok());
+    let joined = joined.map(|url| url.to_string());
+    joined
+        .ok_or_else(|| Error::corrupt(format!("{shown}: the server sends us on to {}, which is no URL", quoted(said))))
+}
+
+fn refused(status: StatusCode, wanted: &Wanted<'_>, shown: &str) -> Failure {
+    let passes = matches!(status.as_u16(), 408 | 429 | 500 | 502 | 503 | 504);
+    let error = match status.as_u16() {
+        404 | 410 => Error::new(ErrorKind::NotFound, format!("{shown}: the server has no such object")),
+        401 | 403 | 407 => Error::new(
+            ErrorKind::PermissionDenied,
+            format!("{shown}: the server says {status}; what it wants may be said as a header"),
+        ),
+        416 => too_short(shown, wanted.offset, wanted.length, 0),
+        _ => Error::new(ErrorKind::Io, format!("{shown}: the server says {status}")),
+    };
+    Failure { error, passes }
+}
+
+fn broken(shown: &str, error: HttpError) -> Failure {
+    let (kind, what) = match error.kind() {
+        HttpErrorKind::Timeout => (ErrorKind::Timeout, "the server did not answer in time"),
+        HttpErrorKind::Connect => (ErrorKind::Io, "the server cannot be reached"),
+        _ => (ErrorKind::Io, "the line broke"),
+    };
+    let passes = !matches!(error.kind(), HttpErrorKind::Decode);
+    Failure { error: Error::with_source(kind, format!("{shown}: {what}"), error), passes }
+}
