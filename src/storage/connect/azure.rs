@@ -10,17 +10,18 @@ use object_store::ObjectStore;
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 
 use super::super::location::Bucket;
-use super::{Line, not_made, variable};
+use super::{Line, not_made};
 use crate::error::{Error, Result};
 
 pub(super) fn connect(container: &Bucket, account: Option<&str>, line: &Line<'_>) -> Result<Arc<dyn ObjectStore>> {
     let settings = line.settings;
-    let mut builder = MicrosoftAzureBuilder::from_env()
+    let mut builder = if line.ambient { MicrosoftAzureBuilder::from_env() } else { MicrosoftAzureBuilder::new() };
+    builder = builder
         .with_container_name(&container.name)
         .with_retry(line.retry())
         .with_http_connector(line.connector());
     let mut endpoint = None;
-    if let Some(words) = variable("AZURE_STORAGE_CONNECTION_STRING") {
+    if let Some(words) = line.variable("AZURE_STORAGE_CONNECTION_STRING") {
         for (name, value) in words.split(';').filter_map(|part| part.split_once('=')) {
             match name.trim().to_ascii_lowercase().as_str() {
                 "accountname" => builder = builder.with_account(value),

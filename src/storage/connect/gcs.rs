@@ -9,15 +9,16 @@ use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder, GoogleConfigKe
 use object_store::{ObjectStore, StaticCredentialProvider};
 
 use super::super::location::Bucket;
-use super::{Line, not_made, variable};
+use super::{Line, not_made};
 use crate::error::Result;
 
 pub(super) fn connect(bucket: &Bucket, line: &Line<'_>) -> Result<Arc<dyn ObjectStore>> {
     let settings = line.settings;
     // The emulator's variable that Google's own libraries know; it takes no credentials.
-    let emulator = variable("STORAGE_EMULATOR_HOST").filter(|_| settings.endpoint_url.is_none());
+    let emulator = line.variable("STORAGE_EMULATOR_HOST").filter(|_| settings.endpoint_url.is_none());
     let emulator = emulator.map(|host| if host.contains("://") { host } else { format!("http://{host}") });
-    let mut builder = GoogleCloudStorageBuilder::from_env()
+    let mut builder = if line.ambient { GoogleCloudStorageBuilder::from_env() } else { GoogleCloudStorageBuilder::new() };
+    builder = builder
         .with_bucket_name(&bucket.name)
         .with_retry(line.retry())
         .with_http_connector(line.connector());

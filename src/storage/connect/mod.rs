@@ -55,6 +55,8 @@ pub(super) struct Line<'a> {
     wire: Wire,
     /// For a store that may not send us elsewhere.
     straight: Option<Straight>,
+    /// Whether the store may hear what lies about on this machine: variables of the environment, profiles, tokens.
+    ambient: bool,
 }
 
 /// Makes clients whose requests go over the wire.
@@ -67,7 +69,7 @@ struct Connector {
 impl<'a> Line<'a> {
     fn new(settings: &'a Settings) -> Self {
         let wire = Wire::new(settings.requests(), settings.budget(), settings.upload_limit);
-        Line { settings, wire, straight: None }
+        Line { settings, wire, straight: None, ambient: true }
     }
 
     /// One on which nobody sends us elsewhere.
@@ -75,6 +77,11 @@ impl<'a> Line<'a> {
         let mut line = Line::new(settings);
         line.straight = Some(Straight { bundle: line.bundle()?.map(|(_, pem)| pem) });
         Ok(line)
+    }
+
+    /// A variable of the environment that says something the store may hear.
+    fn variable(&self, name: &str) -> Option<String> {
+        variable(name).filter(|_| self.ambient)
     }
 
     fn connector(&self) -> Connector {
@@ -150,9 +157,9 @@ pub(super) async fn connect(place: &Place, settings: &Settings) -> Result<Connec
     connect_over(place, &Line::new(settings)).await
 }
 
-/// As [`connect`], and follows no redirect.
-pub(super) async fn connect_straight(place: &Place, settings: &Settings) -> Result<Connected> {
-    connect_over(place, &Line::straight(settings)?).await
+/// As [`connect`], and follows no redirect. Unless it is `trusted`, the store hears only what is in `settings`.
+pub(super) async fn connect_straight(place: &Place, settings: &Settings, trusted: bool) -> Result<Connected> {
+    connect_over(place, &Line { ambient: trusted, ..Line::straight(settings)? }).await
 }
 
 /// A client for web servers that follows no redirect.

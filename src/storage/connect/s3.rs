@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use object_store::ObjectStore;
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut, resolve_bucket_region};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredential, S3ConditionalPut, resolve_bucket_region};
+use object_store::{ObjectStore, StaticCredentialProvider};
 
 use super::super::location::Bucket;
 use super::profile::{self, Profile, ProfileCredentials};
@@ -26,12 +26,14 @@ const OTHER_SOURCES: [&str; 4] = [
 /// The bucket, and the bucket by keys that begin with a slash.
 pub(super) async fn connect(bucket: &Bucket, line: &Line<'_>) -> Result<(Arc<dyn ObjectStore>, Arc<dyn ObjectStore>)> {
     let settings = line.settings;
-    let mut builder = AmazonS3Builder::from_env()
+    let mut builder = if line.ambient { AmazonS3Builder::from_env() } else { AmazonS3Builder::new() };
+    builder = builder
         .with_bucket_name(&bucket.name)
         .with_conditional_put(S3ConditionalPut::ETagMatch)
         .with_retry(line.retry())
         .with_http_connector(line.connector());
-    let profile = chosen_profile(settings.profile.as_deref())?;
+    let named = settings.profile.as_deref();
+    let profile = if named.is_some() || line.ambient { chosen_profile(named)? } else { None };
     let of_profile = |pick: fn(&Profile) -> Option<&String>| profile.as_ref().and_then(pick).cloned();
 
     let from_env = |builder: &AmazonS3Builder, key| builder.get_config_value(&key);
@@ -89,17 +91,16 @@ fn with_credentials(builder: AmazonS3Builder, line: &Line<'_>, profile: Option<P
     }
     match (&settings.access_key_id, &settings.secret_access_key) {
         (Some(id), Some(secret)) => {
-            let builder = builder.with_access_key_id(id).with_secret_access_key(secret);
-            return Ok(match &settings.session_token {
-                Some(token) => builder.with_token(token),
-                None => builder,
-            });
+            // As a whole: a token of the environment belongs to another key.
+            let (key_id, secret_key, token) = (id.clone(), secret.clone(), settings.session_token.clone());
+            let credential = AwsCredential { key_id, secret_key, token };
+            return Ok(builder.with_credentials(Arc::new(StaticCredentialProvider::new(credential))));
         }
         (Some(_), None) => return Err(Error::invalid("--access-key-id is given, and no --secret-access-key")),
         (None, Some(_)) => return Err(Error::invalid("--secret-access-key is given, and no --access-key-id")),
         (None, None) => {}
     }
-    let half = variable("AWS_ACCESS_KEY_ID").is_some() != variable("AWS_SECRET_ACCESS_KEY").is_some();
+    let half = line.variable("AWS_ACCESS_KEY_ID").is_some() != line.variable("AWS_SECRET_ACCESS_KEY").is_some();
     if half && settings.profile.is_none() {
         return Err(Error::invalid("of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY only one is set: a key is both"));
     }

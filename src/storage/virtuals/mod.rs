@@ -86,6 +86,15 @@ enum Connection {
     Web(Web),
 }
 
+/// How a store is reached.
+struct Reached {
+    settings: Settings,
+    /// What to say when it refuses.
+    advice: Option<String>,
+    /// Whether the user said where it is, or everybody knows: then it may have the credentials that are on this machine.
+    trusted: bool,
+}
+
 impl VirtualObject {
     /// Where it is read.
     pub fn location(&self) -> &str {
@@ -339,9 +348,9 @@ impl Virtuals {
     }
 
     async fn connect(&self, address: &Address, container: Option<usize>) -> Result<Connection> {
-        let (settings, advice) = self.settings(address, container)?;
+        let Reached { settings, advice, trusted } = self.settings(address, container)?;
         let Some(place) = address.place() else { return Ok(Connection::Web(Web::new(&settings)?)) };
-        let connected = connect::connect_straight(&place, &settings).await;
+        let connected = connect::connect_straight(&place, &settings, trusted).await;
         let connected = connected.map_err(|error| match error.kind() {
             ErrorKind::PermissionDenied | ErrorKind::InvalidInput => settings_wanted(address, advice.as_deref(), error),
             _ => error.context(address),
@@ -349,8 +358,8 @@ impl Virtuals {
         Ok(Connection::Bucket(Remote::new(connected, settings.budget()), advice))
     }
 
-    /// How `address` is reached: as the user says, else as the container says, and what to say when that is refused.
-    fn settings(&self, address: &Address, container: Option<usize>) -> Result<(Settings, Option<String>)> {
+    /// How `address` is reached: as the user says, else as the container says.
+    fn settings(&self, address: &Address, container: Option<usize>) -> Result<Reached> {
         let mut settings = self.permissions.settings(address).or(self.common.clone());
         let has_credentials = [
             &settings.access_key_id,
@@ -360,7 +369,7 @@ impl Virtuals {
             &settings.sas_token,
         ];
         let has_credentials = has_credentials.iter().any(|said| said.is_some());
-        let mut advice = None;
+        let (mut advice, mut trusted) = (None, true);
         let store = container.and_then(|number| self.containers.get(number)).map(|(_, container)| &container.store);
         let fits = |kind: &str| match address.scheme() {
             Scheme::S3 | Scheme::Tigris => matches!(kind, "s3" | "s3_compatible" | "tigris"),
@@ -383,6 +392,7 @@ impl Virtuals {
                     ),
                 ));
             }
+            trusted = false;
             if !has_credentials && !settings.anonymous {
                 settings.anonymous = true;
                 advice = Some(format!(
@@ -402,7 +412,7 @@ impl Virtuals {
             let account = store.account.clone().filter(|_| !address.authority().contains('@'));
             settings.account = settings.account.or(account);
         }
-        Ok((settings, advice))
+        Ok(Reached { settings, advice, trusted })
     }
 
     /// Requests that are under way.

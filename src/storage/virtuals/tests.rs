@@ -60,18 +60,18 @@ fn what_the_configuration_says_of_a_store_is_believed_without_credentials() {
         let all = virtuals(&["s3://b"], &[], option, vec![container("c", "s3://b/", store)]);
         let object = all.find("s3://b/x", None).unwrap();
         let Target::Distant(address, number) = &object.target else { unreachable!("a bucket") };
-        all.settings(address, *number)
+        all.settings(address, *number).map(|reached| (reached.settings, reached.advice, reached.trusted))
     };
-    let (plain, advice) = settings(&[], s3(None)).unwrap();
-    assert_eq!((plain.region.as_deref(), plain.anonymous, advice), (Some("eu"), false, None));
-    let (elsewhere, advice) = settings(&[], s3(Some("https://store.example"))).unwrap();
+    let (plain, advice, trusted) = settings(&[], s3(None)).unwrap();
+    assert_eq!((plain.region.as_deref(), plain.anonymous, advice, trusted), (Some("eu"), false, None, true));
+    let (elsewhere, advice, trusted) = settings(&[], s3(Some("https://store.example"))).unwrap();
     assert_eq!(elsewhere.endpoint_url.as_deref(), Some("https://store.example"));
-    assert!(elsewhere.anonymous && advice.unwrap().contains("endpoint_url"));
+    assert!(elsewhere.anonymous && !trusted && advice.unwrap().contains("endpoint_url"));
     assert_eq!(elsewhere.addressing.as_deref(), Some("virtual"));
     // The user has said where it is, or with what.
-    for option in ["s3://b,endpoint_url=https://store.example", "s3://b,access_key_id=k"] {
-        let (said, advice) = settings(&[option], s3(Some("https://store.example"))).unwrap();
-        assert!(!said.anonymous && advice.is_none(), "{option}");
+    for (option, may_hear) in [("s3://b,endpoint_url=https://store.example", true), ("s3://b,access_key_id=k", false)] {
+        let (said, advice, trusted) = settings(&[option], s3(Some("https://store.example"))).unwrap();
+        assert!(!said.anonymous && advice.is_none() && trusted == may_hear, "{option}");
     }
     let anonymous = || ContainerStore { anonymous: true, ..s3(None) };
     assert!(settings(&[], anonymous()).unwrap().0.anonymous);
@@ -79,7 +79,7 @@ fn what_the_configuration_says_of_a_store_is_believed_without_credentials() {
     let error = settings(&[], s3(Some("http://store.example"))).map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::VirtualNotAllowed, "{error}");
     let allowed = ContainerStore { allow_http: true, force_path_style: true, ..s3(Some("http://127.0.0.1:9000")) };
-    let (allowed, _) = settings(&[], allowed).unwrap();
+    let (allowed, ..) = settings(&[], allowed).unwrap();
     assert_eq!((allowed.endpoint_url.as_deref(), allowed.addressing), (Some("http://127.0.0.1:9000"), None));
     // Of another kind than the prefix says.
     let odd = ContainerStore { kind: "gcs".into(), ..s3(Some("https://store.example")) };
@@ -98,7 +98,7 @@ fn the_repositorys_own_settings_are_not_sent_to_others() {
     let permissions = Permissions::from_words(&words(&["s3://b", "https://h"]), &[], &[]).unwrap();
     let all = Virtuals::new(permissions, Vec::new(), &own);
     for location in ["s3://b/x", "https://h/x"] {
-        let (settings, _) = all.settings(&Address::object(location).unwrap(), None).unwrap();
+        let settings = all.settings(&Address::object(location).unwrap(), None).unwrap().settings;
         assert!(settings.secret_access_key.is_none() && settings.header.is_empty() && settings.endpoint_url.is_none());
         assert_eq!(settings.max_requests, Some(7));
     }
