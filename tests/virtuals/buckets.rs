@@ -9,7 +9,8 @@ use crate::plain;
 use crate::web::{Web, content};
 
 fn options(endpoint: Option<&str>, allow_http: bool) -> S3Options {
-    let mut options = S3Options::default().with_region("us-east-1").with_allow_http(allow_http).with_force_path_style(true);
+    let mut options =
+        S3Options::default().with_region("us-east-1").with_allow_http(allow_http).with_force_path_style(true);
     if let Some(endpoint) = endpoint {
         options = options.with_endpoint_url(endpoint);
     }
@@ -31,7 +32,10 @@ fn credentials_go_to_no_server_that_only_the_repository_names() {
     let cat = |n: usize, words: &[&str]| {
         let key = format!("v/c/{n}");
         let mut command = plain(&[&["cat", repository.to_str().unwrap(), &key], words].concat());
-        run(command.env("AWS_ACCESS_KEY_ID", "tester").env("AWS_SECRET_ACCESS_KEY", SECRET).env("AWS_SESSION_TOKEN", "hidden"))
+        run(command
+            .env("AWS_ACCESS_KEY_ID", "tester")
+            .env("AWS_SECRET_ACCESS_KEY", SECRET)
+            .env("AWS_SESSION_TOKEN", "hidden"))
     };
     let said = cat(0, &[]).failure();
     assert!(said.contains("--allow-virtual 's3://bucket/'") && said.contains(&endpoint), "{said}");
@@ -44,7 +48,8 @@ fn credentials_go_to_no_server_that_only_the_repository_names() {
     let confirmed = format!("s3://bucket,endpoint_url={endpoint}");
     assert_eq!(cat(0, &[&allowed[..], &["--virtual-option", &confirmed]].concat()).success(), content(3, 30));
     assert!(web.take()[0].headers.contains("authorization"));
-    let key = ["--virtual-option", "s3://bucket,access_key_id=k", "--virtual-option", "s3://bucket,secret_access_key=s"];
+    let key =
+        ["--virtual-option", "s3://bucket,access_key_id=k", "--virtual-option", "s3://bucket,secret_access_key=s"];
     assert_eq!(cat(0, &[&allowed[..], &key].concat()).success(), content(3, 30));
     let signed = web.take();
     assert!(signed[0].headers.contains("credential=k/") && !signed[0].headers.contains("hidden"), "{signed:?}");
@@ -96,7 +101,15 @@ fn objects_that_are_not_what_they_were_give_no_bytes() {
     let cat = |n: usize| {
         let key = format!("v/c/{n}");
         let repository = repository.to_str().unwrap();
-        let words = ["cat", repository, &key, "--allow-virtual", &at("data"), "--allow-virtual", "s3://icechunkfs-no-such-bucket"];
+        let words = [
+            "cat",
+            repository,
+            &key,
+            "--allow-virtual",
+            &at("data"),
+            "--allow-virtual",
+            "s3://icechunkfs-no-such-bucket",
+        ];
         crate::moto::icechunkfs(server.port, &words)
     };
     for n in [0, 1] {

@@ -21,7 +21,8 @@ fn the_commands_in_the_readme_do_what_they_say() {
     std::fs::create_dir_all(&netcdf).unwrap();
     std::fs::create_dir(directory.path().join("ocean")).unwrap();
     std::fs::write(netcdf.join("2026.nc"), content(0, 1000)).unwrap();
-    let references = [reference("s3://bucket/netcdf/2026.nc", 10, 100), reference("https://data.example/nc/2026.nc", 20, 5)];
+    let references =
+        [reference("s3://bucket/netcdf/2026.nc", 10, 100), reference("https://data.example/nc/2026.nc", 20, 5)];
     repository(&directory.path().join("repo"), Vec::new(), &references);
     let programs = Path::new(program()).parent().unwrap();
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());

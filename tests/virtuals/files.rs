@@ -105,11 +105,13 @@ fn a_file_that_is_not_what_it_was_gives_no_bytes() {
     for n in [0, 1, 2] {
         assert_eq!(read(&repository, n, &words).as_deref(), Ok("0123456789"), "{n}");
     }
-    for (n, told) in [(3, "has changed"), (4, "has changed"), (5, "is gone"), (6, "too short"), (7, "no regular file")] {
+    for (n, told) in [(3, "has changed"), (4, "has changed"), (5, "is gone"), (6, "too short"), (7, "no regular file")]
+    {
         let said = read(&repository, n, &words).unwrap_err();
         assert!(said.contains(told), "{n}: {said}");
     }
-    let unchecked = [words.clone(), vec!["--virtual-option".into(), format!("{},unchecked", place.url("data"))]].concat();
+    let unchecked =
+        [words.clone(), vec!["--virtual-option".into(), format!("{},unchecked", place.url("data"))]].concat();
     for n in [3, 4] {
         assert_eq!(read(&repository, n, &unchecked).as_deref(), Ok("0123456789"), "{n}");
     }

@@ -67,8 +67,7 @@ fn all_is_read_that_the_reference_reads() {
     let Some((set, sources)) = sources() else { return };
     for name in ["v2-virtual", "v1-virtual"] {
         let fixture = set.get(name);
-        let (files, bucket) =
-            (format!("{FILES}={}", sources.display()), format!("{BUCKET}={}", sources.display()));
+        let (files, bucket) = (format!("{FILES}={}", sources.display()), format!("{BUCKET}={}", sources.display()));
         let counts = check(&fixture, |id| {
             Mount::new(&fixture.repository, &["--snapshot", id, "--virtual-map", &files, "--virtual-map", &bucket])
         });
@@ -117,7 +116,10 @@ fn nothing_is_read_without_leave() {
                 *denied.entry(key.split('/').next().unwrap().to_owned()).or_insert(0) += 1;
             }
         }
-        assert!(denied["many"] == 2000 && denied["raw"] == 6 && denied["s3"] == 4 && denied["other"] == 6, "{denied:?}");
+        assert!(
+            denied["many"] == 2000 && denied["raw"] == 6 && denied["s3"] == 4 && denied["other"] == 6,
+            "{denied:?}"
+        );
         let said = run(&mut plain(&["cat", repository, "raw/c/1"])).failure();
         let option = said.split("--allow-virtual '").nth(1).unwrap().split('\'').next().unwrap();
         assert_eq!(option, FILES, "{said}");
@@ -126,9 +128,22 @@ fn nothing_is_read_without_leave() {
         let bytes = run(&mut plain(&["cat", repository, "raw/c/1", "--virtual-map", &map])).success();
         assert_eq!(bytes, std::fs::read(sources.join("raw.bin")).unwrap()[1032..2056]);
         // A neighbour's name is another place.
-        for wrong in ["file:///icechunkfs-virtua", "file:///icechunkfs-virtual2", "/icechunkfs-virtual/raw", "http://icechunkfs-virtual/"] {
-            let map = format!("{}={}", if wrong.contains("://") { wrong.to_owned() } else { format!("file://{wrong}") }, sources.display());
-            assert!(run(&mut plain(&["cat", repository, "raw/c/1", "--virtual-map", &map])).failure().contains("no such location"));
+        for wrong in [
+            "file:///icechunkfs-virtua",
+            "file:///icechunkfs-virtual2",
+            "/icechunkfs-virtual/raw",
+            "http://icechunkfs-virtual/",
+        ] {
+            let map = format!(
+                "{}={}",
+                if wrong.contains("://") { wrong.to_owned() } else { format!("file://{wrong}") },
+                sources.display()
+            );
+            assert!(
+                run(&mut plain(&["cat", repository, "raw/c/1", "--virtual-map", &map]))
+                    .failure()
+                    .contains("no such location")
+            );
         }
     }
 }

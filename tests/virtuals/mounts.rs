@@ -86,7 +86,8 @@ fn references_stay_references_until_they_are_written_to() {
     assert_eq!(std::fs::read(at("copy/c/3")).unwrap(), content(0, 3000));
     mount.unmount();
     let x = || Some(web.url("x"));
-    let locations = |array: &str| -> Vec<Option<String>> { (0..4).map(|n| location_of(&repository, array, n)).collect() };
+    let locations =
+        |array: &str| -> Vec<Option<String>> { (0..4).map(|n| location_of(&repository, array, n)).collect() };
     assert_eq!(locations("/v"), [x(), x(), None, x()]);
     assert_eq!(locations("/copy"), [None, x(), x(), x()]);
     let again = Mount::new(&repository, &["--read-only", "--allow-virtual", &web.url("")]);
@@ -128,7 +129,11 @@ fn what_is_known_to_be_right_is_kept() {
     let local = repository(
         &directory.path().join("repo"),
         Vec::new(),
-        &[reference(web.url("x"), 0, 500).tagged(TAG), reference(web.url("x"), 500, 500), reference(web.url("y"), 0, 9 << 10).tagged(TAG)],
+        &[
+            reference(web.url("x"), 0, 500).tagged(TAG),
+            reference(web.url("x"), 500, 500),
+            reference(web.url("y"), 0, 9 << 10).tagged(TAG),
+        ],
     );
     let repo = uploaded(server.port, &local, "virtual");
     let cache = directory.path().join("cache").display().to_string();

@@ -35,7 +35,8 @@ fn ranges_come_from_servers_that_know_them_and_from_those_that_do_not() {
         reference(web.url("no-validators"), 5, 5),
     ]);
     let allowed = ["--allow-virtual", &web.url("")];
-    for (n, offset, length) in [(0, 1000, 5000), (1, 1000, 5000), (2, 0, 10), (3, 20, 10), (4, SIZE - 1, 1), (5, 5, 5), (6, 5, 5), (7, 5, 5)]
+    for (n, offset, length) in
+        [(0, 1000, 5000), (1, 1000, 5000), (2, 0, 10), (3, 20, 10), (4, SIZE - 1, 1), (5, 5, 5), (6, 5, 5), (7, 5, 5)]
     {
         assert_eq!(cat(&place.repository, n, &allowed).success(), content(offset, length), "{n}");
     }
@@ -76,7 +77,8 @@ fn wrong_answers_give_no_bytes() {
     ]);
     let place = made(&references);
     let allowed = ["--allow-virtual", &web.url(""), "--timeout", "2"];
-    let more = ["has changed", "has changed", "unchecked", "unchecked", "too short", "too short", "too short", "too short"];
+    let more =
+        ["has changed", "has changed", "unchecked", "unchecked", "too short", "too short", "too short", "too short"];
     for (n, told) in cases.iter().map(|(_, told)| *told).chain(more).enumerate() {
         let begin = Instant::now();
         let said = cat(&place.repository, n, &allowed).failure();

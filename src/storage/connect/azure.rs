@@ -16,10 +16,8 @@ use crate::error::{Error, Result};
 pub(super) fn connect(container: &Bucket, account: Option<&str>, line: &Line<'_>) -> Result<Arc<dyn ObjectStore>> {
     let settings = line.settings;
     let mut builder = if line.ambient { MicrosoftAzureBuilder::from_env() } else { MicrosoftAzureBuilder::new() };
-    builder = builder
-        .with_container_name(&container.name)
-        .with_retry(line.retry())
-        .with_http_connector(line.connector());
+    builder =
+        builder.with_container_name(&container.name).with_retry(line.retry()).with_http_connector(line.connector());
     let mut endpoint = None;
     if let Some(words) = line.variable("AZURE_STORAGE_CONNECTION_STRING") {
         for (name, value) in words.split(';').filter_map(|part| part.split_once('=')) {

@@ -17,11 +17,9 @@ pub(super) fn connect(bucket: &Bucket, line: &Line<'_>) -> Result<Arc<dyn Object
     // The emulator's variable that Google's own libraries know; it takes no credentials.
     let emulator = line.variable("STORAGE_EMULATOR_HOST").filter(|_| settings.endpoint_url.is_none());
     let emulator = emulator.map(|host| if host.contains("://") { host } else { format!("http://{host}") });
-    let mut builder = if line.ambient { GoogleCloudStorageBuilder::from_env() } else { GoogleCloudStorageBuilder::new() };
-    builder = builder
-        .with_bucket_name(&bucket.name)
-        .with_retry(line.retry())
-        .with_http_connector(line.connector());
+    let mut builder =
+        if line.ambient { GoogleCloudStorageBuilder::from_env() } else { GoogleCloudStorageBuilder::new() };
+    builder = builder.with_bucket_name(&bucket.name).with_retry(line.retry()).with_http_connector(line.connector());
     let endpoint = settings.endpoint_url.clone().or(emulator.clone());
     let known = builder.get_config_value(&GoogleConfigKey::BaseUrl);
     builder = builder.with_client_options(line.client(endpoint.as_deref().or(known.as_deref()))?);

@@ -7,7 +7,7 @@
 //! said. The directory itself is named by the user, and may be reached by links as he likes.
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -17,6 +17,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::super::object::too_short;
+use super::address::{Address, quoted};
 use super::checksum::State;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::Checksum;
@@ -29,11 +30,7 @@ pub(super) struct Root {
 }
 
 /// One that is open.
-struct Opened {
-    descriptor: OwnedFd,
-    /// Where it really is.
-    real: PathBuf,
-}
+struct Opened(OwnedFd);
 
 impl Root {
     /// What is at `path`. It need not exist yet.
@@ -43,8 +40,7 @@ impl Root {
 
     fn open(&self) -> std::io::Result<Opened> {
         let descriptor = rustix::fs::open(&self.named, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-        let real = real_path(&descriptor)?;
-        Ok(Opened { descriptor, real })
+        Ok(Opened(descriptor))
     }
 }
 
@@ -55,18 +51,22 @@ impl Opened {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         if rest.as_os_str().is_empty() {
             // The prefix names a file. Through its descriptor, so that it is the one that was looked at.
-            let itself = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&self.descriptor));
-            return rustix::fs::open(itself, flags, Mode::empty()).map(File::from);
+            return rustix::fs::open(itself(&self.0), flags, Mode::empty()).map(File::from);
         }
         let resolve =
             ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
-        rustix::fs::openat2(&self.descriptor, rest, flags, Mode::empty(), resolve).map(File::from)
+        rustix::fs::openat2(&self.0, rest, flags, Mode::empty(), resolve).map(File::from)
     }
 }
 
-fn real_path(descriptor: &impl AsFd) -> std::io::Result<PathBuf> {
-    let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&descriptor.as_fd()));
-    std::fs::read_link(link)
+/// What is open as `descriptor`, as a path.
+fn itself(descriptor: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", descriptor.as_raw_fd())
+}
+
+/// Where what is open as `descriptor` really is.
+fn real_path(descriptor: &OwnedFd) -> std::io::Result<PathBuf> {
+    std::fs::read_link(itself(descriptor))
 }
 
 /// Opens the file at `rest` below `root`, or below one of `others` if that is where it really is.
@@ -80,27 +80,28 @@ fn open(root: &Root, rest: &Path, others: &[&Root]) -> Result<File> {
         other => return other.map_err(|errno| failed(errno.into())),
     }
     // Opened as a place only: nothing is read, and no device hears of it.
-    let found = rustix::fs::openat(&opened.descriptor, rest, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    let found = rustix::fs::openat(&opened.0, rest, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     let real = real_path(&found.map_err(|errno| failed(errno.into()))?).map_err(failed)?;
     let allowed = std::iter::once(root).chain(others.iter().copied()).filter_map(|other| other.open().ok());
-    let mut inner: Vec<Opened> = allowed.filter(|other| real.strip_prefix(&other.real).is_ok()).collect();
-    inner.sort_by_key(|other| std::cmp::Reverse(other.real.as_os_str().len()));
-    for other in inner {
-        let Ok(rest) = real.strip_prefix(&other.real) else { continue };
+    let allowed = allowed.filter_map(|other| Some((real_path(&other.0).ok()?, other)));
+    let mut inner: Vec<(PathBuf, Opened)> = allowed.filter(|(place, _)| real.starts_with(place)).collect();
+    inner.sort_by_key(|(place, _)| std::cmp::Reverse(place.as_os_str().len()));
+    for (place, other) in inner {
+        let Ok(rest) = real.strip_prefix(&place) else { continue };
         match other.file(rest) {
             Err(Errno::LOOP | Errno::XDEV | Errno::AGAIN) => {}
             other => return other.map_err(|errno| failed(errno.into())),
         }
     }
-    let directory = real.parent().unwrap_or(&real);
+    let directory = real.parent().unwrap_or(&real).to_string_lossy();
+    let prefix = Address::directory(&directory).map_or_else(|_| directory.to_string(), |address| address.as_prefix());
+    let (shown, real) = (shown.to_string_lossy(), real.to_string_lossy());
     Err(Error::new(
         ErrorKind::VirtualNotAllowed,
         format!(
-            "{} leads to {} by a symbolic link or another mount, and that is not allowed: add --allow-virtual '{}'",
-            shown.display().to_string().escape_debug(),
-            real.display().to_string().escape_debug(),
-            super::address::Address::directory(&directory.to_string_lossy())
-                .map_or_else(|_| "...".into(), |a| a.as_prefix()),
+            "{} leads to {} by a symbolic link or another mount, and that is not allowed: add --allow-virtual '{prefix}'",
+            quoted(&shown),
+            quoted(&real),
         ),
     ))
 }
@@ -116,8 +117,7 @@ pub(super) fn read(
 ) -> Result<Bytes> {
     let rest: PathBuf = rest.iter().collect();
     let file = open(root, &rest, others)?;
-    let shown = root.named.join(&rest);
-    let shown = Path::new(shown.as_os_str()).display().to_string();
+    let shown = root.named.join(&rest).display().to_string();
     let metadata = file.metadata().map_err(|e| Error::io(&shown, e))?;
     if !metadata.is_file() {
         return Err(Error::new(ErrorKind::VirtualNotAllowed, format!("{shown}: it is no regular file")));
@@ -130,8 +130,8 @@ pub(super) fn read(
     if available < length {
         return Err(too_short(&shown, offset, length, available));
     }
-    let mut buffer =
-        vec![0; usize::try_from(length).map_err(|e| Error::with_source(ErrorKind::OutOfMemory, shown.clone(), e))?];
+    let capacity = usize::try_from(length);
+    let mut buffer = vec![0; capacity.map_err(|e| Error::with_source(ErrorKind::OutOfMemory, shown.clone(), e))?];
     match file.read_exact_at(&mut buffer, offset) {
         Ok(()) => {}
         Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Err(too_short(&shown, offset, length, 0)),

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::format::config::ContainerStore;
 
@@ -125,4 +127,69 @@ async fn connections_are_bounded() {
         all.connection(&Address::object(&format!("https://h{n}/x")).unwrap(), None).await.unwrap();
     }
     assert_eq!(all.connected.lock().as_ref().unwrap().len(), MOST_CONNECTED.get());
+}
+
+/// What a hostile repository may have in its configuration.
+fn hostile_containers() -> Vec<Container> {
+    let prefixes =
+        ["file:///srv/data/", "file:///srv/data/../", "https://", "s3://bucket/data/%2e%2e/", "file:////", "vcc://c0/"];
+    let named = prefixes.iter().enumerate();
+    named.map(|(n, prefix)| container(&format!("c{n}"), prefix, ContainerStore::default())).collect()
+}
+
+/// Whether the place that `location` leads to is one of those that were allowed.
+fn stays_inside(all: &Virtuals, location: &str) -> bool {
+    let Ok(object) = all.find(location, None) else { return true };
+    let place = format!("{}/", object.location());
+    let allowed = ["file:///srv/data/", "file:///srv/moved/", "s3://bucket/data/", "https://host:8443/a/"];
+    let odd = ["//", "/./", "/../", "\\", "@"];
+    let path = place.split_once("://").map_or("", |(_, path)| path);
+    allowed.iter().any(|prefix| place.starts_with(prefix)) && !odd.iter().any(|odd| path.contains(odd))
+}
+
+const GOOD: [&str; 6] = [
+    "file:///srv/data/a%20b/x.nc",
+    "s3://bucket/data/x.nc",
+    "https://host:8443/a/b.nc?q#f",
+    "vcc://c0/x/y.nc",
+    "vcc://moved/x/y.nc",
+    "file://localhost/srv/data/x",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(3000) })]
+
+    /// However a location is damaged, by accident or by intent, it leads nowhere else.
+    #[test]
+    fn no_location_leads_out_of_what_is_allowed(
+        which in 0..GOOD.len(),
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), 0..4_u8, "[a-zA-Z0-9/.%@:\\\\?# é]|\\.\\.|%2[eEfF]|//|://|/\\.\\./"), 1..5),
+    ) {
+        let all = virtuals(&["/srv/data", "s3://bucket/data", "https://host:8443/a"], &["vcc://moved=/srv/moved"], &[], hostile_containers());
+        let mut letters: Vec<char> = GOOD.get(which).unwrap().chars().collect();
+        for (at, how, text) in changes {
+            let at = at.index(letters.len() + 1);
+            let end = (at + usize::from(how)).min(letters.len());
+            letters.splice(at..end, text.chars());
+        }
+        let location: String = letters.into_iter().collect();
+        prop_assert!(stays_inside(&all, &location), "{location}");
+    }
+}
+
+#[test]
+fn what_is_allowed_is_found_among_hostile_containers() {
+    let all = virtuals(
+        &["/srv/data", "s3://bucket/data", "https://host:8443/a"],
+        &["vcc://moved=/srv/moved"],
+        &[],
+        hostile_containers(),
+    );
+    for location in GOOD {
+        assert!(all.find(location, None).is_ok() && stays_inside(&all, location), "{location}");
+    }
+    for location in ["vcc://c1/x", "vcc://c2/host/x", "vcc://c3/x", "vcc://c4/srv/data/x", "vcc://c5/x"] {
+        let error = all.find(location, None).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::VirtualNotAllowed | ErrorKind::Corrupt), "{location}: {error}");
+    }
 }
