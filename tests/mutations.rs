@@ -13,8 +13,8 @@ mod shard;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -28,6 +28,9 @@ use icechunkfs::format::repo_info::RepoInfo;
 use icechunkfs::format::transaction_log::{Change, TransactionLog};
 use icechunkfs::repo::Repository;
 use icechunkfs::repo::refs::RefSpec;
+use icechunkfs::storage::settings::Settings;
+use icechunkfs::storage::virtuals::Virtuals;
+use icechunkfs::storage::virtuals::permissions::Permissions;
 use icechunkfs::storage::{Condition, ObjectInfo, Storage, Version};
 use icechunkfs::tree::directory::{Entry, Extent};
 use icechunkfs::tree::{Kind, ROOT, Tree};
@@ -203,6 +206,8 @@ fn change_config(config: &RepoConfig, yaml: Option<&[u8]>) {
 /// Uses a repository as a mount and the commands would, whatever comes of it.
 async fn use_it(files: &Files, refs: &[RefSpec]) {
     let Ok(repository) = Repository::open(Arc::new(files.clone())).await else { return };
+    let allowed = virtuals(&repository).await;
+    let repository = repository.with_virtuals(allowed);
     let _ = repository.refs().await;
     for spec in refs {
         let Ok(id) = repository.resolve(spec).await else { continue };
@@ -235,6 +240,26 @@ async fn use_it(files: &Files, refs: &[RefSpec]) {
             }
         }
     }
+}
+
+/// The virtual chunks of the fixtures, all of whose prefixes are read from one directory.
+async fn virtuals(repository: &Repository) -> Arc<Virtuals> {
+    static PLACE: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let place = PLACE.get_or_init(|| {
+        let place = tempfile::tempdir().unwrap();
+        for name in ["raw.bin", "sub dir/pièce#1.bin", "parts/part-00000-of-00024.bin", "parts/part-00023-of-00024.bin"]
+        {
+            let path = place.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, vec![7; 1000]).unwrap();
+        }
+        place
+    });
+    let map = |from: &str| format!("{from}={}", place.path().display());
+    let maps = ["file:///icechunkfs-own-virtual", "s3://icechunkfs-own-virtual/data", "vcc://vsrc"].map(map);
+    let permissions = Permissions::from_words(&["https://127.0.0.1:1".to_owned()], &maps, &[]).unwrap();
+    let containers = repository.config().await.map(|config| config.virtual_containers()).unwrap_or_default();
+    Arc::new(Virtuals::new(permissions, containers, &Settings::default()))
 }
 
 async fn walk(tree: &Arc<Tree>) {

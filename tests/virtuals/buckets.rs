@@ -6,7 +6,7 @@ use crate::common::run;
 use crate::made::{container, reference, repository};
 use crate::moto::{BUCKET, SECRET, request, s3};
 use crate::plain;
-use crate::web::{Web, content};
+use crate::web::{TAG, Web, content};
 
 fn options(endpoint: Option<&str>, allow_http: bool) -> S3Options {
     let mut options =
@@ -57,6 +57,39 @@ fn credentials_go_to_no_server_that_only_the_repository_names() {
     let said = cat(1, &[&allowed[..], &["--timeout", "2"]].concat()).failure();
     assert!(said.contains("s3://bucket/sent-away"), "{said}");
     assert!(web.take().iter().all(|request| request.target == "/bucket/sent-away"));
+}
+
+/// Every kind of bucket there is, at an address that the user says.
+#[test]
+fn all_kinds_of_buckets_are_read() {
+    let web = Web::new("");
+    let directory = tempfile::tempdir().unwrap();
+    let prefixes =
+        ["s3://bucket", "tigris://bucket", "gs://bucket", "az://bucket", "abfs://bucket@acc.dfs.core.windows.net"];
+    let references = prefixes.map(|prefix| reference(format!("{prefix}/a%20b/x.nc"), 11, 40).tagged(TAG));
+    let repository = repository(&directory.path().join("repo"), Vec::new(), &references);
+    for (n, prefix) in prefixes.iter().enumerate() {
+        let key = format!("v/c/{n}");
+        let options = [
+            format!("{prefix},endpoint_url=http://127.0.0.1:{}", web.port),
+            format!("{prefix},anonymous"),
+            format!("{prefix},account=acc"),
+            format!("{prefix},timeout=5"),
+        ];
+        let options = options.iter().flat_map(|option| ["--virtual-option", option]);
+        let words: Vec<&str> =
+            ["cat", repository.to_str().unwrap(), &key, "--allow-virtual", prefix].into_iter().chain(options).collect();
+        assert_eq!(run(&mut plain(&words)).success(), content(11, 40), "{prefix}");
+        let asked = web.take();
+        assert!(asked.len() == 1 && asked[0].target.starts_with("/bucket/a%20b/x.nc"), "{prefix}: {asked:?}");
+        // The words may be in the environment too, one a line.
+        let mut command = plain(&words[..3]);
+        command.env("ICECHUNKFS_ALLOW_VIRTUAL", format!("/nowhere\n{prefix}"));
+        let options: Vec<&str> = words[5..].iter().copied().filter(|word| *word != "--virtual-option").collect();
+        command.env("ICECHUNKFS_VIRTUAL_OPTION", options.join("\n"));
+        assert_eq!(run(&mut command).success(), content(11, 40), "{prefix}");
+        web.take();
+    }
 }
 
 #[test]

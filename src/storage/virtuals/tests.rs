@@ -142,7 +142,7 @@ fn stays_inside(all: &Virtuals, location: &str) -> bool {
     let Ok(object) = all.find(location, None) else { return true };
     let place = format!("{}/", object.location());
     let allowed = ["file:///srv/data/", "file:///srv/moved/", "s3://bucket/data/", "https://host:8443/a/"];
-    let odd = ["//", "/./", "/../", "\\", "@"];
+    let odd = ["//", "/./", "/../", "\\"];
     let path = place.split_once("://").map_or("", |(_, path)| path);
     allowed.iter().any(|prefix| place.starts_with(prefix)) && !odd.iter().any(|odd| path.contains(odd))
 }
