@@ -1,7 +1,7 @@
 //! Named points of what changes a repository in several steps, at which a test can make it fail or end the process.
 //!
 //! `ICECHUNKFS_FAULT=commit.snapshot=abort` ends the process at that point as `kill -9` would; `=eio` and `=enospc` make
-//! it fail there, once. The points of a commit are [`COMMIT`], those of a migration [`MIGRATION`]: before each stage its name, after
+//! it fail there, once. The points of a commit are [`COMMIT`], those of a migration [`MIGRATION`] and [`MIGRATION_ELSEWHERE`]: before each stage its name, after
 //! it `NAME.done`. The variable is read once, and is a testing aid only.
 
 use std::sync::OnceLock;
@@ -34,6 +34,18 @@ pub const MIGRATION: [&str; 5] = [
     "migrate.refs.done",
     "migrate.done",
 ];
+/// The points of a migration to another place; some are passed many times.
+pub const MIGRATION_ELSEWHERE: [&str; 8] = [
+    "migrate.to.begun",
+    "migrate.to.chunk.done",
+    "migrate.to.manifest.done",
+    "migrate.to.log.done",
+    "migrate.to.snapshot.done",
+    "migrate.to.repo",
+    // From here on there is a repository.
+    "migrate.to.repo.done",
+    "migrate.to.done",
+];
 /// A point behind the commit: everybody sees it, and the working tree that it was made from is not on it yet.
 pub const COMMITTED: &str = "commit.done";
 
@@ -45,7 +57,8 @@ struct Fault {
 
 /// Is at `point`: does what the environment asks for there, which is nothing outside of tests.
 pub(crate) fn reach(point: &str) -> Result<()> {
-    debug_assert!(COMMIT.contains(&point) || MIGRATION.contains(&point) || point == COMMITTED, "{point} is not listed");
+    let listed: [&[&str]; 4] = [&COMMIT, &MIGRATION, &MIGRATION_ELSEWHERE, &[COMMITTED]];
+    debug_assert!(listed.iter().any(|points| points.contains(&point)), "{point} is not listed");
     static FAULT: OnceLock<Option<Fault>> = OnceLock::new();
     let fault = FAULT.get_or_init(|| {
         let setting = std::env::var("ICECHUNKFS_FAULT").ok()?;

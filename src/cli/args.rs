@@ -87,7 +87,7 @@ pub enum Command {
     /// List groups and arrays, with shape, chunks stored and bytes.
     Ls(LsArgs),
     /// Make a repository of an older generation one of the newest (version 2). Version 1 is migrated in place: data stay where they
-    /// are, and programs that know version 1 only cannot open it any more.
+    /// are, and programs that know version 1 only cannot open it any more. With --to, a new repository is made elsewhere.
     Migrate(MigrateArgs),
     /// Check a repository: every rule of its format, and that every object is there with its length.
     Verify(VerifyArgs),

@@ -10,10 +10,11 @@ use serde_json::json;
 use super::args::CommonArgs;
 use super::confirm::ConfirmArgs;
 use super::{open, print, print_json, progress};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::repo::migrate::elsewhere;
 use crate::repo::migrate::in_place::{self, Progress, Summary};
 use crate::repo::update::system_clock;
-use crate::storage::settings::Settings;
+use crate::storage::{self, settings::Settings};
 
 /// Between two drawings of how far it is.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -23,6 +24,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 pub struct MigrateArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://).
     pub repo: String,
+    /// Make a new repository in this place (a path or a URL, empty or without a repository) and leave the old one as it is. The
+    /// only way for what releases before 0.2 wrote. Where both are directories of one file system, chunks take no room again. A
+    /// migration that was interrupted goes on when it is started anew.
+    #[arg(long, value_name = "DEST")]
+    pub to: Option<String>,
     /// Only say what would be done.
     #[arg(long)]
     pub dry_run: bool,
@@ -30,7 +36,8 @@ pub struct MigrateArgs {
     #[command(flatten)]
     pub confirm: ConfirmArgs,
     /// Print {"from_version", "to_version", "dry_run", "finished", "branches", "tags", "deleted_tags", "commits", "config",
-    /// "removed", "left"}.
+    /// "removed", "left"}; with --to the last three are {"to", "manifests", "chunks", "bytes", "linked", "found_chunks",
+    /// "missing_chunks", "empty_chunks"}. "from_version" is 0 for releases before 0.2.
     #[arg(long)]
     pub json: bool,
     /// Verbosity.
@@ -43,6 +50,9 @@ pub struct MigrateArgs {
 
 /// Migrates.
 pub fn run(arguments: &MigrateArgs) -> Result<()> {
+    if let Some(to) = &arguments.to {
+        return elsewhere(arguments, to);
+    }
     if !arguments.dry_run {
         arguments.confirm.confirm(&format!(
             "Programs that know version 1 only will not be able to open {} any more. There is no way back.",
@@ -50,23 +60,20 @@ pub fn run(arguments: &MigrateArgs) -> Result<()> {
         ))?;
     }
     let progress = Progress::default();
-    let ended = AtomicBool::new(false);
-    let summary = std::thread::scope(|scope| {
-        scope.spawn(|| draw(&progress, &ended));
-        let done = open::runtime().and_then(|runtime| {
-            runtime.block_on(async {
+    let summary = drawing(
+        || draw(&progress),
+        || {
+            open::runtime()?.block_on(async {
                 let repository = open::repository(&arguments.repo, &arguments.store).await?;
                 in_place::migrate(&repository, system_clock, arguments.dry_run, &progress).await
             })
-        });
-        ended.store(true, Ordering::Relaxed);
-        done
-    })?;
+        },
+    )?;
     tell(arguments, &summary)?;
     match summary.left.as_slice() {
         [] => Ok(()),
         left => Err(Error::new(
-            crate::error::ErrorKind::Conflict,
+            ErrorKind::Conflict,
             format!(
                 "{} old refs lead to commits that were made meanwhile and do not follow the branch's newest one, or that \
                  version 2 has removed: {}. They stay; mount their snapshots with --snapshot, or remove the refs",
@@ -115,12 +122,126 @@ fn tell(arguments: &MigrateArgs, summary: &Summary) -> Result<()> {
     print(text.as_bytes())
 }
 
-fn draw(progress: &Progress, ended: &AtomicBool) {
-    let bar = progress::still("reading the history {bar:40} {pos}/{len} commits");
-    while !ended.load(Ordering::Relaxed) && !bar.is_hidden() {
-        std::thread::sleep(LOOK_EVERY);
-        bar.set_length(progress.snapshots.load(Ordering::Relaxed));
-        bar.set_position(progress.read.load(Ordering::Relaxed));
+/// Does `work`, calling `draw` now and then until it is done; `draw` gives what is to be drawn.
+fn drawing<T: Send>(draw: impl Fn() -> Drawn + Sync, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let bar = progress::still(draw().template);
+            while !ended.load(Ordering::Relaxed) && !bar.is_hidden() {
+                std::thread::sleep(LOOK_EVERY);
+                let Drawn { length, position, message, .. } = draw();
+                bar.set_length(length);
+                bar.set_message(message);
+                bar.set_position(position);
+            }
+            bar.finish_and_clear();
+        });
+        let done = work();
+        ended.store(true, Ordering::Relaxed);
+        done
+    })
+}
+
+/// How far it is.
+struct Drawn {
+    template: &'static str,
+    length: u64,
+    position: u64,
+    message: String,
+}
+
+fn draw(progress: &Progress) -> Drawn {
+    Drawn {
+        template: "reading the history {bar:40} {pos}/{len} commits",
+        length: progress.snapshots.load(Ordering::Relaxed),
+        position: progress.read.load(Ordering::Relaxed),
+        message: String::new(),
     }
-    bar.finish_and_clear();
+}
+
+/// A new repository at `to`.
+fn elsewhere(arguments: &MigrateArgs, to: &str) -> Result<()> {
+    let progress = elsewhere::Progress::default();
+    let draw = || Drawn {
+        template: "migrating {bar:40} {pos}/{len} commits, {msg} of chunks",
+        length: progress.commits.load(Ordering::Relaxed),
+        position: progress.commits_done.load(Ordering::Relaxed),
+        message: indicatif::HumanBytes(progress.bytes.load(Ordering::Relaxed)).to_string(),
+    };
+    let work = || {
+        open::runtime()?.block_on(async {
+            let repository = open::repository(&arguments.repo, &arguments.store).await?;
+            let destination = match arguments.dry_run {
+                false => Some(storage::open_new(to, &arguments.store).await?),
+                // Nothing is made to look into.
+                true => match storage::open(to, &arguments.store).await {
+                    Ok(destination) => Some(destination),
+                    Err(error) if error.kind() == ErrorKind::NotFound => None,
+                    Err(error) => return Err(error),
+                },
+            };
+            let dry_run = arguments.dry_run;
+            let done = elsewhere::migrate(&repository, destination.as_ref(), system_clock, dry_run, &progress).await?;
+            Ok((done, if repository.is_before_0_2() { 0 } else { 1 }))
+        })
+    };
+    let (summary, from_version) = drawing(draw, work)?;
+    tell_elsewhere(arguments, to, &summary, from_version)
+}
+
+fn tell_elsewhere(arguments: &MigrateArgs, to: &str, summary: &elsewhere::Summary, from_version: u8) -> Result<()> {
+    let contents = &summary.contents;
+    if arguments.json {
+        return print_json(&json!({
+            "from_version": from_version,
+            "to_version": 2,
+            "dry_run": arguments.dry_run,
+            "finished": summary.finished,
+            "branches": contents.branches.len(),
+            "tags": contents.tags.len(),
+            "deleted_tags": contents.deleted_tags.len(),
+            "commits": contents.commits.len(),
+            "to": to,
+            "manifests": summary.manifests,
+            "chunks": summary.chunks,
+            "bytes": summary.bytes,
+            "linked": summary.linked,
+            "found_chunks": summary.found,
+            "missing_chunks": summary.missing,
+            "empty_chunks": summary.empty,
+        }));
+    }
+    if summary.finished {
+        return print(format!("{to} holds the new repository already\n").as_bytes());
+    }
+    let mut text = String::new();
+    // Writing into a string cannot fail.
+    let _ = writeln!(
+        text,
+        "{} to {to}: {} branches, {} tags, {} deleted tags, {} commits",
+        if arguments.dry_run { "would migrate" } else { "migrated" },
+        contents.branches.len(),
+        contents.tags.len(),
+        contents.deleted_tags.len(),
+        contents.commits.len(),
+    );
+    let _ = writeln!(
+        text,
+        "{} chunk objects of {}, {} manifests",
+        summary.chunks,
+        indicatif::HumanBytes(summary.bytes),
+        summary.manifests
+    );
+    for (count, what) in [
+        (summary.linked, "chunk objects share their bytes with the old repository's"),
+        (summary.found, "chunk objects were there from an earlier try"),
+        (summary.missing, "chunk objects are missing from the old repository, and from the new one"),
+        (summary.empty, "references to chunks of no bytes were left out: no value can be read from such"),
+    ] {
+        if count > 0 {
+            let _ = writeln!(text, "{count} {what}");
+        }
+    }
+    print(text.as_bytes())
 }

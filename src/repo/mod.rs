@@ -133,6 +133,11 @@ impl Repository {
         }
     }
 
+    /// Whether a release before 0.2 wrote it: then it can be read and not written, and migrated to another place.
+    pub fn is_before_0_2(&self) -> bool {
+        matches!(self.generation, Generation::Alpha(_))
+    }
+
     /// The configuration that is stored in the repository; the default one if there is none.
     pub async fn config(&self) -> Result<RepoConfig> {
         match &self.generation {

@@ -252,6 +252,10 @@ impl Storage for LocalStorage {
             .await
     }
 
+    async fn open_file(&self, key: &str) -> Result<Option<File>> {
+        self.waiting(key, |files, key| files.open(key).map(Some)).await
+    }
+
     fn local_path(&self) -> Option<PathBuf> {
         Some(self.path.clone())
     }

@@ -198,6 +198,12 @@ pub trait Storage: Send + Sync + Debug {
         None
     }
 
+    /// Object `key` as a file of this machine, where objects are such. Nobody may write to it.
+    async fn open_file(&self, key: &str) -> Result<Option<std::fs::File>> {
+        let _ = key;
+        Ok(None)
+    }
+
     /// Direct access to the files, where objects are files of this machine.
     fn local_files(&self) -> Option<&local::LocalFiles> {
         None

@@ -71,7 +71,7 @@ struct NodeFields {
 
 #[derive(Debug, Deserialize)]
 enum NodeData {
-    Array(ArrayFields, Vec<WithId>),
+    Array(Box<ArrayFields>, Vec<WithId>),
     Group,
 }
 

@@ -28,6 +28,11 @@ impl<'a> Ancestry<'a> {
         Ancestry { storage, next: Some(tip), told: VecDeque::new() }
     }
 
+    /// The id of the commit that the next step gives.
+    pub(in crate::repo) fn next_id(&self) -> Option<ObjectId> {
+        self.next
+    }
+
     /// The next commit, from the newest to the oldest.
     ///
     /// Whoever asks has to notice that it goes in circles.

@@ -65,7 +65,7 @@ impl FirstLayout {
         let mut names = Names::with_capacity(objects.len());
         for object in objects {
             let Some(name) = object.key.strip_prefix(folder) else { continue };
-            let Some(id) = ObjectId::of_16_bytes(name.split('.').next().unwrap_or_default()) else { continue };
+            let Some(id) = id_of(name) else { continue };
             match names.entry(id) {
                 Entry::Vacant(place) => drop(place.insert(Some(name.into()))),
                 Entry::Occupied(mut place) => drop(place.insert(None)),
@@ -77,6 +77,11 @@ impl FirstLayout {
     fn closed(&self) -> Error {
         super::read_only(self.storage.location())
     }
+}
+
+/// Today's id of the object with this name.
+fn id_of(name: &str) -> Option<ObjectId> {
+    ObjectId::of_16_bytes(name.split('.').next().unwrap_or_default())
 }
 
 #[async_trait]
@@ -110,7 +115,19 @@ impl Storage for FirstLayout {
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
-        self.storage.list(prefix).await
+        let Some((today, then)) = FOLDERS.into_iter().find(|(today, _)| *today == prefix) else {
+            return self.storage.list(prefix).await;
+        };
+        let objects = self.storage.list(then).await?;
+        let named = |object: ObjectInfo| {
+            let id = id_of(object.key.strip_prefix(then)?)?;
+            Some(ObjectInfo { key: format!("{today}{id}"), ..object })
+        };
+        Ok(objects.into_iter().filter_map(named).collect())
+    }
+
+    async fn open_file(&self, key: &str) -> Result<Option<std::fs::File>> {
+        self.storage.open_file(&self.key(key).await?).await
     }
 
     async fn any(&self) -> Result<Option<String>> {

@@ -197,7 +197,7 @@ async fn old_refs(storage: &dyn Storage) -> Result<BTreeMap<String, Option<Objec
 }
 
 /// Everything that refs of version 1 lead to.
-async fn gather(repository: &Repository, progress: &Progress) -> Result<Contents> {
+pub(super) async fn gather(repository: &Repository, progress: &Progress) -> Result<Contents> {
     let storage = &**repository.storage();
     let refs = repository.refs().await?;
     let deleted_tags = v1::deleted_tags(storage).await?;
@@ -239,7 +239,7 @@ async fn gather(repository: &Repository, progress: &Progress) -> Result<Contents
 }
 
 /// `repo` for `contents`.
-fn describe(contents: &Contents, config: Option<Vec<u8>>, clock: Clock) -> Result<RepoState> {
+pub(super) fn describe(contents: &Contents, config: Option<Vec<u8>>, clock: Clock) -> Result<RepoState> {
     let mut updates = operations::made_up(contents)?;
     let last = updates.first().map_or(0, |newest| newest.updated_at);
     let now = clock();

@@ -1,8 +1,10 @@
 //! Making a repository of an older generation one of version 2.
 //!
 //! [`in_place`] does so with version 1, whose files stay as they are: only the object `repo` is written, and what it takes the
-//! place of is removed. [`operations`] makes up the operations log, which older generations did not keep, from what they did.
+//! place of is removed. [`elsewhere`] makes a new repository in another place, which is the way for releases before 0.2.
+//! [`operations`] makes up the operations log, which older generations did not keep, from what they did.
 
+pub mod elsewhere;
 pub mod in_place;
 pub mod operations;
 

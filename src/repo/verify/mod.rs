@@ -166,7 +166,16 @@ async fn check(
         Ok(context.findings.into_report())
     };
     match (version, opened) {
-        // What a release before 0.2 wrote, as a rule: there is nothing here that could be checked.
+        (_, Ok(repository)) if repository.is_before_0_2() => {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "{} is of a release before 0.2, of whose format not all rules are known: `icechunkfs migrate` reads all of \
+                     it, and what it makes can be verified",
+                    context.storage.location()
+                ),
+            ));
+        }
         (SpecVersion::V1, Err(error)) if error.kind() == ErrorKind::Unsupported => return Err(error),
         (SpecVersion::V2, Err(error)) => context.findings.error("repo", "repo", error.to_string()),
         _ => check_files(&context, wanted).await?,

@@ -1,0 +1,254 @@
+//! The chunks of one array in one commit: what is found in the old manifests, how it differs from what the parent has, and the
+//! manifest that lists it from now on.
+//!
+//! What counts is what a reader finds: references of the right rank, in the grid and in the extents of their manifest, of several for
+//! one chunk the first. Releases up to alpha 10 wrote one manifest of all arrays with each commit; an array whose references are
+//! those that its parent has keeps its parent's manifest all the same.
+
+use std::cmp::Ordering;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use lru::LruCache;
+
+use super::nodes::Array;
+use super::objects::{Objects, digest};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::envelope::SpecVersion;
+use crate::format::ids::{NodeId, ObjectId};
+use crate::format::manifest::{ArrayRefs, Manifest, Payload};
+use crate::format::manifest_draft::ManifestDraft;
+use crate::format::snapshot::{ManifestInfo, ManifestRef};
+use crate::steps;
+use crate::storage::{Storage, decoded};
+
+/// Bytes that a manifest may take. The format's own limit.
+const MAX_MANIFEST: u64 = 1 << 31;
+/// Bytes of decoded manifests that are kept for the next array: those of a snapshot share them, and its children's.
+const KEPT: usize = 512 << 20;
+/// How many they may be.
+const MOST_KEPT: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1023);
+
+/// What is to be done.
+pub(super) struct Work<'a> {
+    /// The commit.
+    pub(super) commit: ObjectId,
+    /// The array, as it is called in the new manifests and in the old ones.
+    pub(super) node: NodeId,
+    pub(super) old_node: NodeId,
+    /// The same array in the parent, and what it was called in the old manifests there.
+    pub(super) before: Option<(NodeId, &'a Array)>,
+}
+
+/// The old manifests.
+pub(super) struct Manifests<'a> {
+    storage: &'a Arc<dyn Storage>,
+    kept: LruCache<ObjectId, Arc<Manifest>>,
+    bytes: usize,
+}
+
+/// The references of an array, in order, each chunk once.
+struct Listed<'m> {
+    /// By manifest.
+    refs: Vec<ArrayRefs<'m>>,
+    /// The manifest and the place in it.
+    items: Vec<(u32, u32)>,
+    /// References to chunks of no bytes, which are left out.
+    empty: u64,
+}
+
+impl<'a> Manifests<'a> {
+    pub(super) fn new(storage: &'a Arc<dyn Storage>) -> Self {
+        Manifests { storage, kept: LruCache::new(MOST_KEPT), bytes: 0 }
+    }
+
+    /// Writes what lists the chunks of `array` from now on, after the chunks themselves. Returns the chunks that are others than
+    /// in the parent.
+    pub(super) async fn array(
+        &mut self,
+        work: Work<'_>,
+        array: &mut Array,
+        objects: &mut Objects,
+    ) -> Result<Vec<Vec<u32>>> {
+        if let Some((old_node, before)) = work.before
+            && old_node == work.old_node
+            && before.grid() == array.grid()
+            && before.old == array.old
+        {
+            array.new.clone_from(&before.new);
+            return Ok(Vec::new());
+        }
+        let grid = array.grid();
+        let manifests = self.load(&array.old).await?;
+        let now = Listed::new(&manifests, &array.old, work.old_node, &grid)?;
+        let manifests_before = match work.before {
+            Some((_, before)) => self.load(&before.old).await?,
+            None => Vec::new(),
+        };
+        let (changed, wanted) = match work.before {
+            Some((old_node, before)) => {
+                let listed = Listed::new(&manifests_before, &before.old, old_node, &before.grid())?;
+                now.difference(&listed, &grid)?
+            }
+            None => now.difference(&Listed { refs: Vec::new(), items: Vec::new(), empty: 0 }, &grid)?,
+        };
+        objects.count_empty(now.empty);
+        objects.copy_chunks(&wanted).await?;
+        match work.before {
+            // Shrinking changes no chunk and drops some.
+            Some((_, before)) if changed.is_empty() && before.grid() == grid => array.new.clone_from(&before.new),
+            _ if now.items.is_empty() => {}
+            _ => array.new = vec![now.write(&work, objects).await?],
+        }
+        Ok(changed)
+    }
+
+    async fn load(&mut self, wanted: &[(ManifestRef, ManifestInfo)]) -> Result<Vec<Arc<Manifest>>> {
+        let mut manifests = Vec::with_capacity(wanted.len());
+        for (reference, _) in wanted {
+            manifests.push(self.manifest(reference.id).await?);
+        }
+        Ok(manifests)
+    }
+
+    async fn manifest(&mut self, id: ObjectId) -> Result<Arc<Manifest>> {
+        if let Some(manifest) = self.kept.get(&id) {
+            return Ok(Arc::clone(manifest));
+        }
+        let key = format!("manifests/{id}");
+        let decode = move |file: &[u8]| Manifest::decode_as(id, file, MAX_MANIFEST);
+        let read = decoded::fixed(&**self.storage, &key, MAX_MANIFEST, decode).await;
+        let manifest =
+            read.map_err(|error| error.absence_is_damage(format!("{key}: missing, though a snapshot names it")))?.value;
+        if manifest.id() != id {
+            return Err(Error::corrupt(format!("{key}: the file says that it is manifest {}", manifest.id())));
+        }
+        let manifest = Arc::new(manifest);
+        self.bytes += manifest.size();
+        if let Some((_, gone)) = self.kept.push(id, Arc::clone(&manifest)) {
+            self.bytes -= gone.size();
+        }
+        while self.bytes > KEPT
+            && let Some((_, gone)) = self.kept.pop_lru()
+        {
+            self.bytes -= gone.size();
+        }
+        Ok(manifest)
+    }
+}
+
+impl<'m> Listed<'m> {
+    fn new(
+        manifests: &'m [Arc<Manifest>],
+        listed: &[(ManifestRef, ManifestInfo)],
+        node: NodeId,
+        grid: &[u32],
+    ) -> Result<Self> {
+        let (mut refs, mut items, mut empty) = (Vec::new(), Vec::new(), 0);
+        for (manifest, (reference, _)) in std::iter::zip(manifests, listed) {
+            let Some(found) = manifest.array(node)? else { continue };
+            let number = refs.len() as u32;
+            for at in 0..found.len() {
+                let coords = found.coords(at);
+                let is_found = coords.len() == grid.len()
+                    && coords.iter().zip(grid).all(|(coord, chunks)| coord < *chunks)
+                    && coords.iter().zip(&reference.extents).all(|(coord, (from, to))| *from <= coord && coord < *to);
+                match is_found {
+                    true if found.length(at) == 0 => empty += 1,
+                    true => items.push((number, u32::try_from(at).map_err(|_| too_many())?)),
+                    false => {}
+                }
+            }
+            refs.push(found);
+        }
+        let mut listed = Listed { refs, items, empty };
+        let items = std::mem::take(&mut listed.items);
+        listed.items = listed.in_order(items);
+        Ok(listed)
+    }
+
+    /// Puts `items` in order and leaves one of each chunk, the one from the first manifest.
+    fn in_order(&self, mut items: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
+        if !items.is_sorted_by(|a, b| self.compare(*a, self, *b) != Ordering::Greater) {
+            // Stable: what comes from an earlier manifest stays before.
+            items.sort_by(|a, b| self.compare(*a, self, *b));
+        }
+        items.dedup_by(|later, first| self.compare(*first, self, *later) == Ordering::Equal);
+        items
+    }
+
+    fn at(&self, (number, at): (u32, u32)) -> Option<(&ArrayRefs<'m>, usize)> {
+        Some((self.refs.get(number as usize)?, at as usize))
+    }
+
+    fn coords(&self, item: (u32, u32)) -> impl Iterator<Item = u32> + use<'m> {
+        self.at(item).map(|(refs, at)| refs.coords(at)).into_iter().flatten()
+    }
+
+    fn compare(&self, item: (u32, u32), other: &Listed<'_>, of_other: (u32, u32)) -> Ordering {
+        self.coords(item).cmp(other.coords(of_other))
+    }
+
+    fn payload(&self, item: (u32, u32)) -> Result<Option<Payload<'m>>> {
+        self.at(item).map(|(refs, at)| refs.payload(at)).transpose()
+    }
+
+    /// The chunks that are other ones than in `before`, were not there, or are gone from `grid`; and the objects that are needed
+    /// for what is new.
+    fn difference(&self, before: &Listed<'_>, grid: &[u32]) -> Result<(Vec<Vec<u32>>, Vec<ObjectId>)> {
+        let (mut changed, mut objects) = (Vec::new(), Vec::new());
+        let (mut now, mut then) = (self.items.iter().copied().peekable(), before.items.iter().copied().peekable());
+        loop {
+            let order = match (now.peek(), then.peek()) {
+                (Some(a), Some(b)) => self.compare(*a, before, *b),
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (None, None) => break,
+            };
+            let item = if order == Ordering::Greater { None } else { now.next() };
+            let other = if order == Ordering::Less { None } else { then.next() };
+            let payload = item.map(|item| self.payload(item)).transpose()?.flatten();
+            let payload_before = other.map(|other| before.payload(other)).transpose()?.flatten();
+            if payload == payload_before {
+                continue;
+            }
+            if let Some(Payload::Native { chunk, .. }) = payload {
+                objects.push(chunk);
+            }
+            match (item, other) {
+                (Some(item), _) => changed.push(self.coords(item).collect()),
+                (None, Some(other)) => {
+                    // What a smaller shape dropped is no change of a chunk.
+                    let coords: Vec<u32> = before.coords(other).collect();
+                    if coords.len() == grid.len() && coords.iter().zip(grid).all(|(coord, chunks)| coord < chunks) {
+                        changed.push(coords);
+                    }
+                }
+                (None, None) => {}
+            }
+        }
+        objects.sort_unstable();
+        objects.dedup();
+        Ok((changed, objects))
+    }
+
+    /// Writes the manifest of the array in this commit.
+    async fn write(&self, work: &Work<'_>, objects: &mut Objects) -> Result<(ManifestRef, ManifestInfo)> {
+        let id = objects.manifest_id(digest(&[&work.commit.0, &work.node.0]));
+        let mut draft = ManifestDraft::new(id, SpecVersion::V2, work.node, self.items.len());
+        for item in &self.items {
+            if let Some((refs, at)) = self.at(*item) {
+                draft.copy(refs, at)?;
+            }
+        }
+        let built = draft.finish()?;
+        objects.put(&format!("manifests/{id}"), built.file).await?;
+        objects.count_manifest();
+        steps::reach("migrate.to.manifest.done")?;
+        Ok((built.reference, built.info))
+    }
+}
+
+fn too_many() -> Error {
+    Error::new(ErrorKind::Unsupported, "an array of more than 2^32 chunks in one manifest")
+}

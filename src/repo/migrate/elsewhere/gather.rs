@@ -1,0 +1,55 @@
+//! What there is to migrate.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::super::{Contents, in_place};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::format::repo_info::SnapshotInfo;
+use crate::format::snapshot::Snapshot;
+use crate::repo::alpha::{Ancestry, Layout};
+use crate::repo::{Generation, MAX_SNAPSHOT, Repository};
+
+/// Everything that the refs of `repository` lead to.
+pub(super) async fn contents(repository: &Repository) -> Result<Contents> {
+    match &repository.generation {
+        Generation::Alpha(layout) => of_alpha(repository, *layout).await,
+        Generation::V1(_) => in_place::gather(repository, &in_place::Progress::default()).await,
+        Generation::V2(_) => {
+            Err(Error::invalid(format!("{} is of version 2 already", repository.storage().location())))
+        }
+    }
+}
+
+async fn of_alpha(repository: &Repository, layout: Layout) -> Result<Contents> {
+    let storage = &**repository.storage();
+    let (refs, deleted) = layout.all(storage).await?;
+    let deleted_tags = deleted.into_iter().map(|(name, target)| (name, Some(target))).collect();
+    let mut contents = Contents { branches: refs.branches, tags: refs.tags, deleted_tags, commits: BTreeMap::new() };
+    let tips: Vec<ObjectId> = contents.branches.values().chain(contents.tags.values()).copied().collect();
+    for tip in tips {
+        let mut ancestry = Ancestry::new(storage, tip);
+        let mut path = HashSet::new();
+        while ancestry.next_id().is_some_and(|id| !contents.commits.contains_key(&id)) {
+            let Some(commit) = ancestry.step().await? else { break };
+            path.insert(commit.id);
+            contents.commits.insert(commit.id, commit);
+        }
+        if let Some(id) = ancestry.next_id().filter(|id| path.contains(id)) {
+            return Err(Error::corrupt(format!("the history of snapshot {tip} is a cycle: {id} is its own ancestor")));
+        }
+    }
+    Ok(contents)
+}
+
+/// The snapshot of `commit`; none where alpha 2 wrote no file for the first one, which is empty.
+pub(super) async fn snapshot(repository: &Repository, commit: &SnapshotInfo) -> Result<Option<Snapshot>> {
+    if repository.is_before_0_2() && commit.parent.is_none() {
+        let key = format!("snapshots/{}", commit.id);
+        match repository.storage().get_range(&key, 0, 1).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            _ => {}
+        }
+    }
+    repository.snapshot(commit.id, MAX_SNAPSHOT).await.map(Some)
+}

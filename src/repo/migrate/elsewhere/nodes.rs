@@ -1,0 +1,147 @@
+//! Nodes on their way from one snapshot to the other.
+//!
+//! Ids of nodes are kept. But the first releases counted nodes in each snapshot anew, so that one number can mean two nodes, on two
+//! branches or after a deletion, and a log that has only numbers would not tell them apart. A number that is used again for
+//! something else is therefore replaced, by what follows from the number, the path and the kind.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::objects::digest;
+use crate::error::{Context, Result};
+use crate::format::draft::{ArrayDraft, NodeDraft};
+use crate::format::ids::NodeId;
+use crate::format::snapshot::{Dimension, ManifestInfo, ManifestRef, NodeData, Snapshot};
+use crate::zarr::array::ArraySummary;
+
+/// A snapshot whose nodes have the ids that they will have.
+#[derive(Debug, Default)]
+pub(super) struct Done {
+    /// By path.
+    pub(super) nodes: BTreeMap<String, Node>,
+}
+
+#[derive(Debug)]
+pub(super) struct Node {
+    /// What it is called in the old manifests.
+    pub(super) old_id: NodeId,
+    pub(super) id: NodeId,
+    pub(super) zarr_json: Vec<u8>,
+    /// None for a group.
+    pub(super) array: Option<Array>,
+}
+
+#[derive(Debug)]
+pub(super) struct Array {
+    shape: Vec<Dimension>,
+    dimension_names: Option<Vec<Option<String>>>,
+    /// The old manifests, in the order in which they are looked into.
+    pub(super) old: Vec<(ManifestRef, ManifestInfo)>,
+    /// The new ones.
+    pub(super) new: Vec<(ManifestRef, ManifestInfo)>,
+}
+
+impl Array {
+    /// Chunks of each dimension.
+    pub(super) fn grid(&self) -> Vec<u32> {
+        self.shape.iter().map(|dimension| dimension.num_chunks).collect()
+    }
+}
+
+impl Done {
+    /// The nodes by the ids that they will have.
+    pub(super) fn by_id(&self) -> HashMap<NodeId, &Node> {
+        self.nodes.values().map(|node| (node.id, node)).collect()
+    }
+
+    /// The nodes for a snapshot file.
+    pub(super) fn drafts(&self) -> Vec<NodeDraft> {
+        let array = |array: &Array| ArrayDraft {
+            shape: array.shape.clone(),
+            dimension_names: array.dimension_names.clone(),
+            manifests: array.new.iter().map(|(reference, _)| reference.clone()).collect(),
+        };
+        let draft = |(path, node): (&String, &Node)| NodeDraft {
+            id: node.id,
+            path: path.clone(),
+            zarr_json: node.zarr_json.clone(),
+            array: node.array.as_ref().map(array),
+        };
+        self.nodes.iter().map(draft).collect()
+    }
+}
+
+/// Which node each id was used for first.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    first: HashMap<NodeId, (String, bool)>,
+}
+
+impl Names {
+    /// The nodes of `snapshot`.
+    pub(super) fn of(&mut self, snapshot: &Snapshot) -> Result<Done> {
+        let known: HashMap<_, _> = snapshot.manifests().into_iter().map(|info| (info.id, info)).collect();
+        let mut done = Done::default();
+        for node in snapshot.nodes() {
+            let array = match &node.data {
+                NodeData::Array(data) => {
+                    let info = |reference: ManifestRef| {
+                        let unknown = ManifestInfo { id: reference.id, size: 0, chunk_refs: 0 };
+                        let info = known.get(&reference.id).copied().unwrap_or(unknown);
+                        (reference, info)
+                    };
+                    // The document knows best: what version 1 stores beside it may be wrong.
+                    let (shape, dimension_names) = match ArraySummary::parse(node.zarr_json) {
+                        Ok(summary) => (dimensions(&summary), summary.dimension_names),
+                        Err(error) => {
+                            let stored = data.dimensions().ok_or(error).context(|| node.path.to_owned())?;
+                            (stored, data.dimension_names())
+                        }
+                    };
+                    let old = data.manifests().into_iter().map(info).collect();
+                    Some(Array { shape, dimension_names, old, new: Vec::new() })
+                }
+                NodeData::Group | NodeData::Unknown(_) => None,
+            };
+            let id = self.id(node.id, node.path, array.is_some());
+            let zarr_json = node.zarr_json.to_vec();
+            done.nodes.insert(node.path.to_owned(), Node { old_id: node.id, id, zarr_json, array });
+        }
+        Ok(done)
+    }
+
+    fn id(&mut self, old: NodeId, path: &str, is_array: bool) -> NodeId {
+        let (first_path, first_is_array) = self.first.entry(old).or_insert_with(|| (path.to_owned(), is_array));
+        if first_path == path && *first_is_array == is_array {
+            return old;
+        }
+        let mut id = [0; 8];
+        let digest = digest(&[&old.0, path.as_bytes(), &[u8::from(is_array)]]);
+        id.iter_mut().zip(digest).for_each(|(to, from)| *to = from);
+        NodeId(id)
+    }
+}
+
+fn dimensions(summary: &ArraySummary) -> Vec<Dimension> {
+    let dimension = |&(array_length, num_chunks, chunk_length): &(u64, u32, Option<u64>)| Dimension {
+        array_length,
+        num_chunks,
+        chunk_length: chunk_length.unwrap_or_default(),
+    };
+    summary.dimensions.iter().map(dimension).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_is_used_again_is_another_node() {
+        let mut names = Names::default();
+        let old = NodeId([0, 0, 0, 0, 0, 0, 0, 7]);
+        assert_eq!(names.id(old, "/a", true), old);
+        let other = names.id(old, "/b", true);
+        assert!(other != old && names.id(old, "/b", true) == other && names.id(old, "/a", true) == old);
+        let group = names.id(old, "/a", false);
+        assert!(group != old && group != other);
+    }
+}

@@ -1,0 +1,216 @@
+//! Objects in the new place, and how chunks get there.
+//!
+//! Chunks are never changed, so that a directory of the same file system gets them as further names of the same files; nothing is
+//! copied then. Otherwise their bytes pass through here, several at a time, large ones over a temporary file.
+//!
+//! What an earlier try has left is known from a listing: an object with the right name and size is the right one, since names and
+//! bytes follow from the old repository.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::{Seek, Write};
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tracing::warn;
+
+use super::Summary;
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::repo::migrate::Contents;
+use crate::steps;
+use crate::storage::{Condition, Storage};
+
+/// Chunks that are on their way at a time.
+const AT_ONCE: usize = 8;
+/// Objects up to this many bytes pass through memory; larger ones through a temporary file, by parts of this size.
+const IN_MEMORY: u64 = 16 << 20;
+
+/// The new place. Without one, everything is only counted.
+pub(super) struct Objects {
+    source: Arc<dyn Storage>,
+    destination: Option<Arc<dyn Storage>>,
+    /// What an earlier try has left, by key.
+    found: HashMap<String, u64>,
+    /// Sizes of the old repository's chunk objects.
+    sizes: HashMap<ObjectId, u64>,
+    /// Those that are in the new place, or are missing.
+    seen: HashSet<ObjectId>,
+    manifest_ids: HashSet<ObjectId>,
+    counted: Summary,
+}
+
+/// How a chunk came to be in the new place.
+enum Copied {
+    Found,
+    Linked,
+    Sent,
+}
+
+impl Objects {
+    pub(super) async fn new(source: Arc<dyn Storage>, destination: Option<Arc<dyn Storage>>) -> Result<Self> {
+        let chunk = |key: &str| key.strip_prefix("chunks/")?.parse::<ObjectId>().ok();
+        let sizes = source.list("chunks/").await?.into_iter().filter_map(|o| Some((chunk(&o.key)?, o.size))).collect();
+        let found = match &destination {
+            Some(destination) => destination.list("").await?.into_iter().map(|o| (o.key, o.size)).collect(),
+            None => HashMap::new(),
+        };
+        let (seen, manifest_ids, counted) = (HashSet::new(), HashSet::new(), Summary::default());
+        Ok(Objects { source, destination, found, sizes, seen, manifest_ids, counted })
+    }
+
+    /// Stores `file` as `key`, unless an earlier try has.
+    pub(super) async fn put(&mut self, key: &str, file: Vec<u8>) -> Result<()> {
+        let Some(destination) = &self.destination else { return Ok(()) };
+        if self.found.get(key) == Some(&(file.len() as u64)) {
+            return Ok(());
+        }
+        destination.put(key, file.into(), Condition::Always).await.context(|| destination.location().to_owned())
+    }
+
+    /// Brings the objects `wanted` to the new place, those that are not there yet.
+    pub(super) async fn copy_chunks(&mut self, wanted: &[ObjectId]) -> Result<()> {
+        let mut copied: Vec<(ObjectId, u64)> = Vec::new();
+        for id in wanted {
+            if !self.seen.insert(*id) {
+                continue;
+            }
+            match self.sizes.get(id) {
+                Some(size) => copied.push((*id, *size)),
+                None => {
+                    warn!("chunks/{id} is missing from the old repository; it will be missing from the new one");
+                    self.counted.missing += 1;
+                }
+            }
+        }
+        self.counted.chunks += copied.len() as u64;
+        self.counted.bytes += copied.iter().map(|(_, size)| size).sum::<u64>();
+        let Some(destination) = &self.destination else { return Ok(()) };
+        let (source, found) = (&*self.source, &self.found);
+        let copies = stream::iter(copied).map(|(id, size)| async move {
+            let key = format!("chunks/{id}");
+            let copied = match found.get(&key) {
+                Some(there) if *there == size => Ok(Copied::Found),
+                there => copy(source, &**destination, &key, size, there.is_some()).await,
+            };
+            steps::reach("migrate.to.chunk.done")?;
+            copied.context(|| key)
+        });
+        let copies: Vec<Copied> = copies.buffer_unordered(AT_ONCE).try_collect().await?;
+        for copied in copies {
+            match copied {
+                Copied::Found => self.counted.found += 1,
+                Copied::Linked => self.counted.linked += 1,
+                Copied::Sent => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// An id for a new manifest, out of `digest`.
+    pub(super) fn manifest_id(&mut self, digest: [u8; 16]) -> ObjectId {
+        let mut digest = digest;
+        loop {
+            let mut id = [0; 12];
+            id.iter_mut().zip(digest).for_each(|(to, from)| *to = from);
+            if self.manifest_ids.insert(ObjectId(id)) {
+                return ObjectId(id);
+            }
+            digest = self::digest(&[&digest]);
+        }
+    }
+
+    pub(super) fn count_manifest(&mut self) {
+        self.counted.manifests += 1;
+    }
+
+    pub(super) fn count_empty(&mut self, references: u64) {
+        if references > 0 {
+            warn!("{references} chunks of no bytes are left out: nobody could read a value out of them");
+        }
+        self.counted.empty += references;
+    }
+
+    /// Bytes of chunks in the new place.
+    pub(super) fn bytes(&self) -> u64 {
+        self.counted.bytes
+    }
+
+    pub(super) fn summary(self, contents: Contents) -> Summary {
+        Summary { contents, ..self.counted }
+    }
+}
+
+/// Brings one object of `size` bytes over. `is_torn` says that there is a part of it already.
+async fn copy(source: &dyn Storage, destination: &dyn Storage, key: &str, size: u64, is_torn: bool) -> Result<Copied> {
+    if is_torn {
+        destination.delete(&[key.to_owned()]).await?;
+    }
+    if destination.local_files().is_some()
+        && let Some(file) = source.open_file(key).await?
+    {
+        let failed = |e: std::io::Error| Error::io(key, e);
+        let same = file.try_clone().map_err(failed)?;
+        let links = same.metadata().map_err(failed)?.nlink();
+        destination.put_file(key, file, size).await?;
+        let is_linked = same.metadata().map_err(failed)?.nlink() > links;
+        return Ok(if is_linked { Copied::Linked } else { Copied::Sent });
+    }
+    if size <= IN_MEMORY {
+        let bytes = source.get_range(key, 0, size).await?;
+        destination.put_new(key, bytes).await?;
+    } else {
+        destination.put_file(key, over_disk(source, key, size).await?, size).await?;
+    }
+    Ok(Copied::Sent)
+}
+
+/// A temporary file with the bytes of an object.
+async fn over_disk(source: &dyn Storage, key: &str, size: u64) -> Result<File> {
+    let failed = |e: std::io::Error| Error::io("a temporary file for a large chunk", e);
+    let mut file = tempfile::tempfile().map_err(failed)?;
+    let mut at = 0;
+    while at < size {
+        let part = source.get_range(key, at, IN_MEMORY.min(size - at)).await?;
+        at += part.len() as u64;
+        let writing = tokio::task::spawn_blocking(move || file.write_all(&part).map(|()| file));
+        let written = writing.await.map_err(|e| Error::with_source(ErrorKind::Io, key.to_owned(), e))?;
+        file = written.map_err(failed)?;
+    }
+    file.rewind().map_err(failed)?;
+    Ok(file)
+}
+
+/// 16 bytes that tell `parts` from others, the same in every run: FNV-1a of 128 bits, with each part's length before it. Whoever
+/// makes names of it has to see to it that no two are the same.
+pub(super) fn digest(parts: &[&[u8]]) -> [u8; 16] {
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0100_0000_0000_0000_0000_013b;
+    let mut digest = BASIS;
+    for part in parts {
+        for byte in (part.len() as u64).to_le_bytes().iter().chain(*part) {
+            digest = (digest ^ u128::from(*byte)).wrapping_mul(PRIME);
+        }
+    }
+    // The last bytes that went in have not reached the first ones that come out.
+    for _ in 0..16 {
+        digest = (digest ^ (digest >> 67)).wrapping_mul(PRIME);
+    }
+    digest.to_be_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_tell_parts_apart() {
+        let all: HashSet<[u8; 12]> = (0..=255_u8)
+            .flat_map(|n| [digest(&[&[n], &[0]]), digest(&[&[0], &[n]]), digest(&[&[0, n]]), digest(&[&[n; 20]])])
+            .map(|digest| std::array::from_fn(|at| digest.get(at).copied().unwrap_or_default()))
+            .collect();
+        // The first two are the same for 0.
+        assert_eq!(all.len(), 4 * 256 - 1);
+    }
+}
