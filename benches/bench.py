@@ -23,6 +23,7 @@ from pathlib import Path
 os.environ.setdefault("ICECHUNK_LOG", "error")  # read when icechunk is imported
 
 import reading  # noqa: E402
+import transfer  # noqa: E402
 import writing  # noqa: E402
 from common import FULL, QUICK, Bench, end_with, say  # noqa: E402
 from harness import BenchError, Skipped, User, Workspace, file_system, run, workspace  # noqa: E402
@@ -40,7 +41,8 @@ DEFAULT_RUNS, QUICK_RUNS = 5, 3
 COMPARISONS: dict[str, Callable[[Bench], None]] = {comparison.__name__: comparison for comparison in (
     reading.open4k, reading.stat4k, reading.zarr4m, reading.tensorstore4m, reading.first4m_pass, reading.first4m_user,
     reading.native4m, reading.native4k, reading.million,
-    writing.write4m, writing.write4k, writing.commit_one, writing.move, writing.copy)}
+    writing.write4m, writing.write4k, writing.commit_one, writing.move, writing.copy,
+    transfer.transfer4k, transfer.transfer64k)}
 MILLION = {"million", "commit_one", "move"}  # those that need the million references
 
 

@@ -36,11 +36,14 @@ class Sizes:
     copied_chunks: int  # of SMALL_CHUNK, copied by cp
     # Grids of chunk references with a manifest for each first index, few and many: the manifests are of one size.
     split_grids: tuple[tuple[int, int, int], tuple[int, int, int]]
+    transferred_small: int  # of 4 KiB, by export and import
+    transferred_medium: int  # of 64 KiB, by the same
 
 
 FULL = Sizes(16_384, 4_096, 128, ((100, 10, 1), (100, 100, 10), (100, 100, 100)), 100_000, 10_000,
-             ((10, 100, 100), (100, 100, 100)))
-QUICK = Sizes(512, 128, 16, ((100, 10, 1), (100, 10, 10), (100, 10, 20)), 1_000, 200, ((5, 10, 20), (50, 10, 20)))
+             ((10, 100, 100), (100, 100, 100)), 100_000, 20_000)
+QUICK = Sizes(512, 128, 16, ((100, 10, 1), (100, 10, 10), (100, 10, 20)), 1_000, 200, ((5, 10, 20), (50, 10, 20)),
+              1_000, 500)
 
 
 @dataclass

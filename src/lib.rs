@@ -7,6 +7,7 @@
 //! | [`cli`] | the command line: one file a command, the daemon, the log |
 //! | [`fuse`] | the kernel: requests and replies, how files are opened, mounting and unmounting |
 //! | [`tree`] | names, attributes, listings: a snapshot as a directory tree, without a kernel |
+//! | [`transfer`] | a plain Zarr tree out of a repository, and into one, without a mount |
 //! | [`follow`] | a read-only mount that moves to its branch's newest commit |
 //! | [`control`] | the files in `.icechunk`: status, commit, discard and the rest, by reading and writing |
 //! | [`session`] | what is done to a working tree as a whole: status, diff, commit, discard, refresh |
@@ -44,6 +45,7 @@ pub mod session;
 pub mod size;
 pub mod steps;
 pub mod storage;
+pub mod transfer;
 pub mod tree;
 pub mod working;
 pub mod zarr;

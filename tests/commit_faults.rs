@@ -99,6 +99,10 @@ impl Storage for Faulty {
         self.pass(&format!("new {key}"), self.inner.put_file(key, file, length)).await
     }
 
+    async fn put_copy(&self, key: &str, file: std::fs::File, length: u64) -> Result<()> {
+        self.pass(&format!("new {key}"), self.inner.put_copy(key, file, length)).await
+    }
+
     async fn sync(&self, folders: &[&str]) -> Result<()> {
         self.pass(&format!("sync {folders:?}"), self.inner.sync(folders)).await
     }

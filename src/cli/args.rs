@@ -9,6 +9,8 @@ use super::amend::AmendArgs;
 use super::branch::BranchArgs;
 use super::config::ConfigArgs;
 use super::diff::DiffArgs;
+use super::export::ExportArgs;
+use super::import::ImportArgs;
 use super::migrate::MigrateArgs;
 use super::open::Limits;
 use super::ops::OpsArgs;
@@ -91,6 +93,17 @@ pub enum Command {
     Migrate(MigrateArgs),
     /// Check a repository: every rule of its format, and that every object is there with its length.
     Verify(VerifyArgs),
+    /// Write the files of a branch, tag or snapshot, as a mount shows them, into a directory, without mounting.
+    ///
+    /// Each file is there whole or not at all. An export that was ended goes on when it is given again. When the command has
+    /// returned well, all is on the disk. Files have the commit's time.
+    Export(ExportArgs),
+    /// Commit the files of a directory to a branch, or to a new repository, without mounting.
+    ///
+    /// As with `cp -r` into a mount and a commit: what SRC has replaces what is at the same path, everything else stays (--delete
+    /// makes the branch a mirror), files that Zarr has no place for are listed and left out, and what cannot be committed refuses all
+    /// of it. The commit is there as a whole or not at all. SRC stays as it is.
+    Import(ImportArgs),
     /// Write the bytes of one Zarr key to standard output, without mounting.
     Cat(CatArgs),
 }

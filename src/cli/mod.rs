@@ -11,6 +11,8 @@ pub mod config;
 pub mod confirm;
 pub mod daemon;
 pub mod diff;
+pub mod export;
+pub mod import;
 pub mod init;
 pub mod log;
 pub mod logging;
@@ -82,6 +84,8 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
             logging::to_stderr(verify.common.verbose);
             return verify::run(&verify).unwrap_or_else(|error| report(&error));
         }
+        Command::Export(export) => in_foreground(export.common.verbose, || export::run(&export)),
+        Command::Import(import) => in_foreground(import.common.verbose, || import::run(&import)),
         Command::Cat(cat) => in_foreground(cat.common.verbose, || cat::run(&cat)),
     };
     match outcome {

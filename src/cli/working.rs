@@ -25,10 +25,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Commits what was changed in a mount.
 pub fn commit(arguments: &CommitArgs) -> Result<()> {
     logging::to_stderr(0);
-    let metadata = rewriting::metadata(&arguments.metadata)?;
     let command = Command::Commit {
         message: arguments.message.clone(),
-        metadata,
+        metadata: rewriting::metadata(&arguments.metadata)?,
         amend: arguments.amend,
         on_conflict: arguments.on_conflict.clone(),
     };

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use crate::error::{Error, Result};
 use crate::format::ids::{NodeId, ObjectId};
@@ -70,9 +70,9 @@ pub enum ChunkChange {
 /// A file that holds exactly one chunk. Nobody writes to it while a commit runs.
 #[derive(Clone, Debug)]
 pub struct ChunkFile {
-    /// The directory that holds it.
+    /// The directory that it is in, or one above.
     pub directory: Arc<OwnedFd>,
-    /// Its name there.
+    /// Its name, or path, below that.
     pub name: String,
     /// Its size in bytes, which is not 0.
     pub length: u64,
@@ -131,10 +131,12 @@ impl ChangeSet {
 impl ChunkFile {
     /// Opens it for reading.
     pub fn open(&self) -> Result<File> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        rustix::fs::openat(&self.directory, &self.name, flags, Mode::empty())
+        // What was a file when it was looked at may be a link or a FIFO now.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        rustix::fs::openat2(&self.directory, &self.name, flags, Mode::empty(), resolve)
             .map(File::from)
-            .map_err(|e| Error::io(format!("scratch file {}", self.name), e.into()))
+            .map_err(|e| Error::io(format!("the chunk's file {}", self.name), e.into()))
     }
 }
 

@@ -146,17 +146,11 @@ async fn run(storage: &Arc<dyn Storage>, job: Job) -> Result<Vec<(usize, StoredP
 async fn single(storage: &Arc<dyn Storage>, file: ChunkFile) -> Result<StoredPayload> {
     let length = file.length;
     let chunk = ObjectId::random()?;
-    let key = format!("chunks/{chunk}");
-    if file.may_link {
-        let file = blocking(move || file.open()).await?;
-        storage.put_file(&key, file, length).await?;
-    } else {
-        let read = move || {
-            let mut bytes = Vec::new();
-            append(&file, &mut bytes).map(|()| bytes)
-        };
-        storage.put_new(&key, blocking(read).await?.into()).await?;
-    }
+    let (key, name, may_link) = (format!("chunks/{chunk}"), file.name.clone(), file.may_link);
+    let file = blocking(move || file.open()).await?;
+    let stored =
+        if may_link { storage.put_file(&key, file, length).await } else { storage.put_copy(&key, file, length).await };
+    stored.context(|| format!("the chunk's file {name}"))?;
     Ok(StoredPayload::Native { chunk, offset: 0, length })
 }
 
@@ -170,11 +164,14 @@ pub(super) async fn ahead(storage: &Arc<dyn Storage>, memory: &Memory, file: Chu
 fn append(file: &ChunkFile, out: &mut Vec<u8>) -> Result<()> {
     let before = out.len() as u64;
     let opened = file.open()?;
-    opened.take(file.length + 1).read_to_end(out).map_err(|e| Error::io(format!("scratch file {}", file.name), e))?;
+    opened
+        .take(file.length + 1)
+        .read_to_end(out)
+        .map_err(|e| Error::io(format!("the chunk's file {}", file.name), e))?;
     if out.len() as u64 - before == file.length {
         return Ok(());
     }
-    Err(changed_file(file.length)).context(|| format!("scratch file {}", file.name))
+    Err(changed_file(file.length)).context(|| format!("the chunk's file {}", file.name))
 }
 
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {

@@ -73,6 +73,17 @@ pub enum Payload<'a> {
     },
 }
 
+/// Which of the three a [`Payload`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// In the manifest itself.
+    Inline,
+    /// In an object below `chunks/`.
+    Native,
+    /// In somebody else's file.
+    Virtual,
+}
+
 /// Tells whether the target of a virtual reference is still what it was.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Checksum {
@@ -159,6 +170,12 @@ impl Manifest {
         self.buffer.root().arrays().iter().map(|a| NodeId::from(a.node_id()))
     }
 
+    /// All references, array by array, in whatever order they are: also where they cannot be searched.
+    pub fn all(&self) -> impl Iterator<Item = (NodeId, ArrayRefs<'_>)> + '_ {
+        let arrays = self.buffer.root().arrays();
+        arrays.iter().map(|array| (NodeId::from(array.node_id()), ArrayRefs { refs: array.refs(), manifest: self }))
+    }
+
     /// The references of array `node`; none if it has none here.
     pub fn array(&self, node: NodeId) -> Result<Option<ArrayRefs<'_>>> {
         let arrays = self.buffer.root().arrays();
@@ -222,6 +239,16 @@ impl<'a> ArrayRefs<'a> {
         match stored.inline() {
             Some(bytes) if stored.chunk_id().is_none() && !is_virtual(&stored) => bytes.len() as u64,
             _ => stored.length(),
+        }
+    }
+
+    /// Which kind of reference the one at `at` is, without looking further. What is none of them is an inline one without bytes.
+    pub fn kind(&self, at: usize) -> Kind {
+        let stored = self.refs.get(at);
+        match stored.chunk_id() {
+            Some(_) => Kind::Native,
+            None if is_virtual(&stored) => Kind::Virtual,
+            None => Kind::Inline,
         }
     }
 

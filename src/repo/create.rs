@@ -10,6 +10,7 @@ use crate::format::draft::{NodeDraft, SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::repo_state::{Operation, RawItem, RepoState, SnapshotRecord, Status, Update};
+use crate::format::snapshot::Snapshot;
 use crate::repo::refs::DEFAULT_BRANCH;
 use crate::storage::{Condition, Storage};
 
@@ -18,7 +19,7 @@ const INITIAL_MESSAGE: &str = "Repository initialized";
 /// Message of the commit that adds a root group.
 const GROUP_MESSAGE: &str = "Create the root group";
 /// `zarr.json` of a group without attributes.
-const GROUP_DOCUMENT: &[u8] = br#"{"zarr_format":3,"node_type":"group","attributes":{}}"#;
+pub const GROUP_DOCUMENT: &[u8] = br#"{"zarr_format":3,"node_type":"group","attributes":{}}"#;
 
 /// Creates a repository in `storage`, which must be empty; with `zarr_group` its first commit adds a root group.
 ///
@@ -29,17 +30,7 @@ pub async fn create(storage: &dyn Storage, zarr_group: bool, clock: Clock) -> Re
     }
     refuse_occupied(storage).await?;
     let id = ObjectId::INITIAL;
-    let metadata = vec![RawItem::from_json("__icechunk", &serde_json::json!({"is_root": true}))?];
-    let snapshot = SnapshotDraft {
-        id,
-        flushed_at: clock(),
-        version: SpecVersion::V2,
-        parent: None,
-        message: INITIAL_MESSAGE.to_owned(),
-        metadata,
-        nodes: Vec::new(),
-        manifests: Vec::new(),
-    };
+    let snapshot = initial_draft(clock)?;
     write_commit(storage, &snapshot, &TransactionLogDraft::default()).await?;
     let now = clock().max(snapshot.flushed_at);
     let state = RepoState {
@@ -59,6 +50,25 @@ pub async fn create(storage: &dyn Storage, zarr_group: bool, clock: Clock) -> Re
     storage.check_conditions(&format!("transactions/{id}"), MAX_REPO_FILE).await?;
     storage.put("repo", state.encode()?.into(), Condition::Absent).await.context(|| storage.location().to_owned())?;
     if zarr_group { add_root_group(storage, clock).await } else { Ok(()) }
+}
+
+/// The snapshot that every repository begins with, of one that is not there yet.
+pub fn initial(clock: Clock) -> Result<Snapshot> {
+    Snapshot::decode(&initial_draft(clock)?.encode()?, super::MAX_SNAPSHOT)
+}
+
+fn initial_draft(clock: Clock) -> Result<SnapshotDraft> {
+    let metadata = vec![RawItem::from_json("__icechunk", &serde_json::json!({"is_root": true}))?];
+    Ok(SnapshotDraft {
+        id: ObjectId::INITIAL,
+        flushed_at: clock(),
+        version: SpecVersion::V2,
+        parent: None,
+        message: INITIAL_MESSAGE.to_owned(),
+        metadata,
+        nodes: Vec::new(),
+        manifests: Vec::new(),
+    })
 }
 
 /// The reference refuses to create beside anything, so whatever is there would be in somebody's way.

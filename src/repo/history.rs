@@ -86,7 +86,7 @@ impl Repository {
     }
 
     /// Calls `visit` for `tip` and its ancestors in order, until it returns false.
-    async fn walk(&self, tip: ObjectId, mut visit: impl FnMut(SnapshotInfo) -> bool) -> Result<()> {
+    pub(crate) async fn walk(&self, tip: ObjectId, mut visit: impl FnMut(SnapshotInfo) -> bool) -> Result<()> {
         let cycle = |id| Error::corrupt(format!("the history of snapshot {tip} is a cycle: {id} is its own ancestor"));
         match &self.generation {
             Generation::V2(info) => {

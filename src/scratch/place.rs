@@ -113,7 +113,7 @@ impl Place {
 }
 
 /// The path without links, as far as it exists already.
-fn real(path: &Path) -> std::io::Result<PathBuf> {
+pub(crate) fn real(path: &Path) -> std::io::Result<PathBuf> {
     let absolute = std::path::absolute(path)?;
     let mut missing = Vec::new();
     let mut existing = absolute.as_path();

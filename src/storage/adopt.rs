@@ -47,13 +47,34 @@ pub(super) fn put_file(root: &OwnedFd, key: &str, mut file: File, length: u64) -
         Ok(()) => file.sync_data().map_err(failed),
         // Another file system, no links on this one, too many of this file, an unlinked file, or one of another user's.
         Err(Errno::XDEV | Errno::PERM | Errno::OPNOTSUPP | Errno::MLINK | Errno::NOENT | Errno::ACCESS) => {
-            let mut copy = create(root, key).map_err(|e| failed(e.into()))?;
-            let copied = std::io::copy(&mut file, &mut copy).and_then(|copied| copy.sync_data().map(|()| copied));
-            let copied = copied.map_err(|e| failed(given_up(root, key, e)))?;
-            if copied == length { Ok(()) } else { Err(changed_file(length)) }
+            let copy = copy(root, key, &mut file, length)?;
+            copy.sync_data().map_err(|e| failed(given_up(root, key, e)))
         }
         Err(errno) => Err(failed(errno.into())),
     }
+}
+
+/// Stores a copy of `file`, which has `length` bytes, as the new object `key` below `root`. Where the file system can, both have
+/// the same blocks until one is written to. It is flushed when [`sync_all`] has returned.
+pub(super) fn put_copy(root: &OwnedFd, key: &str, mut file: File, length: u64) -> Result<()> {
+    copy(root, key, &mut file, length).map(drop)
+}
+
+fn copy(root: &OwnedFd, key: &str, file: &mut File, length: u64) -> Result<File> {
+    let failed = |e: std::io::Error| Error::io(key, e);
+    let mut copy = create(root, key).map_err(|e| failed(e.into()))?;
+    let copied = std::io::copy(file, &mut copy).map_err(|e| failed(given_up(root, key, e)))?;
+    if copied == length {
+        return Ok(copy);
+    }
+    let changed = std::io::Error::from(std::io::ErrorKind::ResourceBusy);
+    drop(given_up(root, key, changed));
+    Err(changed_file(length))
+}
+
+/// Flushes everything on the file system of `root`: when files are many, sooner than each of them.
+pub(super) fn sync_all(root: &OwnedFd) -> Result<()> {
+    rustix::fs::syncfs(root).map_err(|e| Error::io("flushing what was stored", e.into()))
 }
 
 /// Flushes the directories `folders` below `root`.

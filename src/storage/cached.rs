@@ -193,6 +193,10 @@ impl Storage for CachedStorage {
         self.store.put_file(key, file, length).await
     }
 
+    async fn put_copy(&self, key: &str, file: std::fs::File, length: u64) -> Result<()> {
+        self.store.put_copy(key, file, length).await
+    }
+
     async fn sync(&self, folders: &[&str]) -> Result<()> {
         self.store.sync(folders).await
     }
@@ -216,6 +220,10 @@ impl Storage for CachedStorage {
             self.forget(key).await;
         }
         self.store.delete(keys).await
+    }
+
+    async fn each(&self, prefix: &str, visit: &mut (dyn FnMut(ObjectInfo) + Send)) -> Result<()> {
+        self.store.each(prefix, visit).await
     }
 
     async fn any(&self) -> Result<Option<String>> {

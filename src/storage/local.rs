@@ -16,6 +16,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -33,6 +34,8 @@ use crate::error::{Error, ErrorKind, Result};
 const FLUSH_DEADLINE: Duration = Duration::from_secs(120);
 /// Objects that are removed under one deadline.
 const DELETED_AT_ONCE: usize = 1000;
+/// The same for all that waits on a file system: what a machine holds back, at the slowest.
+const FLUSH_ALL_DEADLINE: Duration = Duration::from_secs(3600);
 /// What a disk writes in a second at least, shared by all objects that are stored at the same time. Bytes.
 const SLOWEST_DISK: u64 = 256 << 10;
 
@@ -44,6 +47,9 @@ pub struct LocalStorage {
     files: Arc<LocalFiles>,
     objects: ObjectStorage,
     deadline: Duration,
+    /// Objects stored that are not flushed by themselves, and how many of them are flushed. Flushing them is waited for by turns.
+    copies: AtomicU64,
+    flushed: tokio::sync::Mutex<u64>,
 }
 
 /// The files of a local repository, by key.
@@ -126,6 +132,8 @@ impl LocalStorage {
             files: Arc::new(LocalFiles { root }),
             objects: ObjectStorage::new(Arc::new(store), location, DEADLINE),
             deadline: DEADLINE,
+            copies: AtomicU64::new(0),
+            flushed: tokio::sync::Mutex::new(0),
         })
     }
 
@@ -227,7 +235,23 @@ impl Storage for LocalStorage {
         self.waiting_for(storing(length), key, put).await
     }
 
+    async fn put_copy(&self, key: &str, file: File, length: u64) -> Result<()> {
+        let put = move |files: &LocalFiles, key: &str| adopt::put_copy(&files.root, key, file, length);
+        self.waiting_for(storing(length), key, put).await?;
+        self.copies.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
     async fn sync(&self, folders: &[&str]) -> Result<()> {
+        let mut flushed = self.flushed.lock().await;
+        let copies = self.copies.load(Ordering::Acquire);
+        if copies > *flushed {
+            let sync = move |files: &LocalFiles, _: &str| adopt::sync_all(&files.root);
+            self.waiting_for(FLUSH_ALL_DEADLINE, "flushing what was stored", sync).await?;
+            *flushed = copies;
+            return Ok(());
+        }
+        drop(flushed);
         let folders: Vec<String> = folders.iter().map(|&folder| folder.to_owned()).collect();
         let sync = move |files: &LocalFiles, _: &str| adopt::sync(&files.root, &folders);
         self.waiting_for(FLUSH_DEADLINE, "flushing what was stored", sync).await
@@ -235,6 +259,10 @@ impl Storage for LocalStorage {
 
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         self.objects.list(prefix).await
+    }
+
+    async fn each(&self, prefix: &str, visit: &mut (dyn FnMut(ObjectInfo) + Send)) -> Result<()> {
+        self.objects.each(prefix, visit).await
     }
 
     async fn delete(&self, keys: &[String]) -> Result<()> {

@@ -124,7 +124,12 @@ pub trait Storage: Send + Sync + Debug {
         self.put_new(key, bytes).await
     }
 
-    /// Returns when all that [`Storage::put_new`] and [`Storage::put_file`] have stored below `folders` survives a loss of
+    /// As [`Storage::put_file`], of a file that may be written to again: the object is a copy in any case.
+    async fn put_copy(&self, key: &str, file: std::fs::File, length: u64) -> Result<()> {
+        self.put_file(key, file, length).await
+    }
+
+    /// Returns when all that [`Storage::put_new`], [`Storage::put_file`] and [`Storage::put_copy`] have stored below `folders` survives a loss of
     /// power.
     async fn sync(&self, folders: &[&str]) -> Result<()> {
         let _ = folders;
@@ -133,6 +138,12 @@ pub trait Storage: Send + Sync + Debug {
 
     /// All objects whose key begins with `prefix`, which ends with `/` or is empty; in no certain order.
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>>;
+
+    /// As [`Storage::list`], one by one: there may be more objects than memory for a list of them.
+    async fn each(&self, prefix: &str, visit: &mut (dyn FnMut(ObjectInfo) + Send)) -> Result<()> {
+        self.list(prefix).await?.into_iter().for_each(visit);
+        Ok(())
+    }
 
     /// Removes the objects `keys`. One that is not there is no error. Those before and after one that cannot be removed may be
     /// gone when this fails; when it returns well, all stay removed after a loss of power.
@@ -271,4 +282,10 @@ pub async fn open_new(repo: &str, settings: &Settings) -> Result<Arc<dyn Storage
         std::fs::create_dir_all(&path).map_err(|e| Error::io(format!("making {shown}"), e))?;
     }
     open(repo, settings).await
+}
+
+/// A place that is not there, for looking at what would be stored in it: whatever it is asked for is absent.
+pub fn nowhere(location: &str) -> Arc<dyn Storage> {
+    let store = Arc::new(object_store::memory::InMemory::new());
+    Arc::new(object::ObjectStorage::new(store, location.to_owned(), DEADLINE))
 }

@@ -281,16 +281,21 @@ impl Storage for ObjectStorage {
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+        let mut found = Vec::new();
+        self.each(prefix, &mut |object| found.push(object)).await?;
+        Ok(found)
+    }
+
+    async fn each(&self, prefix: &str, visit: &mut (dyn FnMut(ObjectInfo) + Send)) -> Result<()> {
         let prefix = path(prefix.trim_end_matches('/'))?;
         let what = format!("listing `{prefix}`");
         let mut objects = self.store.list(Some(&prefix));
-        let mut found = Vec::new();
         // Each page is a request of its own.
         while let Some(meta) = self.timed(&what, objects.try_next()).await? {
             let modified = u64::try_from(meta.last_modified.timestamp_micros()).unwrap_or_default();
-            found.push(ObjectInfo { key: meta.location.to_string(), size: meta.size, modified });
+            visit(ObjectInfo { key: meta.location.to_string(), size: meta.size, modified });
         }
-        Ok(found)
+        Ok(())
     }
 
     async fn delete(&self, keys: &[String]) -> Result<()> {

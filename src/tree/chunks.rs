@@ -183,6 +183,16 @@ impl<'a> Chunks<'a> {
     /// How many chunks there are and how many bytes they have. Reads every manifest of the array once.
     pub async fn totals(&self) -> Result<(u64, u64)> {
         let (mut count, mut bytes) = (0, 0_u64);
+        self.each(|refs, at| {
+            count += 1;
+            bytes = bytes.saturating_add(refs.length(at));
+        })
+        .await?;
+        Ok((count, bytes))
+    }
+
+    /// Calls `visit` once for each chunk that there is, with where its reference is.
+    pub async fn each(&self, mut visit: impl FnMut(&ArrayRefs<'_>, usize) + Send) -> Result<()> {
         for (position, manifest) in self.array.manifests.iter().enumerate() {
             let loaded = self.load(manifest).await.context(|| "counting chunks")?;
             let Some(refs) = loaded.array(self.array.id)? else { continue };
@@ -193,13 +203,12 @@ impl<'a> Chunks<'a> {
                 at = next + 1;
                 let coords: Coords = refs.coords(next).iter().collect();
                 if last.as_ref() != Some(&coords) && !self.listed_in(earlier, &coords).await? {
-                    count += 1;
-                    bytes = bytes.saturating_add(refs.length(next));
+                    visit(&refs, next);
                 }
                 last = Some(coords);
             }
         }
-        Ok((count, bytes))
+        Ok(())
     }
 
     /// Whether one of `manifests` lists the chunk: boxes rarely overlap, so that this rarely looks into one.

@@ -4,9 +4,15 @@
 //! nest directories as deep as they like.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
 
 use super::WorkingTree;
 use super::state::Node;
+use crate::commit::changes::ChunkFile;
+use crate::error::Result;
 use crate::scratch::record::{Id, Name, ROOT, Source};
 use crate::tree::nodes::Place;
 
@@ -53,9 +59,41 @@ pub struct FrozenFile {
     pub source: Source,
 }
 
+/// Where the bytes of changed files are.
+#[async_trait]
+pub trait Contents: Send + Sync {
+    /// The file with the number of a [`Source::Data`]; none if somebody has removed it.
+    fn changed(&self, number: u64) -> Result<Option<ChunkFile>>;
+
+    /// All bytes of `file`, at most `limit` of them.
+    async fn whole(&self, file: &FrozenFile, limit: u64) -> Result<Bytes>;
+}
+
+#[async_trait]
+impl Contents for WorkingTree {
+    fn changed(&self, number: u64) -> Result<Option<ChunkFile>> {
+        let found = self.files().find(number)?;
+        Ok(found.map(|stat| ChunkFile {
+            directory: Arc::clone(self.files().directory()),
+            name: number.to_string(),
+            length: stat.size,
+            may_link: true,
+        }))
+    }
+
+    async fn whole(&self, file: &FrozenFile, limit: u64) -> Result<Bytes> {
+        WorkingTree::whole(self, file, limit).await
+    }
+}
+
 impl Frozen {
     /// Position of the root.
     pub const ROOT: usize = 0;
+
+    /// A state of these directories, of which none is open; the root is at [`Frozen::ROOT`].
+    pub fn of(directories: Vec<FrozenDirectory>) -> Self {
+        Frozen { directories, open_for_writing: Vec::new() }
+    }
 
     /// The directory at a position.
     pub fn get(&self, position: usize) -> Option<&FrozenDirectory> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::below;
 use super::walk::Walk;
-use crate::commit::changes::{ChunkChange, ChunkFile};
+use crate::commit::changes::ChunkChange;
 use crate::error::{Context, Result};
 use crate::format::ids::NodeId;
 use crate::scratch::data::LOST;
@@ -223,17 +223,12 @@ impl Walk<'_> {
             },
             Source::Stored(stored) => ChunkChange::Stored(stored.0.clone()),
             Source::Data(number) => {
-                let Some(stat) = self.working.files().find(*number).context(|| path.clone())? else {
+                let Some(file) = self.contents.changed(*number).context(|| path.clone())? else {
                     self.fault(path, LOST);
                     return Ok(());
                 };
-                self.out.bytes += stat.size;
-                ChunkChange::File(ChunkFile {
-                    directory: Arc::clone(self.working.files().directory()),
-                    name: number.to_string(),
-                    length: stat.size,
-                    may_link: true,
-                })
+                self.out.bytes += file.length;
+                ChunkChange::File(file)
             }
         };
         let empty = match &change {
@@ -255,7 +250,7 @@ impl Walk<'_> {
     }
 
     async fn bytes_as_chunk(&self, file: &FrozenFile) -> Result<ChunkChange> {
-        let bytes = self.working.whole(file, super::documents::MAX_DOCUMENT).await?;
+        let bytes = self.contents.whole(file, super::documents::MAX_DOCUMENT).await?;
         Ok(ChunkChange::Stored(crate::commit::changes::StoredPayload::Inline(bytes)))
     }
 

@@ -16,7 +16,7 @@ use crate::format::transaction_log::Move;
 use crate::scratch::data::LOST;
 use crate::scratch::record::{Id, Name, Source};
 use crate::tree::nodes::{NodeIndex, Place, ZARR_JSON};
-use crate::working::frozen::{Frozen, FrozenDirectory, FrozenEntry, FrozenFile};
+use crate::working::frozen::{Contents, Frozen, FrozenDirectory, FrozenEntry, FrozenFile};
 use crate::working::{Base, WorkingTree};
 
 /// What is wrong with a chunk outside of any array.
@@ -28,7 +28,7 @@ pub type NewIds = parking_lot::Mutex<HashMap<(Id, bool), NodeId>>;
 
 /// Finds out what a working tree would commit.
 pub(super) struct Walk<'a> {
-    pub(super) working: &'a WorkingTree,
+    pub(super) contents: &'a dyn Contents,
     pub(super) base: Arc<Base>,
     pub(super) frozen: &'a Frozen,
     pub(super) out: Derived,
@@ -53,11 +53,20 @@ enum Doc {
 
 /// What `frozen`, a state of `working`, would commit.
 pub async fn derive(working: &WorkingTree, frozen: &Frozen, new_ids: &NewIds) -> Result<Derived> {
-    let base = working.base();
+    derive_from(working.base(), working, frozen, new_ids).await
+}
+
+/// What `frozen`, relative to `base` and with its bytes in `contents`, would commit.
+pub async fn derive_from(
+    base: Arc<Base>,
+    contents: &dyn Contents,
+    frozen: &Frozen,
+    new_ids: &NewIds,
+) -> Result<Derived> {
     let kept = vec![false; base.tree.table().len()];
     let (out, pending) = (Derived::default(), vec![(Frozen::ROOT, "/".to_owned())]);
     let groups_like_chunks = HashSet::new();
-    let mut walk = Walk { working, base, frozen, out, new_ids, kept, pending, groups_like_chunks };
+    let mut walk = Walk { contents, base, frozen, out, new_ids, kept, pending, groups_like_chunks };
     while let Some((position, path)) = walk.pending.pop() {
         walk.directory(position, path).await?;
     }
@@ -138,11 +147,11 @@ impl<'a> Walk<'a> {
     /// anybody from looking at the others, nor from giving it up.
     async fn bytes(&self, file: &FrozenFile) -> Result<Result<Bytes>> {
         if let Source::Data(number) = file.source
-            && self.working.files().find(number)?.is_none()
+            && self.contents.changed(number)?.is_none()
         {
             return Ok(Err(Error::corrupt(LOST)));
         }
-        match self.working.whole(file, MAX_DOCUMENT).await {
+        match self.contents.whole(file, MAX_DOCUMENT).await {
             Err(error) if error.kind() != ErrorKind::OutOfMemory => Err(error),
             read => Ok(read),
         }

@@ -1,0 +1,180 @@
+//! `icechunkfs export`: a snapshot as a plain tree of files.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use clap::Args;
+use indicatif::{HumanBytes, ProgressBar};
+
+use super::args::CommonArgs;
+use super::confirm::{ConfirmArgs, printable};
+use super::{open, print, print_json, progress};
+use crate::error::Result;
+use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
+use crate::size;
+use crate::storage::settings::Settings;
+use crate::transfer::destination::{self, Contents, Destination};
+use crate::transfer::export::{self, Exported, Wish};
+use crate::transfer::{Counters, LeftOut};
+
+/// Between two drawings of how far it is.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Paths that words list; the rest is counted.
+const LISTED: usize = 20;
+
+/// `icechunkfs export`
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
+    pub repo: String,
+    /// A directory of this machine: a new or empty one, or one in which an export of the same was not finished, which then goes
+    /// on.
+    pub dest: String,
+    /// What to export: a branch, a tag, a snapshot id, or something before one, such as main~2.
+    #[arg(value_name = "REF", default_value = DEFAULT_BRANCH)]
+    pub reference: String,
+    /// Only this group or array, whose files are then at the top of DEST.
+    #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
+    pub path: String,
+    /// Go into a directory that holds other things: a file that is not the snapshot's, by size and time, is replaced, and what the
+    /// snapshot does not have stays.
+    #[arg(long)]
+    pub force: bool,
+    /// As --force, and remove what the snapshot does not have.
+    #[arg(long)]
+    pub delete: bool,
+    /// Compare the bytes of files that are there, instead of size and time.
+    #[arg(short, long)]
+    pub checksum: bool,
+    /// Only say what would be done.
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// Leave out what cannot be read, such as virtual chunks that are not allowed, and list it.
+    #[arg(long)]
+    pub skip_unreadable: bool,
+    /// Batches of files that are on their way at a time.
+    #[arg(short, long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub jobs: u16,
+    /// Bound for what is held in memory besides a few MiB for each job [default: 512M, or a quarter of what there is].
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub memory: Option<u64>,
+    /// Print {"snapshot", "files", "bytes", "written", "written_bytes", "unchanged", "removed": [PATH], "removed_count",
+    /// "left_out": [{"path", "why"}], "left_out_count", "dry_run"}; lists have a thousand entries at most.
+    #[arg(long)]
+    pub json: bool,
+    /// Whether to ask before files are removed.
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
+    /// Verbosity.
+    #[command(flatten)]
+    pub common: CommonArgs,
+    /// How to reach the repository. Last, since its heading goes for all that follows.
+    #[command(flatten)]
+    pub store: Settings,
+}
+
+/// Exports.
+pub fn run(arguments: &ExportArgs) -> Result<()> {
+    let path = destination::local(&arguments.dest)?;
+    let counters = Arc::new(Counters::default());
+    let exported = watched(&counters, "{pos}/{len} files {wide_bar} {msg} {per_sec}", || {
+        open::runtime()?.block_on(async {
+            let repository = open::repository(&arguments.repo, &arguments.store).await?;
+            let found = repository.find(&arguments.reference).await?;
+            let limits = open::Limits { memory: arguments.memory, ahead: None };
+            let tree = open::tree(&repository, &RefSpec::Snapshot(found.id), limits).await?;
+            let contents = Contents {
+                repository: repository.storage().location().to_owned(),
+                snapshot: found.id.to_string(),
+                path: arguments.path.trim_matches('/').to_owned(),
+            };
+            // Before a directory is made for it.
+            tree.resolve(&contents.path).await?;
+            let local = repository.storage().local_path();
+            let force = arguments.force || arguments.delete;
+            let destination = match arguments.dry_run {
+                true => Destination::look(&path, &contents, local.as_deref(), force)?,
+                false => Some(Destination::open(&path, &contents, local.as_deref(), force)?),
+            };
+            let wish = Wish {
+                delete: arguments.delete,
+                checksum: arguments.checksum,
+                dry_run: arguments.dry_run,
+                skip_unreadable: arguments.skip_unreadable,
+                jobs: arguments.jobs.into(),
+            };
+            let confirm = |extra: &[String]| {
+                let dest = path.display();
+                let listed = listed(extra.iter().map(|path| format!("  {path}")), extra.len() as u64);
+                arguments
+                    .confirm
+                    .confirm(&format!("{dest}: what the snapshot does not have will be removed:\n{listed}"))
+            };
+            let destination = destination.map(Arc::new);
+            export::export(tree, &contents.path, destination, wish, Arc::clone(&counters), &confirm).await
+        })
+    })?;
+    if arguments.json {
+        return print_json(&exported);
+    }
+    print(in_words(&exported, &arguments.dest).as_bytes())
+}
+
+fn in_words(exported: &Exported, dest: &str) -> String {
+    let Exported { snapshot, written, written_bytes, unchanged, removed_count, dry_run, .. } = exported;
+    let would = if *dry_run { "would write" } else { "wrote" };
+    let mut text = format!("snapshot {snapshot} to {dest}: {would} {written} files, {}", HumanBytes(*written_bytes));
+    // Writing into a string cannot fail.
+    if *unchanged > 0 {
+        let _ = write!(text, "; {unchanged} were there");
+    }
+    if *removed_count > 0 {
+        let would = if *dry_run { "would remove" } else { "removed" };
+        let _ = write!(text, "; {would} {removed_count}");
+    }
+    text.push('\n');
+    if exported.left_out_count > 0 {
+        let _ = writeln!(text, "left out, since it cannot be read:");
+        let paths = exported.left_out.iter().map(|LeftOut { path, why }| format!("  {path}: {why}"));
+        text += &listed(paths, exported.left_out_count);
+        text.push('\n');
+    }
+    printable(&text)
+}
+
+/// The first of `lines`, of which there are `count`, and how many are not shown.
+pub(super) fn listed(lines: impl Iterator<Item = String>, count: u64) -> String {
+    let mut shown: Vec<String> = lines.take(LISTED).collect();
+    let more = count.saturating_sub(shown.len() as u64);
+    if more > 0 {
+        shown.push(format!("  and {more} more"));
+    }
+    shown.join("\n")
+}
+
+/// Does `work`, and draws how far it is.
+pub(super) fn watched<T: Send>(counters: &Counters, template: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| draw(&progress::still(template), counters, &ended));
+        let done = work();
+        ended.store(true, Ordering::Relaxed);
+        done
+    })
+}
+
+fn draw(bar: &ProgressBar, counters: &Counters, ended: &AtomicBool) {
+    while !ended.load(Ordering::Relaxed) && !bar.is_hidden() {
+        std::thread::sleep(LOOK_EVERY);
+        let (found, done, bytes) = counters.now();
+        // Nothing is drawn while a question is asked.
+        if done > 0 {
+            bar.set_length(found);
+            bar.set_position(done);
+            bar.set_message(format!("{}", HumanBytes(bytes)));
+        }
+    }
+    bar.finish_and_clear();
+}

@@ -1,0 +1,226 @@
+//! `icechunkfs import`: a directory of Zarr files as one commit.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use clap::Args;
+use indicatif::HumanBytes;
+
+use super::args::CommonArgs;
+use super::confirm::printable;
+use super::export::listed;
+use super::{open, print, print_json, progress, rewriting};
+use crate::commit::engine::{OnConflict, Options};
+use crate::commit::progress::{Progress, Stage};
+use crate::error::{Error, ErrorKind, Result};
+use crate::repo::Repository;
+use crate::repo::refs::DEFAULT_BRANCH;
+use crate::repo::update::system_clock;
+use crate::size;
+use crate::storage::{self, settings::Settings};
+use crate::transfer::import::{self, Imported, Target, Wish};
+use crate::transfer::{Counters, LeftOut};
+
+/// Between two drawings of how far it is.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// `icechunkfs import`
+#[derive(Debug, Args)]
+pub struct ImportArgs {
+    /// A directory of this machine with a Zarr hierarchy of version 3.
+    pub src: PathBuf,
+    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://). Where there is none, one is created.
+    pub repo: String,
+    /// The branch.
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_BRANCH)]
+    pub branch: String,
+    /// Put SRC there: it becomes this group, or array. Groups above that are not there are made.
+    #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
+    pub path: String,
+    /// The commit message [default: Import of SRC].
+    #[arg(short, long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub message: String,
+    /// A metadata item of the commit; VALUE is JSON, or else taken as text. Repeatable.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub metadata: Vec<String>,
+    /// Chunks that others changed meanwhile too: ours replaces theirs, theirs keeps theirs. Without it they refuse the commit.
+    #[arg(long, value_name = "WHOSE", value_parser = ["ours", "theirs"])]
+    pub on_conflict: Option<String>,
+    /// Make the branch (below --path) a mirror: what SRC does not have is deleted. Earlier commits keep it.
+    #[arg(long)]
+    pub delete: bool,
+    /// Store all chunks. Otherwise those are left out that the branch has with the same bytes, for which they are read.
+    #[arg(short = 'W', long)]
+    pub whole: bool,
+    /// Only say what would be done.
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// Threads that look at files at a time.
+    #[arg(short, long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub jobs: u16,
+    /// Store chunks smaller than this together in objects of some MiB.
+    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size::parse)]
+    pub pack_below: u64,
+    /// Bound for what is held in memory besides the list of files, some 500 bytes each [default: 512M, or a quarter of what
+    /// there is].
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub memory: Option<u64>,
+    /// Print {"snapshot", "created_repository", "rebased_over", "nodes_created", "nodes_updated", "nodes_deleted",
+    /// "chunks_written", "bytes_written", "chunks_deleted", "chunks_unchanged", "untracked": [PATH], "untracked_count",
+    /// "faults": [{"path", "why"}], "faults_count", "conflicts", "dry_run"}; snapshot is null if nothing was committed, lists
+    /// have a thousand entries at most.
+    #[arg(long)]
+    pub json: bool,
+    /// Verbosity.
+    #[command(flatten)]
+    pub common: CommonArgs,
+    /// How to reach the repository. Last, since its heading goes for all that follows.
+    #[command(flatten)]
+    pub store: Settings,
+}
+
+/// Imports.
+pub fn run(arguments: &ImportArgs) -> Result<()> {
+    let wish = Wish {
+        path: arguments.path.trim_matches('/').to_owned(),
+        message: arguments.message.clone(),
+        metadata: rewriting::metadata(&arguments.metadata)?,
+        on_conflict: match arguments.on_conflict.as_deref() {
+            Some("ours") => OnConflict::Ours,
+            Some(_) => OnConflict::Theirs,
+            None => OnConflict::Fail,
+        },
+        delete: arguments.delete,
+        whole: arguments.whole,
+        dry_run: arguments.dry_run,
+        jobs: arguments.jobs.into(),
+    };
+    let limits = open::Limits { memory: arguments.memory, ahead: None };
+    let options = Options { pack_below: arguments.pack_below, memory: limits.uploads(), ..Options::default() };
+    let (counters, progress) = (Arc::new(Counters::default()), Progress::default());
+    let ended = AtomicBool::new(false);
+    let imported = std::thread::scope(|scope| {
+        scope.spawn(|| draw(&counters, &progress, &ended));
+        let done = open::runtime().and_then(|runtime| {
+            runtime.block_on(async {
+                let target = target(arguments).await?;
+                let budget = |fixed| limits.budget(fixed);
+                let told = (&counters, &progress);
+                import::import(&arguments.src, target, &wish, options, &budget, system_clock, told).await
+            })
+        });
+        ended.store(true, Ordering::Relaxed);
+        done
+    })?;
+    let failure = failure(&imported);
+    if arguments.json {
+        print_json(&imported)?;
+    } else if failure.is_none() {
+        print(in_words(&imported, arguments).as_bytes())?;
+    }
+    failure.map_or(Ok(()), Err)
+}
+
+/// The repository, or the place for one.
+async fn target(arguments: &ImportArgs) -> Result<Target> {
+    let nothing = |storage| match arguments.branch.as_str() {
+        DEFAULT_BRANCH => Ok(Target::Empty(storage)),
+        branch => Err(Error::new(
+            ErrorKind::NotFound,
+            format!("{}: there is no repository, and a new one has no branch `{branch}`", arguments.repo),
+        )),
+    };
+    let storage = match storage::open(&arguments.repo, &arguments.store).await {
+        Err(error) if error.kind() == ErrorKind::NotFound && arguments.dry_run => {
+            return nothing(storage::nowhere(&arguments.repo));
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let storage = storage::open_new(&arguments.repo, &arguments.store).await?;
+            return nothing(storage);
+        }
+        opened => opened?,
+    };
+    match Repository::open(Arc::clone(&storage)).await {
+        Ok(repository) => Ok(Target::Branch(repository, arguments.branch.clone())),
+        Err(error) if error.kind() == ErrorKind::NotARepository => match storage.any().await? {
+            None => nothing(storage),
+            Some(_) => Err(error.context("a repository is created in an empty place only")),
+        },
+        Err(error) => Err(error),
+    }
+}
+
+/// Why nothing was committed, if that is a failure.
+fn failure(imported: &Imported) -> Option<Error> {
+    if imported.faults_count > 0 {
+        let faults = imported.faults.iter().map(|LeftOut { path, why }| format!("  {path}: {why}"));
+        let message = format!("nothing was imported:\n{}", listed(faults, imported.faults_count));
+        return Some(Error::invalid(printable(&message)));
+    }
+    if !imported.conflicts.is_empty() {
+        let conflicts = imported.conflicts.iter().map(|conflict| {
+            let other = conflict.other;
+            format!("  {}: {} (commit {other} \"{}\")", conflict.path, conflict.kind.describe(), conflict.message)
+        });
+        let message = format!(
+            "others have changed the same things meanwhile; nothing was committed. Import again for the branch as it is now:\n{}",
+            listed(conflicts, imported.conflicts.len() as u64)
+        );
+        return Some(Error::new(ErrorKind::Stale, printable(&message)));
+    }
+    None
+}
+
+fn in_words(imported: &Imported, arguments: &ImportArgs) -> String {
+    let Imported { nodes_created, nodes_updated, nodes_deleted, chunks_deleted, chunks_unchanged, .. } = imported;
+    let mut text = match (&imported.snapshot, imported.dry_run) {
+        (Some(snapshot), _) if imported.created_repository => {
+            format!("created {} and committed snapshot {snapshot}", arguments.repo)
+        }
+        (Some(snapshot), _) => format!("committed snapshot {snapshot} to branch {}", arguments.branch),
+        (None, true) => "would commit".to_owned(),
+        (None, false) => "nothing to commit".to_owned(),
+    };
+    // Writing into a string cannot fail.
+    let _ = write!(text, ": {nodes_created} new groups and arrays, {nodes_updated} changed");
+    if *nodes_deleted > 0 {
+        let _ = write!(text, ", {nodes_deleted} deleted");
+    }
+    let _ = write!(text, "; {} chunks, {}", imported.chunks_written, HumanBytes(imported.bytes_written));
+    if *chunks_deleted > 0 {
+        let _ = write!(text, ", {chunks_deleted} deleted");
+    }
+    if *chunks_unchanged > 0 {
+        let _ = write!(text, "; {chunks_unchanged} were there");
+    }
+    if !imported.rebased_over.is_empty() {
+        let _ = write!(text, "; applied to {} newer commits of others", imported.rebased_over.len());
+    }
+    text.push('\n');
+    if imported.untracked_count > 0 {
+        let paths = imported.untracked.iter().map(|path| format!("  {path}"));
+        let _ =
+            writeln!(text, "left out, since Zarr has no place for it:\n{}", listed(paths, imported.untracked_count));
+    }
+    printable(&text)
+}
+
+fn draw(counters: &Counters, progress: &Progress, ended: &AtomicBool) {
+    let bar = progress::still("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}");
+    while !ended.load(Ordering::Relaxed) && !bar.is_hidden() {
+        std::thread::sleep(LOOK_EVERY);
+        let (bytes, done) = progress.bytes();
+        bar.set_length(bytes);
+        bar.set_position(done);
+        let message = match (progress.stage(), counters.now()) {
+            (Stage::Waiting, (found, _, 0)) => format!("looking at files: {found}"),
+            (Stage::Waiting, (_, _, bytes)) => format!("comparing with the branch: {}", HumanBytes(bytes)),
+            (stage, _) => stage.name().to_owned(),
+        };
+        bar.set_message(message);
+    }
+    bar.finish_and_clear();
+}

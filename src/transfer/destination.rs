@@ -1,0 +1,477 @@
+//! The directory that an export goes into.
+//!
+//! Files take their names whole: each is written under no name at all (`O_TMPFILE`) and linked where it belongs, or, where the
+//! file system cannot do that, under [`temporary`]'s name and renamed. Everything is opened below the directory's descriptor
+//! with `openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS)`: whatever names a repository has, and whatever links lie in the
+//! directory, nothing is written beside it.
+//!
+//! While an export goes on, the file [`MARKER`] says of what. It goes when all is on the disk, flushed once for the whole file
+//! system (`syncfs`), not file by file. A repeat that finds it goes on: a file that has its name, its size and the commit's time
+//! is complete, for the time is set before the name. Only if the machine has been started anew since, by which names may have
+//! survived whose bytes did not, are bytes compared.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{
+    AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, ResolveFlags, Timespec, Timestamps, UTIME_OMIT,
+};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::scratch::place::real;
+
+/// Name of the file that says what is being exported.
+pub const MARKER: &str = ".icechunkfs-export";
+/// Bytes of it that are read: it holds three names.
+const MAX_MARKER: u64 = 1 << 16;
+/// Another word each time the machine is started.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// What a directory holds, or will.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Contents {
+    /// The repository.
+    pub repository: String,
+    /// The snapshot.
+    pub snapshot: String,
+    /// The group or array in it; empty for all.
+    pub path: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Marker {
+    #[serde(flatten)]
+    contents: Contents,
+    boot: String,
+}
+
+/// What was in the directory before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Before {
+    /// Nothing.
+    Nothing,
+    /// What an earlier export of the same had written, since the machine was started.
+    Begun,
+    /// The same, and the machine has been started anew.
+    BegunBeforeBoot,
+    /// Other things.
+    Others,
+}
+
+/// A directory that an export goes into, locked against others.
+#[derive(Debug)]
+pub struct Destination {
+    path: PathBuf,
+    root: Arc<OwnedFd>,
+    before: Before,
+    /// Whether files can be without a name until they are complete.
+    nameless: bool,
+}
+
+/// A file that has no name yet.
+#[derive(Debug)]
+pub(super) struct NewFile {
+    file: File,
+    folder: Arc<OwnedFd>,
+    name: String,
+    /// Whether it has a temporary name.
+    is_named: bool,
+}
+
+/// A file that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    /// Bytes.
+    pub(super) size: u64,
+    /// Last change, in seconds and nanoseconds since 1970-01-01 UTC.
+    time: (i64, u64),
+}
+
+impl Found {
+    /// Whether its time is `micros` after 1970, as far as the file system keeps times.
+    pub(super) fn is_of(&self, micros: u64) -> bool {
+        let wanted = timespec(micros);
+        self.time.0 == wanted.tv_sec && (self.time.1 == 0 || self.time.1 == wanted.tv_nsec.unsigned_abs())
+    }
+}
+
+/// What a file is called until it is complete, where it has to be called something.
+pub(super) fn temporary(name: &str) -> String {
+    format!(".icechunkfs-{name}~")
+}
+
+fn timespec(micros: u64) -> Timespec {
+    // A thousandth of what is less than a million fits.
+    Timespec { tv_sec: (micros / 1_000_000).cast_signed(), tv_nsec: (micros % 1_000_000 * 1000) as _ }
+}
+
+/// The directory that `text` names. A URL is none.
+pub fn local(text: &str) -> Result<PathBuf> {
+    if text.contains("://") {
+        return Err(Error::invalid(format!(
+            "{text}: an export goes into a directory of this machine; to a store, copy that with its own tool"
+        )));
+    }
+    Ok(PathBuf::from(text))
+}
+
+impl Destination {
+    /// Opens and locks `path`, made if need be, for `contents` of a repository at `repository` (a local directory, if it is one).
+    /// A directory that holds other things is refused unless `force` is set.
+    ///
+    /// Errors: [`ErrorKind::NotEmpty`] if it holds other things, [`ErrorKind::Busy`] if another export goes there.
+    pub fn open(path: &Path, contents: &Contents, repository: Option<&Path>, force: bool) -> Result<Self> {
+        let name = path.display();
+        let failed = |e: std::io::Error| Error::io(&name, e);
+        refuse_repository(path, repository)?;
+        std::fs::create_dir_all(path).map_err(failed)?;
+        let mut destination = Self::open_existing(path)?;
+        destination.find_out(contents, force)?;
+        destination.nameless = destination.probe();
+        destination.mark(contents)?;
+        Ok(destination)
+    }
+
+    /// As [`Destination::open`], and changes nothing. None if there is no such directory.
+    pub fn look(path: &Path, contents: &Contents, repository: Option<&Path>, force: bool) -> Result<Option<Self>> {
+        refuse_repository(path, repository)?;
+        match Self::open_existing(path) {
+            Ok(mut destination) => destination.find_out(contents, force).map(|()| Some(destination)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn open_existing(path: &Path) -> Result<Self> {
+        let failed = |e: Errno| Error::io(path.display(), e.into());
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
+        match rustix::fs::flock(&root, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let message = format!("{}: another export goes there at this moment", path.display());
+                return Err(Error::new(ErrorKind::Busy, message));
+            }
+            // Some network file systems lock no directories: two exports then write the same bytes.
+            Err(errno) => tracing::debug!("{} is not locked: {errno}", path.display()),
+        }
+        Ok(Destination { path: path.to_owned(), root: Arc::new(root), before: Before::Others, nameless: false })
+    }
+
+    fn find_out(&mut self, contents: &Contents, force: bool) -> Result<()> {
+        let name = self.path.display();
+        self.before = match self.marker()? {
+            Some(marker) if marker.contents == *contents && !marker.boot.is_empty() && marker.boot == boot() => {
+                Before::Begun
+            }
+            Some(marker) if marker.contents == *contents => Before::BegunBeforeBoot,
+            Some(_) if force => Before::Others,
+            Some(Marker { contents: Contents { repository, snapshot, .. }, .. }) => {
+                return Err(Error::new(
+                    ErrorKind::NotEmpty,
+                    format!(
+                        "{name} holds an unfinished export of snapshot {snapshot} of {repository}: finish that one, or say \
+                         --force to go on with this one, and --delete to remove what only that one has"
+                    ),
+                ));
+            }
+            None if self.is_empty()? => Before::Nothing,
+            None if force => Before::Others,
+            None => {
+                return Err(Error::new(
+                    ErrorKind::NotEmpty,
+                    format!(
+                        "{name} is not empty: name another directory, or say --force to replace in it what differs, and \
+                         --delete to remove what the snapshot does not have"
+                    ),
+                ));
+            }
+        };
+        Ok(())
+    }
+
+    /// What was there before.
+    pub fn before(&self) -> Before {
+        self.before
+    }
+
+    /// Its path, for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn failed(&self, below: &str, errno: Errno) -> Error {
+        let place = self.path.join(below);
+        let place = place.display();
+        match errno {
+            Errno::LOOP | Errno::XDEV => Error::new(
+                ErrorKind::PermissionDenied,
+                format!("{place}: a symbolic link is in the way, and an export follows none: remove it"),
+            ),
+            Errno::NOTDIR => Error::new(
+                ErrorKind::NotADirectory,
+                format!("{place}: a file is where a directory belongs: remove it, or say --delete"),
+            ),
+            _ => Error::io(place, errno.into()),
+        }
+    }
+
+    fn marker(&self) -> Result<Option<Marker>> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = match rustix::fs::openat(&self.root, MARKER, flags, Mode::empty()) {
+            Ok(file) => File::from(file),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(self.failed(MARKER, errno)),
+        };
+        let mut text = Vec::new();
+        let place = self.path.join(MARKER);
+        file.take(MAX_MARKER).read_to_end(&mut text).map_err(|e| Error::io(place.display(), e))?;
+        serde_json::from_slice(&text).map(Some).map_err(|e| {
+            let message = format!("{}: it is no note of an export: remove it", place.display());
+            Error::with_source(ErrorKind::NotEmpty, message, e)
+        })
+    }
+
+    fn is_empty(&self) -> Result<bool> {
+        let failed = |e| self.failed("", e);
+        for entry in Dir::read_from(&self.root).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name().to_bytes();
+            // An export that was ended before it began leaves the marker's other name.
+            if !matches!(name, b"." | b"..") && name != temporary(MARKER).as_bytes() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Notes what is being exported, before the first file.
+    fn mark(&self, contents: &Contents) -> Result<()> {
+        let marker = Marker { contents: contents.clone(), boot: boot() };
+        let text =
+            serde_json::to_vec(&marker).map_err(|e| Error::with_source(ErrorKind::Io, "the note of an export", e))?;
+        let failed = |e: std::io::Error| Error::io(self.path.join(MARKER).display(), e);
+        let mut file = NewFile::named(Arc::clone(&self.root), MARKER.to_owned()).map_err(|e| failed(e.into()))?;
+        file.file.write_all(&text).and_then(|()| file.file.sync_all()).map_err(failed)?;
+        file.take_name().map_err(|e| failed(e.into()))?;
+        rustix::fs::fsync(&self.root).map_err(|e| failed(e.into()))
+    }
+
+    /// Flushes all that was written, and says that the export is complete.
+    pub fn finish(&self) -> Result<()> {
+        let failed = |e: Errno| self.failed("", e);
+        rustix::fs::syncfs(&self.root).map_err(failed)?;
+        rustix::fs::unlinkat(&self.root, MARKER, AtFlags::empty()).map_err(failed)?;
+        rustix::fs::fsync(&self.root).map_err(failed)
+    }
+
+    /// Whether a file can be made without a name, and given one.
+    fn probe(&self) -> bool {
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let Ok(file) = rustix::fs::openat(&self.root, ".", flags, Mode::from_raw_mode(0o666)) else { return false };
+        let name = temporary("probe");
+        let linked = link(&file.into(), &self.root, &name);
+        let _ = rustix::fs::unlinkat(&self.root, name.as_str(), AtFlags::empty());
+        linked.is_ok()
+    }
+
+    /// The directory `path` in it, which is made if need be.
+    pub(super) fn folder(&self, path: &str) -> Result<Arc<OwnedFd>> {
+        match open_folder(&self.root, path) {
+            Ok(folder) => return Ok(Arc::new(folder)),
+            Err(Errno::NOENT | Errno::NAMETOOLONG) => {}
+            Err(errno) => return Err(self.failed(path, errno)),
+        }
+        let failed = |e| self.failed(path, e);
+        let mut at = open_folder(&self.root, "").map_err(failed)?;
+        for name in path.split('/').filter(|name| !name.is_empty()) {
+            match rustix::fs::mkdirat(&at, name, Mode::from_raw_mode(0o777)) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(failed(errno)),
+            }
+            at = open_folder(&at, name).map_err(failed)?;
+        }
+        Ok(Arc::new(at))
+    }
+
+    /// The directory `path` in it; none if there is none.
+    pub(super) fn find_folder(&self, path: &str) -> Result<Option<Arc<OwnedFd>>> {
+        match open_folder(&self.root, path) {
+            Ok(folder) => Ok(Some(Arc::new(folder))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(self.failed(path, errno)),
+        }
+    }
+
+    /// The file `name` in `folder`, which is at `path`; none if there is none.
+    pub(super) fn find(&self, folder: &OwnedFd, path: &str, name: &str) -> Result<Option<Found>> {
+        let stat = match rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(self.failed(&join(path, name), errno)),
+        };
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => {
+                Ok(Some(Found { size: stat.st_size.unsigned_abs(), time: (stat.st_mtime, stat.st_mtime_nsec as u64) }))
+            }
+            FileType::Directory => Err(Error::new(
+                ErrorKind::IsADirectory,
+                format!(
+                    "{}: a directory is where a file belongs: remove it, or say --delete",
+                    self.path.join(join(path, name)).display()
+                ),
+            )),
+            // A link, for instance: the file takes its place, and what it led to stays.
+            _ => Ok(Some(Found { size: u64::MAX, time: (0, 1) })),
+        }
+    }
+
+    /// A new file that will be `name` in `folder`, which is at `path`.
+    pub(super) fn create(&self, folder: &Arc<OwnedFd>, path: &str, name: &str) -> Result<NewFile> {
+        let (place, own) = (Arc::clone(folder), name.to_owned());
+        let created = if self.nameless { NewFile::nameless(place, own) } else { NewFile::named(place, own) };
+        created.map_err(|errno| self.failed(&join(path, name), errno))
+    }
+
+    /// Gives `file`, which is complete, its name and the time `micros` after 1970.
+    pub(super) fn complete(&self, file: NewFile, path: &str, micros: u64) -> Result<()> {
+        let place = join(path, &file.name);
+        set_time(&file.file, micros).and_then(|()| file.take_name()).map_err(|e| self.failed(&place, e))
+    }
+
+    /// Opens the file `name` in `folder` for reading.
+    pub(super) fn open_file(&self, folder: &OwnedFd, path: &str, name: &str) -> Result<File> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        rustix::fs::openat(folder, name, flags, Mode::empty())
+            .map(File::from)
+            .map_err(|e| self.failed(&join(path, name), e))
+    }
+
+    /// Removes what is called `name` in `folder`, with everything below.
+    pub(super) fn remove(&self, folder: &OwnedFd, path: &str, name: &OsStr) -> Result<()> {
+        let shown = || self.path.join(path).join(name);
+        let failed = |e: std::io::Error| Error::io(shown().display(), e);
+        match rustix::fs::unlinkat(folder, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            // By the name that the system has for the descriptor: nobody can put another directory in its place.
+            Err(Errno::ISDIR | Errno::PERM) => {
+                let place = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
+                std::fs::remove_dir_all(place).map_err(failed)
+            }
+            Err(errno) => Err(failed(errno.into())),
+        }
+    }
+}
+
+impl NewFile {
+    fn nameless(folder: Arc<OwnedFd>, name: String) -> Result<Self, Errno> {
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&folder, ".", flags, Mode::from_raw_mode(0o666))?;
+        Ok(NewFile { file: file.into(), folder, name, is_named: false })
+    }
+
+    fn named(folder: Arc<OwnedFd>, name: String) -> Result<Self, Errno> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let create = || rustix::fs::openat(&folder, temporary(&name), flags, Mode::from_raw_mode(0o666));
+        let file = match create() {
+            // Of an export that was ended while it wrote this very file.
+            Err(Errno::EXIST) => {
+                rustix::fs::unlinkat(&folder, temporary(&name), AtFlags::empty())?;
+                create()?
+            }
+            created => created?,
+        };
+        Ok(NewFile { file: file.into(), folder, name, is_named: true })
+    }
+
+    /// It, to be written.
+    pub(super) fn file(&mut self) -> &mut File {
+        &mut self.file
+    }
+
+    fn take_name(mut self) -> Result<(), Errno> {
+        let name = self.name.as_str();
+        if !self.is_named {
+            match link(&self.file, &self.folder, name) {
+                Err(Errno::EXIST) => {}
+                linked => return linked,
+            }
+            // Only a rename replaces.
+            let temporary = temporary(name);
+            if link(&self.file, &self.folder, &temporary) == Err(Errno::EXIST) {
+                rustix::fs::unlinkat(&self.folder, temporary.as_str(), AtFlags::empty())?;
+                link(&self.file, &self.folder, &temporary)?;
+            }
+        }
+        let renamed = rustix::fs::renameat(&self.folder, temporary(name), &self.folder, name);
+        self.is_named = renamed.is_err();
+        renamed
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if self.is_named {
+            // If it stays, the next export of the file replaces it.
+            let _ = rustix::fs::unlinkat(&self.folder, temporary(&self.name), AtFlags::empty());
+        }
+    }
+}
+
+/// Gives `file` the time `micros` after 1970 as its last change.
+pub(super) fn set_time(file: &File, micros: u64) -> Result<(), Errno> {
+    let last_access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+    rustix::fs::futimens(file, &Timestamps { last_access, last_modification: timespec(micros) })
+}
+
+fn link(file: &File, folder: &OwnedFd, name: &str) -> Result<(), Errno> {
+    // Older kernels let only the privileged link a descriptor by itself; the name that `/proc` has for it always works.
+    match rustix::fs::linkat(file, "", folder, name, AtFlags::EMPTY_PATH) {
+        Err(Errno::NOENT | Errno::PERM | Errno::INVAL) => {
+            let place = format!("/proc/self/fd/{}", file.as_raw_fd());
+            rustix::fs::linkat(rustix::fs::CWD, place, folder, name, AtFlags::SYMLINK_FOLLOW)
+        }
+        linked => linked,
+    }
+}
+
+fn open_folder(at: &OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat2(at, if path.is_empty() { "." } else { path }, flags, Mode::empty(), resolve)
+}
+
+/// `name` in the directory `path`.
+pub(super) fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") }
+}
+
+/// `name`, which may be no text, as messages have it.
+pub(super) fn shown(path: &str, name: &[u8]) -> String {
+    join(path, &OsStr::from_bytes(name).to_string_lossy())
+}
+
+fn boot() -> String {
+    std::fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned()
+}
+
+fn refuse_repository(path: &Path, repository: Option<&Path>) -> Result<()> {
+    let Some(repository) = repository.and_then(|repository| std::fs::canonicalize(repository).ok()) else {
+        return Ok(());
+    };
+    let wanted = real(path).map_err(|e| Error::io(path.display(), e))?;
+    if wanted.starts_with(&repository) || repository.starts_with(&wanted) {
+        return Err(Error::invalid(format!(
+            "{}: the repository is there or above; an export beside its files would damage it: name another directory",
+            path.display()
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,303 @@
+//! A snapshot as a plain tree of files.
+//!
+//! Batches of files go their way side by side: looked for in the directory, fetched, written. What is complete there already is
+//! not read again. Nothing of a batch is kept when it is done, so that memory is bounded by the number of jobs.
+
+use std::ops::AddAssign;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use futures_util::stream::{TryStreamExt, try_unfold};
+use serde::Serialize;
+
+use super::destination::Destination;
+use super::fetch::{Content, fetch, is_unreadable};
+use super::prune::{self, Extra};
+use super::put::{Need, Target};
+use super::walk::{BATCH_BYTES, Item, Walk};
+use super::{Counters, LeftOut, blocking};
+use crate::error::{Error, ErrorKind, Result};
+use crate::tree::{Kind, Tree};
+
+/// Paths of one kind that a report lists; the rest is counted.
+const LISTED: usize = 1000;
+/// What to do about something that cannot be read.
+const SKIP: &str = "not everything can be exported; --skip-unreadable exports the rest and lists what was left out";
+
+/// What is wanted of an export.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wish {
+    /// Remove what the snapshot does not have.
+    pub delete: bool,
+    /// Compare bytes, not sizes and times.
+    pub checksum: bool,
+    /// Only count.
+    pub dry_run: bool,
+    /// Leave out what cannot be read, instead of failing.
+    pub skip_unreadable: bool,
+    /// Batches that are on their way at a time.
+    pub jobs: usize,
+}
+
+/// What came of an export.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Exported {
+    /// The snapshot.
+    pub snapshot: String,
+    /// Files that the directory has of it now.
+    pub files: u64,
+    /// Bytes of those.
+    pub bytes: u64,
+    /// Files that were written.
+    pub written: u64,
+    /// Bytes of those.
+    pub written_bytes: u64,
+    /// Files that were there.
+    pub unchanged: u64,
+    /// Files, and directories with everything below, that were removed.
+    pub removed: Vec<String>,
+    /// How many those are.
+    pub removed_count: u64,
+    /// What could not be read.
+    pub left_out: Vec<LeftOut>,
+    /// How many those are.
+    pub left_out_count: u64,
+    /// Whether nothing was done, only counted.
+    pub dry_run: bool,
+}
+
+/// What came of a batch.
+#[derive(Debug, Default)]
+struct Done {
+    written: u64,
+    written_bytes: u64,
+    unchanged: u64,
+    unchanged_bytes: u64,
+    left_out: Vec<LeftOut>,
+    left_out_count: u64,
+}
+
+impl AddAssign for Done {
+    fn add_assign(&mut self, more: Done) {
+        self.written += more.written;
+        self.written_bytes = self.written_bytes.saturating_add(more.written_bytes);
+        self.unchanged += more.unchanged;
+        self.unchanged_bytes = self.unchanged_bytes.saturating_add(more.unchanged_bytes);
+        self.left_out_count += more.left_out_count;
+        let room = LISTED.saturating_sub(self.left_out.len());
+        self.left_out.extend(more.left_out.into_iter().take(room));
+    }
+}
+
+impl Done {
+    fn leave_out(&mut self, path: String, error: &Error) {
+        self.left_out.push(LeftOut { path, why: error.to_string() });
+        self.left_out_count += 1;
+    }
+}
+
+/// An export on its way.
+struct Export {
+    tree: Arc<Tree>,
+    /// None if there is no such directory, and only counting is wanted.
+    target: Option<Arc<Target>>,
+    wish: Wish,
+    counters: Arc<Counters>,
+}
+
+/// Writes what is at or below `path` of `tree` into `destination`, which is none if there is no such directory and nothing is to
+/// be done but counting.
+///
+/// `confirm` is called with the paths that are to be removed, if there are any, before anything is changed.
+///
+/// Errors: those of reading, unless they are to be left out; [`ErrorKind::Unsupported`] if there are nodes whose names no file
+/// can have.
+pub async fn export(
+    tree: Arc<Tree>,
+    path: &str,
+    destination: Option<Arc<Destination>>,
+    wish: Wish,
+    counters: Arc<Counters>,
+    confirm: &dyn Fn(&[String]) -> Result<()>,
+) -> Result<Exported> {
+    let start = tree.resolve(path).await?;
+    if start.kind != Kind::Directory {
+        return Err(Error::invalid(format!("`{path}` is one file: `icechunkfs cat` writes it to standard output")));
+    }
+    let mut out = Exported { snapshot: tree.snapshot().id().to_string(), dry_run: wish.dry_run, ..Exported::default() };
+    let mut done = Done::default();
+    for hidden in without_file_names(&tree, path) {
+        let error = Error::new(ErrorKind::Unsupported, "no file can have that name");
+        if !wish.skip_unreadable {
+            return Err(error.context(format!("node {hidden:?}")).context(SKIP));
+        }
+        done.leave_out(hidden, &error);
+    }
+    if let (true, Some(destination)) = (wish.delete, &destination) {
+        let extra = prune::find(destination, &tree, start.inode).await?;
+        let paths: Vec<String> = extra.iter().map(Extra::path).collect();
+        if !extra.is_empty() && !wish.dry_run {
+            confirm(&paths)?;
+            prune::remove(destination, extra).await?;
+        }
+        out.removed_count = paths.len() as u64;
+        out.removed = paths.into_iter().take(LISTED).collect();
+    }
+    counters.expect(expected(&tree, start.inode));
+    let target = destination.clone().map(|destination| {
+        let time = tree.snapshot().flushed_at();
+        Arc::new(Target::new(destination, time, wish.checksum, wish.dry_run))
+    });
+    let walk = Walk::new(Arc::clone(&tree), start.inode, wish.skip_unreadable);
+    let export = Arc::new(Export { tree, target, wish, counters });
+    let batches = try_unfold(walk, |mut walk| async move {
+        let mut left_out = Done::default();
+        let batch = walk.next().await?;
+        left_out.left_out_count = walk.left_out.len() as u64;
+        left_out.left_out = std::mem::take(&mut walk.left_out);
+        let is_over = batch.is_none() && left_out.left_out_count == 0;
+        Ok::<_, Error>((!is_over).then(|| ((batch.unwrap_or_default(), left_out), walk)))
+    });
+    let running = batches.map_ok(|(batch, left_out)| {
+        let running = tokio::spawn(Arc::clone(&export).batch(batch));
+        async move {
+            let mut done = running.await.map_err(|e| Error::with_source(ErrorKind::Io, "exporting", e))??;
+            done += left_out;
+            Ok(done)
+        }
+    });
+    let all = running.try_buffer_unordered(wish.jobs.max(1)).try_fold(done, |mut all, one| async move {
+        all += one;
+        Ok(all)
+    });
+    let done = all.await?;
+    if let (Some(destination), false) = (destination, wish.dry_run) {
+        blocking(move || destination.finish()).await?;
+    }
+    out.files = done.written + done.unchanged;
+    out.bytes = done.written_bytes.saturating_add(done.unchanged_bytes);
+    (out.written, out.written_bytes, out.unchanged) = (done.written, done.written_bytes, done.unchanged);
+    (out.left_out, out.left_out_count) = (done.left_out, done.left_out_count);
+    Ok(out)
+}
+
+/// Nodes at or below `path` that the tree does not show, since no file can have their names.
+fn without_file_names(tree: &Tree, path: &str) -> Vec<String> {
+    let table = tree.table();
+    let mut is_shown = vec![false; tree.snapshot().node_count()];
+    for index in 0..table.len() {
+        let stored = u32::try_from(index).ok().and_then(|index| table.get(index)?.stored);
+        if let Some(shown) = stored.and_then(|at| is_shown.get_mut(at as usize)) {
+            *shown = true;
+        }
+    }
+    let top = path.trim_matches('/');
+    let is_below = |node: &str| {
+        let node = node.trim_start_matches('/');
+        top.is_empty() || node.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let hidden = tree.snapshot().nodes().zip(is_shown).filter(|(node, is_shown)| !is_shown && is_below(node.path));
+    hidden.map(|(node, _)| node.path.to_owned()).collect()
+}
+
+/// How many files there will be at or below directory `start`, by what the snapshot says of its manifests: without reading one.
+fn expected(tree: &Tree, start: u64) -> u64 {
+    let table = tree.table();
+    let Some(crate::tree::nodes::Place::Directory(top)) = table.place(start) else { return 0 };
+    let mut manifests = std::collections::HashSet::new();
+    let mut files = 0;
+    for node in table.subtree(top) {
+        files += u64::from(tree.zarr_json(node).is_some());
+        for manifest in table.array(node).into_iter().flat_map(|array| &array.manifests) {
+            if manifests.insert(manifest.id) {
+                files += u64::from(table.manifest(manifest.id).chunk_refs);
+            }
+        }
+    }
+    files
+}
+
+impl Export {
+    async fn batch(self: Arc<Self>, items: Vec<Item>) -> Result<Done> {
+        let mut done = Done::default();
+        let Some(target) = self.target.clone() else {
+            items.iter().for_each(|item| self.wrote(&mut done, item));
+            return Ok(done);
+        };
+        let look = Arc::clone(&target);
+        let wanted = match target.is_empty() {
+            true => items.into_iter().map(|item| (item, Need::Write)).collect(),
+            false => blocking(move || look.needs(items)).await?,
+        };
+        let mut rest = Vec::with_capacity(wanted.len());
+        for (item, need) in wanted {
+            match need {
+                Need::Nothing => self.has(&mut done, &item),
+                Need::Write if self.wish.dry_run => self.wrote(&mut done, &item),
+                _ if item.size > BATCH_BYTES => {
+                    let written = target.large(&self.tree, &item, need).await;
+                    self.account(&mut done, &item, written)?;
+                }
+                _ => rest.push((item, need)),
+            }
+        }
+        let inodes: Vec<u64> = rest.iter().map(|(item, _)| item.inode).collect();
+        let mut ready = Vec::with_capacity(rest.len());
+        for ((item, need), content) in rest.into_iter().zip(fetch(&self.tree, &inodes).await) {
+            match content {
+                Ok(content) => ready.push((item, need, content)),
+                Err(error) => self.account(&mut done, &item, Err(error))?,
+            }
+        }
+        if !ready.is_empty() {
+            let this = Arc::clone(&self);
+            done += blocking(move || this.write(&target, ready)).await?;
+        }
+        Ok(done)
+    }
+
+    /// Writes files whose bytes are there.
+    fn write(&self, target: &Target, ready: Vec<(Item, Need, Content)>) -> Result<Done> {
+        let mut done = Done::default();
+        let mut last: Option<(Arc<str>, Arc<OwnedFd>)> = None;
+        for (item, need, content) in ready {
+            let folder = match last.take() {
+                Some((path, folder)) if path == item.folder => folder,
+                _ => target.destination().folder(&item.folder)?,
+            };
+            match target.file(&folder, &item, need, content)? {
+                true => self.wrote(&mut done, &item),
+                false => self.has(&mut done, &item),
+            }
+            last = Some((item.folder, folder));
+        }
+        Ok(done)
+    }
+
+    /// Counts what became of a file: whether it was written, or why it cannot be read.
+    fn account(&self, done: &mut Done, item: &Item, written: Result<bool>) -> Result<()> {
+        match written {
+            Ok(true) => self.wrote(done, item),
+            Ok(false) => self.has(done, item),
+            Err(error) if self.wish.skip_unreadable && is_unreadable(&error) => {
+                self.counters.did(1, 0);
+                done.leave_out(item.path(), &error);
+            }
+            Err(error) if is_unreadable(&error) => return Err(error.context(SKIP)),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn has(&self, done: &mut Done, item: &Item) {
+        self.counters.did(1, item.size);
+        done.unchanged += 1;
+        done.unchanged_bytes = done.unchanged_bytes.saturating_add(item.size);
+    }
+
+    fn wrote(&self, done: &mut Done, item: &Item) {
+        self.counters.did(1, item.size);
+        done.written += 1;
+        done.written_bytes = done.written_bytes.saturating_add(item.size);
+    }
+}

@@ -1,0 +1,277 @@
+//! The bytes of many files of a snapshot at a time.
+//!
+//! Small chunks share objects, one behind the other in grid order, so that files that follow each other in a listing are most
+//! often neighbours in an object too: they are read together, in one request of some MiB instead of hundreds.
+
+use std::fs::File;
+use std::ops::Range;
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+
+use super::walk::BATCH_BYTES;
+use crate::commit::changes::StoredPayload;
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::reader::{Data, NativeChunk};
+use crate::tree::Tree;
+use crate::tree::nodes::Place;
+
+/// What may lie between two chunks that are read together, in bytes: less than a request costs, on a disk or over a network.
+const GAP: u64 = 16 << 10;
+/// Bytes that are read together at most.
+const MOST: u64 = BATCH_BYTES;
+/// Requests of one batch that are under way at a time. The storage has a bound for those of all.
+const AT_ONCE: usize = 32;
+/// Chunks from this size on, in bytes, are copied file to file where they are files of their own: the kernel does it without us, or,
+/// where the file system can, shares the blocks until somebody writes. Below, one read and one write are less.
+const WORTH_COPYING: u64 = 128 << 10;
+
+/// The bytes of a file.
+#[derive(Debug)]
+pub(super) enum Content {
+    /// Part of what was read.
+    Part(Arc<Data>, Range<usize>),
+    /// The whole of a file.
+    File(File),
+}
+
+/// Where the bytes of a file are.
+#[derive(Clone, Debug)]
+enum Origin {
+    Document(bytes::Bytes),
+    Stored(StoredPayload),
+}
+
+/// Whether an error says that something in the repository cannot be read, now and later, by this user.
+pub(super) fn is_unreadable(error: &Error) -> bool {
+    use ErrorKind::{Corrupt, NotFound, PermissionDenied, Unsupported, VirtualNotAllowed};
+    matches!(error.kind(), Corrupt | NotFound | PermissionDenied | Unsupported | VirtualNotAllowed)
+}
+
+/// Where the bytes of chunk or document `inode` are, as a payload.
+pub(super) async fn payload(tree: &Tree, inode: u64) -> Result<StoredPayload> {
+    Ok(match origin(tree, inode).await? {
+        Origin::Document(bytes) => StoredPayload::Inline(bytes),
+        Origin::Stored(payload) => payload,
+    })
+}
+
+async fn origin(tree: &Tree, inode: u64) -> Result<Origin> {
+    if let Some(Place::Metadata(node)) = tree.table().place(inode) {
+        let bytes = tree.zarr_json(node).unwrap_or_default();
+        return Ok(Origin::Document(bytes::Bytes::copy_from_slice(bytes)));
+    }
+    let stored = tree.stored(inode).await?;
+    let stored = stored.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("{} is gone", tree.describe(inode))))?;
+    Ok(Origin::Stored(stored))
+}
+
+/// The bytes of the files `inodes`, in their order. They have [`BATCH_BYTES`] together at most, or it is one.
+pub(super) async fn fetch(tree: &Arc<Tree>, inodes: &[u64]) -> Vec<Result<Content>> {
+    let mut contents: Vec<Option<Result<Content>>> = Vec::with_capacity(inodes.len());
+    let mut wanted = Vec::new();
+    for (at, &inode) in inodes.iter().enumerate() {
+        contents.push(match origin(tree, inode).await {
+            Ok(Origin::Document(bytes)) => Some(Ok(whole(Data::Bytes(bytes)))),
+            Ok(Origin::Stored(payload)) => {
+                wanted.push((at, payload));
+                None
+            }
+            Err(error) => Some(Err(error)),
+        });
+    }
+    let (read, copied) = files(tree, wanted).await;
+    let mut found = copied;
+    found.extend(payloads(tree, read).await);
+    for (at, content) in found {
+        if let Some(slot) = contents.get_mut(at) {
+            *slot = Some(content);
+        }
+    }
+    let missing = || Err(Error::new(ErrorKind::Io, "it was not read"));
+    let named = |(content, inode): (Option<Result<Content>>, &u64)| {
+        content.unwrap_or_else(missing).context(|| tree.describe(*inode))
+    };
+    contents.into_iter().zip(inodes).map(named).collect()
+}
+
+fn whole(data: Data) -> Content {
+    let length = data.len();
+    Content::Part(Arc::new(data), 0..length)
+}
+
+type Wanted = Vec<(usize, StoredPayload)>;
+type Fetched = Vec<(usize, Result<Content>)>;
+
+/// The file that is exactly chunk `inode`, if there is one.
+pub(super) async fn whole_file(tree: &Arc<Tree>, inode: u64) -> Result<Option<File>> {
+    let payload = payload(tree, inode).await?;
+    let (_, mut found) = files(tree, vec![(0, payload)]).await;
+    match found.pop() {
+        Some((_, Ok(Content::File(file)))) => Ok(Some(file)),
+        _ => Ok(None),
+    }
+}
+
+/// Those of `wanted` that are files of this machine, and the rest.
+async fn files(tree: &Arc<Tree>, wanted: Wanted) -> (Wanted, Fetched) {
+    let is_large =
+        |payload: &StoredPayload| matches!(payload, StoredPayload::Native { length, .. } if *length >= WORTH_COPYING);
+    if !tree.reader().has_files() || !wanted.iter().any(|(_, payload)| is_large(payload)) {
+        return (wanted, Vec::new());
+    }
+    let reader = Arc::clone(tree.reader());
+    let kept = wanted.clone();
+    let look = move || {
+        let (mut rest, mut found) = (Vec::new(), Vec::new());
+        for (at, payload) in wanted {
+            let file = match &payload {
+                StoredPayload::Native { chunk, offset, length } if *length >= WORTH_COPYING => {
+                    reader.whole_file(NativeChunk { object: *chunk, offset: *offset, length: *length })
+                }
+                _ => None,
+            };
+            match file {
+                Some(file) => found.push((at, Ok(Content::File(file)))),
+                None => rest.push((at, payload)),
+            }
+        }
+        (rest, found)
+    };
+    tokio::task::spawn_blocking(look).await.unwrap_or((kept, Vec::new()))
+}
+
+/// Chunks of one object that are read together.
+struct Run {
+    object: ObjectId,
+    range: Range<u64>,
+    /// Slot, offset in the object, length.
+    parts: Vec<(usize, u64, u64)>,
+}
+
+/// The bytes of all of `wanted`, each with its slot.
+pub(super) async fn payloads(tree: &Arc<Tree>, wanted: Wanted) -> Fetched {
+    // What a cache on a disk has is found by the ranges that mounts ask for.
+    let merge = tree.reader().is_local() || !tree.reader().has_files();
+    let (runs, single) = runs(wanted, merge);
+    // Boxed one by one: the compiler does not see through a closure that it may change threads.
+    let mut tasks: Vec<BoxFuture<'_, Fetched>> = Vec::new();
+    for run in runs {
+        tasks.push(Box::pin(read_run(tree, run)));
+    }
+    for (at, payload) in single {
+        tasks.push(Box::pin(async move { vec![(at, read_one(tree, &payload).await)] }));
+    }
+    let done: Vec<Fetched> = futures_util::stream::iter(tasks).buffer_unordered(AT_ONCE).collect().await;
+    done.into_iter().flatten().collect()
+}
+
+async fn read_one(tree: &Arc<Tree>, payload: &StoredPayload) -> Result<Content> {
+    let length = payload.length();
+    let size = u32::try_from(length).map_err(|_| Error::new(ErrorKind::OutOfMemory, "a chunk of 4 GiB at a time"))?;
+    let data = tree.read_stored(payload, 0, size).await?;
+    if data.len() as u64 == length { Ok(whole(data)) } else { Err(too_few(data.len() as u64, length)) }
+}
+
+fn too_few(got: u64, wanted: u64) -> Error {
+    Error::corrupt(format!("{got} of {wanted} bytes came"))
+}
+
+async fn read_run(tree: &Arc<Tree>, run: Run) -> Fetched {
+    let Range { start, end } = run.range;
+    let payload = StoredPayload::Native { chunk: run.object, offset: start, length: end - start };
+    match read_one(tree, &payload).await {
+        Ok(Content::Part(data, _)) => {
+            let part = |(at, offset, length): (usize, u64, u64)| {
+                let begin = usize::try_from(offset - start).unwrap_or(usize::MAX);
+                let range = begin..begin.saturating_add(usize::try_from(length).unwrap_or(usize::MAX));
+                (at, Ok(Content::Part(Arc::clone(&data), range)))
+            };
+            run.parts.into_iter().map(part).collect()
+        }
+        // One of them may be beyond the object's end: each is asked for by itself, to know which.
+        _ => {
+            let mut fetched = Vec::with_capacity(run.parts.len());
+            for (at, offset, length) in run.parts {
+                let payload = StoredPayload::Native { chunk: run.object, offset, length };
+                fetched.push((at, read_one(tree, &payload).await));
+            }
+            fetched
+        }
+    }
+}
+
+/// `wanted` as runs of neighbours, and what is none.
+fn runs(wanted: Wanted, merge: bool) -> (Vec<Run>, Wanted) {
+    let (mut native, mut single) = (Vec::new(), Vec::new());
+    for (at, payload) in wanted {
+        match payload {
+            StoredPayload::Native { chunk, offset, length } if merge && length > 0 => {
+                native.push((chunk, offset, length, at));
+            }
+            other => single.push((at, other)),
+        }
+    }
+    native.sort_unstable();
+    let mut runs: Vec<Run> = Vec::new();
+    for (object, offset, length, at) in native {
+        // That the sum is a number was checked when the reference was read.
+        let end = offset.saturating_add(length);
+        match runs.last_mut() {
+            Some(run)
+                if run.object == object
+                    && offset <= run.range.end.saturating_add(GAP)
+                    && end.max(run.range.end) - run.range.start <= MOST =>
+            {
+                run.range.end = run.range.end.max(end);
+                run.parts.push((at, offset, length));
+            }
+            _ => runs.push(Run { object, range: offset..end, parts: vec![(at, offset, length)] }),
+        }
+    }
+    (runs, single)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn native(object: u8, offset: u64, length: u64) -> StoredPayload {
+        StoredPayload::Native { chunk: ObjectId([object; 12]), offset, length }
+    }
+
+    #[test]
+    fn neighbours_are_read_together() {
+        let all = [
+            native(2, 0, 10),
+            native(1, 100, 50),
+            native(1, 0, 100),
+            native(1, 150 + GAP, 1),
+            native(1, 152 + 2 * GAP, 1),
+            native(1, 0, 100),
+            StoredPayload::Inline("x".into()),
+            native(3, 0, MOST),
+            native(3, MOST, 1),
+        ];
+        let wanted: Wanted = all.into_iter().enumerate().collect();
+        let (found, single) = runs(wanted.clone(), true);
+        let shown: Vec<(u8, Range<u64>, Vec<usize>)> = found
+            .iter()
+            .map(|run| (run.object.0[0], run.range.clone(), run.parts.iter().map(|part| part.0).collect()))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                (1, 0..151 + GAP, vec![2, 5, 1, 3]),
+                (1, 152 + 2 * GAP..153 + 2 * GAP, vec![4]),
+                (2, 0..10, vec![0]),
+                (3, 0..MOST, vec![7]),
+                (3, MOST..MOST + 1, vec![8]),
+            ]
+        );
+        assert_eq!(single.len(), 1);
+        assert_eq!(runs(wanted, false).1.len(), 9);
+    }
+}

@@ -1,0 +1,196 @@
+//! Chunks that a branch has already, byte for byte: they are not stored again, and are no changes.
+//!
+//! So a second import of the same files is no commit, one of files of which few have changed is a small one, and others' commits
+//! are in conflict only with what is really different. What it costs is reading the branch's chunks that have the same
+//! coordinates and length.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{Read, Seek};
+use std::sync::Arc;
+
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+
+use super::fetch::{Content, is_unreadable, payloads};
+use super::walk::BATCH_BYTES;
+use super::{Counters, blocking};
+use crate::commit::changes::{ChangeSet, ChunkChange, ChunkFile, StoredPayload};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::ids::NodeId;
+use crate::tree::Tree;
+use crate::tree::nodes::NodeIndex;
+use crate::zarr::Coords;
+
+/// Chunks that are compared in one go.
+const BATCH: usize = 1024;
+
+/// A chunk that may be the same.
+struct Candidate {
+    node: NodeId,
+    coords: Coords,
+    file: ChunkFile,
+    stored: StoredPayload,
+}
+
+/// Takes out of `changes` the chunks that `tree` has with the same bytes; returns how many those are, and how many bytes.
+pub(super) async fn leave_out(
+    tree: &Arc<Tree>,
+    changes: &mut ChangeSet,
+    jobs: usize,
+    counters: &Arc<Counters>,
+) -> Result<(usize, u64)> {
+    let arrays: HashMap<NodeId, NodeIndex> = (0..tree.table().len())
+        .filter_map(|index| {
+            let index = NodeIndex::try_from(index).ok()?;
+            Some((tree.table().array(index)?.id, index))
+        })
+        .collect();
+    let mut same: Vec<(NodeId, Coords, u64)> = Vec::new();
+    let mut batch = Batch::default();
+    let mut batches = Vec::new();
+    for (node, chunks) in &changes.chunks {
+        let Some(stored) = arrays.get(node).and_then(|index| tree.chunks(*index)) else { continue };
+        let Some(&index) = arrays.get(node) else { continue };
+        for (coords, change) in chunks {
+            let ChunkChange::File(file) = change else { continue };
+            let Some(found) = stored.find(coords).await? else { continue };
+            if found.length != file.length {
+                continue;
+            }
+            let inode = tree.table().inode(&crate::tree::nodes::Place::Chunk(index, coords.clone()));
+            let Some(payload) = tree.stored(inode).await? else { continue };
+            batch.add(Candidate { node: *node, coords: coords.clone(), file: file.clone(), stored: payload });
+            if batch.is_full() {
+                batches.push(std::mem::take(&mut batch).all);
+            }
+            // So many are compared before more are looked for.
+            if batches.len() >= jobs.max(1) {
+                same.extend(compare(tree, std::mem::take(&mut batches), jobs, counters).await?);
+            }
+        }
+    }
+    batches.push(batch.all);
+    same.extend(compare(tree, batches, jobs, counters).await?);
+    let bytes = same.iter().map(|(_, _, bytes)| bytes).sum();
+    let count = same.len();
+    let mut gone: BTreeMap<NodeId, Vec<Coords>> = BTreeMap::new();
+    for (node, coords, _) in same {
+        gone.entry(node).or_default().push(coords);
+    }
+    for (node, coords) in gone {
+        let Some(chunks) = changes.chunks.get_mut(&node) else { continue };
+        for coords in coords {
+            chunks.remove(&coords);
+        }
+    }
+    changes.chunks.retain(|_, chunks| !chunks.is_empty());
+    Ok((count, bytes))
+}
+
+#[derive(Default)]
+struct Batch {
+    all: Vec<Candidate>,
+    bytes: u64,
+}
+
+impl Batch {
+    fn add(&mut self, candidate: Candidate) {
+        self.bytes = self.bytes.saturating_add(candidate.file.length);
+        self.all.push(candidate);
+    }
+
+    fn is_full(&self) -> bool {
+        self.all.len() >= BATCH || self.bytes >= BATCH_BYTES
+    }
+}
+
+async fn compare(
+    tree: &Arc<Tree>,
+    batches: Vec<Vec<Candidate>>,
+    jobs: usize,
+    counters: &Arc<Counters>,
+) -> Result<Vec<(NodeId, Coords, u64)>> {
+    let compared = stream::iter(batches).map(|batch| {
+        let running = tokio::spawn(compare_batch(Arc::clone(tree), batch, Arc::clone(counters)));
+        async move { running.await.map_err(|e| Error::with_source(ErrorKind::Io, "comparing", e))? }
+    });
+    let all: Vec<Vec<_>> = compared.buffer_unordered(jobs.max(1)).try_collect().await?;
+    Ok(all.into_iter().flatten().collect())
+}
+
+async fn compare_batch(
+    tree: Arc<Tree>,
+    batch: Vec<Candidate>,
+    counters: Arc<Counters>,
+) -> Result<Vec<(NodeId, Coords, u64)>> {
+    let mut small = Vec::with_capacity(batch.len());
+    let mut same = Vec::new();
+    for candidate in batch {
+        counters.did(0, candidate.file.length);
+        if candidate.file.length <= BATCH_BYTES {
+            small.push(candidate);
+        } else if is_same_large(&tree, &candidate).await? {
+            same.push((candidate.node, candidate.coords, candidate.file.length));
+        }
+    }
+    let wanted = small.iter().map(|candidate| candidate.stored.clone()).enumerate().collect();
+    let fetched = payloads(&tree, wanted).await;
+    let small_ones = blocking(move || {
+        let mut same = Vec::new();
+        for (at, content) in fetched {
+            let Some(candidate) = small.get(at) else { continue };
+            let Candidate { node, coords, file, .. } = candidate;
+            match content {
+                Ok(Content::Part(data, range)) => {
+                    if read(file)? == data.get(range).unwrap_or_default() {
+                        same.push((*node, coords.clone(), file.length));
+                    }
+                }
+                Ok(Content::File(_)) => {}
+                // What cannot be read is replaced.
+                Err(error) if is_unreadable(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(same)
+    })
+    .await?;
+    same.extend(small_ones);
+    Ok(same)
+}
+
+fn read(file: &ChunkFile) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = file.open()?.take(BATCH_BYTES + 1).read_to_end(&mut bytes);
+    read.map_err(|e| Error::io(&file.name, e))?;
+    Ok(bytes)
+}
+
+async fn is_same_large(tree: &Arc<Tree>, candidate: &Candidate) -> Result<bool> {
+    let length = candidate.file.length;
+    let mut offset = 0;
+    while offset < length {
+        let data = match tree.read_stored(&candidate.stored, offset, BATCH_BYTES as u32).await {
+            Ok(data) if !data.is_empty() => data,
+            Ok(_) => return Ok(false),
+            Err(error) if is_unreadable(&error) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let (file, at) = (candidate.file.clone(), offset);
+        offset += data.len() as u64;
+        let is_last = offset >= length;
+        let same = blocking(move || {
+            let failed = |e: std::io::Error| Error::io(&file.name, e);
+            let mut opened = file.open()?;
+            opened.seek(std::io::SeekFrom::Start(at)).map_err(failed)?;
+            let mut bytes = Vec::new();
+            let limit = data.len() as u64 + u64::from(is_last);
+            opened.take(limit).read_to_end(&mut bytes).map_err(failed)?;
+            Ok(bytes == *data)
+        })
+        .await?;
+        if !same {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,89 @@
+//! What a destination has and the snapshot does not, and removing it.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::Arc;
+
+use rustix::fs::{Dir, FileType};
+
+use super::blocking;
+use super::destination::{Destination, MARKER, join, shown};
+use crate::error::{Context, Error, Result};
+use crate::tree::{Kind, Tree};
+
+/// A file, or a directory with everything below, that the snapshot does not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Extra {
+    folder: String,
+    name: OsString,
+}
+
+impl Extra {
+    pub(super) fn path(&self) -> String {
+        shown(&self.folder, self.name.as_bytes())
+    }
+}
+
+/// What `destination` has and directory `start` of `tree` does not, but for the note of the export.
+pub(super) async fn find(destination: &Arc<Destination>, tree: &Tree, start: u64) -> Result<Vec<Extra>> {
+    let mut extra = Vec::new();
+    // Directories that both have, still to be looked at.
+    let mut open = vec![(start, String::new())];
+    while let Some((inode, folder)) = open.pop() {
+        let (place, path) = (Arc::clone(destination), folder.clone());
+        for (name, kind) in blocking(move || entries(&place, &path)).await? {
+            let found = match name.to_str() {
+                Some(MARKER) if folder.is_empty() => continue,
+                Some(text) => tree.lookup(inode, text).await.context(|| folder.clone())?,
+                None => None,
+            };
+            match (found, kind) {
+                (Some(found), FileType::Directory) if found.kind == Kind::Directory => {
+                    let text = name.to_string_lossy();
+                    open.push((found.inode, join(&folder, &text)));
+                }
+                (Some(found), FileType::RegularFile) if found.kind == Kind::File => {}
+                _ => extra.push(Extra { folder: folder.clone(), name }),
+            }
+        }
+    }
+    Ok(extra)
+}
+
+fn entries(destination: &Destination, path: &str) -> Result<Vec<(OsString, FileType)>> {
+    let Some(folder) = destination.find_folder(path)? else { return Ok(Vec::new()) };
+    let failed = |e: rustix::io::Errno| Error::io(destination.path().join(path).display(), e.into());
+    let mut found = Vec::new();
+    for entry in Dir::read_from(&folder).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name().to_bytes();
+        if matches!(name, b"." | b"..") {
+            continue;
+        }
+        let kind = match entry.file_type() {
+            // Not every file system says it in listings.
+            FileType::Unknown => {
+                let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+                let stat = rustix::fs::statat(&folder, OsStr::from_bytes(name), flags).map_err(failed)?;
+                FileType::from_raw_mode(stat.st_mode)
+            }
+            kind => kind,
+        };
+        found.push((OsString::from_vec(name.to_vec()), kind));
+    }
+    Ok(found)
+}
+
+/// Removes what [`find`] found.
+pub(super) async fn remove(destination: &Arc<Destination>, extra: Vec<Extra>) -> Result<()> {
+    let destination = Arc::clone(destination);
+    blocking(move || {
+        for Extra { folder, name } in extra {
+            if let Some(opened) = destination.find_folder(&folder)? {
+                destination.remove(&opened, &folder, &name)?;
+            }
+        }
+        Ok(())
+    })
+    .await
+}

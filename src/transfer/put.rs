@@ -1,0 +1,247 @@
+//! One file of an export: whether it is there, and writing it.
+
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use super::blocking;
+use super::destination::{Before, Destination, set_time};
+use super::fetch::{Content, payload, whole_file};
+use super::walk::{BATCH_BYTES, Item};
+use crate::commit::changes::StoredPayload;
+use crate::error::{Context, Error, Result};
+use crate::reader::Data;
+use crate::tree::Tree;
+
+/// Bytes of a large chunk that are in memory at a time.
+const STEP: u32 = BATCH_BYTES as u32;
+/// Bytes that are compared at a time.
+const COMPARED: usize = 64 << 10;
+
+/// How a file that is there is known to be complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trust {
+    /// There is none.
+    Empty,
+    /// By size and time.
+    SizeAndTime,
+    /// By its bytes.
+    Bytes,
+}
+
+/// What is to be done about a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Need {
+    /// It is there.
+    Nothing,
+    /// It is to be written.
+    Write,
+    /// It is to be written if it has other bytes.
+    Compare,
+}
+
+/// Where files go, and what they are like.
+#[derive(Debug)]
+pub(super) struct Target {
+    destination: Arc<Destination>,
+    trust: Trust,
+    /// The time that all files have: the commit's, in microseconds since 1970-01-01 UTC.
+    time: u64,
+    /// Only look.
+    dry_run: bool,
+}
+
+impl Target {
+    /// Files of a commit at `time` go to `destination`; with `checksum`, those that are there are read and compared.
+    pub(super) fn new(destination: Arc<Destination>, time: u64, checksum: bool, dry_run: bool) -> Self {
+        let trust = match destination.before() {
+            Before::Nothing => Trust::Empty,
+            Before::BegunBeforeBoot => Trust::Bytes,
+            Before::Begun | Before::Others if checksum => Trust::Bytes,
+            Before::Begun | Before::Others => Trust::SizeAndTime,
+        };
+        Target { destination, trust, time, dry_run }
+    }
+
+    /// The directory.
+    pub(super) fn destination(&self) -> &Destination {
+        &self.destination
+    }
+
+    /// Whether no file is there.
+    pub(super) fn is_empty(&self) -> bool {
+        self.trust == Trust::Empty
+    }
+
+    /// What is to be done about each of `items`.
+    pub(super) fn needs(&self, items: Vec<Item>) -> Result<Vec<(Item, Need)>> {
+        let mut last: Option<(Arc<str>, Option<Arc<OwnedFd>>)> = None;
+        let mut needs = Vec::with_capacity(items.len());
+        for item in items {
+            if last.as_ref().is_none_or(|(folder, _)| *folder != item.folder) {
+                last = Some((Arc::clone(&item.folder), self.destination.find_folder(&item.folder)?));
+            }
+            let folder = last.as_ref().and_then(|(_, folder)| folder.as_ref());
+            let found = folder.map(|folder| self.destination.find(folder, &item.folder, &item.name)).transpose()?;
+            let need = match (found.flatten(), self.trust) {
+                (Some(found), Trust::Bytes) if found.size == item.size => Need::Compare,
+                (Some(found), Trust::SizeAndTime) if found.size == item.size && found.is_of(self.time) => Need::Nothing,
+                _ => Need::Write,
+            };
+            needs.push((item, need));
+        }
+        Ok(needs)
+    }
+
+    /// Writes a file into `folder`, if need be. False if it was there.
+    pub(super) fn file(&self, folder: &Arc<OwnedFd>, item: &Item, need: Need, mut content: Content) -> Result<bool> {
+        if need == Need::Compare && self.is_same(folder, item, &mut content)? {
+            self.keep(folder, item)?;
+            return Ok(false);
+        }
+        if !self.dry_run {
+            self.put(folder, item, content)?;
+        }
+        Ok(true)
+    }
+
+    fn failed(&self, item: &Item) -> impl Fn(std::io::Error) -> Error + use<> {
+        let place = self.destination.path().join(item.path());
+        move |e| Error::io(place.display(), e)
+    }
+
+    fn put(&self, folder: &Arc<OwnedFd>, item: &Item, content: Content) -> Result<()> {
+        let mut file = self.destination.create(folder, &item.folder, &item.name)?;
+        let length = match content {
+            Content::Part(data, range) => {
+                let bytes = data.get(range).unwrap_or_default();
+                file.file().write_all(bytes).map_err(self.failed(item))?;
+                bytes.len() as u64
+            }
+            // The kernel copies, or shares the blocks; never the inode, which whoever edits the copy would write to.
+            Content::File(mut source) => std::io::copy(&mut source, file.file()).map_err(self.failed(item))?,
+        };
+        if length != item.size {
+            return Err(Error::corrupt(format!("{}: {length} of {} bytes came", item.path(), item.size)));
+        }
+        self.destination.complete(file, &item.folder, self.time)
+    }
+
+    /// A file that is there has the bytes that it should have: the next look shall see that.
+    fn keep(&self, folder: &OwnedFd, item: &Item) -> Result<()> {
+        if self.dry_run {
+            return Ok(());
+        }
+        let file = self.destination.open_file(folder, &item.folder, &item.name)?;
+        set_time(&file, self.time).map_err(|e| self.failed(item)(e.into()))
+    }
+
+    /// Whether the file that is there has the bytes of `content`; it has as many.
+    fn is_same(&self, folder: &OwnedFd, item: &Item, content: &mut Content) -> Result<bool> {
+        let mut there = self.destination.open_file(folder, &item.folder, &item.name)?;
+        let same = match content {
+            Content::Part(data, range) => is_next(&mut there, data.get(range.clone()).unwrap_or_default()),
+            Content::File(file) => are_same(file, &mut there),
+        };
+        same.map_err(self.failed(item))
+    }
+
+    /// Writes a chunk that is not to be in memory at once, if need be. False if it was there.
+    pub(super) async fn large(self: &Arc<Self>, tree: &Arc<Tree>, item: &Item, need: Need) -> Result<bool> {
+        if let Some(file) = whole_file(tree, item.inode).await? {
+            let (this, item) = (Arc::clone(self), item.clone());
+            return blocking(move || {
+                let folder = this.destination.folder(&item.folder)?;
+                this.file(&folder, &item, need, Content::File(file))
+            })
+            .await;
+        }
+        let payload = payload(tree, item.inode).await?;
+        if need == Need::Compare && self.is_same_large(tree, item, &payload).await? {
+            return Ok(false);
+        }
+        if self.dry_run {
+            return Ok(true);
+        }
+        let (this, own) = (Arc::clone(self), item.clone());
+        let mut file = blocking(move || {
+            let folder = this.destination.folder(&own.folder)?;
+            this.destination.create(&folder, &own.folder, &own.name)
+        })
+        .await?;
+        let mut offset = 0;
+        while offset < item.size {
+            let data = step(tree, item, &payload, offset).await?;
+            offset += data.len() as u64;
+            let failed = self.failed(item);
+            file = blocking(move || file.file().write_all(&data).map(|()| file).map_err(failed)).await?;
+        }
+        let (this, folder) = (Arc::clone(self), Arc::clone(&item.folder));
+        blocking(move || this.destination.complete(file, &folder, this.time)).await?;
+        Ok(true)
+    }
+
+    async fn is_same_large(self: &Arc<Self>, tree: &Arc<Tree>, item: &Item, payload: &StoredPayload) -> Result<bool> {
+        let (this, own) = (Arc::clone(self), item.clone());
+        let (folder, mut file) = blocking(move || {
+            let folder = this.destination.folder(&own.folder)?;
+            let file = this.destination.open_file(&folder, &own.folder, &own.name)?;
+            Ok((folder, file))
+        })
+        .await?;
+        let mut offset = 0;
+        while offset < item.size {
+            let data = step(tree, item, payload, offset).await?;
+            offset += data.len() as u64;
+            let failed = self.failed(item);
+            let compared = move || is_next(&mut file, &data).map(|same| (file, same)).map_err(failed);
+            let (back, same) = blocking(compared).await?;
+            if !same {
+                return Ok(false);
+            }
+            file = back;
+        }
+        self.keep(&folder, item)?;
+        Ok(true)
+    }
+}
+
+/// The next bytes of a large chunk.
+async fn step(tree: &Arc<Tree>, item: &Item, payload: &StoredPayload, offset: u64) -> Result<Data> {
+    let data = tree.read_stored(payload, offset, STEP).await.context(|| item.path())?;
+    if data.is_empty() {
+        return Err(Error::corrupt(format!("{}: it ends after {offset} bytes", item.path())));
+    }
+    Ok(data)
+}
+
+/// Whether two files of one length have the same bytes. The first is at its beginning afterwards.
+fn are_same(one: &mut File, other: &mut File) -> std::io::Result<bool> {
+    let mut buffer = vec![0; COMPARED];
+    let mut same = true;
+    while same {
+        let count = one.read(&mut buffer)?;
+        if count == 0 {
+            break;
+        }
+        same = is_next(other, buffer.get(..count).unwrap_or_default())?;
+    }
+    one.rewind()?;
+    Ok(same)
+}
+
+/// Whether the next bytes of `file` are `bytes`.
+fn is_next(file: &mut File, bytes: &[u8]) -> std::io::Result<bool> {
+    let mut buffer = vec![0; bytes.len().min(COMPARED)];
+    for part in bytes.chunks(COMPARED) {
+        let read = buffer.get_mut(..part.len()).unwrap_or_default();
+        match file.read_exact(read) {
+            Ok(()) if read == part => {}
+            Ok(()) => return Ok(false),
+            Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(false),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(true)
+}

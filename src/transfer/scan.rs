@@ -1,0 +1,397 @@
+//! A directory of this machine as a working tree in which every file is new.
+//!
+//! What a mount commits is found out from a state of its working tree ([`Frozen`]); here such a state is made of the files in a
+//! directory, so that one set of rules says what is a group, an array, a chunk, untracked or a fault. It lies over the branch's
+//! newest snapshot as files do that were copied into a mount with `cp -r`: what has the same path is replaced, everything else
+//! of the snapshot shows through, unless it is to be removed.
+//!
+//! Directories are listed by several threads. Symbolic links are not followed, and like devices they are nothing that Zarr has a
+//! place for.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use super::Counters;
+use crate::commit::changes::{ChunkFile, StoredPayload};
+use crate::error::{Error, ErrorKind, Result};
+use crate::repo::create::GROUP_DOCUMENT;
+use crate::scratch::record::{Id, Name, Source, Stored};
+use crate::tree::directory::{Entry, Extent};
+use crate::tree::nodes::{Place, ZARR_JSON};
+use crate::tree::{Kind, Tree};
+use crate::working::frozen::{Contents, Frozen, FrozenDirectory, FrozenEntry, FrozenFile};
+
+/// Files whose sizes one thread looks up in one go.
+const BATCH: usize = 4096;
+
+/// The files of a directory.
+#[derive(Debug)]
+pub(super) struct Scanned {
+    root: Arc<OwnedFd>,
+    /// Paths below the directory, and sizes, by number.
+    files: Vec<(Box<[u8]>, u64)>,
+    /// Its directories, the first of which is itself, with what they hold.
+    directories: Vec<BTreeMap<Name, Found>>,
+    /// What is neither a file nor a directory, by its path.
+    pub(super) others: Vec<String>,
+}
+
+/// Something in a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Directory(usize),
+    File(u64),
+}
+
+/// Something to be looked at.
+enum Task {
+    Directory { position: usize, path: Vec<u8> },
+    Files { position: usize, path: Arc<[u8]>, folder: Arc<OwnedFd>, names: Vec<Vec<u8>> },
+}
+
+/// What threads have to do.
+#[derive(Default)]
+struct Queue {
+    tasks: Vec<Task>,
+    /// Tasks that somebody is at.
+    busy: usize,
+    failed: Option<Error>,
+}
+
+/// What one thread has found.
+#[derive(Default)]
+struct Part {
+    entries: Vec<(usize, Name, Found)>,
+    files: Vec<(u64, Box<[u8]>, u64)>,
+    others: Vec<String>,
+}
+
+struct Scan<'a> {
+    root: &'a Arc<OwnedFd>,
+    queue: Mutex<Queue>,
+    more: Condvar,
+    directories: AtomicU64,
+    files: AtomicU64,
+    counters: &'a Counters,
+}
+
+/// Lists all that is below directory `root`, by `jobs` threads.
+pub(super) fn scan(root: Arc<OwnedFd>, jobs: usize, counters: &Counters) -> Result<Scanned> {
+    let first = Task::Directory { position: 0, path: Vec::new() };
+    let scan = Scan {
+        root: &root,
+        queue: Mutex::new(Queue { tasks: vec![first], ..Queue::default() }),
+        more: Condvar::new(),
+        directories: AtomicU64::new(1),
+        files: AtomicU64::new(0),
+        counters,
+    };
+    let parts: Vec<Part> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..jobs.max(1)).map(|_| scope.spawn(|| scan.run())).collect();
+        threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
+    });
+    if let Some(error) = scan.queue.into_inner().failed {
+        return Err(error);
+    }
+    if parts.len() < jobs.max(1) {
+        return Err(Error::new(ErrorKind::Io, "looking at the files ended early"));
+    }
+    let count = |counter: AtomicU64| usize::try_from(counter.into_inner()).unwrap_or(usize::MAX);
+    let mut directories = vec![BTreeMap::new(); count(scan.directories)];
+    let mut files = vec![(Box::<[u8]>::default(), 0); count(scan.files)];
+    let mut others = Vec::new();
+    for part in parts {
+        for (position, name, found) in part.entries {
+            if let Some(directory) = directories.get_mut(position) {
+                directory.insert(name, found);
+            }
+        }
+        for (number, path, size) in part.files {
+            if let Some(slot) = usize::try_from(number).ok().and_then(|at| files.get_mut(at)) {
+                *slot = (path, size);
+            }
+        }
+        others.extend(part.others);
+    }
+    others.sort();
+    Ok(Scanned { root, files, directories, others })
+}
+
+impl Scan<'_> {
+    fn run(&self) -> Part {
+        let mut part = Part::default();
+        while let Some(task) = self.next() {
+            let done = self.task(task, &mut part);
+            let mut queue = self.queue.lock();
+            queue.busy -= 1;
+            if let Err(error) = done {
+                queue.failed.get_or_insert(error);
+            }
+            drop(queue);
+            self.more.notify_all();
+        }
+        part
+    }
+
+    /// The next task; none when all are done, or one has failed.
+    fn next(&self) -> Option<Task> {
+        let mut queue = self.queue.lock();
+        loop {
+            if queue.failed.is_some() {
+                return None;
+            }
+            if let Some(task) = queue.tasks.pop() {
+                queue.busy += 1;
+                return Some(task);
+            }
+            if queue.busy == 0 {
+                return None;
+            }
+            self.more.wait(&mut queue);
+        }
+    }
+
+    fn give(&self, task: Task) {
+        self.queue.lock().tasks.push(task);
+        self.more.notify_one();
+    }
+
+    fn task(&self, task: Task, part: &mut Part) -> Result<()> {
+        match task {
+            Task::Directory { position, path } => self.directory(position, path, part),
+            Task::Files { position, path, folder, names } => self.sizes(position, &path, &folder, names, part),
+        }
+    }
+
+    fn directory(&self, position: usize, path: Vec<u8>, part: &mut Part) -> Result<()> {
+        let failed = |e: Errno| Error::io(shown(&path), e.into());
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let at = if path.is_empty() { b".".as_slice() } else { &path };
+        let folder = rustix::fs::openat2(self.root, at, flags, Mode::empty(), resolve).map_err(failed)?;
+        let listing = Dir::read_from(&folder).map_err(failed)?;
+        let (folder, shared): (_, Arc<[u8]>) = (Arc::new(folder), path.as_slice().into());
+        let mut names = Vec::new();
+        for entry in listing {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name().to_bytes();
+            if matches!(name, b"." | b"..") {
+                continue;
+            }
+            let kind = match entry.file_type() {
+                // Not every file system says it in listings.
+                FileType::Unknown => {
+                    let stat = rustix::fs::statat(&*folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW);
+                    FileType::from_raw_mode(stat.map_err(failed)?.st_mode)
+                }
+                kind => kind,
+            };
+            match kind {
+                FileType::Directory => {
+                    let child = usize::try_from(self.directories.fetch_add(1, Ordering::Relaxed)).unwrap_or(usize::MAX);
+                    part.entries.push((position, Name::new(name), Found::Directory(child)));
+                    self.give(Task::Directory { position: child, path: join(&path, name) });
+                }
+                FileType::RegularFile => names.push(name.to_vec()),
+                _ => part.others.push(shown(&join(&path, name))),
+            }
+            if names.len() >= BATCH {
+                let (path, folder, names) = (Arc::clone(&shared), Arc::clone(&folder), std::mem::take(&mut names));
+                self.give(Task::Files { position, path, folder, names });
+            }
+        }
+        self.sizes(position, &shared, &folder, names, part)
+    }
+
+    fn sizes(
+        &self,
+        position: usize,
+        path: &[u8],
+        folder: &OwnedFd,
+        names: Vec<Vec<u8>>,
+        part: &mut Part,
+    ) -> Result<()> {
+        self.counters.more(names.len() as u64);
+        for name in names {
+            let place = join(path, &name);
+            let stat = match rustix::fs::statat(folder, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => stat,
+                // Gone since the listing.
+                Err(Errno::NOENT) => continue,
+                Err(errno) => return Err(Error::io(shown(&place), errno.into())),
+            };
+            let number = self.files.fetch_add(1, Ordering::Relaxed);
+            part.entries.push((position, Name::new(&name), Found::File(number)));
+            part.files.push((number, place.into(), stat.st_size.unsigned_abs()));
+        }
+        Ok(())
+    }
+}
+
+fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
+    if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
+}
+
+fn shown(path: &[u8]) -> String {
+    String::from_utf8_lossy(path).into_owned()
+}
+
+impl Scanned {
+    /// Whether there is any document.
+    pub(super) fn any_document(&self) -> bool {
+        let document = Name::new(ZARR_JSON.as_bytes());
+        self.directories.iter().any(|entries| matches!(entries.get(&document), Some(Found::File(_))))
+    }
+
+    /// Whether `name` is at the top.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.directories.first().is_some_and(|entries| entries.contains_key(&Name::new(name.as_bytes())))
+    }
+
+    /// The files over `tree`, at the group `path`; with `delete`, what they do not have there is gone. Besides, the paths of files
+    /// that stand where the tree has a group or an array.
+    ///
+    /// Groups above `path` that the tree does not have are there too.
+    pub(super) async fn over(&self, tree: &Tree, path: &str, delete: bool) -> Result<(Frozen, Vec<String>)> {
+        let mut next_id: Id = crate::scratch::record::ROOT;
+        let mut out: Vec<FrozenDirectory> = Vec::with_capacity(self.directories.len());
+        let mut in_the_way = Vec::new();
+        let mut lower = Some(Place::Directory(0));
+        for name in path.split('/').filter(|name| !name.is_empty()) {
+            let mut entries = BTreeMap::new();
+            entries.insert(Name::new(name.as_bytes()), FrozenEntry::Directory(out.len() + 1));
+            let has =
+                lower.as_ref().is_some_and(|place| matches!(tree.step(place, ZARR_JSON), Some(Place::Metadata(_))));
+            if !has {
+                let document = StoredPayload::Inline(Bytes::from_static(GROUP_DOCUMENT));
+                let group = new_file(Source::Stored(Stored(document)), &mut next_id);
+                entries.insert(Name::new(ZARR_JSON.as_bytes()), group);
+            }
+            let below = lower.as_ref().and_then(|place| directory_below(tree, place, name));
+            out.push(FrozenDirectory { id: take(&mut next_id), lower, entries });
+            lower = below;
+        }
+        let first = out.len();
+        let mut lowers = vec![None; self.directories.len()];
+        if let Some(top) = lowers.first_mut() {
+            *top = lower;
+        }
+        // A directory's number is smaller than those of all below it.
+        for (position, found) in self.directories.iter().enumerate() {
+            let lower = lowers.get_mut(position).and_then(Option::take);
+            let mut entries = BTreeMap::new();
+            for (name, found) in found {
+                let below = match (&lower, name.text()) {
+                    (Some(place), Some(text)) => directory_below(tree, place, text),
+                    _ => None,
+                };
+                let entry = match found {
+                    Found::Directory(child) => {
+                        if let Some(slot) = lowers.get_mut(*child) {
+                            *slot = below;
+                        }
+                        FrozenEntry::Directory(first + child)
+                    }
+                    Found::File(number) => {
+                        if matches!(below, Some(Place::Directory(_))) && !delete {
+                            in_the_way.push(shown(self.path(*number)));
+                        }
+                        new_file(Source::Data(*number), &mut next_id)
+                    }
+                };
+                entries.insert(name.clone(), entry);
+            }
+            if let (Some(place), true) = (&lower, delete) {
+                hide_rest(tree, place, &mut entries).await?;
+            }
+            out.push(FrozenDirectory { id: take(&mut next_id), lower, entries });
+        }
+        Ok((Frozen::of(out), in_the_way))
+    }
+
+    fn file(&self, number: u64) -> Option<&(Box<[u8]>, u64)> {
+        self.files.get(usize::try_from(number).ok()?)
+    }
+
+    fn path(&self, number: u64) -> &[u8] {
+        self.file(number).map(|(path, _)| &**path).unwrap_or_default()
+    }
+}
+
+fn take(next: &mut Id) -> Id {
+    let id = *next;
+    *next += 1;
+    id
+}
+
+fn new_file(source: Source, next_id: &mut Id) -> FrozenEntry {
+    FrozenEntry::File(FrozenFile { id: take(next_id), lower: None, source })
+}
+
+/// The directory that `name` is in the snapshot's directory `place`.
+fn directory_below(tree: &Tree, place: &Place, name: &str) -> Option<Place> {
+    tree.step(place, name).filter(|place| tree.is_directory_place(place))
+}
+
+/// Hides what the snapshot has in the directory `place` and `entries` do not.
+async fn hide_rest(tree: &Tree, place: &Place, entries: &mut BTreeMap<Name, FrozenEntry>) -> Result<()> {
+    let mut missing = Vec::new();
+    let mut look = |entry: Entry<'_>| {
+        let is_dots = entry.attributes.kind == Kind::Directory && matches!(entry.name, "." | "..");
+        let name = Name::new(entry.name.as_bytes());
+        if !is_dots && !entries.contains_key(&name) {
+            missing.push(name);
+        }
+        true
+    };
+    tree.list(tree.table().inode(place), 0, Extent::All, &mut look).await?;
+    entries.extend(missing.into_iter().map(|name| (name, FrozenEntry::Hidden)));
+    Ok(())
+}
+
+#[async_trait]
+impl Contents for Scanned {
+    fn changed(&self, number: u64) -> Result<Option<ChunkFile>> {
+        // A chunk in a directory whose name is no text: that name is a fault by itself.
+        let file = self.file(number).and_then(|(path, length)| Some((std::str::from_utf8(path).ok()?, *length)));
+        Ok(file.map(|(path, length)| ChunkFile {
+            directory: Arc::clone(&self.root),
+            name: path.to_owned(),
+            length,
+            may_link: false,
+        }))
+    }
+
+    async fn whole(&self, file: &FrozenFile, limit: u64) -> Result<Bytes> {
+        let number = match &file.source {
+            Source::Data(number) => *number,
+            Source::Stored(Stored(StoredPayload::Inline(document))) => return Ok(document.clone()),
+            Source::Stored(_) | Source::Lower => return Ok(Bytes::new()),
+        };
+        let (root, path) = (Arc::clone(&self.root), self.path(number).to_vec());
+        super::blocking(move || {
+            use std::io::Read;
+            let failed = |e: std::io::Error| Error::io(shown(&path), e);
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+            let file =
+                rustix::fs::openat(&root, path.as_slice(), flags, Mode::empty()).map_err(|e| failed(e.into()))?;
+            let mut bytes = Vec::new();
+            File::from(file).take(limit + 1).read_to_end(&mut bytes).map_err(failed)?;
+            if bytes.len() as u64 > limit {
+                let message = format!("{}: more than {limit} bytes", shown(&path));
+                return Err(Error::new(ErrorKind::OutOfMemory, message));
+            }
+            Ok(bytes.into())
+        })
+        .await
+    }
+}
