@@ -8,6 +8,7 @@
 //! | [`fuse`] | the kernel: requests and replies, how files are opened, mounting and unmounting |
 //! | [`tree`] | names, attributes, listings: a snapshot as a directory tree, without a kernel |
 //! | [`transfer`] | a plain Zarr tree out of a repository, and into one, without a mount |
+//! | [`stats`] | what a repository's bytes are for |
 //! | [`follow`] | a read-only mount that moves to its branch's newest commit |
 //! | [`control`] | the files in `.icechunk`: status, commit, discard and the rest, by reading and writing |
 //! | [`session`] | what is done to a working tree as a whole: status, diff, commit, discard, refresh |
@@ -43,6 +44,7 @@ pub mod repo;
 pub mod scratch;
 pub mod session;
 pub mod size;
+pub mod stats;
 pub mod steps;
 pub mod storage;
 pub mod transfer;

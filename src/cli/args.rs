@@ -16,6 +16,7 @@ use super::open::Limits;
 use super::ops::OpsArgs;
 use super::rewrite_manifests::RewriteManifestsArgs;
 use super::squash::SquashArgs;
+use super::stats::StatsArgs;
 use super::tag::TagArgs;
 use super::verify::VerifyArgs;
 use super::virtual_args::VirtualArgs;
@@ -104,6 +105,8 @@ pub enum Command {
     /// makes the branch a mirror), files that Zarr has no place for are listed and left out, and what cannot be committed refuses all
     /// of it. The commit is there as a whole or not at all. SRC stays as it is.
     Import(ImportArgs),
+    /// Show what a repository's bytes are for: by kind, by ref, by array, and what no ref leads to.
+    Stats(StatsArgs),
     /// Write the bytes of one Zarr key to standard output, without mounting.
     Cat(CatArgs),
 }

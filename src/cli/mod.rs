@@ -32,6 +32,7 @@ mod rewriting;
 pub mod secrets;
 mod shards;
 pub mod squash;
+pub mod stats;
 pub mod tag;
 pub mod unmount;
 pub mod verify;
@@ -86,6 +87,7 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         }
         Command::Export(export) => in_foreground(export.common.verbose, || export::run(&export)),
         Command::Import(import) => in_foreground(import.common.verbose, || import::run(&import)),
+        Command::Stats(stats) => in_foreground(stats.common.verbose, || stats::run(&stats)),
         Command::Cat(cat) => in_foreground(cat.common.verbose, || cat::run(&cat)),
     };
     match outcome {

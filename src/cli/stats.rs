@@ -1,0 +1,289 @@
+//! `icechunkfs stats`: what a repository's bytes are for.
+
+use std::fmt::Write;
+use std::io::IsTerminal;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use clap::Args;
+use indicatif::{HumanBytes, HumanCount};
+
+use super::args::CommonArgs;
+use super::confirm::printable;
+use super::{open, print, print_json, progress};
+use crate::error::Result;
+use crate::reader::memory;
+use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
+use crate::size;
+use crate::stats::arrays::ArrayStats;
+use crate::stats::{self, Bounds, ByKind, Counters, RefStats, Size, Stats};
+use crate::storage::settings::Settings;
+
+/// Between two drawings of how far it is.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Arrays and refs that words list; the rest is counted. JSON has all.
+const LISTED: usize = 30;
+/// Characters of a full bar.
+const WIDTH: usize = 24;
+/// What part of the memory the list of chunks may take, and manifests that are being read as much.
+const SHARE: u64 = 4;
+
+/// `icechunkfs stats`
+#[derive(Debug, Args)]
+pub struct StatsArgs {
+    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
+    pub repo: String,
+    /// Whose arrays are listed: a branch, a tag, a snapshot id, or something before one, such as main~2.
+    #[arg(value_name = "REF", default_value = DEFAULT_BRANCH)]
+    pub reference: String,
+    /// Snapshots and manifests that are read at a time.
+    #[arg(short, long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub jobs: u16,
+    /// Bound for what is held in memory [default: 512M, or a quarter of what there is]. Chunks of all histories take 32 bytes each
+    /// in a quarter of it; if they are more, manifests are read several times.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub memory: Option<u64>,
+    /// Print all of it: {"repository", "spec_version", "stored", "reachable", "unreachable", "missing": {"chunks", "manifests",
+    /// "snapshots", "transactions": {"objects", "bytes"}}, "shared": {"objects", "bytes"}, "dead_bytes", "dead_in", "chunks":
+    /// {"native", "native_bytes", "virtual", "virtual_bytes", "inline", "inline_bytes", "references"}, "refs": [{"kind", "name",
+    /// "snapshot", "commits", "nodes", "references", "only_here"}], "snapshot", "arrays": [{"path", "shape", "places", "chunks",
+    /// "bytes", "native_bytes", "inline_bytes", "virtual_bytes", "manifests", "manifest_bytes"}]}; "stored" has "refs" and
+    /// "backups" too.
+    #[arg(long)]
+    pub json: bool,
+    /// Verbosity.
+    #[command(flatten)]
+    pub common: CommonArgs,
+    /// How to reach the repository. Last, since its heading goes for all that follows.
+    #[command(flatten)]
+    pub store: Settings,
+}
+
+/// Counts and draws.
+pub fn run(arguments: &StatsArgs) -> Result<()> {
+    let counters = Counters::default();
+    let ended = AtomicBool::new(false);
+    let stats = std::thread::scope(|scope| {
+        scope.spawn(|| draw(&counters, &ended));
+        let done = open::runtime().and_then(|runtime| {
+            runtime.block_on(async {
+                let repository = open::repository(&arguments.repo, &arguments.store).await?;
+                let found = repository.find(&arguments.reference).await?;
+                let limits = open::Limits { memory: arguments.memory, ahead: None };
+                let tree = open::tree(&repository, &RefSpec::Snapshot(found.id), limits).await?;
+                let bound = arguments.memory.unwrap_or_else(memory::default_memory) / SHARE;
+                let bounds = Bounds { chunks: bound, manifests: bound };
+                stats::collect(&repository, &tree, bounds, arguments.jobs.into(), &counters).await
+            })
+        });
+        ended.store(true, Ordering::Relaxed);
+        done
+    })?;
+    if arguments.json {
+        return print_json(&stats);
+    }
+    let bars = std::io::stdout().is_terminal();
+    print(printable(&in_words(&stats, bars)).as_bytes())
+}
+
+fn draw(counters: &Counters, ended: &AtomicBool) {
+    let bar = progress::still("reading {wide_bar} {pos}/{len} snapshots and manifests");
+    while !ended.load(Ordering::Relaxed) && !bar.is_hidden() {
+        std::thread::sleep(LOOK_EVERY);
+        let (expected, read) = counters.now();
+        bar.set_length(expected);
+        bar.set_position(read);
+    }
+    bar.finish_and_clear();
+}
+
+/// A table whose columns are as wide as what is in them.
+struct Table {
+    bars: bool,
+    rows: Vec<(Vec<String>, Option<(u64, u64)>)>,
+}
+
+impl Table {
+    fn new(bars: bool) -> Self {
+        Table { bars, rows: Vec::new() }
+    }
+
+    /// A row of cells, of which the first is text and the others are numbers, and a bar of so much of so much behind it.
+    fn row(&mut self, cells: Vec<String>, part: Option<(u64, u64)>) {
+        self.rows.push((cells, part));
+    }
+
+    fn write(&self, out: &mut String) {
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|(cells, _)| cells.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let columns = self.rows.iter().map(|(cells, _)| cells.len()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        for (cells, part) in &self.rows {
+            let mut line = String::from(" ");
+            for (at, (cell, width)) in cells.iter().zip(&widths).enumerate() {
+                // Writing into a string cannot fail.
+                let _ = if at == 0 { write!(line, " {cell:<width$}") } else { write!(line, "  {cell:>width$}") };
+            }
+            if let (true, Some((part, whole))) = (self.bars, part) {
+                line += "  ";
+                line += &bar(*part, *whole);
+            }
+            out.push_str(line.trim_end());
+            out.push('\n');
+        }
+    }
+}
+
+/// A bar that is as full as `part` is of `whole`, to an eighth of a character.
+fn bar(part: u64, whole: u64) -> String {
+    const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    if whole == 0 {
+        return String::new();
+    }
+    let eighths = (part.min(whole) as f64 / whole as f64 * (WIDTH * 8) as f64).ceil() as usize;
+    "█".repeat(eighths / 8) + EIGHTHS.get(eighths % 8).copied().unwrap_or_default()
+}
+
+fn bytes(bytes: u64) -> String {
+    HumanBytes(bytes).to_string()
+}
+
+fn count(count: u64) -> String {
+    HumanCount(count).to_string()
+}
+
+fn in_words(stats: &Stats, bars: bool) -> String {
+    let mut text = String::new();
+    let total = stats.stored.total();
+    // Writing into a string cannot fail.
+    let _ = writeln!(
+        text,
+        "{} (version {}): {} in {} objects",
+        stats.repository,
+        stats.spec_version,
+        bytes(total.bytes),
+        count(total.objects)
+    );
+    let mut table = Table::new(bars);
+    let header = ["", "stored", "objects", "in use", "no ref leads to"].map(str::to_owned);
+    table.row(header.to_vec(), None);
+    type Pick = fn(&ByKind) -> Size;
+    let kinds: [(&str, Pick); 4] = [
+        ("chunks", |kinds| kinds.chunks),
+        ("manifests", |kinds| kinds.manifests),
+        ("snapshots", |kinds| kinds.snapshots),
+        ("transaction logs", |kinds| kinds.transactions),
+    ];
+    for (name, pick) in kinds {
+        let [stored, used, unused] = [&stats.stored.kinds, &stats.reachable, &stats.unreachable].map(pick);
+        let cells =
+            [name.to_owned(), bytes(stored.bytes), count(stored.objects), bytes(used.bytes), bytes(unused.bytes)];
+        table.row(cells.to_vec(), Some((stored.bytes, total.bytes)));
+    }
+    for (name, size) in [("refs", stats.stored.refs), ("earlier states of repo", stats.stored.backups)] {
+        if size.objects > 0 {
+            let cells = [name.to_owned(), bytes(size.bytes), count(size.objects)];
+            table.row(cells.to_vec(), Some((size.bytes, total.bytes)));
+        }
+    }
+    table.write(&mut text);
+    chunks(&mut text, stats);
+    refs(&mut text, stats, bars);
+    arrays(&mut text, stats, bars);
+    text
+}
+
+fn chunks(text: &mut String, stats: &Stats) {
+    let chunks = &stats.chunks;
+    let _ = writeln!(
+        text,
+        "\nchunks of all histories: {} in objects, {}; {} inline, {}; {} virtual, {}; {} references",
+        count(chunks.native),
+        bytes(chunks.native_bytes),
+        count(chunks.inline),
+        bytes(chunks.inline_bytes),
+        count(chunks.r#virtual),
+        bytes(chunks.virtual_bytes),
+        count(chunks.references)
+    );
+    let unused = stats.unreachable.total();
+    if unused.objects > 0 {
+        let _ = writeln!(
+            text,
+            "no ref leads to {} in {} objects: a garbage collection removes them when they are old enough",
+            bytes(unused.bytes),
+            count(unused.objects)
+        );
+    }
+    if stats.dead_bytes > 0 {
+        let _ = writeln!(
+            text,
+            "no chunk has {} in {} objects whose other chunks are in use",
+            bytes(stats.dead_bytes),
+            count(stats.dead_in)
+        );
+    }
+    let missing = stats.missing.total();
+    if missing.objects > 0 {
+        let _ = writeln!(text, "{} objects are missing: `icechunkfs verify` names them", count(missing.objects));
+    }
+}
+
+fn refs(text: &mut String, stats: &Stats, bars: bool) {
+    let alone = |one: &RefStats| one.only_here.bytes;
+    let whole = stats.reachable.total().bytes;
+    let _ = writeln!(text, "\nrefs: {} are shared by several", bytes(stats.shared.bytes));
+    let mut table = Table::new(bars);
+    table.row(["", "commits", "nodes", "references", "only here"].map(str::to_owned).to_vec(), None);
+    let mut sorted: Vec<&RefStats> = stats.refs.iter().collect();
+    sorted.sort_by_key(|one| std::cmp::Reverse(alone(one)));
+    for one in sorted.iter().take(LISTED) {
+        let RefStats { kind, name, commits, nodes, references, .. } = one;
+        let cells = [format!("{kind} {name}"), count(*commits), count(*nodes), count(*references), bytes(alone(one))];
+        table.row(cells.to_vec(), Some((alone(one), whole)));
+    }
+    table.write(text);
+    more(text, sorted.len());
+}
+
+fn arrays(text: &mut String, stats: &Stats, bars: bool) {
+    let whole: u64 = stats.arrays.iter().fold(0, |sum, array| sum.saturating_add(array.bytes));
+    let _ = writeln!(text, "\narrays of snapshot {}: {}, {}", stats.snapshot, stats.arrays.len(), bytes(whole));
+    let mut table = Table::new(bars);
+    table.row(["", "bytes", "chunks", "of", "manifests"].map(str::to_owned).to_vec(), None);
+    let mut sorted: Vec<&ArrayStats> = stats.arrays.iter().collect();
+    sorted.sort_by_key(|array| std::cmp::Reverse(array.bytes));
+    for array in sorted.iter().take(LISTED) {
+        let cells = [
+            array.path.clone(),
+            bytes(array.bytes),
+            count(array.chunks),
+            count(array.places),
+            bytes(array.manifest_bytes),
+        ];
+        table.row(cells.to_vec(), Some((array.bytes, whole)));
+    }
+    table.write(text);
+    more(text, sorted.len());
+}
+
+fn more(text: &mut String, all: usize) {
+    if all > LISTED {
+        let _ = writeln!(text, "  and {} more (--json has all)", all - LISTED);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_are_as_full_as_they_should_be() {
+        assert_eq!((bar(0, 10), bar(10, 10), bar(20, 10)), (String::new(), "█".repeat(WIDTH), "█".repeat(WIDTH)));
+        assert_eq!(bar(1, u64::MAX), "▏");
+        assert_eq!(bar(1, 2), "█".repeat(WIDTH / 2));
+        assert_eq!(bar(1, 0), "");
+    }
+}

@@ -1,0 +1,70 @@
+//! The arrays of one snapshot.
+
+use std::sync::Arc;
+
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use serde::Serialize;
+
+use crate::error::{Context, Result};
+use crate::format::manifest::Kind;
+use crate::tree::Tree;
+use crate::tree::nodes::NodeIndex;
+
+/// One array, as a mount shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ArrayStats {
+    /// Its path.
+    pub path: String,
+    /// Elements per dimension.
+    pub shape: Vec<u64>,
+    /// Places of its chunk grid.
+    pub places: u64,
+    /// Chunks that there are.
+    pub chunks: u64,
+    /// Bytes of those.
+    pub bytes: u64,
+    /// Bytes of those that are in objects of the repository.
+    pub native_bytes: u64,
+    /// Bytes of those that are in manifests.
+    pub inline_bytes: u64,
+    /// Bytes of those that are in other people's files.
+    pub virtual_bytes: u64,
+    /// Manifests that list them, of which some may list other arrays' too.
+    pub manifests: u64,
+    /// Bytes of those.
+    pub manifest_bytes: u64,
+}
+
+/// All arrays of `tree`, in order of their paths; `jobs` of them are looked at at a time.
+pub(super) async fn of(tree: &Arc<Tree>, jobs: usize) -> Result<Vec<ArrayStats>> {
+    let indices = (0..tree.table().len()).filter_map(|index| NodeIndex::try_from(index).ok());
+    let arrays = indices.filter(|index| tree.table().array(*index).is_some());
+    stream::iter(arrays).map(|index| one(tree, index)).buffered(jobs.max(1)).try_collect().await
+}
+
+async fn one(tree: &Arc<Tree>, index: NodeIndex) -> Result<ArrayStats> {
+    let path = format!("/{}", tree.table().path(index));
+    let (Some(array), Some(chunks)) = (tree.table().array(index), tree.chunks(index)) else {
+        return Ok(ArrayStats { path, ..ArrayStats::default() });
+    };
+    let mut out = ArrayStats {
+        shape: array.shape.to_vec(),
+        places: array.grid.iter().fold(1, |places: u64, length| places.saturating_mul(u64::from(*length))),
+        manifests: array.manifests.len() as u64,
+        manifest_bytes: array.manifests.iter().map(|manifest| tree.table().manifest(manifest.id).size).sum(),
+        ..ArrayStats::default()
+    };
+    let looked = chunks.each(|refs, at| {
+        let length = refs.length(at);
+        let bytes = match refs.kind(at) {
+            Kind::Native => &mut out.native_bytes,
+            Kind::Inline => &mut out.inline_bytes,
+            Kind::Virtual => &mut out.virtual_bytes,
+        };
+        *bytes = bytes.saturating_add(length);
+        out.bytes = out.bytes.saturating_add(length);
+        out.chunks += 1;
+    });
+    looked.await.context(|| path.clone())?;
+    Ok(ArrayStats { path, ..out })
+}

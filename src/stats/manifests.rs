@@ -1,0 +1,178 @@
+//! Reading every snapshot and every manifest that refs lead to, side by side.
+
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+
+use super::chunks::ChunkSet;
+use super::reach::{Holder, Reach};
+use super::{Bounds, Chunks, Counters};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::format::manifest::{Kind, Manifest, Payload};
+use crate::format::snapshot::ManifestInfo;
+use crate::repo::{MAX_SNAPSHOT, Repository};
+use crate::storage::Storage;
+
+/// Bytes of memory that a reference takes while its manifest is looked at, rounded up.
+const BYTES_PER_REF: u64 = 96;
+/// Unit of the semaphore that bounds them. Bytes.
+const UNIT: u64 = 4096;
+
+/// A manifest that some commit has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    /// What snapshots say of it.
+    pub(super) info: ManifestInfo,
+    /// Who leads to it.
+    pub(super) holder: Holder,
+}
+
+/// Manifests by id.
+pub(super) type Manifests = HashMap<ObjectId, Held>;
+
+/// What was found in one pass over all manifests.
+pub(super) struct Pass {
+    /// Distinct chunks.
+    pub(super) set: ChunkSet,
+    /// What can be counted as it comes.
+    pub(super) counted: Chunks,
+}
+
+/// The manifests of all commits that `reach` knows, which also learns what the newest commit of each ref has.
+pub(super) async fn of_snapshots(
+    repository: &Repository,
+    reach: &mut Reach,
+    jobs: usize,
+    counters: &Counters,
+) -> Result<Manifests> {
+    let commits: Vec<(ObjectId, Holder)> = reach.commits().collect();
+    counters.expect(commits.len() as u64);
+    let tips: std::collections::HashSet<String> = reach.tips().map(|tip| tip.snapshot.clone()).collect();
+    let mut found = Manifests::new();
+    let mut sizes: HashMap<String, (u64, u64)> = HashMap::new();
+    let read = stream::iter(commits).map(|(id, holder)| async move {
+        let read = repository.snapshot(id, MAX_SNAPSHOT).await;
+        // Damage of one is no reason to say nothing of the others: it is counted as missing.
+        let snapshot = match read {
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                tracing::error!("{error}");
+                None
+            }
+            read => Some(read?),
+        };
+        counters.did();
+        Ok::<_, Error>((id, holder, snapshot))
+    });
+    let mut read = read.buffer_unordered(jobs.max(1));
+    while let Some((id, holder, snapshot)) = read.try_next().await? {
+        let Some(snapshot) = snapshot else { continue };
+        let mut references = 0;
+        for info in snapshot.manifests() {
+            references += u64::from(info.chunk_refs);
+            let held = found.entry(info.id).or_insert(Held { info, holder });
+            held.holder = held.holder.and(holder);
+        }
+        let id = id.to_string();
+        if tips.contains(&id) {
+            sizes.insert(id, (snapshot.node_count() as u64, references));
+        }
+    }
+    drop(read);
+    for tip in reach.tips() {
+        (tip.nodes, tip.references) = sizes.get(&tip.snapshot).copied().unwrap_or_default();
+    }
+    Ok(found)
+}
+
+/// Reads all of `manifests` and collects the chunks with ids from `from` on, as many as there is room for.
+pub(super) async fn read(
+    storage: &Arc<dyn Storage>,
+    manifests: &Manifests,
+    from: u64,
+    memory: Bounds,
+    jobs: usize,
+    counters: &Counters,
+) -> Result<Pass> {
+    counters.expect(manifests.len() as u64);
+    let limit = memory.manifests;
+    let permits = usize::try_from(limit / UNIT).unwrap_or(usize::MAX).clamp(1, Semaphore::MAX_PERMITS);
+    let room = Semaphore::new(permits);
+    let pass = Arc::new(Mutex::new(Pass { set: ChunkSet::new(from, memory.chunks), counted: Chunks::default() }));
+    let all = stream::iter(manifests.values()).map(|held| {
+        let (room, pass) = (&room, Arc::clone(&pass));
+        async move {
+            let wanted = (u64::from(held.info.chunk_refs) * BYTES_PER_REF + held.info.size).div_ceil(UNIT);
+            let wanted = u32::try_from(wanted.clamp(1, permits as u64)).unwrap_or(u32::MAX);
+            // It is never closed; without a permit it would only be more memory.
+            let _permit = room.acquire_many(wanted).await;
+            let held = *held;
+            let looked = match fetch(storage, held, limit).await {
+                Ok(file) => blocking(move || look(&file, held, limit, &pass)).await,
+                Err(error) => Err(error),
+            };
+            counters.did();
+            match looked {
+                // One that is gone or damaged is counted as missing, if it is gone; the others are counted all the same.
+                Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => {
+                    tracing::error!("{error}");
+                    Ok(())
+                }
+                looked => looked,
+            }
+        }
+    });
+    all.buffer_unordered(jobs.max(1)).try_collect::<()>().await?;
+    let pass = Arc::try_unwrap(pass).map_err(|_| Error::new(ErrorKind::Io, "manifests are still being read"))?;
+    Ok(pass.into_inner())
+}
+
+async fn fetch(storage: &Arc<dyn Storage>, held: Held, limit: u64) -> Result<bytes::Bytes> {
+    storage.get_fixed(&format!("manifests/{}", held.info.id), limit).await
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|e| Error::with_source(ErrorKind::Io, "counting chunks", e))?
+}
+
+fn look(file: &[u8], held: Held, limit: u64, pass: &Mutex<Pass>) -> Result<()> {
+    let manifest = Manifest::decode(file, limit).context(|| format!("manifests/{}", held.info.id))?;
+    for (_, refs) in manifest.all() {
+        // Held for the references of one array: nobody waits for storage with it.
+        let Pass { set, counted } = &mut *pass.lock();
+        for at in 0..refs.len() {
+            counted.references += 1;
+            match refs.kind(at) {
+                Kind::Inline => {
+                    counted.inline += 1;
+                    counted.inline_bytes = counted.inline_bytes.saturating_add(refs.length(at));
+                }
+                Kind::Native | Kind::Virtual => match refs.payload(at)? {
+                    Payload::Native { chunk, offset, length } => set.add(chunk, offset, length, false, held.holder)?,
+                    Payload::Virtual { location, offset, length, .. } => {
+                        set.add(name_of(&location), offset, length, true, held.holder)?;
+                    }
+                    Payload::Inline(_) => {}
+                },
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A location as an id: two of them have the same one by chance in 2^96 cases.
+fn name_of(location: &str) -> ObjectId {
+    let mut id = [0; 12];
+    for (salt, part) in id.chunks_mut(8).enumerate() {
+        let mut hasher = std::hash::DefaultHasher::new();
+        (salt, location).hash(&mut hasher);
+        let hash = hasher.finish().to_be_bytes();
+        part.copy_from_slice(hash.get(..part.len()).unwrap_or_default());
+    }
+    ObjectId(id)
+}

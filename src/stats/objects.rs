@@ -1,0 +1,126 @@
+//! What is stored, compared with what is in use.
+
+use serde::Serialize;
+
+use super::chunks::{ChunkSet, Object};
+use super::manifests::Manifests;
+use super::reach::Reach;
+use super::{ByKind, Size, Stats};
+use crate::error::{ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::storage::{ObjectInfo, Storage};
+
+/// What is stored, by listing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Stored {
+    /// Chunks, manifests, snapshots and transaction logs.
+    #[serde(flatten)]
+    pub kinds: ByKind,
+    /// `repo`, or the files of refs and the configuration of version 1.
+    pub refs: Size,
+    /// Earlier states of `repo`.
+    pub backups: Size,
+}
+
+impl Stored {
+    /// Everything.
+    pub fn total(&self) -> Size {
+        let all = [self.kinds.total(), self.refs, self.backups];
+        Size {
+            objects: all.iter().map(|size| size.objects).sum(),
+            bytes: all.iter().fold(0, |sum, size| sum.saturating_add(size.bytes)),
+        }
+    }
+}
+
+fn id_of(key: &str, folder: &str) -> Option<ObjectId> {
+    key.strip_prefix(folder)?.parse().ok()
+}
+
+/// Everything but chunk objects: lists it, and says what of it refs lead to.
+pub(super) async fn documents(
+    storage: &dyn Storage,
+    reach: &mut Reach,
+    manifests: &Manifests,
+    stats: &mut Stats,
+) -> Result<()> {
+    for (folder, which) in [("manifests/", 0), ("snapshots/", 1), ("transactions/", 2)] {
+        let (stored, reachable, unreachable) =
+            (of(&mut stats.stored.kinds, which), of(&mut stats.reachable, which), of(&mut stats.unreachable, which));
+        let mut look = |ObjectInfo { key, size, .. }: ObjectInfo| {
+            stored.add(size);
+            let holder = id_of(&key, folder).and_then(|id| match which {
+                0 => manifests.get(&id).map(|held| held.holder),
+                1 => reach.holder(&id),
+                _ => reach.holder(&id).or_else(|| reach.pruned_logs.get(&id).copied()),
+            });
+            match holder {
+                Some(holder) => {
+                    reachable.add(size);
+                    reach.count(holder, size);
+                }
+                None => unreachable.add(size),
+            }
+        };
+        storage.each(folder, &mut look).await?;
+    }
+    let logs = reach.needed_logs();
+    for (which, needed) in [(0, manifests.len() as u64), (1, reach.commits().count() as u64), (2, logs)] {
+        of(&mut stats.missing, which).objects = needed.saturating_sub(of(&mut stats.reachable, which).objects);
+    }
+    for folder in ["refs/", "overwritten/"] {
+        let sum = if folder == "refs/" { &mut stats.stored.refs } else { &mut stats.stored.backups };
+        storage.each(folder, &mut |object| sum.add(object.size)).await?;
+    }
+    for key in ["repo", "config.yaml"] {
+        match storage.get(key, crate::repo::MAX_SNAPSHOT).await {
+            Ok(bytes) => stats.stored.refs.add(bytes.len() as u64),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn of(kinds: &mut ByKind, which: u8) -> &mut Size {
+    match which {
+        0 => &mut kinds.manifests,
+        1 => &mut kinds.snapshots,
+        _ => &mut kinds.transactions,
+    }
+}
+
+/// The chunk objects of one pass: those whose ids are in the range of `set`.
+pub(super) async fn chunks(storage: &dyn Storage, set: ChunkSet, reach: &mut Reach, stats: &mut Stats) -> Result<()> {
+    let range = set.range();
+    let ([(native, native_bytes), (virtuals, virtual_bytes)], objects) = set.into_objects();
+    stats.chunks.native += native;
+    stats.chunks.native_bytes = stats.chunks.native_bytes.saturating_add(native_bytes);
+    stats.chunks.r#virtual += virtuals;
+    stats.chunks.virtual_bytes = stats.chunks.virtual_bytes.saturating_add(virtual_bytes);
+    let mut found = 0;
+    let mut look = |ObjectInfo { key, size, .. }: ObjectInfo| {
+        let id = id_of(&key, "chunks/");
+        // What has no id is nobody's, and counted in the first pass.
+        if !id.map_or(range.is_first(), |id| range.has(id)) {
+            return;
+        }
+        stats.stored.kinds.chunks.add(size);
+        let at = id.and_then(|id| objects.binary_search_by_key(&id, |object| object.id).ok());
+        let Some(Object { used, holder, .. }) = at.and_then(|at| objects.get(at)) else {
+            stats.unreachable.chunks.add(size);
+            return;
+        };
+        found += 1;
+        stats.reachable.chunks.add(size);
+        reach.count(*holder, size);
+        let dead = size.saturating_sub(*used);
+        if dead > 0 {
+            stats.dead_in += 1;
+            stats.dead_bytes = stats.dead_bytes.saturating_add(dead);
+        }
+    };
+    storage.each("chunks/", &mut look).await?;
+    stats.missing.chunks.objects += (objects.len() as u64).saturating_sub(found);
+    Ok(())
+}

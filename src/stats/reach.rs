@@ -1,0 +1,138 @@
+//! Which refs lead to a commit.
+//!
+//! Histories are walked from each ref until they meet what several refs lead to already: all that is older is so too. Every commit is
+//! then met three times at most, however many refs there are.
+
+use std::collections::HashMap;
+
+use super::{RefStats, Size};
+use crate::error::Result;
+use crate::format::ids::ObjectId;
+use crate::repo::Repository;
+
+/// Who leads to something: nobody, one ref by its number, or several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Holder(u32);
+
+impl Holder {
+    pub(super) const SEVERAL: Holder = Holder(u32::MAX);
+
+    /// Of two that both lead to the same.
+    pub(super) fn and(self, other: Holder) -> Holder {
+        if self == other { self } else { Holder::SEVERAL }
+    }
+}
+
+/// A commit that some ref leads to.
+#[derive(Clone, Debug)]
+struct Commit {
+    holder: Holder,
+    /// Commits of its history, itself included.
+    depth: u64,
+}
+
+/// All commits that refs lead to.
+#[derive(Debug, Default)]
+pub(super) struct Reach {
+    commits: HashMap<ObjectId, Commit>,
+    /// Transaction logs of commits that expiration has removed, and who leads to the commits that keep them.
+    pub(super) pruned_logs: HashMap<ObjectId, Holder>,
+    refs: Vec<RefStats>,
+    shared: Size,
+}
+
+/// Walks all histories of `repository`.
+pub(super) async fn find(repository: &Repository) -> Result<Reach> {
+    let refs = repository.refs().await?;
+    let mut reach = Reach::default();
+    let branches = refs.branches.into_iter().map(|(name, id)| ("branch", name, id));
+    for (kind, name, id) in branches.chain(refs.tags.into_iter().map(|(name, id)| ("tag", name, id))) {
+        let holder = Holder(u32::try_from(reach.refs.len()).unwrap_or(u32::MAX - 1));
+        reach.walk(repository, id, holder).await?;
+        let commits = reach.commits.get(&id).map_or(0, |commit| commit.depth);
+        let (snapshot, only_here) = (id.to_string(), Size::default());
+        reach.refs.push(RefStats { kind, name, snapshot, commits, nodes: 0, references: 0, only_here });
+    }
+    Ok(reach)
+}
+
+impl Reach {
+    async fn walk(&mut self, repository: &Repository, tip: ObjectId, holder: Holder) -> Result<()> {
+        let mut new = Vec::new();
+        let mut depth = 0;
+        let (commits, logs) = (&mut self.commits, &mut self.pruned_logs);
+        let visit = |info: crate::format::repo_info::SnapshotInfo| {
+            for log in &info.pruned_ancestor_tx_logs {
+                let known = logs.entry(*log).or_insert(holder);
+                *known = known.and(holder);
+            }
+            match commits.get_mut(&info.id) {
+                Some(known) => {
+                    if new.len() as u64 > depth && depth == 0 {
+                        depth = known.depth;
+                    }
+                    let go_on = known.holder != Holder::SEVERAL && known.holder != holder;
+                    known.holder = known.holder.and(holder);
+                    go_on
+                }
+                None => {
+                    new.push(info.id);
+                    true
+                }
+            }
+        };
+        repository.walk(tip, visit).await?;
+        for id in new.into_iter().rev() {
+            depth += 1;
+            self.commits.insert(id, Commit { holder, depth });
+        }
+        Ok(())
+    }
+
+    /// The commits and who leads to them.
+    pub(super) fn commits(&self) -> impl Iterator<Item = (ObjectId, Holder)> + '_ {
+        self.commits.iter().map(|(id, commit)| (*id, commit.holder))
+    }
+
+    /// Who leads to commit `id`; none if no ref does.
+    pub(super) fn holder(&self, id: &ObjectId) -> Option<Holder> {
+        self.commits.get(id).map(|commit| commit.holder)
+    }
+
+    /// How many transaction logs there have to be: old releases wrote none for the first commit.
+    pub(super) fn needed_logs(&self) -> u64 {
+        let later = self.commits.values().filter(|commit| commit.depth > 1).count();
+        (later + self.pruned_logs.len()) as u64
+    }
+
+    /// The snapshots that refs point to, and what is counted of each.
+    pub(super) fn tips(&mut self) -> impl Iterator<Item = &mut RefStats> {
+        self.refs.iter_mut()
+    }
+
+    /// Counts an object of `bytes` for whoever leads to it.
+    pub(super) fn count(&mut self, holder: Holder, bytes: u64) {
+        match self.refs.get_mut(holder.0 as usize) {
+            Some(one) => one.only_here.add(bytes),
+            None => self.shared.add(bytes),
+        }
+    }
+
+    pub(super) fn shared(&self) -> Size {
+        self.shared
+    }
+
+    pub(super) fn into_refs(self) -> Vec<RefStats> {
+        self.refs
+    }
+}
+
+#[cfg(test)]
+pub(super) fn first_holder() -> Holder {
+    Holder(0)
+}
+
+#[cfg(test)]
+pub(super) fn next_holder(holder: Holder) -> Holder {
+    Holder(holder.0 + 1)
+}
