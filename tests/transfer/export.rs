@@ -283,7 +283,7 @@ fn hostile_names_are_told_and_lead_nowhere() {
     use icechunkfs::format::ids::{NodeId, ObjectId};
     use icechunkfs::format::repo_state::{Operation, SnapshotRecord};
     use icechunkfs::repo::update::{system_clock, update};
-    use icechunkfs::storage::{self, Condition, Storage};
+    use icechunkfs::storage::{self, Condition};
     let place = tempfile::tempdir().unwrap();
     let repo = place.path().join("repo");
     command(&[&"init", &repo]).success();
