@@ -60,18 +60,18 @@ pub struct Summary {
 /// changed.
 pub async fn migrate(repository: &Repository, clock: Clock, dry_run: bool, progress: &Progress) -> Result<Summary> {
     let storage = repository.storage();
+    if let Generation::Alpha(_) = repository.generation {
+        return Err(Error::invalid(format!(
+            "{} is of a release before 0.2, which is not migrated where it lies: say where to with --to",
+            storage.location()
+        )));
+    }
     if let (Some(why), false) = (storage.read_only(), dry_run) {
         return Err(Error::new(ErrorKind::ReadOnly, format!("{}: {why}", storage.location())));
     }
     let mut summary = Summary::default();
     match &repository.generation {
-        Generation::Alpha(_) => {
-            return Err(Error::invalid(format!(
-                "{} is of a release before 0.2, which is not migrated where it lies: say where to with --to",
-                storage.location()
-            )));
-        }
-        Generation::V1(_) => {
+        Generation::Alpha(_) | Generation::V1(_) => {
             summary.contents = gather(repository, progress).await?;
             let config = v1::config(&**storage).await?;
             summary.has_config = config.is_some();
