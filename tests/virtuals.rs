@@ -6,6 +6,8 @@ mod common;
 mod lab;
 #[path = "common/moto.rs"]
 mod moto;
+#[path = "common/shard.rs"]
+mod shard;
 #[path = "common/writing.rs"]
 mod writing;
 

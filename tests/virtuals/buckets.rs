@@ -81,7 +81,9 @@ fn all_kinds_of_buckets_are_read() {
             ["cat", repository.to_str().unwrap(), &key, "--allow-virtual", prefix].into_iter().chain(options).collect();
         assert_eq!(run(&mut plain(&words)).success(), content(11, 40), "{prefix}");
         let asked = web.take();
-        assert!(asked.len() == 1 && asked[0].target.starts_with("/bucket/a%20b/x.nc"), "{prefix}: {asked:?}");
+        // Google's client spells more letters with their codes.
+        let target = asked[0].target.replace("%2F", "/").replace("%2E", ".");
+        assert!(asked.len() == 1 && target.starts_with("/bucket/a%20b/x.nc"), "{prefix}: {asked:?}");
         // The words may be in the environment too, one a line.
         let mut command = plain(&words[..3]);
         command.env("ICECHUNKFS_ALLOW_VIRTUAL", format!("/nowhere\n{prefix}"));

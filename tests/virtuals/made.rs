@@ -43,6 +43,17 @@ fn wait<T>(work: impl Future<Output = T>) -> T {
 
 /// A repository at `place` with array `v`, whose chunks are `references` in their order.
 pub fn repository(place: &Path, containers: Vec<VirtualChunkContainer>, references: &[Reference]) -> PathBuf {
+    let count = references.len() as u32;
+    with_document(place, containers, references, (u64::from(count), array_json(&[count], &[1], "")))
+}
+
+/// As [`repository`], with an array of this length and with this `zarr.json`.
+pub fn with_document(
+    place: &Path,
+    containers: Vec<VirtualChunkContainer>,
+    references: &[Reference],
+    (length, document): (u64, String),
+) -> PathBuf {
     wait(async {
         let mut config = RepositoryConfig::default();
         for container in containers {
@@ -51,10 +62,10 @@ pub fn repository(place: &Path, containers: Vec<VirtualChunkContainer>, referenc
         let repository = create(place, SpecVersionBin::V2, config).await;
         repository.save_config().await.unwrap();
         let mut session = repository.writable_session("main").await.unwrap();
-        let count = references.len() as u64;
-        let shape = icechunk::format::snapshot::ArrayShape::new([(count, u32::try_from(count).unwrap())]).unwrap();
+        let count = u32::try_from(references.len()).unwrap();
+        let shape = icechunk::format::snapshot::ArrayShape::new([(length, count)]).unwrap();
         let path: icechunk::format::Path = "/v".try_into().unwrap();
-        session.add_array(path.clone(), shape, None, array_json(&[count as u32], &[1], "").into()).await.unwrap();
+        session.add_array(path.clone(), shape, None, document.into()).await.unwrap();
         for (n, reference) in (0..).zip(references) {
             let location = VirtualChunkLocation::from_url(&reference.location).unwrap();
             let checksum = match (&reference.tag, reference.not_after) {

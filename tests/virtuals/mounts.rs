@@ -5,10 +5,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use serde_json::json;
+
 use crate::common::{Mount, read_files, run};
-use crate::made::{Reference, location_of, reference, repository};
+use crate::made::{Reference, location_of, reference, repository, with_document};
 use crate::moto::{self, BUCKET};
-use crate::web::{TAG, Web, content};
+use crate::shard::{USUAL, array};
+use crate::web::{INNER, TAG, Web, content, inner, shard};
 use crate::writing::{Reference as Oracle, touch};
 
 /// `count` neighbours of `length` bytes in one object.
@@ -40,6 +43,36 @@ fn neighbours_are_fetched_together_and_names_fetch_nothing() {
         assert_eq!(part[..], content(n * 4096 + 7, 10));
     }
     assert_eq!(web.take().len(), 0);
+}
+
+/// Zarr stores that are referred to have shards: of those what is wanted is fetched.
+#[test]
+fn a_virtual_shard_is_read_by_its_index() {
+    let web = Web::new("");
+    let directory = tempfile::tempdir().unwrap();
+    let (count, length) = INNER;
+    let all = count * length;
+    let codec = USUAL.codec(json!([length]), json!([{"name": "bytes"}]));
+    let document = array(json!([all]), json!([all]), json!([codec])).to_string();
+    let references = [reference(web.url("shard"), 0, shard().len() as u64)];
+    let repository = with_document(&directory.path().join("repo"), Vec::new(), &references, (all as u64, document));
+    let mount = Mount::new(&repository, &["--read-only", "--allow-virtual", &web.url("")]);
+    let file = std::fs::File::open(mount.path().join("v/c/0")).unwrap();
+    let index = shard().len() - 16 * count - 4;
+    let read = |offset: usize, length: usize| {
+        let mut bytes = vec![0; length];
+        file.read_exact_at(&mut bytes, offset as u64).unwrap();
+        bytes
+    };
+    assert!(read(index, 16 * count + 4) == shard()[index..]);
+    for number in [200, 17] {
+        let entry = &shard()[index + 16 * number..];
+        let offset = u64::from_le_bytes(entry[..8].try_into().unwrap()) as usize;
+        assert!(read(offset, length) == inner(number), "{number}");
+    }
+    let asked = web.take();
+    assert!(asked.len() <= 3, "{asked:?}");
+    assert!(std::fs::read(mount.path().join("v/c/0")).unwrap() == shard());
 }
 
 #[test]

@@ -4,7 +4,9 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use crate::shard::{USUAL, shuffled};
 
 /// Bytes of every object.
 pub const SIZE: u64 = 1 << 20;
@@ -16,6 +18,23 @@ pub const MODIFIED_SECONDS: u32 = 1_720_883_399;
 /// Bytes of every object.
 pub fn content(offset: u64, length: u64) -> Vec<u8> {
     (offset..offset + length).map(|n| (n % 251) as u8 ^ (n / 251) as u8).collect()
+}
+
+/// Inner chunks of the shard, and bytes of each.
+pub const INNER: (usize, usize) = (256, 16 << 10);
+
+/// Inner chunk `number` of the shard.
+pub fn inner(number: usize) -> Vec<u8> {
+    (0..INNER.1).map(|at| (at * 7 + number * 13) as u8).collect()
+}
+
+/// What is at `/shard`: 4 MiB in inner chunks that lie in no order.
+pub fn shard() -> &'static [u8] {
+    static SHARD: OnceLock<Vec<u8>> = OnceLock::new();
+    SHARD.get_or_init(|| {
+        let chunks: Vec<Option<Vec<u8>>> = (0..INNER.0).map(|number| Some(inner(number))).collect();
+        USUAL.shard(&chunks, shuffled(INNER.0))
+    })
 }
 
 /// A request's first line and its headers, in lower case.
@@ -100,6 +119,11 @@ fn answer(
         write!(connection, "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n{headers}\r\n")?;
         connection.write_all(body)
     };
+    if path == "shard" {
+        let (begin, end, size) = (begin as usize, (last as usize + 1).min(shard().len()), shard().len());
+        let head = format!("Content-Range: bytes {begin}-{}/{size}\r\n", end - 1);
+        return say("206 Partial Content", &head, &shard()[begin..end]);
+    }
     if path != "whole" && path != "no-validators-whole" && begin >= SIZE {
         return say("416 Range Not Satisfiable", "", b"");
     }
