@@ -452,3 +452,133 @@ fn shards_that_a_program_wrote_are_listed() {
         }
     }
 }
+
+/// A writable mount that can be killed and made again.
+struct Writer {
+    scratch: tempfile::TempDir,
+    port: u16,
+    repo: String,
+}
+
+impl Writer {
+    fn mount(&self) -> common::Mount {
+        mount(self.port, &self.repo, &["--scratch", &self.scratch.path().join("s").display().to_string()])
+    }
+}
+
+fn open_to_write(mount: &common::Mount, path: &str) -> File {
+    File::options().read(true).write(true).open(mount.path().join(path)).unwrap()
+}
+
+/// What is written to large chunks costs what is written, and a commit what was not.
+#[test]
+fn a_write_into_a_large_chunk_fetches_nothing_before_the_commit() {
+    let Some(server) = s3() else { return };
+    let chunks: Vec<Option<Vec<u8>>> = (0..512).map(|number| Some(with_checksum(inner(number)))).collect();
+    let shard = USUAL.shard(&chunks, shuffled(512));
+    let codec = USUAL.codec(json!([INNER]), json!([{"name": "bytes"}, {"name": "crc32c"}]));
+    let document = |codecs| array(json!([512 * INNER * 3]), json!([512 * INNER]), codecs).to_string().into_bytes();
+    let plain: Vec<u8> = (0..6 << 20).map(|at: u32| (at * 31 >> 7) as u8).collect();
+    let files = [
+        ("a/zarr.json", document(json!([codec]))),
+        ("a/c/0", shard.clone()),
+        ("a/c/1", shard.clone()),
+        ("b/zarr.json", document(json!([{"name": "bytes"}]))),
+        ("b/c/0", plain.clone()),
+        ("b/c/1", plain.clone()),
+    ];
+    let repo = stored(server.port, "written", &files);
+    let counted = Counted::to(server.port);
+    let writer = Writer { scratch: tempfile::tempdir().unwrap(), port: counted.line.port, repo };
+    let mounted = writer.mount();
+    let (mut first, mut second) = (shard.clone(), plain.clone());
+
+    counted.begin();
+    let file = open_to_write(&mounted, "a/c/0");
+    file.write_all_at(&[7; 5000], 3_000_001).unwrap();
+    first[3_000_001..3_005_001].fill(7);
+    // At its end, and from its beginning.
+    let end = first.len() as u64;
+    file.write_all_at(&[8; 3000], end).unwrap();
+    first.extend([8; 3000]);
+    file.write_all_at(&[9; 100], 0).unwrap();
+    first[..100].fill(9);
+    assert_eq!(file.metadata().unwrap().len(), first.len() as u64);
+    drop(file);
+    let file = open_to_write(&mounted, "b/c/0");
+    file.write_all_at(&[6; 70_000], 0).unwrap();
+    second[..70_000].fill(6);
+    file.set_len(5 << 20).unwrap();
+    file.set_len(6 << 20).unwrap();
+    second[5 << 20..].fill(0);
+    file.sync_all().unwrap();
+    drop(file);
+    let file = open_to_write(&mounted, "b/c/1");
+    file.write_all_at(&[5], 1 << 20).unwrap();
+    drop(file);
+    let (asked, bytes) = counted.end();
+    assert!(asked == 0 && bytes < 64 << 10, "{asked} requests, {bytes} bytes");
+    // The kernel reads whole pages, of which some bytes are still far away.
+    let file = File::open(mounted.path().join("a/c/0")).unwrap();
+    assert!(read_at(&file, (3_000_001, 5000)) == [7; 5000] && read_at(&file, (end, 3000)) == [8; 3000]);
+    let (asked, bytes) = counted.end();
+    assert!(asked <= 3 && bytes < 512 << 10, "{asked} requests, {bytes} bytes");
+    drop(file);
+
+    // What is read is put together, after a crash too.
+    run(Command::new("kill").arg("-9").arg(mounted.daemon().to_string())).success();
+    drop(mounted);
+    let mounted = writer.mount();
+    let file = File::open(mounted.path().join("a/c/0")).unwrap();
+    counted.begin();
+    for at in [2_990_000, 3_004_000, 0, 8_300_000] {
+        assert!(read_at(&file, (at, 20_000)) == first[at as usize..at as usize + 20_000], "{at}");
+    }
+    let (asked, bytes) = counted.end();
+    assert!(asked <= 5 && bytes < 1 << 20, "{asked} requests, {bytes} bytes");
+    assert_eq!(std::fs::metadata(mounted.path().join("b/c/0")).unwrap().len(), 6 << 20);
+    drop(file);
+
+    // At random, beside a copy.
+    let file = open_to_write(&mounted, "a/c/1");
+    let mut model = shard.clone();
+    let mut seed = 17_u64;
+    let mut below = |n: u64| {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (seed >> 30) % n
+    };
+    for n in 0..150 {
+        let (at, length) = (below(model.len() as u64), 1 + below(30_000));
+        match below(8) {
+            0..4 => {
+                let end = (at + length) as usize;
+                model.resize(model.len().max(end), 0);
+                model[at as usize..end].fill(n as u8);
+                file.write_all_at(&vec![n as u8; length as usize], at).unwrap();
+            }
+            4 => {
+                let size = model.len() as u64 - length % 5000 + below(4000);
+                model.resize(size as usize, 0);
+                file.set_len(size).unwrap();
+            }
+            _ => {
+                let end = model.len().min((at + length) as usize);
+                assert!(read_at(&file, (at, end - at as usize)) == model[at as usize..end], "{n}");
+            }
+        }
+    }
+    drop(file);
+    // Nothing of what is written over is ever fetched.
+    std::fs::write(mounted.path().join("b/c/1"), "all new").unwrap();
+
+    counted.begin();
+    commit(&mounted).unwrap();
+    let (_, bytes) = counted.end();
+    let rest = first.len() + model.len() + (5 << 20);
+    assert!(bytes < rest as u64, "{bytes} bytes");
+    let fresh = mount(server.port, &writer.repo, &["-o", "ro"]);
+    for (path, wanted) in [("a/c/0", &first), ("a/c/1", &model), ("b/c/0", &second), ("b/c/1", &b"all new".to_vec())] {
+        assert!(std::fs::read(fresh.path().join(path)).unwrap() == *wanted, "{path}");
+        assert!(std::fs::read(mounted.path().join(path)).unwrap() == *wanted, "{path}");
+    }
+}

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 
 use super::chunk::ChunkRange;
 use super::{Data, Reader, not_in_chunk, slice};
@@ -59,6 +59,15 @@ impl Reader {
             at += count as u64;
         }
         if bytes.len() == length { Ok(Data::Bytes(bytes.freeze())) } else { Err(not_in_chunk(offset, length)) }
+    }
+
+    /// Bytes `offset..offset + length` of `chunk`, which must lie in it: these and no others are fetched, and they are not kept.
+    pub async fn read_exactly(&self, chunk: &ChunkRange, offset: u64, length: u64) -> Result<Bytes> {
+        let end = offset.checked_add(length).filter(|end| *end <= chunk.length);
+        let start = end.and_then(|_| chunk.offset.checked_add(offset));
+        let start = start.ok_or_else(|| not_in_chunk(offset, usize::try_from(length).unwrap_or(usize::MAX)))?;
+        let _permit = self.reads.acquire_many(self.budget.read_permits(length)).await;
+        self.fetch(&chunk.object, start, length).await
     }
 
     /// Fetches the next pieces, if the one before `piece` was wanted too.

@@ -192,6 +192,24 @@ pub enum Record {
         /// When.
         at: Time,
     },
+    /// Of a data file, which is some file's from here on or already, these bytes are still elsewhere; all others are in it.
+    Borrowed {
+        /// The data file.
+        data: u64,
+        /// Where they are, at the same offsets.
+        from: Stored,
+        /// First byte of each range, and the one behind it.
+        missing: Vec<(u64, u64)>,
+    },
+    /// Bytes of a data file that are in it now.
+    Covered {
+        /// The data file.
+        data: u64,
+        /// The first.
+        begin: u64,
+        /// The one behind the last.
+        end: u64,
+    },
     /// A name of the snapshot below that does not show; only in a journal written anew.
     Hidden {
         /// The directory.

@@ -102,6 +102,7 @@ impl Session {
 
     async fn publish(&self, still: &Still<'_>, mut derived: Derived, wish: Wish) -> Result<(Committed, Vec<Notice>)> {
         self.working.preserve(&derived.untracked_ids(), &derived.foreign).await?;
+        self.working.fetch_rest(&derived.data_files()).await?;
         self.spare_open_files(&mut derived);
         let base = self.working.base();
         let working = Arc::clone(&self.working);

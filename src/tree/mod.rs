@@ -331,19 +331,41 @@ impl Tree {
         }
     }
 
-    /// Up to `size` bytes from `offset` on of a chunk that is stored somewhere in the repository.
-    pub async fn read_stored(&self, payload: &StoredPayload, offset: u64, size: u32) -> Result<Data> {
-        let range = clamp(offset, size, payload.length());
+    /// Where the bytes of a stored chunk are; none if they are given already. A virtual one that may not be read is an error.
+    pub fn range_of_stored(&self, payload: &StoredPayload) -> Result<Option<ChunkRange>> {
         match payload {
-            StoredPayload::Inline(bytes) => Ok(Data::Bytes(bytes.slice(range.start as usize..range.end as usize))),
+            StoredPayload::Inline(_) => Ok(None),
             StoredPayload::Native { chunk, offset, length } => {
-                let chunk = NativeChunk { object: *chunk, offset: *offset, length: *length };
-                self.read_range(&chunk.into(), range).await
+                Ok(Some(NativeChunk { object: *chunk, offset: *offset, length: *length }.into()))
             }
             StoredPayload::Virtual { location, offset, length, checksum } => {
-                let chunk = self.reader.virtual_chunk(location, *offset, *length, checksum.clone())?;
-                self.read_range(&chunk, range).await
+                self.reader.virtual_chunk(location, *offset, *length, checksum.clone()).map(Some)
             }
+        }
+    }
+
+    /// Up to `size` bytes from `offset` on of a chunk that is stored somewhere in the repository.
+    pub async fn read_stored(&self, payload: &StoredPayload, offset: u64, size: u32) -> Result<Data> {
+        self.read_stored_part(payload, None, offset, size).await
+    }
+
+    /// As [`Tree::read_stored`], of a chunk that is read as those of the array at `node` are.
+    pub async fn read_stored_part(
+        &self,
+        payload: &StoredPayload,
+        node: Option<NodeIndex>,
+        offset: u64,
+        size: u32,
+    ) -> Result<Data> {
+        let range = clamp(offset, size, payload.length());
+        let array = node.and_then(|node| self.table.array(node));
+        if let StoredPayload::Inline(bytes) = payload {
+            return Ok(Data::Bytes(bytes.slice(range.start as usize..range.end as usize)));
+        }
+        let Some(chunk) = self.range_of_stored(payload)? else { return Ok(Data::Bytes(bytes::Bytes::new())) };
+        match array.and_then(|array| array.sharding.as_deref()) {
+            Some(sharding) => self.read_shard(sharding, &chunk, range).await,
+            None => self.read_range(&chunk, range).await,
         }
     }
 

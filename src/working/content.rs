@@ -2,7 +2,8 @@
 //!
 //! A file's bytes are in the snapshot, in a chunk that it shares with another file, or in a data file of the scratch directory.
 //! The first write moves them into a data file; how much is fetched for it depends on what is written: nothing for a file that
-//! is truncated or written from beginning to end, the whole for a write in its middle.
+//! is truncated or written from beginning to end, the whole for a write in its middle, unless that is far and long: then nothing
+//! but what a commit needs ([`super::borrowed`]).
 //!
 //! A data file that a commit has linked into the repository is never written to: it is copied first ([`Files::is_own`]).
 
@@ -67,7 +68,7 @@ impl WorkingTree {
         let prepared = async {
             if how.truncate {
                 self.resize(id, 0).await?;
-            } else if how.passthrough && self.has_data(id) {
+            } else if how.passthrough && self.has_data(id) && !self.is_borrowed(id) {
                 // What is only in the repository is copied when something is written, and not before.
                 self.own(id).await?;
             }
@@ -109,6 +110,9 @@ impl WorkingTree {
         let Some(Source::Data(data)) = source.filter(|_| how.passthrough && same_kind && !linking) else {
             return Ok(Opened { backing: None, in_scratch });
         };
+        if locked.state.borrowed(data).is_some() {
+            return Ok(Opened { backing: None, in_scratch });
+        }
         let file = match &open.file {
             Some(file) => Ok(Arc::clone(file)),
             None => self.files.open(data).map(Arc::new),
@@ -209,7 +213,9 @@ impl WorkingTree {
                     let source = locked.state.get(id).and_then(|inode| inode.source().cloned());
                     let source = source.ok_or_else(|| no_such(number))?;
                     let file = match source {
-                        Source::Data(data) => Some(self.file(&mut locked, number, data)),
+                        Source::Data(data) if locked.state.borrowed(data).is_none() => {
+                            Some(self.file(&mut locked, number, data))
+                        }
                         _ => None,
                     };
                     drop(locked);
@@ -250,7 +256,7 @@ impl WorkingTree {
                 let place = place.ok_or_else(|| no_such(id))?;
                 base.tree.read(base.tree.table().inode(&place), offset, size).await
             }
-            Source::Data(data) => read_file(&self.files.open(*data)?, offset, size).map(Data::Bytes),
+            Source::Data(data) => self.read_data(id, *data, offset, size).await.map(Data::Bytes),
         }
     }
 
@@ -309,17 +315,24 @@ impl WorkingTree {
             }
         };
         let _alone = self.exclusively(id).await;
-        if self.write_over(id, offset, bytes).await? {
+        if self.write_borrowed(id, offset, bytes).await? || self.write_over(id, offset, bytes).await? {
             return Ok(());
+        }
+        self.complete_alone(id).await?;
+        if self.is_borrowed(id) || self.borrow_alone(id).await? {
+            return self.write_borrowed(id, offset, bytes).await.map(drop);
         }
         let file = self.own_alone(id, u64::MAX).await?;
         write_file(&file, bytes, offset)
     }
 
-    /// The data file of inode `id` if it has one that may be written to.
+    /// The data file of inode `id` if it has one that may be written to, and lacks nothing.
     fn own_file(&self, locked: &mut Locked, id: Id) -> Result<Option<Arc<File>>> {
         let Some(inode) = locked.state.get(id) else { return Err(no_such(id)) };
         let (number, Some(Source::Data(data))) = (inode.number, inode.source().cloned()) else { return Ok(None) };
+        if locked.state.borrowed(data).is_some() {
+            return Ok(None);
+        }
         let file = self.file(locked, number, data)?;
         Ok(Files::is_own(&file)?.then_some(file))
     }
@@ -366,8 +379,7 @@ impl WorkingTree {
         let open = self.lock().opens.get_mut(number).map(|open| open.partial = Some(partial.clone())).is_some();
         if !open {
             // Nobody would complete it.
-            self.fill(id, &partial).await?;
-            self.settle_partial(id, number, &partial)?;
+            self.finish_partial(id, number, &partial).await?;
         }
         Ok(true)
     }
@@ -381,6 +393,16 @@ impl WorkingTree {
             open.file = Some(Arc::clone(&partial.file));
         }
         Ok(())
+    }
+
+    /// No more is written over a file from its beginning on: the old bytes behind those that were written are fetched, or noted as
+    /// missing.
+    async fn finish_partial(&self, id: Id, number: u64, partial: &Partial) -> Result<()> {
+        if self.borrow_rest(id, partial.number, &partial.file, partial.covered..partial.old_size).await? {
+            return Ok(());
+        }
+        self.fill(id, partial).await.context(|| self.describe(number))?;
+        self.settle_partial(id, number, partial)
     }
 
     /// Fetches the old bytes behind those that were written.
@@ -429,8 +451,7 @@ impl WorkingTree {
             (number, locked.opens.get(number).and_then(|open| open.partial.clone()))
         };
         let Some(partial) = partial else { return Ok(()) };
-        self.fill(id, &partial).await.context(|| self.describe(number))?;
-        self.settle_partial(id, number, &partial)
+        self.finish_partial(id, number, &partial).await
     }
 
     /// The data file of inode `id`, with all of its bytes and writable.
@@ -445,6 +466,7 @@ impl WorkingTree {
     /// As [`WorkingTree::own`], with at least the first `keep` bytes.
     async fn own_alone(&self, id: Id, keep: u64) -> Result<Arc<File>> {
         self.complete_alone(id).await?;
+        self.fetch_rest_alone(id).await?;
         let (source, number, data) = {
             let mut locked = self.lock();
             let inode = locked.state.get(id).ok_or_else(|| no_such(id))?;
@@ -520,8 +542,14 @@ impl WorkingTree {
     /// Cuts inode `id` to `size` bytes, or lengthens it with zeros.
     pub(super) async fn resize(&self, id: Id, size: u64) -> Result<()> {
         let _alone = self.exclusively(id).await;
-        let file = self.own_alone(id, size).await?;
-        let resized = file.set_len(size).map_err(|e| Error::io("resizing", e));
+        self.complete_alone(id).await?;
+        // Most who resize empty a file, and need no byte of it.
+        let is_borrowed = self.is_borrowed(id) || (size > 0 && self.borrow_alone(id).await?);
+        let resized = if is_borrowed {
+            self.resize_borrowed(id, size).map(drop)
+        } else {
+            self.own_alone(id, size).await?.set_len(size).map_err(|e| Error::io("resizing", e))
+        };
         // There need be no handle that would say so.
         self.may_change(&self.lock(), id);
         self.uploads.closed(id);
@@ -529,7 +557,7 @@ impl WorkingTree {
     }
 
     /// Keeps others from bringing the same file into the scratch directory at once.
-    async fn exclusively(&self, id: Id) -> OwnedMutexGuard<()> {
+    pub(super) async fn exclusively(&self, id: Id) -> OwnedMutexGuard<()> {
         let turn = {
             let mut busy = self.busy.lock();
             busy.retain(|_, turn| Arc::strong_count(turn) > 1);
@@ -586,7 +614,10 @@ impl WorkingTree {
         let file = {
             let mut locked = self.lock();
             match locked.source_of(number) {
-                Some(Source::Data(data)) => Some(self.file(&mut locked, number, data)?),
+                Some(Source::Data(data)) if locked.state.borrowed(data).is_none() => {
+                    Some(self.file(&mut locked, number, data)?)
+                }
+                // What is missing looks like a hole.
                 _ => None,
             }
         };
@@ -603,7 +634,7 @@ impl WorkingTree {
     }
 }
 
-fn read_file(file: &File, offset: u64, size: u32) -> Result<Bytes> {
+pub(super) fn read_file(file: &File, offset: u64, size: u32) -> Result<Bytes> {
     let mut bytes = vec![0; size as usize];
     let mut done = 0;
     while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {

@@ -40,7 +40,7 @@ impl WorkingTree {
         let data = {
             let locked = self.lock();
             match locked.source_of(source) {
-                Some(Source::Data(data)) => Some(data),
+                Some(Source::Data(data)) if locked.state.borrowed(data).is_none() => Some(data),
                 _ => None,
             }
         };

@@ -10,6 +10,7 @@
 //! held, since it may wait for a request that waits for us.
 
 pub mod attributes;
+pub mod borrowed;
 pub mod content;
 pub mod copy;
 mod discard;
@@ -214,6 +215,7 @@ impl WorkingTree {
                 _ => None,
             })
             .collect();
+        locked.state.forget_borrowed(&used);
         for number in self.files.list()? {
             if !used.contains(&number) {
                 self.files.remove(number);

@@ -58,8 +58,8 @@ impl WorkingTree {
         file.sync_data().map_err(|e| Error::io("flushing the scratch journal", e))
     }
 
-    /// Copies into the scratch directory whatever only the snapshot has and no commit will keep: files of `untracked`, files
-    /// that are deleted and still open, and files below the directories `foreign`, which are chunks in the wrong place.
+    /// Copies into the scratch directory whatever only the snapshot has and no commit will keep: files of `untracked`, or what they
+    /// lack, files that are deleted and still open, and files below the directories `foreign`, which are chunks in the wrong place.
     pub async fn preserve(&self, untracked: &HashSet<Id>, foreign: &[(Id, Vec<Place>)]) -> Result<()> {
         let base = self.base();
         let mut wanted: Vec<Id> = Vec::new();
@@ -71,11 +71,16 @@ impl WorkingTree {
                     wanted.push(id);
                 }
             }
+            let lacks = |inode: &Inode| match inode.source() {
+                Some(Source::Data(data)) => locked.state.borrowed(*data).is_some(),
+                _ => false,
+            };
             let lost = |id: Id, inode: &Inode| {
-                inode.source() == Some(&Source::Lower)
-                    && (untracked.contains(&id)
-                        || inode.names.is_empty()
-                        || (locked.opens.get(inode.number).is_some() && !at_home(&base.tree, &locked.state, id)))
+                (untracked.contains(&id) && lacks(inode))
+                    || inode.source() == Some(&Source::Lower)
+                        && (untracked.contains(&id)
+                            || inode.names.is_empty()
+                            || (locked.opens.get(inode.number).is_some() && !at_home(&base.tree, &locked.state, id)))
             };
             wanted.extend(locked.state.iter().filter(|(id, inode)| lost(*id, inode)).map(|(id, _)| id));
         }

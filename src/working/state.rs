@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use smallvec::SmallVec;
 
+use super::borrowed::Borrowed;
 use crate::error::{Error, Result};
 use crate::scratch::record::{Body, Id, Meta, Name, ROOT, Record, Source, Time};
 use crate::tree::Tree;
@@ -30,6 +31,8 @@ pub struct State {
     shown: HashMap<u64, Id>,
     /// Ids of inodes, numbers of data files and places in listings are taken from here.
     next: u64,
+    /// What data files lack, by their numbers.
+    borrowed: HashMap<u64, Borrowed>,
     /// The snapshot that a commit was about to become when the journal ended.
     pub publishing: Option<String>,
 }
@@ -172,7 +175,7 @@ impl State {
 
     /// An empty state whose numbers go on from those of this one.
     pub(super) fn successor(&self) -> Self {
-        State { next: self.next, ..State::default() }
+        State { next: self.next, borrowed: self.borrowed.clone(), ..State::default() }
     }
 
     /// Adds an inode without names that shows nothing of the snapshot.
@@ -188,6 +191,16 @@ impl State {
     pub fn take_next(&mut self) -> u64 {
         self.next += 1;
         self.next - 1
+    }
+
+    /// What data file `data` lacks, if it lacks something.
+    pub(super) fn borrowed(&self, data: u64) -> Option<&Borrowed> {
+        self.borrowed.get(&data)
+    }
+
+    /// Forgets what data files lack that are nobody's any more: they are not in `used`.
+    pub(super) fn forget_borrowed(&mut self, used: &std::collections::HashSet<u64>) {
+        self.borrowed.retain(|data, _| used.contains(data));
     }
 
     /// How many inodes there are.
@@ -299,6 +312,21 @@ impl State {
                 };
                 *old = source;
                 (inode.meta.mtime, inode.meta.ctime) = (at, at);
+                Ok(())
+            }
+            Record::Borrowed { data, from, missing } => {
+                // The number must not be given to another file, even if this one never became anybody's.
+                self.count_data(&Source::Data(data));
+                match Borrowed::new(from.0, &missing) {
+                    Some(borrowed) => self.borrowed.insert(data, borrowed),
+                    None => self.borrowed.remove(&data),
+                };
+                Ok(())
+            }
+            Record::Covered { data, begin, end } => {
+                if self.borrowed.get_mut(&data).is_some_and(|borrowed| !borrowed.cover(&(begin..end))) {
+                    self.borrowed.remove(&data);
+                }
                 Ok(())
             }
             Record::Hidden { parent, name } => self.set_entry(parent, name, true, None, None),
@@ -469,6 +497,11 @@ impl State {
                     }
                     None => Record::Create { parent, name, id, meta, body },
                 });
+            }
+        }
+        for (_, inode) in self.inodes.iter().filter(|(id, _)| seen.contains(*id)) {
+            if let Some(Source::Data(data)) = inode.source() {
+                records.extend(self.borrowed.get(data).map(|borrowed| borrowed.record(*data)));
             }
         }
         // Directories got the times of their entries meanwhile.

@@ -326,6 +326,10 @@ impl WorkingTree {
             return Ok(Chance::Never);
         };
         let Some(Source::Data(data)) = inode.source() else { return Ok(Chance::Never) };
+        // A commit fetches the rest, if it comes to that.
+        if locked.state.borrowed(*data).is_some() {
+            return Ok(Chance::Never);
+        }
         if locked.opens.get(inode.number).is_some_and(|open| open.writers > 0) {
             return Ok(Chance::Never);
         }

@@ -18,7 +18,7 @@ use std::collections::HashSet;
 
 use serde::Serialize;
 
-use crate::commit::changes::ChangeSet;
+use crate::commit::changes::{ChangeSet, ChunkChange};
 use crate::scratch::record::{Id, Name};
 use crate::tree::nodes::Place;
 
@@ -42,6 +42,17 @@ pub struct Derived {
 }
 
 impl Derived {
+    /// Numbers of the data files that become chunks.
+    pub fn data_files(&self) -> HashSet<u64> {
+        let changes = self.changes.chunks.values().flat_map(|chunks| chunks.values());
+        changes
+            .filter_map(|change| match change {
+                ChunkChange::File(file) => file.name.parse().ok(),
+                _ => None,
+            })
+            .collect()
+    }
+
     /// The inodes of what is not committed and stays.
     pub fn untracked_ids(&self) -> HashSet<Id> {
         self.untracked.iter().map(|file| file.id).collect()

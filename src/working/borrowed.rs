@@ -1,0 +1,321 @@
+//! Files of which only what was written is here, and the rest still in the repository.
+//!
+//! Whoever writes a few bytes of a large chunk, a shard most often, over a network, must not wait for all of it: the data file then
+//! is as long as the chunk was, and has what was written; where the rest is, is noted beside it, range by range, in memory and in
+//! the journal. Reads put the two together. The rest is fetched when a commit needs it, since a chunk is stored as a whole, and then
+//! only what was not written meanwhile; or when a program asks for what needs all of it. A file that is written over, emptied, removed or given up before
+//! costs nothing.
+//!
+//! What is missing only ever becomes less, and each step is told to the journal after the bytes are in the file: after a crash,
+//! bytes that were not yet told of are those of the repository. Writing and fetching are done by one at a time.
+
+use std::fs::File;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::{StreamExt, TryStreamExt};
+
+use super::content::{read_file, write_file};
+use super::{Locked, WorkingTree, no_such};
+use crate::commit::changes::StoredPayload;
+use crate::error::{Context, Error, Result};
+use crate::scratch::record::{Id, Record, Source, Stored, Time};
+use crate::tree::nodes::Place;
+
+/// Files with fewer bytes left to fetch, in bytes, are fetched at once: one request, and no more to think of.
+const WORTH_BORROWING: u64 = 1 << 20;
+/// Ranges that a file may have missing. One that is written in so many places is fetched.
+const MOST_RANGES: usize = 1000;
+/// Bytes of one request, and requests at a time, when the rest is fetched.
+const STEP: u64 = 4 << 20;
+const AT_A_TIME: usize = 4;
+
+/// The part of a data file that is still in the repository.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Borrowed {
+    /// Where all of it was.
+    from: StoredPayload,
+    /// What of it is not in the data file: ranges in order that do not touch.
+    missing: Vec<Range<u64>>,
+}
+
+impl Borrowed {
+    /// A file of which `missing` is at `from`; none if that is nothing.
+    pub(super) fn new(from: StoredPayload, missing: &[(u64, u64)]) -> Option<Self> {
+        let mut ranges: Vec<Range<u64>> = missing
+            .iter()
+            .map(|&(begin, end)| begin..end.min(from.length()))
+            .filter(|range| range.start < range.end)
+            .collect();
+        ranges.sort_unstable_by_key(|range| range.start);
+        let mut missing: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            match missing.last_mut() {
+                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+                _ => missing.push(range),
+            }
+        }
+        (!missing.is_empty()).then_some(Borrowed { from, missing })
+    }
+
+    /// `range` is in the data file now. False if nothing is missing any more.
+    pub(super) fn cover(&mut self, range: &Range<u64>) -> bool {
+        let first = self.missing.partition_point(|missing| missing.end <= range.start);
+        let last = self.missing.partition_point(|missing| missing.start < range.end);
+        if first < last {
+            let begin = self.missing.get(first).map(|missing| missing.start..range.start);
+            let end = self.missing.get(last - 1).map(|missing| range.end..missing.end);
+            let rest = [begin, end].into_iter().flatten().filter(|rest| rest.start < rest.end);
+            self.missing.splice(first..last, rest);
+        }
+        !self.missing.is_empty()
+    }
+
+    /// What is missing of `range`.
+    fn of(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+        let first = self.missing.partition_point(|missing| missing.end <= range.start);
+        let rest = self.missing.iter().skip(first).take_while(|missing| missing.start < range.end);
+        rest.map(|missing| missing.start.max(range.start)..missing.end.min(range.end)).collect()
+    }
+
+    /// The line that says so of data file `data`.
+    pub(super) fn record(&self, data: u64) -> Record {
+        let missing = self.missing.iter().map(|range| (range.start, range.end)).collect();
+        Record::Borrowed { data, from: Stored(self.from.clone()), missing }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.missing.iter().map(|range| range.end - range.start).sum()
+    }
+}
+
+impl WorkingTree {
+    /// The data file of inode `id` and what it lacks, if it lacks something.
+    fn borrowed_of(&self, id: Id) -> Option<(u64, Borrowed)> {
+        let locked = self.lock();
+        let Some(Source::Data(data)) = locked.state.get(id)?.source() else { return None };
+        Some((*data, locked.state.borrowed(*data)?.clone()))
+    }
+
+    /// Whether bytes of inode `id` are still in the repository only, although it has a data file.
+    pub(super) fn is_borrowed(&self, id: Id) -> bool {
+        let locked = self.lock();
+        matches!(locked.state.get(id).and_then(|inode| inode.source()),
+            Some(Source::Data(data)) if locked.state.borrowed(*data).is_some())
+    }
+
+    /// Where the repository has the bytes of inode `id`, if fetching `missing` of them is worth being put off.
+    async fn worth_borrowing(&self, id: Id, missing: impl Fn(u64) -> u64) -> Result<Option<StoredPayload>> {
+        let base = self.base();
+        if base.tree.reader().is_local() {
+            return Ok(None);
+        }
+        let (source, lower) = {
+            let locked = self.lock();
+            let inode = locked.state.get(id).ok_or_else(|| no_such(id))?;
+            (inode.source().cloned(), inode.lower.clone())
+        };
+        let payload = match (source, lower) {
+            (Some(Source::Stored(stored)), _) => Some(stored.0),
+            (Some(Source::Lower), Some(place @ Place::Chunk(..))) => {
+                base.tree.stored(base.tree.table().inode(&place)).await?
+            }
+            _ => None,
+        };
+        Ok(payload.filter(|payload| {
+            !matches!(payload, StoredPayload::Inline(_)) && missing(payload.length()) >= WORTH_BORROWING
+        }))
+    }
+
+    /// Gives inode `id`, whose bytes are in the repository, a data file that has none of them yet. False if all are better fetched.
+    pub(super) async fn borrow_alone(&self, id: Id) -> Result<bool> {
+        let Some(from) = self.worth_borrowing(id, |length| length).await? else { return Ok(false) };
+        let times = self.attributes_of(id).await?.meta;
+        let (length, data) = (from.length(), self.lock().state.take_next());
+        let file = self.files().create(data)?;
+        let made = file.set_len(length).map_err(|e| Error::io("lengthening a scratch file", e));
+        let made = made.and_then(|()| self.files().set_times(data, times.atime, times.mtime));
+        let noted = made.and_then(|()| self.lend(id, data, Arc::new(file), from, 0..length, times.mtime));
+        noted.inspect_err(|_| self.files().remove(data))?;
+        Ok(true)
+    }
+
+    /// Makes `file`, which is data file `data`, the bytes of inode `id`; `missing` of them is still at its old place. False if that is
+    /// too little to be put off.
+    pub(super) async fn borrow_rest(&self, id: Id, data: u64, file: &Arc<File>, missing: Range<u64>) -> Result<bool> {
+        let rest = missing.end.saturating_sub(missing.start);
+        let Some(from) = self.worth_borrowing(id, |_| rest).await? else { return Ok(false) };
+        file.set_len(missing.end).map_err(|e| Error::io("lengthening a scratch file", e))?;
+        self.lend(id, data, Arc::clone(file), from, missing, Time::now())?;
+        Ok(true)
+    }
+
+    fn lend(
+        &self,
+        id: Id,
+        data: u64,
+        file: Arc<File>,
+        from: StoredPayload,
+        missing: Range<u64>,
+        at: Time,
+    ) -> Result<()> {
+        let mut locked = self.lock();
+        let number = locked.state.get(id).ok_or_else(|| no_such(id))?.number;
+        // What is missing is said before anybody looks into the file.
+        let missing = vec![(missing.start, missing.end)];
+        self.record(&mut locked, Record::Borrowed { data, from: Stored(from), missing })?;
+        self.record(&mut locked, Record::Moved { id, source: Source::Data(data), at })?;
+        if let Some(open) = locked.opens.get_mut(number) {
+            (open.partial, open.file) = (None, Some(file));
+        }
+        Ok(())
+    }
+
+    /// Writes to a file that has only a part of its bytes. False if it has all.
+    pub(super) async fn write_borrowed(&self, id: Id, offset: u64, bytes: &[u8]) -> Result<bool> {
+        let Some((data, borrowed)) = self.borrowed_of(id) else { return Ok(false) };
+        if borrowed.missing.len() >= MOST_RANGES {
+            self.fetch_rest_alone(id).await?;
+        }
+        write_file(&self.files().open(data)?, bytes, offset)?;
+        let range = offset..offset.saturating_add(bytes.len() as u64);
+        self.cover(&mut self.lock(), data, &range)?;
+        Ok(true)
+    }
+
+    fn cover(&self, locked: &mut Locked, data: u64, range: &Range<u64>) -> Result<()> {
+        if locked.state.borrowed(data).is_none_or(|borrowed| borrowed.of(range).is_empty()) {
+            return Ok(());
+        }
+        self.record(locked, Record::Covered { data, begin: range.start, end: range.end })
+    }
+
+    /// Cuts or lengthens a file that has only a part of its bytes. False if it has all.
+    pub(super) fn resize_borrowed(&self, id: Id, size: u64) -> Result<bool> {
+        let Some((data, _)) = self.borrowed_of(id) else { return Ok(false) };
+        // What is cut off does not come back when the file grows again.
+        self.cover(&mut self.lock(), data, &(size..u64::MAX))?;
+        let resized = self.files().open(data)?.set_len(size);
+        resized.map(|()| true).map_err(|e| Error::io("resizing", e))
+    }
+
+    /// Up to `size` bytes of data file `data`, which is inode `id`'s, and what it lacks from the repository.
+    pub(super) async fn read_data(&self, id: Id, data: u64, offset: u64, size: u32) -> Result<Bytes> {
+        // First what is missing: what is written meanwhile may be seen, and what is fetched meanwhile is the same.
+        let missing = {
+            let locked = self.lock();
+            let end = offset.saturating_add(u64::from(size));
+            locked.state.borrowed(data).map(|borrowed| (borrowed.from.clone(), borrowed.of(&(offset..end))))
+        };
+        let bytes = read_file(&self.files().open(data)?, offset, size)?;
+        let Some((from, missing)) = missing.filter(|(_, missing)| !missing.is_empty()) else { return Ok(bytes) };
+        let node = match self.lock().state.get(id).and_then(|inode| inode.lower.clone()) {
+            Some(Place::Chunk(node, _)) => Some(node),
+            _ => None,
+        };
+        let base = self.base();
+        let mut whole = BytesMut::from(&*bytes);
+        for range in missing {
+            let begin = usize::try_from(range.start - offset).unwrap_or(usize::MAX);
+            // It may have been cut meanwhile.
+            let Some(target) = whole.get_mut(begin..).filter(|target| !target.is_empty()) else { break };
+            let length = target.len().min(usize::try_from(range.end - range.start).unwrap_or(usize::MAX));
+            let size = u32::try_from(length).unwrap_or(u32::MAX);
+            let part = base.tree.read_stored_part(&from, node, range.start, size).await?;
+            let Some(target) = target.get_mut(..length).filter(|target| target.len() == part.len()) else {
+                return Err(Error::corrupt(format!("{length} bytes at {} are not all in the chunk", range.start)));
+            };
+            target.copy_from_slice(&part);
+        }
+        Ok(whole.freeze())
+    }
+
+    /// Fetches what files lack whose bytes are in the data files `numbers`, or in any.
+    pub async fn fetch_rest(&self, numbers: &std::collections::HashSet<u64>) -> Result<()> {
+        let wanted: Vec<Id> = {
+            let locked = self.lock();
+            let lacks = |source: Option<&Source>| matches!(source, Some(Source::Data(data)) if numbers.contains(data) && locked.state.borrowed(*data).is_some());
+            locked.state.iter().filter(|(_, inode)| lacks(inode.source())).map(|(id, _)| id).collect()
+        };
+        for id in wanted {
+            let _alone = self.exclusively(id).await;
+            self.fetch_rest_alone(id).await?;
+        }
+        Ok(())
+    }
+
+    /// Fetches what inode `id` lacks. Nobody else may write to it.
+    pub(super) async fn fetch_rest_alone(&self, id: Id) -> Result<()> {
+        let Some((data, borrowed)) = self.borrowed_of(id) else { return Ok(()) };
+        let place = || self.lock().state.path(id).unwrap_or_default();
+        tracing::debug!("{}: fetching the {} bytes that were not written", place(), borrowed.bytes());
+        let (file, times) = (self.files().open(data)?, self.attributes_of(id).await?.meta);
+        let steps = borrowed.missing.iter().flat_map(|range| {
+            let end = range.end;
+            (range.start..end).step_by(STEP as usize).map(move |begin| begin..end.min(begin + STEP))
+        });
+        let steps: Vec<Range<u64>> = steps.collect();
+        let fetched = futures_util::stream::iter(steps)
+            .map(|range| {
+                let from = &borrowed.from;
+                async move { self.fetch_stored(from, &range).await.map(|bytes| (range, bytes)) }
+            })
+            .buffered(AT_A_TIME)
+            .try_for_each(|(range, bytes)| {
+                let written =
+                    write_file(&file, &bytes, range.start).and_then(|()| self.cover(&mut self.lock(), data, &range));
+                futures_util::future::ready(written)
+            });
+        fetched.await.context(place)?;
+        // To the program nothing has changed.
+        self.files().set_times(data, times.atime, times.mtime)
+    }
+
+    async fn fetch_stored(&self, from: &StoredPayload, range: &Range<u64>) -> Result<Bytes> {
+        let (base, length) = (self.base(), range.end - range.start);
+        if let Some(chunk) = base.tree.range_of_stored(from)? {
+            return base.tree.reader().read_exactly(&chunk, range.start, length).await;
+        }
+        let size = u32::try_from(length).unwrap_or(u32::MAX);
+        let bytes = base.tree.read_stored_part(from, None, range.start, size).await?;
+        if bytes.len() as u64 != length {
+            return Err(Error::corrupt(format!("{length} bytes at {} are not all in the chunk", range.start)));
+        }
+        Ok(Bytes::copy_from_slice(&bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::single_range_in_vec_init)]
+    use super::*;
+    use crate::format::testing::id;
+
+    fn borrowed(missing: &[(u64, u64)]) -> Option<Borrowed> {
+        Borrowed::new(StoredPayload::Native { chunk: id(1), offset: 0, length: 1000 }, missing)
+    }
+
+    #[test]
+    fn what_is_missing_becomes_less() {
+        let mut file = borrowed(&[(0, 1000)]).unwrap();
+        assert!(file.cover(&(100..200)));
+        assert!(file.cover(&(150..300)) && file.cover(&(990..2000)));
+        assert_eq!(file.missing, [0..100, 300..990]);
+        assert_eq!(file.of(&(50..400)), [50..100, 300..400]);
+        assert_eq!(file.of(&(100..300)), []);
+        assert!(file.cover(&(0..0)) && file.cover(&(400..500)));
+        assert_eq!(file.missing, [0..100, 300..400, 500..990]);
+        assert!(file.cover(&(50..900)));
+        assert_eq!((file.missing.clone(), file.bytes()), (vec![0..50, 900..990], 140));
+        assert!(!file.cover(&(0..u64::MAX)));
+    }
+
+    #[test]
+    fn a_journal_may_say_anything() {
+        assert_eq!(borrowed(&[]), None);
+        assert_eq!(borrowed(&[(5, 5), (9, 3), (1000, 2000)]), None);
+        let file = borrowed(&[(500, 600), (0, 10), (5, 20), (20, 30), (990, u64::MAX)]).unwrap();
+        assert_eq!(file.missing, [0..30, 500..600, 990..1000]);
+    }
+}
