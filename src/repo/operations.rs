@@ -26,13 +26,13 @@ pub struct Operations {
 impl Repository {
     /// The operations log, as it was when the repository was opened.
     ///
-    /// An error of kind [`ErrorKind::Unsupported`] in version 1, which has none.
+    /// An error of kind [`ErrorKind::Unsupported`] where there is none: before version 2.
     pub fn operations(&self) -> Result<Operations> {
         let Generation::V2(info) = &self.generation else {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "{} is a repository of format version 1, which keeps no log of operations; `icechunkfs log` shows the \
+                    "{} keeps no log of operations, as only repositories of format version 2 do; `icechunkfs log` shows the \
                      commits of a branch",
                     self.storage.location()
                 ),

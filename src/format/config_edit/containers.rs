@@ -156,7 +156,7 @@ fn check_prefix(prefix: &str, store: &str) -> std::result::Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::super::{set, unset};
     use super::*;
     use serde_json::json;

@@ -195,7 +195,7 @@ fn gather(members: &Map<String, Value>, kind: &'static Kind, path: &mut Vec<Stri
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
     use serde_json::json;
 
