@@ -28,10 +28,12 @@ use icechunkfs::format::repo_info::RepoInfo;
 use icechunkfs::format::transaction_log::{Change, TransactionLog};
 use icechunkfs::repo::Repository;
 use icechunkfs::repo::refs::RefSpec;
+use icechunkfs::stats;
 use icechunkfs::storage::settings::Settings;
 use icechunkfs::storage::virtuals::Virtuals;
 use icechunkfs::storage::virtuals::permissions::Permissions;
 use icechunkfs::storage::{Condition, ObjectInfo, Storage, Version};
+use icechunkfs::transfer::export;
 use icechunkfs::tree::directory::{Entry, Extent};
 use icechunkfs::tree::{Kind, ROOT, Tree};
 use icechunkfs::zarr::shard::{Index, Sharding};
@@ -215,6 +217,10 @@ async fn use_it(files: &Files, refs: &[RefSpec]) {
         if let Ok(tree) = open::tree(&repository, spec, open::Limits { memory: Some(MEMORY), ahead: None }).await {
             walk(&tree).await;
             let _ = tree.total_bytes().await;
+            let bounds = stats::Bounds { chunks: 0, manifests: MEMORY };
+            let _ = stats::collect(&repository, &tree, bounds, 2, &stats::Counters::default()).await;
+            let wish = export::Wish { dry_run: true, skip_unreadable: true, jobs: 2, ..export::Wish::default() };
+            let _ = export::export(tree, "", None, wish, Arc::default(), &|_| Ok(())).await;
         }
     }
     if let Ok(bytes) = files.find("repo")

@@ -120,17 +120,18 @@ impl ChunkSet {
         if self.entries.len() <= self.most / FULL.1 * FULL.0 {
             return Ok(());
         }
-        let Some(middle) = self.entries.get(self.entries.len() / 2).map(|entry| prefix(entry.object)) else {
-            return Ok(());
-        };
-        if middle <= self.range.begin {
+        // One object's chunks are not divided.
+        let begin = self.range.begin;
+        let middle = self.entries.get(self.entries.len() / 2).map(|entry| prefix(entry.object));
+        let beyond = || self.entries.iter().map(|entry| prefix(entry.object)).find(|at| *at > begin);
+        let Some(end) = middle.filter(|middle| *middle > begin).or_else(beyond) else {
             return Err(Error::new(
                 ErrorKind::OutOfMemory,
-                format!("more than {} chunks in objects of one id: raise --memory", self.most / 2),
+                format!("more than {} chunks in one object: raise --memory", self.entries.len()),
             ));
-        }
-        self.range.end = Some(middle);
-        self.entries.truncate(self.entries.partition_point(|entry| prefix(entry.object) < middle));
+        };
+        self.range.end = Some(end);
+        self.entries.truncate(self.entries.partition_point(|entry| prefix(entry.object) < end));
         Ok(())
     }
 

@@ -18,12 +18,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{
-    AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, ResolveFlags, Timespec, Timestamps, UTIME_OMIT,
-};
+use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::new_file::{NewFile, link, set_time, temporary, timespec};
 use crate::error::{Error, ErrorKind, Result};
 use crate::scratch::place::real;
 
@@ -75,16 +74,6 @@ pub struct Destination {
     nameless: bool,
 }
 
-/// A file that has no name yet.
-#[derive(Debug)]
-pub(super) struct NewFile {
-    file: File,
-    folder: Arc<OwnedFd>,
-    name: String,
-    /// Whether it has a temporary name.
-    is_named: bool,
-}
-
 /// A file that is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Found {
@@ -100,16 +89,6 @@ impl Found {
         let wanted = timespec(micros);
         self.time.0 == wanted.tv_sec && (self.time.1 == 0 || self.time.1 == wanted.tv_nsec.unsigned_abs())
     }
-}
-
-/// What a file is called until it is complete, where it has to be called something.
-pub(super) fn temporary(name: &str) -> String {
-    format!(".icechunkfs-{name}~")
-}
-
-fn timespec(micros: u64) -> Timespec {
-    // A thousandth of what is less than a million fits.
-    Timespec { tv_sec: (micros / 1_000_000).cast_signed(), tv_nsec: (micros % 1_000_000 * 1000) as _ }
 }
 
 /// The directory that `text` names. A URL is none.
@@ -259,7 +238,7 @@ impl Destination {
             serde_json::to_vec(&marker).map_err(|e| Error::with_source(ErrorKind::Io, "the note of an export", e))?;
         let failed = |e: std::io::Error| Error::io(self.path.join(MARKER).display(), e);
         let mut file = NewFile::named(Arc::clone(&self.root), MARKER.to_owned()).map_err(|e| failed(e.into()))?;
-        file.file.write_all(&text).and_then(|()| file.file.sync_all()).map_err(failed)?;
+        file.file().write_all(&text).and_then(|()| file.file().sync_all()).map_err(failed)?;
         file.take_name().map_err(|e| failed(e.into()))?;
         rustix::fs::fsync(&self.root).map_err(|e| failed(e.into()))
     }
@@ -341,9 +320,9 @@ impl Destination {
     }
 
     /// Gives `file`, which is complete, its name and the time `micros` after 1970.
-    pub(super) fn complete(&self, file: NewFile, path: &str, micros: u64) -> Result<()> {
-        let place = join(path, &file.name);
-        set_time(&file.file, micros).and_then(|()| file.take_name()).map_err(|e| self.failed(&place, e))
+    pub(super) fn complete(&self, mut file: NewFile, path: &str, micros: u64) -> Result<()> {
+        let place = join(path, file.name());
+        set_time(file.file(), micros).and_then(|()| file.take_name()).map_err(|e| self.failed(&place, e))
     }
 
     /// Opens the file `name` in `folder` for reading.
@@ -367,78 +346,6 @@ impl Destination {
             }
             Err(errno) => Err(failed(errno.into())),
         }
-    }
-}
-
-impl NewFile {
-    fn nameless(folder: Arc<OwnedFd>, name: String) -> Result<Self, Errno> {
-        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&folder, ".", flags, Mode::from_raw_mode(0o666))?;
-        Ok(NewFile { file: file.into(), folder, name, is_named: false })
-    }
-
-    fn named(folder: Arc<OwnedFd>, name: String) -> Result<Self, Errno> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let create = || rustix::fs::openat(&folder, temporary(&name), flags, Mode::from_raw_mode(0o666));
-        let file = match create() {
-            // Of an export that was ended while it wrote this very file.
-            Err(Errno::EXIST) => {
-                rustix::fs::unlinkat(&folder, temporary(&name), AtFlags::empty())?;
-                create()?
-            }
-            created => created?,
-        };
-        Ok(NewFile { file: file.into(), folder, name, is_named: true })
-    }
-
-    /// It, to be written.
-    pub(super) fn file(&mut self) -> &mut File {
-        &mut self.file
-    }
-
-    fn take_name(mut self) -> Result<(), Errno> {
-        let name = self.name.as_str();
-        if !self.is_named {
-            match link(&self.file, &self.folder, name) {
-                Err(Errno::EXIST) => {}
-                linked => return linked,
-            }
-            // Only a rename replaces.
-            let temporary = temporary(name);
-            if link(&self.file, &self.folder, &temporary) == Err(Errno::EXIST) {
-                rustix::fs::unlinkat(&self.folder, temporary.as_str(), AtFlags::empty())?;
-                link(&self.file, &self.folder, &temporary)?;
-            }
-        }
-        let renamed = rustix::fs::renameat(&self.folder, temporary(name), &self.folder, name);
-        self.is_named = renamed.is_err();
-        renamed
-    }
-}
-
-impl Drop for NewFile {
-    fn drop(&mut self) {
-        if self.is_named {
-            // If it stays, the next export of the file replaces it.
-            let _ = rustix::fs::unlinkat(&self.folder, temporary(&self.name), AtFlags::empty());
-        }
-    }
-}
-
-/// Gives `file` the time `micros` after 1970 as its last change.
-pub(super) fn set_time(file: &File, micros: u64) -> Result<(), Errno> {
-    let last_access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
-    rustix::fs::futimens(file, &Timestamps { last_access, last_modification: timespec(micros) })
-}
-
-fn link(file: &File, folder: &OwnedFd, name: &str) -> Result<(), Errno> {
-    // Older kernels let only the privileged link a descriptor by itself; the name that `/proc` has for it always works.
-    match rustix::fs::linkat(file, "", folder, name, AtFlags::EMPTY_PATH) {
-        Err(Errno::NOENT | Errno::PERM | Errno::INVAL) => {
-            let place = format!("/proc/self/fd/{}", file.as_raw_fd());
-            rustix::fs::linkat(rustix::fs::CWD, place, folder, name, AtFlags::SYMLINK_FOLLOW)
-        }
-        linked => linked,
     }
 }
 
@@ -474,4 +381,86 @@ fn refuse_repository(path: &Path, repository: Option<&Path>) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn contents(snapshot: &str) -> Contents {
+        Contents { repository: "r".into(), snapshot: snapshot.into(), path: String::new() }
+    }
+
+    fn put(destination: &Destination, path: &str, name: &str, bytes: &[u8]) {
+        let folder = destination.folder(path).unwrap();
+        let mut file = destination.create(&folder, path, name).unwrap();
+        file.file().write_all(bytes).unwrap();
+        destination.complete(file, path, 1_700_000_000_000_001).unwrap();
+    }
+
+    #[test]
+    fn files_take_their_names_whole_with_or_without_a_temporary_one() {
+        for nameless in [true, false] {
+            let place = tempfile::tempdir().unwrap();
+            let mut destination = Destination::open(place.path(), &contents("1"), None, false).unwrap();
+            destination.nameless &= nameless;
+            // Of an export that was ended at the wrong moment.
+            std::fs::create_dir_all(place.path().join("a/b")).unwrap();
+            std::fs::write(place.path().join("a/b").join(temporary("c")), "half").unwrap();
+            put(&destination, "a/b", "c", b"one");
+            put(&destination, "a/b", "c", b"two");
+            let file = place.path().join("a/b/c");
+            assert_eq!(std::fs::read(&file).unwrap(), b"two");
+            let folder = destination.folder("a/b").unwrap();
+            let found = destination.find(&folder, "a/b", "c").unwrap().unwrap();
+            assert!(found.size == 3 && found.is_of(1_700_000_000_000_001) && !found.is_of(1_700_000_000_000_002));
+            // One that is given up leaves nothing.
+            drop(destination.create(&folder, "a/b", "d").unwrap());
+            destination.finish().unwrap();
+            let names: Vec<_> =
+                std::fs::read_dir(place.path().join("a/b")).unwrap().map(|e| e.unwrap().file_name()).collect();
+            assert_eq!(names, ["c"]);
+            assert!(!place.path().join(MARKER).exists());
+        }
+    }
+
+    #[test]
+    fn what_was_there_before_is_known() {
+        let place = tempfile::tempdir().unwrap();
+        let open = |snapshot: &str, force| Destination::open(place.path(), &contents(snapshot), None, force);
+        assert_eq!(open("1", false).unwrap().before(), Before::Nothing);
+        assert_eq!(open("1", false).unwrap().before(), Before::Begun);
+        assert_eq!(open("2", false).unwrap_err().kind(), ErrorKind::NotEmpty);
+        assert_eq!(open("2", true).unwrap().before(), Before::Others);
+        let marker = place.path().join(MARKER);
+        let other = std::fs::read_to_string(&marker).unwrap().replace(&boot(), "before");
+        std::fs::write(&marker, other).unwrap();
+        assert_eq!(open("2", false).unwrap().before(), Before::BegunBeforeBoot);
+        open("2", false).unwrap().finish().unwrap();
+        assert_eq!(open("2", false).unwrap().before(), Before::Nothing);
+        open("2", false).unwrap().finish().unwrap();
+        std::fs::write(place.path().join("x"), "").unwrap();
+        assert_eq!(open("2", false).unwrap_err().kind(), ErrorKind::NotEmpty);
+        // A note that is none, and one that never ends.
+        for nonsense in ["", "{", "[]", r#"{"repository":1}"#, &"[".repeat(1 << 20)] {
+            std::fs::write(&marker, nonsense).unwrap();
+            assert_eq!(open("2", true).unwrap_err().kind(), ErrorKind::NotEmpty);
+        }
+    }
+
+    #[test]
+    fn nothing_is_made_beside_it() {
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path().join("root");
+        let destination = Destination::open(&root, &contents("1"), None, false).unwrap();
+        std::os::unix::fs::symlink("..", root.join("up")).unwrap();
+        for path in ["..", "../x", "a/../../x", "up", "up/x", "/x"] {
+            assert!(destination.folder(path).is_err(), "{path}");
+        }
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
+        let inside = Destination::open(&root.join("x"), &contents("1"), Some(&root), false).unwrap_err();
+        let above = Destination::open(place.path(), &contents("1"), Some(&root), true).unwrap_err();
+        assert_eq!((inside.kind(), above.kind()), (ErrorKind::InvalidInput, ErrorKind::InvalidInput));
+    }
 }

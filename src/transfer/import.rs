@@ -146,14 +146,11 @@ pub async fn import(
     let tree = tree(snapshot, &storage, memory)?;
     let reader = Arc::clone(tree.reader());
     let mut out = Imported { dry_run: wish.dry_run, ..Imported::default() };
-    let (mut derived, in_the_way) = derive(&scanned, &tree, wish).await?;
+    let (mut derived, clashes) = derive(&scanned, &tree, wish).await?;
     let relative = |path: &str| below(&wish.path, path);
     let faults = derived.faults.iter().map(|Fault { path, why }| LeftOut { path: relative(path), why: why.clone() });
     let mut faults: Vec<LeftOut> = faults.collect();
-    faults.extend(in_the_way.into_iter().map(|path| LeftOut {
-        path,
-        why: "it is a file where the branch has a group or an array: remove one of them, or say --delete".to_owned(),
-    }));
+    faults.extend(clashes);
     let mut untracked: Vec<String> = derived.untracked.iter().map(|file| relative(&file.path)).collect();
     untracked.extend(scanned.others.iter().cloned());
     untracked.sort();
@@ -236,12 +233,12 @@ fn tree(snapshot: Snapshot, storage: &Arc<dyn Storage>, memory: &dyn Fn(u64) -> 
     Ok(Arc::new(Tree::new(snapshot, table, reader)))
 }
 
-/// What the files would commit over `tree`, and those that stand where it has a group or an array.
-async fn derive(scanned: &scan::Scanned, tree: &Arc<Tree>, wish: &Wish) -> Result<(Derived, Vec<String>)> {
-    let (frozen, in_the_way) = scanned.over(tree, &wish.path, wish.delete).await?;
+/// What the files would commit over `tree`, and those that cannot stand where they are.
+async fn derive(scanned: &scan::Scanned, tree: &Arc<Tree>, wish: &Wish) -> Result<(Derived, Vec<LeftOut>)> {
+    let (frozen, clashes) = scanned.over(tree, &wish.path, wish.delete).await?;
     let base = Arc::new(Base { tree: Arc::clone(tree), time: Time::default(), uid: 0, gid: 0 });
     let derived = derive_from(base, scanned, &frozen, &NewIds::default()).await?;
-    Ok((derived, in_the_way))
+    Ok((derived, clashes))
 }
 
 /// `path`, an absolute one in the repository, relative to the group `top`.

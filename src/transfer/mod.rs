@@ -9,8 +9,9 @@
 //! | [`walk`] | the files of a snapshot, a batch at a time |
 //! | [`fetch`] | a batch's bytes: neighbours in one object are read together |
 //! | [`destination`] | a directory that files are put into, whole or not at all, and never beside it |
+//! | [`new_file`] | a file that takes its name when it is complete |
 //! | [`put`] | one file of it: whether it is there, and writing it |
-//! | [`export`] | these four, side by side |
+//! | [`export`] | all these, side by side |
 //! | [`prune`] | what a destination has and the snapshot does not |
 //! | [`scan`] | a directory as a working tree in which every file is new |
 //! | [`known`] | chunks that the branch has already, byte for byte |
@@ -21,6 +22,7 @@ pub mod export;
 mod fetch;
 pub mod import;
 mod known;
+mod new_file;
 mod prune;
 mod put;
 mod scan;

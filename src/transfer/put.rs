@@ -6,8 +6,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::blocking;
-use super::destination::{Before, Destination, set_time};
+use super::destination::{Before, Destination};
 use super::fetch::{Content, payload, whole_file};
+use super::new_file::set_time;
 use super::walk::{BATCH_BYTES, Item};
 use crate::commit::changes::StoredPayload;
 use crate::error::{Context, Error, Result};

@@ -20,7 +20,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::Counters;
+use super::{Counters, LeftOut};
 use crate::commit::changes::{ChunkFile, StoredPayload};
 use crate::error::{Error, ErrorKind, Result};
 use crate::repo::create::GROUP_DOCUMENT;
@@ -39,10 +39,17 @@ pub(super) struct Scanned {
     root: Arc<OwnedFd>,
     /// Paths below the directory, and sizes, by number.
     files: Vec<(Box<[u8]>, u64)>,
-    /// Its directories, the first of which is itself, with what they hold.
-    directories: Vec<BTreeMap<Name, Found>>,
+    /// Its directories, the first of which is itself.
+    directories: Vec<Directory>,
     /// What is neither a file nor a directory, by its path.
     pub(super) others: Vec<String>,
+}
+
+/// A directory and what it holds.
+#[derive(Clone, Debug, Default)]
+struct Directory {
+    path: Box<[u8]>,
+    entries: BTreeMap<Name, Found>,
 }
 
 /// Something in a directory.
@@ -70,6 +77,7 @@ struct Queue {
 /// What one thread has found.
 #[derive(Default)]
 struct Part {
+    directories: Vec<(usize, Box<[u8]>)>,
     entries: Vec<(usize, Name, Found)>,
     files: Vec<(u64, Box<[u8]>, u64)>,
     others: Vec<String>,
@@ -106,13 +114,18 @@ pub(super) fn scan(root: Arc<OwnedFd>, jobs: usize, counters: &Counters) -> Resu
         return Err(Error::new(ErrorKind::Io, "looking at the files ended early"));
     }
     let count = |counter: AtomicU64| usize::try_from(counter.into_inner()).unwrap_or(usize::MAX);
-    let mut directories = vec![BTreeMap::new(); count(scan.directories)];
+    let mut directories = vec![Directory::default(); count(scan.directories)];
     let mut files = vec![(Box::<[u8]>::default(), 0); count(scan.files)];
     let mut others = Vec::new();
     for part in parts {
+        for (position, path) in part.directories {
+            if let Some(directory) = directories.get_mut(position) {
+                directory.path = path;
+            }
+        }
         for (position, name, found) in part.entries {
             if let Some(directory) = directories.get_mut(position) {
-                directory.insert(name, found);
+                directory.entries.insert(name, found);
             }
         }
         for (number, path, size) in part.files {
@@ -209,6 +222,7 @@ impl Scan<'_> {
                 self.give(Task::Files { position, path, folder, names });
             }
         }
+        part.directories.push((position, path.into()));
         self.sizes(position, &shared, &folder, names, part)
     }
 
@@ -249,22 +263,22 @@ impl Scanned {
     /// Whether there is any document.
     pub(super) fn any_document(&self) -> bool {
         let document = Name::new(ZARR_JSON.as_bytes());
-        self.directories.iter().any(|entries| matches!(entries.get(&document), Some(Found::File(_))))
+        self.directories.iter().any(|directory| matches!(directory.entries.get(&document), Some(Found::File(_))))
     }
 
     /// Whether `name` is at the top.
     pub(super) fn has(&self, name: &str) -> bool {
-        self.directories.first().is_some_and(|entries| entries.contains_key(&Name::new(name.as_bytes())))
+        self.directories.first().is_some_and(|top| top.entries.contains_key(&Name::new(name.as_bytes())))
     }
 
-    /// The files over `tree`, at the group `path`; with `delete`, what they do not have there is gone. Besides, the paths of files
-    /// that stand where the tree has a group or an array.
+    /// The files over `tree`, at the group `path`; with `delete`, what they do not have there is gone. Besides, files that stand where
+    /// the tree has a group or an array, and directories that stand where it has a chunk.
     ///
     /// Groups above `path` that the tree does not have are there too.
-    pub(super) async fn over(&self, tree: &Tree, path: &str, delete: bool) -> Result<(Frozen, Vec<String>)> {
+    pub(super) async fn over(&self, tree: &Tree, path: &str, delete: bool) -> Result<(Frozen, Vec<LeftOut>)> {
         let mut next_id: Id = crate::scratch::record::ROOT;
         let mut out: Vec<FrozenDirectory> = Vec::with_capacity(self.directories.len());
-        let mut in_the_way = Vec::new();
+        let mut clashes = Vec::new();
         let mut lower = Some(Place::Directory(0));
         for name in path.split('/').filter(|name| !name.is_empty()) {
             let mut entries = BTreeMap::new();
@@ -286,27 +300,27 @@ impl Scanned {
             *top = lower;
         }
         // A directory's number is smaller than those of all below it.
-        for (position, found) in self.directories.iter().enumerate() {
+        for (position, Directory { path: place, entries: found }) in self.directories.iter().enumerate() {
             let lower = lowers.get_mut(position).and_then(Option::take);
             let mut entries = BTreeMap::new();
             for (name, found) in found {
                 let below = match (&lower, name.text()) {
-                    (Some(place), Some(text)) => directory_below(tree, place, text),
+                    (Some(lower), Some(text)) => tree.step(lower, text),
                     _ => None,
                 };
+                if let (Some(below), false) = (&below, delete)
+                    && let Some(why) = in_the_way(tree, below, *found).await?
+                {
+                    clashes.push(LeftOut { path: shown(&join(place, &name.0)), why: why.to_owned() });
+                }
                 let entry = match found {
                     Found::Directory(child) => {
                         if let Some(slot) = lowers.get_mut(*child) {
-                            *slot = below;
+                            *slot = below.filter(|place| tree.is_directory_place(place));
                         }
                         FrozenEntry::Directory(first + child)
                     }
-                    Found::File(number) => {
-                        if matches!(below, Some(Place::Directory(_))) && !delete {
-                            in_the_way.push(shown(self.path(*number)));
-                        }
-                        new_file(Source::Data(*number), &mut next_id)
-                    }
+                    Found::File(number) => new_file(Source::Data(*number), &mut next_id),
                 };
                 entries.insert(name.clone(), entry);
             }
@@ -315,7 +329,7 @@ impl Scanned {
             }
             out.push(FrozenDirectory { id: take(&mut next_id), lower, entries });
         }
-        Ok((Frozen::of(out), in_the_way))
+        Ok((Frozen::of(out), clashes))
     }
 
     fn file(&self, number: u64) -> Option<&(Box<[u8]>, u64)> {
@@ -340,6 +354,24 @@ fn new_file(source: Source, next_id: &mut Id) -> FrozenEntry {
 /// The directory that `name` is in the snapshot's directory `place`.
 fn directory_below(tree: &Tree, place: &Place, name: &str) -> Option<Place> {
     tree.step(place, name).filter(|place| tree.is_directory_place(place))
+}
+
+/// Why `found` cannot be where the snapshot has `place`, if it cannot.
+async fn in_the_way(tree: &Tree, place: &Place, found: Found) -> Result<Option<&'static str>> {
+    let is_directory = tree.is_directory_place(place);
+    Ok(match (found, place) {
+        (Found::File(_), Place::Directory(_)) => {
+            Some("it is a file where the branch has a group or an array: remove one of them, or say --delete")
+        }
+        (Found::Directory(_), Place::Chunk(..)) if !is_directory => {
+            match tree.attributes(tree.table().inode(place)).await {
+                Ok(_) => Some("it is a directory where the branch has a chunk: remove one of them, or say --delete"),
+                Err(error) if error.kind() == ErrorKind::NotFound => None,
+                Err(error) => return Err(error),
+            }
+        }
+        _ => None,
+    })
 }
 
 /// Hides what the snapshot has in the directory `place` and `entries` do not.

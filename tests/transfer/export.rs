@@ -179,7 +179,7 @@ fn an_export_that_is_killed_goes_on() {
     let mut numbers = Random(3);
     files.insert("zarr.json".into(), GROUP.into());
     for (name, length) in [("small", 3000), ("large", 150_000)] {
-        let chunks = if name == "small" { 4000 } else { 60 };
+        let chunks = if name == "small" { 1500 } else { 20 };
         files.insert(format!("{name}/zarr.json"), array(&[chunks], &[1]).into());
         for at in 0..chunks {
             files.insert(format!("{name}/c/{at}"), numbers.bytes(8).repeat(length / 8));
@@ -187,13 +187,13 @@ fn an_export_that_is_killed_goes_on() {
     }
     let repo = repository(place.path(), &files);
     let mut interrupted = 0;
-    for round in 0..12_u64 {
+    for round in 0..4_u64 {
         let dest = place.path().join(format!("tree{round}"));
         for attempt in 0..100 {
             let mut child = Command::new(program());
             child.arg("export").arg(&repo).arg(&dest).stdout(Stdio::null()).stderr(Stdio::null());
             let mut child = child.spawn().unwrap();
-            std::thread::sleep(Duration::from_millis(3 + numbers.below(25 + attempt)));
+            std::thread::sleep(Duration::from_millis(3 + numbers.below(25) + 10 * attempt));
             let _ = child.kill();
             let ended = child.wait().unwrap();
             if dest.exists() {
@@ -344,7 +344,8 @@ fn what_cannot_be_read_fails_or_is_listed() {
     assert!(said.contains("://") && said.contains("--skip-unreadable"), "{said}");
     let said = json(&[&"export", &fixture.repository, &dest, &"--skip-unreadable"]);
     let left_out = said["left_out"].as_array().unwrap();
-    assert!(said["left_out_count"].as_u64() == Some(left_out.len() as u64) && !left_out.is_empty(), "{said}");
+    let count = said["left_out_count"].as_u64().unwrap() as usize;
+    assert!(count > 1000 && left_out.len() == 1000, "{count} {}", left_out.len());
     assert!(left_out.iter().all(|one| !dest.join(one["path"].as_str().unwrap()).exists()));
 
     // A pack that ends early: what is before its end is there, what is not is told.

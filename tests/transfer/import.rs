@@ -273,8 +273,8 @@ fn an_import_that_is_killed_has_done_all_or_nothing() {
     let place = tempfile::tempdir().unwrap();
     let mut numbers = Random(31);
     let mut files: Files =
-        [("zarr.json".to_owned(), GROUP.into()), ("a/zarr.json".to_owned(), array(&[2000], &[1]).into())].into();
-    for at in 0..2000 {
+        [("zarr.json".to_owned(), GROUP.into()), ("a/zarr.json".to_owned(), array(&[800], &[1]).into())].into();
+    for at in 0..800 {
         files.insert(format!("a/c/{at}"), numbers.bytes(16).repeat(200));
     }
     let source = place.path().join("source");
@@ -286,7 +286,7 @@ fn an_import_that_is_killed_has_done_all_or_nothing() {
         let mut child = Command::new(program());
         child.arg("import").arg(&source).arg(&repo).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = child.spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(2 + numbers.below(30 + 10 * killed)));
+        std::thread::sleep(Duration::from_millis(2 + numbers.below(30) + 8 * killed));
         let _ = child.kill();
         child.wait().unwrap();
         let keys = Reference::open(&repo).keys();
