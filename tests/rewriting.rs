@@ -178,6 +178,7 @@ async fn random_history(spec: SpecVersionBin, seed: u64) {
         assert!(all[..all.len() - 1].iter().eq(messages.iter().rev()), "{what}: {all:?} {messages:?}");
     }
     fsck::check(place, version(spec));
+    command("verify", place, ["--chunks"]).success();
 }
 
 fn cases() -> u64 {

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::args::CommonArgs;
 use super::confirm::{ConfirmArgs, printable};
-use super::{open, print, print_json, rewriting};
+use super::{naming, open, print, print_json, rewriting};
 use crate::commit::engine::RESERVED;
 use crate::commit::squash::{self, Squash};
 use crate::error::{Error, Result};
@@ -57,7 +57,7 @@ pub fn run(arguments: &AmendArgs) -> Result<()> {
     }
     open::runtime()?.block_on(async {
         let repository = open::repository(&arguments.repo, &arguments.store).await?;
-        squash::check(&repository)?;
+        squash::check(&repository).await?;
         let commits = repository.history(rewriting::tip(&repository, branch).await?, 1).await?;
         let Some(tip) = commits.first() else { return Err(Error::invalid("the branch has no commit")) };
         let mut metadata = tip.metadata.clone();
@@ -74,12 +74,13 @@ pub fn run(arguments: &AmendArgs) -> Result<()> {
             return if arguments.json { print_json(&nothing) } else { print(b"it says so already\n") };
         }
         let kept = rewriting::others(&repository, branch, &commits).await?;
-        arguments.confirm.confirm(&format!(
+        let question = format!(
             "Branch {branch} gets another newest commit in the place of\n  {}\nMounts and programs that work on that one have \
              to begin anew.\n{}",
             rewriting::line(tip),
             rewriting::kept(&kept)
-        ))?;
+        );
+        naming::ask(arguments.confirm, question.trim_end().to_owned(), naming::mounted(&repository, branch))?;
         let wanted = Squash { branch, commits: &commits, message, metadata };
         let id = squash::squash(&repository, system_clock, &wanted).await?.to_string();
         if arguments.json {

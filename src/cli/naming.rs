@@ -164,19 +164,24 @@ impl Work {
         })
     }
 
-    /// What a mount of branch `name` on this machine has to do with it. None if there is none.
+    /// As [`mounted`], of this repository.
     pub(super) fn mounted(&self, name: &str) -> Option<String> {
-        let location = writable::scratch_location(&self.repository);
-        let waiting = waiting::look(&location, name)?;
-        let place = waiting.path.display();
-        match (waiting.holder, waiting.has_changes) {
-            (Some(holder), true) => {
-                Some(format!("It is in use on this machine ({holder}), with changes that are not committed."))
-            }
-            (Some(holder), false) => Some(format!("It is in use on this machine ({holder}).")),
-            (None, true) => Some(format!("Changes that were made to it and not committed wait in {place}.")),
-            (None, false) => None,
+        mounted(&self.repository, name)
+    }
+}
+
+/// What a mount of branch `name` on this machine has to do with it. None if there is none.
+pub(super) fn mounted(repository: &Repository, name: &str) -> Option<String> {
+    let location = writable::scratch_location(repository);
+    let waiting = waiting::look(&location, name)?;
+    let place = waiting.path.display();
+    match (waiting.holder, waiting.has_changes) {
+        (Some(holder), true) => {
+            Some(format!("It is in use on this machine ({holder}), with changes that are not committed."))
         }
+        (Some(holder), false) => Some(format!("It is in use on this machine ({holder}).")),
+        (None, true) => Some(format!("Changes that were made to it and not committed wait in {place}.")),
+        (None, false) => None,
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::args::CommonArgs;
 use super::confirm::{ConfirmArgs, printable};
 use super::open::Limits;
-use super::{open, print, print_json, progress, rewriting};
+use super::{naming, open, print, print_json, progress, rewriting};
 use crate::commit::changes::ChangeSet;
 use crate::commit::engine::{Engine, Options, Outcome, Request, Rewrite};
 use crate::commit::progress::Progress;
@@ -80,19 +80,20 @@ pub fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
     let branch = &arguments.branch;
     open::runtime()?.block_on(async {
         let repository = open::repository(&arguments.repo, &arguments.store).await?;
-        repository.check_writable()?;
+        repository.ready_for_changes().await?;
         let limits = Limits { memory: arguments.memory, ahead: None };
         let tip = rewriting::tip(&repository, branch).await?;
         let base = Arc::new(repository.snapshot(tip, limits.of_snapshot()?).await?);
         if arguments.amend {
-            squash::check(&repository)?;
+            squash::check(&repository).await?;
             let commits = repository.history(tip, 1).await?;
             let kept = rewriting::kept(&rewriting::others(&repository, branch, &commits).await?);
             let replaced: String = commits.iter().map(rewriting::line).collect();
-            arguments.confirm.confirm(&format!(
+            let question = format!(
                 "Branch {branch} gets another newest commit in the place of\n  {replaced}\nMounts and programs that work on that one \
                  have to begin anew.\n{kept}"
-            ))?;
+            );
+            naming::ask(arguments.confirm, question.trim_end().to_owned(), naming::mounted(&repository, branch))?;
         }
         let storage = Arc::clone(repository.storage());
         let reader = Arc::new(Reader::new(Arc::clone(&storage), limits.budget(2 * base.size() as u64)?));

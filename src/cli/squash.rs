@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::args::CommonArgs;
 use super::confirm::{ConfirmArgs, printable};
-use super::{open, print, print_json, rewriting};
+use super::{naming, open, print, print_json, rewriting};
 use crate::commit::engine::RESERVED;
 use crate::commit::squash::{self, Squash};
 use crate::error::{Error, Result};
@@ -75,15 +75,16 @@ pub fn run(arguments: &SquashArgs) -> Result<()> {
     }
     open::runtime()?.block_on(async {
         let repository = open::repository(&arguments.repo, &arguments.store).await?;
-        squash::check(&repository)?;
+        squash::check(&repository).await?;
         let commits = range(&repository, branch, &arguments.range).await?;
         let kept = rewriting::others(&repository, branch, &commits).await?;
-        arguments.confirm.confirm(&format!(
+        let question = format!(
             "{} commits of branch {branch} become one:\n{}Mounts and programs that work on one of them have to begin anew.\n{}",
             commits.len(),
             listed(&commits),
             rewriting::kept(&kept)
-        ))?;
+        );
+        naming::ask(arguments.confirm, question.trim_end().to_owned(), naming::mounted(&repository, branch))?;
         let mut metadata = Map::new();
         for commit in commits.iter().rev() {
             metadata.extend(commit.metadata.clone().into_iter().filter(|(name, _)| name != RESERVED));

@@ -43,11 +43,11 @@ pub struct Squash<'a> {
     pub metadata: Map<String, Value>,
 }
 
-/// Whether the repository's history can be rewritten at all.
+/// Whether the repository's history can be rewritten at all, and by this user.
 ///
-/// Errors: [`ErrorKind::Unsupported`] in version 1. It has the parent in each snapshot's file, and expiration removes commits by
+/// Errors: [`ErrorKind::ReadOnly`] if nothing can be written, [`ErrorKind::Unsupported`] in version 1. It has the parent in each snapshot's file, and expiration removes commits by
 /// writing such files anew: nothing there tells the two from each other when they meet.
-pub fn check(repository: &Repository) -> Result<()> {
+pub async fn check(repository: &Repository) -> Result<()> {
     repository.check_writable()?;
     if repository.version() == SpecVersion::V1 {
         return Err(Error::new(
@@ -58,7 +58,7 @@ pub fn check(repository: &Repository) -> Result<()> {
             ),
         ));
     }
-    Ok(())
+    repository.ready_for_changes().await
 }
 
 /// Makes one commit of several in `repository`, and returns its snapshot.
@@ -66,7 +66,7 @@ pub fn check(repository: &Repository) -> Result<()> {
 /// Errors: [`ErrorKind::Unsupported`] in a repository of version 1, [`ErrorKind::Stale`] if the branch has moved or its history
 /// was changed, [`ErrorKind::ReadOnly`] if the repository is set read-only. Nothing is changed then.
 pub async fn squash(repository: &Repository, clock: Clock, wanted: &Squash<'_>) -> Result<ObjectId> {
-    check(repository)?;
+    check(repository).await?;
     let storage = repository.storage();
     let Squash { branch, commits, message, metadata } = wanted;
     let (Some(tip), Some(oldest)) = (commits.first(), commits.last()) else {

@@ -159,7 +159,7 @@ impl Repository {
 
     /// An error if nothing may be changed here: the repository is set read-only, the place takes no writes, or the store does
     /// not keep what a safe change relies on.
-    pub(super) async fn ready_for_changes(&self) -> Result<()> {
+    pub async fn ready_for_changes(&self) -> Result<()> {
         self.check_writable()?;
         if let Some(why) = self.storage.read_only() {
             return Err(Error::new(ErrorKind::ReadOnly, format!("{}: {why}", self.storage.location())));
