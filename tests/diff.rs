@@ -20,11 +20,13 @@ use icechunk::format::SnapshotId;
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunk::ops::expiration::{ExpiredRefAction, expire};
 use icechunk::repository::VersionInfo;
+use icechunkfs::commit::changes::{ChunkChange, StoredPayload};
 use icechunkfs::commit::engine::{Options, Outcome, Request};
 use icechunkfs::format::ids::ObjectId;
 use icechunkfs::format::snapshot::{NodeData, Snapshot};
 use icechunkfs::repo::{MAX_SNAPSHOT, Repository};
 use icechunkfs::storage;
+use icechunkfs::zarr::Coords;
 use lab::{Lab, Model, Random, create, keys_at, reopen, request, splitting};
 use reference_diff::reference_logs;
 use scramble::scramble;
@@ -372,4 +374,37 @@ async fn people_read_it() {
     assert!(icechunkfs(["diff", repo, "main"]).failure().contains("<TO>"));
     assert!(icechunkfs(["diff", repo, "--patch"]).failure().contains("<FROM>"));
     assert!(icechunkfs(["diff", repo, "mian", "main"]).failure().contains("did you mean `main`"));
+}
+
+/// A chunk that became one of the repository's own has the same bytes, for whoever may read the other.
+#[tokio::test]
+async fn bytes_elsewhere_are_read_where_that_is_allowed() {
+    let (directory, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let file = elsewhere.path().canonicalize().unwrap().join("data.bin");
+    std::fs::write(&file, b"..same bytes..").unwrap();
+    create(directory.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
+    let lab = Lab::open(directory.path());
+    let mut model = Model::default();
+    let id = model.array("/a", &[1]);
+    let mut changes = model.changes_since(&Model::default(), &lab.scratch);
+    let virtual_chunk = |offset| StoredPayload::Virtual {
+        location: format!("file://{}", file.display()),
+        offset,
+        length: 10,
+        checksum: None,
+    };
+    let stored = |payload| [(Coords::from_slice(&[0]), ChunkChange::Stored(payload))].into_iter().collect();
+    changes.chunks.insert(id, stored(virtual_chunk(2)));
+    lab.commit(&lab.tip().await, &changes).await.unwrap();
+    let own = model.clone();
+    model.chunk("/a", &[0], "same bytes");
+    lab.commit(&lab.tip().await, &model.changes_since(&own, &lab.scratch)).await.unwrap();
+    let changed = |words: &[&str]| {
+        let words = ["main~1", "main"].into_iter().chain(words.iter().copied()).collect::<Vec<_>>();
+        diff(directory.path(), &words)["summary"]["chunks"]["changed"]["count"].as_u64().unwrap()
+    };
+    assert_eq!(changed(&[]), 1);
+    assert_eq!(changed(&["--content"]), 1, "nothing is read that was not allowed");
+    let prefix = file.parent().unwrap().to_str().unwrap();
+    assert_eq!(changed(&["--content", "--allow-virtual", prefix]), 0);
 }

@@ -15,7 +15,7 @@ use futures_util::future::BoxFuture;
 
 use self::chunks::{ChunkDifference, ChunkDifferences, ChunkList};
 use crate::commit::changes::StoredPayload;
-use crate::error::{Context, Result};
+use crate::error::{Context, ErrorKind, Result};
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::{ManifestInfo, ManifestRef, Node, NodeData, Snapshot};
 use crate::reader::{NativeChunk, Reader};
@@ -238,17 +238,20 @@ fn list<'a>(
     }
 }
 
-/// Whether two chunks have the same bytes. Of what lies in somebody else's files that is not known, and they count as others.
+/// Whether two chunks have the same bytes. Of what lies in files that may not be read that is not known, and they count as
+/// others.
 async fn have_same_bytes(reader: &Arc<Reader>, a: &StoredPayload, b: &StoredPayload) -> Result<bool> {
-    let is_virtual = |payload: &StoredPayload| matches!(payload, StoredPayload::Virtual { .. });
-    if a.length() != b.length() || is_virtual(a) || is_virtual(b) {
+    if a.length() != b.length() {
         return Ok(false);
     }
     let mut offset = 0;
     while offset < a.length() {
         let length = PIECE.min(a.length() - offset) as usize;
-        if piece(reader, a, offset, length).await? != piece(reader, b, offset, length).await? {
-            return Ok(false);
+        let (one, other) = (piece(reader, a, offset, length).await, piece(reader, b, offset, length).await);
+        match (one, other) {
+            (Err(error), _) | (_, Err(error)) if error.kind() == ErrorKind::VirtualNotAllowed => return Ok(false),
+            (one, other) if one.as_ref().is_ok_and(|one| other.as_ref().is_ok_and(|other| one == other)) => {}
+            (one, other) => return one.and(other).map(|_| false),
         }
         offset += length as u64;
     }
@@ -256,15 +259,17 @@ async fn have_same_bytes(reader: &Arc<Reader>, a: &StoredPayload, b: &StoredPayl
 }
 
 async fn piece(reader: &Arc<Reader>, payload: &StoredPayload, offset: u64, length: usize) -> Result<Vec<u8>> {
-    match payload {
-        StoredPayload::Native { chunk, offset: start, length: all } => {
-            let chunk = NativeChunk { object: *chunk, offset: *start, length: *all };
-            reader.read(&chunk.into(), offset, length).await.map(|data| data.to_vec())
-        }
+    let chunk = match payload {
         StoredPayload::Inline(bytes) => {
             let start = usize::try_from(offset).unwrap_or(usize::MAX);
-            Ok(bytes.get(start..start.saturating_add(length)).unwrap_or_default().to_vec())
+            return Ok(bytes.get(start..start.saturating_add(length)).unwrap_or_default().to_vec());
         }
-        StoredPayload::Virtual { .. } => Ok(Vec::new()),
-    }
+        StoredPayload::Native { chunk, offset, length } => {
+            NativeChunk { object: *chunk, offset: *offset, length: *length }.into()
+        }
+        StoredPayload::Virtual { location, offset, length, checksum } => {
+            reader.virtual_chunk(location, *offset, *length, checksum.clone())?
+        }
+    };
+    reader.read(&chunk, offset, length).await.map(|data| data.to_vec())
 }

@@ -15,6 +15,7 @@ use clap::Args;
 use super::args::{CommonArgs, LookArgs};
 use super::confirm::printable;
 use super::open::Limits;
+use super::virtual_args::VirtualArgs;
 use super::{logging, open, print, print_json, working};
 use crate::compare::{self, Count, NodeDifference, Wanted};
 use crate::error::{Context, Error, Result};
@@ -48,7 +49,7 @@ pub struct DiffArgs {
     #[arg(long, requires = "from", conflicts_with_all = ["chunks", "logs"])]
     pub stat: bool,
     /// Read chunks that were written anew, and leave out those that have the same bytes as before. Without it a chunk is the
-    /// same if it is in the same place. Chunks in files outside the repository are not read.
+    /// same if it is in the same place. Chunks in files outside the repository are read as far as that is allowed.
     #[arg(long, requires = "from", conflicts_with = "logs")]
     pub content: bool,
     /// Show what the transaction logs of the commits after FROM up to TO say was touched, whatever came of it, as the Icechunk
@@ -69,6 +70,9 @@ pub struct DiffArgs {
     /// Verbosity.
     #[command(flatten)]
     pub common: CommonArgs,
+    /// Chunks in other people's files.
+    #[command(flatten)]
+    pub virtuals: VirtualArgs,
     /// How to reach the repository. Last, since its heading goes for all that follows.
     #[command(flatten)]
     pub store: Settings,
@@ -103,7 +107,7 @@ pub fn run(arguments: &DiffArgs) -> Result<()> {
     logging::to_stderr(arguments.common.verbose);
     let repo = arguments.place.to_str().ok_or_else(|| Error::invalid("the repository's name is not UTF-8"))?;
     open::runtime()?.block_on(async {
-        let repository = open::repository(repo, &arguments.store).await?;
+        let repository = open::repository_with(repo, &arguments.store, &arguments.virtuals).await?;
         let (from, to) = (repository.find(from).await?.id, repository.find(to).await?.id);
         if arguments.logs {
             return logs::run(&repository, from, to, arguments).await;
@@ -113,7 +117,8 @@ pub fn run(arguments: &DiffArgs) -> Result<()> {
         let limit = limits.of_snapshot()?;
         let (old, new) = (repository.snapshot(from, limit).await?, repository.snapshot(to, limit).await?);
         let budget = limits.budget((old.size() + new.size()) as u64)?;
-        let reader = Arc::new(Reader::new(Arc::clone(repository.storage()), budget));
+        let reader = Reader::new(Arc::clone(repository.storage()), budget);
+        let reader = Arc::new(reader.with_virtuals(Arc::clone(repository.virtuals())));
         let nodes = compare::snapshots(&reader, &old, &new, wanted).await;
         let nodes = nodes.context(|| repository.storage().location().to_owned())?;
         let compared = Compared { old, new, nodes };
