@@ -118,7 +118,7 @@ pub async fn export(
     destination: Option<Arc<Destination>>,
     wish: Wish,
     counters: Arc<Counters>,
-    confirm: &dyn Fn(&[String]) -> Result<()>,
+    confirm: &(dyn Fn(&[String]) -> Result<()> + Sync),
 ) -> Result<Exported> {
     let start = tree.resolve(path).await?;
     if start.kind != Kind::Directory {
