@@ -438,7 +438,9 @@ fn damaged_files_do_no_harm() {
         let what = format!("mutation {n} of seed {seed}: {name}/{key}");
         let outcome = runtime.block_on(async {
             let refs = refs.clone();
-            let task = tokio::spawn(async move { use_it(&mutant, &refs).await });
+            // A thread of its own: a panic ends the task and not the test.
+            let handle = tokio::runtime::Handle::current();
+            let task = tokio::task::spawn_blocking(move || handle.block_on(use_it(&mutant, &refs)));
             tokio::time::timeout(DEADLINE, task).await
         });
         match outcome {
