@@ -178,6 +178,30 @@ fn zarr_reads_the_values_that_the_release_read() {
 }
 
 #[test]
+fn virtual_chunks_are_read_where_that_is_allowed() {
+    let Some(shared) = FixtureSet::shared() else { return };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/fixtures/virtual-src").canonicalize().unwrap();
+    let file = std::fs::read(folder.join("raw.bin")).unwrap();
+    let map = format!("s3://icechunkfs-virtual/data/={}/", folder.display());
+    let words = ["--read-only", "--allow-virtual", "s3://icechunkfs-virtual/data/", "--virtual-map", &map];
+    // Locations of each spelling, and what a migration makes of them.
+    let directory = tempfile::tempdir().unwrap();
+    let migrated = place::place(directory.path());
+    let old = shared.get("v0-alpha-a5");
+    let options = ["migrate".as_ref(), old.repository.as_os_str(), "--to".as_ref(), migrated.as_os_str()];
+    icechunkfs(options).success();
+    let all = ["v0-alpha-a", "v0-alpha-a5", "v0-alpha-a10", "v0-0.1.0"].map(|name| (shared.get(name), None));
+    for (fixture, instead) in all.into_iter().chain([(old, Some(migrated))]) {
+        let mount = Mount::new(instead.as_deref().unwrap_or(&fixture.repository), &words);
+        for reference in fixture.expected["notes"]["virtual"]["refs"].as_array().unwrap() {
+            let (offset, length) = (reference[2].as_u64().unwrap() as usize, reference[3].as_u64().unwrap() as usize);
+            let read = std::fs::read(mount.path().join(reference[0].as_str().unwrap())).unwrap();
+            assert!(read == file[offset..offset + length], "{}: {reference}", fixture.name);
+        }
+    }
+}
+
+#[test]
 fn such_a_repository_is_mounted_read_only_and_says_why() {
     for fixture in all() {
         let mount = Mount::prepare();

@@ -5,6 +5,10 @@
 mod common;
 #[path = "common/lab.rs"]
 mod lab;
+#[path = "common/moto.rs"]
+mod moto;
+#[path = "common/writing.rs"]
+mod writing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -250,6 +254,50 @@ fn on_one_file_system_chunks_take_no_room_again() {
     let (mut one, mut other) = (read_files(&new), read_files(far.path()));
     (one.remove("repo"), other.remove("repo"));
     assert!(one == other);
+}
+
+#[test]
+fn a_store_copies_by_itself_and_everywhere_is_somewhere() {
+    let Some(shared) = FixtureSet::shared().filter(|_| place::is_local()) else { return };
+    let Some(server) = moto::s3() else { return };
+    for fixture in [FixtureSet::own().get("v0-first-json"), shared.get("v0-alpha-a10")] {
+        let directory = tempfile::tempdir().unwrap();
+        let old = moto::repository(&format!("{}-old", fixture.name));
+        for (key, bytes) in read_files(&fixture.repository) {
+            moto::request(server.port, "PUT", &format!("/{}/{}-old/{key}", moto::BUCKET, fixture.name), &bytes);
+        }
+        let migrate =
+            |from: &str, to: &str| moto::icechunkfs(server.port, &["migrate", from, "--to", to, "--json"]).json();
+        let new = moto::repository(&format!("{}-new", fixture.name));
+        let done = migrate(&old, &new);
+        assert!(done["chunks"].as_u64() > Some(1));
+        assert_eq!((&done["copied_by_store"], &done["linked"]), (&done["chunks"], &json!(0)), "{}", fixture.name);
+        // To a directory and from one, all bytes pass through.
+        let down = directory.path().join("down");
+        assert_eq!(migrate(&old, down.to_str().unwrap())["copied_by_store"], 0);
+        let up = moto::repository(&format!("{}-up", fixture.name));
+        assert_eq!(migrate(fixture.repository.to_str().unwrap(), &up)["copied_by_store"], 0);
+        let log = |repo: &str| moto::icechunkfs(server.port, &["log", repo, "--json"]).json();
+        let verify = |repo: &str| {
+            let said = moto::icechunkfs(server.port, &["verify", repo, "--chunks", "--json"]).stdout;
+            serde_json::from_slice::<Value>(&said).unwrap()["errors"].clone()
+        };
+        for repo in [&new, &up, down.to_str().unwrap()] {
+            assert_eq!(log(repo), log(&old), "{repo}");
+            assert_eq!(verify(repo), 0, "{repo}");
+        }
+        // With the bytes that they had.
+        let tip = fixture.expected["branches"]["main"].as_str().unwrap();
+        let keys = fixture.expected["snapshots"][tip]["keys"].as_object().unwrap();
+        let native =
+            keys.iter().filter(|(key, expected)| !key.ends_with("zarr.json") && expected[0].as_u64() > Some(20));
+        for (key, expected) in native.take(12) {
+            for repo in [&new, &up] {
+                let bytes = moto::icechunkfs(server.port, &["cat", repo, key]).success();
+                assert_eq!(expected[1], sum(&bytes), "{repo}: {key}");
+            }
+        }
+    }
 }
 
 #[test]

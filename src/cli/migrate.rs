@@ -36,8 +36,8 @@ pub struct MigrateArgs {
     #[command(flatten)]
     pub confirm: ConfirmArgs,
     /// Print {"from_version", "to_version", "dry_run", "finished", "branches", "tags", "deleted_tags", "commits", "config",
-    /// "removed", "left"}; with --to the last three are {"to", "manifests", "chunks", "bytes", "linked", "found_chunks",
-    /// "missing_chunks", "empty_chunks"}. "from_version" is 0 for releases before 0.2.
+    /// "removed", "left"}; with --to the last three are {"to", "manifests", "chunks", "bytes", "linked", "copied_by_store",
+    /// "found_chunks", "missing_chunks", "empty_chunks"}. "from_version" is 0 for releases before 0.2.
     #[arg(long)]
     pub json: bool,
     /// Verbosity.
@@ -207,6 +207,7 @@ fn tell_elsewhere(arguments: &MigrateArgs, to: &str, summary: &elsewhere::Summar
             "chunks": summary.chunks,
             "bytes": summary.bytes,
             "linked": summary.linked,
+            "copied_by_store": summary.in_store,
             "found_chunks": summary.found,
             "missing_chunks": summary.missing,
             "empty_chunks": summary.empty,
@@ -235,6 +236,7 @@ fn tell_elsewhere(arguments: &MigrateArgs, to: &str, summary: &elsewhere::Summar
     );
     for (count, what) in [
         (summary.linked, "chunk objects share their bytes with the old repository's"),
+        (summary.in_store, "chunk objects were copied by the store itself"),
         (summary.found, "chunk objects were there from an earlier try"),
         (summary.missing, "chunk objects are missing from the old repository, and from the new one"),
         (summary.empty, "references to chunks of no bytes were left out: no value can be read from such"),

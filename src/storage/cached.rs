@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::object::{BULK, too_large};
 use super::settings::Settings;
-use super::{Condition, ObjectInfo, Storage, Version};
+use super::{Condition, InStore, ObjectInfo, Storage, Version};
 use crate::disk_cache::{Answer, DiskCache, Name};
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_name;
@@ -228,6 +228,14 @@ impl Storage for CachedStorage {
 
     async fn any(&self) -> Result<Option<String>> {
         self.store.any().await
+    }
+
+    async fn in_store(&self, key: &str) -> Result<Option<InStore>> {
+        self.store.in_store(key).await
+    }
+
+    async fn copy_from(&self, from: &InStore, key: &str, bytes: u64) -> Result<bool> {
+        self.store.copy_from(from, key, bytes).await
     }
 
     async fn check_conditions(&self, key: &str, limit: u64) -> Result<()> {

@@ -48,6 +48,20 @@ pub struct Bucket {
     pub prefix: String,
 }
 
+impl Place {
+    /// Tells the store that this is a part of from others; none for what is no part of one.
+    pub fn store(&self) -> Option<String> {
+        match self {
+            Place::Local(_) | Place::Web(_) => None,
+            Place::S3(bucket) => Some(format!("s3://{}", bucket.name)),
+            Place::Gcs(bucket) => Some(format!("gs://{}", bucket.name)),
+            Place::Azure(bucket, account) => {
+                Some(format!("az://{}@{}", bucket.name, account.as_deref().unwrap_or_default()))
+            }
+        }
+    }
+}
+
 impl Location {
     /// Takes `words` apart.
     pub fn parse(words: &str) -> Result<Self> {

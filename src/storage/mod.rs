@@ -66,6 +66,15 @@ pub struct Version {
     pub version: Option<String>,
 }
 
+/// Where an object is in the store that holds it, whatever part of that a repository is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InStore {
+    /// The store.
+    pub store: String,
+    /// The whole key.
+    pub key: String,
+}
+
 /// What must be true of the stored object for a put to be carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
@@ -215,6 +224,19 @@ pub trait Storage: Send + Sync + Debug {
         Ok(None)
     }
 
+    /// Where object `key` is in its store, where that is one that can copy.
+    async fn in_store(&self, key: &str) -> Result<Option<InStore>> {
+        let _ = key;
+        Ok(None)
+    }
+
+    /// Copies an object of `bytes` to `key` without its bytes passing through this machine. False, and nothing is done, where that
+    /// cannot be: it is in another store, or this one does not copy such.
+    async fn copy_from(&self, from: &InStore, key: &str, bytes: u64) -> Result<bool> {
+        let _ = (from, key, bytes);
+        Ok(false)
+    }
+
     /// Direct access to the files, where objects are files of this machine.
     fn local_files(&self) -> Option<&local::LocalFiles> {
         None
@@ -258,7 +280,8 @@ pub async fn open(repo: &str, settings: &Settings) -> Result<Arc<dyn Storage>> {
                 return cached::offline(cache, shown);
             }
             let connected = connect::connect(&place, settings).await.map_err(|e| e.context(shown.clone()))?;
-            let store: Arc<dyn Storage> = Arc::new(object::ObjectStorage::connected(connected, shown, settings)?);
+            let store: Arc<dyn Storage> =
+                Arc::new(object::ObjectStorage::connected(connected, shown, settings, place.store())?);
             Ok(match cache {
                 Some(cache) => Arc::new(cached::CachedStorage::new(store, cache)),
                 None => store,

@@ -20,7 +20,7 @@ use super::connect::Connected;
 use super::explain::from_store;
 use super::settings::Settings;
 use super::wire::{Limit, SLOWEST, Wire};
-use super::{Condition, ObjectInfo, Storage, Version, conditional, read_part};
+use super::{Condition, InStore, ObjectInfo, Storage, Version, conditional, read_part};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Files larger than this are sent in parts. Bytes.
@@ -33,6 +33,8 @@ const PARTS_AT_ONCE: usize = 4;
 const DELETED_AT_ONCE: usize = 1000;
 /// How many parts an object may have: the least that a store takes, which is Amazon's.
 const MOST_PARTS: u64 = 10_000;
+/// Bytes that a store copies at once: Amazon's bound for one request.
+const MOST_COPIED: u64 = 5 << 30;
 /// Objects below this folder are most of what is sent: they are held to the bound for that.
 pub(super) const BULK: &str = "chunks/";
 
@@ -52,27 +54,52 @@ pub struct ObjectStorage {
     limit: Option<Arc<Limit>>,
     /// The same place, by keys that begin with a slash.
     with_slash: Option<Arc<dyn Storage>>,
+    /// The store that it is a part of, where that has a name.
+    whole: Option<Whole>,
+}
+
+/// A store of which the repository is a part.
+#[derive(Debug)]
+struct Whole {
+    name: String,
+    store: Arc<dyn ObjectStore>,
+    /// What keys of the repository begin with.
+    prefix: String,
+}
+
+impl Whole {
+    fn key(&self, key: &str) -> String {
+        if self.prefix.is_empty() { key.to_owned() } else { format!("{}/{key}", self.prefix) }
+    }
 }
 
 impl ObjectStorage {
     /// The repository at the root of `store`; messages call it `location`, and no operation takes longer than `deadline`.
     pub fn new(store: Arc<dyn ObjectStore>, location: String, deadline: Duration) -> Self {
         let (read_only, single_writer, with_slash, wire, limit) = (None, false, None, None, None);
-        ObjectStorage { store, location, deadline, read_only, single_writer, with_slash, wire, limit }
+        ObjectStorage { store, location, deadline, read_only, single_writer, with_slash, wire, limit, whole: None }
     }
 
-    /// The repository in a store that was reached with `settings`.
-    pub(super) fn connected(connected: Connected, location: String, settings: &Settings) -> Result<Self> {
+    /// The repository in a store that was reached with `settings`; `name` tells the store from others.
+    pub(super) fn connected(
+        connected: Connected,
+        location: String,
+        settings: &Settings,
+        name: Option<String>,
+    ) -> Result<Self> {
         let Connected { store, slashed, prefix, read_only, wire } = connected;
+        let whole = name.map(|name| Whole { name, store: Arc::clone(&store), prefix: prefix.clone() });
         let make = |store: Arc<dyn ObjectStore>, with_slash| -> Result<Self> {
             let store = if prefix.is_empty() { store } else { Arc::new(PrefixStore::new(store, path(&prefix)?)) };
             let (location, deadline, single_writer) =
                 (location.clone(), settings.budget(), settings.unsafe_single_writer);
             let (wire, limit) = (Some(wire.clone()), wire.limit());
-            Ok(ObjectStorage { store, location, deadline, read_only, single_writer, with_slash, wire, limit })
+            let whole = None;
+            Ok(ObjectStorage { store, location, deadline, read_only, single_writer, with_slash, wire, limit, whole })
         };
         let with_slash = slashed.map(|store| make(store, None)).transpose()?;
-        make(store, with_slash.map(|storage| Arc::new(storage) as Arc<dyn Storage>))
+        let made = make(store, with_slash.map(|storage| Arc::new(storage) as Arc<dyn Storage>))?;
+        Ok(ObjectStorage { whole, ..made })
     }
 
     /// The bytes of an answer, which may be `limit`.
@@ -278,6 +305,21 @@ impl Storage for ObjectStorage {
             let _ = self.timed(key, upload.abort()).await;
         }
         sent
+    }
+
+    async fn in_store(&self, key: &str) -> Result<Option<InStore>> {
+        Ok(self.whole.as_ref().map(|whole| InStore { store: whole.name.clone(), key: whole.key(key) }))
+    }
+
+    async fn copy_from(&self, from: &InStore, key: &str, bytes: u64) -> Result<bool> {
+        let whole = self.whole.as_ref().filter(|whole| whole.name == from.store && bytes <= MOST_COPIED);
+        let Some(whole) = whole else { return Ok(false) };
+        let (from, to) = (path(&from.key)?, path(&whole.key(key))?);
+        match self.timed_for(bytes, key, whole.store.copy(&from, &to)).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {

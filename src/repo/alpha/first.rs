@@ -15,7 +15,7 @@ use tokio::sync::OnceCell;
 use crate::disk_cache::DiskCache;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
-use crate::storage::{Condition, ObjectInfo, Storage, Version};
+use crate::storage::{Condition, InStore, ObjectInfo, Storage, Version};
 
 /// Today's folders, and the first layout's.
 const FOLDERS: [(&str, &str); 4] =
@@ -124,6 +124,10 @@ impl Storage for FirstLayout {
             Some(ObjectInfo { key: format!("{today}{id}"), ..object })
         };
         Ok(objects.into_iter().filter_map(named).collect())
+    }
+
+    async fn in_store(&self, key: &str) -> Result<Option<InStore>> {
+        self.storage.in_store(&self.key(key).await?).await
     }
 
     async fn open_file(&self, key: &str) -> Result<Option<std::fs::File>> {

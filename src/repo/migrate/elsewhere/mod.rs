@@ -71,6 +71,8 @@ pub struct Summary {
     pub found: u64,
     /// Of those objects, the ones that share their bytes with the old repository's.
     pub linked: u64,
+    /// Of those objects, the ones that the store has copied by itself.
+    pub in_store: u64,
     /// Objects of chunks that the old repository refers to and does not have. The new one does not have them either.
     pub missing: u64,
     /// References to chunks of no bytes, which cannot be kept: no program reads a value out of one.

@@ -1,7 +1,8 @@
 //! Objects in the new place, and how chunks get there.
 //!
 //! Chunks are never changed, so that a directory of the same file system gets them as further names of the same files; nothing is
-//! copied then. Otherwise their bytes pass through here, several at a time, large ones over a temporary file.
+//! copied then. Within one store it is the store that copies. Otherwise their bytes pass through here, several at a time, large
+//! ones over a temporary file.
 //!
 //! What an earlier try has left is known from a listing: an object with the right name and size is the right one, since names and
 //! bytes follow from the old repository.
@@ -45,6 +46,8 @@ pub(super) struct Objects {
 enum Copied {
     Found,
     Linked,
+    /// By the store itself.
+    InStore,
     Sent,
 }
 
@@ -102,6 +105,7 @@ impl Objects {
             match copied {
                 Copied::Found => self.counted.found += 1,
                 Copied::Linked => self.counted.linked += 1,
+                Copied::InStore => self.counted.in_store += 1,
                 Copied::Sent => {}
             }
         }
@@ -156,6 +160,11 @@ async fn copy(source: &dyn Storage, destination: &dyn Storage, key: &str, size: 
         destination.put_file(key, file, size).await?;
         let is_linked = same.metadata().map_err(failed)?.nlink() > links;
         return Ok(if is_linked { Copied::Linked } else { Copied::Sent });
+    }
+    if let Some(place) = source.in_store(key).await?
+        && destination.copy_from(&place, key, size).await?
+    {
+        return Ok(Copied::InStore);
     }
     if size <= IN_MEMORY {
         let bytes = source.get_range(key, 0, size).await?;
