@@ -353,6 +353,28 @@ fn a_migration_that_was_killed_goes_on() {
 }
 
 #[test]
+fn a_migration_that_fails_says_so_and_goes_on_later() {
+    if !place::is_local() {
+        return;
+    }
+    let fixture = FixtureSet::own().get("v0-first-json");
+    for step in steps::MIGRATION_ELSEWHERE {
+        let directory = tempfile::tempdir().unwrap();
+        let new = directory.path().join("new");
+        let failed = run(Command::new(program())
+            .args(["migrate".as_ref(), fixture.repository.as_os_str(), "--to".as_ref(), new.as_os_str()])
+            .env("ICECHUNKFS_FAULT", format!("{step}=enospc")));
+        assert!(failed.failure().contains("no space"), "{step}");
+        let next = migrate(&fixture.repository, &new, &[]);
+        assert_eq!(next.status.success(), step != "migrate.to.done", "{step}: {}", next.stderr);
+        assert!(!new.join("unfinished-migration.json").exists(), "{step}");
+        let words = ["verify".as_ref(), new.as_os_str(), "--chunks".as_ref(), "--json".as_ref()];
+        let verified: Value = serde_json::from_slice(&icechunkfs(words).stdout).unwrap();
+        assert_eq!(verified["errors"], 0, "{step}: {verified}");
+    }
+}
+
+#[test]
 fn places_that_are_not_empty_are_left_alone() {
     if !place::is_local() {
         return;

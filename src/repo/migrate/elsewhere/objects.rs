@@ -25,6 +25,8 @@ use crate::storage::{Condition, Storage};
 
 /// Chunks that are on their way at a time.
 const AT_ONCE: usize = 8;
+/// Missing objects that are named; all are counted.
+const MOST_WARNINGS: u64 = 20;
 /// Objects up to this many bytes pass through memory; larger ones through a temporary file, by parts of this size.
 const IN_MEMORY: u64 = 16 << 20;
 
@@ -82,8 +84,10 @@ impl Objects {
             match self.sizes.get(id) {
                 Some(size) => copied.push((*id, *size)),
                 None => {
-                    warn!("chunks/{id} is missing from the old repository; it will be missing from the new one");
                     self.counted.missing += 1;
+                    if self.counted.missing <= MOST_WARNINGS {
+                        warn!("chunks/{id} is missing from the old repository; it will be missing from the new one");
+                    }
                 }
             }
         }
