@@ -176,7 +176,7 @@ impl Reader {
         let range = offset..end.ok_or_else(|| not_in_chunk(offset, length))?;
         match self.way(sharding, shard, &range) {
             Way::Whole => {
-                if let Some(data) = self.from_beginning(shard, &range) {
+                if let Some(data) = self.beginning_of(shard, &range) {
                     // The rest comes meanwhile.
                     let _ = self.fetch_ahead(vec![(0, piece_at(shard, 0).0)]);
                     return Ok(data);
@@ -189,7 +189,7 @@ impl Reader {
             }
             Way::Parts => {}
         }
-        if let Some(data) = self.from_whole(shard, &range).await {
+        if let Some(data) = self.found_whole(shard, &range).await {
             return Ok(data);
         }
         let layout = match index_piece(sharding, shard.length) {
@@ -245,7 +245,7 @@ impl Reader {
     }
 
     /// The bytes of `range`, if they are among those that came first.
-    fn from_beginning(&self, shard: &ChunkRange, range: &Range<u64>) -> Option<Data> {
+    fn beginning_of(&self, shard: &ChunkRange, range: &Range<u64>) -> Option<Data> {
         let beginning = 0..VERY_LONG.min(shard.length);
         match self.cache.get(&Key::Chunk(part(shard, &beginning))) {
             Some(Value::Chunk(bytes)) => join(&[(beginning, bytes)], range),
@@ -254,7 +254,7 @@ impl Reader {
     }
 
     /// The bytes of `range`, if they came when the shard was read as a whole.
-    async fn from_whole(self: &Arc<Self>, shard: &ChunkRange, range: &Range<u64>) -> Option<Data> {
+    async fn found_whole(self: &Arc<Self>, shard: &ChunkRange, range: &Range<u64>) -> Option<Data> {
         let mut pieces = Vec::new();
         let mut at = range.start;
         while at < range.end {
@@ -306,7 +306,7 @@ impl Reader {
         else {
             return Ok(None);
         };
-        let bytes = match self.from_whole(shard, &place).await {
+        let bytes = match self.found_whole(shard, &place).await {
             Some(Data::Bytes(bytes)) => Some(bytes),
             Some(data) => Some(Bytes::copy_from_slice(&data)),
             None => {
@@ -491,7 +491,7 @@ mod tests {
         let layout = layout();
         let streamed = ahead(&layout, (0..256).map(|n| n * HEAD..(n + 1) * HEAD));
         let total: u64 = streamed.iter().sum();
-        assert!(total >= 31 << 20 && total <= 41 << 20, "{total}");
+        assert!((31 << 20..=41 << 20).contains(&total), "{total}");
         assert!(streamed.iter().filter(|bytes| **bytes > 0).count() < 40, "in few steps");
         assert_eq!(streamed.first(), Some(&0));
         // The kernel reads a little beyond each inner chunk.

@@ -119,7 +119,7 @@ impl ArrayMetadata {
 
 /// The chunks of each shard, per dimension, if the storage transformer of ZEP 2's draft is among `transformers`: it was named by
 /// its `type`, and by a URL that no document has any more.
-fn chunks_per_shard(transformers: &Value) -> Result<Option<Vec<u64>>> {
+pub(super) fn chunks_per_shard(transformers: &Value) -> Result<Option<Vec<u64>>> {
     let is_indexed = |transformer: &&Value| {
         ["type", "name"].iter().any(|key| transformer.get(key).and_then(Value::as_str) == Some("indexed"))
     };
@@ -133,13 +133,11 @@ fn chunks_per_shard(transformers: &Value) -> Result<Option<Vec<u64>>> {
         .ok_or_else(|| Error::corrupt("an indexed storage transformer has no chunks_per_shard of whole numbers"))
 }
 
-/// How many chunks of the chunk grid are in a stored object where a storage transformer puts several into one, and the shape of
-/// such a chunk, where all have the same. `zarr_json` is an array's.
-pub(super) fn transformed(zarr_json: &Value) -> Result<(Option<Vec<u64>>, Option<Vec<u64>>)> {
-    let per_shard = chunks_per_shard(zarr_json.get("storage_transformers").unwrap_or(&Value::Null))?;
-    let grid = zarr_json.get("chunk_grid").filter(|grid| grid.get("name").and_then(Value::as_str) == Some("regular"));
-    let shape = grid.and_then(|grid| shard::numbers(grid.get("configuration")?.get("chunk_shape")));
-    Ok((per_shard, shape))
+/// The shape of an array's chunks by its `zarr.json`, where the chunk grid gives all of them the same.
+pub(super) fn regular_chunk(zarr_json: &Value) -> Option<Vec<u64>> {
+    let grid =
+        zarr_json.get("chunk_grid").filter(|grid| grid.get("name").and_then(Value::as_str) == Some("regular"))?;
+    shard::numbers(grid.get("configuration")?.get("chunk_shape"))
 }
 
 /// One dimension of the chunk grid.
@@ -260,7 +258,7 @@ fn item_size(data_type: &Value) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
     use serde_json::json;
 

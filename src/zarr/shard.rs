@@ -105,8 +105,9 @@ impl Sharding {
     pub fn parse(zarr_json: &[u8]) -> Result<Option<Self>> {
         let document: Value = serde_json::from_slice(zarr_json)
             .map_err(|e| Error::with_source(ErrorKind::Corrupt, "this zarr.json is not an array's", e))?;
-        let (per_shard, shape) = array::transformed(&document)?;
-        if let Some(grid) = per_shard {
+        let shape = array::regular_chunk(&document);
+        let transformers = document.get("storage_transformers").unwrap_or(&Value::Null);
+        if let Some(grid) = array::chunks_per_shard(transformers)? {
             let inner_shape = shape.ok_or_else(|| Error::corrupt("chunks_per_shard without a regular chunk grid"))?;
             if grid.len() != inner_shape.len() {
                 let (said, rank) = (grid.len(), inner_shape.len());
@@ -394,7 +395,7 @@ impl Index {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
     use serde_json::json;
 
