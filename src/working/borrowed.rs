@@ -123,8 +123,9 @@ impl WorkingTree {
             }
             _ => None,
         };
+        // Other people's files may change, or may not be read: that is told to who writes, and not to who commits.
         Ok(payload.filter(|payload| {
-            !matches!(payload, StoredPayload::Inline(_)) && missing(payload.length()) >= WORTH_BORROWING
+            matches!(payload, StoredPayload::Native { .. }) && missing(payload.length()) >= WORTH_BORROWING
         }))
     }
 
