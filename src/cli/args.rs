@@ -357,8 +357,24 @@ pub struct LogArgs {
     /// Where to begin.
     #[command(flatten)]
     pub reference: RefArgs,
-    /// Print a list of {"id", "parent_id", "message", "written_at", "metadata"}.
+    /// The commits of all branches and tags. Without --graph or --svg they come a branch or tag after the other.
+    #[arg(long, conflicts_with_all = ["branch", "tag", "snapshot", "as_of"])]
+    pub all: bool,
+    /// Draw which commit led to which, with branches and tags beside them.
     #[arg(long)]
+    pub graph: bool,
+    /// Write that as a picture (SVG).
+    #[arg(long, conflicts_with = "graph")]
+    pub svg: bool,
+    /// Write the picture into this file instead of standard output.
+    #[arg(short, long, value_name = "FILE", requires = "svg")]
+    pub output: Option<PathBuf>,
+    /// When --graph has colours: auto (on a terminal), always or never.
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = ["auto", "always", "never"])]
+    pub color: String,
+    /// Print a list of {"id", "parent_id", "message", "written_at", "metadata"}; with --all also "refs": ["branch/NAME", ...,
+    /// "tag/NAME", ...].
+    #[arg(long, conflicts_with_all = ["graph", "svg"])]
     pub json: bool,
     /// At most this many commits.
     #[arg(short = 'n', value_name = "N")]

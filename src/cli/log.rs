@@ -1,15 +1,23 @@
 //! `icechunkfs log`: the commits that led to a snapshot.
 
-use std::fmt::Write;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::args::LogArgs;
-use super::{open, print, print_json};
-use crate::error::Result;
+use super::graph::terminal::Look;
+use super::naming::one_line;
+use super::{graph, open, print, print_json};
+use crate::error::{Error, Result};
+use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::repo::history::format_time;
+use crate::repo::refs::{DEFAULT_BRANCH, Refs};
 
 #[derive(Serialize)]
 struct Commit {
@@ -18,6 +26,8 @@ struct Commit {
     message: String,
     written_at: String,
     metadata: Map<String, Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refs: Option<Vec<String>>,
 }
 
 impl From<SnapshotInfo> for Commit {
@@ -28,19 +38,45 @@ impl From<SnapshotInfo> for Commit {
             message: info.message,
             written_at: format_time(info.flushed_at),
             metadata: info.metadata,
+            refs: None,
         }
     }
 }
 
-/// Prints the history, newest first.
+/// Prints the history, newest first, or draws it.
 pub fn run(arguments: &LogArgs) -> Result<()> {
     let spec = arguments.reference.spec()?;
-    let history = open::runtime()?.block_on(async {
-        let repository = open::repository(&arguments.repo, &arguments.store).await?;
+    let limit = arguments.count.unwrap_or(usize::MAX);
+    let is_drawn = arguments.graph || arguments.svg;
+    let runtime = open::runtime()?;
+    let repository = runtime.block_on(open::repository(&arguments.repo, &arguments.store))?;
+    let refs = match arguments.all || is_drawn {
+        true => runtime.block_on(repository.refs())?,
+        false => Refs::default(),
+    };
+    let history = runtime.block_on(async {
+        if arguments.all {
+            return repository.histories(refs.branches.values().chain(refs.tags.values()).copied()).await;
+        }
         let tip = repository.resolve(&spec).await?;
-        repository.history(tip, arguments.count.unwrap_or(usize::MAX)).await
+        // One more than is drawn: a line leads there.
+        repository.history(tip, limit.saturating_add(usize::from(is_drawn))).await
     })?;
-    let commits: Vec<Commit> = history.into_iter().map(Commit::from).collect();
+    if is_drawn {
+        let main = refs.branches.get(DEFAULT_BRANCH).copied();
+        let commits = graph::with_labels(history, &refs);
+        let rows = graph::layout::rows(&commits, main, limit);
+        if arguments.svg {
+            let of = if arguments.all { "all branches and tags".to_owned() } else { spec.to_string() };
+            let title = format!("{}: {of}", repository.storage().location());
+            return write_picture(&graph::svg::draw(&commits, &rows, &title), arguments.output.as_deref());
+        }
+        return print(graph::terminal::draw(&commits, &rows, look(&arguments.color)).as_bytes());
+    }
+    let mut commits: Vec<Commit> = history.into_iter().take(limit).map(Commit::from).collect();
+    if arguments.all {
+        add_refs(&mut commits, &refs);
+    }
     if arguments.json {
         return print_json(&commits);
     }
@@ -48,6 +84,10 @@ pub fn run(arguments: &LogArgs) -> Result<()> {
     for commit in &commits {
         // Writing into a string cannot fail.
         let _ = writeln!(text, "snapshot {}\n    date  {}", commit.id, commit.written_at);
+        if let Some(refs) = commit.refs.as_ref().filter(|refs| !refs.is_empty()) {
+            let _ =
+                writeln!(text, "    refs  {}", refs.iter().map(|name| one_line(name)).collect::<Vec<_>>().join(", "));
+        }
         for (name, value) in &commit.metadata {
             let _ = writeln!(text, "    {name}: {value}");
         }
@@ -58,4 +98,46 @@ pub fn run(arguments: &LogArgs) -> Result<()> {
         text.push('\n');
     }
     print(text.as_bytes())
+}
+
+fn add_refs(commits: &mut [Commit], refs: &Refs) {
+    for commit in commits {
+        let at = |names: &BTreeMap<String, ObjectId>, kind: &str| -> Vec<String> {
+            let here = names.iter().filter(|(_, id)| id.to_string() == commit.id);
+            here.map(|(name, _)| format!("{kind}/{name}")).collect()
+        };
+        commit.refs = Some([at(&refs.branches, "branch"), at(&refs.tags, "tag")].concat());
+    }
+}
+
+/// What standard output can show.
+fn look(color: &str) -> Look {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let is_terminal = std::io::stdout().is_terminal();
+    let colours = match color {
+        "always" => true,
+        "never" => false,
+        // What programs agree on: https://no-color.org, and terminals that have none.
+        _ => is_terminal && variable("NO_COLOR").is_none() && variable("TERM").is_none_or(|term| term != "dumb"),
+    };
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(variable).unwrap_or_default().to_lowercase();
+    let width = terminal_size::terminal_size_of(std::io::stdout()).map(|(width, _)| usize::from(width.0));
+    Look { unicode: locale.contains("utf-8") || locale.contains("utf8"), colours, width: width.filter(|_| is_terminal) }
+}
+
+/// Writes a picture to standard output or into the file `path`: whole or not at all.
+fn write_picture(picture: &str, path: Option<&Path>) -> Result<()> {
+    let Some(path) = path else { return print(picture.as_bytes()) };
+    let failed = |e| Error::io(path.display(), e);
+    // A device or a pipe is written to as it is.
+    if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+        return std::fs::write(path, picture).map_err(failed);
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let permissions = std::fs::Permissions::from_mode(0o666);
+    let made = tempfile::Builder::new().permissions(permissions).tempfile_in(folder);
+    let mut file = made.map_err(failed)?;
+    file.write_all(picture.as_bytes()).and_then(|()| file.as_file().sync_all()).map_err(failed)?;
+    file.persist(path).map_err(|error| failed(error.error))?;
+    std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
 }

@@ -12,6 +12,7 @@ pub mod confirm;
 pub mod daemon;
 pub mod diff;
 pub mod export;
+pub mod graph;
 pub mod import;
 pub mod init;
 pub mod log;

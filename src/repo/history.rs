@@ -24,6 +24,26 @@ impl Repository {
         Ok(commits)
     }
 
+    /// All commits that lead to one of `tips`, each once.
+    pub async fn histories(&self, tips: impl IntoIterator<Item = ObjectId>) -> Result<Vec<SnapshotInfo>> {
+        let mut seen = HashSet::new();
+        let mut commits = Vec::new();
+        for tip in tips {
+            if seen.contains(&tip) {
+                continue;
+            }
+            let visit = |commit: SnapshotInfo| {
+                let is_new = seen.insert(commit.id);
+                if is_new {
+                    commits.push(commit);
+                }
+                is_new
+            };
+            self.walk(tip, visit).await?;
+        }
+        Ok(commits)
+    }
+
     /// The commits after `base` up to `tip`, oldest first; none if `base` is not among `tip` and its ancestors.
     ///
     /// A base that expiration has removed counts as an ancestor of the commit that holds its transaction log now: of that

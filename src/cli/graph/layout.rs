@@ -1,0 +1,173 @@
+//! Where each commit is drawn: in which row, and in which lane.
+//!
+//! A commit that has been drawn leaves a lane behind, which goes down to its parent. Where several lanes go to one parent,
+//! they join just above it, in the leftmost of them. A line of commits is drawn to where it joins another before the next one
+//! begins, so that lines that have nothing to do with each other are not mixed.
+
+use std::collections::{BinaryHeap, HashMap};
+
+use super::Commit;
+use crate::format::ids::ObjectId;
+
+/// A row of the drawing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Which commit: its position in the list.
+    pub commit: usize,
+    /// The lane that it is in, from the left.
+    pub lane: usize,
+    /// The other lanes that pass by it, on to commits further down. In order.
+    pub passing: Vec<usize>,
+    /// The lanes that end here, having joined this one just above. In order.
+    pub joining: Vec<usize>,
+    /// Whether a line comes down its own lane from above.
+    pub comes_down: bool,
+    /// Whether a line goes on down from it.
+    pub goes_on: bool,
+}
+
+/// What a lane is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lane {
+    Free,
+    /// A commit will begin here; nothing is drawn before.
+    Kept(ObjectId),
+    /// It goes down to this commit.
+    To(ObjectId),
+}
+
+/// The rows for `commits`, of which the first `limit` are drawn. `first`, if it is among them, gets the leftmost lane.
+pub fn rows(commits: &[Commit], first: Option<ObjectId>, limit: usize) -> Vec<Row> {
+    let positions: HashMap<ObjectId, usize> = commits.iter().enumerate().map(|(n, commit)| (commit.id, n)).collect();
+    let parent_of = |n: usize| commits.get(n).and_then(|commit| positions.get(&commit.parent?).copied());
+    let mut children = vec![0_usize; commits.len()];
+    for parent in (0..commits.len()).filter_map(parent_of) {
+        if let Some(count) = children.get_mut(parent) {
+            *count += 1;
+        }
+    }
+    let mut tips: BinaryHeap<(u64, usize)> = BinaryHeap::new();
+    for (n, commit) in commits.iter().enumerate().filter(|(n, _)| children.get(*n) == Some(&0)) {
+        tips.push((commit.time, usize::MAX - n));
+    }
+    let mut lanes: Vec<Lane> = first.filter(|id| positions.contains_key(id)).map(Lane::Kept).into_iter().collect();
+    let mut rows = Vec::new();
+    let mut next: Option<usize> = None;
+    // A damaged history may be a cycle: its commits have no tip and are not drawn.
+    while let Some(n) = next.take().or_else(|| tips.pop().map(|(_, n)| usize::MAX - n)) {
+        let Some(commit) = commits.get(n).filter(|_| rows.len() < limit) else { break };
+        let parent = parent_of(n);
+        rows.push(place(&mut lanes, n, commit.id, parent.and_then(|parent| commits.get(parent)).map(|p| p.id)));
+        // The parent is next if all that lead to it are drawn.
+        if let Some(parent) = parent
+            && let Some(count) = children.get_mut(parent)
+        {
+            *count -= 1;
+            next = (*count == 0).then_some(parent);
+        }
+    }
+    rows
+}
+
+/// Puts `commit` into its lane, which then goes to `parent`.
+fn place(lanes: &mut Vec<Lane>, commit: usize, id: ObjectId, parent: Option<ObjectId>) -> Row {
+    let mut joining: Vec<usize> =
+        lanes.iter().enumerate().filter(|(_, lane)| **lane == Lane::To(id)).map(|(n, _)| n).collect();
+    let kept = lanes.iter().position(|lane| *lane == Lane::Kept(id));
+    let lane = match (kept, joining.first()) {
+        (Some(kept), _) => kept,
+        (None, Some(first)) => *first,
+        (None, None) => lanes.iter().position(|lane| *lane == Lane::Free).unwrap_or(lanes.len()),
+    };
+    let comes_down = joining.contains(&lane);
+    joining.retain(|other| *other != lane);
+    for other in &joining {
+        if let Some(other) = lanes.get_mut(*other) {
+            *other = Lane::Free;
+        }
+    }
+    if lane >= lanes.len() {
+        lanes.resize(lane + 1, Lane::Free);
+    }
+    if let Some(own) = lanes.get_mut(lane) {
+        *own = parent.map_or(Lane::Free, Lane::To);
+    }
+    let passes = |(n, other): (usize, &Lane)| (n != lane && matches!(other, Lane::To(_))).then_some(n);
+    let passing = lanes.iter().enumerate().filter_map(passes).collect();
+    while lanes.last() == Some(&Lane::Free) {
+        lanes.pop();
+    }
+    Row { commit, lane, passing, joining, comes_down, goes_on: parent.is_some() }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in crate::cli::graph) fn id(n: u8) -> ObjectId {
+        ObjectId([n; 12])
+    }
+
+    /// Commits by number, with their parents; the times rise with the numbers.
+    pub(in crate::cli::graph) fn commits(all: &[(u8, u8)]) -> Vec<Commit> {
+        let commit = |(n, parent): &(u8, u8)| Commit {
+            id: id(*n),
+            parent: (*parent > 0).then(|| id(*parent)),
+            time: u64::from(*n) * 60_000_000,
+            message: format!("commit {n}"),
+            labels: Vec::new(),
+        };
+        all.iter().map(commit).collect()
+    }
+
+    /// The rows as (number of the commit, lane, passing, joining).
+    fn drawn(commits: &[Commit], first: Option<u8>) -> Vec<(u8, usize, Vec<usize>, Vec<usize>)> {
+        let rows = rows(commits, first.map(id), usize::MAX);
+        let number = |row: &Row| commits.get(row.commit).map_or(0, |commit| commit.id.0[0]);
+        rows.iter().map(|row| (number(row), row.lane, row.passing.clone(), row.joining.clone())).collect()
+    }
+
+    #[test]
+    fn a_line_is_a_line() {
+        let line = commits(&[(1, 0), (2, 1), (3, 2)]);
+        let expected = [(3, 0, vec![], vec![]), (2, 0, vec![], vec![]), (1, 0, vec![], vec![])];
+        assert_eq!(drawn(&line, None), expected);
+        assert_eq!(rows(&line, None, 2).len(), 2);
+        assert!(rows(&line, None, 2).iter().all(|row| row.goes_on));
+    }
+
+    #[test]
+    fn lines_are_drawn_to_where_they_join() {
+        // 1 - 2 - 5 and 2 - 3 - 4 - 6, and 7 from 1.
+        let tree = commits(&[(1, 0), (2, 1), (3, 2), (4, 3), (5, 2), (6, 4), (7, 1)]);
+        let expected = [
+            (7, 0, vec![], vec![]),
+            (6, 1, vec![0], vec![]),
+            (4, 1, vec![0], vec![]),
+            (3, 1, vec![0], vec![]),
+            (5, 2, vec![0, 1], vec![]),
+            (2, 1, vec![0], vec![2]),
+            (1, 0, vec![], vec![1]),
+        ];
+        assert_eq!(drawn(&tree, None), expected);
+        // The branch that matters is at the left; nothing is drawn there before it begins.
+        let main = drawn(&tree, Some(5));
+        assert_eq!(main.first(), Some(&(7, 1, vec![], vec![])));
+        assert!(main.contains(&(5, 0, vec![1, 2], vec![])));
+        assert!(main.contains(&(2, 0, vec![1], vec![2])));
+    }
+
+    #[test]
+    fn trees_of_their_own_stand_beside_one_another() {
+        let two = commits(&[(1, 0), (2, 0), (3, 1), (4, 2)]);
+        let expected = [(4, 0, vec![], vec![]), (2, 0, vec![], vec![]), (3, 0, vec![], vec![]), (1, 0, vec![], vec![])];
+        assert_eq!(drawn(&two, None), expected);
+    }
+
+    #[test]
+    fn damaged_histories_end() {
+        assert_eq!(drawn(&commits(&[(1, 2), (2, 1)]), None), []);
+        assert_eq!(drawn(&commits(&[(1, 1), (2, 9)]), None), [(2, 0, vec![], vec![])]);
+        assert_eq!(drawn(&[], Some(1)), []);
+    }
+}

@@ -1,0 +1,233 @@
+//! The graph as a picture: SVG, for light and dark pages, that needs nothing from elsewhere.
+//!
+//! Everything that comes from the repository is text that anybody may have written: it is escaped, and what XML has no place
+//! for is shown as a replacement character. Long names and messages are cut, and whole in the tooltip.
+
+use std::fmt::Write;
+
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+use super::Commit;
+use super::layout::Row;
+
+/// Distances, in the picture's own units, which are pixels where nothing is scaled.
+const ROW: usize = 30;
+const LANE: usize = 20;
+const MARGIN: usize = 20;
+const RADIUS: usize = 6;
+/// Width of a character of the fixed font, and room around it in a label.
+const CHARACTER: f64 = 7.9;
+const PADDING: usize = 8;
+/// Columns of text that are shown of a message, and of a name.
+const MESSAGE: usize = 80;
+const NAME: usize = 36;
+/// Colours of lanes, in turn: told apart also by those who see fewer colours, and visible on both backgrounds.
+const LANES: [&str; 7] = ["#2f81f7", "#e3752f", "#2da44e", "#bf5fd0", "#c99700", "#1b9e9e", "#e0557c"];
+
+const STYLE: &str = "\
+.back{fill:#ffffff}.text{fill:#1f2328}.quiet{fill:#656d76}.ring{stroke:#ffffff}\
+.branch{fill:#dafbe1;stroke:#2da44e}.branch-name{fill:#116329}.tag{fill:#ddf4ff;stroke:#2f81f7}.tag-name{fill:#0a3069}\
+.line{fill:none;stroke-width:2.5;stroke-linecap:round}\
+text{font:13px monospace}\
+.text{font-family:sans-serif}\
+@media(prefers-color-scheme:dark){\
+.back{fill:#0d1117}.text{fill:#e6edf3}.quiet{fill:#8b949e}.ring{stroke:#0d1117}\
+.branch{fill:#12261e}.branch-name{fill:#7ee787}.tag{fill:#0c2d6b}.tag-name{fill:#a5d6ff}}";
+
+/// The picture; `title` says of what.
+pub fn draw(commits: &[Commit], rows: &[Row], title: &str) -> String {
+    let lanes = rows.iter().map(|row| row.lane.max(row.passing.last().copied().unwrap_or_default()) + 1).max();
+    let text_at = MARGIN + lanes.unwrap_or(1) * LANE + PADDING;
+    let mut texts = String::new();
+    let mut width = text_at + 400;
+    for (n, row) in rows.iter().enumerate() {
+        let Some(commit) = commits.get(row.commit) else { continue };
+        width = width.max(beside(&mut texts, commit, text_at, y(n)));
+    }
+    width += MARGIN;
+    let height = MARGIN * 2 + rows.len().max(1) * ROW;
+    let title = escaped(title);
+    let mut out = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" \
+         height=\"{height}\" viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{title}\">\n<title>{title}</title>\n\
+         <style>{STYLE}</style>\n<rect class=\"back\" width=\"{width}\" height=\"{height}\"/>\n"
+    );
+    out += &lines(rows, commits);
+    for (n, row) in rows.iter().enumerate() {
+        let (x, y, colour) = (x(row.lane), y(n), colour(row.lane));
+        // Writing into a string cannot fail.
+        let _ = match row.goes_on {
+            true => writeln!(
+                out,
+                "<circle class=\"ring\" cx=\"{x}\" cy=\"{y}\" r=\"{RADIUS}\" fill=\"{colour}\" stroke-width=\"2\"/>"
+            ),
+            // Where history begins.
+            false => writeln!(
+                out,
+                "<circle class=\"back\" cx=\"{x}\" cy=\"{y}\" r=\"{}\" stroke=\"{colour}\" stroke-width=\"3\"/>",
+                RADIUS - 1
+            ),
+        };
+    }
+    out += &texts;
+    out += "</svg>\n";
+    out
+}
+
+fn x(lane: usize) -> usize {
+    MARGIN + lane * LANE
+}
+
+fn y(row: usize) -> usize {
+    MARGIN + row * ROW + ROW / 2
+}
+
+fn colour(lane: usize) -> &'static str {
+    LANES.get(lane % LANES.len()).copied().unwrap_or("#808080")
+}
+
+/// A line from each commit to its parent: down its lane, and into the parent's just above it.
+fn lines(rows: &[Row], commits: &[Commit]) -> String {
+    let place: std::collections::HashMap<_, _> = rows
+        .iter()
+        .enumerate()
+        .filter_map(|(n, row)| commits.get(row.commit).map(|commit| (commit.id, (n, row.lane))))
+        .collect();
+    let mut out = String::new();
+    for (n, row) in rows.iter().enumerate().filter(|(_, row)| row.goes_on) {
+        let Some(commit) = commits.get(row.commit) else { continue };
+        let (x0, y0) = (x(row.lane), y(n));
+        let path = match commit.parent.and_then(|parent| place.get(&parent)) {
+            Some((parent, lane)) if *lane == row.lane => format!("M{x0} {y0}V{}", y(*parent)),
+            Some((parent, lane)) => {
+                let (x1, y1) = (x(*lane), y(*parent));
+                let bend = y1 - ROW;
+                format!("M{x0} {y0}V{bend}C{x0} {} {x1} {} {x1} {y1}", y1 - ROW / 3, y1 - ROW * 2 / 3)
+            }
+            // It is one too many to be drawn: the line goes out of the picture.
+            None => format!("M{x0} {y0}V{}", y(rows.len())),
+        };
+        let _ = writeln!(out, "<path class=\"line\" stroke=\"{}\" d=\"{path}\"/>", colour(row.lane));
+    }
+    out
+}
+
+/// What stands beside a commit. Returns where it ends.
+fn beside(out: &mut String, commit: &Commit, text_at: usize, y: usize) -> usize {
+    let base = y + 4;
+    let mut at = text_at;
+    let _ = writeln!(
+        out,
+        "<g><title>{} {}\n{}</title>",
+        commit.id,
+        escaped(&crate::repo::history::format_time(commit.time)),
+        escaped(&commit.message)
+    );
+    for text in [commit.minute(), commit.id.to_string()] {
+        let width = wide(&text, CHARACTER);
+        let _ =
+            writeln!(out, "<text class=\"quiet\" x=\"{at}\" y=\"{base}\"{}>{}</text>", fitted(width), escaped(&text));
+        at += width + 2 * PADDING;
+    }
+    for label in &commit.labels {
+        let (kind, text) =
+            if label.is_tag { ("tag", cut(&label.name, NAME)) } else { ("branch", cut(&label.name, NAME)) };
+        let text_width = wide(&text, CHARACTER);
+        let width = text_width + 2 * PADDING;
+        let _ = writeln!(
+            out,
+            "<g><title>{kind} {}</title><rect class=\"{kind}\" x=\"{at}\" y=\"{}\" width=\"{width}\" height=\"20\" \
+             rx=\"{}\"/><text class=\"{kind}-name\" x=\"{}\" y=\"{base}\"{}>{}</text></g>",
+            escaped(&label.name),
+            y - 10,
+            // Tags have corners, for those who do not see the colours.
+            if label.is_tag { 3 } else { 10 },
+            at + PADDING,
+            fitted(text_width),
+            escaped(&text)
+        );
+        at += width + PADDING;
+    }
+    let text = cut(commit.title(), MESSAGE);
+    let _ = writeln!(out, "<text class=\"text\" x=\"{at}\" y=\"{base}\">{}</text></g>", escaped(&text));
+    // A proportional font is narrower, most of the time; capitals are not.
+    at + wide(&text, CHARACTER)
+}
+
+/// What makes a text as wide as there is room for it, whichever font is found.
+fn fitted(width: usize) -> String {
+    format!(" textLength=\"{width}\" lengthAdjust=\"spacingAndGlyphs\"")
+}
+
+fn wide(text: &str, character: f64) -> usize {
+    (text.width() as f64 * character).ceil() as usize
+}
+
+/// As much of `text` as `room` columns show.
+fn cut(text: &str, room: usize) -> String {
+    if text.width() <= room {
+        return text.to_owned();
+    }
+    let mut width = 0;
+    let fits = |c: &char| {
+        width += c.width().unwrap_or(0);
+        width < room
+    };
+    format!("{}…", text.chars().take_while(fits).collect::<String>().trim_end())
+}
+
+/// `text` as XML has it.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            '\t' | '\n' => out.push(c),
+            // No XML 1.0 document may have these, not even as references.
+            '\u{fffe}' | '\u{ffff}' => out.push('\u{fffd}'),
+            c if c.is_control() => out.push('\u{fffd}'),
+            // What reorders the text around it.
+            '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Label;
+    use super::super::layout::rows;
+    use super::super::layout::tests::commits;
+    use super::*;
+
+    #[test]
+    fn all_that_anybody_wrote_is_escaped() {
+        let nasty = "</title><script>alert(\"&'\")</script>\u{0}\u{1b}\u{ffff}\u{202e}";
+        let mut commits = commits(&[(1, 0), (2, 1), (3, 1)]);
+        for commit in &mut commits {
+            commit.message = nasty.to_owned();
+            commit.labels = vec![Label { name: nasty.to_owned(), is_tag: commit.parent.is_some() }];
+        }
+        let drawn = draw(&commits, &rows(&commits, None, usize::MAX), nasty);
+        assert!(!drawn.contains("<script") && !drawn.contains(['\u{0}', '\u{1b}', '\u{ffff}', '\u{202e}']));
+        assert_eq!(drawn.matches("</title>").count(), drawn.matches("<title>").count());
+        assert_eq!(drawn.matches("<circle").count(), 3);
+        assert_eq!(drawn.matches("<path").count(), 2);
+    }
+
+    #[test]
+    fn what_is_left_out_is_hinted_at() {
+        let commits = commits(&[(1, 0), (2, 1), (3, 2)]);
+        let drawn = draw(&commits, &rows(&commits, None, 2), "a");
+        assert_eq!((drawn.matches("<circle").count(), drawn.matches("<path").count()), (2, 2));
+        let none = draw(&[], &[], "nothing");
+        assert!(none.ends_with("</svg>\n"), "{none}");
+        assert_eq!(cut("äöü", 3), "äöü");
+        assert_eq!(cut("äöüß", 3), "äö…");
+    }
+}

@@ -1,0 +1,250 @@
+//! The graph in characters, one line a commit and one where lanes join.
+
+use std::fmt::Write;
+
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+use super::Commit;
+use super::layout::Row;
+use crate::cli::naming::one_line;
+
+/// Colours of lanes, in turn: what a terminal calls red, green, yellow, blue, magenta, cyan.
+const LANES: [u8; 6] = [31, 32, 33, 34, 35, 36];
+const ID: &str = "33";
+const BRANCH: &str = "1;32";
+const TAG: &str = "1;36";
+const TIME: &str = "2";
+
+/// What the terminal can show.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// Whether there are lines and dots to draw with, not only ASCII.
+    pub unicode: bool,
+    /// Whether there are colours.
+    pub colours: bool,
+    /// Columns, if lines are to end there.
+    pub width: Option<usize>,
+}
+
+/// The characters of a graph.
+struct Glyphs {
+    commit: char,
+    root: char,
+    lane: char,
+    /// A lane that others join, from its right, and one that begins so.
+    joined: char,
+    begun: char,
+    across: char,
+    /// A lane that passes where another one goes across.
+    crossing: char,
+    /// The last and any other lane that joins.
+    last: char,
+    other: char,
+}
+
+const UNICODE: Glyphs = Glyphs {
+    commit: '●',
+    root: '○',
+    lane: '│',
+    joined: '├',
+    begun: '╭',
+    across: '─',
+    crossing: '┼',
+    last: '╯',
+    other: '┴',
+};
+const ASCII: Glyphs = Glyphs {
+    commit: '*',
+    root: 'o',
+    lane: '|',
+    joined: '|',
+    begun: '.',
+    across: '-',
+    crossing: '+',
+    last: '\'',
+    other: '\'',
+};
+
+/// The drawing.
+pub fn draw(commits: &[Commit], rows: &[Row], look: Look) -> String {
+    let glyphs = if look.unicode { &UNICODE } else { &ASCII };
+    let mut out = String::new();
+    for row in rows {
+        let Some(commit) = commits.get(row.commit) else { continue };
+        if !row.joining.is_empty() {
+            let line = Line::of(row.joining.last().copied().max(row.passing.last().copied()).unwrap_or_default());
+            out.push_str(&line.joining(row, glyphs, look));
+            out.push('\n');
+        }
+        let line = Line::of(row.passing.last().copied().unwrap_or_default().max(row.lane));
+        let graph = line.commit(row, glyphs, look);
+        let used = 2 * line.lanes + 1;
+        out.push_str(&graph);
+        out.push_str(&beside(commit, look, used));
+        out.push('\n');
+    }
+    out
+}
+
+/// A line of so many lanes, each of them two columns wide.
+struct Line {
+    lanes: usize,
+}
+
+impl Line {
+    fn of(last_lane: usize) -> Self {
+        Line { lanes: last_lane + 1 }
+    }
+
+    fn commit(&self, row: &Row, glyphs: &Glyphs, look: Look) -> String {
+        let mut out = String::new();
+        for lane in 0..self.lanes {
+            let glyph = match lane == row.lane {
+                true if row.goes_on => glyphs.commit,
+                true => glyphs.root,
+                false if row.passing.contains(&lane) => glyphs.lane,
+                false => ' ',
+            };
+            put(&mut out, glyph, lane, look);
+            out.push(' ');
+        }
+        out
+    }
+
+    fn joining(&self, row: &Row, glyphs: &Glyphs, look: Look) -> String {
+        let last = row.joining.iter().copied().max().unwrap_or_default();
+        // Lanes that join from the left, where the leftmost is kept for what comes, are drawn as those from the right.
+        let first = row.joining.iter().copied().min().unwrap_or_default().min(row.lane);
+        let end = last.max(row.lane);
+        // What goes across has the colour of the lane whose line it is.
+        let across = |lane: usize| row.joining.iter().copied().find(|joining| *joining > lane).unwrap_or(last);
+        let mut out = String::new();
+        for lane in 0..self.lanes {
+            let is_across = lane > first && lane < end;
+            let (glyph, colour) = match lane {
+                _ if lane == row.lane && row.comes_down => (glyphs.joined, lane),
+                _ if lane == row.lane => (glyphs.begun, lane),
+                _ if lane == last => (glyphs.last, lane),
+                _ if row.joining.contains(&lane) => (glyphs.other, lane),
+                _ if row.passing.contains(&lane) && is_across => (glyphs.crossing, lane),
+                _ if row.passing.contains(&lane) => (glyphs.lane, lane),
+                _ if is_across => (glyphs.across, across(lane)),
+                _ => (' ', lane),
+            };
+            put(&mut out, glyph, colour, look);
+            let gap = if lane >= first && lane < end { glyphs.across } else { ' ' };
+            put(&mut out, gap, across(lane), look);
+        }
+        out.truncate(out.trim_end().len());
+        out
+    }
+}
+
+fn put(out: &mut String, glyph: char, lane: usize, look: Look) {
+    if glyph == ' ' || !look.colours {
+        out.push(glyph);
+        return;
+    }
+    let colour = LANES.get(lane % LANES.len()).copied().unwrap_or(0);
+    // Writing into a string cannot fail.
+    let _ = write!(out, "\x1b[{colour}m{glyph}\x1b[0m");
+}
+
+/// What stands beside a commit, `used` columns being taken.
+fn beside(commit: &Commit, look: Look, used: usize) -> String {
+    let painted = |text: &str, style: &str| match look.colours {
+        true => format!("\x1b[{style}m{text}\x1b[0m"),
+        false => text.to_owned(),
+    };
+    let (id, time) = (commit.id.to_string(), commit.minute());
+    let mut width = used + id.len() + 1 + time.len() + 1;
+    let mut out = format!(" {} {}", painted(&id, ID), painted(&time, TIME));
+    if !commit.labels.is_empty() {
+        let mut names = Vec::new();
+        for label in &commit.labels {
+            let text = if label.is_tag { format!("tag {}", label.name) } else { label.name.clone() };
+            width += text.width() + 2;
+            names.push(painted(&text, if label.is_tag { TAG } else { BRANCH }));
+        }
+        width += 1;
+        out += &format!(" ({})", names.join(", "));
+    }
+    let title = one_line(commit.title());
+    let room = look.width.map(|all| all.saturating_sub(width + 1));
+    let title = room.map_or_else(|| title.clone(), |room| cut(&title, room, look.unicode));
+    if !title.is_empty() {
+        out += &format!(" {title}");
+    }
+    out
+}
+
+/// As much of `text` as `room` columns show.
+fn cut(text: &str, room: usize, unicode: bool) -> String {
+    if text.width() <= room {
+        return text.to_owned();
+    }
+    let dots = if unicode { "…" } else { "..." };
+    let Some(room) = room.checked_sub(dots.width()) else { return String::new() };
+    let mut width = 0;
+    let fits = |c: &char| {
+        width += c.width().unwrap_or(0);
+        width <= room
+    };
+    let kept: String = text.chars().take_while(fits).collect();
+    format!("{}{dots}", kept.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Label;
+    use super::super::layout::rows;
+    use super::super::layout::tests::{commits, id};
+    use super::*;
+
+    const PLAIN: Look = Look { unicode: true, colours: false, width: None };
+
+    /// The graph alone.
+    fn graph(all: &[(u8, u8)], first: Option<u8>, look: Look) -> Vec<String> {
+        let commits = commits(all);
+        let drawn = draw(&commits, &rows(&commits, first.map(id), usize::MAX), look);
+        let is_graph = |c: &char| !c.is_ascii_alphanumeric() || *c == 'o';
+        drawn.lines().map(|line| line.chars().take_while(is_graph).collect::<String>().trim_end().to_owned()).collect()
+    }
+
+    #[test]
+    fn lanes_fork_and_join() {
+        let tree = [(1, 0), (2, 1), (3, 2), (4, 3), (5, 2), (6, 4), (7, 1)];
+        let expected = ["●", "│ ●", "│ ●", "│ ●", "│ │ ●", "│ ├─╯", "│ ●", "├─╯", "○"];
+        assert_eq!(graph(&tree, None, PLAIN), expected);
+        let ascii = Look { unicode: false, ..PLAIN };
+        let expected = ["*", "| *", "| *", "| *", "| | *", "| |-'", "| *", "|-'", "o"];
+        assert_eq!(graph(&tree, None, ascii), expected);
+        // Several lanes join at once, and some are passed.
+        let many = [(1, 0), (2, 1), (3, 1), (4, 2), (5, 1), (6, 2), (7, 1), (8, 2)];
+        let expected = ["●", "│ ●", "│ │ ●", "│ │ │ ●", "│ │ │ │ ●", "├─┼─┴─┼─╯", "● │   │", "│ │ ● │", "├─┴─┴─╯", "○"];
+        assert_eq!(graph(&many, None, PLAIN), expected);
+        // What is at the left begins where it begins.
+        let main = [(1, 0), (2, 1), (3, 2), (4, 2)];
+        assert_eq!(graph(&main, Some(2), PLAIN), ["  ●", "  │ ●", "╭─┴─╯", "●", "○"]);
+    }
+
+    #[test]
+    fn names_and_messages_stand_beside() {
+        let mut commits = commits(&[(1, 0)]);
+        if let Some(commit) = commits.first_mut() {
+            commit.message = "первый \u{1b}[31mcommit\nand more".to_owned();
+            commit.labels =
+                vec![Label { name: "main".into(), is_tag: false }, Label { name: "v1".into(), is_tag: true }];
+        }
+        let rows = rows(&commits, None, usize::MAX);
+        let id = id(1).to_string();
+        let whole = format!("○  {id} 1970-01-01 00:01 (main, tag v1) первый \\u{{1b}}[31mcommit\n");
+        assert_eq!(draw(&commits, &rows, PLAIN), whole);
+        let narrow = draw(&commits, &rows, Look { width: Some(66), ..PLAIN });
+        assert!(narrow.ends_with("…\n") && narrow.trim_end().width() <= 66, "{narrow}");
+        let tiny = draw(&commits, &rows, Look { width: Some(10), ..PLAIN });
+        assert_eq!(tiny, format!("○  {id} 1970-01-01 00:01 (main, tag v1)\n"));
+        let coloured = draw(&commits, &rows, Look { colours: true, ..PLAIN });
+        assert!(coloured.contains("\x1b[1;32mmain\x1b[0m, \x1b[1;36mtag v1\x1b[0m"), "{coloured}");
+    }
+}
