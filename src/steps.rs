@@ -1,8 +1,8 @@
 //! Named points of what changes a repository in several steps, at which a test can make it fail or end the process.
 //!
 //! `ICECHUNKFS_FAULT=commit.snapshot=abort` ends the process at that point as `kill -9` would; `=eio` and `=enospc` make
-//! it fail there, once. The points of a commit are [`COMMIT`], those of a migration [`MIGRATION`] and [`MIGRATION_ELSEWHERE`]: before each stage its name, after
-//! it `NAME.done`. The variable is read once, and is a testing aid only.
+//! it fail there, once. The points of a commit are [`COMMIT`], those of a migration [`MIGRATION`] and [`MIGRATION_ELSEWHERE`], those of a
+//! collection of garbage [`COLLECTION`]: before each stage its name, after it `NAME.done`. The variable is read once, and is a testing aid only.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,6 +46,16 @@ pub const MIGRATION_ELSEWHERE: [&str; 8] = [
     "migrate.to.repo.done",
     "migrate.to.done",
 ];
+/// The points of a collection of garbage; the first two are of version 2 only.
+pub const COLLECTION: [&str; 6] = [
+    "gc.backup.done",
+    // From here on the commits that go are not listed any more.
+    "gc.repo.done",
+    "gc.snapshots.done",
+    "gc.logs.done",
+    "gc.manifests.done",
+    "gc.chunks.done",
+];
 /// A point behind the commit: everybody sees it, and the working tree that it was made from is not on it yet.
 pub const COMMITTED: &str = "commit.done";
 
@@ -57,7 +67,7 @@ struct Fault {
 
 /// Is at `point`: does what the environment asks for there, which is nothing outside of tests.
 pub(crate) fn reach(point: &str) -> Result<()> {
-    let listed: [&[&str]; 4] = [&COMMIT, &MIGRATION, &MIGRATION_ELSEWHERE, &[COMMITTED]];
+    let listed: [&[&str]; 5] = [&COMMIT, &MIGRATION, &MIGRATION_ELSEWHERE, &COLLECTION, &[COMMITTED]];
     debug_assert!(listed.iter().any(|points| points.contains(&point)), "{point} is not listed");
     static FAULT: OnceLock<Option<Fault>> = OnceLock::new();
     let fault = FAULT.get_or_init(|| {

@@ -11,6 +11,8 @@ use super::config::ConfigArgs;
 use super::diff::DiffArgs;
 use super::export::ExportArgs;
 use super::import::ImportArgs;
+use super::expire::ExpireArgs;
+use super::gc::GcArgs;
 use super::migrate::MigrateArgs;
 use super::open::Limits;
 use super::ops::OpsArgs;
@@ -92,6 +94,12 @@ pub enum Command {
     /// Make a repository of an older generation one of the newest (version 2). Version 1 is migrated in place: data stay where they
     /// are, and programs that know version 1 only cannot open it any more. With --to, a new repository is made elsewhere.
     Migrate(MigrateArgs),
+    /// Forget old commits: histories become shorter. What branches and tags point to stays as it is. `icechunkfs gc` then gives back the
+    /// room.
+    Expire(ExpireArgs),
+    /// Remove what nothing needs any more: commits that no branch or tag leads to, with their manifests and chunks, and what
+    /// commits that failed have left.
+    Gc(GcArgs),
     /// Check a repository: every rule of its format, and that every object is there with its length.
     Verify(VerifyArgs),
     /// Write the files of a branch, tag or snapshot, as a mount shows them, into a directory, without mounting.

@@ -14,6 +14,8 @@ pub mod diff;
 pub mod export;
 pub mod graph;
 pub mod import;
+pub mod expire;
+pub mod gc;
 pub mod init;
 pub mod log;
 pub mod logging;
@@ -35,6 +37,7 @@ mod shards;
 pub mod squash;
 pub mod stats;
 pub mod tag;
+mod uncommitted;
 pub mod unmount;
 pub mod verify;
 pub mod virtual_args;
@@ -82,6 +85,8 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         Command::Log(log) => in_foreground(log.common.verbose, || log::run(&log)),
         Command::Ls(ls) => in_foreground(ls.common.verbose, || ls::run(&ls)),
         Command::Migrate(migrate) => in_foreground(migrate.common.verbose, || migrate::run(&migrate)),
+        Command::Expire(expire) => in_foreground(expire.common.verbose, || expire::run(&expire)),
+        Command::Gc(gc) => in_foreground(gc.common.verbose, || gc::run(&gc)),
         Command::Verify(verify) => {
             logging::to_stderr(verify.common.verbose);
             return verify::run(&verify).unwrap_or_else(|error| report(&error));

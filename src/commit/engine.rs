@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tokio::sync::OnceCell;
+use tracing::info;
 
 use super::changes::{ChangeSet, ChunkFile, StoredPayload};
 use super::conflicts::{Conflict, ConflictKind};
+use super::keep;
 use super::log;
 use super::manifests::{ArrayTask, ManifestWriter};
 use super::nodes::{self, Sources};
@@ -29,6 +31,7 @@ use crate::format::repo_state::{RawItem, SnapshotRecord};
 use crate::format::snapshot::{ManifestInfo, Snapshot};
 use crate::reader::Reader;
 use crate::repo::Repository;
+use crate::repo::collect::mark::Mark;
 use crate::repo::update::{Clock, time_after};
 use crate::steps;
 use crate::storage::Storage;
@@ -77,6 +80,15 @@ impl Default for Options {
     }
 }
 
+/// What came of an attempt.
+enum Attempt {
+    Committed(ObjectId),
+    /// The branch has moved on.
+    Moved,
+    /// Garbage was collected.
+    Collected,
+}
+
 /// A commit on its way, from attempt to attempt.
 struct Work<'a> {
     request: &'a Request,
@@ -91,6 +103,10 @@ struct Work<'a> {
     /// The rules by which all manifests are written anew, if they are.
     rewrite: Option<Value>,
     rebased_over: Vec<ObjectId>,
+    /// Since when all of it is stored; none in version 1.
+    stored_since: Option<Mark>,
+    /// Chunk objects that are believed to be there.
+    vouched: HashSet<ObjectId>,
 }
 
 impl Engine {
@@ -221,6 +237,8 @@ impl Engine {
                 None => splitting::rules(&config).cloned().unwrap_or_else(splitting::uncut),
             }),
             rebased_over: Vec::new(),
+            stored_since: request.vouched.as_ref().map(|vouched| vouched.mark).or(repository.mark()),
+            vouched: request.vouched.as_ref().map(|vouched| vouched.chunks.clone()).unwrap_or_default(),
         };
         // Before anything is stored: what cannot be committed need not be.
         let conflicts = self.catch_up(&mut work, &repository).await?;
@@ -231,6 +249,7 @@ impl Engine {
         progress.enter(Stage::Chunks);
         steps::reach("commit.chunks")?;
         let sizes = self.sizes(&config);
+        self.keep(&mut work, &repository).await?;
         work.chunks = upload::upload(&self.storage, &work.changes, sizes, &self.memory, progress).await?;
         steps::reach("commit.chunks.done")?;
         for attempt in 0..=self.options.max_rebases {
@@ -245,8 +264,21 @@ impl Engine {
             if work.changes.is_empty() && !request.may_be_empty() {
                 return Ok(Outcome::Nothing);
             }
-            if let Some(snapshot) = self.attempt(&mut work, attempt).await? {
-                return Ok(Outcome::Committed { snapshot, rebased_over: work.rebased_over });
+            match self.attempt(&mut work, attempt).await? {
+                Attempt::Committed(snapshot) => {
+                    return Ok(Outcome::Committed { snapshot, rebased_over: work.rebased_over });
+                }
+                Attempt::Moved => {}
+                Attempt::Collected => {
+                    info!("garbage was collected while the commit was made: it is stored anew");
+                    let repository = Repository::open(Arc::clone(&self.storage)).await?;
+                    work.stored_since = repository.mark();
+                    work.vouched.clear();
+                    self.keep(&mut work, &repository).await?;
+                    work.progress.enter(Stage::Chunks);
+                    work.chunks = upload::upload(&self.storage, &work.changes, sizes, &self.memory, progress).await?;
+                    work.manifests.forget();
+                }
             }
         }
         Err(Error::new(
@@ -291,8 +323,14 @@ impl Engine {
         Ok(Vec::new())
     }
 
-    /// Writes manifests, log and snapshot for the base as it is now, and publishes. None if the branch has moved on.
-    async fn attempt(&self, work: &mut Work<'_>, attempt: u32) -> Result<Option<ObjectId>> {
+    /// Sees to it that what the changes refer to in the repository stays there.
+    async fn keep(&self, work: &mut Work<'_>, repository: &Repository) -> Result<()> {
+        let now = (self.clock)();
+        keep::keep(repository, &mut work.changes, &work.vouched, now, &self.memory).await
+    }
+
+    /// Writes manifests, log and snapshot for the base as it is now, and publishes.
+    async fn attempt(&self, work: &mut Work<'_>, attempt: u32) -> Result<Attempt> {
         let id = ObjectId::random()?;
         let parent = work.base.id();
         let flushed_at = time_after(self.clock, work.base.flushed_at()).await;
@@ -350,17 +388,20 @@ impl Engine {
         let Request { branch, amend, .. } = work.request;
         let replaced = [parent];
         let replaces = if *amend { replaced.as_slice() } else { &[] };
-        let publication = Publication { branch, tip: parent, replaces, has_moves, new: id, record };
+        let stored_since = work.stored_since;
+        let publication = Publication { branch, tip: parent, replaces, has_moves, new: id, stored_since, record };
         let published = match version {
             SpecVersion::V1 => publish::v1(&self.storage, &publication).await?,
             SpecVersion::V2 => publish::v2(&self.storage, self.clock, &publication).await?,
         };
-        if published == Published::Moved {
-            return Ok(None);
+        match published {
+            Published::Moved => return Ok(Attempt::Moved),
+            Published::Collected => return Ok(Attempt::Collected),
+            Published::Done => {}
         }
         // It is there, whatever happens from here on.
         let _ = steps::reach("commit.publish.done");
-        Ok(Some(id))
+        Ok(Attempt::Committed(id))
     }
 
     /// The nodes of the new snapshot and their manifests, of which it writes those that change.

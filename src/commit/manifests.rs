@@ -109,6 +109,11 @@ impl ManifestWriter {
         ManifestWriter { storage, reader, version, splitting, written: HashMap::new() }
     }
 
+    /// Forgets what was written: it may not be there any more.
+    pub(super) fn forget(&mut self) {
+        self.written.clear();
+    }
+
     /// The manifests that `arrays`, all of them touched, have after their changes. `infos` describes all old ones.
     pub(super) async fn write(
         &mut self,

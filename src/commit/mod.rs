@@ -14,11 +14,15 @@
 //! same things, applied to the branch's newest commit; the chunks are stored already. A commit that fails at any step leaves
 //! objects behind that nothing refers to, and the change set as it was: it can be committed again.
 //!
+//! Chunks that were copied by reference, and what is stored for the commit, could be taken by a collection of garbage: [`keep`] and the
+//! moment of publishing ([`crate::repo::collect`]) see to it that they are not.
+//!
 //! [`mod@squash`] makes one commit of several, or of one with another message: nothing changes but the history.
 
 pub mod changes;
 pub mod conflicts;
 pub mod engine;
+mod keep;
 mod log;
 mod manifests;
 mod nodes;

@@ -9,6 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_state::{Operation, RepoState, SnapshotRecord};
 use crate::repo::Repository;
+use crate::repo::collect::mark::Mark;
 use crate::repo::update::{self, Clock};
 use crate::repo::v1;
 use crate::steps;
@@ -31,6 +32,8 @@ pub(super) struct Publication<'a> {
     pub(super) has_moves: bool,
     /// The new snapshot.
     pub(super) new: ObjectId,
+    /// Since when everything that the snapshot needs beside its parent is stored.
+    pub(super) stored_since: Option<Mark>,
     /// How `repo` describes it; parent and pruned logs are filled in here.
     pub(super) record: SnapshotRecord,
 }
@@ -42,6 +45,8 @@ pub(super) enum Published {
     Done,
     /// Somebody has moved the branch before.
     Moved,
+    /// Garbage was collected meanwhile, and what was stored for the snapshot looks like some.
+    Collected,
 }
 
 /// Publishes in a repository of version 2.
@@ -53,6 +58,8 @@ pub(super) async fn v2(storage: &Arc<dyn Storage>, clock: Clock, publication: &P
             done(Published::Done)
         } else if state.branches.get(publication.branch).is_some_and(|tip| *tip != publication.tip) {
             done(Published::Moved)
+        } else if publication.stored_since.is_some_and(|mark| mark.is_behind(state)) {
+            done(Published::Collected)
         } else {
             return insert(state, publication);
         };

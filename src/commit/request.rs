@@ -1,5 +1,6 @@
 //! What is wanted of a commit, and what comes of it.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -7,6 +8,7 @@ use serde_json::{Map, Value};
 use super::conflicts::Conflict;
 use crate::error::Result;
 use crate::format::ids::ObjectId;
+use crate::repo::collect::mark::Mark;
 
 /// Called with the id of a snapshot that is about to be published.
 pub type AboutToPublish = Arc<dyn Fn(ObjectId) -> Result<()> + Send + Sync>;
@@ -27,6 +29,8 @@ pub struct Request {
     /// Whether all manifests are written anew, as the reference's `rewrite_manifests` does: then there may be no changes at all,
     /// and chunks in the changes are the same bytes in other places ([`super::changes::ChunkChange::Stored`]).
     pub rewrite: Option<Rewrite>,
+    /// What the caller vouches for. Other chunk objects that the changes refer to are looked at, and stored anew in cases of doubt.
+    pub vouched: Option<Vouched>,
     /// Called with the id of the new snapshot before each attempt to publish, so that the caller can write it down: if it
     /// comes to an end before it hears of the outcome, it finds out by looking for the id in the history.
     pub about_to_publish: Option<AboutToPublish>,
@@ -44,6 +48,15 @@ impl Request {
 pub struct Rewrite {
     /// The rules by which they are cut, as the configuration has them under `manifest.splitting`; none for the repository's own.
     pub splitting: Option<Value>,
+}
+
+/// Chunk objects that nothing refers to yet and that are there all the same.
+#[derive(Clone, Debug)]
+pub struct Vouched {
+    /// A moment until which no collection of garbage can have taken them.
+    pub mark: Mark,
+    /// The objects.
+    pub chunks: HashSet<ObjectId>,
 }
 
 /// What to do about chunks that others have changed too.

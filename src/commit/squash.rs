@@ -122,9 +122,17 @@ pub async fn squash(repository: &Repository, clock: Clock, wanted: &Squash<'_>) 
         pruned_ancestor_tx_logs: Vec::new(),
     };
     // That nodes may be moved was asked when they were.
-    let publication = Publication { branch, tip: tip.id, replaces: &replaces, has_moves: false, new: id, record };
+    let stored_since = repository.mark();
+    let publication =
+        Publication { branch, tip: tip.id, replaces: &replaces, has_moves: false, new: id, stored_since, record };
     match publish::v2(&Arc::clone(storage), clock, &publication).await? {
         Published::Done => {}
+        Published::Collected => {
+            return Err(Error::new(
+                ErrorKind::Conflict,
+                "garbage was collected meanwhile: nothing is changed; do it again",
+            ));
+        }
         Published::Moved => {
             return Err(Error::new(
                 ErrorKind::Stale,

@@ -19,7 +19,7 @@ use crate::zarr::Coords;
 
 /// Objects on their way at the same time. On a disk this is how many flushes share one entry of its journal; over a network,
 /// how many requests hide each other's latency.
-const AT_ONCE: usize = 16;
+pub(super) const AT_ONCE: usize = 16;
 
 /// Memory for packs, and for files that are sent somewhere.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Memory {
         Memory { kib: Semaphore::new(most as usize), most }
     }
 
-    async fn take(&self, bytes: u64) -> Option<SemaphorePermit<'_>> {
+    pub(super) async fn take(&self, bytes: u64) -> Option<SemaphorePermit<'_>> {
         let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).min(self.most);
         // It is never closed; without a permit it would only be more memory.
         self.kib.acquire_many(kib).await.ok()

@@ -23,6 +23,8 @@ pub struct Mount {
     pub source: String,
     /// `major:minor` of its device number.
     pub device: String,
+    /// Whether nothing can be written there.
+    pub read_only: bool,
 }
 
 /// The mount that is seen at `mountpoint`, which must be absolute; of several over each other the topmost. None if nothing
@@ -30,6 +32,12 @@ pub struct Mount {
 pub fn find(mountpoint: &Path) -> Result<Option<Mount>> {
     let table = std::fs::read("/proc/self/mountinfo").map_err(|e| Error::io("/proc/self/mountinfo", e))?;
     Ok(parse(&table).into_iter().rfind(|mount| mount.mountpoint == mountpoint))
+}
+
+/// All mounts of ours.
+pub fn ours() -> Result<Vec<Mount>> {
+    let table = std::fs::read("/proc/self/mountinfo").map_err(|e| Error::io("/proc/self/mountinfo", e))?;
+    Ok(parse(&table).into_iter().filter(|mount| mount.fs_type == FILE_SYSTEM_TYPE).collect())
 }
 
 /// The absolute path of `mountpoint`, if a mount of ours is there.
@@ -56,6 +64,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let text = |field: &[u8]| String::from_utf8_lossy(&unescape(field)).into_owned();
     Some(Mount {
         device: text(fields.get(2)?),
+        read_only: text(fields.get(5)?).split(',').any(|option| option == "ro"),
         mountpoint: PathBuf::from(OsString::from_vec(unescape(fields.get(4)?))),
         fs_type: text(fields.get(separator + 1)?),
         source: text(fields.get(separator + 2)?),
@@ -113,7 +122,8 @@ mod tests {
                 mountpoint: "/mnt/a b".into(),
                 fs_type: FILE_SYSTEM_TYPE.into(),
                 source: "/repo\\x".into(),
-                device: "0:51".into()
+                device: "0:51".into(),
+                read_only: false,
             })
         );
     }

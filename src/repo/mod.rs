@@ -7,12 +7,16 @@
 
 mod alpha;
 pub mod change_refs;
+pub mod collect;
 pub mod config;
 pub mod create;
+pub mod cutoff;
+pub mod expire;
 pub mod find;
 pub mod history;
 pub mod migrate;
 pub mod operations;
+mod prune;
 pub mod refs;
 pub mod update;
 pub mod v1;
@@ -23,6 +27,7 @@ use std::sync::Arc;
 
 use tracing::info;
 
+use self::collect::mark::{Mark, may_have_run_since};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
 use crate::format::envelope::SpecVersion;
@@ -170,6 +175,23 @@ impl Repository {
             checked = self.storage.check_conditions(&format!("snapshots/{tip}"), MAX_SNAPSHOT).await;
         }
         checked.context(|| self.storage.location().to_owned())
+    }
+
+    /// The moment that this is of, for whoever is about to store something that a collection of garbage must not take; none in version 1,
+    /// where nothing tells.
+    pub fn mark(&self) -> Option<Mark> {
+        match &self.generation {
+            Generation::Alpha(_) | Generation::V1(_) => None,
+            Generation::V2(info) => Some(Mark::of(info)),
+        }
+    }
+
+    /// Whether garbage was collected at `time` (microseconds since 1970-01-01 UTC) or later, or may have been. Version 1 does not tell.
+    pub fn may_have_been_collected_since(&self, time: u64) -> bool {
+        match &self.generation {
+            Generation::Alpha(_) | Generation::V1(_) => false,
+            Generation::V2(info) => may_have_run_since(info, time),
+        }
     }
 
     /// The commit that branch `name` points to; none if there is no such branch.

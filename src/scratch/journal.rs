@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
@@ -47,7 +48,7 @@ impl Journal {
     /// Opens the journal in `directory` and feeds its records to `apply`; none if there is no journal yet.
     ///
     /// An error of kind [`ErrorKind::Corrupt`] if it is damaged.
-    pub fn open(directory: &Arc<OwnedFd>, mut apply: impl FnMut(Record) -> Result<()>) -> Result<Option<Self>> {
+    pub fn open(directory: &Arc<OwnedFd>, apply: impl FnMut(Record) -> Result<()>) -> Result<Option<Self>> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = match rustix::fs::openat(&**directory, NAME, flags, Mode::empty()) {
             Ok(file) => File::from(file),
@@ -55,30 +56,10 @@ impl Journal {
             Err(errno) => return Err(Error::io("the scratch journal", errno.into())),
         };
         let failed = |e| Error::io("the scratch journal", e);
-        let mut reader = BufReader::new(file.try_clone().map_err(failed)?);
-        let (mut length, mut number) = (0_u64, 0_u64);
-        let mut line = Vec::new();
-        loop {
-            line.clear();
-            let count =
-                std::io::Read::take(&mut reader, MAX_LINE as u64).read_until(b'\n', &mut line).map_err(failed)?;
-            if count == 0 {
-                break;
-            }
-            number += 1;
-            match parse(&line) {
-                Ok(record) => apply(record).map_err(|e| e.context(format!("scratch journal, line {number}")))?,
-                Err(why) => {
-                    let last = reader.fill_buf().map_err(failed)?.is_empty();
-                    if !last {
-                        return Err(why.context(format!("scratch journal, line {number}")));
-                    }
-                    warn!("the last line of the scratch journal was torn by a crash ({why}): it is cut off");
-                    file.set_len(length).map_err(failed)?;
-                    break;
-                }
-            }
-            length += count as u64;
+        let (length, torn) = each_line(file.try_clone().map_err(failed)?, apply)?;
+        if let Some(why) = torn {
+            warn!("the last line of the scratch journal was torn by a crash ({why}): it is cut off");
+            file.set_len(length).map_err(failed)?;
         }
         Ok(Some(Journal { directory: Arc::clone(directory), file, length, compact_length: length, line: Vec::new() }))
     }
@@ -161,6 +142,41 @@ impl Journal {
     /// Whether most of it is about changes that later ones undid.
     pub fn is_long(&self) -> bool {
         self.length > WORTH_REWRITING && self.length / 4 > self.compact_length
+    }
+}
+
+/// Feeds the records of the journal in directory `path` to `apply` and changes nothing: a daemon may be writing it. False if there is no
+/// journal.
+pub fn look(path: &Path, apply: impl FnMut(Record) -> Result<()>) -> Result<bool> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let path = path.join(NAME);
+    match rustix::fs::open(&path, flags, Mode::empty()) {
+        // A last line without an end is being written: its change has not been answered yet.
+        Ok(file) => each_line(File::from(file), apply).map(|_| true).map_err(|e| e.context(path.display())),
+        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => Ok(false),
+        Err(errno) => Err(Error::io(path.display(), errno.into())),
+    }
+}
+
+/// Feeds the records in `file` to `apply`. Returns where the last whole line ends, and what is wrong with one behind it.
+fn each_line(file: File, mut apply: impl FnMut(Record) -> Result<()>) -> Result<(u64, Option<Error>)> {
+    let failed = |e| Error::io("the scratch journal", e);
+    let mut reader = BufReader::new(file);
+    let (mut length, mut number) = (0_u64, 0_u64);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let count = std::io::Read::take(&mut reader, MAX_LINE as u64).read_until(b'\n', &mut line).map_err(failed)?;
+        if count == 0 {
+            return Ok((length, None));
+        }
+        number += 1;
+        match parse(&line) {
+            Ok(record) => apply(record).map_err(|e| e.context(format!("scratch journal, line {number}")))?,
+            Err(why) if reader.fill_buf().map_err(failed)?.is_empty() => return Ok((length, Some(why))),
+            Err(why) => return Err(why.context(format!("scratch journal, line {number}"))),
+        }
+        length += count as u64;
     }
 }
 

@@ -19,6 +19,7 @@
 
 pub mod data;
 pub mod journal;
+pub mod needs;
 pub mod place;
 pub mod record;
 pub mod waiting;

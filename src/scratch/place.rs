@@ -20,6 +20,8 @@ use crate::file_name;
 /// How long a scratch directory that is in use is waited for, and between two looks at it.
 const PATIENCE: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(10);
+/// Where root's scratch directories are.
+const OF_ROOT: &str = "/var/lib/icechunkfs";
 const README: &str = "\
 Changes to an Icechunk repository that are mounted with icechunkfs and not committed yet.
 `journal` has the names, `data` the bytes. The next mount of the branch finds them here.
@@ -40,9 +42,24 @@ pub fn default_path(location: &str, branch: &str) -> Result<PathBuf> {
     Ok(state_directory()?.join(file_name::of(location)).join(file_name::of(branch)))
 }
 
+/// The directories in which scratch directories for the repository at `location` are found on this machine: of this user, and for root of
+/// everybody who has a home. Not all of them need exist.
+pub fn directories_for(location: &str) -> Vec<PathBuf> {
+    let mut states: Vec<PathBuf> = state_directory().into_iter().collect();
+    states.push(PathBuf::from(OF_ROOT));
+    if rustix::process::geteuid().is_root() {
+        let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let homes = users.lines().filter_map(|line| line.split(':').nth(5)).filter(|home| home.starts_with('/'));
+        states.extend(homes.map(|home| Path::new(home).join(".local/state/icechunkfs")));
+    }
+    states.sort();
+    states.dedup();
+    states.into_iter().map(|state| state.join(file_name::of(location))).collect()
+}
+
 fn state_directory() -> Result<PathBuf> {
     if rustix::process::geteuid().is_root() {
-        return Ok(PathBuf::from("/var/lib/icechunkfs"));
+        return Ok(PathBuf::from(OF_ROOT));
     }
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));

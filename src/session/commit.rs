@@ -115,14 +115,28 @@ impl Session {
             on_conflict: wish.on_conflict,
             rewrite: None,
             about_to_publish: Some(Arc::new(move |id| working.about_to_publish(id))),
+            vouched: None,
         };
         let progress = Arc::new(Progress::default());
         *self.progress.lock() = Arc::clone(&progress);
-        let _hold = self.use_uploads(&mut derived.changes).await?;
+        let files = self.working.uploads().are_on().then(|| derived.changes.clone());
+        let (_hold, vouched) = self.use_uploads(&mut derived.changes).await?;
+        let has_uploads = vouched.as_ref().is_some_and(|vouched| !vouched.chunks.is_empty());
+        let mut request = Request { vouched, ..request };
         // Boxed: the compiler does not see through futures this deep that they may change threads.
         let commit: BoxFuture<'_, Result<Outcome>> =
             Box::pin(self.engine.commit(base.tree.snapshot(), &derived.changes, &request, &progress));
-        let outcome = match commit.await {
+        let mut outcome = commit.await;
+        let is_stale = outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Stale);
+        if let Some(files) = files.filter(|_| has_uploads && is_stale) {
+            // Garbage may have been collected in this very moment, and what was uploaded before with it. The files are still there.
+            derived.changes = files;
+            request.vouched = self.use_uploads(&mut derived.changes).await?.1;
+            let commit: BoxFuture<'_, Result<Outcome>> =
+                Box::pin(self.engine.commit(base.tree.snapshot(), &derived.changes, &request, &progress));
+            outcome = commit.await;
+        }
+        let outcome = match outcome {
             Ok(outcome) => outcome,
             Err(error) => return self.after_failure(still, &derived, error).await,
         };

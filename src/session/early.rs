@@ -9,6 +9,7 @@
 //! has not been sent, it sends. So whatever fails here is no program's affair. It is told in the log, and tried again at longer
 //! and longer intervals.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,10 @@ use super::Session;
 use super::changes::chunks::is_chunk;
 use super::changes::documents::Document as Checked;
 use crate::commit::changes::{ChangeSet, ChunkChange, ChunkFile, StoredPayload};
+use crate::commit::request::Vouched;
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::repo::update::system_clock;
 use crate::scratch::data::Stat;
 use crate::scratch::record::Id;
 use crate::tree::nodes::ZARR_JSON;
@@ -35,6 +39,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// How long an object that nothing refers to is believed to be there. Who collects garbage spares what is younger than
 /// something like that; an older one is looked at before a commit names it.
 const BELIEVED: Duration = Duration::from_secs(3600);
+/// How far the clock of a machine that collects garbage may be behind ours.
+const SKEW: Duration = Duration::from_secs(3600);
 /// Objects that are looked at, at a time.
 const LOOKS_AT_ONCE: usize = 32;
 
@@ -193,16 +199,30 @@ impl Session {
         }
     }
 
-    /// Lets `changes` refer to what is stored already, once what is on its way has arrived. Nothing new begins while the result
-    /// is held.
-    pub(super) async fn use_uploads(&self, changes: &mut ChangeSet) -> Result<Hold> {
+    /// Lets `changes` refer to what is stored already, once what is on its way has arrived, and vouches for it. Nothing new begins while
+    /// the result is held.
+    pub(super) async fn use_uploads(&self, changes: &mut ChangeSet) -> Result<(Hold, Option<Vouched>)> {
         let hold = self.working.uploads().hold();
+        if !self.working.uploads().are_on() {
+            return Ok((hold, None));
+        }
+        // Read before anything is believed: what is collected later, the engine notices.
+        let repository = self.repository().await?;
+        let is_collected = |uploaded: &Uploaded| {
+            let age = u64::try_from((uploaded.at.elapsed() + SKEW).as_micros()).unwrap_or(u64::MAX);
+            repository.may_have_been_collected_since(system_clock().saturating_sub(age))
+        };
+        let mut vouched = HashSet::new();
         let mut old: Vec<(u64, Uploaded)> = Vec::new();
         for change in changes.chunks.values_mut().flat_map(|chunks| chunks.values_mut()) {
             let ChunkChange::File(file) = change else { continue };
             let Some((data, stat)) = self.data_file(file)? else { continue };
             let Some(uploaded) = self.working.uploads().wait_for(data, &stat).await else { continue };
-            if uploaded.at.elapsed() < BELIEVED {
+            if is_collected(&uploaded) {
+                // It looked like garbage: the file is stored once more.
+                self.working.uploads().changed(data);
+            } else if uploaded.at.elapsed() < BELIEVED {
+                vouched.extend(chunk_of(&uploaded.payload));
                 *change = ChunkChange::Stored(uploaded.payload);
             } else {
                 old.push((data, uploaded));
@@ -215,11 +235,12 @@ impl Session {
                     && let Some((data, stat)) = self.data_file(file)?
                     && let Some(uploaded) = self.working.uploads().find(data, &stat)
                 {
+                    vouched.extend(chunk_of(&uploaded.payload));
                     *change = ChunkChange::Stored(uploaded.payload);
                 }
             }
         }
-        Ok(hold)
+        Ok((hold, repository.mark().map(|mark| Vouched { mark, chunks: vouched })))
     }
 
     /// Forgets those of `old` that are not there any more.
@@ -254,6 +275,13 @@ impl Session {
             }
         }
         Ok(counts)
+    }
+}
+
+fn chunk_of(payload: &StoredPayload) -> Option<ObjectId> {
+    match payload {
+        StoredPayload::Native { chunk, .. } => Some(*chunk),
+        StoredPayload::Inline(_) | StoredPayload::Virtual { .. } => None,
     }
 }
 

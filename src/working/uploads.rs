@@ -124,6 +124,11 @@ impl Uploads {
         self.inner.lock().is_on = true;
     }
 
+    /// Whether they are.
+    pub fn are_on(&self) -> bool {
+        self.inner.lock().is_on
+    }
+
     /// File `id` was closed, or has another name.
     pub fn closed(&self, id: Id) {
         let mut inner = self.inner.lock();

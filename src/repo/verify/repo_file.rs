@@ -224,7 +224,7 @@ pub(super) async fn check_operations(context: &Context, info: &RepoInfo, copies:
             break;
         }
         let key = format!("overwritten/{name}");
-        let older = match read(context, &key, MAX_REPO_FILE, |file| RepoInfo::decode(file)).await {
+        let older = match read(context, &key, MAX_REPO_FILE, RepoInfo::decode).await {
             Ok(older) => older,
             Err(error) if error.kind() == ErrorKind::NotFound => break,
             Err(error) if is_about_bytes(error.kind()) => {

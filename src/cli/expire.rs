@@ -1,0 +1,110 @@
+//! `icechunkfs expire`: histories become shorter.
+
+use std::fmt::Write;
+
+use clap::Args;
+use serde_json::json;
+
+use super::args::CommonArgs;
+use super::confirm::{ConfirmArgs, printable};
+use super::{open, print, print_json};
+use crate::error::Result;
+use crate::repo::cutoff::parse_older_than;
+use crate::repo::expire::{Expired, Wanted, expire};
+use crate::repo::history::format_time;
+use crate::repo::update::system_clock;
+use crate::storage::settings::Settings;
+
+/// `icechunkfs expire`
+#[derive(Debug, Args)]
+pub struct ExpireArgs {
+    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://).
+    pub repo: String,
+    /// How old: a duration such as 30d or 12h (s, m, h, d, w), a time (RFC 3339), or a date (its beginning, UTC).
+    #[arg(long, value_name = "AGE")]
+    pub older_than: String,
+    /// Delete tags that point to a commit that old.
+    #[arg(long)]
+    pub delete_expired_tags: bool,
+    /// Delete branches whose newest commit is that old; never `main`.
+    #[arg(long)]
+    pub delete_expired_branches: bool,
+    /// Only say what would be done.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print {"older_than", "dry_run", "released": [ID], "edited": [ID], "deleted_branches": {NAME: ID}, "deleted_tags": {NAME: ID}}.
+    #[arg(long)]
+    pub json: bool,
+    /// Whether to ask.
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
+    /// Verbosity.
+    #[command(flatten)]
+    pub common: CommonArgs,
+    /// How to reach the repository. Last, since its heading goes for all that follows.
+    #[command(flatten)]
+    pub store: Settings,
+}
+
+/// Expires, once it is certain that the user wants that.
+pub fn run(arguments: &ExpireArgs) -> Result<()> {
+    let older_than = parse_older_than(&arguments.older_than, system_clock()).map_err(|e| e.context("--older-than"))?;
+    let wanted = Wanted {
+        older_than,
+        delete_tags: arguments.delete_expired_tags,
+        delete_branches: arguments.delete_expired_branches,
+        dry_run: true,
+    };
+    let runtime = open::runtime()?;
+    let repository = runtime.block_on(open::repository(&arguments.repo, &arguments.store))?;
+    let mut expired = runtime.block_on(expire(&repository, wanted, system_clock))?;
+    if !arguments.dry_run && !expired.is_empty() {
+        let question = format!("{}This cannot be undone.", text(&expired, older_than, true));
+        arguments.confirm.confirm(question.trim_end())?;
+        let wanted = Wanted { dry_run: false, ..wanted };
+        expired = runtime.block_on(async {
+            let repository = open::repository(&arguments.repo, &arguments.store).await?;
+            expire(&repository, wanted, system_clock).await
+        })?;
+    }
+    if arguments.json {
+        let ids = |all: &std::collections::BTreeSet<crate::format::ids::ObjectId>| {
+            all.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let refs = |all: &std::collections::BTreeMap<String, crate::format::ids::ObjectId>| {
+            all.iter().map(|(name, id)| (name.clone(), id.to_string().into())).collect::<serde_json::Map<_, _>>()
+        };
+        return print_json(&json!({
+            "older_than": format_time(older_than),
+            "dry_run": arguments.dry_run,
+            "released": ids(&expired.released),
+            "edited": ids(&expired.edited),
+            "deleted_branches": refs(&expired.branches),
+            "deleted_tags": refs(&expired.tags),
+        }));
+    }
+    print(text(&expired, older_than, arguments.dry_run).as_bytes())
+}
+
+fn text(expired: &Expired, older_than: u64, would: bool) -> String {
+    if expired.is_empty() {
+        return format!("no commit before {} can be forgotten\n", format_time(older_than));
+    }
+    let mut text = String::new();
+    for (kind, refs) in [("branch", &expired.branches), ("tag", &expired.tags)] {
+        for (name, id) in refs {
+            // Writing into a string cannot fail.
+            let _ = writeln!(text, "{} {kind} `{name}` ({id})", if would { "would delete" } else { "deleted" });
+        }
+    }
+    let _ = writeln!(
+        text,
+        "{} {} commits before {}; {} others {} another parent",
+        if would { "would forget" } else { "forgot" },
+        expired.released.len(),
+        format_time(older_than),
+        expired.edited.len(),
+        if would { "would get" } else { "have got" },
+    );
+    printable(&text)
+}

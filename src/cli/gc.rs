@@ -1,0 +1,184 @@
+//! `icechunkfs gc`: what nothing needs any more is removed.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use clap::Args;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use super::args::CommonArgs;
+use super::confirm::ConfirmArgs;
+use super::uncommitted::{self, Found};
+use super::{open, print, print_json, progress};
+use crate::error::Result;
+use crate::repo::Repository;
+use crate::repo::collect::{Collected, Count, Progress, Wanted, collect};
+use crate::repo::cutoff::parse_older_than;
+use crate::repo::history::format_time;
+use crate::repo::update::system_clock;
+use crate::storage::settings::Settings;
+
+/// Between two drawings of how far it is.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// `icechunkfs gc`
+///
+/// Needed is what branches and tags lead to, what uncommitted work of this machine is based on (its mounts, and scratch directories in
+/// their usual places), and everything that is younger than --older-than. Commits of other programs that are under way, and
+/// scratch directories elsewhere, are safe only by their age: name a time before they began.
+#[derive(Debug, Args)]
+pub struct GcArgs {
+    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://).
+    pub repo: String,
+    /// Remove only what was stored before: a duration such as 30d or 12h (s, m, h, d, w), a time (RFC 3339), or a date (its
+    /// beginning, UTC).
+    #[arg(long, value_name = "AGE")]
+    pub older_than: String,
+    /// Only say what would be removed.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Keep what the uncommitted work in this scratch directory needs, too. Repeatable.
+    #[arg(long, value_name = "DIR")]
+    pub keep_scratch: Vec<PathBuf>,
+    /// Print {"older_than", "dry_run", "commits": [ID], "snapshots", "transaction_logs", "manifests", "chunks", "total", "packs",
+    /// "unknown_objects", "uncommitted": [{"scratch", "branch", "snapshots"}], "not_looked_at": [DIR]}, where each kind is
+    /// {"objects", "bytes"}; "packs" are objects that stay, with the bytes in them that nothing needs.
+    #[arg(long)]
+    pub json: bool,
+    /// Whether to ask.
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
+    /// Verbosity.
+    #[command(flatten)]
+    pub common: CommonArgs,
+    /// How to reach the repository. Last, since its heading goes for all that follows.
+    #[command(flatten)]
+    pub store: Settings,
+}
+
+/// Collects, once it is certain that the user wants that.
+pub fn run(arguments: &GcArgs) -> Result<()> {
+    let older_than = parse_older_than(&arguments.older_than, system_clock()).map_err(|e| e.context("--older-than"))?;
+    let runtime = open::runtime()?;
+    let repository = runtime.block_on(open::repository(&arguments.repo, &arguments.store))?;
+    let found = Arc::new(Mutex::new(Found::default()));
+    let work = Work { arguments, runtime: &runtime, repository: &repository, found: &found };
+    let mut collected = None;
+    if arguments.dry_run || !arguments.confirm.yes {
+        collected = Some(work.collect(Wanted { older_than, dry_run: true })?);
+    }
+    let is_something = collected.as_ref().is_none_or(|would| would.total().objects > 0 || !would.commits.is_empty());
+    if !arguments.dry_run && is_something {
+        if let Some(would) = &collected {
+            let question = format!("{}This cannot be undone.", text(would, &found.lock(), older_than, true));
+            arguments.confirm.confirm(&question)?;
+        }
+        collected = Some(work.collect(Wanted { older_than, dry_run: false })?);
+    }
+    let collected = collected.unwrap_or_default();
+    let found = found.lock();
+    if arguments.json {
+        return print_json(&as_json(&collected, &found, older_than, arguments.dry_run));
+    }
+    print(text(&collected, &found, older_than, arguments.dry_run).as_bytes())
+}
+
+struct Work<'a> {
+    arguments: &'a GcArgs,
+    runtime: &'a Runtime,
+    repository: &'a Repository,
+    found: &'a Arc<Mutex<Found>>,
+}
+
+impl Work<'_> {
+    fn collect(&self, wanted: Wanted) -> Result<Collected> {
+        let named = self.arguments.keep_scratch.clone();
+        let finder = uncommitted::finder(self.repository.storage(), named, Arc::clone(self.found));
+        let (progress, ended) = (Progress::default(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| draw(&progress, &ended));
+            let done = self.runtime.block_on(collect(self.repository, wanted, system_clock, &finder, &progress));
+            ended.store(true, Ordering::Relaxed);
+            done
+        })
+    }
+}
+
+fn draw(progress: &Progress, ended: &AtomicBool) {
+    let bar = progress::still("{msg} {bar:40} {pos}/{len} files");
+    while !ended.load(Ordering::Relaxed) && !bar.is_hidden() {
+        let (done, total) = progress.files();
+        bar.set_message(if progress.is_removing() { "removing" } else { "finding what is needed" });
+        bar.set_length(total);
+        bar.set_position(done);
+        std::thread::sleep(LOOK_EVERY);
+    }
+    bar.finish_and_clear();
+}
+
+fn as_json(collected: &Collected, found: &Found, older_than: u64, dry_run: bool) -> Value {
+    let count = |count: Count| json!({"objects": count.objects, "bytes": count.bytes});
+    let ids = |ids: &std::collections::BTreeSet<crate::format::ids::ObjectId>| {
+        ids.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let work = |needs: &crate::scratch::needs::Needs| json!({"scratch": needs.scratch, "branch": needs.branch, "snapshots": ids(&needs.snapshots)});
+    json!({
+        "older_than": format_time(older_than),
+        "dry_run": dry_run,
+        "commits": ids(&collected.commits),
+        "snapshots": count(collected.snapshots),
+        "transaction_logs": count(collected.transaction_logs),
+        "manifests": count(collected.manifests),
+        "chunks": count(collected.chunks),
+        "total": count(collected.total()),
+        "packs": count(collected.packs),
+        "unknown_objects": collected.unknown,
+        "uncommitted": found.work.iter().map(work).collect::<Vec<_>>(),
+        "not_looked_at": found.closed,
+    })
+}
+
+fn text(collected: &Collected, found: &Found, older_than: u64, would: bool) -> String {
+    let mut text = String::new();
+    // Writing into a string cannot fail.
+    for needs in &found.work {
+        let _ = writeln!(text, "kept for uncommitted work on branch `{}`: {}", needs.branch, needs.scratch.display());
+    }
+    for place in &found.closed {
+        let _ = writeln!(text, "this user may not look for uncommitted work in {}", place.display());
+    }
+    let removed = if would { "would remove" } else { "removed" };
+    let kinds = [
+        ("snapshots", collected.snapshots),
+        ("transaction logs", collected.transaction_logs),
+        ("manifests", collected.manifests),
+        ("chunk objects", collected.chunks),
+    ];
+    for (name, count) in kinds.iter().filter(|(_, count)| count.objects > 0) {
+        let _ = writeln!(text, "{removed} {} {name}, {} bytes", count.objects, count.bytes);
+    }
+    if !collected.commits.is_empty() {
+        let _ = writeln!(text, "{removed} {} commits that no branch or tag leads to", collected.commits.len());
+    }
+    if collected.packs.objects > 0 {
+        let Count { objects, bytes } = collected.packs;
+        let _ = writeln!(
+            text,
+            "{objects} chunk objects stay for some of their chunks, with {bytes} bytes that nothing needs"
+        );
+    }
+    if collected.unknown > 0 {
+        let _ = writeln!(text, "{} objects stay whose names mean nothing here", collected.unknown);
+    }
+    let total = collected.total();
+    let _ = match total.objects {
+        0 => writeln!(text, "nothing before {} can be removed", format_time(older_than)),
+        _ => writeln!(text, "{removed} {} objects, {} bytes", total.objects, total.bytes),
+    };
+    super::confirm::printable(&text)
+}

@@ -1,0 +1,121 @@
+//! Chunk objects that changes refer to by themselves, and that a collection of garbage must not take.
+//!
+//! A chunk that was copied whole is a reference to the object of the chunk it was copied from. That one is kept as long as a commit
+//! has it; but the copy may be older than the base that the changes have now, and the commit it was made from may have expired. As
+//! long as no garbage was ever collected that is no matter. If some was, the objects are looked for; and if that was so recently
+//! that it may not have come to its end, their bytes are stored once more, where no collection knows them.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+
+use super::changes::{ChangeSet, ChunkChange, StoredPayload};
+use super::upload::{AT_ONCE, Memory};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::repo::Repository;
+use crate::storage::Storage;
+
+/// How long a collection may take to remove what it has found. Microseconds: a day.
+const LONGEST_COLLECTION: u64 = 86_400 * 1_000_000;
+
+/// Where a chunk is: object, offset, length.
+type Place = (ObjectId, u64, u64);
+
+/// Sees to it that what `changes` refer to in `repository` stays there, but for the objects `vouched`, which somebody else has seen to.
+///
+/// Errors: [`ErrorKind::Stale`] if one of them is gone already.
+pub(super) async fn keep(
+    repository: &Repository,
+    changes: &mut ChangeSet,
+    vouched: &HashSet<ObjectId>,
+    now: u64,
+    memory: &Memory,
+) -> Result<()> {
+    let is_doubtful = |payload: &StoredPayload| place(payload).is_some_and(|(chunk, ..)| !vouched.contains(&chunk));
+    let changes = changes.chunks.values_mut().flat_map(BTreeMap::values_mut);
+    let stored: Vec<&mut StoredPayload> = changes
+        .filter_map(|change| match change {
+            ChunkChange::Stored(payload) if is_doubtful(payload) => Some(payload),
+            _ => None,
+        })
+        .collect();
+    if stored.is_empty() || !repository.may_have_been_collected_since(0) {
+        return Ok(());
+    }
+    if repository.may_have_been_collected_since(now.saturating_sub(LONGEST_COLLECTION)) {
+        return store_anew(repository.storage(), stored, memory).await;
+    }
+    look_for(repository.storage(), stored).await
+}
+
+/// Stores the bytes of chunks that are in the repository already once more, so that `stored` refers to objects of its own.
+async fn store_anew(storage: &Arc<dyn Storage>, stored: Vec<&mut StoredPayload>, memory: &Memory) -> Result<()> {
+    let places: BTreeSet<Place> = stored.iter().filter_map(|payload| place(payload)).collect();
+    type Copying<'a> = BoxFuture<'a, Result<(Place, ObjectId)>>;
+    let copying = places.into_iter().map(|(chunk, offset, length)| -> Copying<'_> {
+        Box::pin(async move {
+            let _permit = memory.take(length).await;
+            let bytes = storage.get_range(&format!("chunks/{chunk}"), offset, length).await.map_err(collected)?;
+            let new = ObjectId::random()?;
+            storage.put_new(&format!("chunks/{new}"), bytes).await?;
+            Ok(((chunk, offset, length), new))
+        })
+    });
+    let copying: Vec<Copying<'_>> = copying.collect();
+    let mut copying = futures_util::stream::iter(copying).buffer_unordered(AT_ONCE);
+    let mut copies = BTreeMap::new();
+    while let Some(copied) = copying.next().await {
+        let (place, new) = copied?;
+        copies.insert(place, new);
+    }
+    for payload in stored {
+        if let Some((place, new)) = place(payload).and_then(|place| Some((place, copies.get(&place)?))) {
+            *payload = StoredPayload::Native { chunk: *new, offset: 0, length: place.2 };
+        }
+    }
+    Ok(())
+}
+
+/// Fails if a chunk object that `stored` refers to is not there.
+async fn look_for(storage: &Arc<dyn Storage>, stored: Vec<&mut StoredPayload>) -> Result<()> {
+    let ends: BTreeSet<(ObjectId, u64)> = stored
+        .iter()
+        .filter_map(|payload| place(payload))
+        .map(|(chunk, offset, length)| (chunk, offset + length))
+        .collect();
+    let looks = ends.into_iter().map(|(chunk, end)| -> BoxFuture<'_, Result<()>> {
+        // The last byte is there if all are.
+        Box::pin(async move {
+            let last = storage.get_range(&format!("chunks/{chunk}"), end.saturating_sub(1), end.min(1)).await;
+            last.map(drop).map_err(collected)
+        })
+    });
+    let looks: Vec<BoxFuture<'_, Result<()>>> = looks.collect();
+    let mut looks = futures_util::stream::iter(looks).buffer_unordered(AT_ONCE);
+    while let Some(looked) = looks.next().await {
+        looked?;
+    }
+    Ok(())
+}
+
+fn place(payload: &StoredPayload) -> Option<Place> {
+    match payload {
+        StoredPayload::Native { chunk, offset, length } => Some((*chunk, *offset, *length)),
+        StoredPayload::Inline(_) | StoredPayload::Virtual { .. } => None,
+    }
+}
+
+fn collected(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::NotFound => Error::with_source(
+            ErrorKind::Stale,
+            "a chunk that was copied within the repository is not there any more: its commit had expired, and garbage was collected \
+             by a machine that did not know of this work. Write that chunk again, or discard it",
+            error,
+        ),
+        _ => error,
+    }
+}

@@ -1,0 +1,68 @@
+//! How whoever commits notices that garbage was collected meanwhile.
+//!
+//! What a commit stores before it is published looks like garbage. A collection therefore writes `repo` before it removes
+//! anything, and keeps all that is published by then; and a commit is only published if no collection has written `repo` since the
+//! commit began to store. If one has, everything is stored anew, under other names.
+
+use crate::format::generated::icechunk as fb;
+use crate::format::repo_info::RepoInfo;
+use crate::format::repo_state::{Operation, RepoState};
+
+/// A moment in the life of a repository of version 2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Time of the newest operation. Microseconds since 1970-01-01 UTC; operations' times always rise.
+    newest: u64,
+}
+
+impl Mark {
+    /// The moment that `info` is of.
+    pub fn of(info: &RepoInfo) -> Self {
+        Mark { newest: info.root().latest_updates().iter().next().map_or(0, |update| update.updated_at()) }
+    }
+
+    /// Whether garbage was collected between the mark and `state`, or may have been.
+    pub fn is_behind(self, state: &RepoState) -> bool {
+        let updates = state.updates.iter().map(|update| (update.updated_at, update.operation == Operation::GcRan));
+        collected_since(updates, state.repo_before_updates.is_some(), self.newest.saturating_add(1))
+    }
+}
+
+/// Whether garbage was collected in the repository of `info` at `time` or later, or may have been: its log may not reach so far back.
+pub fn may_have_run_since(info: &RepoInfo, time: u64) -> bool {
+    let root = info.root();
+    let updates = root.latest_updates();
+    let updates =
+        updates.iter().map(|update| (update.updated_at(), update.update_type_type() == fb::UpdateType::GCRanUpdate));
+    collected_since(updates, root.repo_before_updates().is_some(), time)
+}
+
+/// `updates` are times, newest first, each with whether it was a collection.
+fn collected_since(updates: impl Iterator<Item = (u64, bool)>, has_more: bool, time: u64) -> bool {
+    for (at, is_collection) in updates {
+        if at < time {
+            return false;
+        }
+        if is_collection {
+            return true;
+        }
+    }
+    has_more
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_ran_since_counts() {
+        let log = [(9, false), (7, true), (5, false)];
+        let since = |time, has_more| collected_since(log.into_iter(), has_more, time);
+        assert!(since(7, false) && since(6, false) && since(1, false));
+        assert!(!since(8, true) && !since(10, true));
+        let quiet = [(9, false), (5, false)];
+        assert!(!collected_since(quiet.into_iter(), false, 1));
+        assert!(collected_since(quiet.into_iter(), true, 1), "the log does not reach so far back");
+        assert!(!collected_since(quiet.into_iter(), true, 6));
+    }
+}

@@ -1,0 +1,188 @@
+//! Which commits of version 2 go.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::is_older;
+use crate::error::Result;
+use crate::format::ids::ObjectId;
+use crate::format::repo_state::RepoState;
+use crate::repo::prune::{Records, reparented};
+
+/// What becomes of the commits of one state of `repo`.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Plan {
+    /// All that were listed.
+    known: BTreeSet<ObjectId>,
+    /// Those that go.
+    pub(super) dropped: BTreeSet<ObjectId>,
+}
+
+/// What came of carrying out a plan on a newer state.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Carried {
+    /// The commits are gone. These came since the plan was made.
+    Out(Vec<ObjectId>),
+    /// Something hangs on a commit that should go: a new plan is needed.
+    Not,
+}
+
+impl Plan {
+    /// Commits of `state` go that no ref leads to, nor any of `roots`, and whose files, as `listed` with the times of their storing, are
+    /// older than `older_than`.
+    pub(super) fn of(
+        state: &RepoState,
+        roots: &BTreeSet<ObjectId>,
+        listed: &HashMap<ObjectId, u64>,
+        older_than: u64,
+    ) -> Self {
+        let mut reachable: BTreeSet<ObjectId> = BTreeSet::new();
+        for tip in state.branches.values().chain(state.tags.values()).chain(roots) {
+            let mut next = Some(*tip);
+            // Ends at what was met before, a cycle's beginning too.
+            while let Some(id) = next.filter(|id| state.snapshots.contains_key(id) && reachable.insert(*id)) {
+                next = state.snapshots.get(&id).and_then(|record| record.parent);
+            }
+        }
+        let goes = |id: &ObjectId, flushed_at: u64| {
+            !reachable.contains(id)
+                && match listed.get(id) {
+                    Some(stored) => is_older(*stored, older_than),
+                    // Its file is gone already: nothing can be done with it any more.
+                    None => flushed_at < older_than,
+                }
+        };
+        let dropped =
+            state.snapshots.iter().filter(|(id, record)| goes(id, record.flushed_at)).map(|(id, _)| *id).collect();
+        Plan { known: state.snapshots.keys().copied().collect(), dropped }
+    }
+
+    /// The commits that stay.
+    pub(super) fn kept(&self) -> impl Iterator<Item = ObjectId> + '_ {
+        self.known.difference(&self.dropped).copied()
+    }
+
+    /// Takes the commits out of `state`. Nothing is changed if that cannot be done.
+    pub(super) fn carry_out(&self, state: &mut RepoState) -> Result<Carried> {
+        let is_dropped = |id: &ObjectId| self.dropped.contains(id);
+        if state.branches.values().chain(state.tags.values()).any(is_dropped) {
+            return Ok(Carried::Not);
+        }
+        let new: Vec<ObjectId> = state.snapshots.keys().filter(|id| !self.known.contains(id)).copied().collect();
+        let parent = |id: &ObjectId| state.snapshots.get(id).and_then(|record| record.parent);
+        if new.iter().any(|id| parent(id).as_ref().is_some_and(is_dropped)) {
+            return Ok(Carried::Not);
+        }
+        let edited: Vec<ObjectId> = state
+            .snapshots
+            .keys()
+            .filter(|id| !is_dropped(id) && parent(id).as_ref().is_some_and(is_dropped))
+            .copied()
+            .collect();
+        let changed = reparent(&state.snapshots, &edited, &self.dropped)?;
+        for (id, (parent, logs)) in changed {
+            if let Some(record) = state.snapshots.get_mut(&id) {
+                (record.parent, record.pruned_ancestor_tx_logs) = (parent, logs);
+            }
+        }
+        state.snapshots.retain(|id, _| !is_dropped(id));
+        Ok(Carried::Out(new))
+    }
+}
+
+type NewParent = (Option<ObjectId>, Vec<ObjectId>);
+
+/// New parents for `edited`, whose parents are `dropped`: the nearest ancestor that stays, or else the snapshot that every
+/// repository begins with, or else none.
+fn reparent(
+    records: &Records,
+    edited: &[ObjectId],
+    dropped: &BTreeSet<ObjectId>,
+) -> Result<BTreeMap<ObjectId, NewParent>> {
+    let first = Some(ObjectId::INITIAL).filter(|id| records.contains_key(id) && !dropped.contains(id));
+    let mut changed = BTreeMap::new();
+    for id in edited {
+        let (parent, logs) = reparented(records, *id, |ancestor, _| !dropped.contains(&ancestor))?;
+        changed.insert(*id, (parent.or(first.filter(|first| first != id)), logs));
+    }
+    Ok(changed)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::format::repo_state::{Operation, SnapshotRecord, Status, Update};
+    use crate::format::testing::id;
+
+    fn state(commits: &[(u8, Option<u8>)], branches: &[(&str, u8)]) -> RepoState {
+        let record = |(n, parent): &(u8, Option<u8>)| {
+            let record = SnapshotRecord {
+                parent: parent.map(id),
+                flushed_at: u64::from(*n),
+                message: String::new(),
+                metadata: Vec::new(),
+                pruned_ancestor_tx_logs: Vec::new(),
+            };
+            (id(*n), record)
+        };
+        RepoState {
+            tags: BTreeMap::new(),
+            branches: branches.iter().map(|(name, n)| ((*name).to_owned(), id(*n))).collect(),
+            deleted_tags: BTreeSet::new(),
+            snapshots: commits.iter().map(record).collect(),
+            status: Status { availability: 0, set_at: 0, reason: None },
+            metadata: Vec::new(),
+            updates: vec![Update { operation: Operation::RepoInitialized, updated_at: 1, backup_path: None }],
+            repo_before_updates: None,
+            config: None,
+            enabled_feature_flags: None,
+            disabled_feature_flags: None,
+            extra: None,
+        }
+    }
+
+    /// The history of format notes 6.5: a branch was reset, and what it left is of different ages.
+    fn reset() -> (RepoState, HashMap<ObjectId, u64>) {
+        let state = state(&[(1, None), (2, Some(1)), (3, Some(2)), (4, Some(3)), (5, Some(4))], &[("main", 2)]);
+        let listed = [(1, 10), (2, 20), (3, 30), (4, 40), (5, 50)].into_iter().map(|(n, at)| (id(n), at * 1_000_001));
+        (state, listed.collect())
+    }
+
+    #[test]
+    fn what_is_young_stays_and_hangs_on_what_stays() {
+        let (mut state, listed) = reset();
+        let plan = Plan::of(&state, &BTreeSet::new(), &listed, 41_000_000);
+        assert_eq!(plan.dropped, BTreeSet::from([id(3), id(4)]));
+        assert_eq!(plan.carry_out(&mut state).unwrap(), Carried::Out(Vec::new()));
+        let left = state.snapshots.get(&id(5)).unwrap();
+        assert_eq!((left.parent, left.pruned_ancestor_tx_logs.as_slice()), (Some(id(2)), [id(3), id(4)].as_slice()));
+        assert_eq!(state.snapshots.len(), 3);
+    }
+
+    #[test]
+    fn what_work_is_based_on_stays() {
+        let (state, listed) = reset();
+        let plan = Plan::of(&state, &BTreeSet::from([id(4)]), &listed, 1_000_000_000);
+        assert_eq!(plan.dropped, BTreeSet::from([id(5)]));
+    }
+
+    #[test]
+    fn what_came_meanwhile_stays_or_needs_a_new_plan() {
+        let (mut state, listed) = reset();
+        let plan = Plan::of(&state, &BTreeSet::new(), &listed, 1_000_000_000);
+        let record =
+            |parent: u8| SnapshotRecord { parent: Some(id(parent)), ..state.snapshots.get(&id(5)).unwrap().clone() };
+        let (good, bad) = (record(2), record(5));
+        let mut hangs = state.clone();
+        hangs.snapshots.insert(id(6), bad);
+        let before = hangs.clone();
+        assert_eq!(plan.carry_out(&mut hangs).unwrap(), Carried::Not);
+        assert_eq!(hangs, before);
+        let mut points = state.clone();
+        points.branches.insert("x".into(), id(4));
+        assert_eq!(plan.carry_out(&mut points).unwrap(), Carried::Not);
+        state.snapshots.insert(id(6), good);
+        assert_eq!(plan.carry_out(&mut state).unwrap(), Carried::Out(vec![id(6)]));
+        assert_eq!(state.snapshots.keys().copied().collect::<Vec<_>>(), [id(1), id(2), id(6)]);
+    }
+}

@@ -1,0 +1,207 @@
+//! What the snapshots that stay need: their manifests, and the chunk objects that these name.
+//!
+//! Whatever cannot be read here ends the collection: what it needs is not known.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use futures_util::{StreamExt, TryStreamExt};
+
+use super::Progress;
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::format::manifest::{Manifest, Payload};
+use crate::format::snapshot::{NodeData, Snapshot};
+use crate::repo::MAX_SNAPSHOT;
+use crate::storage::{Storage, decoded};
+
+/// Files that are read at a time. Each may take some hundred MiB of memory when it is unusually large.
+const AT_ONCE: usize = 8;
+/// Bytes that a manifest may have, stored and in memory: the format's own limit.
+const MAX_MANIFEST: u64 = 1 << 31;
+
+/// A part of a chunk object: its offset and its length.
+type Part = (ObjectId, u64, u64);
+
+/// What is needed.
+#[derive(Debug, Default)]
+pub(super) struct Needed {
+    pub(super) snapshots: HashSet<ObjectId>,
+    pub(super) manifests: HashSet<ObjectId>,
+    pub(super) chunks: Chunks,
+}
+
+/// Chunk objects that something refers to, and which parts of them.
+#[derive(Debug, Default)]
+pub(super) struct Chunks {
+    /// Objects that only one chunk is known in, which begins where the object does: its length.
+    single: HashMap<ObjectId, u64>,
+    /// Others: offsets and lengths.
+    packed: HashMap<ObjectId, BTreeMap<u64, u64>>,
+}
+
+impl Chunks {
+    pub(super) fn add(&mut self, chunk: ObjectId, offset: u64, length: u64) {
+        if let Some(parts) = self.packed.get_mut(&chunk) {
+            add_part(parts, offset, length);
+            return;
+        }
+        match self.single.get(&chunk) {
+            Some(known) if offset == 0 && *known == length => {}
+            None if offset == 0 => drop(self.single.insert(chunk, length)),
+            known => {
+                let mut parts = BTreeMap::new();
+                if let Some(known) = known {
+                    parts.insert(0, *known);
+                }
+                add_part(&mut parts, offset, length);
+                self.single.remove(&chunk);
+                self.packed.insert(chunk, parts);
+            }
+        }
+    }
+
+    pub(super) fn has(&self, chunk: &ObjectId) -> bool {
+        self.single.contains_key(chunk) || self.packed.contains_key(chunk)
+    }
+
+    /// Bytes of object `chunk`, which has `size`, that nothing refers to.
+    pub(super) fn dead(&self, chunk: &ObjectId, size: u64) -> u64 {
+        let used = match (self.single.get(chunk), self.packed.get(chunk)) {
+            (Some(length), _) => *length,
+            (None, Some(parts)) => union(parts),
+            (None, None) => return 0,
+        };
+        size.saturating_sub(used)
+    }
+}
+
+fn add_part(parts: &mut BTreeMap<u64, u64>, offset: u64, length: u64) {
+    let known = parts.entry(offset).or_default();
+    *known = length.max(*known);
+}
+
+/// How many bytes are in at least one part.
+fn union(parts: &BTreeMap<u64, u64>) -> u64 {
+    let (mut total, mut end) = (0_u64, 0_u64);
+    for (offset, length) in parts {
+        let (from, to) = ((*offset).max(end), offset.saturating_add(*length));
+        total += to.saturating_sub(from);
+        end = end.max(to);
+    }
+    total
+}
+
+impl Needed {
+    /// Adds what `snapshots` need. Those that were added before are not read again.
+    pub(super) async fn add(
+        &mut self,
+        storage: &Arc<dyn Storage>,
+        snapshots: impl IntoIterator<Item = ObjectId>,
+        progress: &Progress,
+    ) -> Result<()> {
+        let new: Vec<ObjectId> = snapshots.into_iter().filter(|id| self.snapshots.insert(*id)).collect();
+        progress.expect(new.len());
+        // Boxed one by one: the compiler does not see through a closure that it may change threads.
+        let reads: Vec<BoxFuture<'_, Result<HashSet<ObjectId>>>> =
+            new.into_iter().map(|id| Box::pin(manifests_of(storage, id)) as _).collect();
+        let mut reads = futures_util::stream::iter(reads).buffer_unordered(AT_ONCE);
+        let mut manifests: HashSet<ObjectId> = HashSet::new();
+        while let Some(found) = reads.try_next().await? {
+            progress.step();
+            manifests.extend(found.into_iter().filter(|id| !self.manifests.contains(id)));
+        }
+        drop(reads);
+        progress.expect(manifests.len());
+        let reads: Vec<BoxFuture<'_, Result<Vec<Part>>>> =
+            manifests.iter().map(|id| Box::pin(chunks_of(storage, *id)) as _).collect();
+        let mut reads = futures_util::stream::iter(reads).buffer_unordered(AT_ONCE);
+        while let Some(found) = reads.try_next().await? {
+            progress.step();
+            for (chunk, offset, length) in found {
+                self.chunks.add(chunk, offset, length);
+            }
+        }
+        drop(reads);
+        self.manifests.extend(manifests);
+        Ok(())
+    }
+}
+
+/// The manifests of snapshot `id`: those that it lists, and those that its arrays name should the list be wrong.
+async fn manifests_of(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<HashSet<ObjectId>> {
+    let key = format!("snapshots/{id}");
+    let decode = |file: &[u8]| {
+        let snapshot = Snapshot::decode(file, MAX_SNAPSHOT)?;
+        let mut all: HashSet<ObjectId> = snapshot.manifests().into_iter().map(|info| info.id).collect();
+        for node in snapshot.nodes() {
+            match node.data {
+                NodeData::Array(array) => all.extend(array.manifests().into_iter().map(|reference| reference.id)),
+                NodeData::Group => {}
+                NodeData::Unknown(kind) => {
+                    return Err(Error::new(
+                        ErrorKind::Unsupported,
+                        format!("{} is a node of unknown kind {kind}", node.path),
+                    ));
+                }
+            }
+        }
+        Ok(all)
+    };
+    let found = decoded::fixed(&**storage, &key, MAX_SNAPSHOT, decode).await;
+    Ok(found.map_err(|error| error.absence_is_damage(format!("{key} is missing"))).context(unknown)?.value)
+}
+
+/// The chunks in manifest `id`, and which parts of their objects they are.
+async fn chunks_of(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<Vec<Part>> {
+    let key = format!("manifests/{id}");
+    let decode = |file: &[u8]| {
+        let manifest = Manifest::decode(file, MAX_MANIFEST)?;
+        let mut all = Vec::new();
+        let mut at = 0;
+        while let Some((_, refs)) = manifest.refs_at(at) {
+            at += 1;
+            for position in 0..refs.len() {
+                // An object that is named beside something else is kept too.
+                if let Some(chunk) = refs.raw(position).chunk_id() {
+                    match refs.payload(position)? {
+                        Payload::Native { offset, length, .. } => all.push((ObjectId::from(chunk), offset, length)),
+                        Payload::Inline(_) | Payload::Virtual { .. } => all.push((ObjectId::from(chunk), 0, 0)),
+                    }
+                }
+            }
+        }
+        all.sort_unstable();
+        all.dedup();
+        Ok(all)
+    };
+    let found = decoded::fixed(&**storage, &key, MAX_MANIFEST, decode).await;
+    Ok(found.map_err(|error| error.absence_is_damage(format!("{key} is missing"))).context(unknown)?.value)
+}
+
+fn unknown() -> &'static str {
+    "what must be kept is not known, and nothing was removed (`icechunkfs verify` tells more)"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::testing::id;
+
+    #[test]
+    fn dead_bytes_of_packs_are_counted() {
+        let mut chunks = Chunks::default();
+        chunks.add(id(1), 0, 100);
+        chunks.add(id(1), 0, 100);
+        chunks.add(id(2), 0, 10);
+        chunks.add(id(2), 20, 10);
+        chunks.add(id(2), 25, 10);
+        chunks.add(id(2), 20, 10);
+        chunks.add(id(3), 50, 10);
+        assert_eq!((chunks.dead(&id(1), 100), chunks.dead(&id(1), 150)), (0, 50));
+        assert_eq!((chunks.dead(&id(2), 40), chunks.dead(&id(3), 100)), (15, 90));
+        assert!(chunks.has(&id(3)) && !chunks.has(&id(4)));
+        assert_eq!((chunks.single.len(), chunks.packed.len()), (1, 2));
+    }
+}

@@ -1,0 +1,164 @@
+//! Listing objects, and removing those that are garbage.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use futures_util::{StreamExt, TryStreamExt};
+
+use super::{Collected, Count, Found, Progress, is_older};
+use crate::error::{Context, Result};
+use crate::format::ids::ObjectId;
+use crate::steps;
+use crate::storage::Storage;
+
+/// Objects that are removed by one call.
+const BATCH: usize = 1000;
+/// Calls under way at a time.
+const AT_ONCE: usize = 4;
+
+/// An object in a listing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Object {
+    pub(super) size: u64,
+    /// When it was stored: microseconds since 1970-01-01 UTC.
+    pub(super) stored: u64,
+}
+
+/// Objects of one kind.
+pub(super) type Objects = HashMap<ObjectId, Object>;
+
+/// All objects that could be removed.
+#[derive(Debug, Default)]
+pub(super) struct Listed {
+    pub(super) snapshots: Objects,
+    logs: Objects,
+    manifests: Objects,
+    chunks: Objects,
+    unknown: u64,
+}
+
+/// What is garbage.
+#[derive(Debug, Default)]
+pub(super) struct Garbage {
+    snapshots: Objects,
+    logs: Objects,
+    manifests: Objects,
+    chunks: Objects,
+}
+
+impl Listed {
+    pub(super) async fn get(storage: &Arc<dyn Storage>) -> Result<Self> {
+        let mut listed = Listed::default();
+        // Chunks first: what a commit stores first is listed first, so that nothing is listed without what it refers to.
+        listed.chunks = listed.list(storage, "chunks/").await?;
+        listed.manifests = listed.list(storage, "manifests/").await?;
+        listed.logs = listed.list(storage, "transactions/").await?;
+        listed.snapshots = listed.list(storage, "snapshots/").await?;
+        Ok(listed)
+    }
+
+    async fn list(&mut self, storage: &Arc<dyn Storage>, folder: &str) -> Result<Objects> {
+        let mut objects = Objects::new();
+        for object in storage.list(folder).await? {
+            let name = object.key.strip_prefix(folder).unwrap_or_default();
+            match name.parse::<ObjectId>() {
+                // Ids are read in other spellings too; what is removed is what was listed.
+                Ok(id) if id.to_string() == name => {
+                    objects.insert(id, Object { size: object.size, stored: object.modified });
+                }
+                _ => self.unknown += 1,
+            }
+        }
+        Ok(objects)
+    }
+
+    /// When each snapshot file was stored.
+    pub(super) fn snapshot_times(&self) -> HashMap<ObjectId, u64> {
+        self.snapshots.iter().map(|(id, object)| (*id, object.stored)).collect()
+    }
+
+    /// Takes out what is older than `older_than`, and not needed as far as `found` says.
+    pub(super) fn garbage(&mut self, found: &Found, older_than: u64) -> Garbage {
+        let needed = &found.needed;
+        let take = |objects: &mut Objects, is_needed: &dyn Fn(&ObjectId) -> bool| {
+            objects.extract_if(|id, object| is_older(object.stored, older_than) && !is_needed(id)).collect()
+        };
+        Garbage {
+            snapshots: take(&mut self.snapshots, &|id| needed.snapshots.contains(id)),
+            logs: take(&mut self.logs, &|id| needed.snapshots.contains(id) || found.logs.contains(id)),
+            manifests: take(&mut self.manifests, &|id| needed.manifests.contains(id)),
+            chunks: take(&mut self.chunks, &|id| needed.chunks.has(id)),
+        }
+    }
+}
+
+impl Garbage {
+    pub(super) fn is_empty(&self) -> bool {
+        [&self.snapshots, &self.logs, &self.manifests, &self.chunks].iter().all(|objects| objects.is_empty())
+    }
+
+    /// Leaves what is needed after all.
+    pub(super) fn spare(&mut self, found: &Found) {
+        let needed = &found.needed;
+        self.snapshots.retain(|id, _| !needed.snapshots.contains(id));
+        self.logs.retain(|id, _| !needed.snapshots.contains(id) && !found.logs.contains(id));
+        self.manifests.retain(|id, _| !needed.manifests.contains(id));
+        self.chunks.retain(|id, _| !needed.chunks.has(id));
+    }
+
+    /// What it is, counted, and what `listed` has besides.
+    pub(super) fn count(&self, listed: &Listed, found: &Found) -> Collected {
+        let count = |objects: &Objects| {
+            objects.values().fold(Count::default(), |mut sum, object| {
+                sum.add(object.size);
+                sum
+            })
+        };
+        let mut packs = Count::default();
+        for (id, object) in &listed.chunks {
+            let dead = found.needed.chunks.dead(id, object.size);
+            if dead > 0 {
+                packs.add(dead);
+            }
+        }
+        Collected {
+            snapshots: count(&self.snapshots),
+            transaction_logs: count(&self.logs),
+            manifests: count(&self.manifests),
+            chunks: count(&self.chunks),
+            packs,
+            unknown: listed.unknown,
+            ..Collected::default()
+        }
+    }
+
+    /// Removes it: first what refers to others, so that what is interrupted leaves nothing behind that refers to what is gone.
+    pub(super) async fn remove(&self, storage: &Arc<dyn Storage>, progress: &Progress) -> Result<()> {
+        progress.begin_removing();
+        let kinds = [
+            ("snapshots", &self.snapshots, "gc.snapshots.done"),
+            ("transactions", &self.logs, "gc.logs.done"),
+            ("manifests", &self.manifests, "gc.manifests.done"),
+            ("chunks", &self.chunks, "gc.chunks.done"),
+        ];
+        progress.expect(kinds.iter().map(|(_, objects, _)| objects.len()).sum());
+        for (folder, objects, point) in kinds {
+            let keys: Vec<String> = objects.keys().map(|id| format!("{folder}/{id}")).collect();
+            let batches: Vec<BoxFuture<'_, Result<()>>> = keys
+                .chunks(BATCH)
+                .map(|batch| {
+                    Box::pin(async move {
+                        storage.delete(batch).await?;
+                        progress.steps(batch.len());
+                        Ok(())
+                    }) as _
+                })
+                .collect();
+            let removed: Result<()> = futures_util::stream::iter(batches).buffer_unordered(AT_ONCE).try_collect().await;
+            removed.context(|| "some objects could not be removed; run this again to go on")?;
+            steps::reach(point)?;
+        }
+        Ok(())
+    }
+}

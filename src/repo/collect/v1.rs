@@ -1,0 +1,100 @@
+//! Collecting in version 1, where refs are small files and commits name their parents themselves.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+
+use super::reach::Needed;
+use super::sweep::Listed;
+use super::{Collected, FindUncommitted, Found, Progress, Wanted};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::format::snapshot::Snapshot;
+use crate::repo::{MAX_REPO_FILE, MAX_SNAPSHOT, v1};
+use crate::storage::{Storage, decoded};
+
+pub(super) async fn collect(
+    storage: &Arc<dyn Storage>,
+    wanted: Wanted,
+    uncommitted: &FindUncommitted,
+    progress: &Progress,
+) -> Result<Collected> {
+    let mut tips = refs(storage).await?;
+    let work = uncommitted().await?;
+    let mut listed = Listed::get(storage).await?;
+    let mut found = Found { needed: Needed::default(), logs: BTreeSet::new() };
+    for chunk in &work.chunks {
+        found.needed.chunks.add(*chunk, 0, 0);
+    }
+    let based = work.snapshots.iter().filter(|id| listed.snapshots.contains_key(id)).copied();
+    let roots = tips.iter().copied().chain(based);
+    let mut commits = HashSet::new();
+    history(storage, roots, &mut commits).await?;
+    found.needed.add(storage, commits.iter().copied(), progress).await?;
+    let mut garbage = listed.garbage(&found, wanted.older_than);
+    if wanted.dry_run || garbage.is_empty() {
+        return Ok(garbage.count(&listed, &found));
+    }
+    // A last look: what others have published meanwhile, or brought back.
+    loop {
+        let now = refs(storage).await?;
+        if now == tips {
+            break;
+        }
+        history(storage, now.iter().copied(), &mut commits).await?;
+        found.needed.add(storage, commits.iter().copied(), progress).await?;
+        garbage.spare(&found);
+        tips = now;
+    }
+    let collected = garbage.count(&listed, &found);
+    garbage.remove(storage, progress).await?;
+    Ok(collected)
+}
+
+/// What all refs point to. A ref that cannot be read may point to anything.
+async fn refs(storage: &Arc<dyn Storage>) -> Result<BTreeSet<ObjectId>> {
+    match storage.get("repo", MAX_REPO_FILE).await {
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+        Ok(_) => {
+            let why = "the repository was migrated to version 2 meanwhile: nothing was removed; run this again";
+            return Err(Error::new(ErrorKind::Conflict, why));
+        }
+    }
+    let objects = storage.list("refs/").await?;
+    let keys: HashSet<&str> = objects.iter().map(|object| object.key.as_str()).collect();
+    let mut tips = BTreeSet::new();
+    for key in keys.iter().filter(|key| key.ends_with("/ref.json") && !keys.contains(format!("{key}.deleted").as_str()))
+    {
+        // One that is gone by now leads to nothing.
+        tips.extend(v1::read_ref_file(&**storage, key).await.context(|| "nothing was removed")?);
+    }
+    if tips.is_empty() {
+        return Err(Error::corrupt("no branch or tag could be read: nothing was removed"));
+    }
+    Ok(tips)
+}
+
+/// Adds `tips` and all that they come from to `commits`, as the store has them now: an expiration writes snapshot files anew.
+async fn history(
+    storage: &Arc<dyn Storage>,
+    tips: impl Iterator<Item = ObjectId>,
+    commits: &mut HashSet<ObjectId>,
+) -> Result<()> {
+    for tip in tips {
+        let mut next = Some(tip);
+        while let Some(id) = next.filter(|id| commits.insert(*id)) {
+            let key = format!("snapshots/{id}");
+            let decode = |file: &[u8]| Ok(Snapshot::decode(file, MAX_SNAPSHOT)?.parent_id());
+            let found = decoded::changing(&**storage, &key, MAX_SNAPSHOT, decode).await;
+            next = found.map_err(|error| missing(error, id))?.value;
+        }
+    }
+    Ok(())
+}
+
+fn missing(error: Error, id: ObjectId) -> Error {
+    match error.kind() {
+        ErrorKind::NotFound => error.absence_is_damage(format!("snapshot {id} is missing: nothing was removed")),
+        _ => error,
+    }
+}

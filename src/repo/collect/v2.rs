@@ -1,0 +1,98 @@
+//! Collecting in version 2, where one write of `repo` divides before from after.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::plan::{Carried, Plan};
+use super::reach::Needed;
+use super::sweep::Listed;
+use super::{Collected, FindUncommitted, Found, Progress, Wanted};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::format::repo_info::RepoInfo;
+use crate::format::repo_state::{Operation, RepoState};
+use crate::repo::MAX_REPO_FILE;
+use crate::repo::update::{self, Clock};
+use crate::steps;
+use crate::storage::{Storage, decoded};
+
+/// How often all begins anew because somebody made something hang on what should go.
+const TRIES: u32 = 20;
+
+pub(super) async fn collect(
+    storage: &Arc<dyn Storage>,
+    wanted: Wanted,
+    clock: Clock,
+    uncommitted: &FindUncommitted,
+    progress: &Progress,
+) -> Result<Collected> {
+    for _ in 0..TRIES {
+        if let Some(collected) = attempt(storage, wanted, clock, uncommitted, progress).await? {
+            return Ok(collected);
+        }
+    }
+    Err(Error::new(
+        ErrorKind::Conflict,
+        format!(
+            "{}: others brought back commits that should go, {TRIES} times: nothing was removed",
+            storage.location()
+        ),
+    ))
+}
+
+/// None if it has to begin anew.
+async fn attempt(
+    storage: &Arc<dyn Storage>,
+    wanted: Wanted,
+    clock: Clock,
+    uncommitted: &FindUncommitted,
+    progress: &Progress,
+) -> Result<Option<Collected>> {
+    let found = decoded::changing(&**storage, "repo", MAX_REPO_FILE, RepoInfo::decode).await;
+    let state = RepoState::from_info(&found.context(|| storage.location().to_owned())?.value)?;
+    let work = uncommitted().await?;
+    let mut listed = Listed::get(storage).await?;
+    let plan = Plan::of(&state, &work.snapshots, &listed.snapshot_times(), wanted.older_than);
+    let mut after = state.clone();
+    plan.carry_out(&mut after)?;
+    let mut found = Found { needed: Needed::default(), logs: logs(&after) };
+    for chunk in &work.chunks {
+        found.needed.chunks.add(*chunk, 0, 0);
+    }
+    // Work may be based on a commit that has expired: its file is still there.
+    let based = work.snapshots.iter().filter(|id| listed.snapshots.contains_key(id)).copied();
+    found.needed.add(storage, plan.kept().chain(based), progress).await?;
+    let mut garbage = listed.garbage(&found, wanted.older_than);
+    if wanted.dry_run || (garbage.is_empty() && plan.dropped.is_empty()) {
+        return Ok(Some(Collected { commits: plan.dropped, ..garbage.count(&listed, &found) }));
+    }
+    let mut carried = Carried::Not;
+    let change = |state: &mut RepoState| {
+        carried = plan.carry_out(state)?;
+        match carried {
+            Carried::Out(_) => Ok(Operation::GcRan),
+            Carried::Not => Err(Error::new(ErrorKind::Stale, "something hangs on a commit that should go")),
+        }
+    };
+    let backed_up = || steps::reach("gc.backup.done");
+    let written = match update::update_with(&**storage, clock, change, backed_up).await {
+        Ok(written) => written,
+        Err(_) if carried == Carried::Not => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    steps::reach("gc.repo.done")?;
+    // From here on nothing that is published can need what is not kept, but what was published just before can.
+    if let Carried::Out(new) = carried {
+        found.needed.add(storage, new, progress).await?;
+    }
+    found.logs.extend(logs(&written));
+    garbage.spare(&found);
+    let collected = Collected { commits: plan.dropped, ..garbage.count(&listed, &found) };
+    garbage.remove(storage, progress).await?;
+    Ok(Some(collected))
+}
+
+/// The logs that commits keep of ancestors that are gone.
+fn logs(state: &RepoState) -> BTreeSet<ObjectId> {
+    state.snapshots.values().flat_map(|record| &record.pruned_ancestor_tx_logs).copied().collect()
+}

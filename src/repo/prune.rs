@@ -1,0 +1,98 @@
+//! Taking commits out of a history: those that come after them get another parent, and keep the logs of what is gone.
+//!
+//! Expiration and collection both do it. A log that is kept says what changed between a commit and its new parent: without it
+//! a mount whose base is gone could not be moved on, and differences would be incomplete.
+
+use std::collections::{BTreeMap, HashSet};
+
+use crate::error::{Error, Result};
+use crate::format::ids::ObjectId;
+use crate::format::repo_state::SnapshotRecord;
+
+/// All commits, as `repo` has them.
+pub(super) type Records = BTreeMap<ObjectId, SnapshotRecord>;
+
+/// The ancestors of `id`, nearest first. A cycle, or a parent that is not listed, is an error.
+pub(super) fn ancestors(records: &Records, id: ObjectId) -> Result<Vec<ObjectId>> {
+    let mut seen = HashSet::from([id]);
+    let mut found = Vec::new();
+    let mut next = records.get(&id).and_then(|record| record.parent);
+    while let Some(parent) = next {
+        if !seen.insert(parent) {
+            return Err(Error::corrupt(format!(
+                "the history of snapshot {id} is a cycle: {parent} is its own ancestor"
+            )));
+        }
+        let record = records.get(&parent);
+        let record = record
+            .ok_or_else(|| Error::corrupt(format!("repo: snapshot {parent}, an ancestor of {id}, is not listed")))?;
+        found.push(parent);
+        next = record.parent;
+    }
+    Ok(found)
+}
+
+/// Where `id` hangs when the ancestors between it and the nearest that `stays` are taken out: that one, if there is any, and the
+/// logs that it then has, oldest first. Those that were taken out before are among them.
+pub(super) fn reparented(
+    records: &Records,
+    id: ObjectId,
+    stays: impl Fn(ObjectId, &SnapshotRecord) -> bool,
+) -> Result<(Option<ObjectId>, Vec<ObjectId>)> {
+    let mut gone = Vec::new();
+    let mut parent = None;
+    for ancestor in ancestors(records, id)? {
+        let Some(record) = records.get(&ancestor) else { continue };
+        if stays(ancestor, record) {
+            parent = Some(ancestor);
+            break;
+        }
+        gone.push((ancestor, record));
+    }
+    let mut logs = Vec::new();
+    for (ancestor, record) in gone.into_iter().rev() {
+        logs.extend(&record.pruned_ancestor_tx_logs);
+        logs.push(ancestor);
+    }
+    logs.extend(records.get(&id).into_iter().flat_map(|record| &record.pruned_ancestor_tx_logs));
+    Ok((parent, logs))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::format::testing::id;
+
+    fn records(list: &[(u8, Option<u8>, &[u8])]) -> Records {
+        let record = |(n, parent, logs): &(u8, Option<u8>, &[u8])| {
+            let record = SnapshotRecord {
+                parent: parent.map(id),
+                flushed_at: u64::from(*n),
+                message: String::new(),
+                metadata: Vec::new(),
+                pruned_ancestor_tx_logs: logs.iter().map(|n| id(*n)).collect(),
+            };
+            (id(*n), record)
+        };
+        list.iter().map(record).collect()
+    }
+
+    #[test]
+    fn logs_of_what_was_taken_out_before_are_kept_in_order() {
+        let records =
+            records(&[(1, None, &[]), (2, Some(1), &[]), (4, Some(2), &[3]), (6, Some(4), &[5]), (8, Some(6), &[7])]);
+        let to = |boundary: u8| reparented(&records, id(8), |ancestor, _| ancestor == id(boundary)).unwrap();
+        assert_eq!(to(2), (Some(id(2)), [3, 4, 5, 6, 7].map(id).to_vec()));
+        assert_eq!(to(6), (Some(id(6)), vec![id(7)]));
+        assert_eq!(to(9), (None, [1, 2, 3, 4, 5, 6, 7].map(id).to_vec()));
+    }
+
+    #[test]
+    fn cycles_and_gaps_are_errors() {
+        let cycle = records(&[(1, Some(2), &[]), (2, Some(1), &[]), (3, Some(2), &[])]);
+        assert!(ancestors(&cycle, id(3)).unwrap_err().to_string().contains("cycle"));
+        let gap = records(&[(2, Some(1), &[])]);
+        assert!(ancestors(&gap, id(2)).unwrap_err().to_string().contains("not listed"));
+    }
+}

@@ -1,0 +1,151 @@
+//! What uncommitted work needs of its repository: for whoever removes things there.
+//!
+//! A scratch directory refers to the snapshot that it is based on and, where chunks were copied whole, to chunk objects. It is looked
+//! at while its daemon writes to it, and nothing is changed.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use super::journal;
+use super::record::{Body, Record, Source, Stored};
+use crate::commit::changes::StoredPayload;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+
+/// How often a journal that looks damaged is read again: it may have been written in that moment.
+const TRIES: u32 = 3;
+
+/// What one scratch directory needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Needs {
+    /// The scratch directory.
+    pub scratch: PathBuf,
+    /// The branch that it is for.
+    pub branch: String,
+    /// The snapshot that it is based on, and those that a commit was about to become.
+    pub snapshots: BTreeSet<ObjectId>,
+    /// Chunk objects that it refers to by itself.
+    pub chunks: BTreeSet<ObjectId>,
+}
+
+impl Needs {
+    /// Reads them from the scratch directory `path`; none if there is no journal in it.
+    pub fn of(path: &Path) -> Result<Option<Self>> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match Self::look(path) {
+                Err(error) if error.kind() == ErrorKind::Corrupt && tries < TRIES => {}
+                looked => return looked,
+            }
+        }
+    }
+
+    fn look(path: &Path) -> Result<Option<Self>> {
+        let mut needs = Needs {
+            scratch: path.to_owned(),
+            branch: String::new(),
+            snapshots: BTreeSet::new(),
+            chunks: BTreeSet::new(),
+        };
+        let found = journal::look(path, |record| needs.add(record))?;
+        Ok(found.then_some(needs))
+    }
+
+    fn add(&mut self, record: Record) -> Result<()> {
+        let source = match record {
+            Record::Base { format, .. } if format != journal::FORMAT => {
+                let message = format!("written by another version (format {format})");
+                return Err(Error::new(ErrorKind::Unsupported, message));
+            }
+            Record::Base { branch, snapshot, .. } => {
+                self.branch = branch;
+                self.snapshots.insert(snapshot.parse()?);
+                return Ok(());
+            }
+            Record::Publishing { snapshot } => {
+                self.snapshots.insert(snapshot.parse()?);
+                return Ok(());
+            }
+            Record::Create { body: Body::File(source), .. } | Record::Promote { body: Body::File(source), .. } => {
+                source
+            }
+            Record::Moved { source, .. } => source,
+            _ => return Ok(()),
+        };
+        if let Source::Stored(Stored(StoredPayload::Native { chunk, .. })) = source {
+            self.chunks.insert(chunk);
+        }
+        Ok(())
+    }
+}
+
+/// The scratch directories in `directory`, which has one for each branch of a repository. None if it does not exist.
+///
+/// Errors: [`ErrorKind::PermissionDenied`] if this user may not look into it.
+pub fn in_directory(directory: &Path) -> Result<Vec<PathBuf>> {
+    let failed = |e| Error::io(directory.display(), e);
+    let entries = match std::fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
+            return Ok(Vec::new());
+        }
+        Err(error) => return Err(failed(error)),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        if entry.file_type().map_err(failed)?.is_dir() {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::os::fd::OwnedFd;
+    use std::sync::Arc;
+
+    use super::super::journal::Journal;
+    use super::super::record::{ROOT, Time};
+    use super::*;
+    use crate::format::testing::id;
+
+    #[test]
+    fn base_and_copied_chunks_are_needed() {
+        let place = tempfile::tempdir().unwrap();
+        let scratch = place.path().join("main");
+        std::fs::create_dir(&scratch).unwrap();
+        assert_eq!(Needs::of(&scratch).unwrap(), None);
+        let base = Record::Base {
+            format: journal::FORMAT,
+            repository: "/r".into(),
+            branch: "main".into(),
+            snapshot: id(1).to_string(),
+        };
+        let copied = StoredPayload::Native { chunk: id(7), offset: 3, length: 4 };
+        let moved = Record::Moved { id: ROOT + 1, source: Source::Stored(Stored(copied)), at: Time(0, 0) };
+        let publishing = Record::Publishing { snapshot: id(2).to_string() };
+        let directory = Arc::new(OwnedFd::from(std::fs::File::open(&scratch).unwrap()));
+        Journal::replace(&directory, &[base, moved, publishing]).unwrap();
+        // A line that is being written.
+        let path = scratch.join("journal");
+        let mut bytes = std::fs::read(&path).unwrap();
+        let whole = bytes.len();
+        bytes.extend_from_slice(b"0000");
+        std::fs::write(&path, &bytes).unwrap();
+        let needs = Needs::of(&scratch).unwrap().unwrap();
+        assert_eq!((needs.branch.as_str(), &needs.snapshots), ("main", &BTreeSet::from([id(1), id(2)])));
+        assert_eq!(needs.chunks, BTreeSet::from([id(7)]));
+        assert_eq!(std::fs::metadata(&path).unwrap().len() as usize, whole + 4, "nothing is changed");
+        assert_eq!(in_directory(place.path()).unwrap(), [scratch]);
+        assert!(in_directory(&place.path().join("none")).unwrap().is_empty());
+        bytes.splice(10..11, *b"!");
+        bytes.push(b'\n');
+        std::fs::write(&path, &bytes).unwrap();
+        assert_eq!(Needs::of(place.path().join("main").as_path()).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+}
