@@ -10,6 +10,7 @@ use indicatif::{HumanBytes, ProgressBar};
 
 use super::args::CommonArgs;
 use super::confirm::{ConfirmArgs, printable};
+use super::virtual_args::VirtualArgs;
 use super::{open, print, print_json, progress};
 use crate::error::Result;
 use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
@@ -73,6 +74,9 @@ pub struct ExportArgs {
     /// How to reach the repository. Last, since its heading goes for all that follows.
     #[command(flatten)]
     pub store: Settings,
+    /// Virtual chunks. Its heading goes for all that follows, too.
+    #[command(flatten)]
+    pub virtuals: VirtualArgs,
 }
 
 /// Exports.
@@ -81,7 +85,7 @@ pub fn run(arguments: &ExportArgs) -> Result<()> {
     let counters = Arc::new(Counters::default());
     let exported = watched(&counters, "{pos}/{len} files {wide_bar} {msg} {per_sec}", || {
         open::runtime()?.block_on(async {
-            let repository = open::repository(&arguments.repo, &arguments.store).await?;
+            let repository = open::repository_with(&arguments.repo, &arguments.store, &arguments.virtuals).await?;
             let found = repository.find(&arguments.reference).await?;
             let limits = open::Limits { memory: arguments.memory, ahead: None };
             let tree = open::tree(&repository, &RefSpec::Snapshot(found.id), limits).await?;

@@ -113,8 +113,8 @@ impl Destination {
         std::fs::create_dir_all(path).map_err(failed)?;
         let mut destination = Self::open_existing(path)?;
         destination.find_out(contents, force)?;
-        destination.nameless = destination.probe();
         destination.mark(contents)?;
+        destination.nameless = destination.probe();
         Ok(destination)
     }
 
@@ -256,6 +256,8 @@ impl Destination {
         let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
         let Ok(file) = rustix::fs::openat(&self.root, ".", flags, Mode::from_raw_mode(0o666)) else { return false };
         let name = temporary("probe");
+        // Of an export that was ended at this very moment.
+        let _ = rustix::fs::unlinkat(&self.root, name.as_str(), AtFlags::empty());
         let linked = link(&file.into(), &self.root, &name);
         let _ = rustix::fs::unlinkat(&self.root, name.as_str(), AtFlags::empty());
         linked.is_ok()

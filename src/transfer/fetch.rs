@@ -14,6 +14,7 @@ use super::walk::BATCH_BYTES;
 use crate::commit::changes::StoredPayload;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
+use crate::format::manifest::Checksum;
 use crate::reader::{Data, NativeChunk};
 use crate::tree::Tree;
 use crate::tree::nodes::Place;
@@ -143,12 +144,33 @@ async fn files(tree: &Arc<Tree>, wanted: Wanted) -> (Wanted, Fetched) {
     tokio::task::spawn_blocking(look).await.unwrap_or((kept, Vec::new()))
 }
 
+/// An object that holds chunks.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Object {
+    Native(ObjectId),
+    /// Where it lies, and in which state; the same in words, which have an order.
+    Virtual(String, String),
+}
+
 /// Chunks of one object that are read together.
 struct Run {
-    object: ObjectId,
+    object: Object,
     range: Range<u64>,
+    checksum: Option<Checksum>,
     /// Slot, offset in the object, length.
     parts: Vec<(usize, u64, u64)>,
+}
+
+impl Run {
+    /// A part of the object, as a chunk.
+    fn part(&self, offset: u64, length: u64) -> StoredPayload {
+        match &self.object {
+            Object::Native(chunk) => StoredPayload::Native { chunk: *chunk, offset, length },
+            Object::Virtual(location, _) => {
+                StoredPayload::Virtual { location: location.clone(), offset, length, checksum: self.checksum.clone() }
+            }
+        }
+    }
 }
 
 /// The bytes of all of `wanted`, each with its slot.
@@ -181,8 +203,7 @@ fn too_few(got: u64, wanted: u64) -> Error {
 
 async fn read_run(tree: &Arc<Tree>, run: Run) -> Fetched {
     let Range { start, end } = run.range;
-    let payload = StoredPayload::Native { chunk: run.object, offset: start, length: end - start };
-    match read_one(tree, &payload).await {
+    match read_one(tree, &run.part(start, end - start)).await {
         Ok(Content::Part(data, _)) => {
             let part = |(at, offset, length): (usize, u64, u64)| {
                 let begin = usize::try_from(offset - start).unwrap_or(usize::MAX);
@@ -191,12 +212,14 @@ async fn read_run(tree: &Arc<Tree>, run: Run) -> Fetched {
             };
             run.parts.into_iter().map(part).collect()
         }
+        Err(error) if run.parts.len() == 1 || error.kind() == ErrorKind::VirtualNotAllowed => {
+            run.parts.into_iter().map(|(at, ..)| (at, Err(error.clone()))).collect()
+        }
         // One of them may be beyond the object's end: each is asked for by itself, to know which.
         _ => {
             let mut fetched = Vec::with_capacity(run.parts.len());
-            for (at, offset, length) in run.parts {
-                let payload = StoredPayload::Native { chunk: run.object, offset, length };
-                fetched.push((at, read_one(tree, &payload).await));
+            for &(at, offset, length) in &run.parts {
+                fetched.push((at, read_one(tree, &run.part(offset, length)).await));
             }
             fetched
         }
@@ -205,19 +228,22 @@ async fn read_run(tree: &Arc<Tree>, run: Run) -> Fetched {
 
 /// `wanted` as runs of neighbours, and what is none.
 fn runs(wanted: Wanted, merge: bool) -> (Vec<Run>, Wanted) {
-    let (mut native, mut single) = (Vec::new(), Vec::new());
+    let (mut chunks, mut single) = (Vec::new(), Vec::new());
     for (at, payload) in wanted {
         match payload {
             StoredPayload::Native { chunk, offset, length } if merge && length > 0 => {
-                native.push((chunk, offset, length, at));
+                chunks.push((Object::Native(chunk), offset, length, at, None));
+            }
+            StoredPayload::Virtual { location, offset, length, checksum } if merge && length > 0 => {
+                let object = Object::Virtual(location, format!("{checksum:?}"));
+                chunks.push((object, offset, length, at, checksum));
             }
             other => single.push((at, other)),
         }
     }
-    native.sort_unstable();
+    chunks.sort_unstable_by(|a, b| (&a.0, a.1, a.2, a.3).cmp(&(&b.0, b.1, b.2, b.3)));
     let mut runs: Vec<Run> = Vec::new();
-    for (object, offset, length, at) in native {
-        // That the sum is a number was checked when the reference was read.
+    for (object, offset, length, at, checksum) in chunks {
         let end = offset.saturating_add(length);
         match runs.last_mut() {
             Some(run)
@@ -228,7 +254,7 @@ fn runs(wanted: Wanted, merge: bool) -> (Vec<Run>, Wanted) {
                 run.range.end = run.range.end.max(end);
                 run.parts.push((at, offset, length));
             }
-            _ => runs.push(Run { object, range: offset..end, parts: vec![(at, offset, length)] }),
+            _ => runs.push(Run { object, range: offset..end, checksum, parts: vec![(at, offset, length)] }),
         }
     }
     (runs, single)
@@ -240,6 +266,10 @@ mod tests {
 
     fn native(object: u8, offset: u64, length: u64) -> StoredPayload {
         StoredPayload::Native { chunk: ObjectId([object; 12]), offset, length }
+    }
+
+    fn virtual_chunk(location: &str, offset: u64, checksum: Option<Checksum>) -> StoredPayload {
+        StoredPayload::Virtual { location: location.into(), offset, length: 10, checksum }
     }
 
     #[test]
@@ -254,24 +284,36 @@ mod tests {
             StoredPayload::Inline("x".into()),
             native(3, 0, MOST),
             native(3, MOST, 1),
+            virtual_chunk("s3://b/x", 10, None),
+            virtual_chunk("s3://b/x", 0, None),
+            virtual_chunk("s3://b/x", 20, Some(Checksum::LastModified(7))),
+            virtual_chunk("s3://b/y", 20, None),
         ];
         let wanted: Wanted = all.into_iter().enumerate().collect();
         let (found, single) = runs(wanted.clone(), true);
-        let shown: Vec<(u8, Range<u64>, Vec<usize>)> = found
+        let name = |run: &Run| match &run.object {
+            Object::Native(id) => id.0[0].to_string(),
+            Object::Virtual(location, _) => location.clone(),
+        };
+        let shown: Vec<(String, Range<u64>, Vec<usize>)> = found
             .iter()
-            .map(|run| (run.object.0[0], run.range.clone(), run.parts.iter().map(|part| part.0).collect()))
+            .map(|run| (name(run), run.range.clone(), run.parts.iter().map(|part| part.0).collect()))
             .collect();
+        let expected = |name: &str, range, parts| (name.to_owned(), range, parts);
         assert_eq!(
             shown,
             [
-                (1, 0..151 + GAP, vec![2, 5, 1, 3]),
-                (1, 152 + 2 * GAP..153 + 2 * GAP, vec![4]),
-                (2, 0..10, vec![0]),
-                (3, 0..MOST, vec![7]),
-                (3, MOST..MOST + 1, vec![8]),
+                expected("1", 0..151 + GAP, vec![2, 5, 1, 3]),
+                expected("1", 152 + 2 * GAP..153 + 2 * GAP, vec![4]),
+                expected("2", 0..10, vec![0]),
+                expected("3", 0..MOST, vec![7]),
+                expected("3", MOST..MOST + 1, vec![8]),
+                expected("s3://b/x", 0..20, vec![10, 9]),
+                expected("s3://b/x", 20..30, vec![11]),
+                expected("s3://b/y", 20..30, vec![12]),
             ]
         );
         assert_eq!(single.len(), 1);
-        assert_eq!(runs(wanted, false).1.len(), 9);
+        assert_eq!(runs(wanted, false).1.len(), 13);
     }
 }

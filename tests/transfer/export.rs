@@ -13,8 +13,8 @@ use crate::writing::{GROUP, array};
 const MARKER: &str = ".icechunkfs-export";
 
 /// What a mount shows, but what it cannot read.
-fn mounted(repo: &Path, id: &str) -> Files {
-    let mount = Mount::new(repo, &["--snapshot", id]);
+fn mounted(repo: &Path, id: &str, words: &[&str]) -> Files {
+    let mount = Mount::new(repo, &[&["--snapshot", id], words].concat());
     let mut files = Files::new();
     let mut open = vec![mount.path()];
     while let Some(directory) = open.pop() {
@@ -39,7 +39,7 @@ fn check(set: &FixtureSet) {
             let place = tempfile::tempdir().unwrap();
             let dest = place.path().join("new/tree");
             let said = json(&[&"export", &fixture.repository, &dest, &id, &"--skip-unreadable"]);
-            let (shown, exported) = (mounted(&fixture.repository, id), read_files(&dest));
+            let (shown, exported) = (mounted(&fixture.repository, id, &[]), read_files(&dest));
             let what = format!("{} {id}", fixture.name);
             assert!(shown.keys().eq(exported.keys()), "{what}: {:?}\n{:?}", shown.keys(), exported.keys());
             assert!(shown == exported, "{what}");
@@ -54,6 +54,26 @@ fn an_export_has_what_a_mount_shows() {
     check(&FixtureSet::own());
     if let Some(set) = FixtureSet::shared() {
         check(&set);
+    }
+}
+
+#[test]
+fn virtual_chunks_are_exported_where_they_may_be_read() {
+    let Some(set) = FixtureSet::shared() else { return };
+    for name in ["v1-virtual", "v2-virtual"] {
+        let fixture = set.get(name);
+        let id = fixture.expected["branches"]["main"].as_str().unwrap();
+        let place = tempfile::tempdir().unwrap();
+        let (dest, without) = (place.path().join("tree"), place.path().join("without"));
+        let files = fixture.repository.parent().unwrap().join("virtual-src");
+        let map = format!("file:///icechunkfs-virtual/={}", files.display());
+        let words = ["--virtual-map", &map];
+        let said = json(&[&"export", &fixture.repository, &dest, &"--skip-unreadable", &words[0], &words[1]]);
+        let less = json(&[&"export", &fixture.repository, &without, &"--skip-unreadable"]);
+        let left_out = |said: &serde_json::Value| said["left_out_count"].as_u64().unwrap();
+        assert!(left_out(&said) < left_out(&less), "{name}: {} {}", left_out(&said), left_out(&less));
+        let shown = mounted(&fixture.repository, id, &words);
+        assert!(shown == read_files(&dest), "{name}: {} files", shown.len());
     }
 }
 
