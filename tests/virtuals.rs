@@ -13,6 +13,8 @@ mod writing;
 
 #[path = "virtuals/buckets.rs"]
 mod buckets;
+#[path = "virtuals/commands.rs"]
+mod commands;
 #[path = "virtuals/documents.rs"]
 mod documents;
 #[path = "virtuals/files.rs"]

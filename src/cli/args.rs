@@ -424,6 +424,9 @@ pub struct LsArgs {
     /// How to reach the repository. Last, since its heading goes for all that follows.
     #[command(flatten)]
     pub store: Settings,
+    /// Virtual chunks, which --shards looks into. Its heading goes for all that follows, too.
+    #[command(flatten)]
+    pub virtuals: VirtualArgs,
 }
 
 /// `icechunkfs cat`

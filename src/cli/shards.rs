@@ -54,7 +54,7 @@ pub(super) fn run(arguments: &LsArgs) -> Result<()> {
     let spec = arguments.reference.spec()?;
     let mut output = Output { json: arguments.json, text: String::new(), shards: 0, first: None, faults: 0 };
     open::runtime()?.block_on(async {
-        let repository = open::repository(&arguments.repo, &arguments.store).await?;
+        let repository = open::repository_with(&arguments.repo, &arguments.store, &arguments.virtuals).await?;
         let tree = open::tree(&repository, &spec, open::Limits::default()).await?;
         let found = tree.resolve(&arguments.path).await?;
         match tree.table().place(found.inode) {

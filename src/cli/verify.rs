@@ -10,6 +10,7 @@ use clap::Args;
 
 use super::args::CommonArgs;
 use super::confirm::printable;
+use super::virtual_args::{self, VirtualArgs};
 use super::{open, print, print_json, progress};
 use crate::error::Result;
 use crate::repo::Repository;
@@ -41,11 +42,13 @@ pub struct VerifyArgs {
     /// Only what this branch, tag or snapshot needs [default: all commits, and what nothing needs].
     #[arg(value_name = "REF")]
     pub reference: Option<String>,
-    /// Look for the chunk objects too: that each is there, and long enough for what refers to it.
+    /// Look for the chunk objects too: that each is there, and long enough for what refers to it. Objects with virtual chunks are
+    /// looked for as far as they may be read (--allow-virtual), and must not have changed.
     #[arg(long)]
     pub chunks: bool,
     /// Print {"findings": [{"severity", "rule", "object", "node", "chunks", "message", "times"}], "errors", "warnings", "notes",
-    /// "not_listed", "checked": {"snapshots", "transaction_logs", "manifests", "chunk_references", "chunk_objects"}}.
+    /// "not_listed", "checked": {"snapshots", "transaction_logs", "manifests", "chunk_references", "chunk_objects",
+    /// "virtual_objects"}}.
     #[arg(long)]
     pub json: bool,
     /// Verbosity.
@@ -54,6 +57,9 @@ pub struct VerifyArgs {
     /// How to reach the repository. Last, since its heading goes for all that follows.
     #[command(flatten)]
     pub store: Settings,
+    /// Virtual chunks. Its heading goes for all that follows, too.
+    #[command(flatten)]
+    pub virtuals: VirtualArgs,
 }
 
 /// Checks, and tells what was found.
@@ -79,12 +85,19 @@ pub fn run(arguments: &VerifyArgs) -> Result<ExitCode> {
 }
 
 async fn check(arguments: &VerifyArgs, progress: &Arc<Progress>) -> Result<Report> {
+    let permissions = arguments.virtuals.permissions()?;
     let storage = storage::open(&arguments.repo, &arguments.store).await?;
     let snapshot = match &arguments.reference {
         Some(word) => Some(Repository::open(Arc::clone(&storage)).await?.find(word).await?.id),
         None => None,
     };
-    let wanted = Wanted { snapshot, chunks: arguments.chunks };
+    let virtuals = if arguments.chunks && !permissions.is_empty() {
+        let repository = Repository::open(Arc::clone(&storage)).await?;
+        Some(Arc::clone(virtual_args::allow(repository, permissions, &arguments.store).await.virtuals()))
+    } else {
+        None
+    };
+    let wanted = Wanted { snapshot, chunks: arguments.chunks, virtuals };
     verify::verify(&storage, wanted, system_clock(), progress).await
 }
 
@@ -118,6 +131,9 @@ fn text(report: &Report, with_chunks: bool) -> String {
     );
     if with_chunks {
         let _ = write!(text, ", {} chunk objects", checked.chunk_objects);
+        if checked.virtual_objects > 0 {
+            let _ = write!(text, ", {} objects with virtual chunks", checked.virtual_objects);
+        }
     }
     let _ = writeln!(text, ": {} errors, {} warnings, {} notes", report.errors, report.warnings, report.notes);
     text

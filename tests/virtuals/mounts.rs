@@ -1,7 +1,8 @@
 //! Mounts that show virtual chunks: what is asked of servers, what is kept, and what a commit makes of it.
+#![allow(unreachable_pub)]
 
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -45,17 +46,23 @@ fn neighbours_are_fetched_together_and_names_fetch_nothing() {
     assert_eq!(web.take().len(), 0);
 }
 
+/// A repository whose array is one virtual shard.
+pub fn with_shard(web: &Web, place: &Path) -> PathBuf {
+    let (count, length) = INNER;
+    let all = count * length;
+    let codec = USUAL.codec(json!([length]), json!([{"name": "bytes"}]));
+    let document = array(json!([all]), json!([all]), json!([codec])).to_string();
+    let references = [reference(web.url("shard"), 0, shard().len() as u64)];
+    with_document(place, Vec::new(), &references, (all as u64, document))
+}
+
 /// Zarr stores that are referred to have shards: of those what is wanted is fetched.
 #[test]
 fn a_virtual_shard_is_read_by_its_index() {
     let web = Web::new("");
     let directory = tempfile::tempdir().unwrap();
     let (count, length) = INNER;
-    let all = count * length;
-    let codec = USUAL.codec(json!([length]), json!([{"name": "bytes"}]));
-    let document = array(json!([all]), json!([all]), json!([codec])).to_string();
-    let references = [reference(web.url("shard"), 0, shard().len() as u64)];
-    let repository = with_document(&directory.path().join("repo"), Vec::new(), &references, (all as u64, document));
+    let repository = with_shard(&web, &directory.path().join("repo"));
     let mount = Mount::new(&repository, &["--read-only", "--allow-virtual", &web.url("")]);
     let file = std::fs::File::open(mount.path().join("v/c/0")).unwrap();
     let index = shard().len() - 16 * count - 4;

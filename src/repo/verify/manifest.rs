@@ -8,6 +8,7 @@ use percent_encoding::percent_decode_str;
 use super::chunks::{Presence, Reference};
 use super::nodes::{ArrayUse, ManifestUse};
 use super::report::Severity;
+use super::virtuals::Objects;
 use super::{Context, Read, blocking, check_envelope, read, report_lost};
 use crate::error::Result;
 use crate::format::envelope::{FileType, Header, SpecVersion};
@@ -23,14 +24,16 @@ const BY_NAME: &str = "vcc://";
 /// Names and URL prefixes of the containers of virtual chunks.
 type Containers = Vec<(String, String)>;
 
+/// What manifests refer to.
+#[derive(Clone, Debug)]
+pub(super) struct Sought {
+    pub(super) presence: Arc<Presence>,
+    pub(super) objects: Arc<Objects>,
+    pub(super) containers: Arc<Containers>,
+}
+
 /// Checks manifest `id`, which `used` refers to.
-pub(super) async fn check(
-    context: &Arc<Context>,
-    id: ObjectId,
-    used: &ManifestUse,
-    presence: &Arc<Presence>,
-    containers: &Arc<Containers>,
-) -> Result<()> {
+pub(super) async fn check(context: &Arc<Context>, id: ObjectId, used: &ManifestUse, sought: &Sought) -> Result<()> {
     let key = format!("manifests/{id}");
     let found = read(context, &key, MAX_MANIFEST, |file| Manifest::decode(file, MAX_MANIFEST)).await;
     let Read { value: manifest, file } = match found {
@@ -41,8 +44,7 @@ pub(super) async fn check(
         context: Arc::clone(context),
         key,
         used: used.clone(),
-        presence: Arc::clone(presence),
-        containers: Arc::clone(containers),
+        sought: sought.clone(),
         version: Header::parse(&file).map_or(SpecVersion::V2, |(header, _)| header.version),
     };
     let references = blocking(move || work.check(id, &manifest, &file)).await?;
@@ -57,8 +59,7 @@ struct Work {
     context: Arc<Context>,
     key: String,
     used: ManifestUse,
-    presence: Arc<Presence>,
-    containers: Arc<Containers>,
+    sought: Sought,
     version: SpecVersion,
 }
 
@@ -179,20 +180,27 @@ impl Work {
         };
         let empty =
             || add(Severity::Warning, "zero-length", Some(coords), "it has no bytes: newer clients refuse such".into());
+        let from = || Reference { manifest: self.key.clone(), path: Arc::clone(name), coords: coords.to_vec() };
         match payload {
             Payload::Inline([]) => empty(),
             Payload::Inline(_) => {}
             Payload::Native { length: 0, .. } | Payload::Virtual { length: 0, .. } => empty(),
             Payload::Native { chunk, offset, length } if is_needed => {
-                let from = || Reference { manifest: self.key.clone(), path: Arc::clone(name), coords: coords.to_vec() };
-                self.presence.need(&self.context.findings, chunk, offset.saturating_add(length), from);
+                self.sought.presence.need(&self.context.findings, chunk, offset.saturating_add(length), from);
             }
             Payload::Native { .. } => {}
-            Payload::Virtual { location, offset, length, .. } => {
-                if offset.checked_add(length).is_none() {
-                    add(Severity::Error, "payload", Some(coords), "its offset and length are beyond any file".into());
+            Payload::Virtual { location, offset, length, checksum } => {
+                match offset.checked_add(length) {
+                    Some(end) if is_needed => {
+                        self.sought.objects.need(&self.context.findings, &location, checksum, end, from);
+                    }
+                    Some(_) => {}
+                    None => {
+                        let why = "its offset and length are beyond any file";
+                        add(Severity::Error, "payload", Some(coords), why.into());
+                    }
                 }
-                if let Some(why) = location_problem(&location, &self.containers) {
+                if let Some(why) = location_problem(&location, &self.sought.containers) {
                     add(Severity::Warning, "location", Some(coords), format!("`{location}`: {why}"));
                 }
             }

@@ -9,6 +9,7 @@
 //! | `log` | transaction logs, compared with their snapshots |
 //! | `manifest` | manifests, compared with the arrays that refer to them |
 //! | `chunks` | chunk objects: there and long enough |
+//! | `virtuals` | objects with virtual chunks, as far as they may be read |
 //! | `orphans` | what nothing refers to |
 //!
 //! Snapshots come first, some at a time, and leave behind which arrays refer to which manifests; then each manifest is read once,
@@ -27,6 +28,7 @@ mod refs_v1;
 mod repo_file;
 pub mod report;
 mod snapshot;
+mod virtuals;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -47,6 +49,7 @@ use crate::format::envelope::{FileType, Header, SpecVersion};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::{RepoInfo, SnapshotInfo};
 use crate::format::snapshot::Snapshot;
+use crate::storage::virtuals::Virtuals;
 use crate::storage::{ObjectInfo, Storage, decoded};
 
 /// Snapshots, or manifests, that are looked at at a time.
@@ -59,12 +62,14 @@ const TRIES: u32 = 3;
 const ASK_FOR: u64 = 4096;
 
 /// What is to be checked.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Wanted {
     /// Only this snapshot and what it needs; everything if there is none.
     pub snapshot: Option<ObjectId>,
     /// Whether chunk objects are looked for too.
     pub chunks: bool,
+    /// Virtual chunks that are then looked for too, as far as they may be read.
+    pub virtuals: Option<Arc<Virtuals>>,
 }
 
 /// How far a check is.
@@ -126,7 +131,7 @@ pub async fn verify(storage: &Arc<dyn Storage>, wanted: Wanted, now: u64, progre
     loop {
         tries += 1;
         progress.begin();
-        let (report, seen) = check(storage, wanted, now, progress).await?;
+        let (report, seen) = check(storage, &wanted, now, progress).await?;
         // Whoever collects garbage writes `repo` first.
         let is_stable = report.errors == 0 || tries == TRIES || entry_point(storage).await? == seen;
         if is_stable {
@@ -147,7 +152,7 @@ async fn entry_point(storage: &Arc<dyn Storage>) -> Result<Option<Bytes>> {
 
 async fn check(
     storage: &Arc<dyn Storage>,
-    wanted: Wanted,
+    wanted: &Wanted,
     now: u64,
     progress: &Arc<Progress>,
 ) -> Result<(Report, Option<Bytes>)> {
@@ -183,7 +188,7 @@ async fn check(
     Ok((report(context)?, seen))
 }
 
-async fn check_files(context: &Arc<Context>, wanted: Wanted) -> Result<()> {
+async fn check_files(context: &Arc<Context>, wanted: &Wanted) -> Result<()> {
     let listings = if context.is_whole { Some(Listings::get(context).await?) } else { None };
     let commits = match context.version {
         SpecVersion::V2 => Some(entry(context, listings.as_ref()).await?),
@@ -207,9 +212,14 @@ async fn check_files(context: &Arc<Context>, wanted: Wanted) -> Result<()> {
         false => Presence::unknown(),
     };
     let presence = Arc::new(presence);
-    check_manifests(context, &uses, &presence, &containers, listings.as_ref()).await?;
+    let objects = Arc::new(virtuals::Objects::new(wanted.virtuals.clone().filter(|_| wanted.chunks)));
+    let sought = manifest::Sought { presence: Arc::clone(&presence), objects: Arc::clone(&objects), containers };
+    check_manifests(context, &uses, &sought, listings.as_ref()).await?;
     presence.ask(context).await?;
-    context.findings.count(|checked| checked.chunk_objects = presence.found());
+    objects.ask(context).await;
+    context.findings.count(|checked| {
+        (checked.chunk_objects, checked.virtual_objects) = (presence.found(), objects.found());
+    });
     if let Some(listings) = &listings {
         let reachable = match &commits {
             Some(commits) => Some((commits, refs_of(context).await?)),
@@ -384,8 +394,7 @@ async fn containers(context: &Context) -> Vec<(String, String)> {
 async fn check_manifests(
     context: &Arc<Context>,
     uses: &Uses,
-    presence: &Arc<Presence>,
-    containers: &Arc<Vec<(String, String)>>,
+    sought: &manifest::Sought,
     listings: Option<&Listings>,
 ) -> Result<()> {
     context.progress.expect(uses.len());
@@ -400,7 +409,7 @@ async fn check_manifests(
             Box::pin(async move {
                 // It is never closed; without a permit it would only be more memory.
                 let _permit = memory.acquire_many(mib).await.ok();
-                manifest::check(context, *id, used, presence, containers).await?;
+                manifest::check(context, *id, used, sought).await?;
                 context.progress.step();
                 Ok(())
             }) as _

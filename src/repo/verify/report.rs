@@ -56,6 +56,8 @@ pub struct Checked {
     pub chunk_references: u64,
     /// Chunk objects that were found to be there.
     pub chunk_objects: u64,
+    /// Objects with virtual chunks that were found to be as the references say.
+    pub virtual_objects: u64,
 }
 
 /// What came of a check.

@@ -1,0 +1,99 @@
+//! Virtual chunks: whether the objects that they are in are there, long enough, and what the references were made to.
+//!
+//! Only those are looked for that the user allows to be read. One byte of each object is read, the last one that any reference
+//! needs.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures_util::StreamExt;
+use parking_lot::Mutex;
+
+use super::Context;
+use super::chunks::Reference;
+use super::report::{Findings, Severity};
+use crate::error::ErrorKind;
+use crate::format::manifest::Checksum;
+use crate::storage::virtuals::{VirtualObject, Virtuals};
+
+/// Objects that are asked for at a time.
+const AT_ONCE: usize = 32;
+
+/// What is known of objects with virtual chunks.
+#[derive(Debug, Default)]
+pub(super) struct Objects {
+    /// Those that may be read; none if nobody wants to know.
+    virtuals: Option<Arc<Virtuals>>,
+    /// How long each must be at least, and who says so.
+    needed: Mutex<HashMap<Arc<VirtualObject>, (u64, Reference)>>,
+    found: AtomicU64,
+}
+
+impl Objects {
+    /// Objects that `virtuals` cover.
+    pub(super) fn new(virtuals: Option<Arc<Virtuals>>) -> Self {
+        Objects { virtuals, ..Objects::default() }
+    }
+
+    /// Something refers to bytes of the object at `location` up to `end`; `from` says what.
+    pub(super) fn need(
+        &self,
+        findings: &Findings,
+        location: &str,
+        checksum: Option<Checksum>,
+        end: u64,
+        from: impl FnOnce() -> Reference,
+    ) {
+        let Some(virtuals) = &self.virtuals else { return };
+        let object = match virtuals.find(location, checksum) {
+            Ok(object) => object,
+            Err(error) if error.kind() == ErrorKind::VirtualNotAllowed => return,
+            Err(error) => return report(findings, Severity::Error, "location", from(), error.to_string()),
+        };
+        let mut needed = self.needed.lock();
+        match needed.get_mut(&object) {
+            Some((known, _)) if *known >= end => {}
+            Some(known) => *known = (end, from()),
+            None => drop(needed.insert(Arc::new(object), (end, from()))),
+        }
+    }
+
+    /// Asks for all of them.
+    pub(super) async fn ask(&self, context: &Context) {
+        let Some(virtuals) = &self.virtuals else { return };
+        let all: Vec<(Arc<VirtualObject>, u64, Reference)> = {
+            let needed = self.needed.lock();
+            needed.iter().map(|(object, (end, from))| (Arc::clone(object), *end, from.clone())).collect()
+        };
+        context.progress.expect(all.len());
+        let mut asked = futures_util::stream::iter(all.into_iter().map(|(object, end, from)| async move {
+            let last = virtuals.read(&object, end.saturating_sub(1), end.min(1)).await;
+            (from, last)
+        }))
+        .buffer_unordered(AT_ONCE);
+        while let Some((from, last)) = asked.next().await {
+            context.progress.step();
+            match last {
+                Ok(_) => drop(self.found.fetch_add(1, Ordering::Relaxed)),
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    report(&context.findings, Severity::Error, "virtual-chunk", from, error.to_string());
+                }
+                // Other people's servers may be down, and have their own rules.
+                Err(error) => {
+                    let why = format!("it could not be looked at: {error}");
+                    report(&context.findings, Severity::Warning, "virtual-not-reached", from, why);
+                }
+            }
+        }
+    }
+
+    /// How many were found as they should be.
+    pub(super) fn found(&self) -> u64 {
+        self.found.load(Ordering::Relaxed)
+    }
+}
+
+fn report(findings: &Findings, severity: Severity, rule: &'static str, from: Reference, why: String) {
+    findings.add(severity, rule, &from.manifest, Some(&from.path), Some(from.coords), why);
+}
