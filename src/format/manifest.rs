@@ -85,7 +85,7 @@ pub enum Kind {
 }
 
 /// Tells whether the target of a virtual reference is still what it was.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Checksum {
     /// The object's entity tag.
     Etag(String),

@@ -144,33 +144,29 @@ async fn files(tree: &Arc<Tree>, wanted: Wanted) -> (Wanted, Fetched) {
     tokio::task::spawn_blocking(look).await.unwrap_or((kept, Vec::new()))
 }
 
-/// An object that holds chunks.
+/// An object with chunks in it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Object {
     Native(ObjectId),
-    /// Where it lies, and in which state; the same in words, which have an order.
-    Virtual(String, String),
+    Virtual(String, Option<Checksum>),
+}
+
+impl Object {
+    /// A part of it, as if it were a chunk.
+    fn part(&self, offset: u64, length: u64) -> StoredPayload {
+        match self.clone() {
+            Object::Native(chunk) => StoredPayload::Native { chunk, offset, length },
+            Object::Virtual(location, checksum) => StoredPayload::Virtual { location, offset, length, checksum },
+        }
+    }
 }
 
 /// Chunks of one object that are read together.
 struct Run {
     object: Object,
     range: Range<u64>,
-    checksum: Option<Checksum>,
     /// Slot, offset in the object, length.
     parts: Vec<(usize, u64, u64)>,
-}
-
-impl Run {
-    /// A part of the object, as a chunk.
-    fn part(&self, offset: u64, length: u64) -> StoredPayload {
-        match &self.object {
-            Object::Native(chunk) => StoredPayload::Native { chunk: *chunk, offset, length },
-            Object::Virtual(location, _) => {
-                StoredPayload::Virtual { location: location.clone(), offset, length, checksum: self.checksum.clone() }
-            }
-        }
-    }
 }
 
 /// The bytes of all of `wanted`, each with its slot.
@@ -203,7 +199,7 @@ fn too_few(got: u64, wanted: u64) -> Error {
 
 async fn read_run(tree: &Arc<Tree>, run: Run) -> Fetched {
     let Range { start, end } = run.range;
-    match read_one(tree, &run.part(start, end - start)).await {
+    match read_one(tree, &run.object.part(start, end - start)).await {
         Ok(Content::Part(data, _)) => {
             let part = |(at, offset, length): (usize, u64, u64)| {
                 let begin = usize::try_from(offset - start).unwrap_or(usize::MAX);
@@ -212,14 +208,11 @@ async fn read_run(tree: &Arc<Tree>, run: Run) -> Fetched {
             };
             run.parts.into_iter().map(part).collect()
         }
-        Err(error) if run.parts.len() == 1 || error.kind() == ErrorKind::VirtualNotAllowed => {
-            run.parts.into_iter().map(|(at, ..)| (at, Err(error.clone()))).collect()
-        }
         // One of them may be beyond the object's end: each is asked for by itself, to know which.
         _ => {
             let mut fetched = Vec::with_capacity(run.parts.len());
-            for &(at, offset, length) in &run.parts {
-                fetched.push((at, read_one(tree, &run.part(offset, length)).await));
+            for (at, offset, length) in run.parts {
+                fetched.push((at, read_one(tree, &run.object.part(offset, length)).await));
             }
             fetched
         }
@@ -228,22 +221,22 @@ async fn read_run(tree: &Arc<Tree>, run: Run) -> Fetched {
 
 /// `wanted` as runs of neighbours, and what is none.
 fn runs(wanted: Wanted, merge: bool) -> (Vec<Run>, Wanted) {
-    let (mut chunks, mut single) = (Vec::new(), Vec::new());
+    let (mut ranges, mut single) = (Vec::new(), Vec::new());
     for (at, payload) in wanted {
         match payload {
             StoredPayload::Native { chunk, offset, length } if merge && length > 0 => {
-                chunks.push((Object::Native(chunk), offset, length, at, None));
+                ranges.push((Object::Native(chunk), offset, length, at));
             }
             StoredPayload::Virtual { location, offset, length, checksum } if merge && length > 0 => {
-                let object = Object::Virtual(location, format!("{checksum:?}"));
-                chunks.push((object, offset, length, at, checksum));
+                ranges.push((Object::Virtual(location, checksum), offset, length, at));
             }
             other => single.push((at, other)),
         }
     }
-    chunks.sort_unstable_by(|a, b| (&a.0, a.1, a.2, a.3).cmp(&(&b.0, b.1, b.2, b.3)));
+    ranges.sort_unstable();
     let mut runs: Vec<Run> = Vec::new();
-    for (object, offset, length, at, checksum) in chunks {
+    for (object, offset, length, at) in ranges {
+        // Of a native chunk the sum is a number: that was checked when the reference was read.
         let end = offset.saturating_add(length);
         match runs.last_mut() {
             Some(run)
@@ -254,7 +247,7 @@ fn runs(wanted: Wanted, merge: bool) -> (Vec<Run>, Wanted) {
                 run.range.end = run.range.end.max(end);
                 run.parts.push((at, offset, length));
             }
-            _ => runs.push(Run { object, range: offset..end, checksum, parts: vec![(at, offset, length)] }),
+            _ => runs.push(Run { object, range: offset..end, parts: vec![(at, offset, length)] }),
         }
     }
     (runs, single)
@@ -262,14 +255,39 @@ fn runs(wanted: Wanted, merge: bool) -> (Vec<Run>, Wanted) {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::indexing_slicing)]
     use super::*;
 
     fn native(object: u8, offset: u64, length: u64) -> StoredPayload {
         StoredPayload::Native { chunk: ObjectId([object; 12]), offset, length }
     }
 
-    fn virtual_chunk(location: &str, offset: u64, checksum: Option<Checksum>) -> StoredPayload {
-        StoredPayload::Virtual { location: location.into(), offset, length: 10, checksum }
+    fn somewhere(location: &str, offset: u64, length: u64, tag: &str) -> StoredPayload {
+        StoredPayload::Virtual { location: location.into(), offset, length, checksum: Some(Checksum::Etag(tag.into())) }
+    }
+
+    /// That of a native object; 0 for a virtual one.
+    fn number(object: &Object) -> u8 {
+        match object {
+            Object::Native(id) => id.0[0],
+            Object::Virtual(..) => 0,
+        }
+    }
+
+    #[test]
+    fn neighbours_in_other_peoples_files_are_read_together_too() {
+        let all = [
+            somewhere("s3://b/x", 100, 50, "t"),
+            somewhere("s3://b/x", 0, 100, "t"),
+            somewhere("s3://b/y", 150, 50, "t"),
+            somewhere("s3://b/x", 150, 50, "another"),
+            somewhere("s3://b/y", u64::MAX, u64::MAX, "t"),
+        ];
+        let (found, single) = runs(all.into_iter().enumerate().collect(), true);
+        let slots: Vec<Vec<usize>> = found.iter().map(|run| run.parts.iter().map(|part| part.0).collect()).collect();
+        assert_eq!(slots, [vec![3], vec![1, 0], vec![2], vec![4]]);
+        assert!(single.is_empty());
+        assert_eq!(found[1].object.part(0, 150), somewhere("s3://b/x", 0, 150, "t"));
     }
 
     #[test]
@@ -284,36 +302,24 @@ mod tests {
             StoredPayload::Inline("x".into()),
             native(3, 0, MOST),
             native(3, MOST, 1),
-            virtual_chunk("s3://b/x", 10, None),
-            virtual_chunk("s3://b/x", 0, None),
-            virtual_chunk("s3://b/x", 20, Some(Checksum::LastModified(7))),
-            virtual_chunk("s3://b/y", 20, None),
         ];
         let wanted: Wanted = all.into_iter().enumerate().collect();
         let (found, single) = runs(wanted.clone(), true);
-        let name = |run: &Run| match &run.object {
-            Object::Native(id) => id.0[0].to_string(),
-            Object::Virtual(location, _) => location.clone(),
-        };
-        let shown: Vec<(String, Range<u64>, Vec<usize>)> = found
+        let shown: Vec<(u8, Range<u64>, Vec<usize>)> = found
             .iter()
-            .map(|run| (name(run), run.range.clone(), run.parts.iter().map(|part| part.0).collect()))
+            .map(|run| (number(&run.object), run.range.clone(), run.parts.iter().map(|part| part.0).collect()))
             .collect();
-        let expected = |name: &str, range, parts| (name.to_owned(), range, parts);
         assert_eq!(
             shown,
             [
-                expected("1", 0..151 + GAP, vec![2, 5, 1, 3]),
-                expected("1", 152 + 2 * GAP..153 + 2 * GAP, vec![4]),
-                expected("2", 0..10, vec![0]),
-                expected("3", 0..MOST, vec![7]),
-                expected("3", MOST..MOST + 1, vec![8]),
-                expected("s3://b/x", 0..20, vec![10, 9]),
-                expected("s3://b/x", 20..30, vec![11]),
-                expected("s3://b/y", 20..30, vec![12]),
+                (1, 0..151 + GAP, vec![2, 5, 1, 3]),
+                (1, 152 + 2 * GAP..153 + 2 * GAP, vec![4]),
+                (2, 0..10, vec![0]),
+                (3, 0..MOST, vec![7]),
+                (3, MOST..MOST + 1, vec![8]),
             ]
         );
         assert_eq!(single.len(), 1);
-        assert_eq!(runs(wanted, false).1.len(), 13);
+        assert_eq!(runs(wanted, false).1.len(), 9);
     }
 }

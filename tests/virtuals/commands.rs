@@ -6,7 +6,7 @@ use crate::common::{Output, run};
 use crate::made::{reference, repository};
 use crate::mounts::with_shard;
 use crate::plain;
-use crate::web::{INNER, TAG, Web};
+use crate::web::{INNER, TAG, Web, content};
 
 /// `verify --chunks` looks for objects with virtual chunks where it may, once for each, and says what is wrong with which.
 #[test]
@@ -49,6 +49,32 @@ fn objects_are_verified_as_far_as_they_may_be_read() {
     let expected = [("virtual-chunk", vec![3, 4, 6]), ("virtual-not-reached", vec![5])];
     assert_eq!(rules(&found), expected.map(|(rule, chunks)| (rule.to_owned(), chunks)).into());
     assert_eq!(found.status.code(), Some(4));
+}
+
+/// An export reads what it may, neighbours together.
+#[test]
+fn an_export_has_the_bytes_of_virtual_chunks() {
+    let web = Web::new("");
+    let directory = tempfile::tempdir().unwrap();
+    let references: Vec<_> = (0..200).map(|n| reference(web.url("well"), n * 1000, 1000)).collect();
+    let repository = repository(&directory.path().join("repo"), Vec::new(), &references);
+    let export = |name: &str, words: &[&str]| {
+        let place = directory.path().join(name);
+        let words = [&["export", repository.to_str().unwrap(), place.to_str().unwrap()], words].concat();
+        (run(&mut plain(&words)), place)
+    };
+    assert!(export("denied", &[]).0.failure().contains("--allow-virtual"));
+    let (output, without) = export("without", &["--skip-unreadable", "--json"]);
+    assert_eq!(output.json()["left_out_count"], 200);
+    assert!(without.join("v/zarr.json").exists() && !without.join("v/c/0").exists());
+    assert!(web.take().is_empty());
+    let (output, with) = export("with", &["--allow-virtual", &web.url("")]);
+    output.success();
+    for n in 0..200 {
+        assert_eq!(std::fs::read(with.join(format!("v/c/{n}"))).unwrap(), content(n * 1000, 1000), "{n}");
+    }
+    let requests = web.take().len();
+    assert!(requests <= 8, "{requests} requests for 200 neighbours");
 }
 
 #[test]
