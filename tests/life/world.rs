@@ -536,7 +536,7 @@ impl World {
 
 /// Nothing is wrong with a repository.
 pub async fn check(lab: &Lab) {
-    let wanted = Wanted { snapshot: None, chunks: true };
+    let wanted = Wanted { chunks: true, ..Wanted::default() };
     let report = verify::verify(&lab.storage, wanted, system_clock(), &Default::default()).await.unwrap();
     assert!(report.errors + report.warnings == 0, "{:#?}", report.findings);
 }
