@@ -31,7 +31,7 @@ const KNOWN: &[(&str, &[&str])] = &[
 ];
 
 async fn verify(storage: &Arc<dyn Storage>, chunks: bool) -> Report {
-    let wanted = Wanted { snapshot: None, chunks };
+    let wanted = Wanted { chunks, ..Wanted::default() };
     verify::verify(storage, wanted, system_clock(), &Default::default()).await.unwrap()
 }
 
@@ -51,7 +51,7 @@ async fn fixtures_have_the_faults_that_are_known_and_no_others() {
             assert!(report.checked.snapshots > 0, "{}", fixture.name);
             // One ref needs no more than all of them.
             let tip = fixture.expected["branches"]["main"].as_str().unwrap().parse().unwrap();
-            let wanted = Wanted { snapshot: Some(tip), chunks: true };
+            let wanted = Wanted { snapshot: Some(tip), chunks: true, ..Wanted::default() };
             let one = verify::verify(&storage, wanted, system_clock(), &Default::default()).await.unwrap();
             assert_eq!((one.errors, one.checked.snapshots, one.notes), (0, 1, 0), "{}: {one:#?}", fixture.name);
             assert!(one.checked.chunk_objects <= report.checked.chunk_objects, "{}", fixture.name);
@@ -82,7 +82,7 @@ async fn every_object_that_is_gone_or_cut_is_reported() {
             let mut gone = files.clone();
             gone.remove(key);
             let storage = in_memory(&gone).await;
-            let wanted = Wanted { snapshot: None, chunks: true };
+            let wanted = Wanted { chunks: true, ..Wanted::default() };
             let report = verify::verify(&storage, wanted, system_clock(), &Default::default()).await;
             let found = report.as_ref().map_or(1, |report| report.errors + report.warnings);
             assert!(found > 0 || is_idle(&set, &name, key), "{name}: {key} is gone, and nobody says so");
@@ -158,7 +158,7 @@ async fn flipped_bits_are_found_or_do_no_harm() {
             }
             let mut damaged = files.clone();
             damaged.insert(key.clone(), bytes);
-            let wanted = Wanted { snapshot: None, chunks: true };
+            let wanted = Wanted { chunks: true, ..Wanted::default() };
             let storage = in_memory(&damaged).await;
             let report = verify::verify(&storage, wanted, system_clock(), &Default::default()).await;
             let told = |report: &Report| (report.errors, report.warnings);
