@@ -83,7 +83,7 @@ async fn every_object_that_is_gone_or_cut_is_reported() {
             gone.remove(key);
             let storage = in_memory(&gone).await;
             let wanted = Wanted { chunks: true, ..Wanted::default() };
-            let report = verify::verify(&storage, wanted, system_clock(), &Default::default()).await;
+            let report = verify::verify(&storage, wanted.clone(), system_clock(), &Default::default()).await;
             let found = report.as_ref().map_or(1, |report| report.errors + report.warnings);
             assert!(found > 0 || is_idle(&set, &name, key), "{name}: {key} is gone, and nobody says so");
             if is_copy || bytes.is_empty() {
