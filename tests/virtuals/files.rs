@@ -4,9 +4,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use crate::cat;
-use crate::common::is_root;
+use crate::common::{is_root, run};
 use crate::made::{Reference, reference, repository};
+use crate::{cat, plain};
 
 struct Place {
     directory: tempfile::TempDir,
@@ -75,6 +75,40 @@ fn links_and_mounts_lead_only_where_it_is_allowed() {
     refused(5, &["data"]);
     refused(0, &["data/inner"]);
     assert_eq!(shown(5, &["database/x"]), "23456789 in ", "one file");
+}
+
+/// Paths are relative to where the command is given, also for the daemon, which goes elsewhere. A link does not lead into what is
+/// only mapped to.
+#[test]
+fn relative_paths_and_maps_mean_what_they_say() {
+    let place = Place::new();
+    symlink("../other/x", place.path("data/out")).unwrap();
+    let references = [
+        reference(place.url("data/x"), 0, 5),
+        reference("s3://bucket/x", 0, 5),
+        reference(place.url("data/out"), 0, 5),
+        reference(place.url("other/x"), 0, 5),
+    ];
+    place.repository(&references);
+    std::fs::create_dir(place.path("mnt")).unwrap();
+    let words = [
+        "mount",
+        "repo",
+        "mnt",
+        "--read-only",
+        "--log-file",
+        "log",
+        "--allow-virtual",
+        "data",
+        "--virtual-map",
+        "s3://bucket=other",
+    ];
+    run(plain(&words).current_dir(place.directory.path())).success();
+    let read = |n: usize| std::fs::read(place.path(&format!("mnt/v/c/{n}"))).map_err(|error| error.raw_os_error());
+    let (inside, mapped, link, other) = (read(0), read(1), read(2), read(3));
+    run(&mut plain(&["unmount", place.path("mnt").to_str().unwrap()])).success();
+    assert_eq!((inside, mapped), (Ok(b"01234".to_vec()), Ok(b"01234".to_vec())));
+    assert_eq!((link, other), (Err(Some(libc::EACCES)), Err(Some(libc::EACCES))));
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Virtual chunks in files of this machine.
 //!
-//! A prefix that the user allowed is a directory, held open by its descriptor, and a file in it is opened below that with
-//! `openat2`: no `..`, no symbolic link and no other mount on the way. A path that has one of the two is not lost, but then it is
-//! its real location that has to be below an allowed directory: it is found out without opening the file for reading, and opened
-//! below that directory under the same rules. So whatever is renamed or linked meanwhile, what is read lies where the user
-//! said. The directory itself is named by the user, and may be reached by links as he likes.
+//! A prefix that the user allowed is a directory, and a file in it is opened below the directory's descriptor with `openat2`: no
+//! `..`, no symbolic link and no other mount on the way. A path that has one of the two is not lost, but then it is its real
+//! location that has to be below an allowed directory: it is found out without opening the file for reading, and opened below
+//! that directory under the same rules. So whatever is renamed or linked meanwhile, what is read lies where the user said. The
+//! directory itself is named by the user, may be reached by links as he likes, and is looked up for each read: it may be mounted
+//! later, or replaced.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};

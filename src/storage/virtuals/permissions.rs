@@ -107,14 +107,9 @@ impl Permissions {
         allowed.chain(mapped).any(|prefix| prefix.rest_of(address).is_some())
     }
 
-    /// Directories into which a link in another one may lead.
+    /// Directories into which a link in another one may lead. What is mapped to is not for others.
     pub(super) fn roots(&self) -> Vec<Arc<Root>> {
-        let allowed = self.allowed.iter().filter_map(|allowed| allowed.root.as_ref());
-        let mapped = self.maps.iter().filter_map(|map| match &map.to {
-            Place::Directory(_, root) => Some(root),
-            Place::Prefix(_) => None,
-        });
-        allowed.chain(mapped).map(Arc::clone).collect()
+        self.allowed.iter().filter_map(|allowed| allowed.root.clone()).collect()
     }
 
     /// What the user says about how `address` is reached: what is said of a longer prefix counts more.
