@@ -5,6 +5,10 @@
 mod common;
 #[path = "common/lab.rs"]
 mod lab;
+#[path = "common/moto.rs"]
+mod moto;
+#[path = "common/writing.rs"]
+mod writing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -620,5 +624,62 @@ async fn commands_say_what_they_do() {
         assert!(again.contains("names of deleted tags"), "{again}");
         let (branches, tags) = their_refs(place).await;
         assert_eq!((branches.len(), branches["main"].clone(), tags.len()), (2, id(1), 0));
+    }
+}
+
+/// The same over Amazon's protocol, where nothing is locked and every change is a conditional request.
+#[test]
+fn refs_and_settings_of_a_store_are_changed_by_conditional_writes() {
+    let Some(server) = moto::s3() else { return };
+    let port = server.port;
+    for name in ["own-v1-basic", "own-v2-basic"] {
+        let fixture = FixtureSet::own().get(name);
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/repos").join(name);
+        for (key, bytes) in common::read_files(&root) {
+            moto::request(port, "PUT", &format!("/{}/{name}/{key}", moto::BUCKET), &bytes);
+        }
+        let repo = moto::repository(name);
+        let run = |words: &[&str]| {
+            let (command, rest) = words.split_first().unwrap();
+            moto::icechunkfs(port, &[&[*command, &repo], rest].concat())
+        };
+        let names = |kind: &str| -> BTreeSet<String> {
+            let listed = run(&[kind, "list", "--json"]).json();
+            listed.as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().to_owned()).collect()
+        };
+        let before = names("branch");
+        let expected = fixture.expected["branches"].as_object().unwrap();
+        assert!(expected.keys().all(|name| before.contains(name)));
+        std::thread::scope(|scope| {
+            for n in 0..4 {
+                let run = &run;
+                scope.spawn(move || {
+                    run(&["branch", "create", &format!("b {n}")]).success();
+                    run(&["tag", "create", &format!("t{n}")]).success();
+                    let setting = ["compression.level", "caching.num_chunk_refs", "max_concurrent_requests"][n % 3];
+                    run(&["config", "set", setting, &(n + 1).to_string()]).success();
+                    run(&["branch", "reset", &format!("b {n}"), "--to", "main~", "--yes"]).success();
+                    run(&["tag", "delete", &format!("t{n}"), "--yes"]).success();
+                    if n > 0 {
+                        run(&["branch", "delete", &format!("b {n}"), "--yes"]).success();
+                    }
+                });
+            }
+        });
+        let mut after = before.clone();
+        after.insert("b 0".to_owned());
+        assert_eq!(names("branch"), after);
+        let deleted = run(&["tag", "list", "--deleted", "--json"]).json();
+        let deleted: Vec<&str> = deleted.as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+        assert!((0..4).all(|n| deleted.contains(&format!("t{n}").as_str())), "{deleted:?}");
+        assert_eq!(run(&["config", "get", "caching.num_chunk_refs", "--json"]).json(), 2);
+        assert_eq!(run(&["config", "get", "max_concurrent_requests", "--json"]).json(), 3);
+        let stale = run(&["branch", "delete", "b 0", "--yes", "--expect", "1CECHNKREP0F1RSTCMT0"]);
+        assert!(stale.failure().contains("nothing is done"));
+        if name.contains("v2") {
+            let told = run(&["ops", "--json"]).json();
+            let count = |kind: &str| told.as_array().unwrap().iter().filter(|one| one["operation"] == kind).count();
+            assert!(count("tag_deleted") >= 4 && count("config_changed") >= 4 && count("branch_deleted") >= 3);
+        }
     }
 }
