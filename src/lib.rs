@@ -14,6 +14,7 @@
 //! | [`session`] | what is done to a working tree as a whole: status, diff, commit, discard, refresh |
 //! | [`working`] | the working tree: a snapshot and what programs changed on top of it |
 //! | [`scratch`] | what waits for a commit, on disk: a journal and the bytes of changed files |
+//! | [`repack`] | small chunks put together in fewer objects |
 //! | [`compare`] | what is not the same in two snapshots |
 //! | [`commit`] | changes to a snapshot: chunks, manifests, a new snapshot, the branch; conflicts with others' commits |
 //! | [`reader`] | chunk references to bytes: manifests and small chunks in memory, within one bound |
@@ -40,6 +41,7 @@ pub mod follow;
 pub mod format;
 pub mod fuse;
 pub mod reader;
+pub mod repack;
 pub mod repo;
 pub mod scratch;
 pub mod session;

@@ -158,8 +158,14 @@ async fn random_history(spec: SpecVersionBin, seed: u64) {
                 *messages.last_mut().unwrap() = message;
             }
             6 => {
-                let all: [&[&str]; 4] =
-                    [&[], &["--split", "none"], &["--split", "*=2"], &["--split", "a:1=1", "--split", "dim0=3,*=1"]];
+                let all: [&[&str]; 6] = [
+                    &[],
+                    &["--split", "none"],
+                    &["--split", "*=2"],
+                    &["--split", "a:1=1", "--split", "dim0=3,*=1"],
+                    &["--repack"],
+                    &["--repack", "--pack-below", "600", "--split", "*=3"],
+                ];
                 let rules: &[&str] = random.pick::<&[&str]>(&all);
                 let words = ["--message", "rewritten", "--json"].into_iter().chain(rules.iter().copied());
                 let said = command("rewrite-manifests", place, words).json();
@@ -407,7 +413,7 @@ fn writers_go_on_meanwhile() {
         let writers: Vec<_> = (0..3).map(writer).collect();
         let mut squashed = 0;
         while writers.iter().any(|writer| !writer.is_finished()) {
-            command("rewrite-manifests", &place, ["--split", "*=7"]).success();
+            command("rewrite-manifests", &place, ["--split", "*=7", "--repack"]).success();
             if spec == SpecVersionBin::V2 {
                 let said = command("squash", &place, ["--last", "3", "--yes"]);
                 match said.status.success() {

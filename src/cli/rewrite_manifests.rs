@@ -19,6 +19,7 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::{Node, NodeData, Snapshot};
 use crate::reader::Reader;
+use crate::repack::{self, Repacked, Sizes};
 use crate::repo::refs::DEFAULT_BRANCH;
 use crate::repo::update::system_clock;
 use crate::repo::{MAX_SNAPSHOT, Repository};
@@ -39,6 +40,13 @@ pub struct RewriteManifestsArgs {
     /// nothing. Later commits go by the configuration again. Repeatable.
     #[arg(long, value_name = "RULE")]
     pub split: Vec<String>,
+    /// Store small chunks anew as well: those that have an object each, or share one of which little is needed any more. They
+    /// are put together in objects of some MiB; the old objects stay until garbage is collected.
+    #[arg(long)]
+    pub repack: bool,
+    /// With --repack, put together chunks smaller than this.
+    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size::parse)]
+    pub pack_below: u64,
     /// The message of the commit.
     #[arg(short, long, value_name = "TEXT", default_value = "Manifests rewritten")]
     pub message: String,
@@ -49,7 +57,8 @@ pub struct RewriteManifestsArgs {
     #[arg(long)]
     pub amend: bool,
     /// Print {"branch", "snapshot", "parent", "manifests", "bytes", "arrays"}: manifests and their bytes each as {"before", "after"},
-    /// and for each array {"path", "manifests"}.
+    /// and for each array {"path", "manifests"}. With --repack also "repacked": {"chunks", "bytes", "objects": {"before", "after"},
+    /// "complete"}; what is not complete can be done again.
     #[arg(long)]
     pub json: bool,
     /// Bound for everything held in memory, such as 256M [default: 512M, or a quarter of what there is].
@@ -97,7 +106,22 @@ pub fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
         }
         let storage = Arc::clone(repository.storage());
         let reader = Arc::new(Reader::new(Arc::clone(&storage), limits.budget(2 * base.size() as u64)?));
-        let options = Options { memory: limits.uploads(), ..Options::default() };
+        let options = Options { memory: limits.uploads(), pack_below: arguments.pack_below, ..Options::default() };
+        let mut changes = ChangeSet::default();
+        let mut repacked = None;
+        if arguments.repack {
+            let sizes = Sizes {
+                inline: repository.config().await?.inline_threshold(),
+                pack_below: options.pack_below,
+                pack_size: options.pack_size,
+            };
+            let bar = progress::bar("{spinner} {pos} chunks put together {elapsed}");
+            let done = repack::repack(&storage, &reader, &base, sizes, |chunks| bar.set_position(chunks)).await;
+            bar.finish_and_clear();
+            let mut done = done.context(|| repository.storage().location().to_owned())?;
+            changes.chunks = std::mem::take(&mut done.chunks);
+            repacked = Some(done);
+        }
         let engine = Engine::new(storage, reader, system_clock, options);
         let request = Request {
             branch: branch.clone(),
@@ -108,13 +132,13 @@ pub fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
             ..Request::default()
         };
         let bar = progress::bar("{spinner} writing manifests {elapsed}");
-        let outcome = engine.commit(&base, &ChangeSet::default(), &request, &Progress::default()).await;
+        let outcome = engine.commit(&base, &changes, &request, &Progress::default()).await;
         bar.finish_and_clear();
         match outcome.context(|| repository.storage().location().to_owned())? {
             Outcome::Committed { snapshot, rebased_over } => {
                 // What it was made of may be newer than what was read at first.
                 let before = rebased_over.last().copied().unwrap_or(tip);
-                told(&repository, [before, snapshot], arguments).await
+                told(&repository, [before, snapshot], repacked.as_ref(), arguments).await
             }
             Outcome::Nothing | Outcome::Conflicts(_) => {
                 Err(Error::new(ErrorKind::Io, "the commit came to nothing, which cannot be"))
@@ -124,7 +148,12 @@ pub fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
 }
 
 /// Says what was done.
-async fn told(repository: &Repository, ids: [ObjectId; 2], arguments: &RewriteManifestsArgs) -> Result<()> {
+async fn told(
+    repository: &Repository,
+    ids: [ObjectId; 2],
+    repacked: Option<&Repacked>,
+    arguments: &RewriteManifestsArgs,
+) -> Result<()> {
     let [before, after] = ids;
     let repository = Repository::open(Arc::clone(repository.storage())).await?;
     let (old, new) =
@@ -133,7 +162,7 @@ async fn told(repository: &Repository, ids: [ObjectId; 2], arguments: &RewriteMa
     let manifests = change(&|snapshot| snapshot.manifests().len() as u64);
     let bytes = change(&|snapshot| snapshot.manifests().iter().map(|info| info.size).sum());
     if !arguments.json {
-        let text = format!(
+        let mut text = format!(
             "branch {}: {after}\n{} manifests ({}) are {} now ({})\n",
             arguments.branch,
             manifests.before,
@@ -141,6 +170,16 @@ async fn told(repository: &Repository, ids: [ObjectId; 2], arguments: &RewriteMa
             manifests.after,
             indicatif::HumanBytes(bytes.after)
         );
+        if let Some(Repacked { moved, objects_before, objects_after, is_complete, .. }) = repacked {
+            text += &format!(
+                "{} chunks ({}) of {objects_before} objects are in {objects_after} new ones\n",
+                moved.chunks,
+                indicatif::HumanBytes(moved.bytes)
+            );
+            if !is_complete {
+                text += "there are more that are worth it: do it again\n";
+            }
+        }
         return print(printable(&text).as_bytes());
     }
     let (was, is) = (arrays(&old), arrays(&new));
@@ -152,10 +191,19 @@ async fn told(repository: &Repository, ids: [ObjectId; 2], arguments: &RewriteMa
         })
         .collect();
     let parent = repository.history(after, 1).await?.first().and_then(|commit| commit.parent).map(|id| id.to_string());
-    print_json(&json!({
+    let mut said = json!({
         "branch": arguments.branch, "snapshot": after.to_string(), "parent": parent,
         "manifests": manifests, "bytes": bytes, "arrays": arrays,
-    }))
+    });
+    if let (Some(Repacked { moved, objects_before, objects_after, is_complete, .. }), Some(said)) =
+        (repacked, said.as_object_mut())
+    {
+        let objects = Change { before: *objects_before, after: *objects_after };
+        let repacked =
+            json!({"chunks": moved.chunks, "bytes": moved.bytes, "objects": objects, "complete": is_complete});
+        said.insert("repacked".to_owned(), repacked);
+    }
+    print_json(&said)
 }
 
 /// The arrays of a snapshot: path and number of manifests.

@@ -293,9 +293,17 @@ impl Engine {
     /// Moves the base to the branch's newest commit, or returns what is in the way.
     async fn catch_up(&self, work: &mut Work<'_>, repository: &Repository) -> Result<Vec<Conflict>> {
         let branch = &work.request.branch;
-        let Some(since) = rebase::since(repository, branch, &work.base, &work.changes).await? else {
-            return Ok(Vec::new());
+        let since = match rebase::since(repository, branch, &work.base, &work.changes).await {
+            // Nothing was changed: only where chunks are would have been another.
+            Err(error) if error.kind() == ErrorKind::Stale && work.rewrite.is_some() => {
+                return Err(Error::new(
+                    ErrorKind::Stale,
+                    format!("the history of branch `{branch}` was changed meanwhile: nothing is done; do it again"),
+                ));
+            }
+            since => since?,
         };
+        let Some(since) = since else { return Ok(Vec::new()) };
         if work.request.amend {
             return Err(Error::new(
                 ErrorKind::Stale,

@@ -123,15 +123,17 @@ impl NodeDifference {
     }
 }
 
-/// An array as one of the snapshots has it.
-struct Listed {
+/// An array as a snapshot has it.
+#[derive(Clone, Debug)]
+pub struct Listed {
     id: NodeId,
     grid: Vec<u32>,
     manifests: Vec<ManifestRef>,
 }
 
 impl Listed {
-    fn of(node: &Node<'_>) -> Option<Self> {
+    /// The array that `node` is; none if it is none.
+    pub fn of(node: &Node<'_>) -> Option<Self> {
         let NodeData::Array(array) = &node.data else { return None };
         // As a mount shows it: zarr.json decides, and where it cannot be understood the snapshot's own grid.
         let grid = match ArrayMetadata::parse(node.zarr_json) {
@@ -139,6 +141,16 @@ impl Listed {
             Err(_) => array.grid().unwrap_or_default(),
         };
         Some(Listed { id: node.id, grid, manifests: array.manifests() })
+    }
+
+    /// Its chunks, of which the snapshot says `infos`.
+    pub fn chunks<'a>(&'a self, infos: &'a HashMap<ObjectId, ManifestInfo>, reader: &'a Arc<Reader>) -> ChunkList<'a> {
+        ChunkList { id: self.id, grid: &self.grid, manifests: &self.manifests, infos, reader }
+    }
+
+    /// No chunks at all, to compare it with.
+    pub fn nothing<'a>(&self, infos: &'a HashMap<ObjectId, ManifestInfo>, reader: &'a Arc<Reader>) -> ChunkList<'a> {
+        ChunkList { id: self.id, grid: &[], manifests: &[], infos, reader }
     }
 }
 
@@ -201,12 +213,11 @@ async fn one(
         found.is_changed = was.zarr_json != is.zarr_json;
     }
     let (was, is) = (was.as_ref().and_then(Listed::of), is.as_ref().and_then(Listed::of));
-    if was.is_none() && is.is_none() {
-        return Ok(found);
-    }
     let [old_infos, new_infos] = infos;
-    let mut differences =
-        ChunkDifferences::new(list(was.as_ref(), old_infos, reader), list(is.as_ref(), new_infos, reader));
+    let Some(any) = is.as_ref().or(was.as_ref()) else { return Ok(found) };
+    let before = was.as_ref().map_or(any.nothing(old_infos, reader), |was| was.chunks(old_infos, reader));
+    let after = is.as_ref().map_or(any.nothing(new_infos, reader), |is| is.chunks(new_infos, reader));
+    let mut differences = ChunkDifferences::new(before, after);
     found.coords = wanted.coords.then(CoordLists::default);
     while let Some(page) = differences.page().await? {
         for chunk in page {
@@ -224,18 +235,6 @@ async fn one(
         lists.removed.sort_unstable();
     }
     Ok(found)
-}
-
-/// The chunks of an array; none of what is no array.
-fn list<'a>(
-    listed: Option<&'a Listed>,
-    infos: &'a HashMap<ObjectId, ManifestInfo>,
-    reader: &'a Arc<Reader>,
-) -> ChunkList<'a> {
-    match listed {
-        Some(Listed { id, grid, manifests }) => ChunkList { id: *id, grid, manifests, infos, reader },
-        None => ChunkList { id: NodeId([0; 8]), grid: &[], manifests: &[], infos, reader },
-    }
 }
 
 /// Whether two chunks have the same bytes. Of what lies in files that may not be read that is not known, and they count as

@@ -1,0 +1,290 @@
+//! Small chunks that have an object each, or share one with bytes that the snapshot does not need any more, put together.
+//!
+//! Other programs store one object a chunk, and a chunk that is written again leaves its old bytes in a pack. Here such chunks
+//! are read and stored once more, in packs as a commit makes them ([`crate::commit`]). What comes of it are changes that are
+//! none: the same bytes in other places, for a commit that writes all manifests anew
+//! ([`crate::commit::request::Request::rewrite`]). The old objects stay, for the snapshots before and until garbage is
+//! collected.
+//!
+//! It is looked page by page at the references of an array, in the order of the grid, and a page is left alone where it would
+//! gain little: what has been put together once is not put together again.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::{StreamExt, TryStreamExt};
+
+use crate::commit::changes::{ChunkChange, StoredPayload};
+use crate::compare::chunks::{ChunkDifference, ChunkDifferences};
+use crate::compare::{Count, Listed};
+use crate::error::{Context, Result};
+use crate::format::ids::{NodeId, ObjectId};
+use crate::format::snapshot::{ManifestInfo, Snapshot};
+use crate::reader::{NativeChunk, Reader};
+use crate::storage::Storage;
+use crate::zarr::Coords;
+
+/// Packs that are put together at a time: some MiB each.
+const PACKS_AT_ONCE: usize = 4;
+/// Chunks of one pack that are read at a time.
+const READS_AT_ONCE: usize = 8;
+/// An object with less than this part of a pack in it is worth being put together with others.
+const SMALL_PART: u64 = 4;
+/// Chunks that are moved at one go: what is known of each takes some 100 bytes of memory until the commit.
+const MOST_CHUNKS: u64 = 2 << 20;
+
+/// Which sizes are stored how, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Chunks up to this size go into the manifest.
+    pub inline: u64,
+    /// Larger chunks below this size are packed.
+    pub pack_below: u64,
+    /// A pack is closed when it has reached this size.
+    pub pack_size: u64,
+}
+
+/// What was put together.
+#[derive(Clone, Debug, Default)]
+pub struct Repacked {
+    /// Where chunks are now, by array.
+    pub chunks: BTreeMap<NodeId, BTreeMap<Coords, ChunkChange>>,
+    /// How many there are.
+    pub moved: Count,
+    /// Objects that had them.
+    pub objects_before: u64,
+    /// Objects that have them now.
+    pub objects_after: u64,
+    /// Whether that was all that is worth it. If not, it can be done again.
+    pub is_complete: bool,
+}
+
+/// A chunk that is moved.
+type Moving = (Coords, NativeChunk);
+
+/// Chunks that become one object, or go into the manifest.
+#[derive(Debug, PartialEq, Eq)]
+enum Job {
+    Pack(Vec<Moving>),
+    Inline(Vec<Moving>),
+}
+
+/// What a page needs of an object.
+#[derive(Clone, Copy, Debug)]
+struct Usage {
+    bytes: u64,
+    from: u64,
+    to: u64,
+}
+
+impl Usage {
+    /// Whether less than half of it is needed, as far as can be seen: what is before and behind is not.
+    fn is_sparse(&self) -> bool {
+        self.bytes < (self.to - self.from) / 2
+    }
+}
+
+/// Puts together what `snapshot` has in too many objects, and stores it. Nothing refers to that yet. `tell` hears how many
+/// chunks are done.
+pub async fn repack(
+    storage: &Arc<dyn Storage>,
+    reader: &Arc<Reader>,
+    snapshot: &Snapshot,
+    sizes: Sizes,
+    tell: impl Fn(u64),
+) -> Result<Repacked> {
+    let infos: HashMap<ObjectId, ManifestInfo> = snapshot.manifests().into_iter().map(|info| (info.id, info)).collect();
+    let mut out = Repacked { is_complete: true, ..Repacked::default() };
+    for node in snapshot.nodes() {
+        let Some(listed) = Listed::of(&node) else { continue };
+        // All that the array has is new beside nothing.
+        let mut all = ChunkDifferences::new(listed.nothing(&infos, reader), listed.chunks(&infos, reader));
+        while let Some(page) = all.page().await.context(|| node.path.to_owned())? {
+            let jobs = plan(page, sizes);
+            if jobs.is_empty() {
+                continue;
+            }
+            if out.moved.chunks >= MOST_CHUNKS {
+                out.is_complete = false;
+                return Ok(out);
+            }
+            carry_out(storage, reader, jobs, node.id, &mut out).await.context(|| node.path.to_owned())?;
+            tell(out.moved.chunks);
+        }
+    }
+    Ok(out)
+}
+
+async fn carry_out(
+    storage: &Arc<dyn Storage>,
+    reader: &Arc<Reader>,
+    jobs: Vec<Job>,
+    node: NodeId,
+    out: &mut Repacked,
+) -> Result<()> {
+    let moving = || jobs.iter().flat_map(|(Job::Pack(chunks) | Job::Inline(chunks))| chunks);
+    out.objects_before += moving().map(|(_, chunk)| chunk.object).collect::<HashSet<_>>().len() as u64;
+    out.objects_after += jobs.iter().filter(|job| matches!(job, Job::Pack(_))).count() as u64;
+    moving().for_each(|(_, chunk)| out.moved = out.moved.and(Count { chunks: 1, bytes: chunk.length }));
+    // Boxed one by one: the compiler does not see through a closure that it may change threads.
+    type Running<'a> = BoxFuture<'a, Result<Vec<(Coords, StoredPayload)>>>;
+    let running: Vec<Running<'_>> =
+        jobs.iter().map(|job| -> Running<'_> { Box::pin(run(storage, reader, job)) }).collect();
+    let mut running = futures_util::stream::iter(running).buffer_unordered(PACKS_AT_ONCE);
+    let chunks = out.chunks.entry(node).or_default();
+    while let Some(placed) = running.next().await {
+        chunks.extend(placed?.into_iter().map(|(coords, payload)| (coords, ChunkChange::Stored(payload))));
+    }
+    Ok(())
+}
+
+async fn run(storage: &Arc<dyn Storage>, reader: &Arc<Reader>, job: &Job) -> Result<Vec<(Coords, StoredPayload)>> {
+    let (Job::Pack(moving) | Job::Inline(moving)) = job;
+    type Reading<'a> = BoxFuture<'a, Result<Bytes>>;
+    let reading: Vec<Reading<'_>> = moving
+        .iter()
+        .map(|(coords, chunk)| -> Reading<'_> {
+            Box::pin(async move {
+                let length = usize::try_from(chunk.length).unwrap_or(usize::MAX);
+                let data = reader.read(&(*chunk).into(), 0, length).await;
+                data.map(|data| Bytes::copy_from_slice(&data)).context(|| format!("chunk {:?}", coords.as_slice()))
+            })
+        })
+        .collect();
+    let read: Vec<Bytes> = futures_util::stream::iter(reading).buffered(READS_AT_ONCE).try_collect().await?;
+    let names = moving.iter().map(|(coords, _)| coords.clone());
+    if let Job::Inline(_) = job {
+        return Ok(names.zip(read.into_iter().map(StoredPayload::Inline)).collect());
+    }
+    let object = ObjectId::random()?;
+    let mut bytes = Vec::with_capacity(read.iter().map(Bytes::len).sum());
+    let mut placed = Vec::with_capacity(read.len());
+    for (coords, part) in names.zip(&read) {
+        let (offset, length) = (bytes.len() as u64, part.len() as u64);
+        placed.push((coords, StoredPayload::Native { chunk: object, offset, length }));
+        bytes.extend_from_slice(part);
+    }
+    drop(read);
+    storage.put_new(&format!("chunks/{object}"), bytes.into()).await?;
+    Ok(placed)
+}
+
+/// What is done about the chunks of a page, which come in the order of the grid.
+fn plan(page: Vec<ChunkDifference>, sizes: Sizes) -> Vec<Job> {
+    let native = |chunk: ChunkDifference| match chunk.after? {
+        StoredPayload::Native { chunk: object, offset, length } => {
+            Some((chunk.coords, NativeChunk { object, offset, length }))
+        }
+        _ => None,
+    };
+    let all: Vec<Moving> = page.into_iter().filter_map(native).collect();
+    let mut usage: HashMap<ObjectId, Usage> = HashMap::new();
+    for (_, chunk) in &all {
+        let end = chunk.offset.saturating_add(chunk.length);
+        let known = usage.entry(chunk.object).or_insert(Usage { bytes: 0, from: chunk.offset, to: end });
+        known.bytes = known.bytes.saturating_add(chunk.length);
+        known.from = known.from.min(chunk.offset);
+        known.to = known.to.max(end);
+    }
+    let of = |chunk: &NativeChunk| usage.get(&chunk.object);
+    let is_sparse = |chunk: &NativeChunk| of(chunk).is_some_and(Usage::is_sparse);
+    let is_loose = |chunk: &NativeChunk| of(chunk).is_some_and(|usage| usage.bytes < sizes.pack_size / SMALL_PART);
+    let mut inline = Vec::new();
+    let mut moving: Vec<Moving> = Vec::new();
+    for (coords, chunk) in all {
+        // No chunk of no bytes can be stored.
+        if chunk.length == 0 || chunk.length >= sizes.pack_below.max(sizes.inline + 1) {
+            continue;
+        }
+        if chunk.length <= sizes.inline {
+            inline.push((coords, chunk));
+        } else if is_sparse(&chunk) || is_loose(&chunk) {
+            moving.push((coords, chunk));
+        }
+    }
+    // What is only loose has to become much less.
+    let loose = || moving.iter().map(|(_, chunk)| chunk).filter(|chunk| !is_sparse(chunk));
+    let objects = loose().map(|chunk| chunk.object).collect::<HashSet<_>>().len() as u64;
+    let packs = loose().map(|chunk| chunk.length).sum::<u64>().div_ceil(sizes.pack_size.max(1));
+    if objects < 2 * packs {
+        moving.retain(|(_, chunk)| is_sparse(chunk));
+    }
+    let mut jobs = Vec::new();
+    if !inline.is_empty() {
+        jobs.push(Job::Inline(inline));
+    }
+    let (mut pack, mut bytes) = (Vec::new(), 0);
+    for (coords, chunk) in moving {
+        bytes += chunk.length;
+        pack.push((coords, chunk));
+        if bytes >= sizes.pack_size {
+            jobs.push(Job::Pack(std::mem::take(&mut pack)));
+            bytes = 0;
+        }
+    }
+    if !pack.is_empty() {
+        jobs.push(Job::Pack(pack));
+    }
+    jobs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::testing::id;
+
+    const SIZES: Sizes = Sizes { inline: 10, pack_below: 100, pack_size: 400 };
+
+    /// Chunks in a row, each by its object, offset and length.
+    fn planned(chunks: &[(u8, u64, u64)]) -> Vec<(char, Vec<u32>)> {
+        let page = chunks.iter().zip(0..).map(|(&(object, offset, length), at)| ChunkDifference {
+            coords: Coords::from_slice(&[at]),
+            before: None,
+            after: Some(StoredPayload::Native { chunk: id(object), offset, length }),
+        });
+        let names = |all: &[Moving]| all.iter().flat_map(|(coords, _)| coords.to_vec()).collect();
+        let named = |job: &Job| match job {
+            Job::Pack(all) => ('p', names(all)),
+            Job::Inline(all) => ('i', names(all)),
+        };
+        plan(page.collect(), SIZES).iter().map(named).collect()
+    }
+
+    #[test]
+    fn what_gains_is_put_together() {
+        // One object each; large ones stay, tiny ones go into the manifest.
+        assert_eq!(
+            planned(&[(1, 0, 50), (2, 0, 100), (3, 0, 10), (4, 0, 99), (5, 0, 11)]),
+            [('i', vec![2]), ('p', vec![0, 3, 4])]
+        );
+        // A pack is closed when it is full.
+        let many: Vec<(u8, u64, u64)> = (0..12).map(|n| (n, 0, 90)).collect();
+        let found = planned(&many);
+        assert_eq!(found.iter().map(|(_, chunks)| chunks.len()).collect::<Vec<_>>(), [5, 5, 2]);
+        // Alone it stays where it is, and so does what is packed well already.
+        assert_eq!(planned(&[(1, 0, 50)]), []);
+        let packed: Vec<(u8, u64, u64)> = (0..8).map(|n| (1 + n as u8 / 5, n % 5 * 90, 90)).collect();
+        assert_eq!(planned(&packed), []);
+        // Less than half of an object is needed.
+        assert_eq!(planned(&[(1, 0, 50), (1, 350, 50)]), [('p', vec![0, 1])]);
+        assert_eq!(planned(&[(1, 0, 90), (1, 180, 90), (1, 270, 90)]), []);
+    }
+
+    #[test]
+    fn what_was_put_together_is_left_alone() {
+        let many: Vec<(u8, u64, u64)> = (0..200).map(|n| (n, 0, 11 + u64::from(n) % 80)).collect();
+        let mut after = Vec::new();
+        for (number, (kind, chunks)) in planned(&many).into_iter().enumerate() {
+            assert_eq!(kind, 'p');
+            let mut offset = 0;
+            for at in chunks {
+                let length = many.get(at as usize).map_or(0, |chunk| chunk.2);
+                after.push((number as u8, offset, length));
+                offset += length;
+            }
+        }
+        assert_eq!((after.len(), planned(&after)), (200, Vec::new()));
+    }
+}
