@@ -105,7 +105,8 @@ def check(bench: Bench, tree: Tree, place: Path, name: str) -> None:
 def plain_copy(source: Path, place: Path) -> None:
     place.mkdir()
     run(["bash", "-euo", "pipefail", "-c",
-         'cd "$1" && find . -type f -print0 | xargs -0 -n 512 -P "$3" cp --parents --target-directory "$2"', "bash",
+         'cd "$1" && find . -type d -print0 | xargs -0 -I DIR mkdir -p "$2/DIR" && '
+         'find . -type f -print0 | xargs -0 -n 512 -P "$3" cp --parents --target-directory "$2"', "bash",
          source, place, COPIERS])
     sync(place)
 

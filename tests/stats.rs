@@ -101,8 +101,10 @@ fn check(fixture: &Fixture) {
             assert_eq!(one["commits"].as_u64().unwrap() as usize, history.len(), "{name}: {kind} {named}");
         }
     }
-    assert_eq!(stats["missing"]["chunks"]["objects"], 0, "{name}");
-    assert_eq!(stats["missing"]["manifests"]["objects"], 0, "{name}");
+    for kind in ["chunks", "manifests", "snapshots", "transactions"] {
+        assert_eq!(stats["missing"][kind]["objects"], 0, "{name}: {kind}");
+    }
+    assert_eq!(stats["spec_version"], if repo.join("repo").exists() { 2 } else { 1 }, "{name}");
 }
 
 #[test]

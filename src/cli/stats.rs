@@ -160,9 +160,12 @@ fn in_words(stats: &Stats, bars: bool) -> String {
     // Writing into a string cannot fail.
     let _ = writeln!(
         text,
-        "{} (version {}): {} in {} objects",
+        "{} ({}): {} in {} objects",
         stats.repository,
-        stats.spec_version,
+        match stats.spec_version {
+            0 => "of a release before 0.2".to_owned(),
+            version => format!("version {version}"),
+        },
         bytes(total.bytes),
         count(total.objects)
     );

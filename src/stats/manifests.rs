@@ -141,7 +141,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + '
 }
 
 fn look(file: &[u8], held: Held, limit: u64, pass: &Mutex<Pass>) -> Result<()> {
-    let manifest = Manifest::decode(file, limit).context(|| format!("manifests/{}", held.info.id))?;
+    let manifest = Manifest::decode_as(held.info.id, file, limit).context(|| format!("manifests/{}", held.info.id))?;
     for (_, refs) in manifest.all() {
         // Held for the references of one array: nobody waits for storage with it.
         let Pass { set, counted } = &mut *pass.lock();

@@ -110,7 +110,7 @@ pub struct RefStats {
 pub struct Stats {
     /// The repository.
     pub repository: String,
-    /// Its version.
+    /// Its version; 0 for one of a release before 0.2.
     pub spec_version: u8,
     /// What is stored, by listing.
     pub stored: Stored,
@@ -178,7 +178,7 @@ pub async fn collect(
 ) -> Result<Stats> {
     let mut stats = Stats {
         repository: repository.storage().location().to_owned(),
-        spec_version: repository.version() as u8,
+        spec_version: if repository.is_before_0_2() { 0 } else { repository.version().number() },
         snapshot: tree.snapshot().id().to_string(),
         ..Stats::default()
     };

@@ -64,7 +64,8 @@ pub(super) async fn documents(
         };
         storage.each(folder, &mut look).await?;
     }
-    let logs = reach.needed_logs();
+    // Before 0.2 they came and went.
+    let logs = if stats.spec_version == 0 { 0 } else { reach.needed_logs() };
     for (which, needed) in [(0, manifests.len() as u64), (1, reach.commits().count() as u64), (2, logs)] {
         of(&mut stats.missing, which).objects = needed.saturating_sub(of(&mut stats.reachable, which).objects);
     }

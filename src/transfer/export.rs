@@ -21,8 +21,8 @@ use crate::tree::{Kind, Tree};
 
 /// Paths of one kind that a report lists; the rest is counted.
 const LISTED: usize = 1000;
-/// What to do about something that cannot be read.
-const SKIP: &str = "not everything can be exported; --skip-unreadable exports the rest and lists what was left out";
+/// What can be done about something that cannot be read.
+const SKIP: &str = "--skip-unreadable exports the rest and lists what was left out";
 
 /// What is wanted of an export.
 #[derive(Clone, Copy, Debug, Default)]
@@ -129,7 +129,7 @@ pub async fn export(
     for hidden in without_file_names(&tree, path) {
         let error = Error::new(ErrorKind::Unsupported, "no file can have that name");
         if !wish.skip_unreadable {
-            return Err(error.context(format!("node {hidden:?}")).context(SKIP));
+            return Err(skippable(&error.context(format!("node {hidden:?}"))));
         }
         done.leave_out(hidden, &error);
     }
@@ -179,6 +179,11 @@ pub async fn export(
     (out.written, out.written_bytes, out.unchanged) = (done.written, done.written_bytes, done.unchanged);
     (out.left_out, out.left_out_count) = (done.left_out, done.left_out_count);
     Ok(out)
+}
+
+/// `error`, with what can be done about it.
+fn skippable(error: &Error) -> Error {
+    Error::new(error.kind(), format!("{error}; {SKIP}"))
 }
 
 /// Nodes at or below `path` that the tree does not show, since no file can have their names.
@@ -283,7 +288,7 @@ impl Export {
                 self.counters.did(1, 0);
                 done.leave_out(item.path(), &error);
             }
-            Err(error) if is_unreadable(&error) => return Err(error.context(SKIP)),
+            Err(error) if is_unreadable(&error) => return Err(skippable(&error)),
             Err(error) => return Err(error),
         }
         Ok(())

@@ -30,12 +30,13 @@ fn mounted(repo: &Path, id: &str, words: &[&str]) -> Files {
     files
 }
 
-fn check(set: &FixtureSet) {
+/// The first branch and the first tag of each repository, or only one of them.
+fn check(set: &FixtureSet, refs_of_each: usize) {
     for fixture in set.all() {
         let branches = fixture.expected["branches"].as_object().unwrap();
         let tags = fixture.expected["tags"].as_object().unwrap();
         let refs = branches.values().next().into_iter().chain(tags.values().next());
-        for id in refs.map(|id| id.as_str().unwrap()) {
+        for id in refs.take(refs_of_each).map(|id| id.as_str().unwrap()) {
             let place = tempfile::tempdir().unwrap();
             let dest = place.path().join("new/tree");
             let said = json(&[&"export", &fixture.repository, &dest, &id, &"--skip-unreadable"]);
@@ -51,9 +52,9 @@ fn check(set: &FixtureSet) {
 
 #[test]
 fn an_export_has_what_a_mount_shows() {
-    check(&FixtureSet::own());
+    check(&FixtureSet::own(), 2);
     if let Some(set) = FixtureSet::shared() {
-        check(&set);
+        check(&set, 1);
     }
 }
 
@@ -207,7 +208,7 @@ fn an_export_that_is_killed_goes_on() {
     }
     let repo = repository(place.path(), &files);
     let mut interrupted = 0;
-    for round in 0..4_u64 {
+    for round in 0..2_u64 {
         let dest = place.path().join(format!("tree{round}"));
         for attempt in 0..100 {
             let mut child = Command::new(program());
@@ -231,7 +232,7 @@ fn an_export_that_is_killed_goes_on() {
         command(&[&"export", &repo, &dest, &"--force"]).success();
         assert_eq!(read_files(&dest), files);
     }
-    assert!(interrupted > 3, "{interrupted}");
+    assert!(interrupted > 1, "{interrupted}");
 
     // The machine was started anew meanwhile: names alone are not believed.
     let dest = place.path().join("booted");

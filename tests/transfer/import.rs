@@ -79,7 +79,7 @@ fn fixtures_go_round() {
     sets.extend(FixtureSet::shared());
     let mut count = 0;
     for fixture in sets.iter().flat_map(FixtureSet::all) {
-        if fixture.name.contains("virtual") || fixture.name.starts_with("ref-") {
+        if fixture.name.contains("virtual") || fixture.name.contains("split") || fixture.name.starts_with("ref-") {
             continue;
         }
         let place = tempfile::tempdir().unwrap();
@@ -297,6 +297,9 @@ fn an_import_that_is_killed_has_done_all_or_nothing() {
     assert!(killed > 2, "{killed}");
     let said = json(&[&"import", &source, &repo]);
     assert!(said["snapshot"].is_null(), "{said}");
+    files.retain(|path, _| !path.starts_with("a/c/") || path.len() < "a/c/00".len());
+    fs::remove_dir_all(&source).unwrap();
+    write(&source, &files);
     let steps = icechunkfs::steps::COMMIT.iter().filter(|point| !point.contains("publish.done"));
     for step in steps.filter(|step| **step != "commit.backup.done") {
         let repo = place.path().join("step");
