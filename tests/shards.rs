@@ -149,8 +149,21 @@ fn an_inner_chunk_costs_two_requests_and_each_further_one(server: u16, repo: &st
         assert!(asked <= 2 && bytes < mebibyte, "inner chunk {number}: {asked} requests, {bytes} bytes");
     }
 
-    // zarr-python, in a process for each chunk; and in a mount that can be written to.
     let Some(python) = python() else { return };
+    for (name, program) in PROGRAMS {
+        let mounted = mount(counted.line.port, repo, &["-o", "ro"]);
+        let script = format!(
+            "import sys, numpy as np\n\
+             place, n, size = sys.argv[1], 2345, {INNER}\n\
+             {program}\n\
+             assert (np.asarray(got) == ((np.arange(size) * 7 + n * 13 + n // 256) & 255).astype('uint8')).all()"
+        );
+        counted.begin();
+        run(Command::new(&python).arg("-c").arg(script).arg(mounted.path().join("a"))).success();
+        let (asked, bytes) = counted.end();
+        assert!(asked <= 2 && bytes < mebibyte, "{name}: {asked} requests, {bytes} bytes");
+    }
+    // zarr-python, in a process for each chunk; and in a mount that can be written to.
     for words in [["-o", "ro"].as_slice(), &["--ephemeral"]] {
         let mounted = mount(counted.line.port, repo, words);
         for (number, most) in [(1234, 2), (4000, 1)] {
@@ -168,6 +181,22 @@ fn an_inner_chunk_costs_two_requests_and_each_further_one(server: u16, repo: &st
         }
     }
 }
+
+/// What a program of each kind runs to read inner chunk `n` of the array at `place`.
+const PROGRAMS: [(&str, &str); 2] = [
+    (
+        "tensorstore",
+        "import tensorstore as ts\n\
+         spec = {'driver': 'zarr3', 'kvstore': {'driver': 'file', 'path': place}}\n\
+         got = ts.open(spec, read=True, open=True).result()[n * size:(n + 1) * size].read().result()",
+    ),
+    (
+        "zarrs",
+        "import zarr, zarrs\n\
+         zarr.config.set({'codec_pipeline.path': 'zarrs.ZarrsCodecPipeline'})\n\
+         got = zarr.open_array(place, mode='r')[n * size:(n + 1) * size]",
+    ),
+];
 
 /// The inner chunk that lies at the beginning.
 fn place_first(shard: &[u8]) -> usize {
@@ -581,4 +610,42 @@ fn a_write_into_a_large_chunk_fetches_nothing_before_the_commit() {
         assert!(std::fs::read(fresh.path().join(path)).unwrap() == *wanted, "{path}");
         assert!(std::fs::read(mounted.path().join(path)).unwrap() == *wanted, "{path}");
     }
+}
+
+/// Who goes from shard to shard finds the next one's index there, or all of it if that is what he reads.
+#[test]
+fn what_comes_next_of_shards_is_what_was_read_of_the_last_ones() {
+    let Some(server) = s3() else { return };
+    const SHARDS: usize = 12;
+    let chunks: Vec<Option<Vec<u8>>> = (0..100).map(|number| Some(with_checksum(inner(number)))).collect();
+    let shard = USUAL.shard(&chunks, shuffled(100));
+    let codec = USUAL.codec(json!([INNER]), json!([{"name": "bytes"}, {"name": "crc32c"}]));
+    let document = array(json!([100 * INNER * SHARDS]), json!([100 * INNER]), json!([codec])).to_string();
+    let mut files = vec![("a/zarr.json".to_owned(), document.into_bytes())];
+    files.extend((0..SHARDS).map(|n| (format!("a/c/{n}"), shard.clone())));
+    let files: Vec<(&str, Vec<u8>)> = files.iter().map(|(path, bytes)| (path.as_str(), bytes.clone())).collect();
+    let repo = stored(server.port, "next", &files);
+    let counted = Counted::to(server.port);
+    let index = shard.len() - 16 * 100 - 4;
+    let number = |at: usize| u64::from_le_bytes(shard[at..at + 8].try_into().unwrap());
+
+    let mounted = mount(counted.line.port, &repo, &["-o", "ro"]);
+    counted.begin();
+    for n in 0..SHARDS {
+        let file = File::open(mounted.path().join(format!("a/c/{n}"))).unwrap();
+        assert!(read_at(&file, (index as u64, shard.len() - index)) == shard[index..]);
+        let at = (number(index + 16 * 50), number(index + 16 * 50 + 8) as usize);
+        assert!(read_at(&file, at) == with_checksum(inner(50)), "{n}");
+    }
+    let (asked, bytes) = counted.end();
+    assert!(asked <= 2 * SHARDS && bytes < (SHARDS << 18) as u64, "{asked} requests, {bytes} bytes");
+    drop(mounted);
+
+    let mounted = mount(counted.line.port, &repo, &["-o", "ro"]);
+    counted.begin();
+    for n in 0..SHARDS {
+        assert!(std::fs::read(mounted.path().join(format!("a/c/{n}"))).unwrap() == shard);
+    }
+    let (asked, bytes) = counted.end();
+    assert!(asked <= 2 * SHARDS && bytes < ((SHARDS + 1) * shard.len()) as u64, "{asked} requests, {bytes} bytes");
 }

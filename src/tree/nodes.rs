@@ -498,7 +498,7 @@ fn describe_array(path: &str, id: NodeId, zarr_json: &[u8], data: &ArrayData<'_>
             first_number,
             nominal_chunk_bytes: metadata.nominal_chunk_bytes,
             // Whoever wants to know why it cannot be told asks `icechunkfs ls --shards`.
-            sharding: Sharding::parse(zarr_json).ok().flatten().map(Box::new),
+            sharding: sharding_of(zarr_json),
         },
         Err(why) => {
             let grid = data.grid().filter(|grid| grid.len() <= MAX_RANK).unwrap_or_default();
@@ -519,6 +519,12 @@ fn describe_array(path: &str, id: NodeId, zarr_json: &[u8], data: &ArrayData<'_>
             }
         }
     }
+}
+
+/// What chunks look like if they are shards that this program understands. Most are none: a snapshot may have very many arrays.
+fn sharding_of(zarr_json: &[u8]) -> Option<Box<Sharding>> {
+    let said = Sharding::may_be_in(zarr_json).then(|| Sharding::parse(zarr_json))?;
+    said.ok().flatten().map(Box::new)
 }
 
 #[cfg(test)]

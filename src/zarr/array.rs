@@ -133,11 +133,10 @@ pub(super) fn chunks_per_shard(transformers: &Value) -> Result<Option<Vec<u64>>>
         .ok_or_else(|| Error::corrupt("an indexed storage transformer has no chunks_per_shard of whole numbers"))
 }
 
-/// The shape of an array's chunks by its `zarr.json`, where the chunk grid gives all of them the same.
-pub(super) fn regular_chunk(zarr_json: &Value) -> Option<Vec<u64>> {
-    let grid =
-        zarr_json.get("chunk_grid").filter(|grid| grid.get("name").and_then(Value::as_str) == Some("regular"))?;
-    shard::numbers(grid.get("configuration")?.get("chunk_shape"))
+/// The shape of an array's chunks, where the member `chunk_grid` gives all of them the same.
+pub(super) fn regular_chunk(grid: &Value) -> Option<Vec<u64>> {
+    let is_regular = grid.get("name").and_then(Value::as_str) == Some("regular");
+    shard::numbers(grid.get("configuration").filter(|_| is_regular)?.get("chunk_shape"))
 }
 
 /// One dimension of the chunk grid.

@@ -11,6 +11,7 @@
 use std::ops::Range;
 
 use bytes::Bytes;
+use serde::Deserialize;
 use serde_json::Value;
 use smallvec::SmallVec;
 
@@ -103,27 +104,43 @@ impl Sharding {
     /// An error of kind [`ErrorKind::Corrupt`] if the document contradicts itself, [`ErrorKind::Unsupported`] for codecs around a
     /// shard or its index of which this program does not know what they do to sizes, and for more than [`MAX_INNER`] inner chunks.
     pub fn parse(zarr_json: &[u8]) -> Result<Option<Self>> {
-        let document: Value = serde_json::from_slice(zarr_json)
+        /// What is to be known: attributes may be much longer.
+        #[derive(Deserialize)]
+        struct Document {
+            #[serde(default)]
+            chunk_grid: Value,
+            #[serde(default)]
+            codecs: Value,
+            #[serde(default)]
+            storage_transformers: Value,
+        }
+        let document: Document = serde_json::from_slice(zarr_json)
             .map_err(|e| Error::with_source(ErrorKind::Corrupt, "this zarr.json is not an array's", e))?;
-        let shape = array::regular_chunk(&document);
-        let transformers = document.get("storage_transformers").unwrap_or(&Value::Null);
-        if let Some(grid) = array::chunks_per_shard(transformers)? {
+        let shape = array::regular_chunk(&document.chunk_grid);
+        if let Some(grid) = array::chunks_per_shard(&document.storage_transformers)? {
             let inner_shape = shape.ok_or_else(|| Error::corrupt("chunks_per_shard without a regular chunk grid"))?;
             if grid.len() != inner_shape.len() {
                 let (said, rank) = (grid.len(), inner_shape.len());
                 return Err(Error::corrupt(format!("chunks_per_shard of {said} dimensions for an array of {rank}")));
             }
-            let inner = from_codecs(document.get("codecs"), &inner_shape, 1)?.map(Box::new);
+            let inner = from_codecs(&document.codecs, &inner_shape, 1)?.map(Box::new);
             let count = count(&grid)?;
             let (location, big_endian) = (IndexLocation::End, false);
             let (checksum, trailer) = (false, 0);
             return Ok(Some(Sharding { grid, inner_shape, location, big_endian, checksum, trailer, inner, count }));
         }
         match shape {
-            Some(shape) => from_codecs(document.get("codecs"), &shape, 0),
+            Some(shape) => from_codecs(&document.codecs, &shape, 0),
             // Chunks of different shapes have indexes of different lengths.
             None => Ok(None),
         }
+    }
+
+    /// Whether [`Sharding::parse`] can find anything in `zarr_json`, without reading it. The words may be escaped, which nobody does.
+    pub fn may_be_in(zarr_json: &[u8]) -> bool {
+        let text = std::str::from_utf8(zarr_json).unwrap_or_default();
+        text.contains("sharding_indexed")
+            || (text.contains("storage_transformers") && text.contains("chunks_per_shard"))
     }
 
     /// Inner chunks of a shard, those that it does not have included.
@@ -165,8 +182,8 @@ impl Sharding {
 }
 
 /// What `codecs` make of a chunk of `shape`: the first shard on the way in, if bytes of it can be read alone.
-fn from_codecs(codecs: Option<&Value>, shape: &[u64], depth: usize) -> Result<Option<Sharding>> {
-    let Some(codecs) = codecs.and_then(Value::as_array) else { return Ok(None) };
+fn from_codecs(codecs: &Value, shape: &[u64], depth: usize) -> Result<Option<Sharding>> {
+    let Some(codecs) = codecs.as_array() else { return Ok(None) };
     if depth > MAX_DEPTH {
         return Err(Error::new(ErrorKind::Unsupported, format!("shards within shards, more than {MAX_DEPTH} deep")));
     }
@@ -208,7 +225,8 @@ fn from_codecs(codecs: Option<&Value>, shape: &[u64], depth: usize) -> Result<Op
         Some(other) => return Err(Error::corrupt(format!("sharding_indexed has its index_location at {other}"))),
     };
     let (big_endian, checksum) = index_codecs(configuration.get("index_codecs"))?;
-    let inner = from_codecs(configuration.get("codecs"), &inner_shape, depth + 1)?.map(Box::new);
+    let inner =
+        from_codecs(configuration.get("codecs").unwrap_or(&Value::Null), &inner_shape, depth + 1)?.map(Box::new);
     Ok(Some(Sharding { grid, inner_shape, location, big_endian, checksum, trailer, inner, count }))
 }
 
