@@ -164,9 +164,10 @@ fn an_inner_chunk_costs_two_requests_and_each_further_one(server: u16, repo: &st
         assert!(asked <= 2 && bytes < mebibyte, "{name}: {asked} requests, {bytes} bytes");
     }
     // zarr-python, in a process for each chunk; and in a mount that can be written to.
-    for words in [["-o", "ro"].as_slice(), &["--ephemeral"]] {
+    let runs = [(["-o", "ro"].as_slice(), [(1234, 2), (4000, 1)].as_slice()), (&["--ephemeral"], &[(1234, 2)])];
+    for (words, numbers) in runs {
         let mounted = mount(counted.line.port, repo, words);
-        for (number, most) in [(1234, 2), (4000, 1)] {
+        for &(number, most) in numbers {
             let script = format!(
                 "import sys, zarr, numpy as np\n\
                  n = {number}\n\

@@ -7,10 +7,12 @@ mod common;
 mod writing;
 
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::{FixtureSet, Mount, read_files, run};
+use serde_json::{Value, json};
 use writing::{GROUP, Reference, Writable, needed, put};
 
 /// The package's current release, or the last one with the older layout.
@@ -33,16 +35,33 @@ impl Package {
         needed(there, "target/venv: scripts/setup --python makes it").then_some(Package { python, old })
     }
 
-    /// Runs a command of `tests/python/vectors.py` with a store.
+    /// Runs a command of `tests/python/vectors.py`.
     #[track_caller]
-    fn run(&self, release: Release, command: &str, store: &Path, words: &[&str]) {
+    fn run<S: AsRef<OsStr>>(&self, release: Release, command: &str, words: impl IntoIterator<Item = S>) {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/vectors.py");
         let mut python = Command::new(&self.python);
-        python.env("PYTHONDONTWRITEBYTECODE", "1").arg(script).arg(command).arg(store).args(words);
+        python.env("PYTHONDONTWRITEBYTECODE", "1").arg(script).arg(command).args(words);
         if release == Release::Old {
             python.env("PYTHONPATH", &self.old);
         }
         run(&mut python).success();
+    }
+
+    /// Checks that stores say what `expected` says.
+    #[track_caller]
+    fn check(&self, expected: &Value, stores: &[PathBuf]) {
+        let words = std::iter::once(OsString::from(expected.to_string())).chain(stores.iter().map(OsString::from));
+        self.run(Release::Current, "check", words);
+    }
+
+    /// Checks stores of the older layout, which have 120 points each.
+    #[track_caller]
+    fn check_old(&self, stores: &[PathBuf]) {
+        self.run(
+            Release::Old,
+            "old-check",
+            std::iter::once(OsString::from("120")).chain(stores.iter().map(OsString::from)),
+        );
     }
 }
 
@@ -76,7 +95,8 @@ fn a_store_is_the_same_after_a_commit_and_can_be_extended() {
     let (Some(shared), Some(package)) = (FixtureSet::shared(), Package::find()) else { return };
     let store = shared.expected_path("x").parent().unwrap().parent().unwrap().join("zarr-vectors-store");
     let sums = store.with_file_name("zarr-vectors-store.sha256");
-    let expected = std::fs::read_to_string(store.with_file_name("zarr-vectors-store.expect.json")).unwrap();
+    let expected = std::fs::read(store.with_file_name("zarr-vectors-store.expect.json")).unwrap();
+    let expected: Value = serde_json::from_slice(&expected).unwrap();
 
     let mount = Writable::new(&[]);
     // At the mount's root, which was empty, and in a group.
@@ -85,17 +105,20 @@ fn a_store_is_the_same_after_a_commit_and_can_be_extended() {
     Reference::open(mount.repository()).create_tag("copied");
 
     let tagged = Mount::new(mount.repository(), &["--tag", "copied"]);
-    for place in [tagged.path(), tagged.path().join("inner")] {
-        sh("cd \"$1\" && sha256sum --quiet -c \"$2\"", &[&place, &sums]);
-        package.run(Release::Current, "check", &place, &[&expected]);
+    let places = [tagged.path(), tagged.path().join("inner")];
+    for place in &places {
+        sh("cd \"$1\" && sha256sum --quiet -c \"$2\"", &[place, &sums]);
     }
+    package.check(&expected, &places);
 
-    package.run(Release::Current, "pyramid", &mount.root().join("inner"), &[]);
+    package.run(Release::Current, "pyramid", [mount.root().join("inner")]);
     let files = commit_and_look(&mount, "a pyramid");
     assert!(files.keys().any(|name| name.starts_with("inner/2/vertices/c/")), "{:?}", files.keys());
     let after = Mount::new(mount.repository(), &["-o", "ro"]);
-    package.run(Release::Current, "check", &after.path().join("inner"), &[&expected, "--levels", "3"]);
-    package.run(Release::Current, "check", &after.path(), &[&expected]);
+    let mut more = expected.clone();
+    more["levels"] = json!([0, 1, 2]);
+    package.check(&more, &[after.path().join("inner")]);
+    package.check(&expected, &[after.path()]);
     // The tag is what it was.
     sh("cd \"$1\" && sha256sum --quiet -c \"$2\"", &[&tagged.path().join("inner"), &sums]);
 }
@@ -106,11 +129,9 @@ fn stores_are_written_through_a_mount() {
     let mount = Writable::new(&[]);
     put(&mount.root().join("zarr.json"), GROUP).unwrap();
     let kinds = ["points", "polylines", "mesh", "graph"];
-    for kind in kinds {
-        package.run(Release::Current, "write", &mount.root().join(kind), &[kind]);
-    }
-    package.run(Release::Old, "old-write", &mount.root().join("old"), &[]);
-    package.run(Release::Old, "old-graph", &mount.root().join("old graph"), &[]);
+    let words = std::iter::once(mount.root()).chain(kinds.map(PathBuf::from));
+    package.run(Release::Current, "write", words);
+    package.run(Release::Old, "old-write", [mount.root()]);
     let files = commit_and_look(&mount, "stores");
     // What looks like a chunk's key is an array here, and what looks like a number a group.
     for node in ["points/0", "graph/0/links/0/0.0.0", "old/0/vertices/0.0.0", "old graph/0/links/0/0.0.1"] {
@@ -118,12 +139,8 @@ fn stores_are_written_through_a_mount() {
     }
     assert!(files.contains_key("old/0/vertices/0.0.0/c/0"));
     let fresh = Mount::new(mount.repository(), &["-o", "ro"]);
-    for kind in kinds {
-        package.run(Release::Current, "check", &fresh.path().join(kind), &[r#"{"n": 120, "levels": [0]}"#]);
-    }
-    for name in ["old", "old graph"] {
-        package.run(Release::Old, "old-check", &fresh.path().join(name), &["120"]);
-    }
+    package.check(&json!({"n": 120, "levels": [0]}), &kinds.map(|kind| fresh.path().join(kind)));
+    package.check_old(&["old", "old graph"].map(|name| fresh.path().join(name)));
 }
 
 /// A store of the older layout, copied.
@@ -131,15 +148,15 @@ fn stores_are_written_through_a_mount() {
 fn the_older_layout_is_the_same_after_a_commit() {
     let Some(package) = Package::find() else { return };
     let place = tempfile::tempdir().unwrap();
-    let store = place.path().join("store");
-    package.run(Release::Old, "old-write", &store, &[]);
+    let store = place.path().to_owned();
+    package.run(Release::Old, "old-write", [&store]);
     let mount = Writable::new(&[]);
     sh("cp -r \"$1/.\" \"$2\"", &[&store, &mount.root()]);
     assert!(commit_and_look(&mount, "a store") == read_files(&store));
     Reference::open(mount.repository()).create_tag("copied");
     let tagged = Mount::new(mount.repository(), &["--tag", "copied"]);
     assert!(read_files(&tagged.path()) == read_files(&store));
-    package.run(Release::Old, "old-check", &tagged.path(), &["120"]);
+    package.check_old(&["old", "old graph"].map(|name| tagged.path().join(name)));
 }
 
 /// A name is a node's because there is a node, and a chunk's because an array says so.
@@ -148,9 +165,9 @@ fn names_are_what_they_are_and_not_what_they_look_like() {
     let mount = Writable::new(&[]);
     let root = mount.root();
     let array = |separator: &str| {
-        let mut document: serde_json::Value = serde_json::from_str(&writing::array(&[2, 2, 2], &[1, 1, 1])).unwrap();
+        let mut document: Value = serde_json::from_str(&writing::array(&[2, 2, 2], &[1, 1, 1])).unwrap();
         let name = if separator == "." { "v2" } else { "default" };
-        document["chunk_key_encoding"] = serde_json::json!({"name": name, "configuration": {"separator": separator}});
+        document["chunk_key_encoding"] = json!({"name": name, "configuration": {"separator": separator}});
         document.to_string()
     };
     let groups =
