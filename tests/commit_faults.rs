@@ -1,6 +1,8 @@
 //! Commits that fail or are killed: nothing of them is seen, and the same changes can be committed again.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+#[path = "common/failing.rs"]
+mod failing;
 #[path = "common/fsck.rs"]
 mod fsck;
 #[path = "common/lab.rs"]
@@ -8,109 +10,19 @@ mod lab;
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use async_trait::async_trait;
-use bytes::Bytes;
+use failing::{Faulty, When};
 use icechunk::RepositoryConfig;
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunkfs::commit::changes::ChangeSet;
 use icechunkfs::commit::engine::{Options, Outcome};
-use icechunkfs::error::{Error, ErrorKind, Result};
+use icechunkfs::error::{Error, ErrorKind};
 use icechunkfs::format::envelope::SpecVersion;
 use icechunkfs::steps;
-use icechunkfs::storage::{self, Condition, ObjectInfo, Storage, Version};
+use icechunkfs::storage::{self, Storage};
 use lab::{Lab, Model, create, history, reference_keys, request};
-
-/// When an operation fails: before it was done, or after, so that only its answer is lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum When {
-    Before(ErrorKind),
-    After,
-}
-
-/// A storage of which one operation fails.
-#[derive(Debug)]
-struct Faulty {
-    inner: Arc<dyn Storage>,
-    left: AtomicU64,
-    when: When,
-    /// Whether it keeps failing from then on.
-    for_good: bool,
-    /// What was asked for, in order.
-    log: Mutex<Vec<String>>,
-}
-
-impl Faulty {
-    /// Fails at the `operation`th of its operations, counted from 1; 0 for never.
-    fn new(inner: Arc<dyn Storage>, operation: u64, when: When, for_good: bool) -> Self {
-        Faulty { inner, left: AtomicU64::new(operation), when, for_good, log: Mutex::default() }
-    }
-
-    async fn pass<T>(&self, what: &str, work: impl Future<Output = Result<T>> + Send) -> Result<T> {
-        self.log.lock().unwrap().push(what.to_owned());
-        let left = self.left.load(Ordering::Relaxed);
-        if left == 0 && !self.for_good {
-            return work.await;
-        }
-        let fails = left == 1 || left == 0;
-        if left > 0 && !(left == 1 && self.for_good) {
-            self.left.store(left - 1, Ordering::Relaxed);
-        }
-        match self.when {
-            When::Before(kind) if fails => Err(Error::new(kind, format!("{what}: made to fail"))),
-            When::After if fails => {
-                work.await?;
-                Err(Error::new(ErrorKind::Timeout, format!("{what}: its answer is lost")))
-            }
-            _ => work.await,
-        }
-    }
-}
-
-#[async_trait]
-impl Storage for Faulty {
-    fn location(&self) -> &str {
-        self.inner.location()
-    }
-
-    async fn get(&self, key: &str, limit: u64) -> Result<Bytes> {
-        self.pass(key, self.inner.get(key, limit)).await
-    }
-
-    async fn get_versioned(&self, key: &str, limit: u64) -> Result<(Bytes, Version)> {
-        self.pass(key, self.inner.get_versioned(key, limit)).await
-    }
-
-    async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
-        self.pass(key, self.inner.get_range(key, offset, length)).await
-    }
-
-    async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<()> {
-        self.pass(&format!("put {key}"), self.inner.put(key, bytes, condition)).await
-    }
-
-    async fn put_new(&self, key: &str, bytes: Bytes) -> Result<()> {
-        self.pass(&format!("new {key}"), self.inner.put_new(key, bytes)).await
-    }
-
-    async fn put_file(&self, key: &str, file: std::fs::File, length: u64) -> Result<()> {
-        self.pass(&format!("new {key}"), self.inner.put_file(key, file, length)).await
-    }
-
-    async fn put_copy(&self, key: &str, file: std::fs::File, length: u64) -> Result<()> {
-        self.pass(&format!("new {key}"), self.inner.put_copy(key, file, length)).await
-    }
-
-    async fn sync(&self, folders: &[&str]) -> Result<()> {
-        self.pass(&format!("sync {folders:?}"), self.inner.sync(folders)).await
-    }
-
-    async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
-        self.pass(prefix, self.inner.list(prefix)).await
-    }
-}
 
 fn start() -> Model {
     let mut model = Model::default();

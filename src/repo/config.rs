@@ -3,6 +3,8 @@
 //! As with refs, what is changed is what is there in the moment of writing, so that two who change different settings at a time
 //! both do. A repository without a configuration gets one only when something is set.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use super::update::{self, Clock, backup_name};
@@ -26,15 +28,32 @@ impl Repository {
         mut change: impl FnMut(&RepoConfig) -> Result<Option<Changed>>,
     ) -> Result<Option<Changed>> {
         self.ready_for_changes().await?;
+        let mut last = None;
+        let mut noted = |stored: &RepoConfig| {
+            let changed = change(stored)?;
+            last.clone_from(&changed);
+            Ok(changed)
+        };
         let changed = match &self.generation {
             Generation::Alpha(_) => Err(alpha::read_only(self.storage.location())),
-            Generation::V1(_) => self.change_yaml(clock, &mut change).await,
-            Generation::V2(_) => self.change_repo(clock, &mut change).await,
+            Generation::V1(_) => self.change_yaml(clock, &mut noted).await,
+            Generation::V2(_) => self.change_repo(clock, &mut noted).await,
         };
-        match changed {
-            Err(error) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Io) => Err(error
-                .context("it is not certain that the configuration is unchanged: `config REPO get` tells what it is")),
-            changed => changed,
+        let error = match changed {
+            Err(error) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Io) => error,
+            changed => return changed,
+        };
+        // An answer can be lost while what it tells of was done. If nothing is left to be changed, it was.
+        let stored = match Repository::open(Arc::clone(&self.storage)).await {
+            Ok(repository) => repository.config().await,
+            Err(error) => Err(error),
+        };
+        match stored.and_then(|stored| change(&stored)) {
+            Ok(None) => Ok(last),
+            Ok(Some(_)) => Err(error),
+            Err(_) => Err(error.context(
+                "the storage does not answer, so that the configuration may be changed or not; `config REPO get` tells later",
+            )),
         }
     }
 
