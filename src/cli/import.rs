@@ -64,7 +64,7 @@ pub struct ImportArgs {
     /// Store chunks smaller than this together in objects of some MiB.
     #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size::parse)]
     pub pack_below: u64,
-    /// Bound for what is held in memory besides the list of files, some 500 bytes each [default: 512M, or a quarter of what
+    /// Bound for what is held in memory besides the list of files, about 1 KiB each [default: 512M, or a quarter of what
     /// there is].
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub memory: Option<u64>,

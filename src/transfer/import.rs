@@ -186,7 +186,8 @@ pub async fn import(
         }
         false => Arc::clone(tree.snapshot()),
     };
-    drop((scanned, tree));
+    let changes = std::mem::take(&mut derived.changes);
+    drop((scanned, tree, derived));
     let engine = Engine::new(Arc::clone(repository.storage()), reader, clock, options);
     let message = match wish.message.is_empty() {
         true => format!("Import of {}", source.display()),
@@ -194,7 +195,7 @@ pub async fn import(
     };
     let (metadata, on_conflict) = (wish.metadata.clone(), wish.on_conflict);
     let request = Request { branch, message, metadata, on_conflict, ..Request::default() };
-    match Box::pin(engine.commit(&base, &derived.changes, &request, progress)).await? {
+    match Box::pin(engine.commit(&base, &changes, &request, progress)).await? {
         Outcome::Nothing => {}
         Outcome::Conflicts(conflicts) => out.conflicts = conflicts,
         Outcome::Committed { snapshot, rebased_over } => {
