@@ -8,10 +8,14 @@ mod fsck;
 mod lab;
 #[path = "rewriting/manifests.rs"]
 mod manifests;
+#[path = "rewriting/mounts.rs"]
+mod mounts;
 #[path = "common/reference_diff.rs"]
 mod reference_diff;
 #[path = "common/scramble.rs"]
 mod scramble;
+#[path = "common/writing.rs"]
+mod writing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
