@@ -30,6 +30,7 @@ use self::nodes::{Done, Names};
 use self::objects::Objects;
 use super::{Contents, in_place};
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::config_edit::encode;
 use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
@@ -197,7 +198,7 @@ async fn config(repository: &Repository) -> Result<Option<Vec<u8>>> {
     if members.is_empty() {
         return Ok(None);
     }
-    RawItem::from_json("config", &Value::Object(members)).map(|item| Some(item.value))
+    encode::flexbuffer(&members).map(Some)
 }
 
 /// A migration on its way.
