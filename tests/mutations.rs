@@ -5,7 +5,6 @@
 
 mod common;
 #[path = "common/lab.rs"]
-#[allow(dead_code)]
 mod lab;
 #[path = "common/shard.rs"]
 mod shard;

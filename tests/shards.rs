@@ -508,7 +508,7 @@ fn a_write_into_a_large_chunk_fetches_nothing_before_the_commit() {
     let shard = USUAL.shard(&chunks, shuffled(512));
     let codec = USUAL.codec(json!([INNER]), json!([{"name": "bytes"}, {"name": "crc32c"}]));
     let document = |codecs| array(json!([512 * INNER * 3]), json!([512 * INNER]), codecs).to_string().into_bytes();
-    let plain: Vec<u8> = (0..6 << 20).map(|at: u32| (at * 31 >> 7) as u8).collect();
+    let plain: Vec<u8> = (0..6 << 20).map(|at: u32| ((at * 31) >> 7) as u8).collect();
     let files = [
         ("a/zarr.json", document(json!([codec]))),
         ("a/c/0", shard.clone()),

@@ -1,6 +1,7 @@
 //! What uncommitted work needs of its repository: for whoever removes things there.
 //!
-//! A scratch directory refers to the snapshot that it is based on and, where chunks were copied whole, to chunk objects. It is looked
+//! A scratch directory refers to the snapshot that it is based on and, where chunks were copied whole or written in part, to chunk
+//! objects. It is looked
 //! at while its daemon writes to it, and nothing is changed.
 
 use std::collections::BTreeSet;
@@ -71,6 +72,7 @@ impl Needs {
                 source
             }
             Record::Moved { source, .. } => source,
+            Record::Borrowed { from, .. } => Source::Stored(from),
             _ => return Ok(()),
         };
         if let Source::Stored(Stored(StoredPayload::Native { chunk, .. })) = source {
@@ -128,9 +130,11 @@ mod tests {
         };
         let copied = StoredPayload::Native { chunk: id(7), offset: 3, length: 4 };
         let moved = Record::Moved { id: ROOT + 1, source: Source::Stored(Stored(copied)), at: Time(0, 0) };
+        let from = Stored(StoredPayload::Native { chunk: id(9), offset: 0, length: 40 });
+        let written = Record::Borrowed { data: 3, from, missing: vec![(5, 40)] };
         let publishing = Record::Publishing { snapshot: id(2).to_string() };
         let directory = Arc::new(OwnedFd::from(std::fs::File::open(&scratch).unwrap()));
-        Journal::replace(&directory, &[base, moved, publishing]).unwrap();
+        Journal::replace(&directory, &[base, moved, written, publishing]).unwrap();
         // A line that is being written.
         let path = scratch.join("journal");
         let mut bytes = std::fs::read(&path).unwrap();
@@ -139,7 +143,7 @@ mod tests {
         std::fs::write(&path, &bytes).unwrap();
         let needs = Needs::of(&scratch).unwrap().unwrap();
         assert_eq!((needs.branch.as_str(), &needs.snapshots), ("main", &BTreeSet::from([id(1), id(2)])));
-        assert_eq!(needs.chunks, BTreeSet::from([id(7)]));
+        assert_eq!(needs.chunks, BTreeSet::from([id(7), id(9)]));
         assert_eq!(std::fs::metadata(&path).unwrap().len() as usize, whole + 4, "nothing is changed");
         assert_eq!(in_directory(place.path()).unwrap(), [scratch]);
         assert!(in_directory(&place.path().join("none")).unwrap().is_empty());
