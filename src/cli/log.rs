@@ -14,7 +14,6 @@ use super::graph::terminal::Look;
 use super::naming::one_line;
 use super::{graph, open, print, print_json};
 use crate::error::{Error, Result};
-use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::repo::history::format_time;
 use crate::repo::refs::{DEFAULT_BRANCH, Refs};
@@ -93,20 +92,24 @@ pub fn run(arguments: &LogArgs) -> Result<()> {
         }
         text.push('\n');
         for line in commit.message.lines() {
-            let _ = writeln!(text, "    {line}");
+            // Anybody may have written it, for any terminal.
+            let _ = writeln!(text, "    {}", one_line(line));
         }
         text.push('\n');
     }
     print(text.as_bytes())
 }
 
+/// Says of each commit which branches and tags point to it.
 fn add_refs(commits: &mut [Commit], refs: &Refs) {
+    let mut names: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (kind, refs) in [("branch", &refs.branches), ("tag", &refs.tags)] {
+        for (name, id) in refs {
+            names.entry(id.to_string()).or_default().push(format!("{kind}/{name}"));
+        }
+    }
     for commit in commits {
-        let at = |names: &BTreeMap<String, ObjectId>, kind: &str| -> Vec<String> {
-            let here = names.iter().filter(|(_, id)| id.to_string() == commit.id);
-            here.map(|(name, _)| format!("{kind}/{name}")).collect()
-        };
-        commit.refs = Some([at(&refs.branches, "branch"), at(&refs.tags, "tag")].concat());
+        commit.refs = Some(names.remove(&commit.id).unwrap_or_default());
     }
 }
 
