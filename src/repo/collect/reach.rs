@@ -18,6 +18,8 @@ use crate::storage::{Storage, decoded};
 
 /// Files that are read at a time. Each may take some hundred MiB of memory when it is unusually large.
 const AT_ONCE: usize = 8;
+/// Reads that are prepared at a time: each takes some hundred bytes before it begins.
+const PREPARED: usize = 4096;
 /// Bytes that a manifest may have, stored and in memory: the format's own limit.
 const MAX_MANIFEST: u64 = 1 << 31;
 
@@ -103,27 +105,30 @@ impl Needed {
     ) -> Result<()> {
         let new: Vec<ObjectId> = snapshots.into_iter().filter(|id| self.snapshots.insert(*id)).collect();
         progress.expect(new.len());
-        // Boxed one by one: the compiler does not see through a closure that it may change threads.
-        let reads: Vec<BoxFuture<'_, Result<HashSet<ObjectId>>>> =
-            new.into_iter().map(|id| Box::pin(manifests_of(storage, id)) as _).collect();
-        let mut reads = futures_util::stream::iter(reads).buffer_unordered(AT_ONCE);
         let mut manifests: HashSet<ObjectId> = HashSet::new();
-        while let Some(found) = reads.try_next().await? {
-            progress.step();
-            manifests.extend(found.into_iter().filter(|id| !self.manifests.contains(id)));
-        }
-        drop(reads);
-        progress.expect(manifests.len());
-        let reads: Vec<BoxFuture<'_, Result<Vec<Part>>>> =
-            manifests.iter().map(|id| Box::pin(chunks_of(storage, *id)) as _).collect();
-        let mut reads = futures_util::stream::iter(reads).buffer_unordered(AT_ONCE);
-        while let Some(found) = reads.try_next().await? {
-            progress.step();
-            for (chunk, offset, length) in found {
-                self.chunks.add(chunk, offset, length);
+        for batch in new.chunks(PREPARED) {
+            // Boxed one by one: the compiler does not see through a closure that it may change threads.
+            let reads: Vec<BoxFuture<'_, Result<HashSet<ObjectId>>>> =
+                batch.iter().map(|id| Box::pin(manifests_of(storage, *id)) as _).collect();
+            let mut reads = futures_util::stream::iter(reads).buffer_unordered(AT_ONCE);
+            while let Some(found) = reads.try_next().await? {
+                progress.step();
+                manifests.extend(found.into_iter().filter(|id| !self.manifests.contains(id)));
             }
         }
-        drop(reads);
+        progress.expect(manifests.len());
+        let manifests: Vec<ObjectId> = manifests.into_iter().collect();
+        for batch in manifests.chunks(PREPARED) {
+            let reads: Vec<BoxFuture<'_, Result<Vec<Part>>>> =
+                batch.iter().map(|id| Box::pin(chunks_of(storage, *id)) as _).collect();
+            let mut reads = futures_util::stream::iter(reads).buffer_unordered(AT_ONCE);
+            while let Some(found) = reads.try_next().await? {
+                progress.step();
+                for (chunk, offset, length) in found {
+                    self.chunks.add(chunk, offset, length);
+                }
+            }
+        }
         self.manifests.extend(manifests);
         Ok(())
     }

@@ -35,12 +35,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use self::chunks::Presence;
-use self::nodes::Uses;
+use self::nodes::{ManifestUse, Uses};
 use self::repo_file::Commits;
 use self::report::{Findings, Report};
 use super::{MAX_REPO_FILE, Repository, v1};
@@ -54,6 +55,8 @@ use crate::storage::{ObjectInfo, Storage, decoded};
 
 /// Snapshots, or manifests, that are looked at at a time.
 const AT_ONCE: usize = 8;
+/// Checks that are prepared at a time: each takes some hundred bytes before it begins.
+const PREPARED: usize = 4096;
 /// Bytes of manifests, as they are stored, that are looked at at a time; a larger one is looked at alone. MiB.
 const MANIFESTS_MIB: u32 = 128;
 /// How often a check begins anew because somebody has removed something meanwhile.
@@ -285,16 +288,19 @@ async fn check_snapshots(
     while !next.is_empty() {
         seen.extend(&next);
         context.progress.expect(next.len());
-        let checks = next.into_iter().map(|id| {
-            let record = commits.and_then(|commits| commits.get(&id));
-            check_snapshot(context, id, record, &uses, &found)
-        });
-        // Boxed one by one: the compiler does not see through a closure that it may change threads.
-        let checks: Vec<futures_util::future::BoxFuture<'_, Result<Option<ObjectId>>>> =
-            checks.map(|check| Box::pin(check) as _).collect();
-        let parents: Vec<Option<ObjectId>> =
-            futures_util::stream::iter(checks).buffer_unordered(AT_ONCE).try_collect().await?;
-        let parents: BTreeSet<ObjectId> = parents.into_iter().flatten().filter(|id| !seen.contains(id)).collect();
+        let mut parents: BTreeSet<ObjectId> = BTreeSet::new();
+        for batch in next.chunks(PREPARED) {
+            let checks = batch.iter().map(|id| {
+                let record = commits.and_then(|commits| commits.get(id));
+                check_snapshot(context, *id, record, &uses, &found)
+            });
+            // Boxed one by one: the compiler does not see through a closure that it may change threads.
+            let checks: Vec<BoxFuture<'_, Result<Option<ObjectId>>>> =
+                checks.map(|check| Box::pin(check) as _).collect();
+            let found: Vec<Option<ObjectId>> =
+                futures_util::stream::iter(checks).buffer_unordered(AT_ONCE).try_collect().await?;
+            parents.extend(found.into_iter().flatten().filter(|id| !seen.contains(id)));
+        }
         next = if commits.is_none() && context.is_whole { parents.into_iter().collect() } else { Vec::new() };
     }
     if commits.is_none() {
@@ -400,22 +406,26 @@ async fn check_manifests(
     context.progress.expect(uses.len());
     let memory = Semaphore::new(MANIFESTS_MIB as usize);
     let memory = &memory;
-    let checks: Vec<futures_util::future::BoxFuture<'_, Result<()>>> = uses
-        .iter()
-        .map(|(id, used)| {
-            let listed = listings.and_then(|listings| listings.manifests.get(&format!("manifests/{id}")));
-            let size = listed.map_or_else(|| used.size(), |object| object.size);
-            let mib = u32::try_from(size >> 20).unwrap_or(u32::MAX).saturating_add(1).min(MANIFESTS_MIB);
-            Box::pin(async move {
-                // It is never closed; without a permit it would only be more memory.
-                let _permit = memory.acquire_many(mib).await.ok();
-                manifest::check(context, *id, used, sought).await?;
-                context.progress.step();
-                Ok(())
-            }) as _
-        })
-        .collect();
-    futures_util::stream::iter(checks).buffer_unordered(AT_ONCE).try_collect().await
+    let all: Vec<(&ObjectId, &ManifestUse)> = uses.iter().collect();
+    for batch in all.chunks(PREPARED) {
+        let checks: Vec<BoxFuture<'_, Result<()>>> = batch
+            .iter()
+            .map(|&(id, used)| {
+                let listed = listings.and_then(|listings| listings.manifests.get(&format!("manifests/{id}")));
+                let size = listed.map_or_else(|| used.size(), |object| object.size);
+                let mib = u32::try_from(size >> 20).unwrap_or(u32::MAX).saturating_add(1).min(MANIFESTS_MIB);
+                Box::pin(async move {
+                    // It is never closed; without a permit it would only be more memory.
+                    let _permit = memory.acquire_many(mib).await.ok();
+                    manifest::check(context, *id, used, sought).await?;
+                    context.progress.step();
+                    Ok(())
+                }) as _
+            })
+            .collect();
+        futures_util::stream::iter(checks).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
+    }
+    Ok(())
 }
 
 /// Fetches and decodes document `key` from the store itself.
