@@ -13,6 +13,7 @@ use icechunk::format::format_constants::SpecVersionBin;
 use icechunk::repository::VersionInfo;
 use icechunkfs::commit::changes::{ChunkChange, StoredPayload};
 use icechunkfs::commit::engine::{Options, Outcome, Request};
+use icechunkfs::format::config_edit;
 use icechunkfs::format::ids::ObjectId;
 use icechunkfs::format::manifest::Payload;
 use icechunkfs::format::snapshot::{NodeData, Snapshot};
@@ -459,13 +460,17 @@ impl World {
         true
     }
 
-    /// The reference writes its configuration into the repository.
+    /// The configuration is written into the repository.
     async fn configure(&mut self, actor: Actor, say: impl Fn(String)) -> bool {
-        if actor == Actor::Ours {
-            return false;
-        }
         let threshold = self.random.below(200) as u16;
         say(format!("configure: inline up to {threshold}"));
+        if actor == Actor::Ours {
+            let set = |config: &icechunkfs::format::config::RepoConfig| {
+                config_edit::set(config.members(), "inline_chunk_threshold_bytes", &threshold.to_string())
+            };
+            self.repository().await.change_config(system_clock, set).await.unwrap();
+            return true;
+        }
         let storage = icechunk::new_local_filesystem_storage(self.place.path()).await.unwrap();
         let config = RepositoryConfig { inline_chunk_threshold_bytes: Some(threshold), ..RepositoryConfig::default() };
         let repository = icechunk::Repository::open(storage).config(config).execute().await.unwrap();
