@@ -3,6 +3,8 @@
 //! [`args`] has the words, [`mount_options`] those behind `-o`, [`daemon`] the way into the background, [`logging`] where
 //! messages go. A command prints its result on stdout, and on failure one message on stderr that a person can act on.
 
+#![allow(rustdoc::broken_intra_doc_links, reason = "what is in brackets there is for the reader of --help")]
+
 pub mod amend;
 pub mod args;
 pub mod branch;

@@ -14,7 +14,7 @@
 //! | [`zarr_json`] | a `zarr.json`, which was not kept in those days but taken apart |
 //! | [`attributes`] | attributes in files of their own |
 //! | [`manifest`] | chunk references, and [`chunk_map`] how they are listed |
-//! | [`reference`] | what a branch's or tag's file says |
+//! | [`mod@reference`] | what a branch's or tag's file says |
 //!
 //! What identifies a node was a number at first, then 8 bytes as today; a number becomes 8 bytes, most significant first. Ids of
 //! objects were 16 bytes in the first layout: of those the first 12 are kept, and whoever looks for the object finds it by them.
