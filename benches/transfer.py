@@ -4,12 +4,13 @@ Every side ends when its files are on the disk. Nothing is removed before the en
 were removed a short while ago, since it takes care not to use their inodes again too soon.
 """
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from common import KIB, Bench, in_turn, say, seconds_of
-from harness import BenchError, Mount, run
+from harness import BenchError, Mount, Skipped, run
 from report import S, Baseline, at_least
 
 OF_PLAIN = 0.8  # of what the disk gives a plain parallel copy
@@ -20,6 +21,7 @@ THROUGH_MOUNT = "cp -r through the mount"
 DOCUMENT = ('{"zarr_format":3,"node_type":"array","shape":[%d],"data_type":"uint8","fill_value":0,"attributes":{},'
             '"chunk_grid":{"name":"regular","configuration":{"chunk_shape":[%d]}},'
             '"chunk_key_encoding":{"name":"default","configuration":{"separator":"/"}},"codecs":[{"name":"bytes"}]}')
+TREES_A_RUN = 7  # that are written and stay: three for an export, four for an import, whose mount keeps a scratch directory
 GROUP = '{"zarr_format":3,"node_type":"group","attributes":{}}'
 
 
@@ -43,6 +45,10 @@ def transfer64k(bench: Bench) -> None:
 
 
 def make_tree(bench: Bench, name: str, chunks: int, chunk_bytes: int) -> Tree:
+    needed = (2 + TREES_A_RUN * bench.runs) * chunks * (chunk_bytes + KIB) * 2
+    free = shutil.disk_usage(bench.space.root).free
+    if free < needed:
+        raise Skipped(f"it needs {needed >> 30} GiB of disk, half of them to leave room for others, and {free >> 30} are free")
     say(f"making a tree of {chunks} chunks of {chunk_bytes // KIB} KiB")
     place = bench.space.plain(f"transfer-{name}")
     folder = place / "data" / "c"

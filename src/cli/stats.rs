@@ -100,8 +100,11 @@ fn draw(counters: &Counters, ended: &AtomicBool) {
 /// A table whose columns are as wide as what is in them.
 struct Table {
     bars: bool,
-    rows: Vec<(Vec<String>, Option<(u64, u64)>)>,
+    rows: Vec<Row>,
 }
+
+/// Cells, and how long the bar behind them is: so much of so much.
+type Row = (Vec<String>, Option<(u64, u64)>);
 
 impl Table {
     fn new(bars: bool) -> Self {

@@ -169,7 +169,7 @@ impl ChunkSet {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
 
     fn id(n: u64) -> ObjectId {
