@@ -252,7 +252,8 @@ fn on_one_file_system_chunks_take_no_room_again() {
     assert!(chunks(far.path()) == chunks(&new));
     // Byte for byte the same, but for the times in `repo`.
     let (mut one, mut other) = (read_files(&new), read_files(far.path()));
-    (one.remove("repo"), other.remove("repo"));
+    one.remove("repo");
+    other.remove("repo");
     assert!(one == other);
 }
 
@@ -324,13 +325,12 @@ fn a_migration_that_was_killed_goes_on() {
             let refs = icechunkfs(["refs".as_ref(), new.as_os_str()]);
             assert_eq!(refs.status.success(), is_there, "{step}");
             // A chunk that was cut off in the middle of being copied.
-            if let Some(entry) = std::fs::read_dir(new.join("chunks")).ok().and_then(|mut entries| entries.next()) {
-                if !is_there {
-                    let path = entry.unwrap().path();
-                    let bytes = std::fs::read(&path).unwrap();
-                    std::fs::remove_file(&path).unwrap();
-                    std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
-                }
+            let copied = std::fs::read_dir(new.join("chunks")).ok().and_then(|mut entries| entries.next());
+            if let (Some(entry), false) = (copied, is_there) {
+                let path = entry.unwrap().path();
+                let bytes = std::fs::read(&path).unwrap();
+                std::fs::remove_file(&path).unwrap();
+                std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
             }
             let next = migrate(&fixture.repository, &new, &["--json"]);
             if step == "migrate.to.done" {
