@@ -93,7 +93,8 @@ impl Streams {
         let whole = self.way == Way::Whole;
         let near = |stream: &Stream| {
             let run = (stream.end - stream.begin).max(range.end - range.start);
-            let leap = if whole { LEAP } else { run.min(LEAP) };
+            // Who reads all of it has the kernel read ahead, twice over.
+            let leap = if whole { 2 * LEAP } else { run.min(LEAP) };
             range.start <= stream.end.saturating_add(leap) && range.end.saturating_add(leap) >= stream.begin
         };
         let mut stream = match self.streams.iter().position(near).and_then(|at| self.streams.remove(at)) {
