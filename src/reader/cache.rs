@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 
 use super::chunk::ChunkRange;
 use super::shard_layout::Layout;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::manifest::Manifest;
 
@@ -108,7 +108,7 @@ impl Cache {
     }
 
     /// The entry of `key`, made by `load` if there is none. Of several who ask at once, the first one's `load` is carried
-    /// out and all get its outcome; a failure is not kept.
+    /// out, also if nobody waits for it any more, and all get its outcome; a failure is not kept. Called where there is a runtime.
     pub fn get_or_load(
         &self,
         key: Key,
@@ -121,7 +121,9 @@ impl Cache {
             (None, Some(loading)) => loading.clone(),
             (None, None) => {
                 let (shared, owned) = (Arc::clone(&self.state), key.clone());
-                let loading = async move {
+                // A task of its own: those who wait may all go away, and a load that nobody drives any more would keep the
+                // permits that it has from everybody else.
+                let task = tokio::spawn(async move {
                     let loaded = load.await;
                     let mut state = shared.lock();
                     state.loading.remove(&owned);
@@ -129,6 +131,9 @@ impl Cache {
                         state.insert(owned, value.clone());
                     }
                     loaded
+                });
+                let loading = async move {
+                    task.await.unwrap_or_else(|e| Err(Error::with_source(ErrorKind::Io, "loading into memory", e)))
                 }
                 .boxed()
                 .shared();
@@ -184,7 +189,6 @@ impl std::fmt::Debug for Cache {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::error::Error;
     use crate::reader::chunk::Object;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -230,6 +234,26 @@ mod tests {
         let (first, second) = both.await.unwrap();
         assert!(first.is_ok() && second.is_ok());
         assert_eq!(loads.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test]
+    async fn who_goes_away_holds_nobody_up() {
+        let cache = Cache::new(1 << 20);
+        let only = Arc::new(tokio::sync::Semaphore::new(1));
+        let load = |n, only: Arc<tokio::sync::Semaphore>| async move {
+            let _permit = only.acquire().await;
+            tokio::task::yield_now().await;
+            chunk(n)
+        };
+        let mut first = Box::pin(cache.get_or_load(key(1), load(1, Arc::clone(&only))));
+        // It has begun, and is not awaited to its end.
+        let poll = std::future::poll_fn(|context| std::task::Poll::Ready(first.as_mut().poll(context).is_ready()));
+        assert!(!poll.await);
+        tokio::task::yield_now().await;
+        drop(first);
+        let second = cache.get_or_load(key(2), load(2, only));
+        let second = tokio::time::timeout(std::time::Duration::from_secs(5), second).await;
+        assert!(second.unwrap().is_ok() && cache.get(&key(1)).is_some());
     }
 
     #[tokio::test]

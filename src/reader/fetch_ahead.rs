@@ -74,8 +74,7 @@ impl Reader {
                 Ok(Value::Chunk(part))
             };
             // Nobody hears of a failure: whoever wants the chunk asks for it himself then.
-            let loading = self.cache.get_or_load(key, load);
-            drop(tokio::spawn(async move { loading.await.map(drop) }));
+            drop(self.cache.get_or_load(key, load));
         }
     }
 }
