@@ -6,7 +6,6 @@
 //! |---|---|
 //! | [`cli`] | the command line: one file a command, the daemon, the log |
 //! | [`fuse`] | the kernel: requests and replies, how files are opened, mounting and unmounting |
-//! | [`tree`] | names, attributes, listings: a snapshot as a directory tree, without a kernel |
 //! | [`transfer`] | a plain Zarr tree out of a repository, and into one, without a mount |
 //! | [`stats`] | what a repository's bytes are for |
 //! | [`follow`] | a read-only mount that moves to its branch's newest commit |
@@ -14,6 +13,7 @@
 //! | [`session`] | what is done to a working tree as a whole: status, diff, commit, discard, refresh |
 //! | [`working`] | the working tree: a snapshot and what programs changed on top of it |
 //! | [`scratch`] | what waits for a commit, on disk: a journal and the bytes of changed files |
+//! | [`tree`] | names, attributes, listings: a snapshot as a directory tree, without a kernel |
 //! | [`repack`] | small chunks put together in fewer objects |
 //! | [`compare`] | what is not the same in two snapshots |
 //! | [`commit`] | changes to a snapshot: chunks, manifests, a new snapshot, the branch; conflicts with others' commits |
