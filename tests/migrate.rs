@@ -7,7 +7,7 @@ mod common;
 mod lab;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::{Fixture, FixtureSet, icechunkfs, program, read_files, run};
@@ -196,8 +196,8 @@ fn has_refs(place: &Path) -> bool {
     place.join("refs").is_dir() && read_files(&place.join("refs")).keys().any(|key| key.contains("ref.json"))
 }
 
-#[tokio::test]
-async fn what_old_programs_commit_meanwhile_is_not_lost() {
+/// A repository whose migration was ended as soon as it was of version 2, and what it was before.
+async fn interrupted() -> (tempfile::TempDir, PathBuf, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let (place, elsewhere) = (directory.path().join("repo"), directory.path().join("old"));
     std::fs::create_dir(&place).unwrap();
@@ -207,6 +207,12 @@ async fn what_old_programs_commit_meanwhile_is_not_lost() {
         .args(["migrate".as_ref(), place.as_os_str(), "--yes".as_ref()])
         .env("ICECHUNKFS_FAULT", "migrate.repo.done=abort"));
     assert!(!killed.status.success());
+    (directory, place, elsewhere)
+}
+
+#[tokio::test]
+async fn what_old_programs_commit_meanwhile_is_not_lost() {
+    let (_directory, place, elsewhere) = interrupted().await;
     // A program that had the repository open as version 1 goes on as if nothing had happened.
     let group: &[u8] = br#"{"zarr_format":3,"node_type":"group"}"#;
     set(&elsewhere, &[("b/zarr.json", group)], "three").await;
@@ -219,15 +225,7 @@ async fn what_old_programs_commit_meanwhile_is_not_lost() {
 
 #[tokio::test]
 async fn commits_that_follow_nothing_are_named_and_stay() {
-    let directory = tempfile::tempdir().unwrap();
-    let (place, elsewhere) = (directory.path().join("repo"), directory.path().join("old"));
-    std::fs::create_dir(&place).unwrap();
-    old_repository(&place).await;
-    copy(&place, &elsewhere);
-    let killed = run(Command::new(program())
-        .args(["migrate".as_ref(), place.as_os_str(), "--yes".as_ref()])
-        .env("ICECHUNKFS_FAULT", "migrate.repo.done=abort"));
-    assert!(!killed.status.success());
+    let (_directory, place, elsewhere) = interrupted().await;
     let group: &[u8] = br#"{"zarr_format":3,"node_type":"group"}"#;
     set(&elsewhere, &[("b/zarr.json", group)], "by an old program").await;
     // And one of the newer ones commits to the same branch.

@@ -28,8 +28,11 @@ mod put;
 mod scan;
 mod walk;
 
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::fs::{AtFlags, DirEntry, FileType};
+use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -79,4 +82,16 @@ pub struct LeftOut {
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|e| Error::with_source(ErrorKind::Io, "a step of the transfer ended early", e))?
+}
+
+/// What the file of `entry` is, which was listed in `folder`. A symbolic link is one.
+fn kind_of(folder: impl AsFd, entry: &DirEntry) -> std::result::Result<FileType, Errno> {
+    match entry.file_type() {
+        // Not every file system says it in listings.
+        FileType::Unknown => {
+            let stat = rustix::fs::statat(folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)?;
+            Ok(FileType::from_raw_mode(stat.st_mode))
+        }
+        kind => Ok(kind),
+    }
 }

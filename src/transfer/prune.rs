@@ -1,13 +1,13 @@
 //! What a destination has and the snapshot does not, and removing it.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
 use rustix::fs::{Dir, FileType};
 
-use super::blocking;
 use super::destination::{Destination, MARKER, join, shown};
+use super::{blocking, kind_of};
 use crate::error::{Context, Error, Result};
 use crate::tree::{Kind, Tree};
 
@@ -60,15 +60,7 @@ fn entries(destination: &Destination, path: &str) -> Result<Vec<(OsString, FileT
         if matches!(name, b"." | b"..") {
             continue;
         }
-        let kind = match entry.file_type() {
-            // Not every file system says it in listings.
-            FileType::Unknown => {
-                let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
-                let stat = rustix::fs::statat(&folder, OsStr::from_bytes(name), flags).map_err(failed)?;
-                FileType::from_raw_mode(stat.st_mode)
-            }
-            kind => kind,
-        };
+        let kind = kind_of(&folder, &entry).map_err(failed)?;
         found.push((OsString::from_vec(name.to_vec()), kind));
     }
     Ok(found)

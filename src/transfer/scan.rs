@@ -20,7 +20,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::{Counters, LeftOut};
+use super::{Counters, LeftOut, kind_of};
 use crate::commit::changes::{ChunkFile, StoredPayload};
 use crate::error::{Error, ErrorKind, Result};
 use crate::repo::create::GROUP_DOCUMENT;
@@ -200,14 +200,7 @@ impl Scan<'_> {
             if matches!(name, b"." | b"..") {
                 continue;
             }
-            let kind = match entry.file_type() {
-                // Not every file system says it in listings.
-                FileType::Unknown => {
-                    let stat = rustix::fs::statat(&*folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW);
-                    FileType::from_raw_mode(stat.map_err(failed)?.st_mode)
-                }
-                kind => kind,
-            };
+            let kind = kind_of(&*folder, &entry).map_err(failed)?;
             match kind {
                 FileType::Directory => {
                     let child = usize::try_from(self.directories.fetch_add(1, Ordering::Relaxed)).unwrap_or(usize::MAX);
