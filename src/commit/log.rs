@@ -7,7 +7,7 @@ use super::upload::StoredChunks;
 use crate::error::Result;
 use crate::format::draft::TransactionLogDraft;
 use crate::format::ids::NodeId;
-use crate::format::transaction_log::{Change, Move, TransactionLog};
+use crate::format::transaction_log::{Move, Touched, TransactionLog};
 use crate::zarr::Coords;
 
 /// The log of `changes`, whose chunks are `chunks`.
@@ -34,12 +34,12 @@ pub(super) fn of(changes: &ChangeSet, chunks: &StoredChunks) -> TransactionLogDr
 pub(super) fn amended(previous: &TransactionLog, log: TransactionLogDraft) -> Result<TransactionLogDraft> {
     let mut union = Union::default();
     union.add(previous)?;
-    union.new_groups.extend(log.new_groups);
-    union.new_arrays.extend(log.new_arrays);
-    union.deleted_groups.extend(log.deleted_groups);
-    union.deleted_arrays.extend(log.deleted_arrays);
-    union.updated_groups.extend(log.updated_groups);
-    union.updated_arrays.extend(log.updated_arrays);
+    union.nodes.new_groups.extend(log.new_groups);
+    union.nodes.new_arrays.extend(log.new_arrays);
+    union.nodes.deleted_groups.extend(log.deleted_groups);
+    union.nodes.deleted_arrays.extend(log.deleted_arrays);
+    union.nodes.updated_groups.extend(log.updated_groups);
+    union.nodes.updated_arrays.extend(log.updated_arrays);
     for (node, coords) in log.updated_chunks {
         union.chunks.entry(node).or_default().extend(coords.into_iter().map(Coords::from_vec));
     }
@@ -50,12 +50,7 @@ pub(super) fn amended(previous: &TransactionLog, log: TransactionLogDraft) -> Re
 /// What several commits touched, one after another.
 #[derive(Debug, Default)]
 pub(super) struct Union {
-    new_groups: BTreeSet<NodeId>,
-    new_arrays: BTreeSet<NodeId>,
-    deleted_groups: BTreeSet<NodeId>,
-    deleted_arrays: BTreeSet<NodeId>,
-    updated_groups: BTreeSet<NodeId>,
-    updated_arrays: BTreeSet<NodeId>,
+    nodes: Touched,
     chunks: BTreeMap<NodeId, BTreeSet<Coords>>,
     moves: Vec<Move>,
 }
@@ -63,12 +58,7 @@ pub(super) struct Union {
 impl Union {
     /// Adds the log of the next commit: the oldest goes first.
     pub(super) fn add(&mut self, log: &TransactionLog) -> Result<()> {
-        self.new_groups.extend(log.nodes(Change::NewGroups));
-        self.new_arrays.extend(log.nodes(Change::NewArrays));
-        self.deleted_groups.extend(log.nodes(Change::DeletedGroups));
-        self.deleted_arrays.extend(log.nodes(Change::DeletedArrays));
-        self.updated_groups.extend(log.nodes(Change::UpdatedGroups));
-        self.updated_arrays.extend(log.nodes(Change::UpdatedArrays));
+        self.nodes.add(log);
         for (node, coords) in log.updated_chunks() {
             self.chunks.entry(node).or_default().extend(coords.map(Coords::from_vec));
         }
@@ -80,12 +70,12 @@ impl Union {
     pub(super) fn finish(self) -> TransactionLogDraft {
         let chunks = |coords: BTreeSet<Coords>| coords.into_iter().map(Coords::into_vec).collect();
         TransactionLogDraft {
-            new_groups: self.new_groups.into_iter().collect(),
-            new_arrays: self.new_arrays.into_iter().collect(),
-            deleted_groups: self.deleted_groups.into_iter().collect(),
-            deleted_arrays: self.deleted_arrays.into_iter().collect(),
-            updated_groups: self.updated_groups.into_iter().collect(),
-            updated_arrays: self.updated_arrays.into_iter().collect(),
+            new_groups: self.nodes.new_groups.into_iter().collect(),
+            new_arrays: self.nodes.new_arrays.into_iter().collect(),
+            deleted_groups: self.nodes.deleted_groups.into_iter().collect(),
+            deleted_arrays: self.nodes.deleted_arrays.into_iter().collect(),
+            updated_groups: self.nodes.updated_groups.into_iter().collect(),
+            updated_arrays: self.nodes.updated_arrays.into_iter().collect(),
             updated_chunks: self.chunks.into_iter().map(|(node, coords)| (node, chunks(coords))).collect(),
             moves: self.moves,
         }

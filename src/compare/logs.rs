@@ -3,31 +3,21 @@
 //! A log tells what a commit touched, not what came of it: what one commit made and another took away again is in both. Logs of
 //! commits that expiration has removed are kept by the commit after them ("pruned") and count in their place.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 use crate::commit::rebase::{read_log, read_log_if_any};
 use crate::error::Result;
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
-use crate::format::transaction_log::{Change, Move, TransactionLog};
+use crate::format::transaction_log::{Move, Touched, TransactionLog};
 use crate::repo::Repository;
 use crate::zarr::Coords;
 
 /// The union of several logs.
 #[derive(Clone, Debug, Default)]
 pub struct Logged {
-    /// Groups created.
-    pub new_groups: BTreeSet<NodeId>,
-    /// Arrays created.
-    pub new_arrays: BTreeSet<NodeId>,
-    /// Groups deleted.
-    pub deleted_groups: BTreeSet<NodeId>,
-    /// Arrays deleted.
-    pub deleted_arrays: BTreeSet<NodeId>,
-    /// Groups whose `zarr.json` was written.
-    pub updated_groups: BTreeSet<NodeId>,
-    /// Arrays whose `zarr.json` was written.
-    pub updated_arrays: BTreeSet<NodeId>,
+    /// Nodes that were created, deleted or updated.
+    pub nodes: Touched,
     /// Chunks written or deleted.
     pub updated_chunks: HashMap<NodeId, HashSet<Coords>>,
     /// Moves, in the order in which they were made.
@@ -38,12 +28,7 @@ pub struct Logged {
 
 impl Logged {
     fn add(&mut self, log: &TransactionLog) -> Result<()> {
-        self.new_groups.extend(log.nodes(Change::NewGroups));
-        self.new_arrays.extend(log.nodes(Change::NewArrays));
-        self.deleted_groups.extend(log.nodes(Change::DeletedGroups));
-        self.deleted_arrays.extend(log.nodes(Change::DeletedArrays));
-        self.updated_groups.extend(log.nodes(Change::UpdatedGroups));
-        self.updated_arrays.extend(log.nodes(Change::UpdatedArrays));
+        self.nodes.add(log);
         self.moves.extend(log.moves()?);
         add_chunks(&mut self.updated_chunks, log);
         Ok(())

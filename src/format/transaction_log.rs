@@ -2,6 +2,8 @@
 //!
 //! A log can name tens of millions of chunks; it is read in place.
 
+use std::collections::BTreeSet;
+
 use super::envelope::{self, FileType};
 use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
@@ -49,6 +51,35 @@ pub struct Move {
     pub node: NodeId,
     /// Whether it is an array; a group otherwise.
     pub is_array: bool,
+}
+
+/// Nodes that several logs name, by what was done to them.
+#[derive(Clone, Debug, Default)]
+pub struct Touched {
+    /// Groups created.
+    pub new_groups: BTreeSet<NodeId>,
+    /// Arrays created.
+    pub new_arrays: BTreeSet<NodeId>,
+    /// Groups deleted.
+    pub deleted_groups: BTreeSet<NodeId>,
+    /// Arrays deleted.
+    pub deleted_arrays: BTreeSet<NodeId>,
+    /// Groups whose `zarr.json` was written.
+    pub updated_groups: BTreeSet<NodeId>,
+    /// Arrays whose `zarr.json` was written.
+    pub updated_arrays: BTreeSet<NodeId>,
+}
+
+impl Touched {
+    /// Adds the nodes that `log` names.
+    pub fn add(&mut self, log: &TransactionLog) {
+        self.new_groups.extend(log.nodes(Change::NewGroups));
+        self.new_arrays.extend(log.nodes(Change::NewArrays));
+        self.deleted_groups.extend(log.nodes(Change::DeletedGroups));
+        self.deleted_arrays.extend(log.nodes(Change::DeletedArrays));
+        self.updated_groups.extend(log.nodes(Change::UpdatedGroups));
+        self.updated_arrays.extend(log.nodes(Change::UpdatedArrays));
+    }
 }
 
 impl TransactionLog {

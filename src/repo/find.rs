@@ -100,14 +100,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::format::testing::{id, repo};
-    use crate::storage::{Condition, Storage, object::ObjectStorage};
-
-    async fn open(file: Vec<u8>) -> Repository {
-        let store = std::sync::Arc::new(object_store::memory::InMemory::new());
-        let storage = ObjectStorage::new(store, "memory".into(), std::time::Duration::from_secs(1));
-        storage.put("repo", file.into(), Condition::Always).await.unwrap();
-        Repository::open(std::sync::Arc::new(storage)).await.unwrap()
-    }
+    use crate::repo::testing::open;
 
     #[tokio::test]
     async fn words_mean_what_they_say() {

@@ -207,6 +207,7 @@ pub fn parse_time(text: &str) -> Result<u64> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::repo::testing::open;
 
     #[test]
     fn times_are_written_as_rfc_3339() {
@@ -225,14 +226,6 @@ mod tests {
         for wrong in ["", "yesterday", "2026-13-01", "2026-11-20T07:36:29", "1969-12-31"] {
             assert!(parse_time(wrong).is_err(), "{wrong}");
         }
-    }
-
-    async fn open(file: Vec<u8>) -> Repository {
-        use crate::storage::{Condition, Storage, object::ObjectStorage};
-        let store = std::sync::Arc::new(object_store::memory::InMemory::new());
-        let storage = ObjectStorage::new(store, "memory".into(), std::time::Duration::from_secs(1));
-        storage.put("repo", file.into(), Condition::Always).await.unwrap();
-        Repository::open(std::sync::Arc::new(storage)).await.unwrap()
     }
 
     #[tokio::test]

@@ -18,6 +18,8 @@ pub mod migrate;
 pub mod operations;
 mod prune;
 pub mod refs;
+#[cfg(test)]
+mod testing;
 pub mod update;
 pub mod v1;
 pub mod verify;

@@ -41,12 +41,12 @@ pub(super) async fn run(repository: &Repository, from: ObjectId, to: ObjectId, a
         ids.iter().filter_map(|id| paths.get(id)).map(String::as_str).collect()
     };
     let lists = [
-        ("new_groups", named(&logged.new_groups)),
-        ("new_arrays", named(&logged.new_arrays)),
-        ("deleted_groups", named(&logged.deleted_groups)),
-        ("deleted_arrays", named(&logged.deleted_arrays)),
-        ("updated_groups", named(&logged.updated_groups)),
-        ("updated_arrays", named(&logged.updated_arrays)),
+        ("new_groups", named(&logged.nodes.new_groups)),
+        ("new_arrays", named(&logged.nodes.new_arrays)),
+        ("deleted_groups", named(&logged.nodes.deleted_groups)),
+        ("deleted_arrays", named(&logged.nodes.deleted_arrays)),
+        ("updated_groups", named(&logged.nodes.updated_groups)),
+        ("updated_arrays", named(&logged.nodes.updated_arrays)),
     ];
     let mut chunks: BTreeMap<&str, BTreeSet<&Coords>> = BTreeMap::new();
     for (id, coords) in &logged.updated_chunks {
