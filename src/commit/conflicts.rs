@@ -51,6 +51,8 @@ pub enum ConflictKind {
     DeleteOfUpdatedArray,
     /// We deleted a group whose `zarr.json` they changed.
     DeleteOfUpdatedGroup,
+    /// A name that no commit takes has a node or a chunk in the other commit.
+    UntrackedNameExists,
 }
 
 impl ConflictKind {
@@ -72,6 +74,7 @@ impl ConflictKind {
             }
             ConflictKind::DeleteOfUpdatedArray => "an array was deleted that they changed",
             ConflictKind::DeleteOfUpdatedGroup => "a group was deleted that they changed",
+            ConflictKind::UntrackedNameExists => "the name is untracked here, and they committed something under it",
         }
     }
 }

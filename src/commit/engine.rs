@@ -18,7 +18,7 @@ use super::pack::Sizes;
 use super::progress::{Progress, Stage};
 use super::publish::{self, Publication, Published};
 use super::rebase;
-pub use super::request::{AboutToPublish, Checked, OnConflict, Outcome, Request, Rewrite};
+pub use super::request::{AboutToPublish, Checked, MayRebaseOnto, OnConflict, Outcome, Request, Rewrite};
 use super::splitting::{self, Splitting};
 use super::upload::{self, Memory, StoredChunks, blocking};
 use super::without_moves::without_moves;
@@ -322,6 +322,12 @@ impl Engine {
             OnConflict::Ours if since.conflicts.iter().all(solvable) => {}
             OnConflict::Theirs if since.conflicts.iter().all(solvable) => give_way(work, &since.conflicts),
             _ => return Ok(since.conflicts),
+        }
+        if let Some(may_rebase_onto) = &work.request.may_rebase_onto {
+            let more = may_rebase_onto(Arc::clone(&since.tip)).await?;
+            if !more.is_empty() {
+                return Ok(more);
+            }
         }
         work.base = since.tip;
         work.rebased_over.extend(since.commits);

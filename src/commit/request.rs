@@ -3,15 +3,21 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use serde_json::{Map, Value};
 
 use super::conflicts::Conflict;
 use crate::error::Result;
 use crate::format::ids::ObjectId;
+use crate::format::snapshot::Snapshot;
 use crate::repo::collect::mark::Mark;
 
 /// Called with the id of a snapshot that is about to be published.
 pub type AboutToPublish = Arc<dyn Fn(ObjectId) -> Result<()> + Send + Sync>;
+
+/// Called with a newer commit that the changes are about to be applied to: whatever else keeps them from it.
+pub type MayRebaseOnto =
+    Arc<dyn Fn(Arc<Snapshot>) -> BoxFuture<'static, Result<Vec<Conflict>>> + Send + Sync>;
 
 /// What is wanted of a commit.
 #[derive(Clone, Default)]
@@ -34,6 +40,8 @@ pub struct Request {
     /// Called with the id of the new snapshot before each attempt to publish, so that the caller can write it down: if it
     /// comes to an end before it hears of the outcome, it finds out by looking for the id in the history.
     pub about_to_publish: Option<AboutToPublish>,
+    /// Asked before the changes are applied to a newer commit.
+    pub may_rebase_onto: Option<MayRebaseOnto>,
 }
 
 impl Request {

@@ -7,10 +7,12 @@ use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::changes::guard::refuse_unasked;
+use super::rebase;
 use super::recovery::{finish, tree_at};
 use super::{Derived, Session};
 use crate::commit::changes::ChunkChange;
-use crate::commit::engine::{OnConflict, Outcome, Request};
+use crate::commit::engine::{MayRebaseOnto, OnConflict, Outcome, Request};
 use crate::commit::progress::Progress;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
@@ -86,6 +88,7 @@ impl Session {
             let (frozen, derived) = self.derive().await?;
             refuse_open(&frozen)?;
             refuse_faults(&derived)?;
+            refuse_unasked(&self.working.base().tree, &frozen, &derived.changes)?;
             let derived = self.refuse_mapped(derived).await?;
             if derived.changes.is_empty() && !wish.amend {
                 return Ok(Committed::default());
@@ -101,12 +104,14 @@ impl Session {
     }
 
     async fn publish(&self, still: &Still<'_>, mut derived: Derived, wish: Wish) -> Result<(Committed, Vec<Notice>)> {
-        self.working.preserve(&derived.untracked_ids(), &derived.foreign).await?;
+        self.working.preserve(&derived.untracked_entries(), &derived.foreign).await?;
         self.working.fetch_rest(&derived.data_files()).await?;
         self.spare_open_files(&mut derived);
         let base = self.working.base();
         let working = Arc::clone(&self.working);
         let message = if wish.message.is_empty() { DEFAULT_MESSAGE.to_owned() } else { wish.message };
+        let derived_here = Arc::new(std::mem::take(&mut derived));
+        derived = Derived::clone(&derived_here);
         let request = Request {
             branch: self.working.origin().branch.clone(),
             message,
@@ -116,6 +121,7 @@ impl Session {
             rewrite: None,
             about_to_publish: Some(Arc::new(move |id| working.about_to_publish(id))),
             vouched: None,
+            may_rebase_onto: Some(self.may_rebase_onto(derived_here)),
         };
         let progress = Arc::new(Progress::default());
         *self.progress.lock() = Arc::clone(&progress);
@@ -168,7 +174,7 @@ impl Session {
             None => repository.resolve(&crate::repo::refs::RefSpec::Branch(request.branch.clone())).await?,
         };
         let tree = tree_at(&repository, &self.working, &self.reader, new_base).await.context(not_shown)?;
-        let mut notices = self.working.settle(still, Arc::clone(&tree), &derived.tracked).await?;
+        let mut notices = rebase::follow_commit(&self.working, still, &tree, &derived, &self.new_ids).await?;
         notices.extend(self.working.renumbered(&base.tree, &tree));
         self.working.set_undecided(false);
         self.working.forget_uploads();
@@ -183,6 +189,19 @@ impl Session {
             chunks: derived.changes.chunk_count(),
         };
         Ok((committed, notices))
+    }
+
+    /// What keeps the tree from moving to another commit, though no change of `derived` does.
+    fn may_rebase_onto(&self, derived: Arc<Derived>) -> MayRebaseOnto {
+        let (working, reader) = (Arc::clone(&self.working), Arc::clone(&self.reader));
+        Arc::new(move |snapshot| {
+            let (working, reader, derived) = (Arc::clone(&working), Arc::clone(&reader), Arc::clone(&derived));
+            Box::pin(async move {
+                let tree = working.tree_of(Arc::clone(&snapshot), reader)?;
+                let collisions = rebase::collisions(&working, &tree, &derived).await?;
+                Ok(rebase::as_conflicts(collisions, &snapshot))
+            })
+        })
     }
 
     /// A commit failed. If that was at its very end it may be visible all the same, and then it is done.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tracing::{info, warn};
 
 use super::changes::walk::{NewIds, derive};
+use super::rebase::{self, Rebased};
 use crate::error::{Context, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::reader::Reader;
@@ -118,9 +119,9 @@ pub(super) async fn finish(
     let others = below.take_while(|other| *other != base).collect();
     let frozen = working.freeze();
     let derived = derive(working, &frozen, &NewIds::default()).await?;
-    working.preserve(&derived.untracked_ids(), &derived.foreign).await?;
+    working.preserve(&derived.untracked_entries(), &derived.foreign).await?;
     let tree = tree_at(repository, working, reader, id).await?;
-    let notices = working.settle(still, tree, &derived.tracked).await?;
+    let notices = rebase::follow_commit(working, still, &tree, &derived, &NewIds::default()).await?;
     info!("a commit was interrupted after it was visible: it is snapshot {id}");
     Ok(Some(Finished { notices, others }))
 }
@@ -136,8 +137,27 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
         let tip = tip?;
         if tip != base {
             let still = working.still().await;
-            working.preserve(&derived.untracked_ids(), &derived.foreign).await?;
-            working.rebase(&still, tree_at(repository, working, reader, tip).await?)?;
+            working.preserve(&derived.untracked_entries(), &derived.foreign).await?;
+            let tree = tree_at(repository, working, reader, tip).await?;
+            // Nothing here waits for a commit: whatever others did must not keep a mount from coming up.
+            match rebase::keep(working, &still, &tree, &derived, &NewIds::default()).await {
+                Ok(Rebased::Done(_)) => {}
+                Ok(Rebased::Collisions(collisions)) => {
+                    let path = collisions.first().map(|collision| collision.path.as_str()).unwrap_or_default();
+                    let told = format!(
+                        "{path} is untracked here, and others have committed something of that name: the mount stays on \
+                         snapshot {base} until that is moved away and the mount refreshed"
+                    );
+                    warn!("{told}");
+                    return Ok(Some(told));
+                }
+                Err(error) if error.kind() == ErrorKind::Stale => {
+                    let told = format!("the mount stays on snapshot {base}: {error}");
+                    warn!("{told}");
+                    return Ok(Some(told));
+                }
+                Err(error) => return Err(error),
+            }
         }
         return Ok(None);
     }

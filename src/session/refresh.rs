@@ -1,12 +1,11 @@
 //! Giving changes up, and moving on to what others committed.
 
-use std::collections::HashSet;
-
 use super::Session;
 use super::commit::refuse_open;
+use super::rebase::{self, Rebased};
 use super::recovery::tree_at;
 use crate::error::{Error, ErrorKind, Result};
-use crate::scratch::record::{Id, Name};
+use crate::commit::conflicts::Conflict;
 
 impl Session {
     /// Gives up what differs at and below `path`, or everywhere if that is empty. Files that no commit takes stay.
@@ -17,15 +16,15 @@ impl Session {
         let notices = {
             let still = self.working.still().await;
             self.wait_for_closes().await;
-            let (frozen, derived) = self.derive().await?;
+            let (frozen, _) = self.derive().await?;
             let below = |other: &String| path == "/" || *other == path || other.starts_with(&format!("{path}/"));
             if let Some(open) = frozen.open_for_writing.iter().find(|other| below(other)) {
                 return Err(Error::new(ErrorKind::Busy, format!("{open} is open for writing: close it first")));
             }
-            self.working.preserve(&derived.untracked_ids(), &[]).await?;
+            let (_, derived) = self.derive().await?;
+            self.working.preserve(&derived.untracked_entries(), &[]).await?;
+            let notices = rebase::discard(&self.working, &still, &path, &derived, &self.new_ids).await?;
             self.new_ids.lock().clear();
-            let kept: HashSet<(Id, Name)> = derived.untracked.into_iter().map(|file| file.entry).collect();
-            let notices = self.working.discard(&still, &path, &kept)?;
             self.working.forget_uploads();
             notices
         };
@@ -75,12 +74,20 @@ impl Session {
             if checked.tip == base.id() {
                 return Ok(format!("{branch} has no newer commit than {}", base.id()));
             }
-            self.working.preserve(&derived.untracked_ids(), &derived.foreign).await?;
+            self.working.preserve(&derived.untracked_entries(), &derived.foreign).await?;
             let repository = self.repository().await?;
             let tree = tree_at(&repository, &self.working, &self.reader, checked.tip).await?;
             let mut notices = self.others_changes(&repository, &base.tree, &tree, &checked.commits_between).await?;
             notices.extend(self.working.renumbered(&base.tree, &tree));
-            notices.extend(self.working.rebase(&still, tree)?);
+            match rebase::keep(&self.working, &still, &tree, &derived, &self.new_ids).await? {
+                Rebased::Done(more) => notices.extend(more),
+                Rebased::Collisions(collisions) => {
+                    let conflicts = rebase::as_conflicts(collisions, tree.snapshot());
+                    let message = untracked_in_the_way(&conflicts);
+                    *self.conflicts.lock() = conflicts;
+                    return Err(Error::new(ErrorKind::Stale, message));
+                }
+            }
             self.conflicts.lock().clear();
             let said = format!("moved over {} commits to {}", checked.commits_between.len(), checked.tip);
             (said, notices)
@@ -88,4 +95,14 @@ impl Session {
         self.tell(notices).await?;
         Ok(said)
     }
+}
+
+/// The message of a refusal for names that no commit takes.
+fn untracked_in_the_way(conflicts: &[Conflict]) -> String {
+    let named: Vec<&str> = conflicts.iter().map(|conflict| conflict.path.as_str()).take(5).collect();
+    format!(
+        "untracked names that others have committed ({}: {}): move them away, then refresh; nothing was moved",
+        conflicts.len(),
+        named.join(", ")
+    )
 }

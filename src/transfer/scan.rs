@@ -8,7 +8,7 @@
 //! Directories are listed by several threads. Symbolic links are not followed, and like devices they are nothing that Zarr has a
 //! place for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -284,7 +284,7 @@ impl Scanned {
                 entries.insert(Name::new(ZARR_JSON.as_bytes()), group);
             }
             let below = lower.as_ref().and_then(|place| directory_below(tree, place, name));
-            out.push(FrozenDirectory { id: take(&mut next_id), lower, entries });
+            out.push(FrozenDirectory { id: take(&mut next_id), lower, entries, covering: BTreeSet::new() });
             lower = below;
         }
         let first = out.len();
@@ -320,7 +320,7 @@ impl Scanned {
             if let (Some(place), true) = (&lower, delete) {
                 hide_rest(tree, place, &mut entries).await?;
             }
-            out.push(FrozenDirectory { id: take(&mut next_id), lower, entries });
+            out.push(FrozenDirectory { id: take(&mut next_id), lower, entries, covering: BTreeSet::new() });
         }
         Ok((Frozen::of(out), clashes))
     }

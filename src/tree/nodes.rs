@@ -125,7 +125,7 @@ impl Renumbered {
 }
 
 /// What an inode number stands for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
     /// The directory of a node.
     Directory(NodeIndex),

@@ -17,7 +17,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use super::frozen::FrozenFile;
 use super::opens::Partial;
-use super::{Locked, WorkingTree, no_such};
+use super::{Base, Locked, WorkingTree, no_such};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::reader::Data;
 use crate::scratch::data::Files;
@@ -262,13 +262,16 @@ impl WorkingTree {
 
     /// All bytes of `file`, at most `limit` of them.
     pub async fn whole(&self, file: &FrozenFile, limit: u64) -> Result<Bytes> {
-        let size = match (&file.source, &file.lower) {
-            (Source::Data(number), _) => self.files.stat(*number)?.size,
+        self.whole_over(&self.base(), file, limit).await
+    }
+
+    /// As [`WorkingTree::whole`], of a file over `base`.
+    pub(super) async fn whole_over(&self, base: &Base, file: &FrozenFile, limit: u64) -> Result<Bytes> {
+        let number = file.lower.as_ref().map(|place| base.tree.table().inode(place));
+        let size = match (&file.source, number) {
+            (Source::Data(data), _) => self.files.stat(*data)?.size,
             (Source::Stored(stored), _) => stored.0.length(),
-            (Source::Lower, Some(place)) => {
-                let base = self.base();
-                base.tree.attributes(base.tree.table().inode(place)).await?.size
-            }
+            (Source::Lower, Some(number)) => base.tree.attributes(number).await?.size,
             (Source::Lower, None) => 0,
         };
         if size > limit {
@@ -276,8 +279,14 @@ impl WorkingTree {
         }
         let mut bytes = Vec::new();
         while (bytes.len() as u64) < size {
-            let left = u32::try_from((size - bytes.len() as u64).min(STEP)).unwrap_or(u32::MAX);
-            let part = self.read_source(file.id, &file.source, bytes.len() as u64, left).await?;
+            let (at, left) = (bytes.len() as u64, size - bytes.len() as u64);
+            let left = u32::try_from(left.min(STEP)).unwrap_or(u32::MAX);
+            let part = match (&file.source, number) {
+                (Source::Data(data), _) => Data::Bytes(self.read_data(file.id, *data, at, left).await?),
+                (Source::Stored(stored), _) => base.tree.read_stored(&stored.0, at, left).await?,
+                (Source::Lower, Some(number)) => base.tree.read(number, at, left).await?,
+                (Source::Lower, None) => break,
+            };
             if part.is_empty() {
                 break;
             }

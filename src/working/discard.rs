@@ -14,9 +14,9 @@ use futures_util::FutureExt;
 use super::listing::join;
 use super::opens::Opens;
 use super::replace::Notice;
-use super::state::{Directory, Inode, Node, State, UPPER};
+use super::state::{Directory, Entry, Inode, Node, State, UPPER};
 use crate::error::{Error, ErrorKind, Result};
-use crate::scratch::record::{Id, Meta, Name, ROOT, Source, Time};
+use crate::scratch::record::{Id, Meta, Name, ROOT, Time};
 use crate::tree::Tree;
 use crate::tree::nodes::Place;
 
@@ -26,9 +26,10 @@ pub(super) struct Discard<'a> {
     opens: &'a Opens,
     tree: &'a Tree,
     path: &'a str,
+    /// Files that no commit takes, and that stand in the place of nothing of the snapshot.
     untracked: &'a HashSet<(Id, Name)>,
-    /// Entries that stay: directory, name, and inode if it is not hidden.
-    kept: Vec<(Id, Name, Option<Id>)>,
+    /// Entries that stay: directory, name, and what has the name.
+    kept: Vec<(Id, Name, Entry)>,
     /// Files that stay elsewhere, with their paths.
     sent_home: Vec<(String, Id)>,
 }
@@ -38,8 +39,6 @@ pub(super) struct Discarded {
     pub(super) state: State,
     /// What the kernel must be told.
     pub(super) notices: Vec<Notice>,
-    /// Data files that nobody needs any more.
-    pub(super) gone: Vec<u64>,
 }
 
 fn is_below(path: &str, top: &str) -> bool {
@@ -67,12 +66,12 @@ impl<'a> Discard<'a> {
         let mut seen = HashSet::new();
         while let Some((parent, path, home, stays)) = pending.pop() {
             let Some(inode) = self.state.get(parent).filter(|_| seen.insert(parent)) else { continue };
-            for (name, entry) in inode.directory().into_iter().flat_map(Directory::iter) {
+            for (name, entry) in inode.directory().into_iter().flat_map(Directory::entries) {
                 let at = join(&path, &name.to_string());
                 let natural = inode.lower.as_ref().and_then(|place| self.tree.step(place, name.text()?));
-                let Some(id) = entry else {
+                let Some(id) = entry.id else {
                     if stays && self.stays_hidden(&at, natural) {
-                        self.kept.push((parent, name.clone(), None));
+                        self.kept.push((parent, name.clone(), entry));
                     }
                     continue;
                 };
@@ -83,11 +82,11 @@ impl<'a> Discard<'a> {
                     None => join(&home, &name.to_string()),
                 };
                 if stays {
-                    self.kept.push((parent, name.clone(), Some(id)));
+                    self.kept.push((parent, name.clone(), entry));
                 }
                 if child.is_directory() {
                     pending.push((id, at, own_home, stays));
-                } else if !stays && self.untracked.contains(&(parent, name.clone())) && natural.is_none() {
+                } else if !stays && self.untracked.contains(&(parent, name.clone())) {
                     self.sent_home.push((join(&home, &name.to_string()), id));
                 }
             }
@@ -120,8 +119,8 @@ impl<'a> Discard<'a> {
         let root = self.state.get(ROOT).ok_or_else(|| Error::corrupt("a state without a root"))?;
         new.adopt(ROOT, root, root.lower.clone().map(|place| (place, crate::tree::ROOT)));
         let mut taken: HashSet<Id> = HashSet::new();
-        for (parent, name, id) in &self.kept {
-            if let Some(id) = id
+        for (parent, name, entry) in &self.kept {
+            if let Some(id) = &entry.id
                 && taken.insert(*id)
                 && let Some(inode) = self.state.get(*id)
             {
@@ -131,25 +130,20 @@ impl<'a> Discard<'a> {
                 });
                 new.adopt(*id, inode, lower);
             }
-            new.put(*parent, name.clone(), *id);
+            new.put_entry(*parent, name.clone(), entry.id, entry.covers, Some(entry.order));
         }
         for (path, id) in &self.sent_home {
             let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
             let parent = self.directory(&mut new, above, &meta)?;
-            let place = new.get(parent).and_then(|inode| inode.lower.clone());
-            if place.is_some_and(|place| self.tree.step(&place, name).is_some()) {
-                // It stood in the place of a chunk of the snapshot: a change to that, whatever it has become since.
-                continue;
-            }
             if taken.insert(*id)
                 && let Some(inode) = self.state.get(*id)
             {
                 new.adopt(*id, inode, None);
             }
-            new.put(parent, Name::new(name.as_bytes()), Some(*id));
+            new.put_entry(parent, Name::new(name.as_bytes()), Some(*id), false, None);
         }
-        let gone = self.leave_the_rest(&mut new, &taken);
-        Ok(Discarded { state: new, notices, gone })
+        self.leave_the_rest(&mut new, &taken);
+        Ok(Discarded { state: new, notices })
     }
 
     /// What the snapshot has at the path cannot show again below a directory that was deleted, or made anew.
@@ -227,16 +221,12 @@ impl<'a> Discard<'a> {
     }
 
     /// Inodes that are given up: one that is open is kept for its handles.
-    fn leave_the_rest(&self, new: &mut State, kept: &HashSet<Id>) -> Vec<u64> {
-        let mut gone = Vec::new();
+    fn leave_the_rest(&self, new: &mut State, kept: &HashSet<Id>) {
         for (id, inode) in self.state.iter().filter(|(id, _)| *id != ROOT && !kept.contains(id)) {
             if self.opens.get(inode.number).is_some() && !inode.is_directory() {
                 new.adopt(id, inode, None);
-            } else if let Some(Source::Data(data)) = inode.source() {
-                gone.push(*data);
             }
         }
-        gone
     }
 
     /// Every name that is not the snapshot's affair may mean something else now.
@@ -271,24 +261,12 @@ impl State {
         }
     }
 
-    /// Gives `name` to `id`, or hides it.
-    fn put(&mut self, parent: Id, name: Name, id: Option<Id>) {
-        let order = self.take_next();
-        let is_directory = id.and_then(|id| self.get(id)).is_some_and(Inode::is_directory);
-        if let Some(Node::Directory(directory)) = self.get_mut(parent).map(|inode| &mut inode.node) {
-            directory.set(name.clone(), id, is_directory, order);
-        }
-        if let Some(inode) = id.and_then(|id| self.get_mut(id)) {
-            inode.names.push((parent, name));
-        }
-    }
-
     fn make_directory(&mut self, parent: Id, name: Name, meta: Meta, lower: Option<(Place, u64)>) -> Id {
         let id = self.take_next();
         let number = lower.as_ref().map_or(UPPER + id, |(_, number)| *number);
         self.take_over(id, number, Node::Directory(Directory::default()), meta, 0);
         self.bind(id, lower);
-        self.put(parent, name, Some(id));
+        self.put_entry(parent, name, Some(id), false, None);
         id
     }
 }

@@ -3,14 +3,14 @@
 //! Directories lie in a list and refer to each other by position, so that whoever walks them needs no recursion: programs can
 //! nest directories as deep as they like.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::WorkingTree;
-use super::state::Node;
+use super::state::{Node, State};
 use crate::commit::changes::ChunkFile;
 use crate::error::Result;
 use crate::scratch::record::{Id, Name, ROOT, Source};
@@ -33,6 +33,8 @@ pub struct FrozenDirectory {
     pub lower: Option<Place>,
     /// Its entries.
     pub entries: BTreeMap<Name, FrozenEntry>,
+    /// Names of entries that stand for something of the snapshot which an operation removed or replaced.
+    pub covering: BTreeSet<Name>,
 }
 
 /// One entry.
@@ -95,31 +97,18 @@ impl Frozen {
         Frozen { directories, open_for_writing: Vec::new() }
     }
 
-    /// The directory at a position.
-    pub fn get(&self, position: usize) -> Option<&FrozenDirectory> {
-        self.directories.get(position)
-    }
-
-    /// All directories.
-    pub fn directories(&self) -> &[FrozenDirectory] {
-        &self.directories
-    }
-}
-
-impl WorkingTree {
-    /// What differs now. Writes that are under way must have been completed, or kept out.
-    pub fn freeze(&self) -> Frozen {
-        let locked = self.lock();
+    /// All that `state` has besides its base. Whether files are open is not known to it.
+    pub(super) fn of_state(state: &State) -> Self {
         let mut directories = Vec::new();
         let mut open = vec![ROOT];
         let mut next = 0;
         // A directory's position is its place in `open`.
         while let Some(&id) = open.get(next) {
             next += 1;
-            let Some(inode) = locked.state.get(id) else { continue };
-            let mut entries = BTreeMap::new();
-            for (name, entry) in inode.directory().into_iter().flat_map(super::state::Directory::iter) {
-                let found = entry.and_then(|id| Some((id, locked.state.get(id)?)));
+            let Some(inode) = state.get(id) else { continue };
+            let (mut entries, mut covering) = (BTreeMap::new(), BTreeSet::new());
+            for (name, entry) in inode.directory().into_iter().flat_map(super::state::Directory::entries) {
+                let found = entry.id.and_then(|id| Some((id, state.get(id)?)));
                 let frozen = match found {
                     None => FrozenEntry::Hidden,
                     Some((id, inode)) => match &inode.node {
@@ -135,15 +124,36 @@ impl WorkingTree {
                     },
                 };
                 entries.insert(name.clone(), frozen);
+                if entry.covers {
+                    covering.insert(name.clone());
+                }
             }
-            directories.push(FrozenDirectory { id, lower: inode.lower.clone(), entries });
+            directories.push(FrozenDirectory { id, lower: inode.lower.clone(), entries, covering });
         }
+        Frozen { directories, open_for_writing: Vec::new() }
+    }
+
+    /// The directory at a position.
+    pub fn get(&self, position: usize) -> Option<&FrozenDirectory> {
+        self.directories.get(position)
+    }
+
+    /// All directories.
+    pub fn directories(&self) -> &[FrozenDirectory] {
+        &self.directories
+    }
+}
+
+impl WorkingTree {
+    /// What differs now. Writes that are under way must have been completed, or kept out.
+    pub fn freeze(&self) -> Frozen {
+        let locked = self.lock();
         let written = locked.opens.written().filter_map(|number| {
             let id = locked.state.by_number(number)?;
             locked.state.path(id)
         });
         let mut open_for_writing: Vec<String> = written.collect();
         open_for_writing.sort();
-        Frozen { directories, open_for_writing }
+        Frozen { open_for_writing, ..Frozen::of_state(&locked.state) }
     }
 }

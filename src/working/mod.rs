@@ -19,6 +19,7 @@ pub mod frozen;
 pub mod listing;
 pub mod namespace;
 pub mod opens;
+pub mod rebase;
 mod recovered;
 pub mod replace;
 pub mod set_attributes;
@@ -96,6 +97,8 @@ pub(super) struct Locked {
     pub(super) state: State,
     pub(super) opens: Opens,
     journal: Journal,
+    /// Changes with every record: a plan that was made of an older state must not be carried out.
+    generation: u64,
     /// The journal is not about this state: it could not be written anew.
     stale: bool,
 }
@@ -177,7 +180,7 @@ impl WorkingTree {
         };
         let working = WorkingTree {
             base: RwLock::new(Arc::new(base)),
-            inner: Mutex::new(Locked { state, opens: Opens::default(), journal, stale: false }),
+            inner: Mutex::new(Locked { state, opens: Opens::default(), journal, generation: 0, stale: false }),
             gate: tokio::sync::RwLock::new(()),
             undecided: AtomicBool::new(false),
             linking: AtomicBool::new(false),
@@ -305,6 +308,7 @@ impl WorkingTree {
             self.rewrite(locked)?;
         }
         locked.journal.append(&record)?;
+        locked.generation += 1;
         locked.state.apply(record, &self.base().tree)
     }
 

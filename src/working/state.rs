@@ -21,7 +21,7 @@ use crate::tree::nodes::Place;
 pub const UPPER: u64 = 1 << 62;
 
 /// All inodes that differ.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct State {
     inodes: HashMap<Id, Inode>,
     /// Inodes by their own number, where that is one of the snapshot's. One that was replaced keeps it as long as it is open.
@@ -35,10 +35,12 @@ pub struct State {
     borrowed: HashMap<u64, Borrowed>,
     /// The snapshot that a commit was about to become when the journal ended.
     pub publishing: Option<String>,
+    /// The journal is of a release that did not write down which entries cover something: all do.
+    pub(super) trusts_all: bool,
 }
 
 /// Something that differs from the snapshot, or may.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Inode {
     /// By which the kernel knows it.
     pub number: u64,
@@ -57,7 +59,7 @@ pub struct Inode {
 }
 
 /// What an inode is.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Node {
     /// A directory and those of its entries that are not the snapshot's.
     Directory(Directory),
@@ -75,7 +77,7 @@ pub enum Node {
 }
 
 /// Entries of a directory.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Directory {
     entries: HashMap<Name, Entry>,
     /// In the order in which they came, which is the order of listings.
@@ -93,6 +95,16 @@ pub struct Entry {
     pub id: Option<Id>,
     /// Whether the inode is a directory.
     is_directory: bool,
+    /// Whether an operation of this mount removed or replaced what the base has under the name. Only such an entry may hide
+    /// something of the base: what is merely in the way of it was never deleted here.
+    pub covers: bool,
+}
+
+impl Entry {
+    /// A whiteout: what the base has under the name does not show.
+    pub(super) fn whiteout() -> Self {
+        Entry { order: 0, id: None, is_directory: false, covers: true }
+    }
 }
 
 impl Directory {
@@ -104,6 +116,11 @@ impl Directory {
     /// All entries, hidden ones too, in no certain order.
     pub fn iter(&self) -> impl Iterator<Item = (&Name, Option<Id>)> {
         self.entries.iter().map(|(name, entry)| (name, entry.id))
+    }
+
+    /// All entries, whiteouts included, in no certain order.
+    pub fn entries(&self) -> impl Iterator<Item = (&Name, Entry)> {
+        self.entries.iter().map(|(name, entry)| (name, *entry))
     }
 
     /// Entries that show, from a place in the listing on.
@@ -126,13 +143,13 @@ impl Directory {
         self.directories
     }
 
-    pub(super) fn set(&mut self, name: Name, id: Option<Id>, is_directory: bool, order: u64) {
+    pub(super) fn set(&mut self, name: Name, id: Option<Id>, is_directory: bool, covers: bool, order: u64) {
         self.clear(&name);
         if id.is_some() {
             self.order.insert(order, name.clone());
         }
         self.directories += u32::from(is_directory);
-        self.entries.insert(name, Entry { order, id, is_directory });
+        self.entries.insert(name, Entry { order, id, is_directory, covers });
     }
 
     /// Leaves a name to the snapshot.
@@ -185,6 +202,23 @@ impl State {
         }
         let inode = Inode { number, lower: None, lower_number: None, meta, node, names: SmallVec::new(), lookups };
         self.inodes.insert(id, inode);
+    }
+
+    /// Gives `name` of directory `parent` to `id`, or makes it a whiteout. Listings have it at `order`, if it had one before.
+    pub(super) fn put_entry(&mut self, parent: Id, name: Name, id: Option<Id>, covers: bool, order: Option<u64>) {
+        let order = order.unwrap_or_else(|| self.take_next());
+        let is_directory = id.and_then(|id| self.get(id)).is_some_and(Inode::is_directory);
+        if let Some(Node::Directory(directory)) = self.get_mut(parent).map(|inode| &mut inode.node) {
+            directory.set(name.clone(), id, is_directory, covers, order);
+        }
+        if let Some(inode) = id.and_then(|id| self.get_mut(id)) {
+            inode.names.push((parent, name));
+        }
+    }
+
+    /// Numbers that `other` has given out are not given out again.
+    pub(super) fn go_on_from(&mut self, other: &State) {
+        self.next = self.next.max(other.next);
     }
 
     /// A number that was never used.
@@ -374,16 +408,22 @@ impl State {
         }
     }
 
+    /// Gives `name` to `id`. The entry covers the base's if it takes the place of a whiteout.
     fn attach(&mut self, parent: Id, name: Name, id: Id, at: Option<Time>) -> Result<()> {
-        self.set_entry(parent, name.clone(), false, Some(id), at)?;
+        let covers = self.directory(parent)?.get(&name).is_some_and(|entry| entry.covers);
+        self.attach_over(parent, name, id, covers || self.trusts_all, at)
+    }
+
+    fn attach_over(&mut self, parent: Id, name: Name, id: Id, covers: bool, at: Option<Time>) -> Result<()> {
+        self.set_entry(parent, name.clone(), covers, Some(id), at)?;
         if let Some(inode) = self.inodes.get_mut(&id) {
             inode.names.push((parent, name));
         }
         Ok(())
     }
 
-    /// Gives `name` to `id`, hides it, or leaves it to the snapshot.
-    fn set_entry(&mut self, parent: Id, name: Name, hide: bool, id: Option<Id>, at: Option<Time>) -> Result<()> {
+    /// Gives `name` to `id`, makes a whiteout of it (no `id`, `covers`), or leaves it to the snapshot.
+    fn set_entry(&mut self, parent: Id, name: Name, covers: bool, id: Option<Id>, at: Option<Time>) -> Result<()> {
         let order = self.take_next();
         let is_directory = id.and_then(|id| self.inodes.get(&id)).is_some_and(Inode::is_directory);
         let inode = self.inodes.get_mut(&parent).ok_or_else(|| unknown(parent))?;
@@ -393,8 +433,8 @@ impl State {
         let Node::Directory(directory) = &mut inode.node else {
             return Err(Error::corrupt(format!("inode {parent} is no directory")));
         };
-        if hide || id.is_some() {
-            directory.set(name, id, is_directory, order)
+        if covers || id.is_some() {
+            directory.set(name, id, is_directory, covers, order)
         } else {
             directory.clear(&name)
         }
@@ -414,7 +454,7 @@ impl State {
         let moved = moved.ok_or_else(|| Error::corrupt(format!("there is no `{}`", from.1)))?;
         match other {
             Some(other) if exchange => {
-                self.set_entry(from.0, from.1.clone(), false, Some(other), Some(at))?;
+                self.set_entry(from.0, from.1.clone(), true, Some(other), Some(at))?;
                 self.detach(other, to.0, &to.1, at);
                 if let Some(inode) = self.inodes.get_mut(&other) {
                     inode.names.push(from.clone());
@@ -429,7 +469,8 @@ impl State {
             }
         }
         self.detach(moved, from.0, &from.1, at);
-        self.attach(to.0, to.1, moved, Some(at))
+        // Whatever had the name was replaced by this very operation.
+        self.attach_over(to.0, to.1, moved, true, Some(at))
     }
 
     /// Forgets an inode that has no names. What it had of the snapshot does not come back.
@@ -476,11 +517,11 @@ impl State {
         }
         while let Some(parent) = open.pop() {
             let Some(directory) = self.inodes.get(&parent).and_then(Inode::directory) else { continue };
-            for (name, id) in directory.iter() {
-                let (name, Some(id)) = (name.clone(), id) else {
+            for (name, entry) in directory.entries() {
+                if entry.covers {
                     records.push(Record::Hidden { parent, name: name.clone() });
-                    continue;
-                };
+                }
+                let (name, Some(id)) = (name.clone(), entry.id) else { continue };
                 let Some(inode) = self.inodes.get(&id) else { continue };
                 if !seen.insert(id) {
                     records.push(Record::Link { parent, name, id, at: inode.meta.ctime });

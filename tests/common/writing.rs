@@ -252,6 +252,38 @@ impl Reference {
         });
     }
 
+    /// A commit that makes `from`, which the branch has, `to`.
+    pub fn change(&self, from: &BTreeMap<String, Vec<u8>>, to: &BTreeMap<String, Vec<u8>>) {
+        self.runtime.block_on(async {
+            let session = Arc::new(RwLock::new(self.repository.writable_session("main").await.unwrap()));
+            let store = Store::from_session(Arc::clone(&session)).await;
+            let is_document = |key: &String| key.ends_with("zarr.json");
+            // Chunks go before their array does, and come after it.
+            for key in from.keys().filter(|key| !to.contains_key(*key) && !is_document(key)) {
+                store.delete(key).await.unwrap();
+            }
+            for key in from.keys().rev().filter(|key| !to.contains_key(*key) && is_document(key)) {
+                store.delete(key).await.unwrap();
+            }
+            let changed = |(key, bytes): &(&String, &Vec<u8>)| from.get(*key) != Some(*bytes);
+            let (documents, chunks): (Vec<_>, Vec<_>) = to.iter().filter(changed).partition(|(key, _)| is_document(key));
+            for (key, bytes) in documents.into_iter().chain(chunks) {
+                store.set(key, bytes.clone().into()).await.unwrap();
+            }
+            session.write().await.commit("by the reference").execute().await.unwrap();
+        });
+    }
+
+    /// A commit that moves a node, which version 2 has.
+    pub fn rename(&self, from: &str, to: &str) {
+        let path = |path: &str| icechunk::format::Path::try_from(format!("/{path}").as_str()).unwrap();
+        self.runtime.block_on(async {
+            let mut session = self.repository.rearrange_session("main").await.unwrap();
+            session.move_node(path(from), path(to)).await.unwrap();
+            session.commit("moved by the reference").execute().await.unwrap();
+        });
+    }
+
     /// A commit by somebody else.
     pub fn commit(&self, keys: &[(&str, &[u8])], message: &str) {
         self.runtime.block_on(async {

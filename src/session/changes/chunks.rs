@@ -95,11 +95,13 @@ impl Walk<'_> {
             _ => None,
         };
         let mut changes = BTreeMap::new();
-        // Directories still to be looked at: position, path below the array, and what of the snapshot belongs there.
-        let mut pending = vec![(position, String::new(), place)];
-        while let Some((position, relative, natural)) = pending.pop() {
+        // Directories still to be looked at: position, path below the array, what of the snapshot belongs there, and whether a
+        // node below the array has the same directory. What is no chunk there is that node's affair.
+        let mut pending = vec![(position, String::new(), place, false)];
+        while let Some((position, relative, natural, is_shared)) = pending.pop() {
             let directory = self.get(position)?;
-            let in_place = natural.is_some() && directory.lower == natural;
+            let lower = directory.lower.as_ref().map(|place| self.as_chunks(place));
+            let in_place = natural.is_some() && lower == natural;
             if let (Some(natural), false) = (&natural, in_place) {
                 self.delete_below(natural, &mut changes).await?;
             }
@@ -110,39 +112,45 @@ impl Walk<'_> {
                     continue;
                 }
                 let here = natural.as_ref().filter(|_| in_place).and_then(|place| {
-                    self.base.tree.step(place, name.text()?).filter(|place| is_of(place, array.index))
+                    let step = self.base.tree.step(place, name.text()?).map(|place| self.as_chunks(&place));
+                    step.filter(|place| is_of(place, array.index))
                 });
                 match entry {
                     FrozenEntry::Hidden | FrozenEntry::Other(_) => {
                         if let Some(place) = here {
                             self.delete_below(&place, &mut changes).await?;
                         }
-                        if let FrozenEntry::Other(id) = entry {
+                        if let (FrozenEntry::Other(id), false) = (entry, is_shared) {
                             self.untracked(below(&array.path, &key), *id, (directory.id, name.clone()));
                         }
                     }
                     FrozenEntry::Directory(child) => {
-                        if self.is_node(*child)? {
-                            self.nested_node(*child, &array, &key)?;
-                        } else {
-                            pending.push((*child, key, here));
+                        self.note_name(directory.id, name, *child);
+                        let is_node = self.is_node(*child)?;
+                        if is_node {
+                            self.nested_node(*child, &array, &key, is_shared)?;
                         }
+                        pending.push((*child, key, here, is_shared || is_node));
                     }
+                    FrozenEntry::File(_) if is_shared && !matches!(array.meaning(&key), Meaning::Chunk(_)) => {}
                     FrozenEntry::File(file) => {
+                        if is_shared {
+                            self.shared_chunks.insert((directory.id, name.clone()));
+                        }
                         let entry = (directory.id, name.clone());
                         self.file(&array, &key, file, entry, here, &mut changes).await?;
                     }
                 }
             }
-            if relative.is_empty()
-                && let Some(Place::Directory(index)) = directory.lower
-            {
-                self.untouched_children(directory, &array.path, index);
-                if array.index.is_none() {
+            // Nodes below an array, which old repositories may have, are kept where nobody touched them.
+            if !is_shared && let Some(Place::Directory(index)) = directory.lower {
+                let path = if relative.is_empty() { array.path.clone() } else { below(&array.path, &relative) };
+                self.untouched_children(directory, &path, index);
+                if relative.is_empty() && array.index.is_none() {
                     self.refuse_children(directory, &array, index);
                 }
             }
-            if !in_place && let Some(place) = &directory.lower {
+            if !in_place && let Some(place) = &lower {
                 self.adopt((&array, owner), &relative, directory, place, &mut changes).await?;
             }
         }
@@ -353,7 +361,18 @@ impl Walk<'_> {
         })
     }
 
-    fn nested_node(&mut self, position: usize, array: &ArrayInHand, key: &str) -> Result<()> {
+    /// A place as one of chunks, if it is a directory that a node shares with the chunks of an array above it.
+    fn as_chunks(&self, place: &Place) -> Place {
+        if let Place::Directory(index) = place
+            && let Some((owner, prefix)) = self.base.tree.table().shared_chunk_dir(*index)
+        {
+            return Place::Chunk(*owner, prefix.clone());
+        }
+        place.clone()
+    }
+
+    /// A node below an array. Whoever looks at a node that shares its directory finds the nodes below it by himself.
+    fn nested_node(&mut self, position: usize, array: &ArrayInHand, key: &str, is_shared: bool) -> Result<()> {
         let path = below(&array.path, key);
         let was_there = matches!(self.get(position)?.lower, Some(Place::Directory(index))
             if format!("/{}", self.base.tree.table().path(index)) == path);
@@ -361,7 +380,9 @@ impl Walk<'_> {
         if !was_there || array.index.is_none() {
             self.fault(below(&path, ZARR_JSON), "a group or array below an array, where Zarr has none");
         }
-        self.nested(position, path);
+        if !is_shared {
+            self.nested(position, path);
+        }
         Ok(())
     }
 

@@ -12,6 +12,7 @@
 
 pub mod chunks;
 pub mod documents;
+pub mod guard;
 pub mod walk;
 
 use std::collections::HashSet;
@@ -23,7 +24,7 @@ use crate::scratch::record::{Id, Name};
 use crate::tree::nodes::Place;
 
 /// What a working tree would commit.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Derived {
     /// The changes.
     pub changes: ChangeSet,
@@ -53,9 +54,9 @@ impl Derived {
             .collect()
     }
 
-    /// The inodes of what is not committed and stays.
-    pub fn untracked_ids(&self) -> HashSet<Id> {
-        self.untracked.iter().map(|file| file.id).collect()
+    /// The names of what is not committed and stays, by directory.
+    pub fn untracked_entries(&self) -> HashSet<(Id, Name)> {
+        self.untracked.iter().map(|file| file.entry.clone()).collect()
     }
 }
 

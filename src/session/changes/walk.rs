@@ -39,6 +39,10 @@ pub(super) struct Walk<'a> {
     pending: Vec<(usize, String)>,
     /// Groups whose name is that of an array's directory of chunks.
     groups_like_chunks: HashSet<String>,
+    /// Directories whose path has a name that is not UTF-8. Printed, it looks like another one.
+    not_text: HashSet<Id>,
+    /// Chunks that an array has in the directory of a node below it, by directory and name: they are no files of that node.
+    pub(super) shared_chunks: HashSet<(Id, Name)>,
 }
 
 /// A directory's document.
@@ -65,8 +69,9 @@ pub async fn derive_from(
 ) -> Result<Derived> {
     let kept = vec![false; base.tree.table().len()];
     let (out, pending) = (Derived::default(), vec![(Frozen::ROOT, "/".to_owned())]);
-    let groups_like_chunks = HashSet::new();
-    let mut walk = Walk { contents, base, frozen, out, new_ids, kept, pending, groups_like_chunks };
+    let (groups_like_chunks, not_text, shared_chunks) = Default::default();
+    let mut walk =
+        Walk { contents, base, frozen, out, new_ids, kept, pending, groups_like_chunks, not_text, shared_chunks };
     while let Some((position, path)) = walk.pending.pop() {
         walk.directory(position, path).await?;
     }
@@ -190,7 +195,7 @@ impl<'a> Walk<'a> {
                 return matches!(node.data, NodeData::Array(_)).then_some((node.id, Some(index)));
             }
         };
-        if path.contains('\u{fffd}') {
+        if self.not_text.contains(&directory.id) {
             self.fault(path, "its name is not UTF-8, which Icechunk needs");
         }
         self.out.tracked.insert((directory.id, document_name()));
@@ -269,8 +274,12 @@ impl<'a> Walk<'a> {
             let child = below(path, &name.to_string());
             match entry {
                 FrozenEntry::Hidden => {}
-                FrozenEntry::Directory(position) => self.pending.push((*position, child)),
+                FrozenEntry::Directory(below) => {
+                    self.note_name(directory.id, name, *below);
+                    self.pending.push((*below, child));
+                }
                 FrozenEntry::File(_) if name.text() == Some(ZARR_JSON) => {}
+                FrozenEntry::File(_) if self.shared_chunks.contains(&(directory.id, name.clone())) => {}
                 FrozenEntry::File(file) => {
                     if self.is_stray(&child) {
                         self.fault(child, STRAY);
@@ -299,6 +308,15 @@ impl<'a> Walk<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Notes whether directory `position` has a path that is text.
+    pub(super) fn note_name(&mut self, parent: Id, name: &Name, position: usize) {
+        if (self.not_text.contains(&parent) || name.text().is_none())
+            && let Some(directory) = self.frozen.get(position)
+        {
+            self.not_text.insert(directory.id);
+        }
     }
 
     /// Whether a file has the name of a chunk but no array. What a group has is nobody's chunk, whatever the group is called.

@@ -1,0 +1,248 @@
+//! Rebase with its check: a working tree is put on another snapshot only if nothing but that becomes of its changes.
+//!
+//! The check does not know how the merge works. It compares what would be committed before and after, as [`derive`] finds it out
+//! from the files, and refuses whatever it cannot account for.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use super::changes::Derived;
+use super::changes::walk::{NewIds, derive_from};
+use crate::commit::changes::ChunkChange;
+use crate::commit::conflicts::{Conflict, ConflictKind};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::ids::NodeId;
+use crate::format::snapshot::Snapshot;
+use crate::scratch::record::{Id, Name};
+use crate::tree::Tree;
+use crate::working::WorkingTree;
+use crate::working::rebase::{Candidate, Collision, Purpose};
+use crate::working::replace::{Notice, Still, node_ids};
+use crate::zarr::Coords;
+
+/// What a move came to.
+pub(super) enum Rebased {
+    /// The tree is on the new base; the kernel must be told this.
+    Done(Vec<Notice>),
+    /// Nothing was moved: these names are in the way.
+    Collisions(Vec<Collision>),
+}
+
+/// Puts `working` on `tree`; its changes, which are `before`, stay uncommitted.
+pub(super) async fn keep(
+    working: &WorkingTree,
+    still: &Still<'_>,
+    tree: &Arc<Tree>,
+    before: &Derived,
+    new_ids: &NewIds,
+) -> Result<Rebased> {
+    let untracked = before.untracked_entries();
+    let candidate = working.plan_rebase(tree, Purpose::Keep { untracked: &untracked }, false).await?;
+    if !candidate.collisions.is_empty() {
+        let collisions = candidate.collisions.clone();
+        working.abandon(candidate);
+        return Ok(Rebased::Collisions(collisions));
+    }
+    let checked = async {
+        let after = detect(working, &candidate, new_ids).await?;
+        check_kept(before, &after, tree).await
+    };
+    install(working, still, checked.await, candidate).map(Rebased::Done)
+}
+
+/// Puts `working` on `tree`, a snapshot that its changes, which are `before`, were committed as.
+pub(super) async fn follow_commit(
+    working: &WorkingTree,
+    still: &Still<'_>,
+    tree: &Arc<Tree>,
+    before: &Derived,
+    new_ids: &NewIds,
+) -> Result<Vec<Notice>> {
+    let candidate = working.plan_rebase(tree, Purpose::Published { tracked: &before.tracked }, false).await?;
+    let checked = async {
+        if let Some(collision) = candidate.collisions.first() {
+            return Err(unaccounted(&format!("{} is in the way of what was committed", collision.path)));
+        }
+        let after = detect(working, &candidate, new_ids).await?;
+        check_committed(before, &after)
+    };
+    install(working, still, checked.await, candidate)
+}
+
+/// Gives up the changes at and below `path`, but not untracked files.
+pub(super) async fn discard(
+    working: &WorkingTree,
+    still: &Still<'_>,
+    path: &str,
+    before: &Derived,
+    new_ids: &NewIds,
+) -> Result<Vec<Notice>> {
+    let mut untracked = before.untracked_entries();
+    let candidate = working.plan_discard(path, &mut untracked).await?;
+    let checked = async {
+        let after = detect(working, &candidate, new_ids).await?;
+        check_discarded(before, &after, &untracked)
+    };
+    install(working, still, checked.await, candidate)
+}
+
+/// Names of `working` that stand in the way of what `tip` has, though no change does: they would be lost, or hide something.
+pub(super) async fn collisions(working: &WorkingTree, tree: &Arc<Tree>, before: &Derived) -> Result<Vec<Collision>> {
+    let untracked = before.untracked_entries();
+    let candidate = working.plan_rebase(tree, Purpose::Keep { untracked: &untracked }, true).await?;
+    let collisions = candidate.collisions.clone();
+    working.abandon(candidate);
+    Ok(collisions)
+}
+
+/// Collisions as conflicts with the newest commit, which is `tip`.
+pub(super) fn as_conflicts(collisions: Vec<Collision>, tip: &Snapshot) -> Vec<Conflict> {
+    let conflict = |collision: Collision| Conflict {
+        kind: ConflictKind::UntrackedNameExists,
+        path: collision.path,
+        coords: Vec::new(),
+        other: tip.id(),
+        message: tip.message().to_owned(),
+    };
+    collisions.into_iter().map(conflict).collect()
+}
+
+async fn detect(working: &WorkingTree, candidate: &Candidate, new_ids: &NewIds) -> Result<Derived> {
+    derive_from(Arc::clone(candidate.base()), &candidate.contents(working), &candidate.frozen(), new_ids).await
+}
+
+fn install(
+    working: &WorkingTree,
+    still: &Still<'_>,
+    checked: Result<()>,
+    candidate: Candidate,
+) -> Result<Vec<Notice>> {
+    match checked {
+        Ok(()) => working.install(still, candidate),
+        Err(error) => {
+            working.abandon(candidate);
+            Err(error)
+        }
+    }
+}
+
+/// One thing that a commit would do, and how.
+type Summary = BTreeMap<Item, String>;
+
+/// What a change is of.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Item {
+    Deleted(NodeId),
+    Created(String),
+    Updated(NodeId),
+    Moved(NodeId),
+    Chunk(Owner, Coords),
+    Violation(String),
+    Untracked(String),
+}
+
+/// The array of a chunk: one of the base by its id, a new one by its path.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Owner {
+    Base(NodeId),
+    Created(String),
+}
+
+fn summary(derived: &Derived) -> Summary {
+    let changes = &derived.changes;
+    let mut all = Summary::new();
+    all.extend(changes.deleted.iter().map(|node| (Item::Deleted(node.id), node.path.clone())));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    all.extend(changes.created.iter().map(|node| (Item::Created(node.path.clone()), text(&node.zarr_json))));
+    all.extend(changes.updated.iter().map(|node| (Item::Updated(node.id), text(&node.zarr_json))));
+    all.extend(changes.moved.iter().map(|moved| (Item::Moved(moved.node), moved.to.clone())));
+    let created: BTreeMap<NodeId, &str> = changes.created.iter().map(|node| (node.id, node.path.as_str())).collect();
+    for (id, chunks) in &changes.chunks {
+        let owner = match created.get(id) {
+            Some(path) => Owner::Created((*path).to_owned()),
+            None => Owner::Base(*id),
+        };
+        for (coords, change) in chunks {
+            let how = match change {
+                ChunkChange::Delete => "deleted".to_owned(),
+                ChunkChange::File(file) => format!("scratch file {} of {} bytes", file.name, file.length),
+                ChunkChange::Stored(payload) => format!("{payload:?}"),
+            };
+            all.insert(Item::Chunk(owner.clone(), coords.clone()), how);
+        }
+    }
+    all.extend(derived.faults.iter().map(|fault| (Item::Violation(fault.path.clone()), fault.why.clone())));
+    all.extend(derived.untracked.iter().map(|file| (Item::Untracked(file.path.clone()), String::new())));
+    all
+}
+
+/// What stays uncommitted must be the same over the new base, but for what was deleted on both sides.
+async fn check_kept(before: &Derived, after: &Derived, tree: &Tree) -> Result<()> {
+    let (before, after) = (summary(before), summary(after));
+    if let Some((item, how)) = after.iter().find(|(item, how)| before.get(item) != Some(how)) {
+        return Err(unaccounted(&format!("{item:?} would be {how}, and is {:?}", before.get(item))));
+    }
+    let ids = node_ids(tree);
+    for (item, how) in before.iter().filter(|(item, _)| !after.contains_key(item)) {
+        let is_done = match item {
+            Item::Deleted(id) => !ids.contains_key(id),
+            Item::Chunk(Owner::Base(id), coords) if how == "deleted" => match ids.get(id) {
+                Some(index) => !has_chunk(tree, *index, coords).await?,
+                None => true,
+            },
+            _ => false,
+        };
+        if !is_done {
+            return Err(unaccounted(&format!("{item:?} ({how}) would be lost")));
+        }
+    }
+    Ok(())
+}
+
+/// After a commit nothing is left, and nothing untracked is gone.
+fn check_committed(before: &Derived, after: &Derived) -> Result<()> {
+    let untracked = |item: &&Item| matches!(item, Item::Untracked(_));
+    let (before, after) = (summary(before), summary(after));
+    if let Some((item, how)) = after.iter().find(|(item, _)| !untracked(item)) {
+        return Err(unaccounted(&format!("{item:?} would still be {how}")));
+    }
+    match before.keys().filter(untracked).find(|item| !after.contains_key(item)) {
+        Some(item) => Err(unaccounted(&format!("{item:?} would be lost"))),
+        None => Ok(()),
+    }
+}
+
+/// A discard adds no change, and takes no untracked file away. It may bring one back to where its directory was.
+fn check_discarded(before: &Derived, after: &Derived, stay: &HashSet<(Id, Name)>) -> Result<()> {
+    let files_after: HashSet<Id> = after.untracked.iter().map(|file| file.id).collect();
+    let stay: HashSet<Id> = before.untracked.iter().filter(|f| stay.contains(&f.entry)).map(|file| file.id).collect();
+    let (before, after) = (summary(before), summary(after));
+    let is_new = |(item, how): &(&Item, &String)| {
+        !matches!(item, Item::Untracked(_) | Item::Violation(_)) && before.get(item) != Some(how)
+    };
+    if let Some((item, how)) = after.iter().find(is_new) {
+        return Err(unaccounted(&format!("{item:?} would be {how}, and is {:?}", before.get(item))));
+    }
+    match stay.difference(&files_after).next() {
+        Some(id) => Err(unaccounted(&format!("untracked file {id} would be lost"))),
+        None => Ok(()),
+    }
+}
+
+async fn has_chunk(tree: &Tree, index: u32, coords: &Coords) -> Result<bool> {
+    let fits = tree.table().array(index).is_some_and(|array| {
+        coords.len() == array.grid.len() && std::iter::zip(coords, &array.grid).all(|(coord, length)| coord < length)
+    });
+    match tree.chunks(index).filter(|_| fits) {
+        Some(chunks) => Ok(chunks.find(coords).await?.is_some()),
+        None => Ok(false),
+    }
+}
+
+fn unaccounted(what: &str) -> Error {
+    tracing::error!("the working tree was not moved, since its changes would not be the same afterwards: {what}");
+    Error::new(
+        ErrorKind::Stale,
+        format!("the working tree cannot be moved without changing what it would commit ({what}): nothing was done"),
+    )
+}

@@ -1,0 +1,178 @@
+//! The merge of files: which inode has which name on the new base, and which names are the base's own again.
+//!
+//! A file may have several names, and each keeps its own meaning: a name whose bytes are the base's follows the base, the others
+//! keep the bytes that they had. Where that parts them, they were one file and are two.
+
+use std::collections::HashMap;
+
+use super::super::WorkingTree;
+use super::super::content::write_file;
+use super::super::state::{Inode, Node};
+use super::merge::{FileName, Merge, same_but_times};
+use super::{Purpose, is_of_base};
+use crate::error::{Context, Error, Result};
+use crate::scratch::record::{Id, Source, Stored};
+use crate::tree::nodes::Place;
+use crate::working::replace::Notice;
+
+/// Bytes that are copied at once out of the old base.
+const STEP: u32 = 1 << 20;
+
+impl WorkingTree {
+    /// The bytes of files that show something of the old base under names where the new one will not show the same: a reference
+    /// to the same chunk, or a copy. Numbers of data files that were made for it are added to `new_data`.
+    pub(super) async fn materialize(
+        &self,
+        merge: &Merge<'_>,
+        new_data: &mut Vec<u64>,
+    ) -> Result<HashMap<Id, Source>> {
+        let tree = &merge.from.tree;
+        let mut sources = HashMap::new();
+        for (id, names) in &merge.names {
+            let Some(inode) = merge.old.get(*id).filter(|inode| inode.source() == Some(&Source::Lower)) else { continue };
+            if names.iter().all(|name| name.is_base) {
+                continue;
+            }
+            let place = inode.lower.as_ref().ok_or_else(|| Error::corrupt(format!("inode {id} has no bytes")))?;
+            let number = tree.table().inode(place);
+            // What no commit refers to, garbage collection may take: an untracked name needs a copy.
+            let is_untracked = names.iter().any(|name| name.is_untracked)
+                || (matches!(merge.purpose, Purpose::Published { .. }) && names.iter().any(|name| !name.is_base));
+            if let (Place::Chunk(..), false) = (place, is_untracked)
+                && let Some(payload) = tree.stored(number).await?
+            {
+                sources.insert(*id, Source::Stored(Stored(payload)));
+                continue;
+            }
+            let data = self.lock().state.take_next();
+            let file = self.files.create(data)?;
+            new_data.push(data);
+            let mut at = 0_u64;
+            loop {
+                let bytes = tree.read(number, at, STEP).await.context(|| tree.path_of(place))?;
+                if bytes.is_empty() {
+                    break;
+                }
+                write_file(&file, &bytes, at)?;
+                at += bytes.len() as u64;
+            }
+            self.files.set_times(data, inode.meta.atime, inode.meta.mtime)?;
+            sources.insert(*id, Source::Data(data));
+        }
+        Ok(sources)
+    }
+}
+
+impl Merge<'_> {
+    /// Gives every file its names on the new base. `sources` has the bytes of those that [`WorkingTree::materialize`] parted from
+    /// the old base.
+    pub(super) fn place_files(&mut self, mut sources: HashMap<Id, Source>) -> Result<()> {
+        for (id, names) in std::mem::take(&mut self.names) {
+            let Some(inode) = self.old.get(id) else { continue };
+            let (base, own): (Vec<FileName>, Vec<FileName>) = names.into_iter().partition(|name| name.is_base);
+            let is_known_as_base = base.iter().any(|name| self.number_at(name) == Some(inode.number));
+            if own.is_empty() {
+                self.leave_to_base(id, inode, base);
+                continue;
+            }
+            for name in &base {
+                self.notice_name(name.parent, &name.name);
+            }
+            if !base.is_empty() {
+                self.out.notices.push(Notice::Attributes(inode.number));
+            }
+            let node = match sources.remove(&id) {
+                Some(source) => Node::File(source),
+                None => inode.node.clone(),
+            };
+            // The number stays with whatever the base shows by it.
+            let is_split = is_known_as_base || (is_of_base(inode.number) && !base.is_empty());
+            self.place_own(id, inode, node, own, is_split);
+        }
+        let nameless = self.old.iter().filter(|(_, inode)| inode.names.is_empty() && !inode.is_directory());
+        for (id, inode) in nameless {
+            // A program goes on with it until it is closed.
+            if self.opens.contains(&inode.number) {
+                self.out.state.take_over(id, inode.number, inode.node.clone(), inode.meta, inode.lookups);
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of what the new base has under a name.
+    fn number_at(&self, name: &FileName) -> Option<u64> {
+        Some(self.to.tree.table().inode(name.place.as_ref()?))
+    }
+
+    /// A file with bytes of its own keeps its names. With `is_split` it becomes another inode.
+    fn place_own(&mut self, id: Id, inode: &Inode, node: Node, names: Vec<FileName>, is_split: bool) {
+        let home = names.iter().find(|name| name.is_home).and_then(|name| name.place.clone());
+        let lower = home.filter(|_| !is_split).map(|place| {
+            let number = self.to.tree.table().inode(&place);
+            (place, number)
+        });
+        let stays = !is_of_base(inode.number) || lower.as_ref().is_some_and(|(_, number)| *number == inode.number);
+        let new = if is_split { self.out.state.take_next() } else { id };
+        let number = if is_split { super::UPPER + new } else { inode.number };
+        let lookups = if is_split { 0 } else { inode.lookups };
+        self.out.state.take_over(new, number, node, inode.meta, lookups);
+        self.out.state.bind(new, lower);
+        // Handles know it by the number that it was opened by.
+        let is_renumbered = !is_split && !stays && !self.opens.contains(&inode.number);
+        if is_renumbered {
+            self.out.state.renumber(new);
+        }
+        for name in names {
+            let covers = name.entry.covers && (name.place.is_some() || self.hides(&name));
+            if is_split || is_renumbered {
+                self.notice_name(name.parent, &name.name);
+            }
+            self.out.state.put_entry(name.parent, name.name, Some(new), covers, Some(name.entry.order));
+        }
+    }
+
+    /// Whether an own file stands where the new base has a directory, all of which was removed here.
+    fn hides(&self, name: &FileName) -> bool {
+        let parent = self.out.state.get(name.parent).and_then(|inode| inode.lower.as_ref());
+        parent.zip(name.name.text()).and_then(|(place, name)| self.to.tree.step(place, name)).is_some()
+    }
+
+    /// All names of a file are the base's. The inode stays where the kernel knows it by a number of ours.
+    fn leave_to_base(&mut self, id: Id, inode: &Inode, names: Vec<FileName>) {
+        let is_open = self.opens.contains(&inode.number);
+        let is_published = matches!(self.purpose, Purpose::Published { .. });
+        let natural = names.iter().position(|name| self.number_at(name) == Some(inode.number));
+        let keeper = natural.or_else(|| names.iter().position(|name| name.place.is_some()));
+        let mut is_kept = false;
+        for (at, name) in names.into_iter().enumerate() {
+            let Some(place) = name.place.clone().filter(|_| Some(at) == keeper) else {
+                self.notice_name(name.parent, &name.name);
+                self.out.notices.push(Notice::Inode(inode.number));
+                continue;
+            };
+            if natural == Some(at) {
+                if is_published {
+                    self.out.notices.push(Notice::Attributes(inode.number));
+                } else if !same_but_times(&inode.meta, &self.to.meta(0o644)) || inode.meta.mtime != self.from.time {
+                    // Modes, owners and times that were set last until a commit.
+                    self.adopt(id, inode, Some(&place));
+                    self.out.state.put_entry(name.parent, name.name, Some(id), false, Some(name.entry.order));
+                    is_kept = true;
+                }
+            } else if is_of_base(inode.number) {
+                self.notice_name(name.parent, &name.name);
+            } else {
+                self.adopt(id, inode, Some(&place));
+                self.out.state.become_lower(id, Some(place), &self.to.tree);
+                self.out.state.put_entry(name.parent, name.name.clone(), Some(id), false, Some(name.entry.order));
+                self.out.disposable.push((name.parent, name.name, id));
+                is_kept = true;
+            }
+        }
+        let loses_all = natural.is_none() && !is_kept;
+        if is_open && loses_all && inode.source() != Some(&Source::Lower) {
+            // Who has it open reads it to the end.
+            self.out.state.take_over(id, inode.number, inode.node.clone(), inode.meta, inode.lookups);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! What a whiteout hides over another base: what it hid when it was made, and nothing else.
+//!
+//! A whiteout stands for everything that the old base had under a name: nodes, by their ids, and chunks, by array and
+//! coordinates. A snapshot never changes, so the name over the old base says all of that exactly.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::compare::chunks::{ChunkDifferences, ChunkList};
+use crate::error::Result;
+use crate::format::ids::NodeId;
+use crate::tree::Tree;
+use crate::tree::nodes::{Array, NodeIndex, Place};
+use crate::zarr::Coords;
+
+/// Chunks that are listed at once.
+const PAGE: usize = 4096;
+
+/// What shows of a place of the new base that the old one's place under the same name was hidden at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shows {
+    /// Nothing: all of it was there before, and hidden.
+    Nothing,
+    /// All of it: nothing of what was hidden is there.
+    All,
+    /// A part.
+    Some,
+}
+
+/// Compares what two bases have at the same place of the working tree.
+pub(super) struct Whiteouts<'a> {
+    from: &'a Tree,
+    to: &'a Tree,
+    /// Arrays of the old base, by id.
+    old_arrays: HashMap<NodeId, NodeIndex>,
+}
+
+/// What was hidden.
+struct HiddenKeys {
+    /// Nodes: their documents, and their chunks.
+    nodes: HashSet<NodeId>,
+    /// A node's document only.
+    document: Option<NodeId>,
+    /// Chunks of one array below some coordinates.
+    chunks: Option<(NodeId, Coords)>,
+}
+
+/// What was found so far.
+#[derive(Default)]
+struct Tally {
+    hidden: bool,
+    shown: bool,
+}
+
+impl Tally {
+    fn is_decided(&self) -> bool {
+        self.hidden && self.shown
+    }
+}
+
+impl<'a> Whiteouts<'a> {
+    pub(super) fn new(from: &'a Tree, to: &'a Tree) -> Self {
+        let indices = (0..from.table().len()).filter_map(|at| NodeIndex::try_from(at).ok());
+        let old_arrays = indices.filter_map(|index| Some((from.table().array(index)?.id, index))).collect();
+        Whiteouts { from, to, old_arrays }
+    }
+
+    /// What of `new`, a place that exists in the new base, shows, if everything at `old` was hidden.
+    pub(super) async fn shows(&self, old: Option<&Place>, new: &Place) -> Result<Shows> {
+        let Some(old) = old else { return Ok(Shows::All) };
+        let keys = self.keys_at(old);
+        let mut tally = Tally::default();
+        match new {
+            Place::Metadata(index) => {
+                if let Some(id) = node_id(self.to, *index) {
+                    self.document(&keys, id, &mut tally);
+                }
+            }
+            Place::Chunk(index, prefix) => self.chunks(&keys, *index, prefix, &mut tally).await?,
+            Place::Directory(top) => {
+                for index in self.to.table().subtree(*top) {
+                    if let Some(id) = node_id(self.to, index) {
+                        self.document(&keys, id, &mut tally);
+                    }
+                    if self.to.table().array(index).is_some() && !tally.is_decided() {
+                        self.chunks(&keys, index, &Coords::new(), &mut tally).await?;
+                    }
+                    if tally.is_decided() {
+                        break;
+                    }
+                }
+                if let Some((owner, prefix)) = self.to.table().shared_chunk_dir(*top)
+                    && !tally.is_decided()
+                {
+                    self.chunks(&keys, *owner, prefix, &mut tally).await?;
+                }
+            }
+        }
+        Ok(match (tally.hidden, tally.shown) {
+            (_, false) => Shows::Nothing,
+            (false, true) => Shows::All,
+            (true, true) => Shows::Some,
+        })
+    }
+
+    fn keys_at(&self, old: &Place) -> HiddenKeys {
+        let (mut nodes, mut document, mut chunks) = (HashSet::new(), None, None);
+        match old {
+            Place::Metadata(index) => document = node_id(self.from, *index),
+            Place::Chunk(index, prefix) => {
+                chunks = self.from.table().array(*index).map(|array| (array.id, prefix.clone()));
+            }
+            Place::Directory(top) => {
+                nodes.extend(self.from.table().subtree(*top).filter_map(|index| node_id(self.from, index)));
+                chunks = self.from.table().shared_chunk_dir(*top).and_then(|(owner, prefix)| {
+                    Some((self.from.table().array(*owner)?.id, prefix.clone()))
+                });
+            }
+        }
+        HiddenKeys { nodes, document, chunks }
+    }
+
+    fn document(&self, keys: &HiddenKeys, id: NodeId, tally: &mut Tally) {
+        if keys.document == Some(id) || keys.nodes.contains(&id) {
+            tally.hidden = true;
+        } else {
+            tally.shown = true;
+        }
+    }
+
+    /// Looks at the chunks of array `index` of the new base below `prefix`.
+    async fn chunks(&self, keys: &HiddenKeys, index: NodeIndex, prefix: &Coords, tally: &mut Tally) -> Result<()> {
+        let (Some(array), Some(chunks)) = (self.to.table().array(index), self.to.chunks(index)) else { return Ok(()) };
+        let is_file = prefix.len() == array.grid.len();
+        let any = if is_file { chunks.find(prefix).await?.is_some() } else { chunks.any_below(prefix).await? };
+        if !any {
+            return Ok(());
+        }
+        let were_hidden = keys.nodes.contains(&array.id)
+            || keys.chunks.as_ref().is_some_and(|(id, hidden)| *id == array.id && prefix.starts_with(hidden));
+        let before = self.old_arrays.get(&array.id).and_then(|old| Some((*old, self.from.table().array(*old)?)));
+        let Some((old, before)) = before.filter(|_| were_hidden) else {
+            tally.shown = true;
+            return Ok(());
+        };
+        if before.manifests == array.manifests && before.grid == array.grid {
+            tally.hidden = true;
+            return Ok(());
+        }
+        let old_chunks = self.from.chunks(old);
+        let was_there = async |coords: &Coords| match &old_chunks {
+            Some(chunks) if fits(before, coords) => chunks.find(coords).await.map(|found| found.is_some()),
+            _ => Ok(false),
+        };
+        if is_file {
+            match was_there(prefix).await? {
+                true => tally.hidden = true,
+                false => tally.shown = true,
+            }
+            return Ok(());
+        }
+        let mut differences = ChunkDifferences::new(list(self.from, before), list(self.to, array));
+        'shown: while let Some(page) = differences.page().await? {
+            for chunk in page {
+                if chunk.coords.starts_with(prefix) && chunk.before.is_none() {
+                    tally.shown = true;
+                    break 'shown;
+                }
+            }
+        }
+        let mut after: Option<Coords> = None;
+        while !tally.hidden {
+            let page = chunks.page(prefix, array.grid.len(), after.as_deref(), PAGE).await?;
+            for (coords, _) in &page {
+                if was_there(coords).await? {
+                    tally.hidden = true;
+                    break;
+                }
+            }
+            match page.last() {
+                Some((last, _)) if page.len() == PAGE => after = Some(last.clone()),
+                _ => break,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether `place`, which `tree` may have something at, has something.
+pub(in super::super) async fn exists(tree: &Tree, place: &Place) -> Result<bool> {
+    let Place::Chunk(index, coords) = place else { return Ok(true) };
+    let (Some(array), Some(chunks)) = (tree.table().array(*index), tree.chunks(*index)) else { return Ok(false) };
+    if coords.len() == array.grid.len() {
+        return Ok(chunks.find(coords).await?.is_some());
+    }
+    chunks.any_below(coords).await
+}
+
+pub(super) fn node_id(tree: &Tree, index: NodeIndex) -> Option<NodeId> {
+    let stored = tree.table().get(index)?.stored?;
+    Some(tree.snapshot().node(stored as usize)?.id)
+}
+
+fn fits(array: &Array, coords: &Coords) -> bool {
+    coords.len() == array.grid.len() && std::iter::zip(coords, &array.grid).all(|(coord, length)| coord < length)
+}
+
+fn list<'a>(tree: &'a Tree, array: &'a Array) -> ChunkList<'a> {
+    let infos = tree.table().manifests();
+    ChunkList { id: array.id, grid: &array.grid, manifests: &array.manifests, infos, reader: tree.reader() }
+}

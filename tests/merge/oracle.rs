@@ -1,0 +1,120 @@
+//! What must come of two sides' work: a three-way merge over plain maps of keys. It knows what a move is, and nothing else of the
+//! mount: no inodes, no whiteouts, no snapshots.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Zarr keys and their bytes.
+pub type Keys = BTreeMap<String, Vec<u8>>;
+
+/// Where nodes of the base are now on our side, by their path there; none if they are gone.
+pub type Moves = BTreeMap<String, Option<String>>;
+
+/// What a merge comes to.
+#[derive(Debug, Default)]
+pub struct Merge {
+    /// All keys, with ours where both sides changed something.
+    pub ours_win: Keys,
+    /// All keys, with theirs.
+    pub theirs_win: Keys,
+    /// Keys that both sides changed, and not to the same.
+    pub conflicts: BTreeSet<String>,
+}
+
+/// The nodes that `keys` has, by path; the root is the empty one.
+pub fn nodes(keys: &Keys) -> BTreeSet<String> {
+    let documents = keys.keys().filter_map(|key| key.strip_suffix("zarr.json"));
+    documents.map(|path| path.trim_end_matches('/').to_owned()).collect()
+}
+
+/// The node that `key` belongs to.
+pub fn node_of<'a>(nodes: &BTreeSet<String>, key: &'a str) -> Option<&'a str> {
+    let mut at = key;
+    loop {
+        at = at.rsplit_once('/').map_or("", |(above, _)| above);
+        if nodes.contains(at) {
+            return Some(at);
+        }
+        if at.is_empty() {
+            return None;
+        }
+    }
+}
+
+pub fn is_at_or_below(path: &str, top: &str) -> bool {
+    top.is_empty() || path == top || path.strip_prefix(top).is_some_and(|rest| rest.starts_with('/'))
+}
+
+pub fn join(path: &str, rest: &str) -> String {
+    if path.is_empty() { rest.to_owned() } else { format!("{path}/{rest}") }
+}
+
+/// `keys` as if what we moved had been where it is now.
+fn moved(keys: &Keys, moves: &Moves) -> Keys {
+    let nodes = nodes(keys);
+    let name = |key: &String| {
+        let node = node_of(&nodes, key)?;
+        let now = moves.get(node)?.as_ref()?;
+        Some(join(now, key[node.len()..].trim_start_matches('/')))
+    };
+    keys.iter().map(|(key, bytes)| (name(key).unwrap_or_else(|| key.clone()), bytes.clone())).collect()
+}
+
+/// Merges `ours` and `theirs`, which both came of `base`.
+pub fn merge(base: &Keys, ours: &Keys, theirs: &Keys, moves: &Moves) -> Merge {
+    let (base, theirs) = (moved(base, moves), moved(theirs, moves));
+    let mut merge = Merge::default();
+    let all: BTreeSet<&String> = base.keys().chain(ours.keys()).chain(theirs.keys()).collect();
+    for key in all {
+        let (b, o, t) = (base.get(key), ours.get(key), theirs.get(key));
+        let (for_us, for_them) = if o == b {
+            (t, t)
+        } else if t == b || o == t {
+            (o, o)
+        } else {
+            merge.conflicts.insert(key.clone());
+            (o, t)
+        };
+        for (side, value) in [(&mut merge.ours_win, for_us), (&mut merge.theirs_win, for_them)] {
+            side.extend(value.map(|bytes| (key.clone(), bytes.clone())));
+        }
+    }
+    merge
+}
+
+/// The nodes of which `from` and `to` do not have the same keys.
+pub fn touched(from: &Keys, to: &Keys) -> BTreeSet<String> {
+    let (old, new) = (nodes(from), nodes(to));
+    let mut touched = BTreeSet::new();
+    for (one, other, nodes) in [(from, to, &old), (to, from, &new)] {
+        for (key, bytes) in one {
+            if other.get(key) != Some(bytes) {
+                touched.extend(node_of(nodes, key).map(str::to_owned));
+            }
+        }
+    }
+    touched
+}
+
+/// Whether two sets of nodes have nothing to do with each other: none is at or below one of the other set.
+pub fn are_apart(one: &BTreeSet<String>, other: &BTreeSet<String>) -> bool {
+    one.iter().all(|a| other.iter().all(|b| !(a.is_empty() || b.is_empty() || is_at_or_below(a, b) || is_at_or_below(b, a))))
+}
+
+#[test]
+fn the_oracle_merges_by_key() {
+    let keys = |list: &[(&str, &str)]| -> Keys { list.iter().map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec())).collect() };
+    let base = keys(&[("a/zarr.json", "a"), ("a/c/0", "0"), ("a/c/1", "1"), ("b/zarr.json", "b")]);
+    let ours = keys(&[("m/zarr.json", "a"), ("m/c/0", "ours"), ("m/c/1", "1"), ("b/zarr.json", "b"), ("n/zarr.json", "n")]);
+    let theirs = keys(&[("a/zarr.json", "a"), ("a/c/0", "0"), ("a/c/1", "theirs"), ("a/c/2", "2")]);
+    let moves = Moves::from([("a".to_owned(), Some("m".to_owned()))]);
+    let merged = merge(&base, &ours, &theirs, &moves);
+    let expected =
+        keys(&[("m/zarr.json", "a"), ("m/c/0", "ours"), ("m/c/1", "theirs"), ("m/c/2", "2"), ("n/zarr.json", "n")]);
+    assert_eq!((merged.ours_win, merged.conflicts), (expected, BTreeSet::new()));
+    let both = keys(&[("a/zarr.json", "x"), ("a/c/0", "0"), ("a/c/1", "1"), ("b/zarr.json", "b")]);
+    let other = keys(&[("a/zarr.json", "y"), ("a/c/0", "0"), ("b/zarr.json", "b")]);
+    let merged = merge(&base, &both, &other, &Moves::new());
+    assert_eq!(merged.conflicts, BTreeSet::from(["a/zarr.json".to_owned()]));
+    assert!(!merged.ours_win.contains_key("a/c/1") && merged.theirs_win["a/zarr.json"] == b"y");
+    assert_eq!(touched(&base, &both), BTreeSet::from(["a".to_owned()]));
+}
