@@ -103,7 +103,7 @@ pub struct Mounted {
 /// Checks that something can be mounted at `mountpoint` and returns its absolute path. A dead mount of ours is taken away.
 pub fn prepare(mountpoint: &Path, nonempty: bool) -> Result<PathBuf> {
     let absolute = mount_table::absolute(mountpoint).map_err(|e| e.context("the mountpoint"))?;
-    if unmount::clean_dead(&absolute)? {
+    if unmount::clean_dying(&absolute)? {
         warn!("{}: a mount whose daemon had died was taken away", absolute.display());
     }
     let metadata = std::fs::metadata(&absolute).map_err(|e| match e.kind() {

@@ -3,11 +3,17 @@
 use std::io;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use rustix::mount::UnmountFlags;
 
 use super::mount_table::{self, FILE_SYSTEM_TYPE};
 use crate::error::{Error, ErrorKind, Result};
+
+/// How long a process that was killed may take to end. A mount that is alive is busy only after this.
+const DYING: Duration = Duration::from_millis(500);
+/// Between two looks whether it has.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// How hard to try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,10 +82,28 @@ pub fn clean_dead(mountpoint: &Path) -> Result<bool> {
     Ok(true)
 }
 
+/// As [`clean_dead`], and waits for the end of a daemon that is being killed at this moment: for some milliseconds it goes on
+/// answering, or the kernel on ending its requests.
+pub fn clean_dying(mountpoint: &Path) -> Result<bool> {
+    let begin = Instant::now();
+    loop {
+        if clean_dead(mountpoint)? {
+            return Ok(true);
+        }
+        let is_ours = mount_table::find(mountpoint)?.is_some_and(|mount| mount.fs_type == FILE_SYSTEM_TYPE);
+        if !is_ours || begin.elapsed() > DYING {
+            return Ok(false);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
 /// Whether nobody answers for `mountpoint`. Its own attributes do not tell: the kernel has them for ever. It has never heard
 /// of a name made up on the spot, so that it must ask.
 fn is_dead(mountpoint: &Path) -> bool {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let unheard_of = mountpoint.join(format!(".icechunkfs-probe-{}-{}", std::process::id(), now.as_nanos()));
-    matches!(std::fs::symlink_metadata(unheard_of), Err(e) if e.raw_os_error() == Some(libc::ENOTCONN))
+    // A request that was on its way when the daemon died is aborted.
+    let errno = std::fs::symlink_metadata(unheard_of).err().and_then(|error| error.raw_os_error());
+    matches!(errno, Some(libc::ENOTCONN | libc::ECONNABORTED))
 }

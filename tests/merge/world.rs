@@ -398,7 +398,10 @@ impl World {
             return Ok(false);
         }
         let keys = keys_of(&side.view);
-        if let (Step::Rename { from, to }, false) = (step, self.is_v1) {
+        let has_parent = |to: &str| to.rsplit_once('/').is_none_or(|(above, _)| keys.contains_key(&join(above, "zarr.json")));
+        if let (Step::Rename { from, to }, false) = (step, self.is_v1)
+            && has_parent(to)
+        {
             self.reference.rename(from, to);
         } else {
             self.reference.change(&self.tip, &keys);

@@ -31,8 +31,8 @@ pub struct Candidate {
     pub(in super::super) gone: Vec<u64>,
     /// Data files that were made for it.
     pub(in super::super) new_data: Vec<u64>,
-    /// Whether programs that read a file by the kernel's own means may go on with the same bytes.
-    pub(in super::super) keeps_backings: bool,
+    /// Whether the changes are in the base. Then programs that read a file by the kernel's own means go on with the same bytes.
+    pub(in super::super) is_published: bool,
     /// The generation of the state that it was made of.
     pub(in super::super) generation: u64,
 }
@@ -49,8 +49,8 @@ impl Candidate {
         state.forget_borrowed(&used);
         let gone = data_of(old).difference(&used).copied().collect();
         let (collisions, notices, disposable, new_data) = Default::default();
-        let keeps_backings = false;
-        Candidate { collisions, state, base, disposable, notices, gone, new_data, keeps_backings, generation }
+        let is_published = false;
+        Candidate { collisions, state, base, disposable, notices, gone, new_data, is_published, generation }
     }
 
     fn with(

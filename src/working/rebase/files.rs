@@ -5,11 +5,14 @@
 
 use std::collections::HashMap;
 
+use bytes::Bytes;
+
 use super::super::WorkingTree;
 use super::super::content::write_file;
 use super::super::state::{Inode, Node};
 use super::merge::{FileName, Merge, same_but_times};
 use super::{Purpose, is_of_base};
+use crate::commit::changes::StoredPayload;
 use crate::error::{Context, Error, Result};
 use crate::scratch::record::{Id, Source, Stored};
 use crate::tree::nodes::Place;
@@ -17,56 +20,73 @@ use crate::working::replace::Notice;
 
 /// Bytes that are copied at once out of the old base.
 const STEP: u32 = 1 << 20;
+/// A document of up to this many bytes goes into the journal, where a byte takes two: a line has a limit.
+const MOST_INLINE: usize = 256 << 10;
+
+/// Bytes of files that are parted from the old base, by inode, and by whether they are for its untracked names.
+pub(super) type Parted = HashMap<(Id, bool), Source>;
 
 impl WorkingTree {
     /// The bytes of files that show something of the old base under names where the new one will not show the same: a reference
     /// to the same chunk, or a copy. Numbers of data files that were made for it are added to `new_data`.
-    pub(super) async fn materialize(
-        &self,
-        merge: &Merge<'_>,
-        new_data: &mut Vec<u64>,
-    ) -> Result<HashMap<Id, Source>> {
-        let tree = &merge.from.tree;
-        let mut sources = HashMap::new();
+    pub(super) async fn materialize(&self, merge: &Merge<'_>, new_data: &mut Vec<u64>) -> Result<Parted> {
+        let mut parted = Parted::new();
         for (id, names) in &merge.names {
             let Some(inode) = merge.old.get(*id).filter(|inode| inode.source() == Some(&Source::Lower)) else { continue };
-            if names.iter().all(|name| name.is_base) {
-                continue;
-            }
-            let place = inode.lower.as_ref().ok_or_else(|| Error::corrupt(format!("inode {id} has no bytes")))?;
-            let number = tree.table().inode(place);
-            // What no commit refers to, garbage collection may take: an untracked name needs a copy.
-            let is_untracked = names.iter().any(|name| name.is_untracked)
-                || (matches!(merge.purpose, Purpose::Published { .. }) && names.iter().any(|name| !name.is_base));
-            if let (Place::Chunk(..), false) = (place, is_untracked)
-                && let Some(payload) = tree.stored(number).await?
-            {
-                sources.insert(*id, Source::Stored(Stored(payload)));
-                continue;
-            }
-            let data = self.lock().state.take_next();
-            let file = self.files.create(data)?;
-            new_data.push(data);
-            let mut at = 0_u64;
-            loop {
-                let bytes = tree.read(number, at, STEP).await.context(|| tree.path_of(place))?;
-                if bytes.is_empty() {
-                    break;
+            for is_untracked in [false, true] {
+                if names.iter().any(|name| !name.is_base && name.is_untracked == is_untracked) {
+                    let source = self.part(merge, inode, is_untracked, new_data).await?;
+                    parted.insert((*id, is_untracked), source);
                 }
-                write_file(&file, &bytes, at)?;
-                at += bytes.len() as u64;
             }
-            self.files.set_times(data, inode.meta.atime, inode.meta.mtime)?;
-            sources.insert(*id, Source::Data(data));
         }
-        Ok(sources)
+        Ok(parted)
+    }
+
+    async fn part(
+        &self,
+        merge: &Merge<'_>,
+        inode: &Inode,
+        is_untracked: bool,
+        new_data: &mut Vec<u64>,
+    ) -> Result<Source> {
+        let tree = &merge.from.tree;
+        let place = inode.lower.as_ref().ok_or_else(|| Error::corrupt("a file of the base without a place in it"))?;
+        let number = tree.table().inode(place);
+        // What no commit refers to, garbage collection may take: an untracked name needs a copy.
+        if !is_untracked {
+            let payload = match place {
+                Place::Chunk(..) => tree.stored(number).await?,
+                Place::Metadata(node) | Place::Directory(node) => {
+                    let bytes = tree.zarr_json(*node).filter(|bytes| bytes.len() <= MOST_INLINE);
+                    bytes.map(|bytes| StoredPayload::Inline(Bytes::copy_from_slice(bytes)))
+                }
+            };
+            if let Some(payload) = payload {
+                return Ok(Source::Stored(Stored(payload)));
+            }
+        }
+        let data = self.lock().state.take_next();
+        let file = self.files.create(data)?;
+        new_data.push(data);
+        let mut at = 0_u64;
+        loop {
+            let bytes = tree.read(number, at, STEP).await.context(|| tree.path_of(place))?;
+            if bytes.is_empty() {
+                break;
+            }
+            write_file(&file, &bytes, at)?;
+            at += bytes.len() as u64;
+        }
+        self.files.set_times(data, inode.meta.atime, inode.meta.mtime)?;
+        Ok(Source::Data(data))
     }
 }
 
 impl Merge<'_> {
-    /// Gives every file its names on the new base. `sources` has the bytes of those that [`WorkingTree::materialize`] parted from
+    /// Gives every file its names on the new base. `parted` has the bytes of those that [`WorkingTree::materialize`] parted from
     /// the old base.
-    pub(super) fn place_files(&mut self, mut sources: HashMap<Id, Source>) -> Result<()> {
+    pub(super) fn place_files(&mut self, mut parted: Parted) {
         for (id, names) in std::mem::take(&mut self.names) {
             let Some(inode) = self.old.get(id) else { continue };
             let (base, own): (Vec<FileName>, Vec<FileName>) = names.into_iter().partition(|name| name.is_base);
@@ -81,13 +101,19 @@ impl Merge<'_> {
             if !base.is_empty() {
                 self.out.notices.push(Notice::Attributes(inode.number));
             }
-            let node = match sources.remove(&id) {
-                Some(source) => Node::File(source),
-                None => inode.node.clone(),
-            };
             // The number stays with whatever the base shows by it.
-            let is_split = is_known_as_base || (is_of_base(inode.number) && !base.is_empty());
-            self.place_own(id, inode, node, own, is_split);
+            let mut is_split = is_known_as_base || (is_of_base(inode.number) && !base.is_empty());
+            if inode.source() != Some(&Source::Lower) {
+                self.place_own(id, inode, inode.node.clone(), own, is_split);
+                continue;
+            }
+            let (untracked, tracked): (Vec<_>, Vec<_>) = own.into_iter().partition(|name| name.is_untracked);
+            for (names, of_untracked) in [(tracked, false), (untracked, true)] {
+                if let Some(source) = parted.remove(&(id, of_untracked)).filter(|_| !names.is_empty()) {
+                    self.place_own(id, inode, Node::File(source), names, is_split);
+                    is_split = true;
+                }
+            }
         }
         let nameless = self.old.iter().filter(|(_, inode)| inode.names.is_empty() && !inode.is_directory());
         for (id, inode) in nameless {
@@ -96,7 +122,6 @@ impl Merge<'_> {
                 self.out.state.take_over(id, inode.number, inode.node.clone(), inode.meta, inode.lookups);
             }
         }
-        Ok(())
     }
 
     /// The number of what the new base has under a name.

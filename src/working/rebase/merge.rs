@@ -351,6 +351,8 @@ impl<'a> Merge<'a> {
         }
         let place = place.filter(|place| !self.to.tree.is_directory_place(place));
         let (parent, name) = (here.visit.new, here.name);
+        // What is left of a commit is what it did not take.
+        let is_untracked = is_untracked || (self.is_published() && !is_base);
         let file = FileName { parent, name, entry, is_base, is_home, is_untracked, place };
         self.names.entry(id).or_default().push(file);
         Ok(())

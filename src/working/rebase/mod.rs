@@ -72,25 +72,24 @@ impl WorkingTree {
         merge.directories().await?;
         let mut new_data = Vec::new();
         if !is_dry_run {
-            let materialized = self.materialize(&merge, &mut new_data).await;
-            let placed = match materialized {
-                Ok(sources) => merge.place_files(sources),
-                Err(error) => Err(error),
-            };
-            if let Err(error) = placed {
-                new_data.into_iter().for_each(|number| self.files.remove(number));
-                return Err(error);
+            match self.materialize(&merge, &mut new_data).await {
+                Ok(parted) => merge.place_files(parted),
+                Err(error) => {
+                    new_data.into_iter().for_each(|number| self.files.remove(number));
+                    return Err(error);
+                }
             }
             merge.prune_directories().await?;
         }
         let merged = merge.finish();
-        let keeps_backings = matches!(purpose, Purpose::Published { .. });
-        Ok(Candidate { keeps_backings, ..Candidate::new(merged, to, &old, new_data, generation) })
+        let is_published = matches!(purpose, Purpose::Published { .. });
+        Ok(Candidate { is_published, ..Candidate::new(merged, to, &old, new_data, generation) })
     }
 
     /// Shows `candidate`, after its journal is on disk. Returns what the kernel must be told.
     ///
-    /// If the journal cannot be written, nothing is changed.
+    /// If the journal cannot be written, nothing is changed, unless the changes have been published: then the tree moves all the
+    /// same, and takes no more changes until the journal can be written.
     pub fn install(&self, _still: &Still<'_>, candidate: Candidate) -> Result<Vec<Notice>> {
         let mut locked = self.lock();
         if locked.generation != candidate.generation {
@@ -98,7 +97,7 @@ impl WorkingTree {
             self.abandon(candidate);
             return Err(Error::new(ErrorKind::Stale, "the working tree changed while it was moved: try again"));
         }
-        let Candidate { mut state, base, disposable, notices, gone, new_data, keeps_backings, .. } = candidate;
+        let Candidate { mut state, base, disposable, notices, gone, new_data, is_published, .. } = candidate;
         state.take_counts(&locked.state);
         for (parent, name, id) in disposable {
             let is_known = state.get(id).is_some_and(|inode| {
@@ -110,20 +109,29 @@ impl WorkingTree {
                 state.drop_inode(id);
             }
         }
-        if let Err(error) = self.replace_journal(&mut locked, &state, &base) {
-            drop(locked);
-            new_data.into_iter().for_each(|number| self.files.remove(number));
-            return Err(error.context("the scratch directory takes no new journal: nothing was moved"));
+        let replaced = self.replace_journal(&mut locked, &state, &base);
+        let is_written = replaced.is_ok();
+        if let Err(error) = replaced {
+            if !is_published {
+                drop(locked);
+                new_data.into_iter().for_each(|number| self.files.remove(number));
+                return Err(error.context("the scratch directory takes no new journal: nothing was moved"));
+            }
+            // The commit is there, and the journal of before says so: the next mount comes to the same. It still needs its files.
+            locked.stale = true;
+            tracing::error!("{error}; nothing more can be changed until the scratch directory takes its journal again");
         }
         locked.state = state;
         *self.base.write() = base;
-        if !keeps_backings {
+        if !is_published {
             locked.drop_backings();
         }
         let backed = locked.forget_old_files();
         drop(locked);
         // The journal on disk needs them no longer. What the kernel still reads by itself goes when it is closed.
-        self.files.remove_in_background(gone.into_iter().filter(|number| !backed.contains(number)).collect());
+        if is_written {
+            self.files.remove_in_background(gone.into_iter().filter(|number| !backed.contains(number)).collect());
+        }
         self.lock().journal.keep_spare();
         Ok(notices)
     }

@@ -1,7 +1,8 @@
 //! What a whiteout hides over another base: what it hid when it was made, and nothing else.
 //!
-//! A whiteout stands for everything that the old base had under a name: nodes, by their ids, and chunks, by array and
-//! coordinates. A snapshot never changes, so the name over the old base says all of that exactly.
+//! A whiteout stands for everything that the old base had under a name: nodes as a whole, by their ids, and where only chunks of
+//! an array were removed, those chunks, by coordinates. A snapshot never changes, so the name over the old base says all of that
+//! exactly.
 
 use std::collections::{HashMap, HashSet};
 
@@ -135,8 +136,13 @@ impl<'a> Whiteouts<'a> {
         if !any {
             return Ok(());
         }
-        let were_hidden = keys.nodes.contains(&array.id)
-            || keys.chunks.as_ref().is_some_and(|(id, hidden)| *id == array.id && prefix.starts_with(hidden));
+        if keys.nodes.contains(&array.id) {
+            // It is gone or elsewhere as a whole: chunks that others wrote to it since go with it, or are a conflict.
+            tally.hidden = true;
+            return Ok(());
+        }
+        let were_hidden =
+            keys.chunks.as_ref().is_some_and(|(id, hidden)| *id == array.id && prefix.starts_with(hidden));
         let before = self.old_arrays.get(&array.id).and_then(|old| Some((*old, self.from.table().array(*old)?)));
         let Some((old, before)) = before.filter(|_| were_hidden) else {
             tally.shown = true;
