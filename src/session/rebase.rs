@@ -13,9 +13,10 @@ use crate::commit::conflicts::{Conflict, ConflictKind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::NodeId;
 use crate::format::snapshot::Snapshot;
-use crate::scratch::record::{Id, Name};
+use crate::scratch::record::Id;
 use crate::tree::Tree;
 use crate::working::WorkingTree;
+use crate::working::frozen::FrozenEntry;
 use crate::working::rebase::{Candidate, Collision, Purpose};
 use crate::working::replace::{Notice, Still, node_ids};
 use crate::zarr::Coords;
@@ -81,7 +82,7 @@ pub(super) async fn discard(
     let candidate = working.plan_discard(path, &mut untracked).await?;
     let checked = async {
         let after = detect(working, &candidate, new_ids).await?;
-        check_discarded(before, &after, &untracked)
+        check_discarded(before, &after, &candidate)
     };
     install(working, still, checked.await, candidate)
 }
@@ -126,6 +127,9 @@ fn install(
     }
 }
 
+/// How a chunk is changed that is deleted.
+const DELETED: &str = "deleted";
+
 /// One thing that a commit would do, and how.
 type Summary = BTreeMap<Item, String>;
 
@@ -164,7 +168,7 @@ fn summary(derived: &Derived) -> Summary {
         };
         for (coords, change) in chunks {
             let how = match change {
-                ChunkChange::Delete => "deleted".to_owned(),
+                ChunkChange::Delete => DELETED.to_owned(),
                 ChunkChange::File(file) => format!("scratch file {} of {} bytes", file.name, file.length),
                 ChunkChange::Stored(payload) => format!("{payload:?}"),
             };
@@ -186,7 +190,7 @@ async fn check_kept(before: &Derived, after: &Derived, tree: &Tree) -> Result<()
     for (item, how) in before.iter().filter(|(item, _)| !after.contains_key(item)) {
         let is_done = match item {
             Item::Deleted(id) => !ids.contains_key(id),
-            Item::Chunk(Owner::Base(id), coords) if how == "deleted" => match ids.get(id) {
+            Item::Chunk(Owner::Base(id), coords) if how == DELETED => match ids.get(id) {
                 Some(index) => !has_chunk(tree, *index, coords).await?,
                 None => true,
             },
@@ -213,17 +217,31 @@ fn check_committed(before: &Derived, after: &Derived) -> Result<()> {
 }
 
 /// A discard adds no change, and takes no untracked file away. It may bring one back to where its directory was.
-fn check_discarded(before: &Derived, after: &Derived, stay: &HashSet<(Id, Name)>) -> Result<()> {
-    let files_after: HashSet<Id> = after.untracked.iter().map(|file| file.id).collect();
-    let stay: HashSet<Id> = before.untracked.iter().filter(|f| stay.contains(&f.entry)).map(|file| file.id).collect();
+fn check_discarded(before: &Derived, after: &Derived, candidate: &Candidate) -> Result<()> {
+    // Without the array that was above it, a file may look like a chunk that has none: what counts is that it is there.
+    let frozen = candidate.frozen();
+    let entries = frozen.directories().iter().flat_map(|directory| directory.entries.values());
+    let there: HashSet<Id> = entries
+        .filter_map(|entry| match entry {
+            FrozenEntry::File(file) => Some(file.id),
+            FrozenEntry::Other(id) => Some(*id),
+            FrozenEntry::Hidden | FrozenEntry::Directory(_) => None,
+        })
+        .collect();
     let (before, after) = (summary(before), summary(after));
     let is_new = |(item, how): &(&Item, &String)| {
-        !matches!(item, Item::Untracked(_) | Item::Violation(_)) && before.get(item) != Some(how)
+        // A file that goes back with its directory may have the name of a chunk there.
+        let is_free = match item {
+            Item::Untracked(_) | Item::Violation(_) => true,
+            Item::Chunk(..) => *how != DELETED,
+            _ => false,
+        };
+        !is_free && before.get(item) != Some(how)
     };
     if let Some((item, how)) = after.iter().find(is_new) {
         return Err(unaccounted(&format!("{item:?} would be {how}, and is {:?}", before.get(item))));
     }
-    match stay.difference(&files_after).next() {
+    match candidate.kept.difference(&there).next() {
         Some(id) => Err(unaccounted(&format!("untracked file {id} would be lost"))),
         None => Ok(()),
     }

@@ -155,10 +155,15 @@ impl WorkingTree {
     /// of the base, which comes back, are taken out of it: they are given up with the rest.
     pub async fn plan_discard(&self, path: &str, untracked: &mut HashSet<(Id, Name)>) -> Result<Candidate> {
         let base = self.base();
-        let (old, generation) = {
+        let (mut old, generation) = {
             let locked = self.lock();
             (locked.state.clone(), locked.generation)
         };
+        let mut new_data = Vec::new();
+        if let Err(error) = self.part_untracked(&mut old, &base, untracked, &mut new_data).await {
+            new_data.into_iter().for_each(|number| self.files().remove(number));
+            return Err(error);
+        }
         let mut standing = Vec::new();
         for entry in untracked.iter() {
             let parent = old.get(entry.0).and_then(|parent| parent.lower.as_ref());
@@ -172,12 +177,36 @@ impl WorkingTree {
         for entry in &standing {
             untracked.remove(entry);
         }
+        let kept = |(parent, name): &(Id, Name)| old.get(*parent)?.directory()?.get(name)?.id;
+        let kept = untracked.iter().filter_map(kept).collect();
         let locked = self.lock();
         let discard = Discard::new(&old, &locked.opens, &base.tree, path, untracked);
         let Discarded { state, notices } = discard.carry_out(|place| base.meta_of(place))?;
         drop(locked);
         let candidate = Candidate::of(state, base, &old, generation);
-        Ok(Candidate { notices, ..candidate })
+        Ok(Candidate { notices, new_data, kept, ..candidate })
+    }
+
+    /// Parts untracked names from files that have another name where the base has them: they keep the bytes.
+    async fn part_untracked(
+        &self,
+        state: &mut State,
+        base: &Base,
+        untracked: &HashSet<(Id, Name)>,
+        new_data: &mut Vec<u64>,
+    ) -> Result<()> {
+        for (parent, name) in untracked {
+            let entry = state.get(*parent).and_then(|inode| inode.directory()?.get(name));
+            let Some(entry) = entry else { continue };
+            let inode = entry.id.and_then(|id| state.get(id)).filter(|inode| inode.source() == Some(&Source::Lower));
+            let Some(inode) = inode else { continue };
+            let source = self.part(&base.tree, inode, true, new_data).await?;
+            let (meta, id) = (inode.meta, self.lock().state.take_next());
+            state.leave(*parent, name);
+            state.take_over(id, super::state::UPPER + id, super::state::Node::File(source), meta, 0);
+            state.put_entry(*parent, name.clone(), Some(id), entry.covers, Some(entry.order));
+        }
+        Ok(())
     }
 }
 

@@ -6,8 +6,44 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Zarr keys and their bytes.
 pub type Keys = BTreeMap<String, Vec<u8>>;
 
-/// Where nodes of the base are now on our side, by their path there; none if they are gone.
-pub type Moves = BTreeMap<String, Option<String>>;
+/// Which node has a path. A node that is moved keeps its number; one that is made anew in its place has another.
+pub type Numbers = BTreeMap<String, u64>;
+
+/// The numbers of the nodes of the three sides.
+pub struct Sides<'a> {
+    pub base: &'a Numbers,
+    pub ours: &'a Numbers,
+    pub theirs: &'a Numbers,
+}
+
+impl Sides<'_> {
+    /// Where a node of the base, or of theirs, is on our side.
+    fn now(&self, numbers: &Numbers, node: &str) -> Option<&String> {
+        let number = numbers.get(node)?;
+        let is_base = self.base.values().any(|other| other == number);
+        self.ours.iter().find(|(_, other)| is_base && *other == number).map(|(path, _)| path)
+    }
+
+    /// Whether a node of the base is gone on both sides.
+    fn is_gone(&self, node: &str) -> bool {
+        let has = |side: &Numbers, number| side.values().any(|other| other == number);
+        self.base.get(node).is_some_and(|number| !has(self.ours, number) && !has(self.theirs, number))
+    }
+
+    /// The numbers of a merge that has `keys`.
+    pub fn merged(&self, keys: &Keys) -> Numbers {
+        let number = |path: String| {
+            let (ours, theirs) = (self.ours.get(&path), self.theirs.get(&path));
+            let is_of_base = ours.is_some_and(|number| self.base.values().any(|other| other == number));
+            let number = match (ours, theirs) {
+                (Some(ours), Some(theirs)) if ours != theirs => if is_of_base { theirs } else { ours },
+                (ours, theirs) => ours.or(theirs)?,
+            };
+            Some((path, *number))
+        };
+        nodes(keys).into_iter().filter_map(number).collect()
+    }
+}
 
 /// What a merge comes to.
 #[derive(Debug, Default)]
@@ -48,20 +84,25 @@ pub fn join(path: &str, rest: &str) -> String {
     if path.is_empty() { rest.to_owned() } else { format!("{path}/{rest}") }
 }
 
-/// `keys` as if what we moved had been where it is now.
-fn moved(keys: &Keys, moves: &Moves) -> Keys {
+/// `keys`, whose nodes have `numbers`, as if what we moved had been where it is now.
+fn moved(keys: &Keys, numbers: &Numbers, sides: &Sides<'_>) -> Keys {
     let nodes = nodes(keys);
     let name = |key: &String| {
         let node = node_of(&nodes, key)?;
-        let now = moves.get(node)?.as_ref()?;
-        Some(join(now, key[node.len()..].trim_start_matches('/')))
+        let (now, other) = (sides.now(numbers, node)?, sides.base.iter().find(|(_, n)| Some(*n) == numbers.get(node))?);
+        // What they moved is where they have it, unless we moved it too, which is a conflict.
+        (now != other.0).then(|| join(now, key[node.len()..].trim_start_matches('/')))
     };
     keys.iter().map(|(key, bytes)| (name(key).unwrap_or_else(|| key.clone()), bytes.clone())).collect()
 }
 
 /// Merges `ours` and `theirs`, which both came of `base`.
-pub fn merge(base: &Keys, ours: &Keys, theirs: &Keys, moves: &Moves) -> Merge {
-    let (base, theirs) = (moved(base, moves), moved(theirs, moves));
+pub fn merge(base: &Keys, ours: &Keys, theirs: &Keys, sides: &Sides<'_>) -> Merge {
+    let base_nodes = nodes(base);
+    let mut base = base.clone();
+    // What both deleted is nothing that one of them changed, whatever has its name now.
+    base.retain(|key, _| node_of(&base_nodes, key).is_none_or(|node| !sides.is_gone(node)));
+    let (base, theirs) = (moved(&base, sides.base, sides), moved(theirs, sides.theirs, sides));
     let mut merge = Merge::default();
     let all: BTreeSet<&String> = base.keys().chain(ours.keys()).chain(theirs.keys()).collect();
     for key in all {
@@ -106,15 +147,24 @@ fn the_oracle_merges_by_key() {
     let base = keys(&[("a/zarr.json", "a"), ("a/c/0", "0"), ("a/c/1", "1"), ("b/zarr.json", "b")]);
     let ours = keys(&[("m/zarr.json", "a"), ("m/c/0", "ours"), ("m/c/1", "1"), ("b/zarr.json", "b"), ("n/zarr.json", "n")]);
     let theirs = keys(&[("a/zarr.json", "a"), ("a/c/0", "0"), ("a/c/1", "theirs"), ("a/c/2", "2")]);
-    let moves = Moves::from([("a".to_owned(), Some("m".to_owned()))]);
-    let merged = merge(&base, &ours, &theirs, &moves);
+    let numbers = |list: &[(&str, u64)]| -> Numbers { list.iter().map(|(path, n)| ((*path).to_owned(), *n)).collect() };
+    let (was, now) = (numbers(&[("a", 1), ("b", 2)]), numbers(&[("m", 1), ("b", 2), ("n", 3)]));
+    let sides = Sides { base: &was, ours: &now, theirs: &numbers(&[("a", 1)]) };
+    let merged = merge(&base, &ours, &theirs, &sides);
     let expected =
         keys(&[("m/zarr.json", "a"), ("m/c/0", "ours"), ("m/c/1", "theirs"), ("m/c/2", "2"), ("n/zarr.json", "n")]);
     assert_eq!((merged.ours_win, merged.conflicts), (expected, BTreeSet::new()));
     let both = keys(&[("a/zarr.json", "x"), ("a/c/0", "0"), ("a/c/1", "1"), ("b/zarr.json", "b")]);
     let other = keys(&[("a/zarr.json", "y"), ("a/c/0", "0"), ("b/zarr.json", "b")]);
-    let merged = merge(&base, &both, &other, &Moves::new());
+    let merged = merge(&base, &both, &other, &Sides { base: &was, ours: &was, theirs: &was });
     assert_eq!(merged.conflicts, BTreeSet::from(["a/zarr.json".to_owned()]));
     assert!(!merged.ours_win.contains_key("a/c/1") && merged.theirs_win["a/zarr.json"] == b"y");
     assert_eq!(touched(&base, &both), BTreeSet::from(["a".to_owned()]));
+    // Both deleted it, and they made it anew: that is theirs alone.
+    let (without, anew) = (keys(&[("b/zarr.json", "b")]), keys(&[("a/zarr.json", "new"), ("b/zarr.json", "b")]));
+    let (gone, new) = (numbers(&[("b", 2)]), numbers(&[("a", 9), ("b", 2)]));
+    let merged = merge(&base, &without, &anew, &Sides { base: &was, ours: &gone, theirs: &new });
+    assert_eq!((merged.ours_win, merged.conflicts), (anew.clone(), BTreeSet::new()));
+    let same = Sides { base: &was, ours: &gone, theirs: &was };
+    assert_eq!(merge(&base, &without, &anew, &same).conflicts, BTreeSet::from(["a/zarr.json".to_owned()]));
 }

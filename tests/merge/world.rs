@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use icechunk::format::format_constants::SpecVersionBin;
 use serde_json::Value;
 
-use super::oracle::{self, Keys, Moves, is_at_or_below, join, node_of, nodes};
+use super::oracle::{self, Keys, Numbers, Sides, is_at_or_below, join, node_of, nodes};
 use crate::common::{self, icechunkfs, run};
 use crate::writing::{GROUP, Reference, Writable};
 
@@ -59,9 +60,10 @@ pub struct Side {
     mount: Writable,
     /// What it is based on.
     base: Keys,
+    base_numbers: Numbers,
     /// What it shows.
     view: View,
-    moves: Moves,
+    numbers: Numbers,
     /// Files that may have other names.
     linked: BTreeSet<String>,
 }
@@ -72,6 +74,7 @@ pub struct World {
     pub is_v1: bool,
     /// What the branch has.
     pub tip: Keys,
+    tip_numbers: Numbers,
     commits: usize,
     pub statistics: Statistics,
     _directory: tempfile::TempDir,
@@ -197,8 +200,9 @@ impl World {
         let reference = Reference::open(&place);
         reference.commit(&[("zarr.json", GROUP.as_bytes())], "the beginning");
         let tip = Keys::from([("zarr.json".to_owned(), GROUP.as_bytes().to_vec())]);
-        let sides = (0..mounts).map(|_| Side::new(Writable::of(&place, &[]), &tip)).collect();
-        World { sides, reference, is_v1, tip, commits: 2, statistics: Statistics::default(), _directory: directory }
+        let tip_numbers = Numbers::from([(String::new(), 0)]);
+        let sides = (0..mounts).map(|_| Side::new(Writable::of(&place, &[]), &tip, &tip_numbers)).collect();
+        World { sides, reference, is_v1, tip, tip_numbers, commits: 2, statistics: Statistics::default(), _directory: directory }
     }
 
     /// One step by mount `who`, or by the reference if there is no such mount. An error is a defect.
@@ -244,7 +248,8 @@ impl World {
     fn commit(&mut self, who: usize, on_conflict: Option<&'static str>) -> Result<bool, String> {
         let side = &mut self.sides[who];
         let ours = keys_of(&side.view);
-        let merged = oracle::merge(&side.base, &ours, &self.tip, &side.moves);
+        let sides = side.sides(&self.tip_numbers);
+        let merged = oracle::merge(&side.base, &ours, &self.tip, &sides);
         let mut words = vec!["commit".to_owned(), side.mount.root().display().to_string(), "-m".into(), "by a mount".into()];
         words.extend(on_conflict.map(|how| format!("--on-conflict={how}")));
         let said = icechunkfs(&words);
@@ -267,9 +272,19 @@ impl World {
             // Without changes a commit does not move the mount.
             if ours != side.base || has_committed || side.base == self.tip {
                 if ours != side.base || has_committed {
-                    side.rebased(&expected);
+                    let mut numbers = side.sides(&self.tip_numbers).merged(&expected);
+                    if self.is_v1 {
+                        // It has no moves: what was moved is another node under the new name.
+                        let was = |n: &u64| side.base_numbers.iter().find(|(_, other)| *other == n).map(|(path, _)| path);
+                        for (path, number) in &mut numbers {
+                            if was(number).is_some_and(|was| was != path) {
+                                *number = fresh();
+                            }
+                        }
+                    }
+                    side.rebased(&expected, &numbers);
+                    (self.tip, self.tip_numbers) = (expected, numbers);
                 }
-                self.tip = if ours != side.base || has_committed { expected } else { self.tip.clone() };
             }
             self.commits = self.reference.history().len();
             self.statistics.commits += 1;
@@ -311,21 +326,15 @@ impl World {
     fn refresh(&mut self, who: usize) -> Result<bool, String> {
         let side = &mut self.sides[who];
         let ours = keys_of(&side.view);
-        let merged = oracle::merge(&side.base, &ours, &self.tip, &side.moves);
+        let merged = oracle::merge(&side.base, &ours, &self.tip, &side.sides(&self.tip_numbers));
         match side.mount.touch("refresh") {
             Ok(()) => {
                 if !merged.conflicts.is_empty() {
                     return Err(format!("mount {who} moved over {:?}, which others changed", merged.conflicts));
                 }
-                let moves = std::mem::take(&mut side.moves);
-                side.rebased(&merged.ours_win);
-                side.base = self.tip.clone();
-                side.moves = side.identity();
-                for (node, now) in moves {
-                    if side.moves.contains_key(&node) && now.as_ref() != Some(&node) {
-                        side.moves.insert(node, now);
-                    }
-                }
+                let numbers = side.sides(&self.tip_numbers).merged(&merged.ours_win);
+                side.rebased(&merged.ours_win, &numbers);
+                (side.base, side.base_numbers) = (self.tip.clone(), self.tip_numbers.clone());
                 self.statistics.refreshes += 1;
                 side.check().map_err(|e| format!("mount {who} after a refresh: {e}"))?;
                 side.check_clean_if(&self.tip)?;
@@ -360,7 +369,7 @@ impl World {
             }
         }
         side.view = found;
-        side.moves = side.identity();
+        side.numbers = side.base_numbers.clone();
         Ok(true)
     }
 
@@ -383,8 +392,7 @@ impl World {
                 return Err(format!("mount {who} left its base with uncommitted work"));
             }
         } else if has_moved {
-            let merged = oracle::merge(&side.base, &side.base, &self.tip, &Moves::new());
-            side.rebased(&merged.ours_win);
+            side.rebased(&self.tip, &self.tip_numbers);
         }
         side.check().map_err(|e| format!("mount {who} mounted again: {e}"))?;
         side.check_clean_if(&self.tip)?;
@@ -393,29 +401,59 @@ impl World {
 
     /// The reference commits one change.
     fn by_reference(&mut self, step: &Step) -> Result<bool, String> {
-        let mut side = Model { view: self.tip.iter().map(|(k, v)| (k.clone(), Leaf::File(v.clone()))).collect() };
+        let view = self.tip.iter().map(|(k, v)| (k.clone(), Leaf::File(v.clone()))).collect();
+        let mut side = Model { view, numbers: self.tip_numbers.clone() };
         if !side.apply(step) {
             return Ok(false);
         }
         let keys = keys_of(&side.view);
-        let has_parent = |to: &str| to.rsplit_once('/').is_none_or(|(above, _)| keys.contains_key(&join(above, "zarr.json")));
         if let (Step::Rename { from, to }, false) = (step, self.is_v1)
-            && has_parent(to)
+            && has_parent_of(step, &keys)
         {
             self.reference.rename(from, to);
         } else {
             self.reference.change(&self.tip, &keys);
         }
-        self.tip = keys;
+        if let (Step::Rename { from, to }, true) = (step, self.is_v1 || !has_parent_of(step, &keys)) {
+            // Written anew under the other name.
+            side.numbers.retain(|path, _| !is_at_or_below(path, to) || is_at_or_below(path, from));
+        }
+        for path in nodes(&keys) {
+            side.numbers.entry(path).or_insert_with(fresh);
+        }
+        side.numbers.retain(|path, _| keys.contains_key(&join(path, "zarr.json")));
+        (self.tip, self.tip_numbers) = (keys, side.numbers);
         self.commits = self.reference.history().len();
         self.check_repository()?;
         Ok(true)
     }
 }
 
+/// Whether the node that a step moves comes into a group that has a document, which the reference wants.
+fn has_parent_of(step: &Step, keys: &Keys) -> bool {
+    let Step::Rename { to, .. } = step else { return false };
+    to.rsplit_once('/').is_none_or(|(above, _)| keys.contains_key(&join(above, "zarr.json")))
+}
+
+/// A number that no node has.
+fn fresh() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// `numbers`, with the nodes at and below each `from` at `to`.
+fn renamed(numbers: &Numbers, pairs: &[(&str, &str)]) -> Numbers {
+    let to = |path: &String| {
+        let pair = pairs.iter().find(|(from, _)| is_at_or_below(path, from));
+        pair.map_or_else(|| path.clone(), |(from, to)| format!("{to}{}", &path[from.len()..]))
+    };
+    numbers.iter().map(|(path, number)| (to(path), *number)).collect()
+}
+
 /// A view without a mount.
 struct Model {
     view: View,
+    numbers: Numbers,
 }
 
 impl Model {
@@ -442,6 +480,7 @@ impl Model {
             }
             Step::Remove { path } if has(path, &self.view) => {
                 self.view.retain(|key, _| !is_at_or_below(key, path));
+                self.numbers.retain(|node, _| !is_at_or_below(node, path));
             }
             Step::Rename { from, to }
                 if has(from, &self.view) && is_free(to, &self.view) && !is_at_or_below(to, from) =>
@@ -451,6 +490,7 @@ impl Model {
                     let leaf = self.view.remove(&key).unwrap();
                     self.view.insert(format!("{to}{}", &key[from.len()..]), leaf);
                 }
+                self.numbers = renamed(&self.numbers, &[(from, to)]);
             }
             _ => return false,
         }
@@ -465,19 +505,18 @@ fn fits(view: &View, array: &str, coords: &[u64]) -> bool {
 }
 
 impl Side {
-    fn new(mount: Writable, base: &Keys) -> Side {
+    fn new(mount: Writable, base: &Keys, numbers: &Numbers) -> Side {
         let view = base.iter().map(|(key, bytes)| (key.clone(), Leaf::File(bytes.clone()))).collect();
-        let mut side = Side { mount, base: base.clone(), view, moves: Moves::new(), linked: BTreeSet::new() };
-        side.moves = side.identity();
-        side
+        let (base_numbers, numbers) = (numbers.clone(), numbers.clone());
+        Side { mount, base: base.clone(), base_numbers, view, numbers, linked: BTreeSet::new() }
+    }
+
+    fn sides<'a>(&'a self, theirs: &'a Numbers) -> Sides<'a> {
+        Sides { base: &self.base_numbers, ours: &self.numbers, theirs }
     }
 
     pub fn view(&self) -> &View {
         &self.view
-    }
-
-    fn identity(&self) -> Moves {
-        nodes(&self.base).into_iter().map(|node| (node.clone(), Some(node))).collect()
     }
 
     fn status(&self) -> Value {
@@ -485,12 +524,12 @@ impl Side {
     }
 
     /// The mount is on another base, over which it shows `keys`.
-    fn rebased(&mut self, keys: &Keys) {
+    fn rebased(&mut self, keys: &Keys, numbers: &Numbers) {
         let untracked = untracked_of(&self.view);
         self.base = keys.clone();
+        (self.base_numbers, self.numbers) = (numbers.clone(), numbers.clone());
         self.view = keys.iter().map(|(key, bytes)| (key.clone(), Leaf::File(bytes.clone()))).collect();
         self.view.extend(untracked);
-        self.moves = self.identity();
     }
 
     fn check(&self) -> Result<(), String> {
@@ -555,11 +594,7 @@ impl Side {
     fn forget_below(&mut self, top: &str) {
         self.view.retain(|path, _| !is_at_or_below(path, top));
         self.linked.retain(|path| !is_at_or_below(path, top));
-        for now in self.moves.values_mut() {
-            if now.as_ref().is_some_and(|now| is_at_or_below(now, top)) {
-                *now = None;
-            }
-        }
+        self.numbers.retain(|path, _| !is_at_or_below(path, top));
     }
 
     fn write(&mut self, path: &str, content: Vec<u8>, how: Writing) -> io::Result<()> {
@@ -581,6 +616,9 @@ impl Side {
             }
         }
         self.linked.remove(path);
+        if let Some(node) = path.strip_suffix("zarr.json") {
+            self.numbers.entry(node.trim_end_matches('/').to_owned()).or_insert_with(fresh);
+        }
         self.insert(path.to_owned(), Leaf::File(content));
         Ok(())
     }
@@ -726,6 +764,9 @@ impl Side {
                     } else {
                         std::fs::copy(self.at(&path), self.at(&new))?;
                     }
+                    if let Some(node) = new.strip_suffix("/zarr.json") {
+                        self.numbers.insert(node.to_owned(), fresh());
+                    }
                     self.insert(new, leaf);
                 }
             }
@@ -769,9 +810,7 @@ impl Side {
         };
         self.view = std::mem::take(&mut self.view).into_iter().map(|(path, leaf)| (to(&path), leaf)).collect();
         self.linked = std::mem::take(&mut self.linked).into_iter().map(|path| to(&path)).collect();
-        for now in self.moves.values_mut().flatten() {
-            *now = to(now);
-        }
+        self.numbers = renamed(&self.numbers, pairs);
     }
 }
 

@@ -21,6 +21,8 @@ use crate::scratch::record::{Id, Name, Source};
 pub struct Candidate {
     /// Names that stand in each other's way. With any, it must not be installed.
     pub collisions: Vec<Collision>,
+    /// Files that a discard must keep.
+    pub kept: HashSet<Id>,
     pub(in super::super) state: State,
     pub(in super::super) base: Arc<Base>,
     /// Entries that are the base's own: kept only for inodes that the kernel knows by numbers of ours.
@@ -48,9 +50,9 @@ impl Candidate {
         let used = data_of(&state);
         state.forget_borrowed(&used);
         let gone = data_of(old).difference(&used).copied().collect();
-        let (collisions, notices, disposable, new_data) = Default::default();
+        let (collisions, notices, disposable, new_data, kept) = Default::default();
         let is_published = false;
-        Candidate { collisions, state, base, disposable, notices, gone, new_data, is_published, generation }
+        Candidate { collisions, kept, state, base, disposable, notices, gone, new_data, is_published, generation }
     }
 
     fn with(

@@ -4,6 +4,7 @@
 //! keep the bytes that they had. Where that parts them, they were one file and are two.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -15,6 +16,7 @@ use super::{Purpose, is_of_base};
 use crate::commit::changes::StoredPayload;
 use crate::error::{Context, Error, Result};
 use crate::scratch::record::{Id, Source, Stored};
+use crate::tree::Tree;
 use crate::tree::nodes::Place;
 use crate::working::replace::Notice;
 
@@ -35,7 +37,7 @@ impl WorkingTree {
             let Some(inode) = merge.old.get(*id).filter(|inode| inode.source() == Some(&Source::Lower)) else { continue };
             for is_untracked in [false, true] {
                 if names.iter().any(|name| !name.is_base && name.is_untracked == is_untracked) {
-                    let source = self.part(merge, inode, is_untracked, new_data).await?;
+                    let source = self.part(&merge.from.tree, inode, is_untracked, new_data).await?;
                     parted.insert((*id, is_untracked), source);
                 }
             }
@@ -43,14 +45,14 @@ impl WorkingTree {
         Ok(parted)
     }
 
-    async fn part(
+    /// The bytes of `inode`, which are those of `tree`, without it.
+    pub(in super::super) async fn part(
         &self,
-        merge: &Merge<'_>,
+        tree: &Arc<Tree>,
         inode: &Inode,
         is_untracked: bool,
         new_data: &mut Vec<u64>,
     ) -> Result<Source> {
-        let tree = &merge.from.tree;
         let place = inode.lower.as_ref().ok_or_else(|| Error::corrupt("a file of the base without a place in it"))?;
         let number = tree.table().inode(place);
         // What no commit refers to, garbage collection may take: an untracked name needs a copy.
