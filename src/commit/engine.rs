@@ -1,6 +1,6 @@
 //! Making a commit out of a change set.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,20 +13,21 @@ use super::conflicts::{Conflict, ConflictKind};
 use super::keep;
 use super::log;
 use super::manifests::{ArrayTask, ManifestWriter};
-use super::nodes::{self, Sources};
+use super::nodes;
 use super::pack::Sizes;
 use super::progress::{Progress, Stage};
 use super::publish::{self, Publication, Published};
 use super::rebase;
 pub use super::request::{AboutToPublish, Checked, OnConflict, Outcome, Request, Rewrite};
+use super::resolve;
 use super::splitting::{self, Splitting};
 use super::upload::{self, Memory, StoredChunks, blocking};
-use super::without_moves::without_moves;
+use super::without_moves::{self, Stored, without_moves};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
 use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::SpecVersion;
-use crate::format::ids::ObjectId;
+use crate::format::ids::{NodeId, ObjectId};
 use crate::format::repo_state::{RawItem, SnapshotRecord};
 use crate::format::snapshot::{ManifestInfo, Snapshot};
 use crate::reader::Reader;
@@ -97,7 +98,8 @@ struct Work<'a> {
     /// What the changes are relative to now.
     base: Arc<Snapshot>,
     changes: ChangeSet,
-    sources: Sources,
+    /// The ids that moved nodes get in version 1, which has no moves.
+    new_ids: BTreeMap<NodeId, NodeId>,
     chunks: StoredChunks,
     manifests: ManifestWriter,
     /// The rules by which all manifests are written anew, if they are.
@@ -164,31 +166,11 @@ impl Engine {
     /// Whether `changes`, made for `base`, fit onto the newest commit of `branch`.
     pub async fn check(&self, base: &Arc<Snapshot>, branch: &str, changes: &ChangeSet) -> Result<Checked> {
         let repository = Repository::open(Arc::clone(&self.storage)).await?;
-        let (changes, _) = self.in_terms_of(repository.version(), base, changes)?;
-        Ok(match rebase::since(&repository, branch, base, &changes).await? {
+        let changes = effective(base, changes);
+        Ok(match rebase::since(&repository, &self.reader, branch, base, &changes).await? {
             None => Checked { tip: base.id(), conflicts: Vec::new(), commits_between: Vec::new() },
             Some(since) => Checked { tip: since.tip.id(), conflicts: since.conflicts, commits_between: since.commits },
         })
-    }
-
-    /// The changes without those that change nothing, and without moves where the version has none.
-    fn in_terms_of(&self, version: SpecVersion, base: &Snapshot, changes: &ChangeSet) -> Result<(ChangeSet, Sources)> {
-        let (mut changes, sources) = match version {
-            SpecVersion::V1 if !changes.moved.is_empty() => without_moves(base, changes)?,
-            _ => (changes.clone(), Sources::new()),
-        };
-        if !changes.updated.is_empty() {
-            let updated: HashMap<_, _> = changes.updated.iter().map(|node| (node.id, node.zarr_json.clone())).collect();
-            let unchanged: HashSet<_> = base
-                .nodes()
-                .filter(|node| updated.get(&node.id).is_some_and(|bytes| bytes == node.zarr_json))
-                .map(|node| node.id)
-                .collect();
-            changes.updated.retain(|node| !unchanged.contains(&node.id));
-        }
-        changes.moved.retain(|m| m.from != m.to);
-        changes.chunks.retain(|_, chunks| !chunks.is_empty());
-        Ok((changes, sources))
     }
 
     async fn run(
@@ -213,7 +195,7 @@ impl Engine {
         if request.metadata.contains_key(RESERVED) {
             return Err(Error::invalid(format!("metadata `{RESERVED}` is reserved: choose another name")));
         }
-        let (changes, sources) = self.in_terms_of(version, base, changes)?;
+        let changes = effective(base, changes);
         if changes.is_empty() && !request.may_be_empty() {
             return Ok(Outcome::Nothing);
         }
@@ -228,8 +210,8 @@ impl Engine {
             progress,
             version,
             base: Arc::clone(base),
+            new_ids: if version == SpecVersion::V1 { without_moves::new_ids(&changes)? } else { BTreeMap::new() },
             changes,
-            sources,
             chunks: StoredChunks::new(),
             manifests: ManifestWriter::new(storage, reader, version, splitting),
             rewrite: request.rewrite.as_ref().map(|rewrite| match &rewrite.splitting {
@@ -245,7 +227,9 @@ impl Engine {
         if !conflicts.is_empty() {
             return Ok(Outcome::Conflicts(conflicts));
         }
-        nodes::apply(&work.base, &work.changes, &work.sources, version)?;
+        let stored = without_moves(&work.base, &work.changes, &work.chunks, &work.new_ids)?;
+        nodes::apply(&work.base, &stored.changes, &stored.sources, version)?;
+        drop(stored);
         progress.enter(Stage::Chunks);
         steps::reach("commit.chunks")?;
         let sizes = self.sizes(&config);
@@ -293,7 +277,7 @@ impl Engine {
     /// Moves the base to the branch's newest commit, or returns what is in the way.
     async fn catch_up(&self, work: &mut Work<'_>, repository: &Repository) -> Result<Vec<Conflict>> {
         let branch = &work.request.branch;
-        let since = match rebase::since(repository, branch, &work.base, &work.changes).await {
+        let since = match rebase::since(repository, &self.reader, branch, &work.base, &work.changes).await {
             // Nothing was changed: only where chunks are would have been another.
             Err(error) if error.kind() == ErrorKind::Stale && work.rewrite.is_some() => {
                 return Err(Error::new(
@@ -314,13 +298,18 @@ impl Engine {
             ));
         }
         work.progress.enter(Stage::Rebase);
+        resolve::drop_chunks(&mut work.changes, &mut work.chunks, &since.gone);
         let solvable = |conflict: &Conflict| conflict.kind == ConflictKind::ChunkDoubleUpdate;
         match work.request.on_conflict {
             _ if since.conflicts.is_empty() => {}
             // What others touched is left as they have it: only its place would have been another.
-            _ if work.rewrite.is_some() => leave(work, &since.conflicts),
+            _ if work.rewrite.is_some() => {
+                resolve::leave(&work.base, &mut work.changes, &mut work.chunks, &since.conflicts)
+            }
             OnConflict::Ours if since.conflicts.iter().all(solvable) => {}
-            OnConflict::Theirs if since.conflicts.iter().all(solvable) => give_way(work, &since.conflicts),
+            OnConflict::Theirs if since.conflicts.iter().all(solvable) => {
+                resolve::give_way(&work.base, &mut work.changes, &mut work.chunks, &since.conflicts);
+            }
             _ => return Ok(since.conflicts),
         }
         work.base = since.tip;
@@ -357,15 +346,17 @@ impl Engine {
             manifests: Vec::new(),
         };
         steps::reach("commit.manifests")?;
-        self.write_nodes(work, &mut draft).await?;
+        let stored = without_moves(&work.base, &work.changes, &work.chunks, &work.new_ids)?;
+        write_nodes(&work.base, &stored, &mut work.manifests, work.rewrite.is_some(), &mut draft).await?;
         steps::reach("commit.manifests.done")?;
 
         work.progress.enter(Stage::Snapshot);
         // Bytes that are in another place are not changed.
         let mut log = match work.rewrite {
             Some(_) => TransactionLogDraft::default(),
-            None => log::of(&work.changes, &work.chunks),
+            None => log::of(&stored.changes, &stored.chunks),
         };
+        drop(stored);
         if work.request.amend {
             log = self.amended(&work.base, log).await?;
         }
@@ -412,59 +403,6 @@ impl Engine {
         Ok(Attempt::Committed(id))
     }
 
-    /// The nodes of the new snapshot and their manifests, of which it writes those that change.
-    async fn write_nodes(&self, work: &mut Work<'_>, draft: &mut SnapshotDraft) -> Result<()> {
-        let mut planned = nodes::apply(&work.base, &work.changes, &work.sources, work.version)?;
-        let infos: HashMap<ObjectId, ManifestInfo> =
-            work.base.manifests().into_iter().map(|info| (info.id, info)).collect();
-        let mut tasks = Vec::new();
-        for planned in &planned {
-            let Some(array) = &planned.node.array else { continue };
-            let changes = work.chunks.get(&planned.node.id);
-            if planned.is_written || changes.is_some() || work.rewrite.is_some() {
-                tasks.push(ArrayTask {
-                    node: planned.node.id,
-                    path: &planned.node.path,
-                    chunks_of: planned.chunks_of,
-                    grid: array.shape.iter().map(|dimension| dimension.num_chunks).collect(),
-                    names: array.dimension_names.as_deref(),
-                    old: &array.manifests,
-                    changes: changes.cloned().unwrap_or_default(),
-                    is_rewritten: work.rewrite.is_some(),
-                });
-            }
-        }
-        let known: HashSet<_> = tasks.iter().map(|task| task.node).collect();
-        if let Some(stray) = work.chunks.keys().find(|id| !known.contains(id)) {
-            return Err(Error::invalid(format!(
-                "chunks of node {stray} were changed, which is no array of the snapshot"
-            )));
-        }
-        let mut written = work.manifests.write(tasks, &infos).await?;
-        for planned in &mut planned {
-            let Some(array) = &mut planned.node.array else { continue };
-            match written.remove(&planned.node.id) {
-                Some(manifests) => {
-                    array.manifests = manifests.iter().map(|(reference, _)| reference.clone()).collect();
-                    draft.manifests.extend(manifests.into_iter().map(|(_, info)| info));
-                }
-                None => {
-                    for reference in &array.manifests {
-                        let info = infos.get(&reference.id).ok_or_else(|| {
-                            Error::corrupt(format!(
-                                "array {}: manifest {} is not listed",
-                                planned.node.path, reference.id
-                            ))
-                        })?;
-                        draft.manifests.push(*info);
-                    }
-                }
-            }
-        }
-        draft.nodes = planned.into_iter().map(|planned| planned.node).collect();
-        Ok(())
-    }
-
     /// The log of a commit that takes the place of `replaced`.
     async fn amended(&self, replaced: &Snapshot, log: TransactionLogDraft) -> Result<TransactionLogDraft> {
         if replaced.id() == ObjectId::INITIAL {
@@ -475,34 +413,74 @@ impl Engine {
     }
 }
 
-/// Drops our changes of the chunks that others have changed too.
-fn give_way(work: &mut Work<'_>, conflicts: &[Conflict]) {
-    let paths: HashMap<&str, _> = work.base.nodes().map(|node| (node.path, node.id)).collect();
-    for conflict in conflicts {
-        let Some(id) = paths.get(conflict.path.as_str()) else { continue };
-        let theirs: HashSet<&[u32]> = conflict.coords.iter().map(Vec::as_slice).collect();
-        if let Some(ours) = work.changes.chunks.get_mut(id) {
-            ours.retain(|coords, _| !theirs.contains(coords.as_slice()));
-        }
-        if let Some(stored) = work.chunks.get_mut(id) {
-            let kept = stored.iter().filter(|(coords, _)| !theirs.contains(coords.as_slice())).cloned();
-            *stored = Arc::new(kept.collect());
-        }
+/// The changes without those that change nothing.
+fn effective(base: &Snapshot, changes: &ChangeSet) -> ChangeSet {
+    let mut changes = changes.clone();
+    if !changes.updated.is_empty() {
+        let updated: HashMap<_, _> = changes.updated.iter().map(|node| (node.id, node.zarr_json.clone())).collect();
+        let unchanged: HashSet<_> = base
+            .nodes()
+            .filter(|node| updated.get(&node.id).is_some_and(|bytes| bytes == node.zarr_json))
+            .map(|node| node.id)
+            .collect();
+        changes.updated.retain(|node| !unchanged.contains(&node.id));
     }
-    work.changes.chunks.retain(|_, chunks| !chunks.is_empty());
-    work.chunks.retain(|_, chunks| !chunks.is_empty());
+    changes.moved.retain(|m| m.from != m.to);
+    changes.chunks.retain(|_, chunks| !chunks.is_empty());
+    changes
 }
 
-/// Drops our changes of arrays, or of single chunks, that others have changed too.
-fn leave(work: &mut Work<'_>, conflicts: &[Conflict]) {
-    let (chunks, arrays): (Vec<Conflict>, Vec<Conflict>) =
-        conflicts.iter().cloned().partition(|conflict| conflict.kind == ConflictKind::ChunkDoubleUpdate);
-    let paths: HashMap<&str, _> = work.base.nodes().map(|node| (node.path, node.id)).collect();
-    for id in arrays.iter().filter_map(|conflict| paths.get(conflict.path.as_str())) {
-        work.changes.chunks.remove(id);
-        work.chunks.remove(id);
+/// The nodes of the new snapshot and their manifests, of which it writes those that change.
+async fn write_nodes(
+    base: &Snapshot,
+    stored: &Stored<'_>,
+    manifests: &mut ManifestWriter,
+    is_rewritten: bool,
+    draft: &mut SnapshotDraft,
+) -> Result<()> {
+    let mut planned = nodes::apply(base, &stored.changes, &stored.sources, draft.version)?;
+    let infos: HashMap<ObjectId, ManifestInfo> = base.manifests().into_iter().map(|info| (info.id, info)).collect();
+    let mut tasks = Vec::new();
+    for planned in &planned {
+        let Some(array) = &planned.node.array else { continue };
+        let changes = stored.chunks.get(&planned.node.id);
+        if planned.is_written || changes.is_some() || is_rewritten {
+            tasks.push(ArrayTask {
+                node: planned.node.id,
+                path: &planned.node.path,
+                chunks_of: planned.chunks_of,
+                grid: array.shape.iter().map(|dimension| dimension.num_chunks).collect(),
+                names: array.dimension_names.as_deref(),
+                old: &array.manifests,
+                changes: changes.cloned().unwrap_or_default(),
+                is_rewritten,
+            });
+        }
     }
-    give_way(work, &chunks);
+    let known: HashSet<_> = tasks.iter().map(|task| task.node).collect();
+    if let Some(stray) = stored.chunks.keys().find(|id| !known.contains(id)) {
+        return Err(Error::invalid(format!("chunks of node {stray} were changed, which is no array of the snapshot")));
+    }
+    let mut written = manifests.write(tasks, &infos).await?;
+    for planned in &mut planned {
+        let Some(array) = &mut planned.node.array else { continue };
+        match written.remove(&planned.node.id) {
+            Some(written) => {
+                array.manifests = written.iter().map(|(reference, _)| reference.clone()).collect();
+                draft.manifests.extend(written.into_iter().map(|(_, info)| info));
+            }
+            None => {
+                for reference in &array.manifests {
+                    let info = infos.get(&reference.id).ok_or_else(|| {
+                        Error::corrupt(format!("array {}: manifest {} is not listed", planned.node.path, reference.id))
+                    })?;
+                    draft.manifests.push(*info);
+                }
+            }
+        }
+    }
+    draft.nodes = planned.into_iter().map(|planned| planned.node).collect();
+    Ok(())
 }
 
 /// The commit's metadata as its files have it, sorted by name. The note of how often it was rebased is the reference's: it

@@ -31,6 +31,7 @@ pub mod progress;
 mod publish;
 pub mod rebase;
 pub mod request;
+mod resolve;
 mod splitting;
 pub mod squash;
 mod upload;
