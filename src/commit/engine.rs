@@ -1,6 +1,6 @@
 //! Making a commit out of a change set.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use super::conflicts::{Conflict, ConflictKind};
 use super::keep;
 use super::log;
 use super::manifests::{ArrayTask, ManifestWriter};
+use super::moves;
 use super::nodes;
 use super::pack::Sizes;
 use super::progress::{Progress, Stage};
@@ -22,7 +23,7 @@ pub use super::request::{AboutToPublish, Checked, OnConflict, Outcome, Request, 
 use super::resolve;
 use super::splitting::{self, Splitting};
 use super::upload::{self, Memory, StoredChunks, blocking};
-use super::without_moves::{self, Stored, without_moves};
+use super::without_moves::{Stored, without_moves};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
 use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
@@ -31,9 +32,9 @@ use crate::format::ids::{NodeId, ObjectId};
 use crate::format::repo_state::{RawItem, SnapshotRecord};
 use crate::format::snapshot::{ManifestInfo, Snapshot};
 use crate::reader::Reader;
-use crate::repo::Repository;
 use crate::repo::collect::mark::Mark;
 use crate::repo::update::{Clock, time_after};
+use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::steps;
 use crate::storage::Storage;
 
@@ -98,7 +99,7 @@ struct Work<'a> {
     /// What the changes are relative to now.
     base: Arc<Snapshot>,
     changes: ChangeSet,
-    /// The ids that moved nodes get in version 1, which has no moves.
+    /// The ids of moved nodes that are stored as new ones.
     new_ids: BTreeMap<NodeId, NodeId>,
     chunks: StoredChunks,
     manifests: ManifestWriter,
@@ -210,7 +211,7 @@ impl Engine {
             progress,
             version,
             base: Arc::clone(base),
-            new_ids: if version == SpecVersion::V1 { without_moves::new_ids(&changes)? } else { BTreeMap::new() },
+            new_ids: BTreeMap::new(),
             changes,
             chunks: StoredChunks::new(),
             manifests: ManifestWriter::new(storage, reader, version, splitting),
@@ -227,6 +228,7 @@ impl Engine {
         if !conflicts.is_empty() {
             return Ok(Outcome::Conflicts(conflicts));
         }
+        self.renew_ids(&mut work, &repository).await?;
         let stored = without_moves(&work.base, &work.changes, &work.chunks, &work.new_ids)?;
         nodes::apply(&work.base, &stored.changes, &stored.sources, version)?;
         drop(stored);
@@ -244,6 +246,7 @@ impl Engine {
                 if !conflicts.is_empty() {
                     return Ok(Outcome::Conflicts(conflicts));
                 }
+                self.renew_ids(&mut work, &repository).await?;
             }
             if work.changes.is_empty() && !request.may_be_empty() {
                 return Ok(Outcome::Nothing);
@@ -318,6 +321,42 @@ impl Engine {
         let present: HashSet<_> = work.base.nodes().map(|node| node.id).collect();
         work.changes.deleted.retain(|node| present.contains(&node.id));
         Ok(Vec::new())
+    }
+
+    /// Decides which moved nodes are stored as new ones: all of them in version 1, and those that a log may not call moved.
+    async fn renew_ids(&self, work: &mut Work<'_>, repository: &Repository) -> Result<()> {
+        if work.changes.moved.is_empty() {
+            return Ok(());
+        }
+        let moved: BTreeSet<NodeId> = work.changes.moved.iter().map(|one| one.node).collect();
+        let replaced = match work.version {
+            SpecVersion::V1 => moved,
+            SpecVersion::V2 => {
+                let groups = moves::groups_after(&work.base, &work.changes);
+                // What the log is relative to.
+                let (all, occupied) = match self.parent_of_replaced(work, repository).await? {
+                    None => (work.changes.moved.clone(), moves::paths(&work.base)),
+                    Some(parent) => {
+                        let previous = rebase::read_log(&*self.storage, work.base.id()).await?;
+                        (log::merge_moves(previous.moves()?, work.changes.moved.clone()), moves::paths(&parent))
+                    }
+                };
+                let not_allowed = moves::not_allowed(&all, &occupied, &groups);
+                not_allowed.into_iter().filter(|node| moved.contains(node)).collect()
+            }
+        };
+        moves::renew(&mut work.new_ids, replaced)
+    }
+
+    /// The parent of the commit that is amended; none if none is.
+    async fn parent_of_replaced(&self, work: &Work<'_>, repository: &Repository) -> Result<Option<Snapshot>> {
+        if !work.request.amend {
+            return Ok(None);
+        }
+        match repository.history(work.base.id(), 2).await?.get(1) {
+            Some(parent) => repository.snapshot(parent.id, MAX_SNAPSHOT).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     /// Sees to it that what the changes refer to in the repository stays there.

@@ -25,6 +25,8 @@ pub mod engine;
 mod keep;
 mod log;
 mod manifests;
+pub mod membership;
+mod moves;
 mod nodes;
 mod pack;
 pub mod progress;

@@ -1,4 +1,5 @@
-//! A change set said without moves, for version 1 of the format, which has none.
+//! A change set said without moves: version 1 of the format has none, version 2 does not allow all of them
+//! ([`super::moves`]).
 //!
 //! A moved node is deleted, and one with a new id created at its new path; the new array takes over the chunk references of
 //! the old one, which is why its manifests have to be written anew.
@@ -28,13 +29,8 @@ pub(super) struct Stored<'a> {
     pub(super) chunks: Cow<'a, StoredChunks>,
 }
 
-/// New ids for all nodes that `changes` moves.
-pub(super) fn new_ids(changes: &ChangeSet) -> Result<BTreeMap<NodeId, NodeId>> {
-    changes.moved.iter().map(|moved| Ok((moved.node, NodeId::random()?))).collect()
-}
-
-/// `changes`, made for `base`, and `chunks`, which are stored for them, without moves: moved nodes get their `new_ids`. As
-/// they are if there are none.
+/// `changes`, made for `base`, and `chunks`, which are stored for them, without the moves of the nodes that have one of the
+/// `new_ids`. As they are if there are none.
 pub(super) fn without_moves<'a>(
     base: &Snapshot,
     changes: &'a ChangeSet,
@@ -56,9 +52,12 @@ pub(super) fn without_moves<'a>(
     let mut updated: HashMap<NodeId, &Bytes> = changes.updated.iter().map(|node| (node.id, &node.zarr_json)).collect();
     let stored: HashMap<NodeId, Node<'_>> = base.nodes().map(|node| (node.id, node)).collect();
     for moved in &changes.moved {
+        let Some(&id) = new_ids.get(&moved.node) else {
+            out.moved.push(moved.clone());
+            continue;
+        };
         let missing = || Error::invalid(format!("{} was moved, but is not in snapshot {}", moved.from, base.id()));
         let node = stored.get(&moved.node).ok_or_else(missing)?;
-        let id = *new_ids.get(&moved.node).ok_or_else(missing)?;
         let zarr_json = updated.remove(&moved.node).cloned();
         let zarr_json = zarr_json.unwrap_or_else(|| Bytes::copy_from_slice(node.zarr_json));
         let is_array = matches!(node.data, NodeData::Array(_));
