@@ -86,7 +86,7 @@ mod tests {
 
     fn snapshot(groups: &[&str]) -> Snapshot {
         let node = |(n, path): (usize, &&str)| NodeDraft {
-            id: node_id(n as u64),
+            id: node_id(n as u8),
             path: (*path).to_owned(),
             zarr_json: Vec::new(),
             array: None,

@@ -80,7 +80,7 @@ mod tests {
             .map(|(n, (from, to))| Move {
                 from: (*from).into(),
                 to: (*to).into(),
-                node: node_id(n as u64 + 1),
+                node: node_id(n as u8 + 1),
                 is_array: true,
             })
             .collect();
