@@ -10,12 +10,17 @@ mod world;
 mod writing;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::FileTimes;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
 
 use common::{copy_tree, program, read_files, run};
 use icechunk::format::format_constants::SpecVersionBin;
+use icechunkfs::commit::engine::{AboutToPublish, Outcome, Request};
+use icechunkfs::error::{Error, ErrorKind};
 use icechunkfs::format::ids::ObjectId;
 use icechunkfs::format::repo_info::RepoInfo;
 use icechunkfs::format::repo_state::RepoState;
@@ -255,4 +260,44 @@ fn uncommitted_work_keeps_what_it_needs() {
     assert_eq!(done["total"], would["total"]);
     let verified = run(Command::new(program()).arg("verify").arg(&place).arg("--chunks"));
     assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
+}
+
+/// A chunk file is as old as whoever made it says. The object that it becomes is new all the same, so that a collection beside
+/// the commit leaves it alone, and the file keeps its times if the commit fails.
+#[tokio::test]
+async fn chunks_that_are_linked_are_new_objects_whatever_times_their_files_have() {
+    for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
+        let place = tempfile::tempdir().unwrap();
+        lab::create(place.path(), version, icechunk::RepositoryConfig::default()).await;
+        let lab = Lab::open(place.path());
+        let mut model = Model::default();
+        model.group("/");
+        model.array("/a", &[4]);
+        (0..4).for_each(|n| model.chunk("/a", &[n], vec![n as u8; 300_000]));
+        let changes = model.changes_since(&Model::default(), &lab.scratch);
+        let files = || std::fs::read_dir(lab.scratch.directory.path()).unwrap().map(|entry| entry.unwrap().path());
+        let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_500_000_000);
+        for path in files() {
+            let file = std::fs::File::options().write(true).open(path).unwrap();
+            file.set_times(FileTimes::new().set_modified(old).set_accessed(old)).unwrap();
+        }
+        let base = lab.tip().await;
+        let refuse: AboutToPublish = Arc::new(|_| Err(Error::new(ErrorKind::Io, "not today")));
+        let failing = Request { about_to_publish: Some(refuse), ..lab::request("fails") };
+        lab.commit_as(&base, &changes, failing).await.unwrap_err();
+        let times = || files().map(|path| std::fs::metadata(path).unwrap().modified().unwrap()).collect::<Vec<_>>();
+        assert_eq!(times(), [old; 4], "a commit that failed changes nothing");
+
+        let repository = place.path().to_owned();
+        let collect: AboutToPublish = Arc::new(move |_| {
+            let mut command = Command::new(program());
+            run(command.arg("gc").arg(&repository).args(["--older-than", "1h", "--yes", "--json"])).success();
+            Ok(())
+        });
+        let request = Request { about_to_publish: Some(collect), ..lab::request("beside a collection") };
+        let outcome = lab.commit_as(&base, &changes, request).await.unwrap();
+        assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
+        assert_eq!(lab::reference_keys(place.path()).await, model.keys(), "{version:?}");
+        assert!(files().all(|path| std::fs::metadata(path).unwrap().nlink() > 1), "they were linked");
+    }
 }

@@ -22,6 +22,7 @@ use super::rebase;
 pub use super::request::{AboutToPublish, Checked, OnConflict, Outcome, Request, Rewrite};
 use super::resolve;
 use super::splitting::{self, Splitting};
+use super::times::Renewed;
 use super::upload::{self, Memory, StoredChunks, blocking};
 use super::without_moves::{Stored, without_moves};
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -159,7 +160,11 @@ impl Engine {
         request: &Request,
         progress: &Progress,
     ) -> Result<Outcome> {
-        let outcome = self.run(base, changes, request, progress).await;
+        let renewed = Renewed::default();
+        let outcome = self.run(base, changes, request, &renewed, progress).await;
+        if matches!(outcome, Ok(Outcome::Committed { .. })) {
+            renewed.keep();
+        }
         progress.enter(Stage::Done);
         outcome
     }
@@ -179,6 +184,7 @@ impl Engine {
         base: &Arc<Snapshot>,
         changes: &ChangeSet,
         request: &Request,
+        renewed: &Renewed,
         progress: &Progress,
     ) -> Result<Outcome> {
         if changes.is_empty() && !request.may_be_empty() {
@@ -236,7 +242,7 @@ impl Engine {
         steps::reach("commit.chunks")?;
         let sizes = self.sizes(&config);
         self.keep(&mut work, &repository).await?;
-        work.chunks = upload::upload(&self.storage, &work.changes, sizes, &self.memory, progress).await?;
+        work.chunks = upload::upload(&self.storage, &work.changes, sizes, &self.memory, renewed, progress).await?;
         steps::reach("commit.chunks.done")?;
         for attempt in 0..=self.options.max_rebases {
             if attempt > 0 {
@@ -263,7 +269,8 @@ impl Engine {
                     work.vouched.clear();
                     self.keep(&mut work, &repository).await?;
                     work.progress.enter(Stage::Chunks);
-                    work.chunks = upload::upload(&self.storage, &work.changes, sizes, &self.memory, progress).await?;
+                    work.chunks =
+                        upload::upload(&self.storage, &work.changes, sizes, &self.memory, renewed, progress).await?;
                     work.manifests.forget();
                 }
             }

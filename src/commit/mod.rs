@@ -36,5 +36,6 @@ pub mod request;
 mod resolve;
 mod splitting;
 pub mod squash;
+mod times;
 mod upload;
 mod without_moves;
