@@ -33,8 +33,9 @@ use crate::format::ids::{NodeId, ObjectId};
 use crate::format::repo_state::{RawItem, SnapshotRecord};
 use crate::format::snapshot::{ManifestInfo, Snapshot};
 use crate::reader::Reader;
+use crate::repo::clock::Moment;
 use crate::repo::collect::mark::Mark;
-use crate::repo::update::{Clock, time_after};
+use crate::repo::update::Clock;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::steps;
 use crate::storage::Storage;
@@ -152,7 +153,7 @@ impl Engine {
     /// it is visible, and the same changes can be committed again.
     ///
     /// Errors: [`ErrorKind::Stale`] if the branch is gone or was reset, [`ErrorKind::ReadOnly`] if the repository is set
-    /// read-only, [`ErrorKind::Io`] if this machine's clock is behind the branch's newest commit.
+    /// read-only, [`ErrorKind::Io`] if this machine's clock is wrong.
     pub async fn commit(
         &self,
         base: &Arc<Snapshot>,
@@ -376,14 +377,10 @@ impl Engine {
     async fn attempt(&self, work: &mut Work<'_>, attempt: u32) -> Result<Attempt> {
         let id = ObjectId::random()?;
         let parent = work.base.id();
-        let flushed_at = time_after(self.clock, work.base.flushed_at()).await;
-        if flushed_at <= work.base.flushed_at() {
-            return Err(clock_is_behind(work.base.flushed_at() - flushed_at));
-        }
         work.progress.enter(Stage::Manifests);
         let mut draft = SnapshotDraft {
             id,
-            flushed_at,
+            flushed_at: 0,
             version: work.version,
             parent: Some(parent),
             message: work.request.message.clone(),
@@ -397,6 +394,8 @@ impl Engine {
         steps::reach("commit.manifests.done")?;
 
         work.progress.enter(Stage::Snapshot);
+        let moment = Moment::after(self.clock, work.base.flushed_at()).await;
+        draft.flushed_at = moment.time;
         // Bytes that are in another place are not changed.
         let mut log = match work.rewrite {
             Some(_) => TransactionLogDraft::default(),
@@ -409,7 +408,7 @@ impl Engine {
         let has_moves = !log.moves.is_empty();
         let record = SnapshotRecord {
             parent: None,
-            flushed_at,
+            flushed_at: draft.flushed_at,
             message: draft.message.clone(),
             metadata: draft.metadata.clone(),
             pruned_ancestor_tx_logs: Vec::new(),
@@ -421,7 +420,10 @@ impl Engine {
         self.storage.put_new(&format!("transactions/{id}"), log.into()).await?;
         steps::reach("commit.log.done")?;
         steps::reach("commit.snapshot")?;
-        self.storage.put_new(&format!("snapshots/{id}"), snapshot.into()).await?;
+        let (key, logged) = (format!("snapshots/{id}"), format!("transactions/{id}"));
+        let stored = self.storage.put_new(&key, snapshot.into());
+        let (stored, checked) = tokio::join!(stored, moment.check(&*self.storage, &logged));
+        stored.and(checked)?;
         self.storage.sync(&["chunks", "manifests", "transactions", "snapshots"]).await?;
         steps::reach("commit.snapshot.done")?;
 
@@ -544,16 +546,6 @@ fn metadata(work: &Work<'_>, attempt: u32) -> Result<Vec<RawItem>> {
         SpecVersion::V2 => RawItem::from_json(name, value),
     };
     all.iter().map(item).collect::<Result<_>>().context(|| "metadata of the commit")
-}
-
-pub(super) fn clock_is_behind(behind: u64) -> Error {
-    Error::new(
-        ErrorKind::Io,
-        format!(
-            "this machine's clock is {} s behind the branch's newest commit: set the clock, or wait",
-            behind.div_ceil(1_000_000).max(1)
-        ),
-    )
 }
 
 /// Waits a random time, the longer the more races were lost, so that those who race do not meet again.

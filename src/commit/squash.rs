@@ -14,7 +14,6 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::changes::ChangeSet;
-use super::engine::clock_is_behind;
 use super::log::Union;
 use super::moves;
 use super::nodes::{self, Sources};
@@ -28,7 +27,8 @@ use crate::format::ids::{NodeId, ObjectId};
 use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::{RawItem, SnapshotRecord};
 use crate::format::snapshot::Snapshot;
-use crate::repo::update::{Clock, time_after};
+use crate::repo::clock::Moment;
+use crate::repo::update::Clock;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::steps;
 
@@ -87,10 +87,8 @@ pub async fn squash(repository: &Repository, clock: Clock, wanted: &Squash<'_>) 
         check_moves(&log, &snapshot, &repository.snapshot(parent, MAX_SNAPSHOT).await?)?;
     }
     let last = snapshot.flushed_at().max(tip.flushed_at);
-    let flushed_at = time_after(clock, last).await;
-    if flushed_at <= last {
-        return Err(clock_is_behind(last - flushed_at));
-    }
+    let moment = Moment::after(clock, last).await;
+    let flushed_at = moment.time;
     let planned = nodes::apply(&snapshot, &ChangeSet::default(), &Sources::new(), SpecVersion::V2)?;
     let nodes: Vec<_> = planned.into_iter().map(|planned| planned.node).collect();
     let used: std::collections::HashSet<ObjectId> =
@@ -113,6 +111,7 @@ pub async fn squash(repository: &Repository, clock: Clock, wanted: &Squash<'_>) 
     steps::reach("commit.log")?;
     storage.put_new(&format!("transactions/{id}"), log.into()).await?;
     steps::reach("commit.log.done")?;
+    moment.check(&**storage, &format!("transactions/{id}")).await?;
     steps::reach("commit.snapshot")?;
     storage.put_new(&format!("snapshots/{id}"), file.into()).await?;
     storage.sync(&["transactions", "snapshots"]).await?;

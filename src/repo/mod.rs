@@ -7,6 +7,7 @@
 
 mod alpha;
 pub mod change_refs;
+pub mod clock;
 pub mod collect;
 pub mod config;
 pub mod create;

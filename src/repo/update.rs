@@ -15,6 +15,7 @@ use crate::storage::decoded::{self, Decoded};
 use crate::storage::{Condition, Storage};
 
 use super::MAX_REPO_FILE;
+use super::clock::Moment;
 
 /// Tells the time in microseconds since 1970-01-01 UTC. Handed in, so that tests can.
 pub type Clock = fn() -> u64;
@@ -26,8 +27,6 @@ const AT_ONCE: u32 = 5;
 /// First pause; doubled each time, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// How far this machine's clock may be behind the last change for it to be waited for.
-const TOLERATED_SKEW: Duration = Duration::from_secs(2);
 /// 3000-01-01T00:00:00Z in milliseconds: copies are named by the time left until then, so that the newest is listed first.
 const YEAR_3000: u64 = 32_503_680_000_000;
 
@@ -41,7 +40,7 @@ pub fn system_clock() -> u64 {
 /// nothing; it is called again for every race that was lost.
 ///
 /// Errors: [`ErrorKind::ReadOnly`] for a repository whose status is read-only, [`ErrorKind::Conflict`] if others were faster
-/// in every try, [`ErrorKind::Io`] if this machine's clock is behind.
+/// in every try, [`ErrorKind::Io`] if this machine's clock is wrong.
 pub async fn update(
     storage: &dyn Storage,
     clock: Clock,
@@ -54,6 +53,26 @@ pub async fn update(
 pub async fn update_with(
     storage: &dyn Storage,
     clock: Clock,
+    change: impl FnMut(&mut RepoState) -> Result<Operation>,
+    backed_up: impl Fn() -> Result<()>,
+) -> Result<RepoState> {
+    run(storage, clock, false, change, backed_up).await
+}
+
+/// As [`update_with`], of a caller that has checked the clock itself ([`Moment::check`]).
+pub async fn update_with_checked_clock(
+    storage: &dyn Storage,
+    clock: Clock,
+    change: impl FnMut(&mut RepoState) -> Result<Operation>,
+    backed_up: impl Fn() -> Result<()>,
+) -> Result<RepoState> {
+    run(storage, clock, true, change, backed_up).await
+}
+
+async fn run(
+    storage: &dyn Storage,
+    clock: Clock,
+    is_checked: bool,
     mut change: impl FnMut(&mut RepoState) -> Result<Operation>,
     backed_up: impl Fn() -> Result<()>,
 ) -> Result<RepoState> {
@@ -71,14 +90,15 @@ pub async fn update_with(
             return Err(read_only(storage.location(), state.status.reason.as_deref()));
         }
         let operation = change(&mut state)?;
-        let now = match state.updates.first() {
-            Some(newest) => time_after(clock, newest.updated_at).await,
-            None => clock(),
-        };
-        let backup = backup_name("repo", now)?;
-        state.record(operation, now, &backup, updates_per_file(state.config.as_deref()))?;
+        let moment = Moment::after(clock, state.updates.first().map_or(0, |newest| newest.updated_at)).await;
+        let backup = backup_name("repo", moment.time)?;
+        state.record(operation, moment.time, &backup, updates_per_file(state.config.as_deref()))?;
         let new = state.encode()?;
-        storage.put(&format!("overwritten/{backup}"), file, Condition::Always).await?;
+        let copy = format!("overwritten/{backup}");
+        storage.put(&copy, file, Condition::Always).await?;
+        if !is_checked || moment.is_after_the_clock() {
+            moment.check(storage, &copy).await?;
+        }
         backed_up()?;
         match storage.put("repo", new.into(), Condition::Unchanged(version)).await {
             Ok(()) => return Ok(state),
@@ -90,16 +110,6 @@ pub async fn update_with(
         ErrorKind::Conflict,
         format!("{}: others changed the repository first, {TRIES} times", storage.location()),
     ))
-}
-
-/// The time, which a moment is waited for to be after `last`: clocks of two machines are never quite the same. If it is
-/// not, it is for the caller to refuse.
-pub async fn time_after(clock: Clock, last: u64) -> u64 {
-    let behind = Duration::from_micros(last.saturating_sub(clock()));
-    if behind <= TOLERATED_SKEW && clock() <= last {
-        tokio::time::sleep(behind + Duration::from_millis(1)).await;
-    }
-    clock()
 }
 
 /// The error of a repository that takes no writes.

@@ -257,6 +257,10 @@ impl Storage for LocalStorage {
         self.waiting_for(FLUSH_DEADLINE, "flushing what was stored", sync).await
     }
 
+    async fn modified(&self, key: &str) -> Result<Option<u64>> {
+        self.objects.modified(key).await
+    }
+
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         self.objects.list(prefix).await
     }

@@ -145,6 +145,12 @@ pub trait Storage: Send + Sync + Debug {
         Ok(())
     }
 
+    /// When object `key` was stored, by the storage's own clock: microseconds since 1970-01-01 UTC. None where that is not known.
+    async fn modified(&self, key: &str) -> Result<Option<u64>> {
+        let _ = key;
+        Ok(None)
+    }
+
     /// All objects whose key begins with `prefix`, which ends with `/` or is empty; in no certain order.
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>>;
 
