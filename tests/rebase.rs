@@ -9,7 +9,7 @@ mod lab;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use icechunk::conflicts::detector::ConflictDetector;
@@ -17,7 +17,7 @@ use icechunk::format::format_constants::SpecVersionBin;
 use icechunk::{RepositoryConfig, Store};
 use icechunkfs::commit::changes::ChangeSet;
 use icechunkfs::commit::conflicts::{Conflict, ConflictKind};
-use icechunkfs::commit::engine::{OnConflict, Outcome, Request};
+use icechunkfs::commit::engine::{AboutToPublish, OnConflict, Options, Outcome, Request};
 use icechunkfs::commit::rebase;
 use icechunkfs::error::ErrorKind;
 use icechunkfs::format::envelope::SpecVersion;
@@ -479,6 +479,36 @@ async fn expired_commits_are_rebased_over_by_their_logs() {
     assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
     theirs.chunk("/z", &[5], "ours");
     assert_eq!(reference_keys(table.place.path()).await, theirs.keys());
+}
+
+/// Somebody else is always faster.
+#[tokio::test]
+async fn losing_every_race_is_not_an_existing_name() {
+    for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
+        let table = table(version).await;
+        let lab = Lab::with(table.place.path(), Options { max_rebases: 2, ..Options::default() });
+        let place = table.place.path().to_owned();
+        let theirs = Arc::new(Mutex::new(table.model.clone()));
+        let faster: AboutToPublish = Arc::new(move |_| {
+            let (place, theirs) = (place.clone(), Arc::clone(&theirs));
+            let commit = move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                let mut theirs = theirs.lock().unwrap();
+                let before = theirs.clone();
+                let n = theirs.nodes.len();
+                theirs.group(&format!("/theirs{n}"));
+                runtime.block_on(Lab::open(&place).commit_model(&before, &theirs));
+            };
+            std::thread::spawn(commit).join().unwrap();
+            Ok(())
+        });
+        let mut ours = table.model.clone();
+        ours.chunk("/z", &[1], "ours");
+        let changes = ours.changes_since(&table.model, &lab.scratch);
+        let request = Request { about_to_publish: Some(faster), ..request("slow") };
+        let lost = lab.commit_as(&table.base, &changes, request).await.unwrap_err();
+        assert_eq!((lost.kind(), lost.errno()), (ErrorKind::Contended, libc::EBUSY), "{lost}");
+    }
 }
 
 const WRITERS: u32 = 8;

@@ -277,7 +277,7 @@ impl Engine {
             }
         }
         Err(Error::new(
-            ErrorKind::Conflict,
+            ErrorKind::Contended,
             format!(
                 "others committed to branch `{}` first, {} times: commit again",
                 request.branch, self.options.max_rebases

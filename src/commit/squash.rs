@@ -133,7 +133,7 @@ pub async fn squash(repository: &Repository, clock: Clock, wanted: &Squash<'_>) 
         Published::Done => {}
         Published::Collected => {
             return Err(Error::new(
-                ErrorKind::Conflict,
+                ErrorKind::Contended,
                 "garbage was collected meanwhile: nothing is changed; do it again",
             ));
         }

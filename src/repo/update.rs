@@ -39,7 +39,7 @@ pub fn system_clock() -> u64 {
 /// Applies `change` to `repo` in `storage` and returns what was written. `change` says what it did, or fails and changes
 /// nothing; it is called again for every race that was lost.
 ///
-/// Errors: [`ErrorKind::ReadOnly`] for a repository whose status is read-only, [`ErrorKind::Conflict`] if others were faster
+/// Errors: [`ErrorKind::ReadOnly`] for a repository whose status is read-only, [`ErrorKind::Contended`] if others were faster
 /// in every try, [`ErrorKind::Io`] if this machine's clock is wrong.
 pub async fn update(
     storage: &dyn Storage,
@@ -102,12 +102,12 @@ async fn run(
         backed_up()?;
         match storage.put("repo", new.into(), Condition::Unchanged(version)).await {
             Ok(()) => return Ok(state),
-            Err(error) if error.kind() == ErrorKind::Conflict => {}
+            Err(error) if error.kind() == ErrorKind::Contended => {}
             Err(error) => return Err(error),
         }
     }
     Err(Error::new(
-        ErrorKind::Conflict,
+        ErrorKind::Contended,
         format!("{}: others changed the repository first, {TRIES} times", storage.location()),
     ))
 }

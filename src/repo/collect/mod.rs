@@ -155,7 +155,7 @@ impl Progress {
 /// Removes what is garbage and `wanted`.
 ///
 /// Errors: [`ErrorKind::ReadOnly`] if the repository takes no writes; [`ErrorKind::Corrupt`] if something that is needed cannot be
-/// read, and then nothing was removed; [`ErrorKind::Conflict`] if others were faster in every try.
+/// read, and then nothing was removed; [`ErrorKind::Contended`] if others were faster in every try.
 pub async fn collect(
     repository: &Repository,
     wanted: Wanted,

@@ -32,7 +32,7 @@ pub(super) async fn collect(
         }
     }
     Err(Error::new(
-        ErrorKind::Conflict,
+        ErrorKind::Contended,
         format!(
             "{}: others brought back commits that should go, {TRIES} times: nothing was removed",
             storage.location()
