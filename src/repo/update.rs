@@ -46,33 +46,44 @@ pub async fn update(
     clock: Clock,
     change: impl FnMut(&mut RepoState) -> Result<Operation>,
 ) -> Result<RepoState> {
-    update_with(storage, clock, change, || Ok(())).await
+    run(storage, clock, How { clock_is_checked: false, names_copy: true }, change, || Ok(())).await
 }
 
-/// As [`update()`], calling `backed_up` between the copy of the old file and the attempt to replace it.
-pub async fn update_with(
-    storage: &dyn Storage,
-    clock: Clock,
-    change: impl FnMut(&mut RepoState) -> Result<Operation>,
-    backed_up: impl Fn() -> Result<()>,
-) -> Result<RepoState> {
-    run(storage, clock, false, change, backed_up).await
-}
-
-/// As [`update_with`], of a caller that has checked the clock itself ([`Moment::check`]).
+/// As [`update()`], of a caller that has checked the clock itself ([`Moment::check`]). Calls `backed_up` between the copy of the
+/// old file and the attempt to replace it.
 pub async fn update_with_checked_clock(
     storage: &dyn Storage,
     clock: Clock,
     change: impl FnMut(&mut RepoState) -> Result<Operation>,
     backed_up: impl Fn() -> Result<()>,
 ) -> Result<RepoState> {
-    run(storage, clock, true, change, backed_up).await
+    run(storage, clock, How { clock_is_checked: true, names_copy: true }, change, backed_up).await
+}
+
+/// As [`update()`], without naming the copy in the log of operations: nothing can come to depend on it.
+/// Calls `backed_up` between the copy of the old file and the attempt to replace it.
+pub(super) async fn update_without_name(
+    storage: &dyn Storage,
+    clock: Clock,
+    change: impl FnMut(&mut RepoState) -> Result<Operation>,
+    backed_up: impl Fn() -> Result<()>,
+) -> Result<RepoState> {
+    run(storage, clock, How { clock_is_checked: false, names_copy: false }, change, backed_up).await
+}
+
+/// How `repo` is updated.
+#[derive(Clone, Copy, Debug)]
+struct How {
+    /// Whether the caller has compared the clock with the storage's.
+    clock_is_checked: bool,
+    /// Whether the log of operations names the copy of the old file.
+    names_copy: bool,
 }
 
 async fn run(
     storage: &dyn Storage,
     clock: Clock,
-    is_checked: bool,
+    how: How,
     mut change: impl FnMut(&mut RepoState) -> Result<Operation>,
     backed_up: impl Fn() -> Result<()>,
 ) -> Result<RepoState> {
@@ -93,10 +104,13 @@ async fn run(
         let moment = Moment::after(clock, state.updates.first().map_or(0, |newest| newest.updated_at)).await;
         let backup = backup_name("repo", moment.time)?;
         state.record(operation, moment.time, &backup, updates_per_file(state.config.as_deref()))?;
+        if let Some(previous) = state.updates.get_mut(1).filter(|_| !how.names_copy) {
+            previous.backup_path = None;
+        }
         let new = state.encode()?;
         let copy = format!("overwritten/{backup}");
         storage.put(&copy, file, Condition::Always).await?;
-        if !is_checked || moment.is_after_the_clock() {
+        if !how.clock_is_checked || moment.is_after_the_clock() {
             moment.check(storage, &copy).await?;
         }
         backed_up()?;
@@ -123,7 +137,8 @@ pub(super) fn backup_name(file: &str, now: u64) -> Result<String> {
     Ok(format!("{file}.{:014}.{}", YEAR_3000.saturating_sub(now / 1000), ObjectId::random()?))
 }
 
-fn updates_per_file(config: Option<&[u8]>) -> usize {
+/// How many operations `repo` holds before its log is cut.
+pub(super) fn updates_per_file(config: Option<&[u8]>) -> usize {
     let config = config.and_then(|bytes| RepoConfig::from_flexbuffer(bytes).ok());
     let stored = config.and_then(|config| config.members().get("num_updates_per_repo_info_file")?.as_u64());
     stored.and_then(|n| usize::try_from(n).ok()).unwrap_or(DEFAULT_UPDATES_PER_FILE)
