@@ -15,6 +15,7 @@ pub mod cutoff;
 pub mod expire;
 pub mod find;
 pub mod history;
+pub mod identity;
 pub mod migrate;
 pub mod operations;
 mod prune;
