@@ -4,6 +4,7 @@
 //! deletes or overwrites a node, and never leaves one without its parent. Moves that break this rule are stored as a deletion
 //! and a new node instead ([`super::without_moves`]); what the working tree shows is the same.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::changes::ChangeSet;
@@ -61,8 +62,8 @@ fn has_group(path: &str, groups: &Paths) -> bool {
 pub(super) fn renew(ids: &mut BTreeMap<NodeId, NodeId>, nodes: BTreeSet<NodeId>) -> Result<()> {
     ids.retain(|id, _| nodes.contains(id));
     for node in nodes {
-        if !ids.contains_key(&node) {
-            ids.insert(node, NodeId::random()?);
+        if let Entry::Vacant(free) = ids.entry(node) {
+            free.insert(NodeId::random()?);
         }
     }
     Ok(())
