@@ -25,8 +25,10 @@ pub enum ErrorKind {
     Unsupported,
     /// The caller's words are wrong: an option, a name, a time.
     InvalidInput,
-    /// The thing exists already, or has changed under a conditional write.
-    Conflict,
+    /// There is something by that name already.
+    AlreadyExists,
+    /// Another writer was faster: what a conditional write relied on has changed. Doing it again may succeed.
+    Contended,
     /// The operating system or the store refuses access.
     PermissionDenied,
     /// A virtual chunk's location is not among those that the user allowed.
@@ -101,7 +103,7 @@ impl Error {
         let kind = match source.kind() {
             Std::NotFound => ErrorKind::NotFound,
             Std::PermissionDenied => ErrorKind::PermissionDenied,
-            Std::AlreadyExists => ErrorKind::Conflict,
+            Std::AlreadyExists => ErrorKind::AlreadyExists,
             Std::NotADirectory => ErrorKind::NotADirectory,
             Std::IsADirectory => ErrorKind::IsADirectory,
             Std::TimedOut => ErrorKind::Timeout,
@@ -151,13 +153,14 @@ impl Error {
             ErrorKind::Io => self.system_errno().unwrap_or(libc::EIO),
             ErrorKind::Corrupt | ErrorKind::Unsupported => libc::EIO,
             ErrorKind::InvalidInput => libc::EINVAL,
-            ErrorKind::Conflict => libc::EEXIST,
+            ErrorKind::AlreadyExists => libc::EEXIST,
             ErrorKind::PermissionDenied | ErrorKind::VirtualNotAllowed => libc::EACCES,
             ErrorKind::NotADirectory => libc::ENOTDIR,
             ErrorKind::IsADirectory => libc::EISDIR,
             ErrorKind::Timeout => libc::ETIMEDOUT,
             ErrorKind::OutOfMemory => libc::ENOMEM,
-            ErrorKind::Busy => libc::EBUSY,
+            // Not EAGAIN: programs that see it write again by themselves, and each write of a message is a commit.
+            ErrorKind::Busy | ErrorKind::Contended => libc::EBUSY,
             ErrorKind::NotEmpty => libc::ENOTEMPTY,
             ErrorKind::Stale => libc::ESTALE,
             ErrorKind::NoSpace => libc::ENOSPC,
@@ -227,6 +230,12 @@ mod tests {
         let cause = Error::new(ErrorKind::Io, "the line broke");
         let repeats = Error::with_source(ErrorKind::Io, "reading X: the line broke", cause);
         assert_eq!(Error::with_source(ErrorKind::Io, "a", repeats).to_string(), "a: reading X: the line broke");
+    }
+
+    #[test]
+    fn a_lost_race_is_no_existing_name() {
+        assert_eq!(Error::new(ErrorKind::Contended, "others were faster").errno(), libc::EBUSY);
+        assert_eq!(Error::new(ErrorKind::AlreadyExists, "there is one").errno(), libc::EEXIST);
     }
 
     #[test]

@@ -10,18 +10,25 @@ mod world;
 mod writing;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::FileTimes;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
 
 use common::{copy_tree, program, read_files, run};
+use futures_util::TryStreamExt;
 use icechunk::format::format_constants::SpecVersionBin;
+use icechunkfs::commit::engine::{AboutToPublish, Outcome, Request};
+use icechunkfs::error::{Error, ErrorKind};
 use icechunkfs::format::ids::ObjectId;
 use icechunkfs::format::repo_info::RepoInfo;
 use icechunkfs::format::repo_state::RepoState;
 use icechunkfs::repo::collect::{self, Wanted};
 use icechunkfs::repo::expire;
 use icechunkfs::repo::update::system_clock;
+use icechunkfs::repo::verify;
 use icechunkfs::steps;
 use lab::{Lab, Model, Random, reopen};
 use serde_json::Value;
@@ -255,4 +262,156 @@ fn uncommitted_work_keeps_what_it_needs() {
     assert_eq!(done["total"], would["total"]);
     let verified = run(Command::new(program()).arg("verify").arg(&place).arg("--chunks"));
     assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
+}
+
+/// A chunk file is as old as whoever made it says. The object that it becomes is new all the same, so that a collection beside
+/// the commit leaves it alone, and the file keeps its times if the commit fails.
+#[tokio::test]
+async fn chunks_that_are_linked_are_new_objects_whatever_times_their_files_have() {
+    for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
+        let place = tempfile::tempdir().unwrap();
+        lab::create(place.path(), version, icechunk::RepositoryConfig::default()).await;
+        let lab = Lab::open(place.path());
+        let mut model = Model::default();
+        model.group("/");
+        model.array("/a", &[4]);
+        (0..4).for_each(|n| model.chunk("/a", &[n], vec![n as u8; 300_000]));
+        let changes = model.changes_since(&Model::default(), &lab.scratch);
+        let files = || std::fs::read_dir(lab.scratch.directory.path()).unwrap().map(|entry| entry.unwrap().path());
+        let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_500_000_000);
+        for path in files() {
+            let file = std::fs::File::options().write(true).open(path).unwrap();
+            file.set_times(FileTimes::new().set_modified(old).set_accessed(old)).unwrap();
+        }
+        let base = lab.tip().await;
+        let refuse: AboutToPublish = Arc::new(|_| Err(Error::new(ErrorKind::Io, "not today")));
+        let failing = Request { about_to_publish: Some(refuse), ..lab::request("fails") };
+        lab.commit_as(&base, &changes, failing).await.unwrap_err();
+        let times = || files().map(|path| std::fs::metadata(path).unwrap().modified().unwrap()).collect::<Vec<_>>();
+        assert_eq!(times(), [old; 4], "a commit that failed changes nothing");
+
+        let repository = place.path().to_owned();
+        let collect: AboutToPublish = Arc::new(move |_| {
+            let mut command = Command::new(program());
+            run(command.arg("gc").arg(&repository).args(["--older-than", "1h", "--yes", "--json"])).success();
+            Ok(())
+        });
+        let request = Request { about_to_publish: Some(collect), ..lab::request("beside a collection") };
+        let outcome = lab.commit_as(&base, &changes, request).await.unwrap();
+        assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
+        assert_eq!(lab::reference_keys(place.path()).await, model.keys(), "{version:?}");
+        assert!(files().all(|path| std::fs::metadata(path).unwrap().nlink() > 1), "they were linked");
+    }
+}
+
+/// The operations as the reference lists them, newest first.
+async fn operations(place: &Path) -> Vec<String> {
+    let (log, ..) = reopen(place).await.ops_log().await.unwrap();
+    log.map_ok(|(time, operation, _)| format!("{time} {operation:?}")).try_collect().await.unwrap()
+}
+
+fn copies_of_repo(place: &Path) -> u64 {
+    std::fs::read_dir(place.join("overwritten")).map_or(0, |entries| entries.count() as u64)
+}
+
+async fn collect_before(place: &Path, older_than: u64, dry_run: bool) -> collect::Collected {
+    let repository = Lab::open(place).repository().await;
+    let wanted = Wanted { older_than, dry_run };
+    collect::collect(&repository, wanted, system_clock, &nothing_uncommitted(), &Default::default()).await.unwrap()
+}
+
+/// However many updates there were, a collection leaves the few copies in which the log goes on, and the log whole.
+#[tokio::test]
+async fn old_copies_of_repo_go_and_the_log_of_operations_stays() {
+    let place = tempfile::tempdir().unwrap();
+    let place = place.path();
+    let per_file = 5;
+    let config = icechunk::RepositoryConfig {
+        num_updates_per_repo_info_file: Some(per_file),
+        ..icechunk::RepositoryConfig::default()
+    };
+    lab::create(place, SpecVersionBin::V2, config).await.save_config().await.unwrap();
+    let lab = Lab::open(place);
+    let mut model = Model::default();
+    model.group("/");
+    model.array("/a", &[1000]);
+    lab.commit_model(&Model::default(), &model).await;
+    let mut next = 0;
+    for round in 0..4 {
+        for _ in 0..13 {
+            let before = model.clone();
+            model.chunk("/a", &[next], format!("{next}"));
+            lab.commit_model(&before, &model).await;
+            next += 1;
+        }
+        model.chunk("/a", &[next], "theirs");
+        lab::set(place, &[(&format!("a/c/{next}"), b"theirs")], "theirs").await;
+        next += 1;
+        let (known, copies) = (operations(place).await, copies_of_repo(place));
+        let long_ago = system_clock() - 3_600_000_000;
+        assert_eq!(collect_before(place, long_ago, false).await, collect::Collected::default(), "all are young");
+        assert_eq!(copies_of_repo(place), copies);
+        let now = system_clock();
+        let would = collect_before(place, now, true).await;
+        let done = collect_before(place, now, false).await;
+        assert_eq!(would, done);
+        assert!(done.copies.objects > 10 && done.copies.objects == done.total().objects, "{done:?}");
+        // One file of the log for each time that `repo` was full, those that were written anew, and the copy of the collection.
+        let left = copies_of_repo(place);
+        assert!(left <= u64::from(next) / u64::from(per_file) + 2, "round {round}: {left} of {copies}");
+        let after = operations(place).await;
+        assert_eq!(after[1..], known, "round {round}");
+        let info = RepoInfo::decode(&std::fs::read(place.join("repo")).unwrap()).unwrap();
+        let entries = RepoState::from_info(&info).unwrap().updates.len();
+        assert!(entries <= 2 * usize::from(per_file) + 1, "round {round}: {entries}");
+        // Nothing is left for another, which would only leave a copy itself.
+        assert_eq!(collect_before(place, system_clock(), false).await, collect::Collected::default());
+        let report =
+            verify::verify(&lab.storage, Default::default(), system_clock(), &Default::default()).await.unwrap();
+        assert_eq!((report.errors, report.warnings), (0, 0), "{report:#?}");
+        assert_eq!(lab::reference_keys(place).await, model.keys());
+    }
+    let said = run(Command::new(program()).arg("stats").arg(place).arg("--json")).json();
+    let stored = &said["stored"];
+    assert_eq!(stored["backups"]["objects"], copies_of_repo(place));
+    assert!(stored["removable_backups"]["objects"].as_u64().unwrap() >= 1, "{stored}");
+    assert!(stored["removable_backups"]["objects"].as_u64() < stored["backups"]["objects"].as_u64(), "{stored}");
+}
+
+/// A collection that updates others overtake leaves no name without its copy.
+#[tokio::test]
+async fn copies_of_repo_that_the_log_names_stay_beside_commits() {
+    let place = tempfile::tempdir().unwrap();
+    let place = place.path();
+    let config =
+        icechunk::RepositoryConfig { num_updates_per_repo_info_file: Some(3), ..icechunk::RepositoryConfig::default() };
+    lab::create(place, SpecVersionBin::V2, config).await.save_config().await.unwrap();
+    let lab = Lab::open(place);
+    let mut model = Model::default();
+    model.array("/a", &[1000]);
+    lab.commit_model(&Model::default(), &model).await;
+    let committing = async {
+        for n in 0..60 {
+            let before = model.clone();
+            model.chunk("/a", &[n], format!("{n}"));
+            lab.commit_model(&before, &model).await;
+        }
+    };
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let collecting = async {
+        while !done.load(std::sync::atomic::Ordering::Relaxed) {
+            collect_before(place, system_clock(), false).await;
+            tokio::task::yield_now().await;
+        }
+    };
+    let committing = async {
+        committing.await;
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    };
+    tokio::join!(committing, collecting);
+    let log = operations(place).await;
+    assert_eq!(log.iter().filter(|entry| entry.contains("NewCommit")).count(), 61);
+    let report = verify::verify(&lab.storage, Default::default(), system_clock(), &Default::default()).await.unwrap();
+    assert_eq!((report.errors, report.warnings), (0, 0), "{report:#?}");
+    assert_eq!(lab::reference_keys(place).await, model.keys());
 }

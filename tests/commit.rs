@@ -13,10 +13,13 @@ use icechunk::RepositoryConfig;
 use icechunk::config::ManifestConfig;
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunkfs::commit::changes::{ChangeSet, ChunkChange, WrittenNode};
-use icechunkfs::commit::engine::{Options, Outcome};
+use icechunkfs::commit::engine::{Options, Outcome, Request};
+use icechunkfs::commit::rebase;
 use icechunkfs::error::ErrorKind;
 use icechunkfs::format::envelope::SpecVersion::{self, V1, V2};
 use icechunkfs::format::ids::NodeId;
+use icechunkfs::repo::update::system_clock;
+use icechunkfs::repo::verify;
 use icechunkfs::zarr::Coords;
 use lab::{GROUP, Lab, Model, Node, Random, create, history, reference_keys, reopen, set, splitting};
 use scramble::scramble;
@@ -53,6 +56,110 @@ async fn a_commit_is_what_the_reference_reads() {
     assert_eq!(reference_keys(place.path()).await, model.keys());
     assert_eq!(fsck::check(place.path(), SpecVersion::V2), 2);
     assert_eq!(history(place.path()).await, ["a commit", "a commit", "Repository initialized"]);
+}
+
+/// A log may say that a node was moved only to a free place, or one that was left by a move, below a group.
+#[tokio::test]
+async fn moves_onto_deleted_nodes_are_deletions_and_new_nodes() {
+    type Edit = fn(&mut Model);
+    let cases: [(&str, Edit, &[&str]); 6] = [
+        (
+            "onto a deleted array",
+            |m| {
+                m.delete("/b");
+                m.rename("/a", "/b");
+            },
+            &[],
+        ),
+        (
+            "one after another",
+            |m| {
+                m.delete("/b");
+                m.rename("/a", "/b");
+                m.rename("/c", "/a");
+            },
+            &[],
+        ),
+        (
+            "exchanged",
+            |m| {
+                m.rename("/a", "/aside");
+                m.rename("/b", "/a");
+                m.rename("/aside", "/b");
+            },
+            &["/a", "/b"],
+        ),
+        (
+            "a group onto a deleted one",
+            |m| {
+                m.delete("/g");
+                m.rename("/h", "/g");
+            },
+            // There was no such array in the deleted group.
+            &["/g/y"],
+        ),
+        ("below a directory that is no group", |m| m.rename("/a", "/nothing/a"), &[]),
+        (
+            "with the group made in the same commit",
+            |m| {
+                m.group("/new");
+                m.rename("/a", "/new/a");
+            },
+            &["/new/a"],
+        ),
+    ];
+    for (name, edit, moved) in cases {
+        let place = tempfile::tempdir().unwrap();
+        create(place.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
+        let lab = Lab::open(place.path());
+        let mut model = Model::default();
+        for group in ["/", "/g", "/h"] {
+            model.group(group);
+        }
+        for array in ["/a", "/b", "/c", "/g/x", "/h/x", "/h/y"] {
+            model.array(array, &[4]);
+            model.chunk(array, &[1], array);
+        }
+        lab.commit_model(&Model::default(), &model).await;
+        let before = model.clone();
+        edit(&mut model);
+        let id = lab.commit_model(&before, &model).await;
+        assert_eq!(reference_keys(place.path()).await, model.keys(), "{name}");
+        fsck::check(place.path(), V2);
+        let moves = rebase::read_log(&*lab.storage, id).await.unwrap().moves().unwrap();
+        let to: Vec<&str> = moves.iter().map(|one| one.to.as_str()).collect();
+        assert_eq!(to, moved, "{name}");
+        let report = verify::verify(&lab.storage, Default::default(), system_clock(), &Default::default()).await;
+        assert_eq!(report.unwrap().warnings, 0, "{name}");
+        // The reference goes on from there.
+        set(place.path(), &[("c2/zarr.json", GROUP.as_bytes())], "on top").await;
+    }
+}
+
+/// The log of an amended commit is relative to the parent of the one that it replaces.
+#[tokio::test]
+async fn an_amend_moves_nothing_onto_what_the_amended_commit_deleted() {
+    let place = tempfile::tempdir().unwrap();
+    create(place.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
+    let lab = Lab::open(place.path());
+    let mut model = Model::default();
+    model.group("/");
+    for array in ["/a", "/b"] {
+        model.array(array, &[4]);
+        model.chunk(array, &[1], array);
+    }
+    lab.commit_model(&Model::default(), &model).await;
+    let before = model.clone();
+    model.delete("/b");
+    lab.commit_model(&before, &model).await;
+    let before = model.clone();
+    model.rename("/a", "/b");
+    let changes = model.changes_since(&before, &lab.scratch);
+    let request = Request { amend: true, ..lab::request("amended") };
+    let outcome = lab.commit_as(&lab.tip().await, &changes, request).await.unwrap();
+    assert!(matches!(outcome, Outcome::Committed { .. }));
+    assert_eq!(reference_keys(place.path()).await, model.keys());
+    fsck::check(place.path(), V2);
 }
 
 /// One of the ways a repository comes to be, and which files we then write into it.

@@ -168,7 +168,7 @@ async fn collect_all(place: &std::path::Path) {
     let progress = collect::Progress::default();
     match collect::collect(&repository, wanted, system_clock, &nothing_uncommitted(), &progress).await {
         // All its tries were lost to others.
-        Err(error) if error.kind() == ErrorKind::Conflict => {}
+        Err(error) if error.kind() == ErrorKind::Contended => {}
         other => drop(other.unwrap()),
     }
 }

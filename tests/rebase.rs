@@ -9,7 +9,7 @@ mod lab;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use icechunk::conflicts::detector::ConflictDetector;
@@ -17,7 +17,8 @@ use icechunk::format::format_constants::SpecVersionBin;
 use icechunk::{RepositoryConfig, Store};
 use icechunkfs::commit::changes::ChangeSet;
 use icechunkfs::commit::conflicts::{Conflict, ConflictKind};
-use icechunkfs::commit::engine::{OnConflict, Outcome, Request};
+use icechunkfs::commit::engine::{AboutToPublish, OnConflict, Options, Outcome, Request};
+use icechunkfs::commit::rebase;
 use icechunkfs::error::ErrorKind;
 use icechunkfs::format::envelope::SpecVersion;
 use icechunkfs::format::ids::ObjectId;
@@ -58,16 +59,29 @@ type Edit = fn(&mut Model);
 
 /// What two edits become: both commit from one base, theirs first.
 async fn both(version: SpecVersionBin, theirs: Edit, ours: Edit, on_conflict: OnConflict) -> (Table, Outcome, Model) {
+    after(version, &[theirs], ours, on_conflict).await
+}
+
+/// Commits each of `theirs`, one after another, and then `ours`, made for the commit before all of them.
+async fn after(
+    version: SpecVersionBin,
+    theirs: &[Edit],
+    ours: Edit,
+    on_conflict: OnConflict,
+) -> (Table, Outcome, Model) {
     let table = table(version).await;
     let mut their_model = table.model.clone();
-    theirs(&mut their_model);
-    table.lab.commit_model(&table.model, &their_model).await;
+    for edit in theirs {
+        let before = their_model.clone();
+        edit(&mut their_model);
+        table.lab.commit_model(&before, &their_model).await;
+    }
     let mut our_model = table.model.clone();
     ours(&mut our_model);
     let lab = Lab::open(table.place.path());
     let changes = our_model.changes_since(&table.model, &lab.scratch);
     let checked = lab.engine.check(&table.base, "main", &changes).await.unwrap();
-    assert_eq!(checked.commits_between.len(), 1);
+    assert_eq!(checked.commits_between.len(), theirs.len());
     let request = Request { on_conflict, ..request("ours") };
     let outcome = lab.commit_as(&table.base, &changes, request).await.unwrap();
     match &outcome {
@@ -77,18 +91,23 @@ async fn both(version: SpecVersionBin, theirs: Edit, ours: Edit, on_conflict: On
         }
         Outcome::Committed { rebased_over, .. } => {
             assert_eq!(rebased_over, &checked.commits_between);
-            fsck::check(
-                table.place.path(),
-                if version == SpecVersionBin::V1 { SpecVersion::V1 } else { SpecVersion::V2 },
-            );
+            fsck::check(table.place.path(), ours_of(version));
         }
         Outcome::Nothing => {}
     }
     (table, outcome, their_model)
 }
 
+fn ours_of(version: SpecVersionBin) -> SpecVersion {
+    if version == SpecVersionBin::V1 { SpecVersion::V1 } else { SpecVersion::V2 }
+}
+
 async fn conflicts(theirs: Edit, ours: Edit) -> Vec<(ConflictKind, String)> {
-    match both(SpecVersionBin::V2, theirs, ours, OnConflict::Fail).await.1 {
+    conflicts_in(SpecVersionBin::V2, theirs, ours).await
+}
+
+async fn conflicts_in(version: SpecVersionBin, theirs: Edit, ours: Edit) -> Vec<(ConflictKind, String)> {
+    match both(version, theirs, ours, OnConflict::Fail).await.1 {
         Outcome::Conflicts(all) => {
             for conflict in &all {
                 assert!(conflict.message == "a commit" && !conflict.path.is_empty(), "{conflict:?}");
@@ -137,21 +156,15 @@ async fn disjoint_work_goes_together() {
 
 #[tokio::test]
 async fn moves_keep_what_others_wrote() {
-    async fn check(theirs: Edit, ours: Edit) {
-        let (table, outcome, mut expected) = both(SpecVersionBin::V2, theirs, ours, OnConflict::Fail).await;
-        assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
-        ours(&mut expected);
-        assert_eq!(reference_keys(table.place.path()).await, expected.keys());
-    }
     // We move, they write below: nodes keep their ids, so their chunks are found at the new place.
-    check(|m| m.chunk("/g/h/y", &[0], "theirs"), |m| m.rename("/g", "/moved")).await;
-    check(|m| m.resize("/g/x", &[4]), |m| m.rename("/g", "/moved")).await;
+    merges(|m| m.chunk("/g/h/y", &[0], "theirs"), |m| m.rename("/g", "/moved")).await;
+    merges(|m| m.resize("/g/x", &[4]), |m| m.rename("/g", "/moved")).await;
     // They move, we work elsewhere.
-    check(|m| m.rename("/g", "/moved"), |m| m.chunk("/z", &[0], "ours")).await;
-    check(|m| m.rename("/g/h", "/h"), |m| m.array("/g/new", &[2]).0.fill(0)).await;
-    check(|m| m.rename("/g/h", "/h"), |m| m.rename("/z", "/other/z")).await;
+    merges(|m| m.rename("/g", "/moved"), |m| m.chunk("/z", &[0], "ours")).await;
+    merges(|m| m.rename("/g/h", "/h"), |m| m.array("/g/new", &[2]).0.fill(0)).await;
+    merges(|m| m.rename("/g/h", "/h"), |m| m.rename("/z", "/other/z")).await;
     // They make room, we move in.
-    check(|m| m.rename("/z", "/a"), |m| m.rename("/other", "/b")).await;
+    merges(|m| m.rename("/z", "/a"), |m| m.rename("/other", "/b")).await;
 }
 
 #[tokio::test]
@@ -232,6 +245,112 @@ async fn moves_that_meet_are_conflicts() {
         conflicts(|m| m.rename("/z", "/other/z"), |m| m.delete("/other")).await,
         one(NewNodeInDeletedGroup, "/other/z")
     );
+}
+
+#[tokio::test]
+async fn moves_conflict_with_deletions_and_moves_in_both_versions() {
+    use ConflictKind::*;
+    let moved = |path: &str| (MoveOperationCannotBeRebased, path.to_owned());
+    for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
+        let move_z: Edit = |m| m.rename("/z", "/other/z");
+        let move_g: Edit = |m| m.rename("/g", "/moved");
+        let found = conflicts_in(version, |m| m.delete("/z"), move_z).await;
+        assert_eq!(found, [moved("/z")], "{version:?}");
+        let found = conflicts_in(version, |m| m.delete("/g/h/y"), move_g).await;
+        assert!(found.contains(&moved("/g/h/y")), "{version:?}: {found:?}");
+        let found = conflicts_in(version, |m| m.rename("/z", "/elsewhere"), move_z).await;
+        assert!(found.contains(&moved("/z")), "{version:?}: {found:?}");
+        let found = conflicts_in(version, |m| m.rename("/g/h", "/h"), move_g).await;
+        assert!(found.contains(&moved("/g/h/y")), "{version:?}: {found:?}");
+        let exchange: Edit = |m| {
+            m.rename("/z", "/aside");
+            m.rename("/g/x", "/z");
+            m.rename("/aside", "/g/x");
+        };
+        let found = conflicts_in(version, exchange, move_z).await;
+        assert!(found.contains(&moved("/z")), "{version:?}: {found:?}");
+        let found = conflicts_in(version, exchange, move_g).await;
+        assert!(found.contains(&moved("/g/x")), "{version:?}: {found:?}");
+        // Deleted and made anew is another array.
+        let again: Edit = |m| {
+            m.delete("/z");
+            m.array("/z", &[8]);
+        };
+        let found = conflicts_in(version, again, move_z).await;
+        assert!(found.contains(&moved("/z")), "{version:?}: {found:?}");
+    }
+}
+
+/// B1, B2 in two commits and A1, A2, A3.
+#[tokio::test]
+async fn theirs_settles_the_conflicts_with_every_newer_commit() {
+    let theirs: [Edit; 2] = [|m| m.chunk("/z", &[1], "B1"), |m| m.chunk("/z", &[2], "B2")];
+    let ours: Edit = |m| (1..4).for_each(|n| m.chunk("/z", &[n], format!("A{n}")));
+    for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
+        let (table, outcome, _) = after(version, &theirs, ours, OnConflict::Fail).await;
+        let Outcome::Conflicts(all) = outcome else { panic!("{outcome:?}") };
+        let newer = table.lab.repository().await.since(table.lab.tip().await.id(), table.base.id()).await.unwrap();
+        let newer: Vec<ObjectId> = newer.unwrap().into_iter().map(|commit| commit.id).collect();
+        let told: Vec<_> = all.iter().map(|conflict| (conflict.other, conflict.coords.clone())).collect();
+        assert_eq!(told, [(newer[0], vec![vec![1]]), (newer[1], vec![vec![2]])]);
+
+        let (table, outcome, mut expected) = after(version, &theirs, ours, OnConflict::Theirs).await;
+        assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
+        expected.chunk("/z", &[3], "A3");
+        assert_eq!(reference_keys(table.place.path()).await, expected.keys(), "{version:?}");
+
+        let (table, outcome, mut expected) = after(version, &theirs, ours, OnConflict::Ours).await;
+        assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
+        ours(&mut expected);
+        assert_eq!(reference_keys(table.place.path()).await, expected.keys(), "{version:?}");
+    }
+}
+
+#[tokio::test]
+async fn theirs_keeps_chunks_deleted_that_several_commits_deleted() {
+    let theirs: [Edit; 2] = [
+        |m| m.get("/z").chunks.retain(|coords, _| coords[0] > 2),
+        |m| m.get("/z").chunks.retain(|coords, _| coords[0] > 5),
+    ];
+    let ours: Edit = |m| {
+        m.chunk("/z", &[0], "A0");
+        m.chunk("/z", &[4], "A4");
+        m.chunk("/z", &[7], "A7");
+    };
+    for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
+        let (table, outcome, mut expected) = after(version, &theirs, ours, OnConflict::Theirs).await;
+        assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
+        expected.chunk("/z", &[7], "A7");
+        assert_eq!(reference_keys(table.place.path()).await, expected.keys(), "{version:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_chunk_that_both_deleted_is_no_conflict() {
+    let delete: Edit = |m| drop(m.get("/z").chunks.remove(&vec![0]));
+    let write: Edit = |m| m.chunk("/z", &[0], "B0");
+    let ours: Edit = |m| {
+        m.get("/z").chunks.retain(|coords, _| coords[0] > 1);
+        m.chunk("/z", &[7], "A7");
+    };
+    for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
+        for theirs in [vec![delete], vec![write, delete]] {
+            let (table, outcome, mut expected) = after(version, &theirs, ours, OnConflict::Fail).await;
+            let Outcome::Committed { snapshot, .. } = outcome else { panic!("{version:?}: {outcome:?}") };
+            ours(&mut expected);
+            assert_eq!(reference_keys(table.place.path()).await, expected.keys(), "{version:?}");
+            // What was gone already is no change of the new commit.
+            let log = rebase::read_log(&*table.lab.storage, snapshot).await.unwrap();
+            let changed: Vec<Vec<u32>> = log.updated_chunks().flat_map(|(_, chunks)| chunks).collect();
+            assert_eq!(changed, [[1], [7]]);
+        }
+        let (_, outcome, _) = both(version, delete, delete, OnConflict::Fail).await;
+        assert_eq!(outcome, Outcome::Nothing);
+        // Deleted and written anew is there.
+        let (_, outcome, _) = after(version, &[delete, write], ours, OnConflict::Fail).await;
+        let Outcome::Conflicts(all) = outcome else { panic!("{outcome:?}") };
+        assert!(all.iter().all(|conflict| conflict.coords == [[0]]), "{all:?}");
+    }
 }
 
 #[tokio::test]
@@ -362,6 +481,36 @@ async fn expired_commits_are_rebased_over_by_their_logs() {
     assert_eq!(reference_keys(table.place.path()).await, theirs.keys());
 }
 
+/// Somebody else is always faster.
+#[tokio::test]
+async fn losing_every_race_is_not_an_existing_name() {
+    for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
+        let table = table(version).await;
+        let lab = Lab::with(table.place.path(), Options { max_rebases: 2, ..Options::default() });
+        let place = table.place.path().to_owned();
+        let theirs = Arc::new(Mutex::new(table.model.clone()));
+        let faster: AboutToPublish = Arc::new(move |_| {
+            let (place, theirs) = (place.clone(), Arc::clone(&theirs));
+            let commit = move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                let mut theirs = theirs.lock().unwrap();
+                let before = theirs.clone();
+                let n = theirs.nodes.len();
+                theirs.group(&format!("/theirs{n}"));
+                runtime.block_on(Lab::open(&place).commit_model(&before, &theirs));
+            };
+            std::thread::spawn(commit).join().unwrap();
+            Ok(())
+        });
+        let mut ours = table.model.clone();
+        ours.chunk("/z", &[1], "ours");
+        let changes = ours.changes_since(&table.model, &lab.scratch);
+        let request = Request { about_to_publish: Some(faster), ..request("slow") };
+        let lost = lab.commit_as(&table.base, &changes, request).await.unwrap_err();
+        assert_eq!((lost.kind(), lost.errno()), (ErrorKind::Contended, libc::EBUSY), "{lost}");
+    }
+}
+
 const WRITERS: u32 = 8;
 
 fn commits_per_writer() -> u32 {
@@ -428,7 +577,7 @@ fn no_commit_is_lost_in_a_race() {
             let messages: BTreeSet<String> = history(place.path()).await.into_iter().collect();
             assert_eq!(messages.len(), (WRITERS * count) as usize + 2);
         });
-        fsck::check(place.path(), if version == SpecVersionBin::V1 { SpecVersion::V1 } else { SpecVersion::V2 });
+        fsck::check(place.path(), ours_of(version));
     }
 }
 

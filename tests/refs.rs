@@ -157,13 +157,13 @@ async fn what_must_not_be_is_refused_and_changes_nothing() {
         }
         for ref_kind in [Branch, Tag] {
             let name = if ref_kind == Branch { "dev" } else { "v1" };
-            assert_eq!(kind(ours.create_ref(ref_kind, name, at, system_clock).await), ErrorKind::Conflict);
+            assert_eq!(kind(ours.create_ref(ref_kind, name, at, system_clock).await), ErrorKind::AlreadyExists);
             assert_eq!(kind(ours.create_ref(ref_kind, "new", unknown, system_clock).await), ErrorKind::NotFound);
             assert_eq!(kind(ours.delete_ref(ref_kind, "none", at, system_clock).await), ErrorKind::NotFound);
             assert_eq!(kind(ours.delete_ref(ref_kind, name, unknown, system_clock).await), ErrorKind::Stale);
         }
         let reused = ours.create_ref(Tag, "gone", at, system_clock).await.unwrap_err();
-        assert!(reused.kind() == ErrorKind::Conflict && reused.to_string().contains("deleted"), "{reused}");
+        assert!(reused.kind() == ErrorKind::AlreadyExists && reused.to_string().contains("deleted"), "{reused}");
         assert_eq!(kind(ours.delete_ref(Tag, "gone", at, system_clock).await), ErrorKind::NotFound);
         assert_eq!(kind(ours.delete_ref(Branch, "main", commits[3], system_clock).await), ErrorKind::NotPermitted);
         assert_eq!(kind(ours.reset_branch("none", at, at, system_clock).await), ErrorKind::NotFound);
@@ -423,7 +423,10 @@ fn race(place: &Path, commits: &[ObjectId], resets_main: bool) -> (Vec<Transitio
                                 Err(error) => assert!(
                                     matches!(
                                         error.kind(),
-                                        ErrorKind::Conflict | ErrorKind::Stale | ErrorKind::NotFound
+                                        ErrorKind::AlreadyExists
+                                            | ErrorKind::Contended
+                                            | ErrorKind::Stale
+                                            | ErrorKind::NotFound
                                     ),
                                     "{error}"
                                 ),

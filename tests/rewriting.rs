@@ -195,6 +195,29 @@ fn cases() -> u64 {
     std::env::var("ICECHUNKFS_COMMIT_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8)
 }
 
+/// One log cannot delete a node and move another one to its place.
+#[tokio::test]
+async fn commits_that_replace_a_node_by_a_move_are_not_squashed() {
+    let place = tempfile::tempdir().unwrap();
+    create(place.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
+    let lab = Lab::open(place.path());
+    let mut model = Model::default();
+    for path in ["/a", "/b", "/c"] {
+        model.group(path);
+    }
+    lab.commit_model(&Model::default(), &model).await;
+    for edit in [|m: &mut Model| m.delete("/b"), |m: &mut Model| m.rename("/a", "/b"), |m: &mut Model| m.delete("/c")] {
+        let before = model.clone();
+        edit(&mut model);
+        lab.commit_model(&before, &model).await;
+    }
+    let said = command("squash", place.path(), ["--last", "3", "--yes"]).failure();
+    assert!(said.contains("squash the commits before and after"), "{said}");
+    command("squash", place.path(), ["--last", "2", "--yes"]).success();
+    fsck::check(place.path(), SpecVersion::V2);
+    assert_eq!(reference_keys(place.path()).await, model.keys());
+}
+
 #[test]
 fn random_histories_stay_what_they_show() {
     let runtime = tokio::runtime::Runtime::new().unwrap();

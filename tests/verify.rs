@@ -2,12 +2,18 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod common;
+#[path = "common/lab.rs"]
+mod lab;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use common::{FixtureSet, icechunkfs, read_files};
+use icechunk::format::format_constants::SpecVersionBin;
+use icechunkfs::format::draft::TransactionLogDraft;
+use icechunkfs::format::envelope::SpecVersion;
+use icechunkfs::format::transaction_log::Move;
 use icechunkfs::repo::update::system_clock;
 use icechunkfs::repo::verify::report::{Report, Severity};
 use icechunkfs::repo::verify::{self, Wanted};
@@ -176,6 +182,46 @@ async fn flipped_bits_are_found_or_do_no_harm() {
     }
     eprintln!("{found} of {flipped} were found");
     assert!(found * 10 > flipped * 6, "{found} of {flipped}");
+}
+
+/// A log that says what the format does not allow: a move onto what was deleted, and one below no group.
+#[tokio::test]
+async fn moves_that_replace_nodes_or_lead_below_no_group_are_reported() {
+    let place = tempfile::tempdir().unwrap();
+    lab::create(place.path(), SpecVersionBin::V2, icechunk::RepositoryConfig::default()).await;
+    let lab = lab::Lab::open(place.path());
+    let mut model = lab::Model::default();
+    model.group("/");
+    for array in ["/a", "/b", "/c"] {
+        model.array(array, &[4]);
+    }
+    lab.commit_model(&lab::Model::default(), &model).await;
+    let (a, b, c) = (model.at("/a").unwrap(), model.at("/b").unwrap(), model.at("/c").unwrap());
+    let before = model.clone();
+    model.delete("/b");
+    model.rename("/a", "/b");
+    model.rename("/c", "/none/c");
+    let id = lab.commit_model(&before, &model).await;
+    assert_eq!(verify(&lab.storage, false).await.warnings, 0);
+    // As if the nodes had kept their ids.
+    let snapshot = lab.tip().await;
+    let now = |path: &str| snapshot.nodes().find(|node| node.path == path).unwrap().id;
+    let moved = |from: &str, to: &str| Move { from: from.into(), to: to.into(), node: now(to), is_array: true };
+    let log = TransactionLogDraft {
+        deleted_arrays: vec![a, b, c],
+        moves: vec![moved("/a", "/b"), moved("/c", "/none/c")],
+        ..TransactionLogDraft::default()
+    };
+    let bytes = log.encode(id, SpecVersion::V2).unwrap();
+    lab.storage.put(&format!("transactions/{id}"), bytes.into(), Condition::Always).await.unwrap();
+    let report = verify(&lab.storage, false).await;
+    let text = |rule: &str| {
+        let found = report.findings.iter().find(|finding| finding.rule == rule);
+        found.unwrap_or_else(|| panic!("{report:#?}")).message.clone()
+    };
+    assert!(text("log-move-onto").contains("/a was moved to /b"), "{report:#?}");
+    assert!(text("log-move-group").contains("/c was moved to /none/c"), "{report:#?}");
+    assert_eq!(report.warnings, 2);
 }
 
 #[test]

@@ -5,6 +5,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod common;
+#[path = "common/failing.rs"]
+mod failing;
 #[path = "common/writing.rs"]
 mod writing;
 mod write_faults {

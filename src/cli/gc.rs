@@ -135,6 +135,7 @@ fn as_json(collected: &Collected, found: &Found, older_than: u64, dry_run: bool)
         "transaction_logs": count(collected.transaction_logs),
         "manifests": count(collected.manifests),
         "chunks": count(collected.chunks),
+        "copies_of_repo": count(collected.copies),
         "total": count(collected.total()),
         "packs": count(collected.packs),
         "unknown_objects": collected.unknown,
@@ -158,6 +159,7 @@ fn text(collected: &Collected, found: &Found, older_than: u64, would: bool) -> S
         ("transaction logs", collected.transaction_logs),
         ("manifests", collected.manifests),
         ("chunk objects", collected.chunks),
+        ("copies of repo", collected.copies),
     ];
     for (name, count) in kinds.iter().filter(|(_, count)| count.objects > 0) {
         let _ = writeln!(text, "{removed} {} {name}, {} bytes", count.objects, count.bytes);

@@ -73,7 +73,7 @@ pub fn run(arguments: &MigrateArgs) -> Result<()> {
     match summary.left.as_slice() {
         [] => Ok(()),
         left => Err(Error::new(
-            ErrorKind::Conflict,
+            ErrorKind::Contended,
             format!(
                 "{} old refs lead to commits that were made meanwhile and do not follow the branch's newest one, or that \
                  version 2 has removed: {}. They stay; mount their snapshots with --snapshot, or remove the refs",

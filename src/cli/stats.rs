@@ -21,6 +21,8 @@ use crate::storage::settings::Settings;
 
 /// Between two drawings of how far it is.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// What copies of `repo` are called.
+const BACKUPS: &str = "earlier states of repo";
 /// Arrays and refs that words list; the rest is counted. JSON has all.
 const LISTED: usize = 30;
 /// Characters of a full bar.
@@ -48,7 +50,7 @@ pub struct StatsArgs {
     /// {"native", "native_bytes", "virtual", "virtual_bytes", "inline", "inline_bytes", "references"}, "refs": [{"kind", "name",
     /// "snapshot", "commits", "nodes", "references", "only_here"}], "snapshot", "arrays": [{"path", "shape", "places", "chunks",
     /// "bytes", "native_bytes", "inline_bytes", "virtual_bytes", "manifests", "manifest_bytes"}]}; "stored" has "refs" and
-    /// "backups" too.
+    /// "backups" too, and "removable_backups".
     #[arg(long)]
     pub json: bool,
     /// Verbosity.
@@ -188,10 +190,14 @@ fn in_words(stats: &Stats, bars: bool) -> String {
             [name.to_owned(), bytes(stored.bytes), count(stored.objects), bytes(used.bytes), bytes(unused.bytes)];
         table.row(cells.to_vec(), Some((stored.bytes, total.bytes)));
     }
-    for (name, size) in [("refs", stats.stored.refs), ("earlier states of repo", stats.stored.backups)] {
+    for (name, size) in [("refs", stats.stored.refs), (BACKUPS, stats.stored.backups)] {
         if size.objects > 0 {
-            let cells = [name.to_owned(), bytes(size.bytes), count(size.objects)];
-            table.row(cells.to_vec(), Some((size.bytes, total.bytes)));
+            let mut cells = vec![name.to_owned(), bytes(size.bytes), count(size.objects)];
+            if name == BACKUPS {
+                let removable = stats.stored.removable_backups.bytes;
+                cells.extend([bytes(size.bytes.saturating_sub(removable)), bytes(removable)]);
+            }
+            table.row(cells, Some((size.bytes, total.bytes)));
         }
     }
     table.write(&mut text);

@@ -8,13 +8,13 @@
 //! must be nothing, and what lies above must be what our side saw. A move by others is no conflict by itself, unless it touches
 //! a node that we touched, or takes away the place where we put something.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use smallvec::SmallVec;
 
-use super::changes::{ChangeSet, WrittenNode};
+use super::changes::{ChangeSet, ChunkChange, WrittenNode};
 use crate::error::Result;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::{NodeData, Snapshot};
@@ -115,7 +115,7 @@ type By = SmallVec<[usize; 1]>;
 
 /// What others did, by node, and the position of the first commit that did it.
 #[derive(Default)]
-struct Theirs {
+pub(super) struct Theirs {
     created: HashMap<NodeId, usize>,
     deleted: HashMap<NodeId, usize>,
     updated: HashMap<NodeId, usize>,
@@ -125,7 +125,9 @@ struct Theirs {
 }
 
 impl Theirs {
-    fn read(commits: &[OtherCommit], touched: &HashSet<NodeId>) -> Result<Self> {
+    /// What `commits` did, oldest first; of chunks only what concerns arrays that `changes` touches.
+    pub(super) fn read(commits: &[OtherCommit], changes: &ChangeSet) -> Result<Self> {
+        let touched: HashSet<NodeId> = touched(changes).collect();
         let mut theirs = Theirs::default();
         for (at, log) in commits.iter().enumerate().flat_map(|(at, commit)| commit.logs.iter().map(move |l| (at, l))) {
             for (list, changes) in [
@@ -143,11 +145,29 @@ impl Theirs {
             for (node, chunks) in log.updated_chunks().filter(|(node, _)| touched.contains(node)) {
                 let known = theirs.chunks.entry(node).or_default();
                 for coords in chunks {
-                    known.entry(Coords::from_vec(coords)).or_default().push(at);
+                    let by = known.entry(Coords::from_vec(coords)).or_default();
+                    // Several logs of one commit may name the same chunk.
+                    if by.last() != Some(&at) {
+                        by.push(at);
+                    }
                 }
             }
         }
         Ok(theirs)
+    }
+
+    /// The chunks that `changes` deletes and others have changed. Those that are not there any more were deleted by both.
+    pub(super) fn deletions_in_doubt(&self, changes: &ChangeSet) -> BTreeMap<NodeId, Vec<Coords>> {
+        let mut doubtful: BTreeMap<NodeId, Vec<Coords>> = BTreeMap::new();
+        for (id, ours) in &changes.chunks {
+            let Some(theirs) = self.chunks.get(id) else { continue };
+            let deleted = ours.iter().filter(|(_, change)| matches!(change, ChunkChange::Delete));
+            let both: Vec<Coords> = deleted.map(|(c, _)| c).filter(|c| theirs.contains_key(*c)).cloned().collect();
+            if !both.is_empty() {
+                doubtful.insert(*id, both);
+            }
+        }
+        doubtful
     }
 }
 
@@ -169,35 +189,52 @@ impl<'a> Tree<'a> {
 /// Collects what is found.
 struct Found<'a> {
     commits: &'a [OtherCommit],
-    /// By path and kind.
-    conflicts: BTreeMap<(String, ConflictKind), Conflict>,
+    /// By path, kind and the commit's position.
+    conflicts: BTreeMap<(String, ConflictKind, usize), Conflict>,
 }
 
 impl Found<'_> {
     fn add(&mut self, kind: ConflictKind, path: &str, coords: Vec<Vec<u32>>, at: usize) {
-        let Some(commit) = self.commits.get(at).or(self.commits.last()) else { return };
-        self.conflicts.entry((path.to_owned(), kind)).or_insert_with(|| {
+        let at = at.min(self.commits.len().saturating_sub(1));
+        let Some(commit) = self.commits.get(at) else { return };
+        let conflict = self.conflicts.entry((path.to_owned(), kind, at)).or_insert_with(|| {
             let (path, message) = (path.to_owned(), commit.message.clone());
-            Conflict { kind, path, coords, other: commit.id, message }
+            Conflict { kind, path, coords: Vec::new(), other: commit.id, message }
         });
+        conflict.coords.extend(coords);
+    }
+
+    /// Adds one conflict per commit that changed any of `chunks`, with those that it changed.
+    fn add_chunks<'c>(&mut self, kind: ConflictKind, path: &str, chunks: impl Iterator<Item = (&'c Coords, &'c By)>) {
+        let mut by_commit: BTreeMap<usize, Vec<Vec<u32>>> = BTreeMap::new();
+        for (coords, by) in chunks {
+            by.iter().for_each(|at| by_commit.entry(*at).or_default().push(coords.to_vec()));
+        }
+        for (at, coords) in by_commit {
+            self.add(kind, path, coords, at);
+        }
     }
 }
 
-/// All that keeps `changes`, made for `base`, from being applied to `tip`, which `commits` have led to, oldest first.
+/// Chunks by array.
+pub(super) type ChunkSet = BTreeMap<NodeId, BTreeSet<Coords>>;
+
+/// All that keeps `changes`, made for `base`, from being applied to `tip`, which `commits` have led to, oldest first. `gone`
+/// are the chunks that both sides deleted.
 pub(super) fn find(
     base: &Snapshot,
     tip: &Snapshot,
     changes: &ChangeSet,
     commits: &[OtherCommit],
+    theirs: &Theirs,
+    gone: &ChunkSet,
 ) -> Result<Vec<Conflict>> {
-    let touched: HashSet<NodeId> = touched(changes).collect();
-    let theirs = Theirs::read(commits, &touched)?;
     let (before, after) = (Tree::new(base), Tree::new(tip));
     let mut found = Found { commits, conflicts: BTreeMap::new() };
     let path_of = |id: &NodeId| before.by_id.get(id).map_or("", |(path, _)| *path);
-    for id in &touched {
-        if let Some(&at) = theirs.moved.get(id) {
-            found.add(ConflictKind::MoveOperationCannotBeRebased, path_of(id), Vec::new(), at);
+    for id in touched(changes) {
+        if let Some(&at) = theirs.moved.get(&id) {
+            found.add(ConflictKind::MoveOperationCannotBeRebased, path_of(&id), Vec::new(), at);
         }
     }
     for moved in &changes.moved {
@@ -205,10 +242,10 @@ pub(super) fn find(
             found.add(ConflictKind::MoveOperationCannotBeRebased, &moved.from, Vec::new(), at);
         }
     }
-    deletions(changes, &theirs, &mut found);
-    updates(changes, base, &theirs, &mut found)?;
-    chunks(changes, &theirs, &path_of, &mut found);
-    places(changes, &theirs, &before, &after, &mut found);
+    deletions(changes, theirs, &mut found);
+    updates(changes, base, theirs, &mut found)?;
+    chunks(changes, theirs, gone, &path_of, &mut found);
+    places(changes, theirs, &before, &after, &mut found);
     Ok(found.conflicts.into_values().collect())
 }
 
@@ -222,13 +259,14 @@ fn touched(changes: &ChangeSet) -> impl Iterator<Item = NodeId> + '_ {
 fn deletions(changes: &ChangeSet, theirs: &Theirs, found: &mut Found<'_>) {
     for node in &changes.deleted {
         let kind = if node.is_array { ConflictKind::DeleteOfUpdatedArray } else { ConflictKind::DeleteOfUpdatedGroup };
-        let chunks = theirs.chunks.get(&node.id);
-        let first = chunks.and_then(|chunks| chunks.values().next()?.first());
         // What they deleted too is gone, whatever they did to it before.
-        if let (Some(&at), None) = (theirs.updated.get(&node.id).or(first), theirs.deleted.get(&node.id)) {
-            let coords = chunks.into_iter().flat_map(|chunks| chunks.keys().map(|c| c.to_vec())).collect();
-            found.add(kind, &node.path, coords, at);
+        if theirs.deleted.contains_key(&node.id) {
+            continue;
         }
+        if let Some(&at) = theirs.updated.get(&node.id) {
+            found.add(kind, &node.path, Vec::new(), at);
+        }
+        found.add_chunks(kind, &node.path, theirs.chunks.get(&node.id).into_iter().flatten());
     }
 }
 
@@ -248,10 +286,7 @@ fn updates(changes: &ChangeSet, base: &Snapshot, theirs: &Theirs, found: &mut Fo
         let Some(written) = theirs.chunks.get(&node.id).filter(|_| node.is_array) else { continue };
         let old = base.nodes().find(|stored| stored.id == node.id);
         let lost = without_place(node, old.map(|stored| stored.zarr_json), written)?;
-        if let Some(&at) = lost.first().and_then(|(_, by)| by.first()) {
-            let coords = lost.iter().map(|(coords, _)| coords.to_vec()).collect();
-            found.add(ConflictKind::ChunksUpdatedOutsideNewShape, &node.path, coords, at);
-        }
+        found.add_chunks(ConflictKind::ChunksUpdatedOutsideNewShape, &node.path, lost.into_iter());
     }
     Ok(())
 }
@@ -276,7 +311,13 @@ fn without_place<'a>(
     Ok(written.iter().filter(|(coords, _)| !inside(coords)).collect())
 }
 
-fn chunks<'a>(changes: &ChangeSet, theirs: &Theirs, path_of: &impl Fn(&NodeId) -> &'a str, found: &mut Found<'_>) {
+fn chunks<'a>(
+    changes: &ChangeSet,
+    theirs: &Theirs,
+    gone: &ChunkSet,
+    path_of: &impl Fn(&NodeId) -> &'a str,
+    found: &mut Found<'_>,
+) {
     for (id, ours) in changes.chunks.iter().filter(|(_, ours)| !ours.is_empty()) {
         let path = path_of(id);
         if let Some(&at) = theirs.deleted.get(id) {
@@ -287,19 +328,14 @@ fn chunks<'a>(changes: &ChangeSet, theirs: &Theirs, path_of: &impl Fn(&NodeId) -
         }
         let Some(others) = theirs.chunks.get(id) else { continue };
         // The smaller of the two lists is gone through.
-        let both: Vec<(&Coords, &[usize])> = if ours.len() < others.len() {
-            ours.keys().filter_map(|coords| Some((coords, others.get(coords)?.as_slice()))).collect()
+        let both: Vec<(&Coords, &By)> = if ours.len() < others.len() {
+            ours.keys().filter_map(|coords| Some((coords, others.get(coords)?))).collect()
         } else {
-            others.iter().filter(|(coords, _)| ours.contains_key(*coords)).map(|(c, by)| (c, by.as_slice())).collect()
+            others.iter().filter(|(coords, _)| ours.contains_key(*coords)).collect()
         };
-        // Of each commit what both have written: whoever looks what happened looks at commits.
-        let mut by_commit: BTreeMap<usize, Vec<Vec<u32>>> = BTreeMap::new();
-        for (coords, by) in both {
-            by.iter().for_each(|at| by_commit.entry(*at).or_default().push(coords.to_vec()));
-        }
-        for (at, coords) in by_commit {
-            found.add(ConflictKind::ChunkDoubleUpdate, path, coords, at);
-        }
+        let is_there = |coords: &Coords| !gone.get(id).is_some_and(|gone| gone.contains(coords));
+        let both = both.into_iter().filter(|(coords, _)| is_there(coords));
+        found.add_chunks(ConflictKind::ChunkDoubleUpdate, path, both);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Making a commit out of a change set.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,29 +10,34 @@ use tracing::info;
 
 use super::changes::{ChangeSet, ChunkFile, StoredPayload};
 use super::conflicts::{Conflict, ConflictKind};
+use super::hierarchy::{effective, write_nodes};
 use super::keep;
 use super::log;
-use super::manifests::{ArrayTask, ManifestWriter};
-use super::nodes::{self, Sources};
+use super::manifests::ManifestWriter;
+use super::moves;
+use super::nodes;
 use super::pack::Sizes;
 use super::progress::{Progress, Stage};
 use super::publish::{self, Publication, Published};
 use super::rebase;
 pub use super::request::{AboutToPublish, Checked, MayRebaseOnto, OnConflict, Outcome, Request, Rewrite};
+use super::resolve;
 use super::splitting::{self, Splitting};
+use super::times::Renewed;
 use super::upload::{self, Memory, StoredChunks, blocking};
 use super::without_moves::without_moves;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
 use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::SpecVersion;
-use crate::format::ids::ObjectId;
+use crate::format::ids::{NodeId, ObjectId};
 use crate::format::repo_state::{RawItem, SnapshotRecord};
-use crate::format::snapshot::{ManifestInfo, Snapshot};
+use crate::format::snapshot::Snapshot;
 use crate::reader::Reader;
-use crate::repo::Repository;
+use crate::repo::clock::Moment;
 use crate::repo::collect::mark::Mark;
-use crate::repo::update::{Clock, time_after};
+use crate::repo::update::Clock;
+use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::steps;
 use crate::storage::Storage;
 
@@ -97,7 +102,8 @@ struct Work<'a> {
     /// What the changes are relative to now.
     base: Arc<Snapshot>,
     changes: ChangeSet,
-    sources: Sources,
+    /// The ids of moved nodes that are stored as new ones.
+    new_ids: BTreeMap<NodeId, NodeId>,
     chunks: StoredChunks,
     manifests: ManifestWriter,
     /// The rules by which all manifests are written anew, if they are.
@@ -148,7 +154,7 @@ impl Engine {
     /// it is visible, and the same changes can be committed again.
     ///
     /// Errors: [`ErrorKind::Stale`] if the branch is gone or was reset, [`ErrorKind::ReadOnly`] if the repository is set
-    /// read-only, [`ErrorKind::Io`] if this machine's clock is behind the branch's newest commit.
+    /// read-only, [`ErrorKind::Io`] if this machine's clock is wrong.
     pub async fn commit(
         &self,
         base: &Arc<Snapshot>,
@@ -156,7 +162,11 @@ impl Engine {
         request: &Request,
         progress: &Progress,
     ) -> Result<Outcome> {
-        let outcome = self.run(base, changes, request, progress).await;
+        let renewed = Renewed::default();
+        let outcome = self.run(base, changes, request, &renewed, progress).await;
+        if matches!(outcome, Ok(Outcome::Committed { .. })) {
+            renewed.keep();
+        }
         progress.enter(Stage::Done);
         outcome
     }
@@ -164,31 +174,11 @@ impl Engine {
     /// Whether `changes`, made for `base`, fit onto the newest commit of `branch`.
     pub async fn check(&self, base: &Arc<Snapshot>, branch: &str, changes: &ChangeSet) -> Result<Checked> {
         let repository = Repository::open(Arc::clone(&self.storage)).await?;
-        let (changes, _) = self.in_terms_of(repository.version(), base, changes)?;
-        Ok(match rebase::since(&repository, branch, base, &changes).await? {
+        let changes = effective(base, changes);
+        Ok(match rebase::since(&repository, &self.reader, branch, base, &changes).await? {
             None => Checked { tip: base.id(), conflicts: Vec::new(), commits_between: Vec::new() },
             Some(since) => Checked { tip: since.tip.id(), conflicts: since.conflicts, commits_between: since.commits },
         })
-    }
-
-    /// The changes without those that change nothing, and without moves where the version has none.
-    fn in_terms_of(&self, version: SpecVersion, base: &Snapshot, changes: &ChangeSet) -> Result<(ChangeSet, Sources)> {
-        let (mut changes, sources) = match version {
-            SpecVersion::V1 if !changes.moved.is_empty() => without_moves(base, changes)?,
-            _ => (changes.clone(), Sources::new()),
-        };
-        if !changes.updated.is_empty() {
-            let updated: HashMap<_, _> = changes.updated.iter().map(|node| (node.id, node.zarr_json.clone())).collect();
-            let unchanged: HashSet<_> = base
-                .nodes()
-                .filter(|node| updated.get(&node.id).is_some_and(|bytes| bytes == node.zarr_json))
-                .map(|node| node.id)
-                .collect();
-            changes.updated.retain(|node| !unchanged.contains(&node.id));
-        }
-        changes.moved.retain(|m| m.from != m.to);
-        changes.chunks.retain(|_, chunks| !chunks.is_empty());
-        Ok((changes, sources))
     }
 
     async fn run(
@@ -196,6 +186,7 @@ impl Engine {
         base: &Arc<Snapshot>,
         changes: &ChangeSet,
         request: &Request,
+        renewed: &Renewed,
         progress: &Progress,
     ) -> Result<Outcome> {
         if changes.is_empty() && !request.may_be_empty() {
@@ -213,7 +204,7 @@ impl Engine {
         if request.metadata.contains_key(RESERVED) {
             return Err(Error::invalid(format!("metadata `{RESERVED}` is reserved: choose another name")));
         }
-        let (changes, sources) = self.in_terms_of(version, base, changes)?;
+        let changes = effective(base, changes);
         if changes.is_empty() && !request.may_be_empty() {
             return Ok(Outcome::Nothing);
         }
@@ -228,8 +219,8 @@ impl Engine {
             progress,
             version,
             base: Arc::clone(base),
+            new_ids: BTreeMap::new(),
             changes,
-            sources,
             chunks: StoredChunks::new(),
             manifests: ManifestWriter::new(storage, reader, version, splitting),
             rewrite: request.rewrite.as_ref().map(|rewrite| match &rewrite.splitting {
@@ -245,12 +236,15 @@ impl Engine {
         if !conflicts.is_empty() {
             return Ok(Outcome::Conflicts(conflicts));
         }
-        nodes::apply(&work.base, &work.changes, &work.sources, version)?;
+        self.renew_ids(&mut work, &repository).await?;
+        let stored = without_moves(&work.base, &work.changes, &work.chunks, &work.new_ids)?;
+        nodes::apply(&work.base, &stored.changes, &stored.sources, version)?;
+        drop(stored);
         progress.enter(Stage::Chunks);
         steps::reach("commit.chunks")?;
         let sizes = self.sizes(&config);
         self.keep(&mut work, &repository).await?;
-        work.chunks = upload::upload(&self.storage, &work.changes, sizes, &self.memory, progress).await?;
+        work.chunks = upload::upload(&self.storage, &work.changes, sizes, &self.memory, renewed, progress).await?;
         steps::reach("commit.chunks.done")?;
         for attempt in 0..=self.options.max_rebases {
             if attempt > 0 {
@@ -260,6 +254,7 @@ impl Engine {
                 if !conflicts.is_empty() {
                     return Ok(Outcome::Conflicts(conflicts));
                 }
+                self.renew_ids(&mut work, &repository).await?;
             }
             if work.changes.is_empty() && !request.may_be_empty() {
                 return Ok(Outcome::Nothing);
@@ -276,13 +271,14 @@ impl Engine {
                     work.vouched.clear();
                     self.keep(&mut work, &repository).await?;
                     work.progress.enter(Stage::Chunks);
-                    work.chunks = upload::upload(&self.storage, &work.changes, sizes, &self.memory, progress).await?;
+                    work.chunks =
+                        upload::upload(&self.storage, &work.changes, sizes, &self.memory, renewed, progress).await?;
                     work.manifests.forget();
                 }
             }
         }
         Err(Error::new(
-            ErrorKind::Conflict,
+            ErrorKind::Contended,
             format!(
                 "others committed to branch `{}` first, {} times: commit again",
                 request.branch, self.options.max_rebases
@@ -293,7 +289,7 @@ impl Engine {
     /// Moves the base to the branch's newest commit, or returns what is in the way.
     async fn catch_up(&self, work: &mut Work<'_>, repository: &Repository) -> Result<Vec<Conflict>> {
         let branch = &work.request.branch;
-        let since = match rebase::since(repository, branch, &work.base, &work.changes).await {
+        let since = match rebase::since(repository, &self.reader, branch, &work.base, &work.changes).await {
             // Nothing was changed: only where chunks are would have been another.
             Err(error) if error.kind() == ErrorKind::Stale && work.rewrite.is_some() => {
                 return Err(Error::new(
@@ -314,13 +310,18 @@ impl Engine {
             ));
         }
         work.progress.enter(Stage::Rebase);
+        resolve::drop_chunks(&mut work.changes, &mut work.chunks, &since.gone);
         let solvable = |conflict: &Conflict| conflict.kind == ConflictKind::ChunkDoubleUpdate;
         match work.request.on_conflict {
             _ if since.conflicts.is_empty() => {}
             // What others touched is left as they have it: only its place would have been another.
-            _ if work.rewrite.is_some() => leave(work, &since.conflicts),
+            _ if work.rewrite.is_some() => {
+                resolve::leave(&work.base, &mut work.changes, &mut work.chunks, &since.conflicts)
+            }
             OnConflict::Ours if since.conflicts.iter().all(solvable) => {}
-            OnConflict::Theirs if since.conflicts.iter().all(solvable) => give_way(work, &since.conflicts),
+            OnConflict::Theirs if since.conflicts.iter().all(solvable) => {
+                resolve::give_way(&work.base, &mut work.changes, &mut work.chunks, &since.conflicts);
+            }
             _ => return Ok(since.conflicts),
         }
         if let Some(may_rebase_onto) = &work.request.may_rebase_onto {
@@ -337,6 +338,42 @@ impl Engine {
         Ok(Vec::new())
     }
 
+    /// Decides which moved nodes are stored as new ones: all of them in version 1, and those that a log may not call moved.
+    async fn renew_ids(&self, work: &mut Work<'_>, repository: &Repository) -> Result<()> {
+        if work.changes.moved.is_empty() {
+            return Ok(());
+        }
+        let moved: BTreeSet<NodeId> = work.changes.moved.iter().map(|one| one.node).collect();
+        let replaced = match work.version {
+            SpecVersion::V1 => moved,
+            SpecVersion::V2 => {
+                let groups = moves::groups_after(&work.base, &work.changes);
+                // What the log is relative to.
+                let (all, occupied) = match self.parent_of_replaced(work, repository).await? {
+                    None => (work.changes.moved.clone(), moves::paths(&work.base)),
+                    Some(parent) => {
+                        let previous = rebase::read_log(&*self.storage, work.base.id()).await?;
+                        (log::merge_moves(previous.moves()?, work.changes.moved.clone()), moves::paths(&parent))
+                    }
+                };
+                let not_allowed = moves::not_allowed(&all, &occupied, &groups);
+                not_allowed.into_iter().filter(|node| moved.contains(node)).collect()
+            }
+        };
+        moves::renew(&mut work.new_ids, replaced)
+    }
+
+    /// The parent of the commit that is amended; none if none is.
+    async fn parent_of_replaced(&self, work: &Work<'_>, repository: &Repository) -> Result<Option<Snapshot>> {
+        if !work.request.amend {
+            return Ok(None);
+        }
+        match repository.history(work.base.id(), 2).await?.get(1) {
+            Some(parent) => repository.snapshot(parent.id, MAX_SNAPSHOT).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// Sees to it that what the changes refer to in the repository stays there.
     async fn keep(&self, work: &mut Work<'_>, repository: &Repository) -> Result<()> {
         let now = (self.clock)();
@@ -347,14 +384,10 @@ impl Engine {
     async fn attempt(&self, work: &mut Work<'_>, attempt: u32) -> Result<Attempt> {
         let id = ObjectId::random()?;
         let parent = work.base.id();
-        let flushed_at = time_after(self.clock, work.base.flushed_at()).await;
-        if flushed_at <= work.base.flushed_at() {
-            return Err(clock_is_behind(work.base.flushed_at() - flushed_at));
-        }
         work.progress.enter(Stage::Manifests);
         let mut draft = SnapshotDraft {
             id,
-            flushed_at,
+            flushed_at: 0,
             version: work.version,
             parent: Some(parent),
             message: work.request.message.clone(),
@@ -363,22 +396,26 @@ impl Engine {
             manifests: Vec::new(),
         };
         steps::reach("commit.manifests")?;
-        self.write_nodes(work, &mut draft).await?;
+        let stored = without_moves(&work.base, &work.changes, &work.chunks, &work.new_ids)?;
+        write_nodes(&work.base, &stored, &mut work.manifests, work.rewrite.is_some(), &mut draft).await?;
         steps::reach("commit.manifests.done")?;
 
         work.progress.enter(Stage::Snapshot);
+        let moment = Moment::after(self.clock, work.base.flushed_at()).await;
+        draft.flushed_at = moment.time;
         // Bytes that are in another place are not changed.
         let mut log = match work.rewrite {
             Some(_) => TransactionLogDraft::default(),
-            None => log::of(&work.changes, &work.chunks),
+            None => log::of(&stored.changes, &stored.chunks),
         };
+        drop(stored);
         if work.request.amend {
             log = self.amended(&work.base, log).await?;
         }
         let has_moves = !log.moves.is_empty();
         let record = SnapshotRecord {
             parent: None,
-            flushed_at,
+            flushed_at: draft.flushed_at,
             message: draft.message.clone(),
             metadata: draft.metadata.clone(),
             pruned_ancestor_tx_logs: Vec::new(),
@@ -390,7 +427,10 @@ impl Engine {
         self.storage.put_new(&format!("transactions/{id}"), log.into()).await?;
         steps::reach("commit.log.done")?;
         steps::reach("commit.snapshot")?;
-        self.storage.put_new(&format!("snapshots/{id}"), snapshot.into()).await?;
+        let (key, logged) = (format!("snapshots/{id}"), format!("transactions/{id}"));
+        let stored = self.storage.put_new(&key, snapshot.into());
+        let (stored, checked) = tokio::join!(stored, moment.check(&*self.storage, &logged));
+        stored.and(checked)?;
         self.storage.sync(&["chunks", "manifests", "transactions", "snapshots"]).await?;
         steps::reach("commit.snapshot.done")?;
 
@@ -418,59 +458,6 @@ impl Engine {
         Ok(Attempt::Committed(id))
     }
 
-    /// The nodes of the new snapshot and their manifests, of which it writes those that change.
-    async fn write_nodes(&self, work: &mut Work<'_>, draft: &mut SnapshotDraft) -> Result<()> {
-        let mut planned = nodes::apply(&work.base, &work.changes, &work.sources, work.version)?;
-        let infos: HashMap<ObjectId, ManifestInfo> =
-            work.base.manifests().into_iter().map(|info| (info.id, info)).collect();
-        let mut tasks = Vec::new();
-        for planned in &planned {
-            let Some(array) = &planned.node.array else { continue };
-            let changes = work.chunks.get(&planned.node.id);
-            if planned.is_written || changes.is_some() || work.rewrite.is_some() {
-                tasks.push(ArrayTask {
-                    node: planned.node.id,
-                    path: &planned.node.path,
-                    chunks_of: planned.chunks_of,
-                    grid: array.shape.iter().map(|dimension| dimension.num_chunks).collect(),
-                    names: array.dimension_names.as_deref(),
-                    old: &array.manifests,
-                    changes: changes.cloned().unwrap_or_default(),
-                    is_rewritten: work.rewrite.is_some(),
-                });
-            }
-        }
-        let known: HashSet<_> = tasks.iter().map(|task| task.node).collect();
-        if let Some(stray) = work.chunks.keys().find(|id| !known.contains(id)) {
-            return Err(Error::invalid(format!(
-                "chunks of node {stray} were changed, which is no array of the snapshot"
-            )));
-        }
-        let mut written = work.manifests.write(tasks, &infos).await?;
-        for planned in &mut planned {
-            let Some(array) = &mut planned.node.array else { continue };
-            match written.remove(&planned.node.id) {
-                Some(manifests) => {
-                    array.manifests = manifests.iter().map(|(reference, _)| reference.clone()).collect();
-                    draft.manifests.extend(manifests.into_iter().map(|(_, info)| info));
-                }
-                None => {
-                    for reference in &array.manifests {
-                        let info = infos.get(&reference.id).ok_or_else(|| {
-                            Error::corrupt(format!(
-                                "array {}: manifest {} is not listed",
-                                planned.node.path, reference.id
-                            ))
-                        })?;
-                        draft.manifests.push(*info);
-                    }
-                }
-            }
-        }
-        draft.nodes = planned.into_iter().map(|planned| planned.node).collect();
-        Ok(())
-    }
-
     /// The log of a commit that takes the place of `replaced`.
     async fn amended(&self, replaced: &Snapshot, log: TransactionLogDraft) -> Result<TransactionLogDraft> {
         if replaced.id() == ObjectId::INITIAL {
@@ -479,36 +466,6 @@ impl Engine {
         let previous = rebase::read_log(&*self.storage, replaced.id()).await?;
         log::amended(&previous, log)
     }
-}
-
-/// Drops our changes of the chunks that others have changed too.
-fn give_way(work: &mut Work<'_>, conflicts: &[Conflict]) {
-    let paths: HashMap<&str, _> = work.base.nodes().map(|node| (node.path, node.id)).collect();
-    for conflict in conflicts {
-        let Some(id) = paths.get(conflict.path.as_str()) else { continue };
-        let theirs: HashSet<&[u32]> = conflict.coords.iter().map(Vec::as_slice).collect();
-        if let Some(ours) = work.changes.chunks.get_mut(id) {
-            ours.retain(|coords, _| !theirs.contains(coords.as_slice()));
-        }
-        if let Some(stored) = work.chunks.get_mut(id) {
-            let kept = stored.iter().filter(|(coords, _)| !theirs.contains(coords.as_slice())).cloned();
-            *stored = Arc::new(kept.collect());
-        }
-    }
-    work.changes.chunks.retain(|_, chunks| !chunks.is_empty());
-    work.chunks.retain(|_, chunks| !chunks.is_empty());
-}
-
-/// Drops our changes of arrays, or of single chunks, that others have changed too.
-fn leave(work: &mut Work<'_>, conflicts: &[Conflict]) {
-    let (chunks, arrays): (Vec<Conflict>, Vec<Conflict>) =
-        conflicts.iter().cloned().partition(|conflict| conflict.kind == ConflictKind::ChunkDoubleUpdate);
-    let paths: HashMap<&str, _> = work.base.nodes().map(|node| (node.path, node.id)).collect();
-    for id in arrays.iter().filter_map(|conflict| paths.get(conflict.path.as_str())) {
-        work.changes.chunks.remove(id);
-        work.chunks.remove(id);
-    }
-    give_way(work, &chunks);
 }
 
 /// The commit's metadata as its files have it, sorted by name. The note of how often it was rebased is the reference's: it
@@ -526,16 +483,6 @@ fn metadata(work: &Work<'_>, attempt: u32) -> Result<Vec<RawItem>> {
         SpecVersion::V2 => RawItem::from_json(name, value),
     };
     all.iter().map(item).collect::<Result<_>>().context(|| "metadata of the commit")
-}
-
-pub(super) fn clock_is_behind(behind: u64) -> Error {
-    Error::new(
-        ErrorKind::Io,
-        format!(
-            "this machine's clock is {} s behind the branch's newest commit: set the clock, or wait",
-            behind.div_ceil(1_000_000).max(1)
-        ),
-    )
 }
 
 /// Waits a random time, the longer the more races were lost, so that those who race do not meet again.

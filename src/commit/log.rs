@@ -83,7 +83,7 @@ impl Union {
 }
 
 /// From where each node was before the first to where it is after the second; a node that is back does not count.
-fn merge_moves(first: Vec<Move>, second: Vec<Move>) -> Vec<Move> {
+pub(super) fn merge_moves(first: Vec<Move>, second: Vec<Move>) -> Vec<Move> {
     let mut merged: BTreeMap<NodeId, Move> = first.into_iter().map(|m| (m.node, m)).collect();
     for later in second {
         match merged.get_mut(&later.node) {

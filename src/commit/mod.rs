@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | chunks | stores chunk files: inline, packed or one object each | [`upload`], [`pack`] |
 //! | manifests | writes those that change | [`manifests`], [`splitting`] |
-//! | log, snapshot | what changed, and the whole hierarchy as it is then | [`log`], [`nodes`] |
+//! | log, snapshot | what changed, and the whole hierarchy as it is then | [`log`], [`hierarchy`], [`nodes`] |
 //! | publish | the branch points to the snapshot, if it still points to its parent | [`publish`] |
 //!
 //! If the branch has moved on, the changes are compared with what others committed ([`conflicts`]) and, if nobody touched the
@@ -22,16 +22,21 @@
 pub mod changes;
 pub mod conflicts;
 pub mod engine;
+mod hierarchy;
 mod keep;
 mod log;
 mod manifests;
+pub mod membership;
+mod moves;
 mod nodes;
 mod pack;
 pub mod progress;
 mod publish;
 pub mod rebase;
 pub mod request;
+mod resolve;
 mod splitting;
 pub mod squash;
+mod times;
 mod upload;
 mod without_moves;

@@ -49,7 +49,7 @@ pub(super) enum Published {
     Collected,
 }
 
-/// Publishes in a repository of version 2.
+/// Publishes in a repository of version 2. The caller has checked the clock.
 pub(super) async fn v2(storage: &Arc<dyn Storage>, clock: Clock, publication: &Publication<'_>) -> Result<Published> {
     let mut outcome = None;
     let change = |state: &mut RepoState| {
@@ -66,7 +66,8 @@ pub(super) async fn v2(storage: &Arc<dyn Storage>, clock: Clock, publication: &P
         outcome = Some(found);
         Err(error)
     };
-    let updated = update::update_with(&**storage, clock, change, || steps::reach("commit.backup.done")).await;
+    let updated =
+        update::update_with_checked_clock(&**storage, clock, change, || steps::reach("commit.backup.done")).await;
     match (outcome, updated) {
         (Some(found), _) => Ok(found),
         (None, Ok(_)) => Ok(Published::Done),

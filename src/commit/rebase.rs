@@ -1,16 +1,19 @@
 //! Finding out what others committed since the base of a change set.
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::changes::ChangeSet;
-use super::conflicts::{self, Conflict, OtherCommit};
+use super::conflicts::{self, ChunkSet, Conflict, OtherCommit, Theirs};
 use super::publish::branch_is_gone;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::ids::ObjectId;
-use crate::format::snapshot::Snapshot;
+use crate::format::ids::{NodeId, ObjectId};
+use crate::format::snapshot::{ManifestInfo, ManifestRef, NodeData, Snapshot};
 use crate::format::transaction_log::TransactionLog;
+use crate::reader::Reader;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::storage::{Storage, decoded};
+use crate::zarr::Coords;
 
 /// Bytes that a transaction log may have, stored and in memory: the format's own limit.
 const MAX_LOG: u64 = 1 << 31;
@@ -24,11 +27,14 @@ pub(super) struct Since {
     pub(super) commits: Vec<ObjectId>,
     /// What keeps the changes from being applied to the tip.
     pub(super) conflicts: Vec<Conflict>,
+    /// Chunks that the changes delete and that the tip does not have any more.
+    pub(super) gone: ChunkSet,
 }
 
 /// Compares `changes`, made for `base`, with what `branch` got since; none if it still points to `base`.
 pub(super) async fn since(
     repository: &Repository,
+    reader: &Arc<Reader>,
     branch: &str,
     base: &Snapshot,
     changes: &ChangeSet,
@@ -48,8 +54,46 @@ pub(super) async fn since(
         others.push(OtherCommit { id: commit.id, message: commit.message.clone(), logs });
     }
     let tip = Arc::new(repository.snapshot(tip, MAX_SNAPSHOT).await?);
-    let conflicts = conflicts::find(base, &tip, changes, &others)?;
-    Ok(Some(Since { tip, commits: commits.into_iter().map(|commit| commit.id).collect(), conflicts }))
+    let theirs = Theirs::read(&others, changes)?;
+    let gone = absent(reader, &tip, theirs.deletions_in_doubt(changes)).await?;
+    let conflicts = conflicts::find(base, &tip, changes, &others, &theirs, &gone)?;
+    Ok(Some(Since { tip, commits: commits.into_iter().map(|commit| commit.id).collect(), conflicts, gone }))
+}
+
+/// Those of `chunks` that `snapshot` does not have, though it has their array.
+async fn absent(reader: &Arc<Reader>, snapshot: &Snapshot, chunks: BTreeMap<NodeId, Vec<Coords>>) -> Result<ChunkSet> {
+    let mut absent = ChunkSet::new();
+    if chunks.is_empty() {
+        return Ok(absent);
+    }
+    let infos: HashMap<ObjectId, ManifestInfo> = snapshot.manifests().into_iter().map(|info| (info.id, info)).collect();
+    let arrays: Vec<(NodeId, Vec<ManifestRef>)> = snapshot
+        .nodes()
+        .filter(|node| chunks.contains_key(&node.id))
+        .filter_map(|node| match &node.data {
+            NodeData::Array(array) => Some((node.id, array.manifests())),
+            _ => None,
+        })
+        .collect();
+    for (node, manifests) in arrays {
+        for coords in chunks.get(&node).into_iter().flatten() {
+            // The first manifest whose extents have the chunk is the only one that may list it.
+            let listed = match manifests.iter().find(|manifest| manifest.covers(coords)) {
+                None => false,
+                Some(reference) => {
+                    let info = infos.get(&reference.id).ok_or_else(|| {
+                        Error::corrupt(format!("snapshot {}: manifest {} is not listed", snapshot.id(), reference.id))
+                    })?;
+                    let manifest = reader.manifest(*info).await?;
+                    manifest.array(node)?.is_some_and(|refs| refs.find(coords).is_some())
+                }
+            };
+            if !listed {
+                absent.entry(node).or_default().insert(coords.clone());
+            }
+        }
+    }
+    Ok(absent)
 }
 
 /// Reads the transaction log of snapshot `id`. Without it, what others did is not known, and nothing can be compared.

@@ -14,20 +14,22 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::changes::ChangeSet;
-use super::engine::clock_is_behind;
 use super::log::Union;
+use super::moves;
 use super::nodes::{self, Sources};
 use super::publish::{self, Publication, Published, no_amend_of_the_first};
 use super::rebase::read_log;
 use super::upload::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::format::draft::SnapshotDraft;
+use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::SpecVersion;
-use crate::format::ids::ObjectId;
+use crate::format::ids::{NodeId, ObjectId};
 use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::{RawItem, SnapshotRecord};
-use crate::repo::Repository;
-use crate::repo::update::{Clock, time_after};
+use crate::format::snapshot::Snapshot;
+use crate::repo::clock::Moment;
+use crate::repo::update::Clock;
+use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::steps;
 
 /// What is wanted.
@@ -80,12 +82,13 @@ pub async fn squash(repository: &Repository, clock: Clock, wanted: &Squash<'_>) 
         union.add(&read_log(&**storage, commit.id).await?)?;
     }
     let log = union.finish();
-    let snapshot = repository.snapshot(tip.id, crate::repo::MAX_SNAPSHOT).await?;
-    let last = snapshot.flushed_at().max(tip.flushed_at);
-    let flushed_at = time_after(clock, last).await;
-    if flushed_at <= last {
-        return Err(clock_is_behind(last - flushed_at));
+    let snapshot = repository.snapshot(tip.id, MAX_SNAPSHOT).await?;
+    if let Some(parent) = oldest.parent.filter(|_| !log.moves.is_empty()) {
+        check_moves(&log, &snapshot, &repository.snapshot(parent, MAX_SNAPSHOT).await?)?;
     }
+    let last = snapshot.flushed_at().max(tip.flushed_at);
+    let moment = Moment::after(clock, last).await;
+    let flushed_at = moment.time;
     let planned = nodes::apply(&snapshot, &ChangeSet::default(), &Sources::new(), SpecVersion::V2)?;
     let nodes: Vec<_> = planned.into_iter().map(|planned| planned.node).collect();
     let used: std::collections::HashSet<ObjectId> =
@@ -108,6 +111,7 @@ pub async fn squash(repository: &Repository, clock: Clock, wanted: &Squash<'_>) 
     steps::reach("commit.log")?;
     storage.put_new(&format!("transactions/{id}"), log.into()).await?;
     steps::reach("commit.log.done")?;
+    moment.check(&**storage, &format!("transactions/{id}")).await?;
     steps::reach("commit.snapshot")?;
     storage.put_new(&format!("snapshots/{id}"), file.into()).await?;
     storage.sync(&["transactions", "snapshots"]).await?;
@@ -129,7 +133,7 @@ pub async fn squash(repository: &Repository, clock: Clock, wanted: &Squash<'_>) 
         Published::Done => {}
         Published::Collected => {
             return Err(Error::new(
-                ErrorKind::Conflict,
+                ErrorKind::Contended,
                 "garbage was collected meanwhile: nothing is changed; do it again",
             ));
         }
@@ -146,4 +150,23 @@ pub async fn squash(repository: &Repository, clock: Clock, wanted: &Squash<'_>) 
     // It is there, whatever happens from here on.
     let _ = steps::reach("commit.publish.done");
     Ok(id)
+}
+
+/// Fails if one log cannot say what all commits together did: the format has no move onto a node that is deleted, and nodes
+/// keep their ids when commits become one.
+fn check_moves(log: &TransactionLogDraft, snapshot: &Snapshot, parent: &Snapshot) -> Result<()> {
+    let groups = moves::groups_after(snapshot, &ChangeSet::default());
+    let refused = moves::not_allowed(&log.moves, &moves::paths(parent), &groups);
+    let present: std::collections::HashSet<NodeId> = snapshot.nodes().map(|node| node.id).collect();
+    match log.moves.iter().find(|one| refused.contains(&one.node) && present.contains(&one.node)) {
+        None => Ok(()),
+        Some(one) => Err(Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "these commits delete {} and move {} to its place, which the format cannot say of one commit: squash the \
+                 commits before and after the move by themselves",
+                one.to, one.from
+            ),
+        )),
+    }
 }

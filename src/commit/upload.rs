@@ -12,6 +12,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::changes::{ChangeSet, ChunkChange, ChunkFile, StoredPayload};
 use super::pack::{self, Job, Pending, Sizes};
 use super::progress::Progress;
+use super::times::Renewed;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::{NodeId, ObjectId};
 use crate::storage::{Storage, changed_file};
@@ -50,12 +51,13 @@ pub(super) type StoredChunks = BTreeMap<NodeId, ChunkList>;
 
 /// Stores all chunk files of `changes`.
 ///
-/// What was stored is durable when [`Storage::sync`] of `chunks` has returned.
+/// What was stored is durable when [`Storage::sync`] of `chunks` has returned. Files that may have been linked are in `renewed`.
 pub(super) async fn upload(
     storage: &Arc<dyn Storage>,
     changes: &ChangeSet,
     sizes: Sizes,
     memory: &Memory,
+    renewed: &Renewed,
     progress: &Progress,
 ) -> Result<StoredChunks> {
     let mut stored: BTreeMap<NodeId, Vec<(Coords, Option<StoredPayload>)>> = BTreeMap::new();
@@ -86,7 +88,7 @@ pub(super) async fn upload(
             let is_held = matches!(job, Job::Pack(_)) || storage.local_files().is_none();
             let _permit = memory.take(if is_held { job.bytes() } else { 0 }).await;
             let size = (job.chunks() as u64, job.bytes());
-            let placed = run(storage, job).await?;
+            let placed = run(storage, job, renewed).await?;
             progress.stored(size.0, size.1);
             Ok((node, placed))
         })
@@ -106,7 +108,7 @@ pub(super) async fn upload(
     Ok(stored.into_iter().map(|(node, chunks)| (node, Arc::new(chunks))).collect())
 }
 
-async fn run(storage: &Arc<dyn Storage>, job: Job) -> Result<Vec<(usize, StoredPayload)>> {
+async fn run(storage: &Arc<dyn Storage>, job: Job, renewed: &Renewed) -> Result<Vec<(usize, StoredPayload)>> {
     match job {
         Job::Inline(all) => {
             let read = move || {
@@ -138,16 +140,19 @@ async fn run(storage: &Arc<dyn Storage>, job: Job) -> Result<Vec<(usize, StoredP
         }
         Job::Single(pending) => {
             let slot = pending.slot;
-            Ok(vec![(slot, single(storage, pending.file).await?)])
+            Ok(vec![(slot, single(storage, pending.file, renewed).await?)])
         }
     }
 }
 
-async fn single(storage: &Arc<dyn Storage>, file: ChunkFile) -> Result<StoredPayload> {
+async fn single(storage: &Arc<dyn Storage>, file: ChunkFile, renewed: &Renewed) -> Result<StoredPayload> {
     let length = file.length;
     let chunk = ObjectId::random()?;
-    let (key, name, may_link) = (format!("chunks/{chunk}"), file.name.clone(), file.may_link);
-    let file = blocking(move || file.open()).await?;
+    let (key, name) = (format!("chunks/{chunk}"), file.name.clone());
+    let (opened, file) = blocking(move || Ok((file.open()?, file))).await?;
+    // What is copied or sent is new by itself. Whose times cannot be changed is copied.
+    let may_link = file.may_link && (storage.local_files().is_none() || renewed.renew(&file, &opened));
+    let file = opened;
     let stored =
         if may_link { storage.put_file(&key, file, length).await } else { storage.put_copy(&key, file, length).await };
     stored.context(|| format!("the chunk's file {name}"))?;
@@ -157,7 +162,10 @@ async fn single(storage: &Arc<dyn Storage>, file: ChunkFile) -> Result<StoredPay
 /// Stores one file as an object of its own, before any commit wants it.
 pub(super) async fn ahead(storage: &Arc<dyn Storage>, memory: &Memory, file: ChunkFile) -> Result<StoredPayload> {
     let _permit = memory.take(file.length).await;
-    single(storage, file).await
+    let renewed = Renewed::default();
+    let stored = single(storage, file, &renewed).await?;
+    renewed.keep();
+    Ok(stored)
 }
 
 /// Appends the whole file, which must have the length that it is said to have.

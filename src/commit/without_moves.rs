@@ -1,46 +1,73 @@
-//! A change set said without moves, for version 1 of the format, which has none.
+//! A change set said without moves: version 1 of the format has none, version 2 does not allow all of them
+//! ([`super::moves`]).
 //!
 //! A moved node is deleted, and one with a new id created at its new path; the new array takes over the chunk references of
 //! the old one, which is why its manifests have to be written anew.
+//!
+//! Only what is stored is said so. Conflicts are looked for in the change set with its moves: a node that others deleted
+//! or moved must not be mistaken for one that both sides deleted, and chunks that they wrote into it belong to the moved array.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
 
 use super::changes::{ChangeSet, DeletedNode, WrittenNode};
 use super::nodes::Sources;
+use super::upload::StoredChunks;
 use crate::error::{Error, Result};
 use crate::format::ids::NodeId;
 use crate::format::snapshot::{Node, NodeData, Snapshot};
 
-/// `changes`, made for `base`, without moves, and from which node each new one takes its chunks.
-pub(super) fn without_moves(base: &Snapshot, changes: &ChangeSet) -> Result<(ChangeSet, Sources)> {
-    let mut out = changes.clone();
+/// A change set in the terms of the repository's version.
+pub(super) struct Stored<'a> {
+    /// Without the chunks where moves were taken out of it.
+    pub(super) changes: Cow<'a, ChangeSet>,
+    /// From which node each new one takes its chunks.
+    pub(super) sources: Sources,
+    /// Changed chunks by array.
+    pub(super) chunks: Cow<'a, StoredChunks>,
+}
+
+/// `changes`, made for `base`, and `chunks`, which are stored for them, without the moves of the nodes that have one of the
+/// `new_ids`. As they are if there are none.
+pub(super) fn without_moves<'a>(
+    base: &Snapshot,
+    changes: &'a ChangeSet,
+    chunks: &'a StoredChunks,
+    new_ids: &BTreeMap<NodeId, NodeId>,
+) -> Result<Stored<'a>> {
+    if new_ids.is_empty() {
+        let (changes, chunks) = (Cow::Borrowed(changes), Cow::Borrowed(chunks));
+        return Ok(Stored { changes, sources: Sources::new(), chunks });
+    }
+    let mut out = ChangeSet {
+        deleted: changes.deleted.clone(),
+        created: changes.created.clone(),
+        updated: Vec::new(),
+        moved: Vec::new(),
+        chunks: BTreeMap::new(),
+    };
     let mut sources = Sources::new();
-    let mut new_ids: HashMap<NodeId, NodeId> = HashMap::new();
-    let mut updated: HashMap<NodeId, Bytes> =
-        std::mem::take(&mut out.updated).into_iter().map(|node| (node.id, node.zarr_json)).collect();
+    let mut updated: HashMap<NodeId, &Bytes> = changes.updated.iter().map(|node| (node.id, &node.zarr_json)).collect();
     let stored: HashMap<NodeId, Node<'_>> = base.nodes().map(|node| (node.id, node)).collect();
-    for moved in std::mem::take(&mut out.moved) {
-        let node = stored.get(&moved.node).ok_or_else(|| missing(&moved.from))?;
-        let zarr_json = updated.remove(&moved.node).unwrap_or_else(|| Bytes::copy_from_slice(node.zarr_json));
+    for moved in &changes.moved {
+        let Some(&id) = new_ids.get(&moved.node) else {
+            out.moved.push(moved.clone());
+            continue;
+        };
+        let missing = || Error::invalid(format!("{} was moved, but is not in snapshot {}", moved.from, base.id()));
+        let node = stored.get(&moved.node).ok_or_else(missing)?;
+        let zarr_json = updated.remove(&moved.node).cloned();
+        let zarr_json = zarr_json.unwrap_or_else(|| Bytes::copy_from_slice(node.zarr_json));
         let is_array = matches!(node.data, NodeData::Array(_));
-        let id = NodeId::random()?;
-        new_ids.insert(moved.node, id);
-        out.deleted.push(DeletedNode { id: moved.node, path: moved.from, is_array });
-        out.created.push(WrittenNode { id, path: moved.to, zarr_json, is_array });
+        out.deleted.push(DeletedNode { id: moved.node, path: moved.from.clone(), is_array });
+        out.created.push(WrittenNode { id, path: moved.to.clone(), zarr_json, is_array });
         if is_array {
             sources.insert(id, moved.node);
         }
     }
     out.updated = changes.updated.iter().filter(|node| updated.contains_key(&node.id)).cloned().collect();
-    out.chunks = std::mem::take(&mut out.chunks)
-        .into_iter()
-        .map(|(id, chunks)| (new_ids.get(&id).copied().unwrap_or(id), chunks))
-        .collect();
-    Ok((out, sources))
-}
-
-fn missing(path: &str) -> Error {
-    Error::invalid(format!("{path} was moved, but is not in the snapshot that the changes are based on"))
+    let chunks = chunks.iter().map(|(id, chunks)| (new_ids.get(id).copied().unwrap_or(*id), chunks.clone())).collect();
+    Ok(Stored { changes: Cow::Owned(out), sources, chunks: Cow::Owned(chunks) })
 }

@@ -103,7 +103,7 @@ impl ChunkList<'_> {
     ) -> Result<()> {
         for manifest in self.manifests.iter().take(count).filter(|m| overlap(&m.extents, beside)) {
             let wanted = |item: &Item| {
-                matches!(item.found, Found::Nothing) && self.holds(&item.coords) && is_in(manifest, &item.coords)
+                matches!(item.found, Found::Nothing) && self.holds(&item.coords) && manifest.covers(&item.coords)
             };
             if !items.iter().any(wanted) {
                 continue;
@@ -153,7 +153,7 @@ impl<'a> ChunkDifferences<'a> {
             // The same chunk may be listed twice in a row; it counts once.
             .filter(|&at| at == 0 || !refs.coords(at).iter().eq(refs.coords(at - 1).iter()))
             .map(|at| Item { at, coords: refs.coords(at).iter().collect(), found: Found::Nothing })
-            .filter(|item| here.holds(&item.coords) && is_in(listed, &item.coords))
+            .filter(|item| here.holds(&item.coords) && listed.covers(&item.coords))
             .collect();
         // Of several references the first manifest's counts.
         let shadowed = |item: &mut Item, _: &ArrayRefs<'_>, _| {
@@ -225,11 +225,6 @@ fn overlap(a: &[(u32, u32)], b: &[(u32, u32)]) -> bool {
     a.len() != b.len() || std::iter::zip(a, b).all(|(a, b)| a.0.max(b.0) < a.1.min(b.1))
 }
 
-/// Whether a reader looks for the chunk in this manifest.
-fn is_in(manifest: &ManifestRef, coords: &[u32]) -> bool {
-    std::iter::zip(coords, &manifest.extents).all(|(coord, (from, to))| from <= coord && coord < to)
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -265,7 +260,7 @@ mod tests {
             for (coords, byte) in stored.get(&manifest.id).into_iter().flatten() {
                 if coords.len() == side.grid.len()
                     && std::iter::zip(coords, &side.grid).all(|(c, n)| c < n)
-                    && is_in(manifest, coords)
+                    && manifest.covers(coords)
                 {
                     all.insert(coords.clone(), *byte);
                 }

@@ -26,7 +26,7 @@ impl Errors {
         let usual = matches!(
             error.kind(),
             ErrorKind::NotFound
-                | ErrorKind::Conflict
+                | ErrorKind::AlreadyExists
                 | ErrorKind::NotADirectory
                 | ErrorKind::IsADirectory
                 | ErrorKind::NotEmpty

@@ -203,6 +203,13 @@ fn node(stored: fb::NodeSnapshot<'_>) -> Node<'_> {
     Node { id: NodeId::from(stored.id()), path: stored.path(), zarr_json: stored.user_data().bytes(), data }
 }
 
+impl ManifestRef {
+    /// Whether the chunk at `coords` lies within the extents.
+    pub fn covers(&self, coords: &[u32]) -> bool {
+        std::iter::zip(coords, &self.extents).all(|(coord, (from, to))| from <= coord && coord < to)
+    }
+}
+
 impl<'a> ArrayData<'a> {
     /// The table itself, for [`crate::repo::verify`].
     pub(crate) fn stored(&self) -> fb::ArrayNodeData<'a> {

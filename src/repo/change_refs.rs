@@ -51,7 +51,7 @@ impl RefKind {
 impl Repository {
     /// Makes a branch or tag `name` that points to `target`.
     ///
-    /// Errors: [`ErrorKind::Conflict`] if there is one, or if the name is a deleted tag's; [`ErrorKind::NotFound`] if there is
+    /// Errors: [`ErrorKind::AlreadyExists`] if there is one, or if the name is a deleted tag's; [`ErrorKind::NotFound`] if there is
     /// no such snapshot; [`ErrorKind::InvalidInput`] for a name that cannot be one; [`ErrorKind::NotPermitted`] if the
     /// repository has switched making tags off.
     pub async fn create_ref(&self, kind: RefKind, name: &str, target: ObjectId, clock: Clock) -> Result<()> {
@@ -266,12 +266,12 @@ pub(super) fn exists(kind: RefKind, name: &str, there: ObjectId) -> Error {
         RefKind::Branch => "`branch REPO reset` makes it point elsewhere",
         RefKind::Tag => "tags never change",
     };
-    Error::new(ErrorKind::Conflict, format!("there is a {kind} `{name}` already, at {there}; {help}"))
+    Error::new(ErrorKind::AlreadyExists, format!("there is a {kind} `{name}` already, at {there}; {help}"))
 }
 
 pub(super) fn was_deleted(name: &str) -> Error {
     Error::new(
-        ErrorKind::Conflict,
+        ErrorKind::AlreadyExists,
         format!("there was a tag `{name}`, and names of deleted tags cannot be used again: choose another"),
     )
 }

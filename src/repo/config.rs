@@ -115,10 +115,10 @@ impl Repository {
             };
             match self.storage.put(CONFIG_KEY, new.into(), condition).await {
                 Ok(()) => return Ok(Some(changed)),
-                Err(error) if error.kind() == ErrorKind::Conflict => {}
+                Err(error) if error.kind() == ErrorKind::Contended => {}
                 Err(error) => return Err(error),
             }
         }
-        Err(Error::new(ErrorKind::Conflict, format!("{CONFIG_KEY}: others changed it first, {TRIES} times")))
+        Err(Error::new(ErrorKind::Contended, format!("{CONFIG_KEY}: others changed it first, {TRIES} times")))
     }
 }

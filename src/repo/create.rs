@@ -23,7 +23,7 @@ pub const GROUP_DOCUMENT: &[u8] = br#"{"zarr_format":3,"node_type":"group","attr
 
 /// Creates a repository in `storage`, which must be empty; with `zarr_group` its first commit adds a root group.
 ///
-/// Errors: [`ErrorKind::Conflict`] if anything is there already.
+/// Errors: [`ErrorKind::AlreadyExists`] if anything is there already.
 pub async fn create(storage: &dyn Storage, zarr_group: bool, clock: Clock) -> Result<()> {
     if let Some(why) = storage.read_only() {
         return Err(Error::new(ErrorKind::ReadOnly, format!("{}: {why}", storage.location())));
@@ -75,7 +75,7 @@ fn initial_draft(clock: Clock) -> Result<SnapshotDraft> {
 async fn refuse_occupied(storage: &dyn Storage) -> Result<()> {
     let occupied = |what: &str| {
         Err(Error::new(
-            ErrorKind::Conflict,
+            ErrorKind::AlreadyExists,
             format!("{} {what}: a repository is created in an empty place only", storage.location()),
         ))
     };
@@ -107,7 +107,7 @@ async fn add_root_group(storage: &dyn Storage, clock: Clock) -> Result<()> {
     write_commit(storage, &snapshot, &log).await?;
     update::update(storage, clock, |state| {
         if state.branches.get(DEFAULT_BRANCH) != Some(&parent) {
-            return Err(Error::new(ErrorKind::Conflict, "somebody has committed to the new repository already"));
+            return Err(Error::new(ErrorKind::Contended, "somebody has committed to the new repository already"));
         }
         state.branches.insert(DEFAULT_BRANCH.to_owned(), snapshot.id);
         state.snapshots.insert(snapshot.id, record(&snapshot, Some(parent)));

@@ -242,7 +242,7 @@ async fn expire_history(
     storage.forget(&key).await;
     match storage.put(&key, file.into(), condition).await {
         // Somebody else expires too.
-        Err(error) if error.kind() == ErrorKind::Conflict => {
+        Err(error) if error.kind() == ErrorKind::Contended => {
             Err(error.context("another program changes the history: run this again"))
         }
         done => done,

@@ -7,6 +7,7 @@
 
 mod alpha;
 pub mod change_refs;
+pub mod clock;
 pub mod collect;
 pub mod config;
 pub mod create;
@@ -14,6 +15,7 @@ pub mod cutoff;
 pub mod expire;
 pub mod find;
 pub mod history;
+pub mod identity;
 pub mod migrate;
 pub mod operations;
 mod prune;
@@ -32,9 +34,10 @@ use tracing::info;
 use self::collect::mark::{Mark, may_have_run_since};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
+use crate::format::draft::SnapshotDraft;
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::{Availability, RepoInfo};
+use crate::format::repo_info::{Availability, RepoInfo, SnapshotInfo};
 use crate::format::snapshot::Snapshot;
 use crate::storage::virtuals::Virtuals;
 use crate::storage::{Storage, decoded};
@@ -209,8 +212,14 @@ impl Repository {
     pub async fn snapshot(&self, id: ObjectId, limit: u64) -> Result<Snapshot> {
         let key = format!("snapshots/{id}");
         let missing = |error: Error| error.absence_is_damage(format!("snapshot {id} is missing from the repository"));
-        if let Generation::Alpha(_) = self.generation {
-            let snapshot = alpha::read(&*self.storage, id, limit).await.map_err(missing)?;
+        if let Generation::Alpha(layout) = self.generation {
+            let snapshot = match alpha::read(&*self.storage, id, limit).await {
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    let first = alpha::first_without_file(&*self.storage, layout, id).await?;
+                    return Snapshot::from_draft(&empty(first.ok_or_else(|| missing(error))?)).context(|| key);
+                }
+                snapshot => snapshot?,
+            };
             let translated = tokio::task::spawn_blocking(move || Snapshot::from_draft(&snapshot.into_draft()?)).await;
             return translated.map_err(|e| Error::with_source(ErrorKind::Io, key.clone(), e))?.context(|| key);
         }
@@ -226,5 +235,19 @@ impl Repository {
             return Err(Error::corrupt(format!("{key}: the file says that it is snapshot {}", snapshot.id())));
         }
         Ok(snapshot)
+    }
+}
+
+/// A snapshot without nodes.
+fn empty(commit: SnapshotInfo) -> SnapshotDraft {
+    SnapshotDraft {
+        id: commit.id,
+        flushed_at: commit.flushed_at,
+        version: SpecVersion::V1,
+        parent: None,
+        message: commit.message,
+        metadata: Vec::new(),
+        nodes: Vec::new(),
+        manifests: Vec::new(),
     }
 }

@@ -61,6 +61,14 @@ impl Operations {
         }
     }
 
+    /// The bare names of all files below `overwritten/` in which the log goes on.
+    pub async fn files(mut self) -> Result<HashSet<String>> {
+        while let Some(name) = self.before.take() {
+            self.turn_to(name).await?;
+        }
+        Ok(self.seen)
+    }
+
     /// The file that the log was to go on in and that is not there: somebody has tidied up, and what was before is not known.
     pub fn missing(&self) -> Option<&str> {
         self.missing.as_deref()

@@ -15,6 +15,7 @@ use crate::storage::decoded::{self, Decoded};
 use crate::storage::{Condition, Storage};
 
 use super::MAX_REPO_FILE;
+use super::clock::Moment;
 
 /// Tells the time in microseconds since 1970-01-01 UTC. Handed in, so that tests can.
 pub type Clock = fn() -> u64;
@@ -26,8 +27,6 @@ const AT_ONCE: u32 = 5;
 /// First pause; doubled each time, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// How far this machine's clock may be behind the last change for it to be waited for.
-const TOLERATED_SKEW: Duration = Duration::from_secs(2);
 /// 3000-01-01T00:00:00Z in milliseconds: copies are named by the time left until then, so that the newest is listed first.
 const YEAR_3000: u64 = 32_503_680_000_000;
 
@@ -40,20 +39,51 @@ pub fn system_clock() -> u64 {
 /// Applies `change` to `repo` in `storage` and returns what was written. `change` says what it did, or fails and changes
 /// nothing; it is called again for every race that was lost.
 ///
-/// Errors: [`ErrorKind::ReadOnly`] for a repository whose status is read-only, [`ErrorKind::Conflict`] if others were faster
-/// in every try, [`ErrorKind::Io`] if this machine's clock is behind.
+/// Errors: [`ErrorKind::ReadOnly`] for a repository whose status is read-only, [`ErrorKind::Contended`] if others were faster
+/// in every try, [`ErrorKind::Io`] if this machine's clock is wrong.
 pub async fn update(
     storage: &dyn Storage,
     clock: Clock,
     change: impl FnMut(&mut RepoState) -> Result<Operation>,
 ) -> Result<RepoState> {
-    update_with(storage, clock, change, || Ok(())).await
+    run(storage, clock, How { clock_is_checked: false, names_copy: true }, change, || Ok(())).await
 }
 
-/// As [`update()`], calling `backed_up` between the copy of the old file and the attempt to replace it.
-pub async fn update_with(
+/// As [`update()`], of a caller that has checked the clock itself ([`Moment::check`]). Calls `backed_up` between the copy of the
+/// old file and the attempt to replace it.
+pub async fn update_with_checked_clock(
     storage: &dyn Storage,
     clock: Clock,
+    change: impl FnMut(&mut RepoState) -> Result<Operation>,
+    backed_up: impl Fn() -> Result<()>,
+) -> Result<RepoState> {
+    run(storage, clock, How { clock_is_checked: true, names_copy: true }, change, backed_up).await
+}
+
+/// As [`update()`], without naming the copy in the log of operations: nothing can come to depend on it.
+/// Calls `backed_up` between the copy of the old file and the attempt to replace it.
+pub(super) async fn update_without_name(
+    storage: &dyn Storage,
+    clock: Clock,
+    change: impl FnMut(&mut RepoState) -> Result<Operation>,
+    backed_up: impl Fn() -> Result<()>,
+) -> Result<RepoState> {
+    run(storage, clock, How { clock_is_checked: false, names_copy: false }, change, backed_up).await
+}
+
+/// How `repo` is updated.
+#[derive(Clone, Copy, Debug)]
+struct How {
+    /// Whether the caller has compared the clock with the storage's.
+    clock_is_checked: bool,
+    /// Whether the log of operations names the copy of the old file.
+    names_copy: bool,
+}
+
+async fn run(
+    storage: &dyn Storage,
+    clock: Clock,
+    how: How,
     mut change: impl FnMut(&mut RepoState) -> Result<Operation>,
     backed_up: impl Fn() -> Result<()>,
 ) -> Result<RepoState> {
@@ -71,35 +101,29 @@ pub async fn update_with(
             return Err(read_only(storage.location(), state.status.reason.as_deref()));
         }
         let operation = change(&mut state)?;
-        let now = match state.updates.first() {
-            Some(newest) => time_after(clock, newest.updated_at).await,
-            None => clock(),
-        };
-        let backup = backup_name("repo", now)?;
-        state.record(operation, now, &backup, updates_per_file(state.config.as_deref()))?;
+        let moment = Moment::after(clock, state.updates.first().map_or(0, |newest| newest.updated_at)).await;
+        let backup = backup_name("repo", moment.time)?;
+        state.record(operation, moment.time, &backup, updates_per_file(state.config.as_deref()))?;
+        if let Some(previous) = state.updates.get_mut(1).filter(|_| !how.names_copy) {
+            previous.backup_path = None;
+        }
         let new = state.encode()?;
-        storage.put(&format!("overwritten/{backup}"), file, Condition::Always).await?;
+        let copy = format!("overwritten/{backup}");
+        storage.put(&copy, file, Condition::Always).await?;
+        if !how.clock_is_checked || moment.is_after_the_clock() {
+            moment.check(storage, &copy).await?;
+        }
         backed_up()?;
         match storage.put("repo", new.into(), Condition::Unchanged(version)).await {
             Ok(()) => return Ok(state),
-            Err(error) if error.kind() == ErrorKind::Conflict => {}
+            Err(error) if error.kind() == ErrorKind::Contended => {}
             Err(error) => return Err(error),
         }
     }
     Err(Error::new(
-        ErrorKind::Conflict,
+        ErrorKind::Contended,
         format!("{}: others changed the repository first, {TRIES} times", storage.location()),
     ))
-}
-
-/// The time, which a moment is waited for to be after `last`: clocks of two machines are never quite the same. If it is
-/// not, it is for the caller to refuse.
-pub async fn time_after(clock: Clock, last: u64) -> u64 {
-    let behind = Duration::from_micros(last.saturating_sub(clock()));
-    if behind <= TOLERATED_SKEW && clock() <= last {
-        tokio::time::sleep(behind + Duration::from_millis(1)).await;
-    }
-    clock()
 }
 
 /// The error of a repository that takes no writes.
@@ -113,7 +137,8 @@ pub(super) fn backup_name(file: &str, now: u64) -> Result<String> {
     Ok(format!("{file}.{:014}.{}", YEAR_3000.saturating_sub(now / 1000), ObjectId::random()?))
 }
 
-fn updates_per_file(config: Option<&[u8]>) -> usize {
+/// How many operations `repo` holds before its log is cut.
+pub(super) fn updates_per_file(config: Option<&[u8]>) -> usize {
     let config = config.and_then(|bytes| RepoConfig::from_flexbuffer(bytes).ok());
     let stored = config.and_then(|config| config.members().get("num_updates_per_repo_info_file")?.as_u64());
     stored.and_then(|n| usize::try_from(n).ok()).unwrap_or(DEFAULT_UPDATES_PER_FILE)

@@ -133,14 +133,14 @@ pub async fn move_branch(storage: &dyn Storage, name: &str, expected: ObjectId, 
         }
         match storage.put(&key, ref_file(new).into(), Condition::Unchanged(version)).await {
             Ok(()) => return Ok(new),
-            Err(error) if error.kind() == ErrorKind::Conflict => {}
+            Err(error) if error.kind() == ErrorKind::Contended => {}
             Err(error) => return Err(error),
         }
     }
-    Err(Error::new(ErrorKind::Conflict, format!("{key}: others wrote it first, {TRIES} times")))
+    Err(Error::new(ErrorKind::Contended, format!("{key}: others wrote it first, {TRIES} times")))
 }
 
-/// Makes branch `name`, which points to `target`. [`ErrorKind::Conflict`] if there is one.
+/// Makes branch `name`, which points to `target`. [`ErrorKind::AlreadyExists`] if there is one.
 pub(super) async fn create_branch(storage: &dyn Storage, name: &str, target: ObjectId) -> Result<()> {
     create_ref(storage, BRANCH, name, target).await?.map_or(Ok(()), |there| Err(exists(RefKind::Branch, name, there)))
 }
@@ -158,7 +158,7 @@ async fn create_ref(storage: &dyn Storage, kind: &str, name: &str, target: Objec
     for _ in 0..TRIES {
         match storage.put(&key, ref_file(target).into(), Condition::Absent).await {
             Ok(()) => return Ok(None),
-            Err(error) if error.kind() == ErrorKind::Conflict => {}
+            Err(error) if error.kind() == ErrorKind::Contended => {}
             Err(error) => return Err(error),
         }
         if let Some(there) = read_ref_file(storage, &key).await? {
@@ -166,7 +166,7 @@ async fn create_ref(storage: &dyn Storage, kind: &str, name: &str, target: Objec
         }
         // It was there and is gone: somebody deletes it at the same time.
     }
-    Err(Error::new(ErrorKind::Conflict, format!("{key}: others wrote and deleted it meanwhile, {TRIES} times")))
+    Err(Error::new(ErrorKind::Contended, format!("{key}: others wrote and deleted it meanwhile, {TRIES} times")))
 }
 
 /// As [`move_branch`], of a branch that must point to `expected` and nowhere else, not to `to` either.
@@ -175,11 +175,11 @@ pub(super) async fn reset_branch(storage: &dyn Storage, name: &str, to: ObjectId
     for _ in 0..TRIES {
         let version = expect_branch(storage, &key, name, expected).await?;
         match storage.put(&key, ref_file(to).into(), Condition::Unchanged(version)).await {
-            Err(error) if error.kind() == ErrorKind::Conflict => {}
+            Err(error) if error.kind() == ErrorKind::Contended => {}
             done => return done,
         }
     }
-    Err(Error::new(ErrorKind::Conflict, format!("{key}: others wrote it first, {TRIES} times")))
+    Err(Error::new(ErrorKind::Contended, format!("{key}: others wrote it first, {TRIES} times")))
 }
 
 /// The version of the file of branch `name`, which must point to `expected`.
@@ -203,11 +203,11 @@ pub(super) async fn delete_branch(storage: &dyn Storage, name: &str, expected: O
     for _ in 0..TRIES {
         let version = expect_branch(storage, &key, name, expected).await?;
         match storage.delete_unchanged(&key, MAX_REF_FILE, &version).await {
-            Err(error) if error.kind() == ErrorKind::Conflict => {}
+            Err(error) if error.kind() == ErrorKind::Contended => {}
             done => return done,
         }
     }
-    Err(Error::new(ErrorKind::Conflict, format!("{key}: others wrote it first, {TRIES} times")))
+    Err(Error::new(ErrorKind::Contended, format!("{key}: others wrote it first, {TRIES} times")))
 }
 
 /// Deletes tag `name` if it points to `expected`: an empty file beside its own says so.
@@ -216,7 +216,7 @@ pub(super) async fn delete_tag(storage: &dyn Storage, name: &str, expected: Obje
     let found = read_ref(storage, TAG, name).await?;
     check_target(RefKind::Tag, name, found, expected)?;
     match storage.put(&tombstone(name), Bytes::new(), Condition::Absent).await {
-        Err(error) if error.kind() == ErrorKind::Conflict => Err(gone(RefKind::Tag, name)),
+        Err(error) if error.kind() == ErrorKind::Contended => Err(gone(RefKind::Tag, name)),
         done => done,
     }
 }

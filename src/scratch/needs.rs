@@ -127,6 +127,7 @@ mod tests {
             repository: "/r".into(),
             branch: "main".into(),
             snapshot: id(1).to_string(),
+            identity: None,
         };
         let copied = StoredPayload::Native { chunk: id(7), offset: 3, length: 4 };
         let moved = Record::Moved { id: ROOT + 1, source: Source::Stored(Stored(copied)), at: Time(0, 0) };

@@ -108,6 +108,9 @@ pub enum Record {
         branch: String,
         /// The snapshot.
         snapshot: String,
+        /// What identifies the repository wherever it lies, if that was known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        identity: Option<String>,
     },
     /// A new inode under a name.
     Create {

@@ -8,6 +8,7 @@ mod commit;
 mod diff;
 mod early;
 mod kernel;
+mod origin;
 mod rebase;
 mod recovery;
 mod refresh;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tracing::{info, warn};
 
 use super::changes::walk::{NewIds, derive};
+use super::origin;
 use super::rebase::{self, Rebased};
 use crate::error::{Context, ErrorKind, Result};
 use crate::format::ids::ObjectId;
@@ -17,7 +18,7 @@ use crate::tree::Tree;
 use crate::tree::nodes::NodeTable;
 use crate::tree::numbering::Numbering;
 use crate::working::replace::{Notice, Still};
-use crate::working::{Origin, Recovered, WorkingTree};
+use crate::working::{Recovered, WorkingTree};
 
 /// How to begin.
 #[derive(Clone, Debug)]
@@ -45,9 +46,12 @@ pub async fn open(
     reader: impl FnOnce(u64) -> Result<Reader>,
 ) -> Result<(Arc<WorkingTree>, Arc<Reader>, Option<String>)> {
     let scratch = Place::open(opening.scratch, opening.mountpoint, opening.local)?;
-    let location = repository.storage().location().to_owned();
-    let origin = Origin { repository: location, branch: opening.branch.to_owned() };
+    let origin = origin::of(repository, opening.branch).await?;
     let recovered = if opening.discard { Recovered::nothing() } else { Recovered::read(&scratch, &origin)? };
+    let moved = match &recovered.told {
+        Some(told) => origin::compare(repository, told, &origin, scratch.path()).await?,
+        None => None,
+    };
     let tip = repository.resolve(&RefSpec::Branch(opening.branch.to_owned())).await;
     let (base, publishing) = (recovered.base, recovered.publishing);
     let id = match (base, tip) {
@@ -75,6 +79,10 @@ pub async fn open(
         }
     }
     let told = resume(repository, &working, &reader).await?;
+    if let Some(moved) = &moved {
+        info!("{moved}");
+    }
+    let told = told.map(|told| moved.map_or(told.clone(), |moved| format!("{told}; {moved}")));
     Ok((working, reader, told))
 }
 

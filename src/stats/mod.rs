@@ -185,7 +185,11 @@ pub async fn collect(
     let mut reach = reach::find(repository).await?;
     let manifests = manifests::of_snapshots(repository, &mut reach, jobs, counters).await?;
     let storage = Arc::clone(repository.storage());
-    objects::documents(&*storage, &mut reach, &manifests, &mut stats).await?;
+    let log_files = match repository.operations() {
+        Ok(operations) => operations.files().await?,
+        Err(_) => Default::default(),
+    };
+    objects::documents(&*storage, &mut reach, &manifests, &log_files, &mut stats).await?;
     let mut begin = Some(0);
     while let Some(from) = begin {
         let pass = manifests::read(&storage, &manifests, from, memory, jobs, counters).await?;

@@ -1,5 +1,7 @@
 //! What is stored, compared with what is in use.
 
+use std::collections::HashSet;
+
 use serde::Serialize;
 
 use super::chunks::{ChunkSet, Object};
@@ -20,6 +22,9 @@ pub struct Stored {
     pub refs: Size,
     /// Earlier states of `repo`.
     pub backups: Size,
+    /// Those of them that a garbage collection removes when they are old enough: all in which the log of operations does not go
+    /// on.
+    pub removable_backups: Size,
 }
 
 impl Stored {
@@ -37,11 +42,12 @@ fn id_of(key: &str, folder: &str) -> Option<ObjectId> {
     key.strip_prefix(folder)?.parse().ok()
 }
 
-/// Everything but chunk objects: lists it, and says what of it refs lead to.
+/// Everything but chunk objects: lists it, and says what of it refs lead to. The log of operations goes on in `log_files`.
 pub(super) async fn documents(
     storage: &dyn Storage,
     reach: &mut Reach,
     manifests: &Manifests,
+    log_files: &HashSet<String>,
     stats: &mut Stats,
 ) -> Result<()> {
     for (folder, which) in [("manifests/", 0), ("snapshots/", 1), ("transactions/", 2)] {
@@ -69,10 +75,15 @@ pub(super) async fn documents(
     for (which, needed) in [(0, manifests.len() as u64), (1, reach.commits().count() as u64), (2, logs)] {
         of(&mut stats.missing, which).objects = needed.saturating_sub(of(&mut stats.reachable, which).objects);
     }
-    for folder in ["refs/", "overwritten/"] {
-        let sum = if folder == "refs/" { &mut stats.stored.refs } else { &mut stats.stored.backups };
-        storage.each(folder, &mut |object| sum.add(object.size)).await?;
-    }
+    storage.each("refs/", &mut |object| stats.stored.refs.add(object.size)).await?;
+    let mut look = |object: ObjectInfo| {
+        stats.stored.backups.add(object.size);
+        let name = object.key.strip_prefix("overwritten/").unwrap_or(&object.key);
+        if name.starts_with("repo.") && !log_files.contains(name) {
+            stats.stored.removable_backups.add(object.size);
+        }
+    };
+    storage.each("overwritten/", &mut look).await?;
     for key in ["repo", "config.yaml"] {
         match storage.get(key, crate::repo::MAX_SNAPSHOT).await {
             Ok(bytes) => stats.stored.refs.add(bytes.len() as u64),

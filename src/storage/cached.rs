@@ -201,6 +201,10 @@ impl Storage for CachedStorage {
         self.store.sync(folders).await
     }
 
+    async fn modified(&self, key: &str) -> Result<Option<u64>> {
+        self.store.modified(key).await
+    }
+
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         let objects = self.store.list(prefix).await?;
         let listed = objects.iter().map(|ObjectInfo { key, size, modified }| Listed {

@@ -49,7 +49,7 @@ pub(super) fn from_store(what: impl Display, error: StoreError) -> Error {
     let (kind, advice) = match &error {
         StoreError::NotFound { .. } => (ErrorKind::NotFound, ""),
         StoreError::AlreadyExists { .. } | StoreError::Precondition { .. } | StoreError::NotModified { .. } => {
-            (ErrorKind::Conflict, "")
+            (ErrorKind::Contended, "")
         }
         StoreError::PermissionDenied { .. } => (ErrorKind::PermissionDenied, ": these credentials do not allow it"),
         StoreError::Unauthenticated { .. } => (ErrorKind::PermissionDenied, ": the store wants credentials"),

@@ -257,6 +257,10 @@ impl Storage for LocalStorage {
         self.waiting_for(FLUSH_DEADLINE, "flushing what was stored", sync).await
     }
 
+    async fn modified(&self, key: &str) -> Result<Option<u64>> {
+        self.objects.modified(key).await
+    }
+
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         self.objects.list(prefix).await
     }
@@ -372,20 +376,20 @@ mod tests {
         let storage = storage(dir.path());
         storage.put("refs/x", "one".into(), Condition::Absent).await.unwrap();
         let again = storage.put("refs/x", "two".into(), Condition::Absent).await.unwrap_err();
-        assert_eq!(again.kind(), ErrorKind::Conflict);
+        assert_eq!(again.kind(), ErrorKind::Contended);
         let (_, seen) = storage.get_versioned("refs/x", 100).await.unwrap();
         assert_eq!(storage.get_changed("refs/x", 100, &seen).await.unwrap(), None);
         let old = seen.clone();
         storage.put("refs/x", "three".into(), Condition::Always).await.unwrap();
         let stale = storage.put("refs/x", "four".into(), Condition::Unchanged(seen)).await.unwrap_err();
-        assert_eq!(stale.kind(), ErrorKind::Conflict);
+        assert_eq!(stale.kind(), ErrorKind::Contended);
         let (bytes, changed) = storage.get_changed("refs/x", 100, &old).await.unwrap().unwrap();
         assert_eq!((&*bytes, storage.get_versioned("refs/x", 100).await.unwrap().1), (&b"three"[..], changed));
         let (_, seen) = storage.get_versioned("refs/x", 100).await.unwrap();
         storage.put("refs/x", "three".into(), Condition::Unchanged(seen)).await.unwrap();
         let (_, seen) = storage.get_versioned("refs/x", 100).await.unwrap();
         let gone = storage.put("refs/y", "four".into(), Condition::Unchanged(seen)).await.unwrap_err();
-        assert_eq!(gone.kind(), ErrorKind::Conflict);
+        assert_eq!(gone.kind(), ErrorKind::Contended);
         assert_eq!(storage.get("refs/x", 100).await.unwrap(), "three");
         let listed = storage.list("refs/").await.unwrap();
         let modified = std::fs::metadata(dir.path().join("refs/x")).unwrap().modified().unwrap();
@@ -395,13 +399,13 @@ mod tests {
         let (_, seen) = storage.get_versioned("refs/x", 100).await.unwrap();
         storage.put("refs/x", "five".into(), Condition::Always).await.unwrap();
         let stale = storage.delete_unchanged("refs/x", 100, &seen).await.unwrap_err();
-        assert_eq!((stale.kind(), &*storage.get("refs/x", 100).await.unwrap()), (ErrorKind::Conflict, &b"five"[..]));
+        assert_eq!((stale.kind(), &*storage.get("refs/x", 100).await.unwrap()), (ErrorKind::Contended, &b"five"[..]));
         let (_, seen) = storage.get_versioned("refs/x", 100).await.unwrap();
         storage.delete_unchanged("refs/x", 100, &seen).await.unwrap();
         assert_eq!(storage.get("refs/x", 100).await.unwrap_err().kind(), ErrorKind::NotFound);
         for key in ["refs/x", "none/x"] {
             let gone = storage.delete_unchanged(key, 100, &seen).await.unwrap_err();
-            assert_eq!(gone.kind(), ErrorKind::Conflict);
+            assert_eq!(gone.kind(), ErrorKind::Contended);
         }
     }
 

@@ -116,7 +116,7 @@ pub trait Storage: Send + Sync + Debug {
     /// object ends before.
     async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes>;
 
-    /// Stores `bytes` as object `key`, whole or not at all, if `condition` holds; [`ErrorKind::Conflict`] if it does not.
+    /// Stores `bytes` as object `key`, whole or not at all, if `condition` holds; [`ErrorKind::Contended`] if it does not.
     /// When this returns, the object survives a loss of power.
     async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<()>;
 
@@ -145,6 +145,12 @@ pub trait Storage: Send + Sync + Debug {
         Ok(())
     }
 
+    /// When object `key` was stored, by the storage's own clock: microseconds since 1970-01-01 UTC. None where that is not known.
+    async fn modified(&self, key: &str) -> Result<Option<u64>> {
+        let _ = key;
+        Ok(None)
+    }
+
     /// All objects whose key begins with `prefix`, which ends with `/` or is empty; in no certain order.
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>>;
 
@@ -162,7 +168,7 @@ pub trait Storage: Send + Sync + Debug {
     }
 
     /// Removes the object `key`, which may have at most `limit` bytes, if it is still the one that has `version`;
-    /// [`ErrorKind::Conflict`] if it is not. Only a local disk compares and removes in one step: no store can that is asked by
+    /// [`ErrorKind::Contended`] if it is not. Only a local disk compares and removes in one step: no store can that is asked by
     /// others too, so that a change between the two goes with the object.
     async fn delete_unchanged(&self, key: &str, limit: u64, version: &Version) -> Result<()> {
         match self.get_changed(key, limit, version).await {
@@ -258,7 +264,7 @@ async fn read_part(mut file: std::fs::File, length: u64, is_last: bool) -> Resul
 
 /// The error of an object that is not the one that was read.
 fn changed(key: &str) -> Error {
-    Error::new(ErrorKind::Conflict, format!("{key}: somebody else has created or changed it meanwhile"))
+    Error::new(ErrorKind::Contended, format!("{key}: somebody else has created or changed it meanwhile"))
 }
 
 /// The error of a file that has another size than it had.

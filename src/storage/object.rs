@@ -322,6 +322,13 @@ impl Storage for ObjectStorage {
         }
     }
 
+    async fn modified(&self, key: &str) -> Result<Option<u64>> {
+        let path = path(key)?;
+        let options = GetOptions { head: true, ..GetOptions::default() };
+        let found = self.timed(key, self.store.get_opts(&path, options)).await?;
+        Ok(u64::try_from(found.meta.last_modified.timestamp_micros()).ok())
+    }
+
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         let mut found = Vec::new();
         self.each(prefix, &mut |object| found.push(object)).await?;

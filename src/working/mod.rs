@@ -40,6 +40,7 @@ use self::state::State;
 use self::uploads::Uploads;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
+use crate::repo::identity::Identity;
 use crate::scratch::data::Files;
 use crate::scratch::journal::{FORMAT, Journal};
 use crate::scratch::place::Place as ScratchPlace;
@@ -68,6 +69,8 @@ pub struct Origin {
     pub repository: String,
     /// The branch.
     pub branch: String,
+    /// What identifies the repository wherever it lies, if that is known.
+    pub identity: Option<Identity>,
 }
 
 /// A snapshot and the changes on top of it.
@@ -495,6 +498,7 @@ pub(super) fn first_line(origin: &Origin, snapshot: ObjectId) -> Record {
         repository: origin.repository.clone(),
         branch: origin.branch.clone(),
         snapshot: snapshot.to_string(),
+        identity: origin.identity.map(|identity| identity.to_string()),
     }
 }
 

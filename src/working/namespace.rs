@@ -363,7 +363,7 @@ impl WorkingTree {
 }
 
 fn exists(name: &Name) -> Error {
-    Error::new(ErrorKind::Conflict, format!("`{name}` is there already"))
+    Error::new(ErrorKind::AlreadyExists, format!("`{name}` is there already"))
 }
 
 fn missing(name: &Name) -> Error {

@@ -1,5 +1,7 @@
 //! What the last mount left in a scratch directory.
 
+use std::path::Path;
+
 use super::Origin;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
@@ -12,6 +14,8 @@ use crate::scratch::record::Record;
 pub struct Recovered {
     pub(super) journal: Option<Journal>,
     pub(super) records: Vec<Record>,
+    /// Which branch of which repository the changes are made to; none if there are no changes yet.
+    pub told: Option<Origin>,
     /// The snapshot that the changes are relative to; none if there are no changes yet.
     pub base: Option<ObjectId>,
     /// The snapshot that a commit was about to become.
@@ -19,7 +23,8 @@ pub struct Recovered {
 }
 
 impl Recovered {
-    /// Reads the journal in `scratch`, which must be about `origin`.
+    /// Reads the journal in `scratch`, which must be about the branch of `origin`. Whether it is about that repository is for the
+    /// caller to find out ([`Recovered::told`]).
     pub fn read(scratch: &ScratchPlace, origin: &Origin) -> Result<Self> {
         let mut records = Vec::new();
         let mut first = None;
@@ -33,22 +38,15 @@ impl Recovered {
         });
         let journal = journal
             .map_err(|e| e.context(format!("{}: to begin anew, mount with --discard", scratch.path().display())))?;
-        let base = match first {
-            None => None,
-            Some(Record::Base { format: FORMAT, repository, branch, snapshot }) => {
-                let told = Origin { repository, branch };
-                if told != *origin {
-                    return Err(Error::invalid(format!(
-                        "the scratch directory {} has changes to branch {} of {}, not to branch {} of {}: \
-                         name another with --scratch, or give them up with --discard",
-                        scratch.path().display(),
-                        told.branch,
-                        told.repository,
-                        origin.branch,
-                        origin.repository,
-                    )));
+        let (told, base) = match first {
+            None => (None, None),
+            Some(Record::Base { format: FORMAT, repository, branch, snapshot, identity }) => {
+                let identity = identity.map(|text| text.parse()).transpose()?;
+                let told = Origin { repository, branch, identity };
+                if told.branch != origin.branch {
+                    return Err(told.is_not(origin, scratch.path()));
                 }
-                Some(snapshot.parse()?)
+                (Some(told), Some(snapshot.parse()?))
             }
             Some(Record::Base { format, .. }) => {
                 return Err(Error::new(
@@ -67,11 +65,26 @@ impl Recovered {
             Record::Publishing { snapshot } => Some(snapshot.parse()),
             _ => None,
         });
-        Ok(Recovered { journal, records, base, publishing: publishing.transpose()? })
+        Ok(Recovered { journal, records, told, base, publishing: publishing.transpose()? })
     }
 
     /// Nothing: what there was is given up.
     pub fn nothing() -> Self {
-        Recovered { journal: None, records: Vec::new(), base: None, publishing: None }
+        Recovered { journal: None, records: Vec::new(), told: None, base: None, publishing: None }
+    }
+}
+
+impl Origin {
+    /// The error of a scratch directory, at `scratch`, whose changes were made to this and not to `other`.
+    pub fn is_not(&self, other: &Origin, scratch: &Path) -> Error {
+        Error::invalid(format!(
+            "the scratch directory {} has changes to branch {} of {}, not to branch {} of {}: name another with --scratch, or give \
+             them up with --discard",
+            scratch.display(),
+            self.branch,
+            self.repository,
+            other.branch,
+            other.repository,
+        ))
     }
 }

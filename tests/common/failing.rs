@@ -26,12 +26,21 @@ pub struct Faulty {
     for_good: bool,
     /// What was asked for, in order.
     pub log: Mutex<Vec<String>>,
+    /// What its clock says, in microseconds; 0 if it does not tell.
+    pub clock: AtomicU64,
 }
 
 impl Faulty {
     /// Fails at the `operation`th of its operations, counted from 1; 0 for never.
     pub fn new(inner: Arc<dyn Storage>, operation: u64, when: When, for_good: bool) -> Self {
-        Faulty { inner, left: AtomicU64::new(operation), when, for_good, log: Mutex::default() }
+        Faulty {
+            inner,
+            left: AtomicU64::new(operation),
+            when,
+            for_good,
+            log: Mutex::default(),
+            clock: AtomicU64::new(0),
+        }
     }
 
     async fn pass<T>(&self, what: &str, work: impl Future<Output = Result<T>> + Send) -> Result<T> {
@@ -99,6 +108,10 @@ impl Storage for Faulty {
 
     async fn delete_unchanged(&self, key: &str, limit: u64, version: &Version) -> Result<()> {
         self.pass(&format!("delete {key}"), self.inner.delete_unchanged(key, limit, version)).await
+    }
+
+    async fn modified(&self, _key: &str) -> Result<Option<u64>> {
+        Ok(Some(self.clock.load(Ordering::Relaxed)).filter(|time| *time > 0))
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {

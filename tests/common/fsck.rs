@@ -160,6 +160,27 @@ fn check_log(repo: &Path, id: ObjectId, nodes: &BTreeSet<NodeId>, version: SpecV
     assert!(moves.is_empty() || version == SpecVersion::V2, "{what}: version 1 has no moves");
 }
 
+/// A move replaces nothing but what is moved away itself, and leads to a place below a group.
+fn check_moves(repo: &Path, id: ObjectId, snapshot: &Snapshot, parent: ObjectId) {
+    let log = TransactionLog::decode(&read(repo, "transactions", id), LIMIT).unwrap();
+    let moves = log.moves().unwrap();
+    if moves.is_empty() {
+        return;
+    }
+    let before = Snapshot::decode(&read(repo, "snapshots", parent), LIMIT).unwrap();
+    let occupied: BTreeSet<&str> = before.nodes().map(|node| node.path).collect();
+    let groups: BTreeSet<&str> =
+        snapshot.nodes().filter(|node| matches!(node.data, NodeData::Group)).map(|node| node.path).collect();
+    let deleted: BTreeSet<NodeId> = log.nodes(Change::DeletedGroups).chain(log.nodes(Change::DeletedArrays)).collect();
+    let left: BTreeSet<&str> = moves.iter().map(|one| one.from.as_str()).collect();
+    for one in moves.iter().filter(|one| !deleted.contains(&one.node)) {
+        let (to, what) = (one.to.as_str(), format!("transaction log {id}: {} to {}", one.from, one.to));
+        assert!(!occupied.contains(to) || left.contains(to), "{what}: the place was occupied");
+        let above = to.rsplit_once('/').map_or("", |(above, _)| above);
+        assert!(above.is_empty() || groups.contains(above), "{what}: there is no group above");
+    }
+}
+
 fn check_repo(repo: &Path) {
     let info = RepoInfo::decode(&std::fs::read(repo.join("repo")).unwrap()).unwrap();
     let state = RepoState::from_info(&info).unwrap();
@@ -175,6 +196,13 @@ fn check_repo(repo: &Path) {
         assert_eq!((record.flushed_at, record.message.as_str()), (snapshot.flushed_at(), snapshot.message()));
         if let Some(parent) = record.parent {
             assert!(state.snapshots[&parent].flushed_at < record.flushed_at, "later than its parent");
+        }
+    }
+    for (id, record) in &state.snapshots {
+        let file = read(repo, "snapshots", *id);
+        // What expiration has put in place of the parent is not what the log is relative to.
+        if let Some(parent) = record.parent.filter(|_| record.pruned_ancestor_tx_logs.is_empty() && is_ours(&file)) {
+            check_moves(repo, *id, &Snapshot::decode(&file, LIMIT).unwrap(), parent);
         }
     }
     let newest = state.updates.iter().find_map(|update| match &update.operation {

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::common::{Mount, read_files, watchdog};
-use crate::writing::{GROUP, Reference, Writable, create, put};
+use crate::common::{Mount, icechunkfs, read_files, watchdog};
+use crate::writing::{GROUP, Reference, Writable, create, put, tell};
 
 #[track_caller]
 fn refused(mount: &Mount, repository: &Path, scratch: &Path, more: &[&str], words: &[&str]) {
@@ -46,6 +46,73 @@ fn a_scratch_directory_of_another_repository_or_branch() {
     assert!(read_files(&first.root()) == shown);
     assert!(kept.contains_key("journal"));
     first.commit("the changes").unwrap();
+}
+
+/// A repository is known again by its first snapshot, wherever it lies and however it is named.
+#[test]
+fn a_repository_that_was_moved_or_linked_to_resumes_its_work() {
+    watchdog();
+    let first = Writable::new(&[]);
+    put(&first.root().join("zarr.json"), GROUP).unwrap();
+    first.commit("a group").unwrap();
+    put(&first.root().join("a/zarr.json"), GROUP).unwrap();
+    let shown = read_files(&first.root());
+    first.unmount();
+    let scratch = ["--scratch", first.scratch().to_str().unwrap()];
+    let link = first.repository().with_file_name("link");
+    std::os::unix::fs::symlink(first.repository(), &link).unwrap();
+    let mount = Mount::prepare();
+    let said = mount.command(&link, &scratch);
+    assert!(said.stderr.contains("resuming") && !said.stderr.contains("the repository was at"), "{}", said.stderr);
+    assert!(read_files(&mount.path()) == shown);
+    drop(mount);
+    let moved = first.repository().with_file_name("moved");
+    std::fs::rename(first.repository(), &moved).unwrap();
+    let mount = Mount::prepare();
+    let said = mount.command(&moved, &scratch);
+    let was = first.repository().to_str().unwrap();
+    for words in ["resuming", "the repository was at", was, moved.to_str().unwrap()] {
+        assert!(said.stderr.contains(words), "`{words}` is not in: {}", said.stderr);
+    }
+    assert!(read_files(&mount.path()) == shown);
+    drop(mount);
+    // Another one in its place is refused, though it has a snapshot of the same id.
+    create(first.repository());
+    let mount = Mount::prepare();
+    refused(&mount, first.repository(), first.scratch(), &[], &["there is another one now", "--discard"]);
+    drop(mount);
+    // History that is forgotten does not make it another one.
+    let mount = Mount::prepare();
+    mount.command(&moved, &scratch).success();
+    tell(&mount.path().join(".icechunk/commit"), "more").unwrap();
+    put(&mount.path().join("b/zarr.json"), GROUP).unwrap();
+    let shown = read_files(&mount.path());
+    drop(mount);
+    for command in ["expire", "gc"] {
+        icechunkfs([command, moved.to_str().unwrap(), "--older-than", "0s", "--yes"]).success();
+    }
+    let mount = Mount::prepare();
+    mount.command(&moved, &scratch).success();
+    assert!(read_files(&mount.path()) == shown);
+}
+
+/// A journal of a release that did not write what identifies the repository.
+#[test]
+fn a_journal_that_identifies_no_repository_goes_by_its_place() {
+    watchdog();
+    let first = Writable::new(&[]);
+    put(&first.root().join("zarr.json"), GROUP).unwrap();
+    let shown = read_files(&first.root());
+    first.unmount();
+    let path = first.scratch().join("journal");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (line, rest) = text.split_once('\n').unwrap();
+    let mut record: serde_json::Value = serde_json::from_str(&line[9..]).unwrap();
+    assert!(record.as_object_mut().unwrap().remove("identity").is_some(), "{line}");
+    let record = record.to_string();
+    std::fs::write(&path, format!("{:08x} {record}\n{rest}", crc32fast::hash(record.as_bytes()))).unwrap();
+    first.mount_again(None).success();
+    assert!(read_files(&first.root()) == shown);
 }
 
 #[test]

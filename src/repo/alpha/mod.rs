@@ -29,6 +29,7 @@ use crate::format::alpha::attributes::AttributesFile;
 use crate::format::alpha::reference;
 use crate::format::alpha::snapshot::AlphaSnapshot;
 use crate::format::ids::{ObjectId, is_digit};
+use crate::format::repo_info::SnapshotInfo;
 use crate::storage::{ObjectInfo, Storage, decoded};
 
 /// Letters in the number of a branch's file.
@@ -208,6 +209,27 @@ pub(super) async fn read(storage: &dyn Storage, id: ObjectId, limit: u64) -> Res
         snapshot.set_attributes(file, &attributes.value).context(|| key)?;
     }
     Ok(snapshot)
+}
+
+/// The first commit of a repository of `layout`, if that is `id` and its file was never written: alpha 2 wrote none, since it is
+/// empty. Later snapshots tell of it.
+pub(super) async fn first_without_file(
+    storage: &dyn Storage,
+    layout: Layout,
+    id: ObjectId,
+) -> Result<Option<SnapshotInfo>> {
+    let refs = layout.refs(storage).await?;
+    let mut seen = HashSet::new();
+    for tip in refs.branches.into_values().chain(refs.tags.into_values()) {
+        let mut ancestry = Ancestry::new(storage, tip);
+        while ancestry.next_id().is_some_and(|next| seen.insert(next)) {
+            let Some(commit) = ancestry.step().await? else { break };
+            if commit.id == id {
+                return Ok(Some(commit).filter(|commit| commit.parent.is_none()));
+            }
+        }
+    }
+    Ok(None)
 }
 
 pub(super) async fn read_ref(storage: &dyn Storage, key: &str) -> Result<Option<ObjectId>> {

@@ -21,8 +21,11 @@
 //! In version 1 there is no one object to write. Refs are looked at once more after everything was decided; what has not been
 //! published then is safe by its age alone.
 //!
+//! Copies of `repo` that are old enough go too, and their names in the log of operations with them ([`copies`]).
+//!
 //! A collection can be interrupted at any moment: what is left over is garbage for the next one.
 
+mod copies;
 pub mod mark;
 mod plan;
 mod reach;
@@ -97,6 +100,8 @@ pub struct Collected {
     pub manifests: Count,
     /// Chunk objects.
     pub chunks: Count,
+    /// Copies of `repo`.
+    pub copies: Count,
     /// Objects that stay for some chunks in them while others are gone; the bytes are those of the latter.
     pub packs: Count,
     /// Objects whose names mean nothing here: they stay.
@@ -106,7 +111,7 @@ pub struct Collected {
 impl Collected {
     /// All objects that were removed.
     pub fn total(&self) -> Count {
-        let all = [self.snapshots, self.transaction_logs, self.manifests, self.chunks];
+        let all = [self.snapshots, self.transaction_logs, self.manifests, self.chunks, self.copies];
         all.iter().fold(Count::default(), |sum, one| Count {
             objects: sum.objects + one.objects,
             bytes: sum.bytes + one.bytes,
@@ -155,7 +160,7 @@ impl Progress {
 /// Removes what is garbage and `wanted`.
 ///
 /// Errors: [`ErrorKind::ReadOnly`] if the repository takes no writes; [`ErrorKind::Corrupt`] if something that is needed cannot be
-/// read, and then nothing was removed; [`ErrorKind::Conflict`] if others were faster in every try.
+/// read, and then nothing was removed; [`ErrorKind::Contended`] if others were faster in every try.
 pub async fn collect(
     repository: &Repository,
     wanted: Wanted,

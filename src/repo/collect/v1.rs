@@ -57,7 +57,7 @@ async fn refs(storage: &Arc<dyn Storage>) -> Result<BTreeSet<ObjectId>> {
         Err(error) => return Err(error),
         Ok(_) => {
             let why = "the repository was migrated to version 2 meanwhile: nothing was removed; run this again";
-            return Err(Error::new(ErrorKind::Conflict, why));
+            return Err(Error::new(ErrorKind::Contended, why));
         }
     }
     let objects = storage.list("refs/").await?;

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::copies::{self, Copies};
 use super::plan::{Carried, Plan};
 use super::reach::Needed;
 use super::sweep::Listed;
-use super::{Collected, FindUncommitted, Found, Progress, Wanted};
+use super::{Collected, Count, FindUncommitted, Found, Progress, Wanted};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::RepoInfo;
@@ -32,7 +33,7 @@ pub(super) async fn collect(
         }
     }
     Err(Error::new(
-        ErrorKind::Conflict,
+        ErrorKind::Contended,
         format!(
             "{}: others brought back commits that should go, {TRIES} times: nothing was removed",
             storage.location()
@@ -63,19 +64,27 @@ async fn attempt(
     let based = work.snapshots.iter().filter(|id| listed.snapshots.contains_key(id)).copied();
     found.needed.add(storage, plan.kept().chain(based), progress).await?;
     let mut garbage = listed.garbage(&found, wanted.older_than);
-    if wanted.dry_run || (garbage.is_empty() && plan.dropped.is_empty()) {
-        return Ok(Some(Collected { commits: plan.dropped, ..garbage.count(&listed, &found) }));
+    let copies = Copies::find(storage, &state, wanted.older_than).await?;
+    let old = copies.expected();
+    let is_idle = garbage.is_empty() && plan.dropped.is_empty() && !Copies::is_worthwhile(&old);
+    if wanted.dry_run || is_idle {
+        let old = if is_idle { Count::default() } else { copies.count(&old) };
+        return Ok(Some(Collected { commits: plan.dropped, copies: old, ..garbage.count(&listed, &found) }));
     }
+    copies.write(storage).await?;
     let mut carried = Carried::Not;
     let change = |state: &mut RepoState| {
         carried = plan.carry_out(state)?;
         match carried {
-            Carried::Out(_) => Ok(Operation::GcRan),
+            Carried::Out(_) => {
+                copies.shorten(state);
+                Ok(Operation::GcRan)
+            }
             Carried::Not => Err(Error::new(ErrorKind::Stale, "something hangs on a commit that should go")),
         }
     };
     let backed_up = || steps::reach("gc.backup.done");
-    let written = match update::update_with(&**storage, clock, change, backed_up).await {
+    let written = match update::update_without_name(&**storage, clock, change, backed_up).await {
         Ok(written) => written,
         Err(_) if carried == Carried::Not => return Ok(None),
         Err(error) => return Err(error),
@@ -87,8 +96,10 @@ async fn attempt(
     }
     found.logs.extend(logs(&written));
     garbage.spare(&found);
-    let collected = Collected { commits: plan.dropped, ..garbage.count(&listed, &found) };
+    let old = copies.garbage(storage, &written).await?;
+    let collected = Collected { commits: plan.dropped, copies: copies.count(&old), ..garbage.count(&listed, &found) };
     garbage.remove(storage, progress).await?;
+    copies::remove(storage, &old).await?;
     Ok(Some(collected))
 }
 

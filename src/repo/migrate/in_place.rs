@@ -85,7 +85,7 @@ pub async fn migrate(repository: &Repository, clock: Clock, dry_run: bool, progr
             steps::reach("migrate.repo")?;
             let created = storage.put("repo", file.into(), Condition::Absent).await;
             created.map_err(|error| match error.kind() {
-                ErrorKind::Conflict => error.context("another migration was faster: run this again to finish it"),
+                ErrorKind::Contended => error.context("another migration was faster: run this again to finish it"),
                 _ => error,
             })?;
             steps::reach("migrate.repo.done")?;
@@ -160,7 +160,7 @@ async fn catch_up(storage: &Arc<dyn Storage>, clock: Clock, summary: &mut Summar
         progress.read.fetch_add(new.len() as u64, Ordering::Relaxed);
         let change = |state: &mut RepoState| {
             if state.branches.get(&branch) != Some(&before) {
-                return Err(Error::new(ErrorKind::Conflict, format!("branch `{branch}` has moved on meanwhile")));
+                return Err(Error::new(ErrorKind::Contended, format!("branch `{branch}` has moved on meanwhile")));
             }
             for commit in &new {
                 state.snapshots.insert(commit.id, record(commit)?);
@@ -174,7 +174,7 @@ async fn catch_up(storage: &Arc<dyn Storage>, clock: Clock, summary: &mut Summar
                 summary.contents.commits.extend(new.into_iter().map(|commit| (commit.id, commit)));
             }
             // Its ref stays, and is named.
-            Err(error) if error.kind() == ErrorKind::Conflict => tracing::warn!("{error}"),
+            Err(error) if error.kind() == ErrorKind::Contended => tracing::warn!("{error}"),
             Err(error) => return Err(error),
         }
     }

@@ -23,20 +23,24 @@ const LISTS: [(Change, &str); 6] = [
     (Change::UpdatedArrays, "updated arrays"),
 ];
 
-/// Checks log `id`, of `snapshot` if that is still there. Only where it is needed it is an error if it is missing.
-pub(super) async fn check(
-    context: &Arc<Context>,
-    id: ObjectId,
-    snapshot: Option<Arc<Snapshot>>,
-    is_needed: bool,
-) -> Result<()> {
+/// What a log stands beside.
+#[derive(Debug)]
+pub(super) struct Beside {
+    /// The snapshot that the commit made.
+    pub(super) snapshot: Arc<Snapshot>,
+    /// The snapshot that it was made of, if that is known.
+    pub(super) before: Option<ObjectId>,
+}
+
+/// Checks log `id`, of a snapshot that is still there or not. Only where it is needed it is an error if it is missing.
+pub(super) async fn check(context: &Arc<Context>, id: ObjectId, beside: Option<Beside>, is_needed: bool) -> Result<()> {
     let key = format!("transactions/{id}");
     let found = read(context, &key, MAX_LOG, |file| TransactionLog::decode(file, MAX_LOG)).await;
     let Read { value: log, file } = match found {
         Ok(found) => found,
         Err(error) if error.kind() == ErrorKind::NotFound && !is_needed => return Ok(()),
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            let why = match snapshot {
+            let why = match beside {
                 Some(_) => "it is missing: what the commit changed is not known, and nothing can be compared with it",
                 None => "it is missing, and a commit after it still needs it (the commit itself has expired)",
             };
@@ -46,16 +50,63 @@ pub(super) async fn check(
         Err(error) => return report_lost(context, "log", &key, &error),
     };
     let shared = Arc::clone(context);
+    let has_moves = log.moves().is_ok_and(|moves| !moves.is_empty());
+    let before = match beside.as_ref().and_then(|beside| beside.before).filter(|_| has_moves) {
+        Some(before) => parent(context, before).await?,
+        None => None,
+    };
     blocking(move || {
         check_envelope(&shared, &key, &file, FileType::TransactionLog, log.has_identifier());
         check_alone(&shared.findings, &key, id, &log);
-        if let Some(snapshot) = snapshot {
+        if let Some(Beside { snapshot, .. }) = beside {
             check_beside(&shared.findings, &key, &log, &snapshot);
+            check_places(&shared.findings, &key, &log, &snapshot, before.as_ref());
         }
     })
     .await?;
     context.findings.count(|checked| checked.transaction_logs += 1);
     Ok(())
+}
+
+/// Snapshot `id`, if it can be read: what is wrong with it is reported where it is checked itself.
+async fn parent(context: &Arc<Context>, id: ObjectId) -> Result<Option<Snapshot>> {
+    let limit = crate::repo::MAX_SNAPSHOT;
+    match read(context, &format!("snapshots/{id}"), limit, move |file| Snapshot::decode(file, limit)).await {
+        Ok(found) => Ok(Some(found.value)),
+        Err(error) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::PermissionDenied) => Err(error),
+        Err(_) => Ok(None),
+    }
+}
+
+/// A move replaces nothing but what is moved away itself, and leads to a place below a group.
+fn check_places(findings: &Findings, key: &str, log: &TransactionLog, snapshot: &Snapshot, before: Option<&Snapshot>) {
+    let moves = log.moves().unwrap_or_default();
+    if moves.is_empty() {
+        return;
+    }
+    let occupied: HashSet<&str> = before.into_iter().flat_map(Snapshot::nodes).map(|node| node.path).collect();
+    let paths: HashSet<&str> = snapshot.nodes().map(|node| node.path).collect();
+    let left: HashSet<&str> = moves.iter().map(|one| one.from.as_str()).collect();
+    // What an amended commit moved the one that amends it may have deleted or moved on.
+    for one in moves.iter().filter(|one| paths.contains(one.to.as_str())) {
+        if occupied.contains(one.to.as_str()) && !left.contains(one.to.as_str()) {
+            findings.warning(
+                "log-move-onto",
+                key,
+                format!("{} was moved to {}, where there was a node that was not moved away", one.from, one.to),
+            );
+        }
+        match one.to.rsplit_once('/') {
+            Some((above, _)) if !above.is_empty() && !paths.contains(above) => {
+                findings.warning(
+                    "log-move-group",
+                    key,
+                    format!("{} was moved to {}, where there is no group", one.from, one.to),
+                );
+            }
+            _ => {}
+        }
+    }
 }
 
 fn check_alone(findings: &Findings, key: &str, id: ObjectId, log: &TransactionLog) {

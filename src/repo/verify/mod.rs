@@ -339,6 +339,8 @@ async fn check_snapshot(
     };
     let snapshot = Arc::new(snapshot);
     let parent = snapshot.parent_id();
+    // After an expiration the log is relative to a commit that is gone.
+    let before = record.filter(|record| record.pruned_ancestor_tx_logs.is_empty()).and_then(|record| record.parent);
     let (shared, looked_at, record) = (Arc::clone(context), Arc::clone(&snapshot), record.cloned());
     let is_root = record.as_ref().map_or(parent.is_none(), |record| record.parent.is_none());
     let own = blocking(move || snapshot::check(&shared, id, &looked_at, &file, record.as_ref())).await?;
@@ -355,7 +357,7 @@ async fn check_snapshot(
     found.lock().insert(id, commit);
     // Version 1 writes no log for the snapshot that a repository begins with.
     let may_lack_log = is_root && snapshot.version() == SpecVersion::V1;
-    log::check(context, id, Some(snapshot), !may_lack_log).await?;
+    log::check(context, id, Some(log::Beside { snapshot, before }), !may_lack_log).await?;
     Ok(parent)
 }
 

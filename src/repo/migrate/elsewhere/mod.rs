@@ -85,7 +85,7 @@ pub struct Summary {
 /// Migrates `repository` to `destination`. With `dry_run` nothing is written, and what would be done is returned; then there
 /// need not be a destination yet.
 ///
-/// Errors: [`ErrorKind::Conflict`] if there is anything else in the new place, [`ErrorKind::Corrupt`] if a document of the old
+/// Errors: [`ErrorKind::AlreadyExists`] if there is anything else in the new place, [`ErrorKind::Corrupt`] if a document of the old
 /// repository is missing or damaged.
 pub async fn migrate(
     repository: &Repository,
@@ -148,7 +148,7 @@ async fn is_finished(destination: &dyn Storage) -> Result<bool> {
     let is_repository = has(destination.get("repo", MAX_REPO_FILE).await.map(drop))?;
     let occupied = |what: &str| {
         Err(Error::new(
-            ErrorKind::Conflict,
+            ErrorKind::AlreadyExists,
             format!("{} {what}: a repository is migrated to an empty place only", destination.location()),
         ))
     };
@@ -166,7 +166,7 @@ async fn is_finished(destination: &dyn Storage) -> Result<bool> {
 async fn begin(destination: &dyn Storage, source: &str) -> Result<()> {
     let note = json!({"what": "icechunkfs migrate", "from": source}).to_string();
     match destination.put(NOTE, note.into(), Condition::Absent).await {
-        Err(error) if error.kind() == ErrorKind::Conflict => {}
+        Err(error) if error.kind() == ErrorKind::Contended => {}
         other => return other,
     }
     let found = destination.get(NOTE, MAX_NOTE).await?;
@@ -174,7 +174,7 @@ async fn begin(destination: &dyn Storage, source: &str) -> Result<()> {
     match found.get("from").and_then(Value::as_str) {
         Some(from) if from == source => Ok(()),
         other => Err(Error::new(
-            ErrorKind::Conflict,
+            ErrorKind::AlreadyExists,
             format!(
                 "{}: an unfinished migration of {} is in it; finish that, or empty the place",
                 destination.location(),

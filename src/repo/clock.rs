@@ -1,0 +1,136 @@
+//! The time of a change, and whose clock is wrong.
+//!
+//! Times of commits and operations must rise: other clients refuse to write after one that is later than their own clock, so a
+//! time ahead of the real one locks them out until then. A store tells by the time of a stored object which of two clocks is
+//! wrong. A machine whose clock differs from the store's writes nothing. One whose clock agrees with it goes on after a change
+//! that was written ahead of time: a microsecond later, which keeps others out no longer than they are already.
+
+use std::time::Duration;
+
+use tracing::warn;
+
+use super::history::format_time;
+use super::update::Clock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::storage::Storage;
+
+/// How far this machine's clock may be from the store's; the reference's number.
+const TOLERANCE: Duration = Duration::from_secs(600);
+/// How far this machine's clock may be behind the last change for it to be waited for.
+const TOLERATED_SKEW: Duration = Duration::from_secs(2);
+
+/// The time of a change that is about to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// The time that is written: later than that of the change before. Microseconds since 1970-01-01 UTC, like the others.
+    pub time: u64,
+    /// What this machine's clock says.
+    now: u64,
+    /// The time of the change before.
+    last: u64,
+}
+
+impl Moment {
+    /// Returns the time of a change after one at `last`. Clocks of two machines are never quite the same: a moment is waited for
+    /// where that is enough to be later.
+    pub async fn after(clock: Clock, last: u64) -> Self {
+        let behind = Duration::from_micros(last.saturating_sub(clock()));
+        if behind <= TOLERATED_SKEW && clock() <= last {
+            tokio::time::sleep(behind + Duration::from_millis(1)).await;
+        }
+        let now = clock();
+        Moment { time: now.max(last.saturating_add(1)), now, last }
+    }
+
+    /// Whether the change before is later than this machine's clock.
+    pub fn is_after_the_clock(&self) -> bool {
+        self.time > self.now
+    }
+
+    /// Checks the clock against the store, which stored object `key` just now.
+    ///
+    /// An error of kind [`ErrorKind::Io`] if this machine's clock is wrong, or if it is behind the change before and the store
+    /// does not tell the time.
+    pub async fn check(&self, storage: &dyn Storage, key: &str) -> Result<()> {
+        // A store that does not answer this cannot say that the clock is wrong.
+        self.compare(storage.modified(key).await.unwrap_or_default())
+    }
+
+    /// As [`Moment::check`], with the time that the store has given to an object.
+    pub fn compare(&self, stored: Option<u64>) -> Result<()> {
+        let Moment { now, last, .. } = *self;
+        let apart = |a: u64, b: u64| Duration::from_micros(a.abs_diff(b));
+        match stored {
+            Some(stored) if apart(stored, now) > TOLERANCE => {
+                let side = if now > stored { "ahead of" } else { "behind" };
+                Err(wrong(format!(
+                    "this machine's clock is {} {side} the storage's ({} there, {} here): set this machine's clock. Nothing was changed",
+                    in_words(apart(stored, now)),
+                    format_time(stored),
+                    format_time(now),
+                )))
+            }
+            Some(_) if last > now => {
+                warn!(
+                    "the last change was written by a machine whose clock was {} ahead ({}): this one is dated right after it. \
+                     Other programs refuse to write until then",
+                    in_words(apart(last, now)),
+                    format_time(last),
+                );
+                Ok(())
+            }
+            None if last > now => Err(wrong(format!(
+                "this machine's clock is {} behind the last change ({}): set the clock. If it is right, the machine that wrote that \
+                 change is ahead: wait",
+                in_words(apart(last, now)),
+                format_time(last),
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn wrong(message: String) -> Error {
+    Error::new(ErrorKind::Io, message)
+}
+
+/// A length of time in the unit that a person would use.
+fn in_words(length: Duration) -> String {
+    let (seconds, minutes) = (length.as_secs(), (length.as_secs() + 30) / 60);
+    match minutes {
+        0..2 => format!("{} s", seconds.max(1)),
+        2..120 => format!("{minutes} min"),
+        120..2880 => format!("{} h", (minutes + 30) / 60),
+        _ => format!("{} days", (minutes + 720) / 1440),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const HOUR: u64 = 3_600_000_000;
+    const NOW: u64 = 1_800_000_000_000_000;
+
+    #[tokio::test]
+    async fn times_rise_whatever_the_clock_says() {
+        assert_eq!(Moment::after(|| NOW, NOW - 5).await.time, NOW);
+        assert_eq!(Moment::after(|| NOW, NOW + HOUR).await.time, NOW + HOUR + 1);
+        assert_eq!(Moment::after(|| NOW, NOW).await.time, NOW + 1);
+    }
+
+    #[tokio::test]
+    async fn the_store_decides_whose_clock_is_wrong() {
+        let usual = Moment::after(|| NOW, NOW - HOUR).await;
+        let late = Moment::after(|| NOW, NOW + HOUR).await;
+        for stored in [None, Some(NOW), Some(NOW + HOUR / 10), Some(NOW - HOUR / 10)] {
+            assert!(usual.compare(stored).is_ok(), "{stored:?}");
+        }
+        assert!(late.compare(Some(NOW)).is_ok(), "the other machine was ahead");
+        let said = |moment: Moment, stored| moment.compare(stored).unwrap_err().to_string();
+        assert!(said(usual, Some(NOW - 3 * HOUR)).contains("clock is 3 h ahead of the storage's"));
+        assert!(said(late, Some(NOW + HOUR)).contains("clock is 60 min behind the storage's"));
+        assert!(said(late, None).contains("60 min behind the last change"));
+    }
+}

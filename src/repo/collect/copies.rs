@@ -1,0 +1,197 @@
+//! Copies of `repo` below `overwritten/`: every update leaves one, so that they take room with the square of a history's length.
+//!
+//! An entry of the operations log names the copy that ended with it. Neither the format nor the reference needs that name: a
+//! migrated repository has entries without, and the log is read without opening those copies. What the log needs are the few
+//! copies in which it goes on (`repo_before_updates`). So a collection keeps every operation and takes the names out of the log:
+//! in `repo` by the update that it makes anyway, and in the files in which the log goes on by writing those anew under other names.
+//! What is not named then, and old enough, is removed; copies that lost races left are among it.
+//!
+//! All names go, those of young copies too. A full log is cut before an entry that names a copy and goes on in that copy: one
+//! from before the collection would lead to files that are gone. For the same reason the copy that the collection itself makes
+//! is not named. Where there is nothing to cut at, `repo` would grow from collection to collection; so a log of twice the usual
+//! length is cut here, and goes on in a file that is written for it.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+
+use super::sweep::Object;
+use super::{Count, is_older};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::repo_info::RepoInfo;
+use crate::format::repo_state::RepoState;
+use crate::repo::MAX_REPO_FILE;
+use crate::repo::update::{backup_name, updates_per_file};
+use crate::storage::{Condition, Storage, decoded};
+
+const FOLDER: &str = "overwritten/";
+/// Fewer are left to a collection that has other reasons to write `repo`: it would leave another copy.
+const WORTHWHILE: u64 = 10;
+/// Objects that are removed by one call.
+const BATCH: usize = 1000;
+
+/// The copies that there are, and how the log can do without them.
+#[derive(Debug)]
+pub(super) struct Copies {
+    listed: BTreeMap<String, Object>,
+    older_than: u64,
+    /// Where the log goes on.
+    before: Option<String>,
+    /// Where it is to go on.
+    new_before: Option<String>,
+    /// The files in which it is to go on that have to be written, with their names.
+    written: Vec<(String, RepoState)>,
+    /// The names of all files in which it is to go on.
+    kept: HashSet<String>,
+    /// The time of the newest entry that is moved from `repo` to such a file.
+    moved: Option<u64>,
+}
+
+impl Copies {
+    /// Lists the copies, and works out how the log of `state` can do without their names.
+    pub(super) async fn find(storage: &Arc<dyn Storage>, state: &RepoState, older_than: u64) -> Result<Self> {
+        let mut listed = BTreeMap::new();
+        for object in storage.list(FOLDER).await? {
+            if let Some(name) = object.key.strip_prefix(FOLDER).filter(|name| name.starts_with("repo.")) {
+                listed.insert(name.to_owned(), Object { size: object.size, stored: object.modified });
+            }
+        }
+        let mut copies = Copies {
+            listed,
+            older_than,
+            before: state.repo_before_updates.clone(),
+            new_before: None,
+            written: Vec::new(),
+            kept: HashSet::new(),
+            moved: None,
+        };
+        // The oldest first: each has the name of the one before.
+        for (name, mut file) in chain(storage, state.repo_before_updates.clone()).await?.into_iter().rev() {
+            let has_names = forget(&mut file);
+            if has_names || file.repo_before_updates != copies.new_before {
+                copies.add(file)?;
+            } else {
+                copies.kept.insert(name.clone());
+                copies.new_before = Some(name);
+            }
+        }
+        let per_file = updates_per_file(state.config.as_deref());
+        if state.updates.len() >= per_file.saturating_mul(2) {
+            let mut file = state.clone();
+            file.updates.drain(..per_file);
+            forget(&mut file);
+            copies.moved = file.updates.first().map(|newest| newest.updated_at);
+            copies.add(file)?;
+        }
+        Ok(copies)
+    }
+
+    fn add(&mut self, mut file: RepoState) -> Result<()> {
+        let name = backup_name("repo", file.updates.first().map_or(0, |newest| newest.updated_at))?;
+        file.repo_before_updates = self.new_before.replace(name.clone());
+        self.kept.insert(name.clone());
+        self.written.push((name, file));
+        Ok(())
+    }
+
+    /// Writes the files in which the log is to go on.
+    pub(super) async fn write(&self, storage: &Arc<dyn Storage>) -> Result<()> {
+        for (name, file) in &self.written {
+            storage.put(&format!("{FOLDER}{name}"), file.encode()?.into(), Condition::Always).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes the names of copies out of the log of `state`. If it has been cut since, it is left as it is.
+    pub(super) fn shorten(&self, state: &mut RepoState) {
+        let cut = match self.moved {
+            None => Some(state.updates.len()),
+            Some(moved) => state.updates.iter().position(|update| update.updated_at == moved),
+        };
+        let Some(cut) = cut.filter(|_| state.repo_before_updates == self.before) else { return };
+        state.updates.truncate(cut);
+        forget(state);
+        state.repo_before_updates.clone_from(&self.new_before);
+    }
+
+    /// The copies that would go once the log is shortened.
+    pub(super) fn expected(&self) -> BTreeSet<&str> {
+        self.unnamed(&self.kept)
+    }
+
+    /// The copies that go, now that `state` is written.
+    pub(super) async fn garbage(&self, storage: &Arc<dyn Storage>, state: &RepoState) -> Result<BTreeSet<&str>> {
+        let mut named = names(state);
+        for (_, file) in chain(storage, state.repo_before_updates.clone()).await? {
+            named.extend(names(&file));
+        }
+        Ok(self.unnamed(&named))
+    }
+
+    fn is_old(&self, name: &str) -> bool {
+        self.listed.get(name).is_some_and(|copy| is_older(copy.stored, self.older_than))
+    }
+
+    fn unnamed(&self, named: &HashSet<String>) -> BTreeSet<&str> {
+        self.listed.keys().filter(|name| self.is_old(name) && !named.contains(*name)).map(String::as_str).collect()
+    }
+
+    /// Whether removing `copies` is worth an update of `repo` by itself.
+    pub(super) fn is_worthwhile(copies: &BTreeSet<&str>) -> bool {
+        copies.len() as u64 >= WORTHWHILE
+    }
+
+    /// How much `copies` are.
+    pub(super) fn count(&self, copies: &BTreeSet<&str>) -> Count {
+        let mut count = Count::default();
+        copies.iter().filter_map(|name| self.listed.get(*name)).for_each(|copy| count.add(copy.size));
+        count
+    }
+}
+
+/// Removes `copies`.
+pub(super) async fn remove(storage: &Arc<dyn Storage>, copies: &BTreeSet<&str>) -> Result<()> {
+    let keys: Vec<String> = copies.iter().map(|name| format!("{FOLDER}{name}")).collect();
+    for batch in keys.chunks(BATCH) {
+        storage.delete(batch).await?;
+    }
+    Ok(())
+}
+
+/// Takes all names of copies out of the entries of `file`; whether there were any.
+fn forget(file: &mut RepoState) -> bool {
+    let mut any = false;
+    for update in &mut file.updates {
+        any |= update.backup_path.take().is_some();
+    }
+    any
+}
+
+/// All names that the log of `state` has.
+fn names(state: &RepoState) -> HashSet<String> {
+    let entries = state.updates.iter().filter_map(|update| update.backup_path.clone());
+    entries.chain(state.repo_before_updates.clone()).collect()
+}
+
+/// The files in which the log goes on from `head`, newest first.
+async fn chain(storage: &Arc<dyn Storage>, head: Option<String>) -> Result<Vec<(String, RepoState)>> {
+    let mut files: Vec<(String, RepoState)> = Vec::new();
+    let mut next = head;
+    while let Some(name) = next.take() {
+        if name.contains('/') || files.iter().any(|(seen, _)| *seen == name) {
+            return Err(Error::corrupt(format!(
+                "repo: the operations log goes on in `{name}`, which is no copy before it"
+            )));
+        }
+        match decoded::fixed(&**storage, &format!("{FOLDER}{name}"), MAX_REPO_FILE, RepoInfo::decode).await {
+            Ok(found) => {
+                let file = RepoState::from_info(&found.value)?;
+                next = file.repo_before_updates.clone();
+                files.push((name, file));
+            }
+            // Somebody has tidied up.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(files)
+}
