@@ -18,7 +18,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::Snapshot;
 use crate::reader::Reader;
-use crate::scratch::journal::Journal;
 use crate::scratch::record::{Id, Name, Record, Source};
 use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, NodeTable, Place};
@@ -53,9 +52,9 @@ impl WorkingTree {
     pub fn about_to_publish(&self, snapshot: ObjectId) -> Result<()> {
         let mut locked = self.lock();
         self.record(&mut locked, Record::Publishing { snapshot: snapshot.to_string() })?;
-        let file = locked.journal.file()?;
+        let durable = Arc::clone(locked.journal.durable());
         drop(locked);
-        file.sync_data().map_err(|e| Error::io("flushing the scratch journal", e))
+        durable.flush()
     }
 
     /// Copies into the scratch directory whatever only the snapshot has and no commit will keep: files of `untracked`, or what they
@@ -187,7 +186,7 @@ impl WorkingTree {
         let first = first_line(&self.origin, base.id());
         let mut records = locked.state.dump(&base.tree);
         records.insert(0, first);
-        locked.journal = Journal::replace(self.scratch.directory(), &records)?;
+        locked.journal.rewrite(&records)?;
         locked.stale = false;
         Ok(())
     }
