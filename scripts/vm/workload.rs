@@ -86,8 +86,8 @@ struct World {
     entries: BTreeMap<String, Entry>,
     inodes: Vec<Inode>,
     temporary: usize,
-    /// Operations that make everything before them durable in the mount.
-    durable: Vec<usize>,
+    /// Operations that are durable in the mount, with all before them, once another one was answered.
+    durable: Vec<(usize, usize)>,
 }
 
 impl World {
@@ -127,7 +127,7 @@ impl World {
                 }
                 if *sync {
                     // What came before the temporary file was flushed.
-                    self.durable.push(number - 1);
+                    self.durable.push((number - 1, number));
                 }
             }
             Op::Truncate { path, length } => {
@@ -154,11 +154,11 @@ impl World {
             }
             Op::Sync { path, .. } => {
                 self.inode(path).kept.push((number, true));
-                self.durable.push(number);
+                self.durable.push((number, number));
             }
-            Op::SyncDirectory { .. } => self.durable.push(number),
+            Op::SyncDirectory { .. } => self.durable.push((number, number)),
             Op::Commit => {
-                self.durable.push(number);
+                self.durable.push((number, number));
                 let tracked: Vec<usize> = self
                     .entries
                     .iter()
@@ -473,7 +473,7 @@ fn check(seed: u64, plain: &Path, mount: &Path, last: usize, old: usize) -> bool
         op_ahead = Some(op);
     }
     let world = &script.world;
-    let durable = world.durable.iter().copied().filter(|op| *op <= last).max().unwrap_or(0);
+    let durable = world.durable.iter().filter(|(_, answered)| *answered <= last).map(|(op, _)| *op).max().unwrap_or(0);
     // A replacement has two steps: its temporary file may be there.
     let is_temporary = |name: &String| name.ends_with(".partial");
     let same = |entries: &BTreeMap<String, Entry>, found: &Found| {
@@ -506,7 +506,7 @@ fn check(seed: u64, plain: &Path, mount: &Path, last: usize, old: usize) -> bool
         reasons.push((**now, wrong));
         fits
     });
-    match (fitting, reasons.first()) {
+    match (fitting, reasons.iter().min_by_key(|(_, wrong)| wrong.len())) {
         (Some(now), _) => println!(
             "vm: ok: names after {now} of {last}, durable {durable}, old {old}; the plain directory {kept_by_plain:?}, {} files torn in it",
             torn.len()

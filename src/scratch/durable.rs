@@ -94,7 +94,11 @@ impl std::fmt::Debug for Durable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let state = self.state.lock();
         let (length, durable, retired) = (state.length, state.durable, state.retired.len());
-        f.debug_struct("Durable").field("length", &length).field("durable", &durable).field("retired", &retired).finish()
+        f.debug_struct("Durable")
+            .field("length", &length)
+            .field("durable", &durable)
+            .field("retired", &retired)
+            .finish()
     }
 }
 
@@ -206,7 +210,8 @@ impl Durable {
             state.retired.push_back((length, data));
             self.changed.notify_all();
         }
-        rustix::fs::fstatvfs(&*self.directory).is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < NEARLY_FULL)
+        rustix::fs::fstatvfs(&*self.directory)
+            .is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < NEARLY_FULL)
     }
 
     /// Whether data files wait to be unlinked: a flush gives space back.
@@ -458,4 +463,101 @@ fn write_range(file: &File, flags: libc::c_uint) -> std::io::Result<()> {
     // SAFETY: the descriptor is open as long as `file` is. The call takes no memory of ours.
     let done = unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) };
     if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::super::journal::Journal;
+    use super::super::record::{Name, ROOT, Record};
+    use super::*;
+
+    fn record(n: u64) -> Record {
+        Record::Hidden { parent: ROOT, name: Name::new(n.to_string().as_bytes()) }
+    }
+
+    /// A scratch directory with a journal, and a way to look for its data files.
+    fn scratch() -> (tempfile::TempDir, Journal) {
+        let place = tempfile::tempdir().unwrap();
+        std::fs::create_dir(place.path().join("data")).unwrap();
+        let directory = rustix::fs::open(place.path(), OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty()).unwrap();
+        let journal = Journal::replace(&Arc::new(directory), &[record(0)]).unwrap();
+        (place, journal)
+    }
+
+    fn until(done: impl Fn() -> bool) {
+        let begin = Instant::now();
+        while !done() {
+            assert!(begin.elapsed() < Duration::from_secs(20));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn an_unneeded_file_is_unlinked_after_the_line_is_durable() {
+        let (place, mut journal) = scratch();
+        let path = |n: u64| place.path().join("data").join(n.to_string());
+        for n in 1..4 {
+            std::fs::write(path(n), "bytes").unwrap();
+        }
+        // Nothing waits: nothing needs it.
+        journal.durable().retire(1);
+        assert!(!path(1).exists());
+        journal.append(&record(1), None).unwrap();
+        journal.durable().retire(2);
+        assert!(path(2).exists() && journal.durable().has_retired());
+        journal.durable().flush().unwrap();
+        assert!(!path(2).exists() && !journal.durable().has_retired());
+        // By itself, too.
+        journal.append(&record(2), None).unwrap();
+        journal.durable().retire(3);
+        until(|| !path(3).exists());
+        assert!(!journal.durable().state.lock().is_dirty());
+    }
+
+    #[test]
+    fn a_new_journal_carries_out_what_waited_for_the_old_one() {
+        let (place, mut journal) = scratch();
+        let path = place.path().join("data/7");
+        std::fs::write(&path, "bytes").unwrap();
+        journal.append(&record(1), Some(7)).unwrap();
+        assert!(journal.durable().state.lock().unsynced.contains(&7));
+        journal.append(&record(2), None).unwrap();
+        journal.durable().retire(7);
+        journal.rewrite(&[record(3)]).unwrap();
+        assert!(!path.exists() && !journal.durable().state.lock().is_dirty());
+    }
+
+    #[test]
+    fn a_journal_that_was_replaced_is_not_replaced_by_a_compacted_one() {
+        let (place, mut journal) = scratch();
+        journal.append(&record(1), None).unwrap();
+        let durable = Arc::clone(journal.durable());
+        let directory = rustix::fs::open(place.path(), OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty()).unwrap();
+        let compact = |position| Journal::compacted(&directory, &durable, position, &[record(5)]).unwrap();
+        let read = || std::fs::read_to_string(place.path().join("journal")).unwrap();
+        let late = compact(durable.length());
+        journal.rewrite(&[record(3)]).unwrap();
+        assert!(!journal.go_on_with(late).unwrap());
+        assert!(read().contains(r#""3""#) && !place.path().join("journal.compact").exists());
+        let timely = compact(durable.length());
+        journal.append(&record(6), None).unwrap();
+        assert!(journal.go_on_with(timely).unwrap());
+        journal.append(&record(7), None).unwrap();
+        let names: Vec<bool> = ["3", "5", "6", "7"].map(|n| read().contains(&format!("\"{n}\""))).to_vec();
+        assert_eq!(names, [false, true, true, true]);
+    }
+
+    #[test]
+    fn a_file_that_is_written_again_is_flushed_when_it_is_closed() {
+        let (place, journal) = scratch();
+        std::fs::write(place.path().join("data/7"), "bytes").unwrap();
+        let durable = journal.durable();
+        durable.closed(7);
+        assert!(!durable.state.lock().is_dirty());
+        durable.rewritten(7);
+        durable.closed(7);
+        assert!(durable.state.lock().is_dirty());
+        until(|| !durable.state.lock().is_dirty());
+    }
 }

@@ -77,8 +77,7 @@ impl Journal {
             Err(errno) => return Err(Error::io("the scratch journal", errno.into())),
         };
         let failed = |e| Error::io("the scratch journal", e);
-        let Last { restarted, durable } =
-            boot::last(directory, &file).unwrap_or(Last { restarted: false, durable: 0 });
+        let Last { restarted, durable } = boot::last(directory, &file).unwrap_or(Last { restarted: false, durable: 0 });
         let whole = file.metadata().map_err(failed)?.len();
         // It never got into use.
         let _ = rustix::fs::unlinkat(&**directory, COMPACT_NAME, AtFlags::empty());
@@ -314,8 +313,8 @@ fn each_line(file: File, durable: Option<u64>, mut apply: impl FnMut(Record) -> 
             Ok(record) => apply(record).map_err(|e| e.context(format!("scratch journal, line {lines}")))?,
             Err(why) => {
                 // Pages reach the disk in any order.
-                let is_torn = durable.is_some_and(|durable| length >= durable)
-                    || reader.fill_buf().map_err(failed)?.is_empty();
+                let is_torn =
+                    durable.is_some_and(|durable| length >= durable) || reader.fill_buf().map_err(failed)?.is_empty();
                 if is_torn {
                     return Ok(Lines { length, lines, torn: Some(why) });
                 }

@@ -46,7 +46,8 @@ impl<'a> Salvage<'a> {
         if stat.size == 0 || stat.ctime < self.journal_born {
             return Ok(false);
         }
-        let failed = |e: Errno| Error::io(format!("data file {number}, which a power cut left without a name"), e.into());
+        let failed =
+            |e: Errno| Error::io(format!("data file {number}, which a power cut left without a name"), e.into());
         let folder = folder(self.directory).map_err(failed)?;
         rustix::fs::renameat(self.data, number.to_string(), &folder, free_name(&folder, &number.to_string()))
             .map_err(failed)?;

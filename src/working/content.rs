@@ -536,7 +536,13 @@ impl WorkingTree {
         times: Result<Meta>,
     ) -> Result<Arc<File>> {
         let mut locked = self.lock();
-        let number = locked.state.get(id).ok_or_else(|| no_such(id))?.number;
+        let number = match locked.state.get(id) {
+            Some(inode) => inode.number,
+            None => {
+                self.files.remove(data);
+                return Err(no_such(id));
+            }
+        };
         let at = times.as_ref().map_or_else(|_| Time::now(), |times| times.mtime);
         let moved = Record::Moved { id, source: Source::Data(data), at };
         let dated = brought.and_then(|file| match &times {

@@ -17,8 +17,7 @@ impl WorkingTree {
         // An inode without a name does not outlive the mount, and a journal that was written anew does not know it.
         let is_nameless = match &record {
             Record::Attributes { id, .. } | Record::Moved { id, .. } => {
-                *id != crate::scratch::record::ROOT
-                    && locked.state.get(*id).is_some_and(|inode| inode.names.is_empty())
+                *id != crate::scratch::record::ROOT && locked.state.get(*id).is_some_and(|inode| inode.names.is_empty())
             }
             _ => false,
         };
