@@ -258,6 +258,8 @@ struct Script {
     random: Random,
     world: World,
     number: usize,
+    /// Next to nothing is flushed by the program: what is kept, the mount and the file system keep by themselves.
+    is_lazy: bool,
     queue: Vec<Op>,
 }
 
@@ -273,7 +275,7 @@ impl Script {
             Op::Commit,
         ];
         queue.reverse();
-        Script { random: Random(seed), world: World::default(), number: 0, queue }
+        Script { random: Random(seed), world: World::default(), number: 0, is_lazy: seed % 2 == 1, queue }
     }
 
     fn next(&mut self) -> (usize, Op) {
@@ -282,9 +284,13 @@ impl Script {
                 break op;
             }
             let Some(op) = self.world.think(&mut self.random) else { continue };
+            let flushes = matches!(op, Op::Sync { .. } | Op::SyncDirectory { .. } | Op::Replace { sync: true, .. });
+            if flushes && self.is_lazy && self.random.below(50) > 0 {
+                continue;
+            }
             // A commit needs something to commit.
             let tracked = matches!(&op, Op::Replace { path, sync: false, .. } if is_key(path));
-            if tracked && self.random.below(4) == 0 {
+            if tracked && self.random.below(if self.is_lazy { 50 } else { 4 }) == 0 {
                 self.queue.push(Op::Commit);
             }
             break op;
