@@ -25,6 +25,7 @@ use object_store::local::LocalFileSystem;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
+use super::file_locks::{Locks, refresh};
 use super::object::{ObjectStorage, timed_out, too_large, too_short};
 use super::replace::Turn;
 use super::{Condition, DEADLINE, ObjectInfo, Storage, Version, adopt, remove, replace};
@@ -56,6 +57,7 @@ pub struct LocalStorage {
 #[derive(Debug)]
 pub struct LocalFiles {
     root: OwnedFd,
+    locks: Locks,
 }
 
 impl LocalFiles {
@@ -77,6 +79,13 @@ impl LocalFiles {
     /// Whether this user may not make files in the directory.
     pub fn is_read_only(&self) -> bool {
         rustix::fs::accessat(&self.root, ".", rustix::fs::Access::WRITE_OK, rustix::fs::AtFlags::EACCESS).is_err()
+    }
+
+    /// Forgets what a network file system remembers of names.
+    fn refresh(&self) {
+        if self.locks != Locks::OneMachine {
+            refresh(&self.root);
+        }
     }
 
     fn open_with(&self, key: &str, extra: ResolveFlags) -> Result<File, Errno> {
@@ -129,12 +138,20 @@ impl LocalStorage {
         let path = std::fs::canonicalize(path).map_err(|e| Error::io(&location, e))?;
         Ok(LocalStorage {
             path,
-            files: Arc::new(LocalFiles { root }),
+            files: Arc::new(LocalFiles { locks: Locks::of(&root), root }),
             objects: ObjectStorage::new(Arc::new(store), location, DEADLINE),
             deadline: DEADLINE,
             copies: AtomicU64::new(0),
             flushed: tokio::sync::Mutex::new(0),
         })
+    }
+
+    /// With the user's guarantee that nobody else writes, if `guaranteed`: then locks that other machines do not see are good enough.
+    pub(super) fn with_single_writer(mut self, guaranteed: bool) -> Self {
+        if let (true, Some(files)) = (guaranteed, Arc::get_mut(&mut self.files)) {
+            files.locks = files.locks.waived();
+        }
+        self
     }
 
     /// Runs `work` on a thread that may wait, until the deadline. A thread that waits beyond it is left to its fate.
@@ -190,6 +207,7 @@ impl Storage for LocalStorage {
 
     async fn get_versioned(&self, key: &str, limit: u64) -> Result<(Bytes, Version)> {
         self.waiting(key, move |files, key| {
+            files.refresh();
             let file = files.open(key)?;
             let metadata = file.metadata().map_err(|e| Error::io(key, e))?;
             if metadata.is_dir() {
@@ -205,6 +223,7 @@ impl Storage for LocalStorage {
 
     async fn get_changed(&self, key: &str, limit: u64, version: &Version) -> Result<Option<(Bytes, Version)>> {
         let look = |files: &LocalFiles, key: &str| {
+            files.refresh();
             let metadata = files.open(key)?.metadata().map_err(|e| Error::io(key, e))?;
             Ok(version_of(&metadata))
         };
@@ -220,7 +239,7 @@ impl Storage for LocalStorage {
 
     async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<()> {
         self.in_turn(key, move |files, key, turn, deadline| {
-            replace::put(&files.root, key, &bytes, &condition, turn, deadline)
+            replace::put(&files.root, key, &bytes, &condition, turn, (files.locks, deadline))
         })
         .await
     }
@@ -276,12 +295,25 @@ impl Storage for LocalStorage {
 
     async fn delete_unchanged(&self, key: &str, _limit: u64, version: &Version) -> Result<()> {
         let version = version.clone();
-        self.in_turn(key, move |files, key, turn, deadline| replace::remove(&files.root, key, &version, turn, deadline))
-            .await
+        self.in_turn(key, move |files, key, turn, deadline| {
+            replace::remove(&files.root, key, &version, turn, (files.locks, deadline))
+        })
+        .await
     }
 
     async fn open_file(&self, key: &str) -> Result<Option<File>> {
         self.waiting(key, |files, key| files.open(key).map(Some)).await
+    }
+
+    async fn check_conditions(&self, _key: &str, _limit: u64) -> Result<()> {
+        match self.read_only() {
+            None => Ok(()),
+            Some(why) => Err(Error::new(ErrorKind::Unsupported, why)),
+        }
+    }
+
+    fn read_only(&self) -> Option<&'static str> {
+        self.files.locks.obstacle()
     }
 
     fn local_path(&self) -> Option<PathBuf> {
