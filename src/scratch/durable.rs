@@ -165,15 +165,12 @@ impl Durable {
         Ok(())
     }
 
-    /// Begins to write out data file `data`, whose bytes are about to take the place of others, as ext4 does for a rename over a
-    /// name. Waits for the disk only while the journal is being flushed. No lock may be held.
+    /// Writes out data file `data`, whose bytes are about to take the place of others, if the journal is being flushed. Otherwise the next
+    /// flush does it, unless the file is replaced before. No lock may be held.
     pub fn prepare(&self, data: u64) {
         let flushing = self.state.lock().flushing.is_some();
-        if !flushing {
-            if let Ok(Some(file)) = self.open(data) {
-                let _ = write_range(&file, libc::SYNC_FILE_RANGE_WRITE);
-            }
-        } else if self.write_out(data).is_ok()
+        if flushing
+            && self.write_out(data).is_ok()
             && let Some(written) = &mut self.state.lock().flushing
         {
             written.insert(data);

@@ -37,6 +37,9 @@ const FLUSH_DEADLINE: Duration = Duration::from_secs(120);
 const DELETED_AT_ONCE: usize = 1000;
 /// The same for all that waits on a file system: what a machine holds back, at the slowest.
 const FLUSH_ALL_DEADLINE: Duration = Duration::from_secs(3600);
+/// How often a file that another machine replaces while it is read is opened again, and after which pause.
+const STALE_TRIES: u32 = 20;
+const STALE_PAUSE: Duration = Duration::from_millis(20);
 /// What a disk writes in a second at least, shared by all objects that are stored at the same time. Bytes.
 const SLOWEST_DISK: u64 = 256 << 10;
 
@@ -81,10 +84,20 @@ impl LocalFiles {
         rustix::fs::accessat(&self.root, ".", rustix::fs::Access::WRITE_OK, rustix::fs::AtFlags::EACCESS).is_err()
     }
 
-    /// Forgets what a network file system remembers of names.
-    fn refresh(&self) {
-        if self.locks != Locks::OneMachine {
+    /// Runs `read` on what names mean now, whatever a network file system remembers. Another machine may replace a file between the
+    /// moment it is opened and the moment it is read: then it is opened again.
+    fn current<T>(&self, read: impl Fn() -> Result<T>) -> Result<T> {
+        if self.locks == Locks::OneMachine {
+            return read();
+        }
+        let mut tries = 0;
+        loop {
             refresh(&self.root);
+            tries += 1;
+            match read() {
+                Err(error) if is_stale(&error) && tries < STALE_TRIES => std::thread::sleep(STALE_PAUSE),
+                done => return done,
+            }
         }
     }
 
@@ -109,6 +122,13 @@ impl LocalFiles {
         }
         Some(())
     }
+}
+
+/// Whether the file was removed on another machine while this one had it open.
+pub(super) fn is_stale(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    causes
+        .any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|cause| cause.raw_os_error() == Some(libc::ESTALE)))
 }
 
 fn open_error(key: &str, errno: Errno) -> Error {
@@ -207,25 +227,27 @@ impl Storage for LocalStorage {
 
     async fn get_versioned(&self, key: &str, limit: u64) -> Result<(Bytes, Version)> {
         self.waiting(key, move |files, key| {
-            files.refresh();
-            let file = files.open(key)?;
-            let metadata = file.metadata().map_err(|e| Error::io(key, e))?;
-            if metadata.is_dir() {
-                return Err(Error::new(ErrorKind::NotFound, format!("{key}: is a directory")));
-            }
-            if metadata.len() > limit {
-                return Err(too_large(key, metadata.len(), limit));
-            }
-            Ok((read_exactly(&file, key, 0, metadata.len())?, version_of(&metadata)))
+            files.current(|| {
+                let file = files.open(key)?;
+                let metadata = file.metadata().map_err(|e| Error::io(key, e))?;
+                if metadata.is_dir() {
+                    return Err(Error::new(ErrorKind::NotFound, format!("{key}: is a directory")));
+                }
+                if metadata.len() > limit {
+                    return Err(too_large(key, metadata.len(), limit));
+                }
+                Ok((read_exactly(&file, key, 0, metadata.len())?, version_of(&metadata)))
+            })
         })
         .await
     }
 
     async fn get_changed(&self, key: &str, limit: u64, version: &Version) -> Result<Option<(Bytes, Version)>> {
         let look = |files: &LocalFiles, key: &str| {
-            files.refresh();
-            let metadata = files.open(key)?.metadata().map_err(|e| Error::io(key, e))?;
-            Ok(version_of(&metadata))
+            files.current(|| {
+                let metadata = files.open(key)?.metadata().map_err(|e| Error::io(key, e))?;
+                Ok(version_of(&metadata))
+            })
         };
         if self.waiting(key, look).await? == *version {
             return Ok(None);

@@ -20,7 +20,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::file_locks::{Locks, lock, refresh};
-use super::local::version_of;
+use super::local::{is_stale, version_of};
 use super::object::timed_out;
 use super::{Condition, Version, changed};
 use crate::error::{Error, Result};
@@ -115,7 +115,7 @@ fn expect(folder: &OwnedFd, key: &str, name: &str, version: &Version) -> Result<
     match current.map(|metadata| (version_of(&metadata), metadata.nlink())) {
         Ok((current, 1..)) if current == *version => Ok(()),
         Ok(_) => Err(changed(key)),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Err(changed(key)),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound || is_stale(&e) => Err(changed(key)),
         Err(e) => Err(Error::io(key, e)),
     }
 }

@@ -27,7 +27,8 @@ impl WorkingTree {
         locked.state.apply(record, &self.base().tree)
     }
 
-    /// Begins to write out data file `data`, which is about to take the place of other bytes. No lock may be held.
+    /// Sees to it that the bytes of data file `data`, which is about to take the place of others, reach the disk before the journal
+    /// says so. No lock may be held.
     pub(super) fn prepare(&self, data: u64) {
         let durable = Arc::clone(self.lock().journal.durable());
         durable.prepare(data);
