@@ -78,6 +78,8 @@ struct State {
     succeeded: u64,
     /// Flushing the journal failed: its file may lack lines that were answered.
     failed: bool,
+    /// The thread waits for something to flush. Only then is it woken: each change would be one more switch between threads.
+    idle: bool,
     closed: bool,
     spare: u64,
     /// Called after a flush, to see to the journal's length.
@@ -123,6 +125,7 @@ impl Durable {
                 begun: 0,
                 succeeded: 0,
                 failed: false,
+                idle: false,
                 closed: false,
                 spare: 0,
                 upkeep: None,
@@ -157,11 +160,8 @@ impl Durable {
             let _ = state.file.set_len(state.length);
             return Err(error);
         }
-        let was_dirty = state.is_dirty();
         state.length += line.len() as u64;
-        if !was_dirty {
-            self.changed.notify_all();
-        }
+        self.wake(&mut state);
         Ok(())
     }
 
@@ -187,7 +187,7 @@ impl Durable {
         let mut state = self.state.lock();
         if state.rewritten.remove(&data) {
             state.unsynced.insert(data);
-            self.changed.notify_all();
+            self.wake(&mut state);
         }
     }
 
@@ -205,10 +205,16 @@ impl Durable {
             }
             let length = state.length;
             state.retired.push_back((length, data));
-            self.changed.notify_all();
+            self.wake(&mut state);
         }
         rustix::fs::fstatvfs(&*self.directory)
             .is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < NEARLY_FULL)
+    }
+
+    fn wake(&self, state: &mut State) {
+        if std::mem::take(&mut state.idle) {
+            self.changed.notify_all();
+        }
     }
 
     /// Whether data files wait to be unlinked: a flush gives space back.
@@ -420,6 +426,7 @@ impl Durable {
             let closed = {
                 let mut state = self.state.lock();
                 while !state.closed && !state.is_dirty() {
+                    state.idle = true;
                     self.changed.wait(&mut state);
                 }
                 let until = Instant::now() + pause;
