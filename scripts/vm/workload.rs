@@ -216,7 +216,8 @@ impl World {
             59..=61 => {
                 let path = self.pick(random, is_file)?;
                 let length = self.inode(&path).versions.last().unwrap().bytes.len();
-                Op::Truncate { path, length: random.below(length + 2) as u64 }
+                // A chunk of no bytes would be refused by the commit.
+                Op::Truncate { path, length: 1 + random.below(length + 1) as u64 }
             }
             62..=68 => Op::Unlink { path: self.pick(random, is_file)? },
             69..=72 => {
@@ -344,7 +345,8 @@ fn run(seed: u64, plain: &Path, mount: &Path) {
         let (number, op) = script.next();
         for (root, is_mount) in [(plain, false), (mount, true)] {
             if let Err(error) = perform(root, &op, is_mount) {
-                println!("vm: FAILED: {}: {op:?}: {error}", root.display());
+                println!("vm: FAILED: {}: operation {number}, {op:?}: {error}", root.display());
+                println!("{}", fs::read_to_string(mount.join(".icechunk/errors")).unwrap_or_default());
                 return;
             }
         }
