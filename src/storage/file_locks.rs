@@ -143,7 +143,7 @@ fn parse_mount(table: &str, id: &str) -> Option<(String, String)> {
     let (_, behind) = line.split_once(" - ")?;
     let mut fields = behind.split(' ');
     let kind = fields.next()?.to_owned();
-    Some((kind, fields.last()?.to_owned()))
+    Some((kind, fields.next_back()?.to_owned()))
 }
 
 /// A repository that nobody else changes as long as this exists.

@@ -238,11 +238,13 @@ impl WorkingTree {
             if !restarted {
                 // The lines that made it unneeded may be in the page cache only.
                 locked.journal.durable().retire(number);
-            } else if named.contains(&number) || !self.files.find(number)?.is_some_and(|stat| stat.size > 0) {
-                self.files.remove(number);
-            } else if let Some(stat) = self.files.find(number)?
-                && !salvage.keep(number, &stat)?
-            {
+                continue;
+            }
+            let kept = match self.files.find(number)? {
+                Some(stat) if !named.contains(&number) => salvage.keep(number, &stat)?,
+                _ => false,
+            };
+            if !kept {
                 self.files.remove(number);
             }
         }
