@@ -26,8 +26,8 @@ use rustix::io::Errno;
 use super::boot;
 use crate::error::{Error, Result};
 
-/// How long a change waits for the flush that makes it durable. A tenth of ext4's commit interval: a flush costs one commit of
-/// the file system's journal, so that shorter intervals slow down small writes (docs/performance.md).
+/// How long a change waits for the flush that makes it durable. A tenth of ext4's commit interval: a flush costs one or two commits of
+/// the file system's journal, a hundredth of the time at this interval on a disk that takes some milliseconds for one.
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Pause after a flush that failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
@@ -249,7 +249,15 @@ impl Durable {
     fn flush_in_turn(&self) -> Result<Vec<u64>> {
         let failed = |e: std::io::Error| Error::io("flushing to the scratch directory", e);
         // Most of the work, while nobody waits.
-        let first: Vec<u64> = self.state.lock().unsynced.iter().copied().collect();
+        let first: Vec<u64> = {
+            let state = self.state.lock();
+            if state.failed {
+                return Err(failed(std::io::Error::other(
+                    "the last flush failed, and the journal has not been written anew",
+                )));
+            }
+            state.unsynced.iter().copied().collect()
+        };
         self.write_all_out(&first).map_err(failed)?;
         let (unsynced, file, length, unknown, number) = {
             let mut state = self.state.lock();

@@ -211,6 +211,11 @@ impl Journal {
         self.compact_length = self.durable.length() / self.lines.max(1) * lines;
     }
 
+    /// Puts off writing it anew, because that failed.
+    pub fn postpone_compaction(&mut self) {
+        self.compact_length = self.durable.length() / 2;
+    }
+
     /// Whether most of it is about changes that later ones undid.
     pub fn is_long(&self) -> bool {
         let length = self.durable.length();

@@ -73,16 +73,20 @@ impl WorkingTree {
         self.lock().journal.durable().set_upkeep(Arc::new(move || {
             let Some(working) = working.upgrade() else { return };
             if let Err(error) = working.compact() {
-                tracing::warn!("{error}; the scratch journal stays as long as it is");
+                working.lock().journal.postpone_compaction();
+                tracing::warn!("{error}; the scratch journal stays as it is");
             }
         }));
     }
 
     /// Writes the journal anew if most of it is about changes that later ones undid. Only the last lines are copied while
-    /// nothing else can be done.
+    /// nothing else can be done. One that could not be flushed is written anew whatever its length.
     pub(super) fn compact(&self) -> Result<()> {
         let (records, position, durable) = {
-            let locked = self.lock();
+            let mut locked = self.lock();
+            if locked.journal.durable().is_doubtful() && locked.state.publishing.is_none() {
+                return self.rewrite(&mut locked);
+            }
             // That a commit is on its way is said by the journal alone.
             if locked.stale || locked.state.publishing.is_some() || !locked.journal.is_long() {
                 return Ok(());
