@@ -14,6 +14,7 @@ mod write_faults {
     mod damaged;
     mod disk;
     mod full_scratch;
+    mod journal;
     mod linked;
     mod repository;
     mod wrong_place;

@@ -107,6 +107,10 @@ pub(super) fn scratch_location(repository: &Repository) -> String {
 /// The end of a mount: tells what is left, and takes an ephemeral scratch directory away if nothing is.
 pub async fn end(session: Arc<Session>, ephemeral: bool) {
     session.end_uploads();
+    // Nothing is written to the directory after this.
+    if let Err(error) = session.working().make_durable().await {
+        warn!("{error}: what was written last may be lost if the power fails");
+    }
     let path = session.working().scratch().path().to_owned();
     match session.status().await {
         Ok(status) if status.clean && (!ephemeral || status.untracked.is_empty()) => {

@@ -8,46 +8,67 @@
 //! and it is cut off. A wrong line anywhere else is damage, which nobody should guess around.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
-use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use tracing::warn;
 
+use super::boot::{self, Last};
+use super::durable::Durable;
 use super::record::Record;
+use super::salvage;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Version of the journal's format.
 pub const FORMAT: u32 = 1;
 const NAME: &str = "journal";
 const NEW_NAME: &str = "journal.new";
-/// A file that only takes up room. On a full disk it makes place for what gives space back: a deletion, a discard, a commit.
-const SPARE: &str = "spare";
-/// How much room. Bytes.
-const SPARE_SIZE: u64 = 256 << 10;
+/// Where a shorter journal is written while the longer one is in use.
+const COMPACT_NAME: &str = "journal.compact";
 /// Longest line that is read, in bytes: a name, a path and a virtual location, with room.
 const MAX_LINE: usize = 1 << 20;
 /// A journal below this many bytes is not worth writing anew.
 const WORTH_REWRITING: u64 = 1 << 20;
+/// How many times longer than what it says a journal may be.
+const TIMES_LONGER: u64 = 4;
 
 /// An open journal, at whose end changes are written.
 #[derive(Debug)]
 pub struct Journal {
     directory: Arc<OwnedFd>,
-    file: File,
-    length: u64,
+    durable: Arc<Durable>,
+    /// Flushes what is added.
+    flusher: Option<JoinHandle<()>>,
     /// Bytes it had when it was last written anew: what the state itself takes.
     compact_length: u64,
+    /// Lines that were read when it was opened.
+    lines: u64,
+    /// What is changed at the moment is about to give space back.
+    frees_space: bool,
+    /// The machine has been started anew since the journal was last used.
+    restarted: bool,
     line: Vec<u8>,
+}
+
+/// A shorter journal that is not in use yet.
+#[derive(Debug)]
+pub struct Compacted {
+    file: File,
+    length: u64,
+    /// How much of the journal in use it stands for, and which file that is.
+    position: u64,
+    replaces: Arc<File>,
 }
 
 impl Journal {
     /// Opens the journal in `directory` and feeds its records to `apply`; none if there is no journal yet.
     ///
-    /// An error of kind [`ErrorKind::Corrupt`] if it is damaged.
+    /// An error of kind [`ErrorKind::Corrupt`] if it is damaged. Lines that a power cut tore are cut off and kept aside.
     pub fn open(directory: &Arc<OwnedFd>, apply: impl FnMut(Record) -> Result<()>) -> Result<Option<Self>> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = match rustix::fs::openat(&**directory, NAME, flags, Mode::empty()) {
@@ -56,31 +77,177 @@ impl Journal {
             Err(errno) => return Err(Error::io("the scratch journal", errno.into())),
         };
         let failed = |e| Error::io("the scratch journal", e);
-        let (length, torn) = each_line(file.try_clone().map_err(failed)?, apply)?;
-        if let Some(why) = torn {
-            warn!("the last line of the scratch journal was torn by a crash ({why}): it is cut off");
-            file.set_len(length).map_err(failed)?;
+        let Last { restarted, durable } = boot::last(directory, &file).unwrap_or(Last { restarted: false, durable: 0 });
+        let whole = file.metadata().map_err(failed)?.len();
+        // It never got into use.
+        let _ = rustix::fs::unlinkat(&**directory, COMPACT_NAME, AtFlags::empty());
+        let read = each_line(file.try_clone().map_err(failed)?, restarted.then_some(durable), apply)?;
+        if let Some(why) = read.torn {
+            warn!("the end of the scratch journal was torn ({why}): it is cut off at byte {}", read.length);
+            if restarted {
+                salvage::keep_tail(directory, &file, read.length)?;
+            }
+            file.set_len(read.length).map_err(failed)?;
         }
-        Ok(Some(Journal { directory: Arc::clone(directory), file, length, compact_length: length, line: Vec::new() }))
+        // What a daemon that died has left may be in the page cache only.
+        let unknown = !restarted && durable < whole;
+        let mut journal = Self::over(directory, file, read.length, unknown);
+        (journal.lines, journal.restarted) = (read.lines, restarted);
+        Ok(Some(journal))
     }
 
     /// Writes a journal of `records` in place of what there is: durable when this returns, and before that the old one holds.
     pub fn replace(directory: &Arc<OwnedFd>, records: &[Record]) -> Result<Self> {
-        let mut replaced = Self::write_new(directory, records);
-        if is_full(&replaced) && use_spare(directory) {
-            replaced = Self::write_new(directory, records);
-        }
-        if replaced.is_err() {
-            // What came of it would be in the way on a full disk.
-            let _ = rustix::fs::unlinkat(&**directory, NEW_NAME, AtFlags::empty());
-        }
-        replaced
+        let spare = || rustix::fs::unlinkat(&**directory, super::durable::SPARE, AtFlags::empty()).is_ok();
+        let (file, length) = write_new(directory, records, spare)?;
+        take_name(directory, NEW_NAME)?;
+        let journal = Self::over(directory, file, length, false);
+        boot::note(directory, &journal.durable.file().0, length);
+        Ok(journal)
     }
 
-    fn write_new(directory: &Arc<OwnedFd>, records: &[Record]) -> Result<Self> {
+    fn over(directory: &Arc<OwnedFd>, file: File, length: u64, unknown: bool) -> Self {
+        let durable = Durable::new(directory, file, length, unknown);
+        let flushed = Arc::clone(&durable);
+        let flusher = std::thread::Builder::new().name("journal".to_owned()).spawn(move || flushed.run());
+        if let Err(error) = &flusher {
+            warn!("no thread to flush the scratch journal ({error}): only fsync and unmounting make changes durable");
+        }
+        Journal {
+            directory: Arc::clone(directory),
+            durable,
+            flusher: flusher.ok(),
+            compact_length: length,
+            lines: 0,
+            frees_space: false,
+            restarted: false,
+            line: Vec::new(),
+        }
+    }
+
+    /// As [`Journal::replace`], with all that waits for the lines of this one.
+    pub fn rewrite(&mut self, records: &[Record]) -> Result<()> {
+        let turn = self.durable.hold()?;
+        let (file, length) = write_new(&self.directory, records, || self.durable.use_spare())?;
+        take_name(&self.directory, NEW_NAME)?;
+        self.durable.replaced(turn, file, length);
+        self.compact_length = length;
+        Ok(())
+    }
+
+    /// Writes a journal of `records`, which say what this one says up to byte `position`, beside it.
+    pub fn compacted(directory: &OwnedFd, durable: &Durable, position: u64, records: &[Record]) -> Result<Compacted> {
+        let (replaces, _) = durable.file();
+        let (file, length) = write_as(directory, COMPACT_NAME, records)?;
+        Ok(Compacted { file, length, position, replaces })
+    }
+
+    /// Goes on with a shorter journal; what was added to this one meanwhile is copied. False if this one is another by now.
+    pub fn go_on_with(&mut self, compacted: Compacted) -> Result<bool> {
         let failed = |e: std::io::Error| Error::io("writing the scratch journal", e);
+        let turn = self.durable.hold()?;
+        let (file, length) = self.durable.file();
+        if !Arc::ptr_eq(&file, &compacted.replaces) || length < compacted.position {
+            drop(turn);
+            let _ = rustix::fs::unlinkat(&*self.directory, COMPACT_NAME, AtFlags::empty());
+            return Ok(false);
+        }
+        let mut added = vec![0; usize::try_from(length - compacted.position).unwrap_or(usize::MAX)];
+        file.read_exact_at(&mut added, compacted.position).map_err(failed)?;
+        compacted.file.write_all_at(&added, compacted.length).map_err(failed)?;
+        compacted.file.sync_data().map_err(failed)?;
+        take_name(&self.directory, COMPACT_NAME)?;
+        self.durable.replaced(turn, compacted.file, compacted.length + added.len() as u64);
+        self.compact_length = compacted.length;
+        Ok(true)
+    }
+
+    /// Adds a line. The bytes of data file `replaces` take the place of others with it. When this fails the journal is as it was.
+    pub fn append(&mut self, record: &Record, replaces: Option<u64>) -> Result<()> {
+        spell(record, &mut self.line)?;
+        let append = || {
+            let added = self.durable.append(&self.line, replaces);
+            added.map_err(|e| Error::io("the scratch directory takes no more changes", e))
+        };
+        let mut added = append();
+        if is_full(&added) && self.durable.has_retired() && self.durable.flush().is_ok() {
+            added = append();
+        }
+        // What would fill the disk further must leave room for what empties it.
+        let frees = self.frees_space || matches!(record, Record::Remove { .. } | Record::Publishing { .. });
+        if is_full(&added) && frees && self.durable.use_spare() {
+            return append();
+        }
+        added
+    }
+
+    /// Says whether the lines to come are about something that gives space back.
+    pub fn set_frees_space(&mut self, frees: bool) {
+        self.frees_space = frees;
+    }
+
+    /// Sees to it that there is room for what gives space back when the disk is full.
+    pub fn keep_spare(&self) {
+        self.durable.keep_spare();
+    }
+
+    /// What of it is on the disk.
+    pub fn durable(&self) -> &Arc<Durable> {
+        &self.durable
+    }
+
+    /// Whether the machine went down since the journal was last used: what had not been flushed is gone.
+    pub fn was_restarted(&self) -> bool {
+        self.restarted
+    }
+
+    /// Whether it is so long that it may be worth writing anew.
+    pub fn is_large(&self) -> bool {
+        self.durable.length() > WORTH_REWRITING
+    }
+
+    /// The state that was read takes `lines` lines.
+    pub fn set_compact_lines(&mut self, lines: u64) {
+        self.compact_length = self.durable.length() / self.lines.max(1) * lines;
+    }
+
+    /// Puts off writing it anew, because that failed.
+    pub fn postpone_compaction(&mut self) {
+        self.compact_length = self.durable.length() / 2;
+    }
+
+    /// Whether most of it is about changes that later ones undid.
+    pub fn is_long(&self) -> bool {
+        let length = self.durable.length();
+        length > WORTH_REWRITING && length / TIMES_LONGER > self.compact_length
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.durable.close();
+        let Some(flusher) = self.flusher.take() else { return };
+        // Nothing may be unlinked any more when another journal has the directory.
+        if flusher.thread().id() != std::thread::current().id() {
+            let _ = flusher.join();
+        }
+    }
+}
+
+fn write_new(directory: &OwnedFd, records: &[Record], use_spare: impl Fn() -> bool) -> Result<(File, u64)> {
+    let written = write_as(directory, NEW_NAME, records);
+    if is_full(&written) && use_spare() {
+        return write_as(directory, NEW_NAME, records);
+    }
+    written
+}
+
+/// Writes a journal of `records` as `name`, durable but for its name.
+fn write_as(directory: &OwnedFd, name: &str, records: &[Record]) -> Result<(File, u64)> {
+    let failed = |e: std::io::Error| Error::io("writing the scratch journal", e);
+    let write = || {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = rustix::fs::openat(&**directory, NEW_NAME, flags, Mode::from_raw_mode(0o600));
+        let file = rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o600));
         let file = File::from(file.map_err(|e| failed(e.into()))?);
         let mut out = std::io::BufWriter::with_capacity(1 << 16, &file);
         let mut length = 0;
@@ -93,56 +260,21 @@ impl Journal {
         out.flush().map_err(failed)?;
         drop(out);
         file.sync_data().map_err(failed)?;
-        rustix::fs::renameat(&**directory, NEW_NAME, &**directory, NAME).map_err(|e| failed(e.into()))?;
-        rustix::fs::fsync(&**directory).map_err(|e| failed(e.into()))?;
-        Ok(Journal { directory: Arc::clone(directory), file, length, compact_length: length, line })
+        Ok((file, length))
+    };
+    let written = write();
+    if written.is_err() {
+        // What came of it would be in the way on a full disk.
+        let _ = rustix::fs::unlinkat(directory, name, AtFlags::empty());
     }
+    written
+}
 
-    /// Adds a line. When this fails the journal is as it was.
-    pub fn append(&mut self, record: &Record) -> Result<()> {
-        spell(record, &mut self.line)?;
-        let added = self.append_line();
-        // What would fill the disk further must leave room for what empties it.
-        let empties = matches!(record, Record::Remove { .. } | Record::Publishing { .. });
-        if is_full(&added) && empties && use_spare(&self.directory) {
-            return self.append_line();
-        }
-        added
-    }
-
-    /// Sees to it that there is room for what gives space back when the disk is full.
-    pub fn keep_spare(&self) {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        // It is there already, or cannot be: a disk may be too full for it now and not later.
-        let Ok(spare) = rustix::fs::openat(&*self.directory, SPARE, flags, Mode::from_raw_mode(0o600)) else { return };
-        if rustix::fs::fallocate(&spare, FallocateFlags::empty(), 0, SPARE_SIZE).is_err() {
-            use_spare(&self.directory);
-        }
-    }
-
-    fn append_line(&mut self) -> Result<()> {
-        match self.file.write_all_at(&self.line, self.length) {
-            Ok(()) => {
-                self.length += self.line.len() as u64;
-                Ok(())
-            }
-            Err(error) => {
-                // Half a line would tear what comes next. If even this fails, the next line overwrites it.
-                let _ = self.file.set_len(self.length);
-                Err(Error::io("the scratch directory takes no more changes", error))
-            }
-        }
-    }
-
-    /// The journal's file, to flush it to the disk without holding anything up.
-    pub fn file(&self) -> Result<File> {
-        self.file.try_clone().map_err(|e| Error::io("the scratch journal", e))
-    }
-
-    /// Whether most of it is about changes that later ones undid.
-    pub fn is_long(&self) -> bool {
-        self.length > WORTH_REWRITING && self.length / 4 > self.compact_length
-    }
+/// The file `name` is the journal from now on, durably.
+fn take_name(directory: &OwnedFd, name: &str) -> Result<()> {
+    let failed = |e: rustix::io::Errno| Error::io("writing the scratch journal", e.into());
+    rustix::fs::renameat(directory, name, directory, NAME).map_err(failed)?;
+    rustix::fs::fsync(directory).map_err(failed)
 }
 
 /// Feeds the records of the journal in directory `path` to `apply` and changes nothing: a daemon may be writing it. False if there is no
@@ -152,29 +284,47 @@ pub fn look(path: &Path, apply: impl FnMut(Record) -> Result<()>) -> Result<bool
     let path = path.join(NAME);
     match rustix::fs::open(&path, flags, Mode::empty()) {
         // A last line without an end is being written: its change has not been answered yet.
-        Ok(file) => each_line(File::from(file), apply).map(|_| true).map_err(|e| e.context(path.display())),
+        Ok(file) => each_line(File::from(file), None, apply).map(|_| true).map_err(|e| e.context(path.display())),
         Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => Ok(false),
         Err(errno) => Err(Error::io(path.display(), errno.into())),
     }
 }
 
-/// Feeds the records in `file` to `apply`. Returns where the last whole line ends, and what is wrong with one behind it.
-fn each_line(file: File, mut apply: impl FnMut(Record) -> Result<()>) -> Result<(u64, Option<Error>)> {
+/// What was read of a journal.
+struct Lines {
+    /// Where the last good line ends.
+    length: u64,
+    /// How many lines there are.
+    lines: u64,
+    /// What is wrong with the line behind it.
+    torn: Option<Error>,
+}
+
+/// Feeds the records in `file` to `apply`. A last line may be torn; after a power cut, which has left `durable` bytes alone, any
+/// line behind those.
+fn each_line(file: File, durable: Option<u64>, mut apply: impl FnMut(Record) -> Result<()>) -> Result<Lines> {
     let failed = |e| Error::io("the scratch journal", e);
     let mut reader = BufReader::new(file);
-    let (mut length, mut number) = (0_u64, 0_u64);
+    let (mut length, mut lines) = (0_u64, 0_u64);
     let mut line = Vec::new();
     loop {
         line.clear();
-        let count = std::io::Read::take(&mut reader, MAX_LINE as u64).read_until(b'\n', &mut line).map_err(failed)?;
+        let count = Read::take(&mut reader, MAX_LINE as u64).read_until(b'\n', &mut line).map_err(failed)?;
         if count == 0 {
-            return Ok((length, None));
+            return Ok(Lines { length, lines, torn: None });
         }
-        number += 1;
+        lines += 1;
         match parse(&line) {
-            Ok(record) => apply(record).map_err(|e| e.context(format!("scratch journal, line {number}")))?,
-            Err(why) if reader.fill_buf().map_err(failed)?.is_empty() => return Ok((length, Some(why))),
-            Err(why) => return Err(why.context(format!("scratch journal, line {number}"))),
+            Ok(record) => apply(record).map_err(|e| e.context(format!("scratch journal, line {lines}")))?,
+            Err(why) => {
+                // Pages reach the disk in any order.
+                let is_torn =
+                    durable.is_some_and(|durable| length >= durable) || reader.fill_buf().map_err(failed)?.is_empty();
+                if is_torn {
+                    return Ok(Lines { length, lines, torn: Some(why) });
+                }
+                return Err(why.context(format!("scratch journal, line {lines}")));
+            }
         }
         length += count as u64;
     }
@@ -182,11 +332,6 @@ fn each_line(file: File, mut apply: impl FnMut(Record) -> Result<()>) -> Result<
 
 fn is_full<T>(result: &Result<T>) -> bool {
     result.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace)
-}
-
-/// Gives up the room that was kept. False if there was none.
-fn use_spare(directory: &OwnedFd) -> bool {
-    rustix::fs::unlinkat(directory, SPARE, AtFlags::empty()).is_ok()
 }
 
 fn spell(record: &Record, line: &mut Vec<u8>) -> Result<()> {
@@ -244,7 +389,7 @@ mod tests {
         let directory = directory(place.path());
         assert!(Journal::open(&directory, |_| Ok(())).unwrap().is_none());
         let mut journal = Journal::replace(&directory, &(0..3).map(record).collect::<Vec<_>>()).unwrap();
-        journal.append(&record(3)).unwrap();
+        journal.append(&record(3), None).unwrap();
         let whole: Vec<Record> = (0..4).map(record).collect();
         assert_eq!(read(&directory).unwrap(), whole);
         let path = place.path().join("journal");
@@ -256,7 +401,7 @@ mod tests {
             assert_eq!(std::fs::metadata(&path).unwrap().len(), last as u64);
         }
         let mut journal = Journal::open(&directory, |_| Ok(())).unwrap().unwrap();
-        journal.append(&record(3)).unwrap();
+        journal.append(&record(3), None).unwrap();
         assert_eq!(read(&directory).unwrap(), whole);
     }
 

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
+use super::salvage;
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_name;
 
@@ -148,7 +149,8 @@ pub(crate) fn real(path: &Path) -> std::io::Result<PathBuf> {
 
 /// A directory that holds other things was named by mistake.
 fn refuse_foreign(path: &Path) -> Result<()> {
-    const OURS: [&str; 6] = ["journal", "journal.new", "data", "lock", "spare", "README"];
+    const OURS: [&str; 9] =
+        ["journal", "journal.new", "journal.compact", "data", "lock", "spare", "boot", salvage::FOLDER, "README"];
     let entries = std::fs::read_dir(path).map_err(|e| Error::io(path.display(), e))?;
     let foreign = entries.flatten().map(|entry| entry.file_name()).find(|name| !OURS.iter().any(|own| *own == name));
     match foreign {

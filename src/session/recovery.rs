@@ -71,6 +71,7 @@ pub async fn open(
     let reader = Arc::new(reader(snapshot.size() as u64 + table.size())?);
     let tree = Arc::new(Tree::new(Arc::clone(&snapshot), table, Arc::clone(&reader)));
     let working = Arc::new(WorkingTree::open(tree, numbering, scratch, origin, recovered)?);
+    working.begin_upkeep();
     if let Some(publishing) = publishing {
         let still = working.still().await;
         let finished = finish(repository, &working, &reader, &still, publishing).await;
@@ -83,6 +84,8 @@ pub async fn open(
         info!("{moved}");
     }
     let told = told.map(|told| moved.map_or(told.clone(), |moved| format!("{told}; {moved}")));
+    let told = [working.salvaged(), told].into_iter().flatten().reduce(|one, other| format!("{one}
+{other}"));
     Ok((working, reader, told))
 }
 

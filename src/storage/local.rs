@@ -25,6 +25,7 @@ use object_store::local::LocalFileSystem;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
+use super::file_locks::{Locks, refresh};
 use super::object::{ObjectStorage, timed_out, too_large, too_short};
 use super::replace::Turn;
 use super::{Condition, DEADLINE, ObjectInfo, Storage, Version, adopt, remove, replace};
@@ -36,6 +37,9 @@ const FLUSH_DEADLINE: Duration = Duration::from_secs(120);
 const DELETED_AT_ONCE: usize = 1000;
 /// The same for all that waits on a file system: what a machine holds back, at the slowest.
 const FLUSH_ALL_DEADLINE: Duration = Duration::from_secs(3600);
+/// How often a file that another machine replaces while it is read is opened again, and after which pause.
+const STALE_TRIES: u32 = 20;
+const STALE_PAUSE: Duration = Duration::from_millis(20);
 /// What a disk writes in a second at least, shared by all objects that are stored at the same time. Bytes.
 const SLOWEST_DISK: u64 = 256 << 10;
 
@@ -56,6 +60,7 @@ pub struct LocalStorage {
 #[derive(Debug)]
 pub struct LocalFiles {
     root: OwnedFd,
+    locks: Locks,
 }
 
 impl LocalFiles {
@@ -79,6 +84,23 @@ impl LocalFiles {
         rustix::fs::accessat(&self.root, ".", rustix::fs::Access::WRITE_OK, rustix::fs::AtFlags::EACCESS).is_err()
     }
 
+    /// Runs `read` on what names mean now, whatever a network file system remembers. Another machine may replace a file between the
+    /// moment it is opened and the moment it is read: then it is opened again.
+    fn current<T>(&self, read: impl Fn() -> Result<T>) -> Result<T> {
+        if self.locks == Locks::OneMachine {
+            return read();
+        }
+        let mut tries = 0;
+        loop {
+            refresh(&self.root);
+            tries += 1;
+            match read() {
+                Err(error) if is_stale(&error) && tries < STALE_TRIES => std::thread::sleep(STALE_PAUSE),
+                done => return done,
+            }
+        }
+    }
+
     fn open_with(&self, key: &str, extra: ResolveFlags) -> Result<File, Errno> {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | extra;
         // A FIFO in the place of an object must not make us wait for its writer.
@@ -100,6 +122,13 @@ impl LocalFiles {
         }
         Some(())
     }
+}
+
+/// Whether the file was removed on another machine while this one had it open.
+pub(super) fn is_stale(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    causes
+        .any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|cause| cause.raw_os_error() == Some(libc::ESTALE)))
 }
 
 fn open_error(key: &str, errno: Errno) -> Error {
@@ -129,12 +158,20 @@ impl LocalStorage {
         let path = std::fs::canonicalize(path).map_err(|e| Error::io(&location, e))?;
         Ok(LocalStorage {
             path,
-            files: Arc::new(LocalFiles { root }),
+            files: Arc::new(LocalFiles { locks: Locks::of(&root), root }),
             objects: ObjectStorage::new(Arc::new(store), location, DEADLINE),
             deadline: DEADLINE,
             copies: AtomicU64::new(0),
             flushed: tokio::sync::Mutex::new(0),
         })
+    }
+
+    /// With the user's guarantee that nobody else writes, if `guaranteed`: then locks that other machines do not see are good enough.
+    pub(super) fn with_single_writer(mut self, guaranteed: bool) -> Self {
+        if let (true, Some(files)) = (guaranteed, Arc::get_mut(&mut self.files)) {
+            files.locks = files.locks.waived();
+        }
+        self
     }
 
     /// Runs `work` on a thread that may wait, until the deadline. A thread that waits beyond it is left to its fate.
@@ -190,23 +227,27 @@ impl Storage for LocalStorage {
 
     async fn get_versioned(&self, key: &str, limit: u64) -> Result<(Bytes, Version)> {
         self.waiting(key, move |files, key| {
-            let file = files.open(key)?;
-            let metadata = file.metadata().map_err(|e| Error::io(key, e))?;
-            if metadata.is_dir() {
-                return Err(Error::new(ErrorKind::NotFound, format!("{key}: is a directory")));
-            }
-            if metadata.len() > limit {
-                return Err(too_large(key, metadata.len(), limit));
-            }
-            Ok((read_exactly(&file, key, 0, metadata.len())?, version_of(&metadata)))
+            files.current(|| {
+                let file = files.open(key)?;
+                let metadata = file.metadata().map_err(|e| Error::io(key, e))?;
+                if metadata.is_dir() {
+                    return Err(Error::new(ErrorKind::NotFound, format!("{key}: is a directory")));
+                }
+                if metadata.len() > limit {
+                    return Err(too_large(key, metadata.len(), limit));
+                }
+                Ok((read_exactly(&file, key, 0, metadata.len())?, version_of(&metadata)))
+            })
         })
         .await
     }
 
     async fn get_changed(&self, key: &str, limit: u64, version: &Version) -> Result<Option<(Bytes, Version)>> {
         let look = |files: &LocalFiles, key: &str| {
-            let metadata = files.open(key)?.metadata().map_err(|e| Error::io(key, e))?;
-            Ok(version_of(&metadata))
+            files.current(|| {
+                let metadata = files.open(key)?.metadata().map_err(|e| Error::io(key, e))?;
+                Ok(version_of(&metadata))
+            })
         };
         if self.waiting(key, look).await? == *version {
             return Ok(None);
@@ -220,7 +261,7 @@ impl Storage for LocalStorage {
 
     async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<()> {
         self.in_turn(key, move |files, key, turn, deadline| {
-            replace::put(&files.root, key, &bytes, &condition, turn, deadline)
+            replace::put(&files.root, key, &bytes, &condition, turn, (files.locks, deadline))
         })
         .await
     }
@@ -280,12 +321,25 @@ impl Storage for LocalStorage {
 
     async fn delete_unchanged(&self, key: &str, _limit: u64, version: &Version) -> Result<()> {
         let version = version.clone();
-        self.in_turn(key, move |files, key, turn, deadline| replace::remove(&files.root, key, &version, turn, deadline))
-            .await
+        self.in_turn(key, move |files, key, turn, deadline| {
+            replace::remove(&files.root, key, &version, turn, (files.locks, deadline))
+        })
+        .await
     }
 
     async fn open_file(&self, key: &str) -> Result<Option<File>> {
         self.waiting(key, |files, key| files.open(key).map(Some)).await
+    }
+
+    async fn check_conditions(&self, _key: &str, _limit: u64) -> Result<()> {
+        match self.read_only() {
+            None => Ok(()),
+            Some(why) => Err(Error::new(ErrorKind::Unsupported, why)),
+        }
+    }
+
+    fn read_only(&self) -> Option<&'static str> {
+        self.files.locks.obstacle()
     }
 
     fn local_path(&self) -> Option<PathBuf> {

@@ -20,6 +20,7 @@ mod conditional;
 mod connect;
 pub mod decoded;
 mod explain;
+mod file_locks;
 pub mod local;
 pub mod location;
 pub mod object;
@@ -279,7 +280,7 @@ pub(crate) fn changed_file(length: u64) -> Error {
 pub async fn open(repo: &str, settings: &Settings) -> Result<Arc<dyn Storage>> {
     let Location { place, shown } = Location::parse(repo)?;
     match place {
-        Place::Local(path) => directory(&path, shown),
+        Place::Local(path) => directory(&path, shown, settings.unsafe_single_writer),
         place => {
             let cache = cached::open_cache(&shown, settings)?;
             if settings.offline {
@@ -298,11 +299,11 @@ pub async fn open(repo: &str, settings: &Settings) -> Result<Arc<dyn Storage>> {
 
 /// Opens the directory `path` of this machine.
 pub fn open_directory(path: &Path) -> Result<Arc<dyn Storage>> {
-    directory(path, path.display().to_string())
+    directory(path, path.display().to_string(), false)
 }
 
-fn directory(path: &Path, shown: String) -> Result<Arc<dyn Storage>> {
-    Ok(Arc::new(local::LocalStorage::open(path, shown)?))
+fn directory(path: &Path, shown: String, single_writer: bool) -> Result<Arc<dyn Storage>> {
+    Ok(Arc::new(local::LocalStorage::open(path, shown)?.with_single_writer(single_writer)))
 }
 
 /// As [`open`], for a repository that is to be created: makes the directory if there is none.

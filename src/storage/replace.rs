@@ -4,27 +4,26 @@
 //! `object_store` leave out of listings), are flushed to the disk, and take their name by a rename or a link, which the
 //! directory is then flushed for. A crash leaves the old object or the new one, and at worst a staging file.
 //!
-//! A rename cannot compare. Whoever replaces an object under [`Condition::Unchanged`] holds a lock on the repository's
-//! directory itself, so that no foreign file appears in it, looks at the object again, and renames. That keeps any number of
+//! A rename cannot compare. Whoever replaces an object under [`Condition::Unchanged`] holds the repository's locks
+//! ([`super::file_locks`]), looks at the object again, past the caches of a network file system, and renames. That keeps any number of
 //! processes of ours from losing each other's changes. The reference implementation takes no lock and cannot be kept from
 //! overwriting on a local disk; looking again just before the rename leaves it a window of microseconds.
 
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::local::version_of;
+use super::file_locks::{Locks, lock, refresh};
+use super::local::{is_stale, version_of};
 use super::object::timed_out;
 use super::{Condition, Version, changed};
 use crate::error::{Error, Result};
-
-/// Between two tries for the lock: it is held for the time of a rename and a flush.
-const LOCK_PAUSE: Duration = Duration::from_millis(2);
 
 /// Decides between the thread that replaces an object and the one that has waited for it too long: either the object is
 /// replaced, or the wait ends and it is not replaced any more.
@@ -54,7 +53,7 @@ pub(super) fn put(
     bytes: &[u8],
     condition: &Condition,
     turn: &Turn,
-    deadline: Duration,
+    (locks, deadline): (Locks, Duration),
 ) -> Result<()> {
     let (folder, name) = key.rsplit_once('/').unwrap_or(("", key));
     if name.is_empty() {
@@ -72,7 +71,7 @@ pub(super) fn put(
             staged.link(name)
         }
         Condition::Unchanged(version) => {
-            let _lock = lock(root, key, deadline)?;
+            let _lock = lock(root, key, locks, deadline)?;
             expect(&folder, key, name, version)?;
             turn.go(key, deadline)?;
             staged.rename(name)
@@ -84,10 +83,16 @@ pub(super) fn put(
 
 /// Removes `key` below `root` if it has `version`, and if the caller still waits. As for replacing it, a lock keeps others of
 /// ours away meanwhile.
-pub(super) fn remove(root: &OwnedFd, key: &str, version: &Version, turn: &Turn, deadline: Duration) -> Result<()> {
+pub(super) fn remove(
+    root: &OwnedFd,
+    key: &str,
+    version: &Version,
+    turn: &Turn,
+    (locks, deadline): (Locks, Duration),
+) -> Result<()> {
     let failed = |errno: Errno| Error::io(key, errno.into());
     let (folder, name) = key.rsplit_once('/').unwrap_or((".", key));
-    let _lock = lock(root, key, deadline)?;
+    let _lock = lock(root, key, locks, deadline)?;
     let folder = match open_beneath(root, folder) {
         Err(Errno::NOENT) => return Err(changed(key)),
         opened => opened.map_err(failed)?,
@@ -100,11 +105,17 @@ pub(super) fn remove(root: &OwnedFd, key: &str, version: &Version, turn: &Turn, 
 
 /// Whether the object `name` in `folder` has `version`. Of use only to who holds the lock.
 fn expect(folder: &OwnedFd, key: &str, name: &str, version: &Version) -> Result<()> {
+    // Another machine may have replaced it, while this one's kernel still has the name for the old file.
+    refresh(folder);
     let current = open_beneath(folder, name).map(File::from).map_err(std::io::Error::from);
-    match current.and_then(|file| file.metadata()).map(|metadata| version_of(&metadata)) {
-        Ok(current) if current == *version => Ok(()),
+    let current = current.and_then(|file| {
+        refresh(&file);
+        file.metadata()
+    });
+    match current.map(|metadata| (version_of(&metadata), metadata.nlink())) {
+        Ok((current, 1..)) if current == *version => Ok(()),
         Ok(_) => Err(changed(key)),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Err(changed(key)),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound || is_stale(&e) => Err(changed(key)),
         Err(e) => Err(Error::io(key, e)),
     }
 }
@@ -127,24 +138,6 @@ pub(super) fn open_folder(root: &OwnedFd, folder: &str) -> Result<OwnedFd, Errno
 pub(super) fn open_beneath(folder: &impl AsFd, name: &str) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     rustix::fs::openat2(folder, name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty(), resolve)
-}
-
-/// Locks the repository for one change. Released when the descriptor is closed.
-fn lock(root: &OwnedFd, key: &str, deadline: Duration) -> Result<OwnedFd> {
-    // A descriptor of its own: locks belong to open files, and `root` is shared between threads.
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::openat(root, ".", flags, Mode::empty()).map_err(|e| Error::io(key, e.into()))?;
-    let start = Instant::now();
-    loop {
-        match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(directory),
-            Err(Errno::WOULDBLOCK | Errno::INTR) if start.elapsed() < deadline => std::thread::sleep(LOCK_PAUSE),
-            Err(Errno::WOULDBLOCK | Errno::INTR) => {
-                return Err(timed_out(format!("{key}: waiting for another change of the repository"), deadline));
-            }
-            Err(errno) => return Err(Error::io(format!("{key}: locking the repository"), errno.into())),
-        }
-    }
 }
 
 /// Bytes on their way: in a staging file that goes when it is not used.
@@ -208,15 +201,15 @@ mod tests {
         let version = version_of(&std::fs::metadata(directory.path().join("repo")).unwrap());
         let attempt = || {
             let condition = Condition::Unchanged(version.clone());
-            put(&root, "repo", b"new", &condition, &Turn::default(), Duration::from_millis(20))
+            put(&root, "repo", b"new", &condition, &Turn::default(), (Locks::OneMachine, Duration::from_millis(20)))
         };
-        let held = lock(&root, "repo", Duration::ZERO).unwrap();
+        let held = lock(&root, "repo", Locks::OneMachine, Duration::ZERO).unwrap();
         assert_eq!(attempt().unwrap_err().kind(), ErrorKind::Timeout);
         assert_eq!(std::fs::read(directory.path().join("repo")).unwrap(), b"old");
         drop(held);
         attempt().unwrap();
         assert_eq!(std::fs::read(directory.path().join("repo")).unwrap(), b"new");
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "no staging file stays");
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2, "no staging file stays beside the lock");
     }
 
     #[test]
@@ -225,11 +218,11 @@ mod tests {
         let root = OwnedFd::from(File::open(directory.path()).unwrap());
         let turn = Turn::default();
         assert!(turn.give_up());
-        let late = put(&root, "repo", b"new", &Condition::Always, &turn, Duration::ZERO);
+        let late = put(&root, "repo", b"new", &Condition::Always, &turn, (Locks::OneMachine, Duration::ZERO));
         assert_eq!(late.unwrap_err().kind(), ErrorKind::Timeout);
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
         let turn = Turn::default();
-        put(&root, "repo", b"new", &Condition::Always, &turn, Duration::ZERO).unwrap();
+        put(&root, "repo", b"new", &Condition::Always, &turn, (Locks::OneMachine, Duration::ZERO)).unwrap();
         assert!(!turn.give_up());
     }
 }

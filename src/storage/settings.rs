@@ -85,7 +85,8 @@ pub struct Settings {
     /// Send at most so many bytes a second, such as 10M.
     #[arg(long, value_name = "SIZE", value_parser = rate, env = "ICECHUNKFS_UPLOAD_LIMIT", hide_env = true)]
     pub upload_limit: Option<u64>,
-    /// Commit to a store that cannot compare before it writes. Two programs that commit at a time then lose one's commit.
+    /// Commit to a store that cannot compare before it writes, or a file system whose locks other machines may not see. Two programs that
+    /// commit at a time then lose one's commit.
     #[arg(long, value_parser = FalseyValueParser::new(), env = "ICECHUNKFS_UNSAFE_SINGLE_WRITER", hide_env = true)]
     pub unsafe_single_writer: bool,
 }

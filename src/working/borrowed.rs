@@ -161,6 +161,7 @@ impl WorkingTree {
         missing: Range<u64>,
         at: Time,
     ) -> Result<()> {
+        self.prepare(data);
         let mut locked = self.lock();
         let number = locked.state.get(id).ok_or_else(|| no_such(id))?.number;
         // What is missing is said before anybody looks into the file.
@@ -181,6 +182,7 @@ impl WorkingTree {
         }
         write_file(&self.files().open(data)?, bytes, offset)?;
         let range = offset..offset.saturating_add(bytes.len() as u64);
+        self.prepare(data);
         self.cover(&mut self.lock(), data, &range)?;
         Ok(true)
     }

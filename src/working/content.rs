@@ -21,7 +21,7 @@ use super::{Base, Locked, WorkingTree, no_such};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::reader::Data;
 use crate::scratch::data::Files;
-use crate::scratch::record::{Id, Record, Source, Time};
+use crate::scratch::record::{Id, Meta, Record, Source, Time};
 
 /// How many bytes are moved at once when a file is brought into the scratch directory.
 const STEP: u64 = 1 << 20;
@@ -157,6 +157,16 @@ impl WorkingTree {
     /// Closes one handle of inode `number`.
     pub async fn release(&self, number: u64, write: bool, backed: bool) -> Result<()> {
         let completed = if write { self.complete_number(number).await } else { Ok(()) };
+        let written = self.release_handle(number, write, backed);
+        self.relieve().await;
+        if let Some(file) = written {
+            Files::begin_flushing(file);
+        }
+        completed
+    }
+
+    /// Counts one handle less. Returns the data file of one that was written to.
+    fn release_handle(&self, number: u64, write: bool, backed: bool) -> Option<Arc<File>> {
         let mut locked = self.lock();
         let written = locked.opens.get(number).filter(|_| write).and_then(|open| open.file.clone());
         let id = locked.state.by_number(number);
@@ -165,7 +175,7 @@ impl WorkingTree {
             let source = locked.source_of(number);
             // A commit has left it to those who were reading.
             if let (Some(Source::Data(data)), true) = (&backing, backing != source) {
-                self.files.remove(*data);
+                self.retire(&mut locked, *data);
             }
         }
         let last = locked.opens.remove(number, write, backed);
@@ -174,16 +184,15 @@ impl WorkingTree {
             if locked.opens.get(number).is_none_or(|open| open.writers == 0) {
                 self.uploads.closed(id);
             }
+            if let Some(Source::Data(data)) = locked.state.get(id).and_then(|inode| inode.source()) {
+                locked.journal.durable().closed(*data);
+            }
         }
         let deleted = id.is_some_and(|id| locked.state.get(id).is_some_and(|inode| inode.names.is_empty()));
         if let (true, true, Some(id)) = (last, deleted, id) {
             self.drop_inode(&mut locked, id);
         }
-        drop(locked);
-        if let Some(file) = written.filter(|_| !deleted) {
-            Files::begin_flushing(file);
-        }
-        completed
+        written.filter(|_| !deleted)
     }
 
     /// The data file of inode `id`, if it has one, may have other bytes from here on, or since it was last said.
@@ -198,7 +207,7 @@ impl WorkingTree {
         if let Some(inode) = locked.state.drop_inode(id)
             && let Some(Source::Data(data)) = inode.source()
         {
-            self.files.remove(*data);
+            self.retire(locked, *data);
         }
     }
 
@@ -306,11 +315,24 @@ impl WorkingTree {
                 Err(error) => return Some(Err(error)),
             }
         };
-        Some(write_file(&file, bytes, offset))
+        match write_file(&file, bytes, offset) {
+            // The other way may find room.
+            Err(error) if error.kind() == ErrorKind::NoSpace => None,
+            written => Some(written),
+        }
     }
 
     /// Writes `bytes` at `offset` of inode `number`.
     pub async fn write(&self, number: u64, offset: u64, bytes: &[u8]) -> Result<()> {
+        match self.write_once(number, offset, bytes).await {
+            Err(error) if error.kind() == ErrorKind::NoSpace && self.make_room().await => {
+                self.write_once(number, offset, bytes).await
+            }
+            written => written,
+        }
+    }
+
+    async fn write_once(&self, number: u64, offset: u64, bytes: &[u8]) -> Result<()> {
         let _gate = self.enter().await?;
         let id = {
             let mut locked = self.lock();
@@ -395,6 +417,7 @@ impl WorkingTree {
 
     /// A partly written file's data file becomes the file's bytes.
     fn settle_partial(&self, id: Id, number: u64, partial: &Partial) -> Result<()> {
+        self.prepare(partial.number);
         let mut locked = self.lock();
         self.record(&mut locked, Record::Moved { id, source: Source::Data(partial.number), at: Time::now() })?;
         if let Some(open) = locked.opens.get_mut(number) {
@@ -505,7 +528,30 @@ impl WorkingTree {
         // removed has no times either.
         let times = self.attributes_of(id).await.map(|attributes| attributes.meta);
         let brought = self.bring(id, &source, data, keep).await.context(|| self.describe(number));
+        if keep > 0 {
+            self.prepare(data);
+        }
+        let brought = self.take_brought(id, (data, brought), &source, times);
+        self.relieve().await;
+        brought
+    }
+
+    /// Makes a data file that has been brought here the bytes of inode `id`, instead of `source`.
+    fn take_brought(
+        &self,
+        id: Id,
+        (data, brought): (u64, Result<File>),
+        source: &Source,
+        times: Result<Meta>,
+    ) -> Result<Arc<File>> {
         let mut locked = self.lock();
+        let number = match locked.state.get(id) {
+            Some(inode) => inode.number,
+            None => {
+                self.files.remove(data);
+                return Err(no_such(id));
+            }
+        };
         let at = times.as_ref().map_or_else(|_| Time::now(), |times| times.mtime);
         let moved = Record::Moved { id, source: Source::Data(data), at };
         let dated = brought.and_then(|file| match &times {
@@ -524,7 +570,7 @@ impl WorkingTree {
             open.file = Some(Arc::clone(&file));
         }
         if let Source::Data(old) = source {
-            self.files.remove(old);
+            self.retire(&mut locked, *old);
         }
         Ok(file)
     }
@@ -559,8 +605,14 @@ impl WorkingTree {
         } else {
             self.own_alone(id, size).await?.set_len(size).map_err(|e| Error::io("resizing", e))
         };
-        // There need be no handle that would say so.
-        self.may_change(&self.lock(), id);
+        {
+            let locked = self.lock();
+            // There need be no handle that would say so.
+            self.may_change(&locked, id);
+            if let (0, Some(Source::Data(data))) = (size, locked.state.get(id).and_then(|inode| inode.source())) {
+                locked.journal.durable().rewritten(*data);
+            }
+        }
         self.uploads.closed(id);
         resized
     }
@@ -580,24 +632,23 @@ impl WorkingTree {
         if let Some(number) = number {
             self.complete_number(number).await?;
         }
-        let (file, journal) = {
+        let (file, durable) = {
             let mut locked = self.lock();
             let source = number.and_then(|number| locked.source_of(number));
             let file = match (number, source) {
                 (Some(number), Some(Source::Data(data))) => Some(self.file(&mut locked, number, data)?),
                 _ => None,
             };
-            (file, locked.journal.file()?)
+            (file, Arc::clone(locked.journal.durable()))
         };
         tokio::task::spawn_blocking(move || {
             if let Some(file) = file {
-                file.sync_data()?;
+                file.sync_data().map_err(|e| Error::io("flushing to the scratch directory", e))?;
             }
-            journal.sync_data()
+            durable.flush()
         })
         .await
         .map_err(|e| Error::with_source(ErrorKind::Io, "flushing", e))?
-        .map_err(|e| Error::io("flushing to the scratch directory", e))
     }
 
     /// What a program learns from `close`: whether all that it wrote could be kept.

@@ -98,7 +98,7 @@ impl WorkingTree {
         if let Some(open) = locked.opens.get_mut(number) {
             open.file = None;
         }
-        self.files().remove(data);
+        self.retire(&mut locked, data);
         Ok(true)
     }
 }

@@ -14,6 +14,7 @@ pub mod borrowed;
 pub mod content;
 pub mod copy;
 mod discard;
+mod durability;
 mod edit;
 pub mod frozen;
 pub mod listing;
@@ -26,7 +27,7 @@ pub mod set_attributes;
 pub mod state;
 pub mod uploads;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -45,6 +46,7 @@ use crate::scratch::data::Files;
 use crate::scratch::journal::{FORMAT, Journal};
 use crate::scratch::place::Place as ScratchPlace;
 use crate::scratch::record::{Body, Id, Name, ROOT, Record, Source, Time};
+use crate::scratch::salvage::Salvage;
 use crate::tree::nodes::{MAX_NAME, Place};
 use crate::tree::numbering::Numbering;
 use crate::tree::{self, Tree};
@@ -90,6 +92,8 @@ pub struct WorkingTree {
     scratch: ScratchPlace,
     origin: Origin,
     numbering: Mutex<Numbering>,
+    /// Data files without a name that a power cut left, and that were kept.
+    salvaged: u64,
     /// Files that are being brought into the scratch directory.
     busy: Mutex<HashMap<Id, Arc<tokio::sync::Mutex<()>>>>,
 }
@@ -104,6 +108,8 @@ pub(super) struct Locked {
     generation: u64,
     /// The journal is not about this state: it could not be written anew.
     stale: bool,
+    /// The disk is nearly full, and data files wait to be unlinked.
+    nearly_full: bool,
 }
 
 impl Locked {
@@ -161,8 +167,12 @@ impl WorkingTree {
             meta: base.meta(0o755),
             body: Body::Directory,
         };
+        let mut named = HashSet::new();
         let journal = match recovered.journal {
-            Some(journal) => {
+            Some(mut journal) => {
+                if journal.was_restarted() {
+                    named.extend(recovered.records.iter().filter_map(durability::data_file_of));
+                }
                 for record in recovered.records {
                     state.apply(record, &base.tree).map_err(|e| {
                         e.context(format!("{}: to begin anew, mount with --discard", scratch.path().display()))
@@ -174,6 +184,9 @@ impl WorkingTree {
                         scratch.path().display()
                     )));
                 }
+                if journal.is_large() {
+                    journal.set_compact_lines(state.dump(&base.tree).len() as u64 + 1);
+                }
                 journal
             }
             None => {
@@ -181,9 +194,16 @@ impl WorkingTree {
                 Journal::replace(scratch.directory(), &[first_line(&origin, base.id()), root])?
             }
         };
-        let working = WorkingTree {
+        let mut working = WorkingTree {
             base: RwLock::new(Arc::new(base)),
-            inner: Mutex::new(Locked { state, opens: Opens::default(), journal, generation: 0, stale: false }),
+            inner: Mutex::new(Locked {
+                state,
+                opens: Opens::default(),
+                journal,
+                generation: 0,
+                stale: false,
+                nearly_full: false,
+            }),
             gate: tokio::sync::RwLock::new(()),
             undecided: AtomicBool::new(false),
             linking: AtomicBool::new(false),
@@ -193,9 +213,10 @@ impl WorkingTree {
             scratch,
             origin,
             numbering: Mutex::new(numbering),
+            salvaged: 0,
             busy: Mutex::default(),
         };
-        working.drop_orphans()?;
+        working.salvaged = working.drop_orphans(&named)?;
         if let Err(error) = working.compact() {
             // The long one is as good.
             tracing::warn!("{error}; the scratch journal stays as it is");
@@ -206,14 +227,16 @@ impl WorkingTree {
     }
 
     /// Drops inodes that lost their last name while they were open, and data files that nobody has.
-    fn drop_orphans(&self) -> Result<()> {
+    ///
+    /// After a power cut, those that none of the lines on the disk names, as `named` ones are, are kept elsewhere. Returns how many.
+    fn drop_orphans(&self, named: &HashSet<u64>) -> Result<u64> {
         let mut locked = self.lock();
         let nameless: Vec<Id> =
             locked.state.iter().filter(|(id, inode)| *id != ROOT && inode.names.is_empty()).map(|(id, _)| id).collect();
         for id in nameless {
             locked.state.drop_inode(id);
         }
-        let used: std::collections::HashSet<u64> = locked
+        let used: HashSet<u64> = locked
             .state
             .iter()
             .filter_map(|(_, inode)| match inode.source() {
@@ -222,21 +245,23 @@ impl WorkingTree {
             })
             .collect();
         locked.state.forget_borrowed(&used);
-        for number in self.files.list()? {
-            if !used.contains(&number) {
+        let restarted = locked.journal.was_restarted();
+        let mut salvage = Salvage::new(self.scratch.directory(), self.files.directory());
+        for number in self.files.list()?.into_iter().filter(|number| !used.contains(number)) {
+            if !restarted {
+                // The lines that made it unneeded may be in the page cache only.
+                locked.journal.durable().retire(number);
+                continue;
+            }
+            let kept = match self.files.find(number)? {
+                Some(stat) if !named.contains(&number) => salvage.keep(number, &stat)?,
+                _ => false,
+            };
+            if !kept {
                 self.files.remove(number);
             }
         }
-        Ok(())
-    }
-
-    /// Writes the journal anew if most of it is history.
-    pub(super) fn compact(&self) -> Result<()> {
-        let mut locked = self.lock();
-        if !locked.journal.is_long() {
-            return Ok(());
-        }
-        self.rewrite(&mut locked)
+        Ok(salvage.count)
     }
 
     /// The snapshot below.
@@ -307,12 +332,8 @@ impl WorkingTree {
 
     /// Writes `record` to the journal and carries it out.
     pub(super) fn record(&self, locked: &mut Locked, record: Record) -> Result<()> {
-        if locked.stale {
-            self.rewrite(locked)?;
-        }
-        locked.journal.append(&record)?;
-        locked.generation += 1;
-        locked.state.apply(record, &self.base().tree)
+        let replaces = durability::replaces(&record);
+        self.record_replacing(locked, record, replaces)
     }
 
     /// What `name` in directory `parent` means.

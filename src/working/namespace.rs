@@ -189,18 +189,29 @@ impl WorkingTree {
 
     async fn remove(&self, parent: u64, name: Name, found: Found) -> Result<()> {
         let hide = self.lower_shows(parent, &name).await?;
-        let mut locked = self.lock();
+        {
+            let mut locked = self.lock();
+            locked.journal.set_frees_space(true);
+            let removed = self.remove_locked(&mut locked, parent, name, found, hide);
+            locked.journal.set_frees_space(false);
+            removed?;
+        }
+        self.relieve().await;
+        Ok(())
+    }
+
+    fn remove_locked(&self, locked: &mut Locked, parent: u64, name: Name, found: Found, hide: bool) -> Result<()> {
         // What is open must be found again by its handles.
         let id = match found {
             Found::Upper(id) => Some(id),
             Found::Lower(_, attributes) if locked.opens.get(attributes.inode).is_some() => {
-                Some(self.promote(&mut locked, attributes.inode)?)
+                Some(self.promote(locked, attributes.inode)?)
             }
             Found::Lower(..) => None,
         };
-        let parent = self.promote(&mut locked, parent)?;
-        self.record(&mut locked, Record::Remove { parent, name, hide, at: Self::now() })?;
-        self.drop_if_gone(&mut locked, id);
+        let parent = self.promote(locked, parent)?;
+        self.record(locked, Record::Remove { parent, name, hide, at: Self::now() })?;
+        self.drop_if_gone(locked, id);
         Ok(())
     }
 
@@ -295,6 +306,24 @@ impl WorkingTree {
             _ => {}
         }
         let hide = self.lower_shows(parent, &name).await?;
+        let replaces = if target.is_some() && how == Rename::Replace { self.data_of(&source) } else { None };
+        if let Some(data) = replaces {
+            self.prepare(data);
+        }
+        self.rename_found((parent, name, source), (new_parent, new_name, target), how, hide, replaces)?;
+        self.relieve().await;
+        Ok(())
+    }
+
+    /// Carries out a rename of what was found under both names.
+    fn rename_found(
+        &self,
+        (parent, name, source): (u64, Name, Found),
+        (new_parent, new_name, target): (u64, Name, Option<Found>),
+        how: Rename,
+        hide: bool,
+        replaces: Option<u64>,
+    ) -> Result<()> {
         let mut locked = self.lock();
         let id = self.promote_found(&mut locked, &source)?;
         let replaced = match &target {
@@ -313,7 +342,7 @@ impl WorkingTree {
             self.refuse_loop(&locked, other, parent)?;
         }
         let record = Record::Rename { parent, name, new_parent, new_name, exchange, hide, at };
-        self.record(&mut locked, record)?;
+        self.record_replacing(&mut locked, record, replaces)?;
         for id in std::iter::once(id).chain(replaced.filter(|_| exchange)) {
             match locked.state.get(id).is_some_and(super::state::Inode::is_directory) {
                 true => self.uploads().look_again(),

@@ -12,11 +12,10 @@ use super::discard::{Discard, Discarded};
 use super::rebase::{Candidate, exists};
 use super::state::{Inode, State};
 use super::{Base, Locked, WorkingTree, first_line};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::Snapshot;
 use crate::reader::Reader;
-use crate::scratch::journal::Journal;
 use crate::scratch::record::{Id, Name, Record, Source};
 use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, NodeTable, Place};
@@ -51,9 +50,9 @@ impl WorkingTree {
     pub fn about_to_publish(&self, snapshot: ObjectId) -> Result<()> {
         let mut locked = self.lock();
         self.record(&mut locked, Record::Publishing { snapshot: snapshot.to_string() })?;
-        let file = locked.journal.file()?;
+        let durable = Arc::clone(locked.journal.durable());
         drop(locked);
-        file.sync_data().map_err(|e| Error::io("flushing the scratch journal", e))
+        durable.flush()
     }
 
     /// Copies into the scratch directory whatever only the snapshot has and no commit will keep: files of `untracked`, or what they
@@ -98,7 +97,7 @@ impl WorkingTree {
         let first = first_line(&self.origin, base.id());
         let mut records = locked.state.dump(&base.tree);
         records.insert(0, first);
-        locked.journal = Journal::replace(self.scratch.directory(), &records)?;
+        locked.journal.rewrite(&records)?;
         locked.stale = false;
         Ok(())
     }
@@ -107,7 +106,7 @@ impl WorkingTree {
     pub(super) fn replace_journal(&self, locked: &mut Locked, state: &State, base: &Base) -> Result<()> {
         let mut records = state.dump(&base.tree);
         records.insert(0, first_line(&self.origin, base.id()));
-        locked.journal = Journal::replace(self.scratch.directory(), &records)?;
+        locked.journal.rewrite(&records)?;
         locked.stale = false;
         Ok(())
     }
@@ -201,7 +200,8 @@ impl WorkingTree {
             let inode = entry.id.and_then(|id| state.get(id)).filter(|inode| inode.source() == Some(&Source::Lower));
             let Some(inode) = inode else { continue };
             let source = self.part(&base.tree, inode, true, new_data).await?;
-            let (meta, id) = (inode.meta, self.lock().state.take_next());
+            let meta = inode.meta;
+            let id = state.take_next();
             state.leave(*parent, name);
             state.take_over(id, super::state::UPPER + id, super::state::Node::File(source), meta, 0);
             state.put_entry(*parent, name.clone(), Some(id), entry.covers, Some(entry.order));

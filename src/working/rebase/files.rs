@@ -81,6 +81,8 @@ impl WorkingTree {
             at += bytes.len() as u64;
         }
         self.files.set_times(data, inode.meta.atime, inode.meta.mtime)?;
+        // The journal that names it is durable at once, and these bytes are nowhere else soon.
+        file.sync_data().map_err(|e| Error::io("flushing a scratch file", e))?;
         Ok(Source::Data(data))
     }
 }

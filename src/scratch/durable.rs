@@ -1,0 +1,575 @@
+//! Which part of a journal a power cut cannot take away, and what waits for it.
+//!
+//! A change is answered when its line is in the page cache. Until the line is on the disk, the disk must keep whatever the older
+//! lines need, and a line must not get there before the bytes that it puts in the place of others. Three rules follow:
+//!
+//! - A data file that a line made unneeded is unlinked after that line is durable ([`Durable::retire`]).
+//! - A data file whose bytes replace others (by a rename over a name, a copy up, a truncation) is written out before the line
+//!   that says so is flushed ([`Durable::append`]).
+//! - While a flush of the journal runs, any line that is appended may reach the disk with it. Such a line waits until its data
+//!   file is written out ([`Durable::prepare`]); every other change goes on.
+//!
+//! A thread flushes [`INTERVAL`] after the first change that is not durable. ext4 commits every 5 seconds, so that a mount keeps
+//! at least what ext4 keeps of the same changes. `fsync`, unmounting and a full disk do the same steps at once.
+
+use std::collections::{HashSet, VecDeque};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::boot;
+use crate::error::{Error, Result};
+
+/// How long a change waits for the flush that makes it durable. A tenth of ext4's commit interval: a flush costs one or two commits of
+/// the file system's journal, a hundredth of the time at this interval on a disk that takes some milliseconds for one.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// Pause after a flush that failed.
+const AFTER_FAILURE: Duration = Duration::from_secs(5);
+/// Data files that are written out at a time, which bounds the open descriptors.
+const AT_A_TIME: usize = 256;
+/// A disk with fewer free bytes than this is nearly full: unneeded data files are unlinked at once.
+const NEARLY_FULL: u64 = 32 << 20;
+/// A file that only takes up room. On a full disk it makes place for what gives space back: a deletion, a discard, a commit.
+pub(super) const SPARE: &str = "spare";
+/// The least size of [`SPARE`]. Bytes.
+const LEAST_SPARE: u64 = 256 << 10;
+
+const EXT4: u64 = 0xef53;
+const XFS: u64 = 0x5846_5342;
+
+/// The durable state of one journal, shared by the journal and the thread that flushes it.
+pub struct Durable {
+    /// The scratch directory.
+    directory: Arc<OwnedFd>,
+    /// The directory of data files; none where there is only a journal, in unit tests.
+    data: Option<OwnedFd>,
+    /// The file system commits what was changed before together with what was changed later, whatever file is flushed.
+    in_order: bool,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Held throughout a flush. Taken before `state`.
+    turn: Mutex<()>,
+}
+
+struct State {
+    file: Arc<File>,
+    /// Bytes in the journal.
+    length: u64,
+    /// Bytes of the journal that are on the disk, with all that they need.
+    durable: u64,
+    /// Data files that must be on the disk before the journal is.
+    unsynced: HashSet<u64>,
+    /// Data files that were emptied and are being written again.
+    rewritten: HashSet<u64>,
+    /// Data files that are not needed once so many bytes of the journal are durable.
+    retired: VecDeque<(u64, u64)>,
+    /// The data files that were written out since the journal's flush began; none if it is not being flushed.
+    flushing: Option<HashSet<u64>>,
+    /// The last daemon did not end cleanly: anything in the directory may be in the page cache only.
+    unknown: bool,
+    /// Number of the last flush that has begun, and of the last one that succeeded.
+    begun: u64,
+    succeeded: u64,
+    /// Flushing the journal failed: its file may lack lines that were answered.
+    failed: bool,
+    /// The thread waits for something to flush. Only then is it woken: each change would be one more switch between threads.
+    idle: bool,
+    closed: bool,
+    spare: u64,
+    /// Called after a flush, to see to the journal's length.
+    upkeep: Option<Arc<dyn Fn() + Send + Sync>>,
+}
+
+impl State {
+    fn is_dirty(&self) -> bool {
+        self.durable < self.length || !self.unsynced.is_empty() || !self.retired.is_empty() || self.unknown
+    }
+}
+
+impl std::fmt::Debug for Durable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = self.state.lock();
+        let (length, durable, retired) = (state.length, state.durable, state.retired.len());
+        f.debug_struct("Durable")
+            .field("length", &length)
+            .field("durable", &durable)
+            .field("retired", &retired)
+            .finish()
+    }
+}
+
+impl Durable {
+    /// The state of the journal `file` in `directory`, which has `length` bytes. They are on the disk unless `unknown`.
+    pub(super) fn new(directory: &Arc<OwnedFd>, file: File, length: u64, unknown: bool) -> Arc<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let kind = rustix::fs::fstatfs(&**directory).map(|stat| stat.f_type as u64).unwrap_or(0);
+        Arc::new(Durable {
+            directory: Arc::clone(directory),
+            data: rustix::fs::openat(&**directory, "data", flags, Mode::empty()).ok(),
+            in_order: matches!(kind, EXT4 | XFS),
+            state: Mutex::new(State {
+                file: Arc::new(file),
+                length,
+                durable: if unknown { 0 } else { length },
+                unsynced: HashSet::new(),
+                rewritten: HashSet::new(),
+                retired: VecDeque::new(),
+                flushing: None,
+                unknown,
+                begun: 0,
+                succeeded: 0,
+                failed: false,
+                idle: false,
+                closed: false,
+                spare: 0,
+                upkeep: None,
+            }),
+            changed: Condvar::new(),
+            turn: Mutex::new(()),
+        })
+    }
+
+    /// Bytes in the journal.
+    pub fn length(&self) -> u64 {
+        self.state.lock().length
+    }
+
+    /// Whether the journal must be written anew, because flushing it failed.
+    pub fn is_doubtful(&self) -> bool {
+        self.state.lock().failed
+    }
+
+    /// Adds `line` to the journal. The bytes of data file `replaces` take the place of others with it.
+    pub(super) fn append(&self, line: &[u8], replaces: Option<u64>) -> std::io::Result<()> {
+        let mut state = self.state.lock();
+        if let Some(data) = replaces {
+            if state.flushing.as_ref().is_some_and(|written| !written.contains(&data)) {
+                // The flush began after the caller had prepared: seldom, and then most of the bytes are on their way.
+                self.write_out(data)?;
+            }
+            state.unsynced.insert(data);
+        }
+        if let Err(error) = state.file.write_all_at(line, state.length) {
+            // Half a line would tear what comes next. If even this fails, the next line overwrites it.
+            let _ = state.file.set_len(state.length);
+            return Err(error);
+        }
+        state.length += line.len() as u64;
+        self.wake(&mut state);
+        Ok(())
+    }
+
+    /// Writes out data file `data`, whose bytes are about to take the place of others, if the journal is being flushed. Otherwise the next
+    /// flush does it, unless the file is replaced before. No lock may be held.
+    pub fn prepare(&self, data: u64) {
+        let flushing = self.state.lock().flushing.is_some();
+        if flushing
+            && self.write_out(data).is_ok()
+            && let Some(written) = &mut self.state.lock().flushing
+        {
+            written.insert(data);
+        }
+    }
+
+    /// Data file `data` was emptied and will be written again: it is flushed when it is closed.
+    pub fn rewritten(&self, data: u64) {
+        self.state.lock().rewritten.insert(data);
+    }
+
+    /// Data file `data` was closed after writing.
+    pub fn closed(&self, data: u64) {
+        let mut state = self.state.lock();
+        if state.rewritten.remove(&data) {
+            state.unsynced.insert(data);
+            self.wake(&mut state);
+        }
+    }
+
+    /// Unlinks data file `data` as soon as the journal is durable as it is now. True if the disk is nearly full, so that the
+    /// caller should flush at once.
+    pub fn retire(&self, data: u64) -> bool {
+        {
+            let mut state = self.state.lock();
+            state.unsynced.remove(&data);
+            state.rewritten.remove(&data);
+            if state.durable >= state.length && !state.unknown && state.flushing.is_none() {
+                drop(state);
+                self.unlink(data);
+                return false;
+            }
+            let length = state.length;
+            state.retired.push_back((length, data));
+            self.wake(&mut state);
+        }
+        rustix::fs::fstatvfs(&*self.directory)
+            .is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < NEARLY_FULL)
+    }
+
+    fn wake(&self, state: &mut State) {
+        if std::mem::take(&mut state.idle) {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Whether data files wait to be unlinked: a flush gives space back.
+    pub fn has_retired(&self) -> bool {
+        !self.state.lock().retired.is_empty()
+    }
+
+    /// Makes every line durable that is in the journal now, and carries out what waits for that.
+    pub fn flush(&self) -> Result<()> {
+        let before = {
+            let state = self.state.lock();
+            if !state.is_dirty() && !state.failed {
+                return Ok(());
+            }
+            state.begun
+        };
+        let turn = self.turn.lock();
+        // One that began after this call has done everything for it.
+        if self.state.lock().succeeded > before {
+            return Ok(());
+        }
+        let retired = self.flush_in_turn();
+        drop(turn);
+        for data in retired? {
+            self.unlink(data);
+        }
+        self.keep_spare();
+        Ok(())
+    }
+
+    /// Flushes; returns the data files that nothing needs any more.
+    fn flush_in_turn(&self) -> Result<Vec<u64>> {
+        let failed = |e: std::io::Error| Error::io("flushing to the scratch directory", e);
+        // Most of the work, while nobody waits.
+        let first: Vec<u64> = {
+            let state = self.state.lock();
+            if state.failed {
+                return Err(failed(std::io::Error::other(
+                    "the last flush failed, and the journal has not been written anew",
+                )));
+            }
+            state.unsynced.iter().copied().collect()
+        };
+        self.write_all_out(&first).map_err(failed)?;
+        let (unsynced, file, length, unknown, number) = {
+            let mut state = self.state.lock();
+            state.flushing = Some(HashSet::new());
+            state.begun += 1;
+            let unsynced: Vec<u64> = state.unsynced.drain().collect();
+            (unsynced, Arc::clone(&state.file), state.length, state.unknown, state.begun)
+        };
+        let flushed = self.write_before(&unsynced, unknown).and_then(|()| file.sync_data());
+        let mut state = self.state.lock();
+        state.flushing = None;
+        if let Err(error) = flushed {
+            state.unsynced.extend(unsynced);
+            // The kernel reports a page that it could not write once, and forgets it.
+            state.failed = true;
+            return Err(failed(error));
+        }
+        (state.durable, state.unknown, state.succeeded) = (length, false, number);
+        let ready = state.retired.iter().take_while(|(position, _)| *position <= length).count();
+        let retired = state.retired.drain(..ready).map(|(_, data)| data).collect();
+        boot::note(&self.directory, &state.file, state.durable);
+        Ok(retired)
+    }
+
+    /// Makes the data files `numbers` durable, or everything if it is `unknown` what has to be.
+    fn write_before(&self, numbers: &[u64], unknown: bool) -> std::io::Result<()> {
+        if unknown {
+            return Ok(rustix::fs::syncfs(&*self.directory)?);
+        }
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        self.write_all_out(numbers)?;
+        let Some(directory) = &self.data else { return Ok(()) };
+        if self.in_order {
+            // Their extents are in the file system's running transaction, which need not be the journal's: it is committed
+            // first, without a byte of the journal.
+            touch(directory);
+        }
+        Ok(rustix::fs::fsync(directory)?)
+    }
+
+    fn write_all_out(&self, numbers: &[u64]) -> std::io::Result<()> {
+        for numbers in numbers.chunks(AT_A_TIME) {
+            let files = numbers.iter().filter_map(|data| self.open(*data).transpose());
+            let files = files.collect::<std::io::Result<Vec<File>>>()?;
+            for file in &files {
+                write_range(file, libc::SYNC_FILE_RANGE_WRITE)?;
+            }
+            for file in &files {
+                self.write_file_out(file)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_out(&self, data: u64) -> std::io::Result<()> {
+        match self.open(data)? {
+            Some(file) => self.write_file_out(&file),
+            None => Ok(()),
+        }
+    }
+
+    fn write_file_out(&self, file: &File) -> std::io::Result<()> {
+        if self.in_order {
+            write_range(
+                file,
+                libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER,
+            )
+        } else {
+            file.sync_data()
+        }
+    }
+
+    /// A data file; none if somebody has removed it.
+    fn open(&self, data: u64) -> std::io::Result<Option<File>> {
+        let Some(directory) = &self.data else { return Ok(None) };
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        match rustix::fs::openat(directory, data.to_string(), flags, Mode::empty()) {
+            Ok(file) => Ok(Some(File::from(file))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn unlink(&self, data: u64) {
+        if let Some(directory) = &self.data {
+            // What cannot be removed now is found when the directory is next opened.
+            let _ = rustix::fs::unlinkat(directory, data.to_string(), AtFlags::empty());
+        }
+    }
+
+    /// Holds up every flush, for a journal that is about to be replaced. Everything in the old one is needed until then.
+    pub(super) fn hold(&self) -> Result<MutexGuard<'_, ()>> {
+        let turn = self.turn.lock();
+        // The new journal says what the old one says: the same data files have to be there.
+        let (unsynced, unknown) = {
+            let mut state = self.state.lock();
+            (state.unsynced.drain().collect::<Vec<u64>>(), state.unknown)
+        };
+        if let Err(error) = self.write_before(&unsynced, unknown) {
+            self.state.lock().unsynced.extend(unsynced);
+            return Err(Error::io("flushing to the scratch directory", error));
+        }
+        Ok(turn)
+    }
+
+    /// The journal is `file` now, durably, and `length` bytes long. What waited is unlinked.
+    pub(super) fn replaced(&self, _turn: MutexGuard<'_, ()>, file: File, length: u64) {
+        let retired: Vec<u64> = {
+            let mut state = self.state.lock();
+            (state.file, state.length, state.durable) = (Arc::new(file), length, length);
+            (state.failed, state.unknown) = (false, false);
+            boot::note(&self.directory, &state.file, length);
+            state.retired.drain(..).map(|(_, data)| data).collect()
+        };
+        retired.into_iter().for_each(|data| self.unlink(data));
+    }
+
+    /// The journal's file and its length.
+    pub(super) fn file(&self) -> (Arc<File>, u64) {
+        let state = self.state.lock();
+        (Arc::clone(&state.file), state.length)
+    }
+
+    /// Calls `upkeep` from now on after each flush.
+    pub fn set_upkeep(&self, upkeep: Arc<dyn Fn() + Send + Sync>) {
+        self.state.lock().upkeep = Some(upkeep);
+    }
+
+    /// Sees to it that there is room for what gives space back when the disk is full: at least as much as a new journal takes.
+    pub fn keep_spare(&self) {
+        let (length, has) = {
+            let state = self.state.lock();
+            (state.length, state.spare)
+        };
+        let wanted = LEAST_SPARE + length + length / 4;
+        if has >= wanted && has / 4 <= wanted {
+            return;
+        }
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        // It need not be had: a disk may be too full for it now and not later.
+        let Ok(spare) = rustix::fs::openat(&*self.directory, SPARE, flags, Mode::from_raw_mode(0o600)) else { return };
+        let wanted = wanted.next_multiple_of(LEAST_SPARE);
+        let kept = rustix::fs::ftruncate(&spare, wanted)
+            .and_then(|()| rustix::fs::fallocate(&spare, FallocateFlags::empty(), 0, wanted));
+        if kept.is_err() {
+            // What there was is better than nothing.
+            let _ = rustix::fs::ftruncate(&spare, has);
+            if has == 0 {
+                self.use_spare();
+            }
+            return;
+        }
+        self.state.lock().spare = wanted;
+    }
+
+    /// Gives up the room that was kept. False if there was none.
+    pub(super) fn use_spare(&self) -> bool {
+        self.state.lock().spare = 0;
+        rustix::fs::unlinkat(&*self.directory, SPARE, AtFlags::empty()).is_ok()
+    }
+
+    /// Ends the thread after a last flush.
+    pub(super) fn close(&self) {
+        self.state.lock().closed = true;
+        self.changed.notify_all();
+    }
+
+    /// Flushes [`INTERVAL`] after each change, until it is closed.
+    pub(super) fn run(&self) {
+        let mut pause = INTERVAL;
+        loop {
+            let closed = {
+                let mut state = self.state.lock();
+                while !state.closed && !state.is_dirty() {
+                    state.idle = true;
+                    self.changed.wait(&mut state);
+                }
+                let until = Instant::now() + pause;
+                while !state.closed {
+                    if self.changed.wait_until(&mut state, until).timed_out() {
+                        break;
+                    }
+                }
+                state.closed
+            };
+            pause = match self.flush() {
+                Ok(()) => INTERVAL,
+                Err(error) => {
+                    tracing::error!("{error}: what was written last may be lost if the power fails");
+                    AFTER_FAILURE
+                }
+            };
+            if closed {
+                return;
+            }
+            let upkeep = self.state.lock().upkeep.clone();
+            if let Some(upkeep) = upkeep {
+                upkeep();
+            }
+        }
+    }
+}
+
+/// Gives a directory another time, so that flushing it commits the running transaction.
+fn touch(directory: &impl AsFd) {
+    let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+    let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
+    // Without it the flush does less, and no harm.
+    let _ = rustix::fs::futimens(directory, &times);
+}
+
+fn write_range(file: &File, flags: libc::c_uint) -> std::io::Result<()> {
+    // SAFETY: the descriptor is open as long as `file` is. The call takes no memory of ours.
+    let done = unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) };
+    if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::super::journal::Journal;
+    use super::super::record::{Name, ROOT, Record};
+    use super::*;
+
+    fn record(n: u64) -> Record {
+        Record::Hidden { parent: ROOT, name: Name::new(n.to_string().as_bytes()) }
+    }
+
+    /// A scratch directory with a journal, and a way to look for its data files.
+    fn scratch() -> (tempfile::TempDir, Journal) {
+        let place = tempfile::tempdir().unwrap();
+        std::fs::create_dir(place.path().join("data")).unwrap();
+        let directory = rustix::fs::open(place.path(), OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty()).unwrap();
+        let journal = Journal::replace(&Arc::new(directory), &[record(0)]).unwrap();
+        (place, journal)
+    }
+
+    fn until(done: impl Fn() -> bool) {
+        let begin = Instant::now();
+        while !done() {
+            assert!(begin.elapsed() < Duration::from_secs(20));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn an_unneeded_file_is_unlinked_after_the_line_is_durable() {
+        let (place, mut journal) = scratch();
+        let path = |n: u64| place.path().join("data").join(n.to_string());
+        for n in 1..4 {
+            std::fs::write(path(n), "bytes").unwrap();
+        }
+        // Nothing waits: nothing needs it.
+        journal.durable().retire(1);
+        assert!(!path(1).exists());
+        journal.append(&record(1), None).unwrap();
+        journal.durable().retire(2);
+        assert!(path(2).exists() && journal.durable().has_retired());
+        journal.durable().flush().unwrap();
+        assert!(!path(2).exists() && !journal.durable().has_retired());
+        // By itself, too.
+        journal.append(&record(2), None).unwrap();
+        journal.durable().retire(3);
+        until(|| !path(3).exists());
+        assert!(!journal.durable().state.lock().is_dirty());
+    }
+
+    #[test]
+    fn a_new_journal_carries_out_what_waited_for_the_old_one() {
+        let (place, mut journal) = scratch();
+        let path = place.path().join("data/7");
+        std::fs::write(&path, "bytes").unwrap();
+        journal.append(&record(1), Some(7)).unwrap();
+        assert!(journal.durable().state.lock().unsynced.contains(&7));
+        journal.append(&record(2), None).unwrap();
+        journal.durable().retire(7);
+        journal.rewrite(&[record(3)]).unwrap();
+        assert!(!path.exists() && !journal.durable().state.lock().is_dirty());
+    }
+
+    #[test]
+    fn a_journal_that_was_replaced_is_not_replaced_by_a_compacted_one() {
+        let (place, mut journal) = scratch();
+        journal.append(&record(1), None).unwrap();
+        let durable = Arc::clone(journal.durable());
+        let directory = rustix::fs::open(place.path(), OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty()).unwrap();
+        let compact = |position| Journal::compacted(&directory, &durable, position, &[record(5)]).unwrap();
+        let read = || std::fs::read_to_string(place.path().join("journal")).unwrap();
+        let late = compact(durable.length());
+        journal.rewrite(&[record(3)]).unwrap();
+        assert!(!journal.go_on_with(late).unwrap());
+        assert!(read().contains(r#""3""#) && !place.path().join("journal.compact").exists());
+        let timely = compact(durable.length());
+        journal.append(&record(6), None).unwrap();
+        assert!(journal.go_on_with(timely).unwrap());
+        journal.append(&record(7), None).unwrap();
+        let names: Vec<bool> = ["3", "5", "6", "7"].map(|n| read().contains(&format!("\"{n}\""))).to_vec();
+        assert_eq!(names, [false, true, true, true]);
+    }
+
+    #[test]
+    fn a_file_that_is_written_again_is_flushed_when_it_is_closed() {
+        let (place, journal) = scratch();
+        std::fs::write(place.path().join("data/7"), "bytes").unwrap();
+        let durable = journal.durable();
+        durable.closed(7);
+        assert!(!durable.state.lock().is_dirty());
+        durable.rewritten(7);
+        durable.closed(7);
+        assert!(durable.state.lock().is_dirty());
+        until(|| !durable.state.lock().is_dirty());
+    }
+}
