@@ -23,29 +23,55 @@ pub fn run(arguments: &UnmountArgs) -> Result<()> {
         Some(_) if unmount::clean_dead(&mountpoint)? => Ok(()),
         Some(_) => {
             let left = left_behind(&mountpoint);
-            if let (Some(left), true) = (&left, arguments.require_clean) {
+            if let (Left::Changes(left), true) = (&left, arguments.require_clean) {
                 return Err(Error::new(ErrorKind::Busy, format!("{place} has uncommitted changes: {left}")));
             }
             unmount::unmount(&mountpoint, Force::Polite)?;
-            if let Some(left) = left {
-                eprintln!("icechunkfs: uncommitted changes stay for the next mount: {left}");
+            match left {
+                Left::Nothing => {}
+                Left::Untracked(left) => eprintln!("icechunkfs: not committed: {left}; they stay for the next mount"),
+                Left::Changes(left) => {
+                    eprintln!("icechunkfs: uncommitted changes: {left}; the next mount resumes them")
+                }
             }
             Ok(())
         }
     }
 }
 
-/// What an unmount leaves uncommitted, in words; none if nothing, or if that cannot be found out.
-fn left_behind(mountpoint: &Path) -> Option<String> {
-    let answer = working::ask(&working::control_directory(mountpoint), &Command::Status).ok()?;
+/// What an unmount leaves in the scratch directory.
+enum Left {
+    /// Nothing, or that cannot be found out.
+    Nothing,
+    /// Only files that no commit takes.
+    Untracked(String),
+    /// Uncommitted changes.
+    Changes(String),
+}
+
+/// Finds out what an unmount leaves, in words.
+fn left_behind(mountpoint: &Path) -> Left {
+    let Ok(answer) = working::ask(&working::control_directory(mountpoint), &Command::Status) else {
+        return Left::Nothing;
+    };
     let status = answer.result;
     let number = |name: &str| status.get(name).and_then(serde_json::Value::as_u64).unwrap_or(0);
     let count = |name: &str| status.get(name).and_then(serde_json::Value::as_array).map_or(0, Vec::len);
+    let scratch = status.get("scratch").and_then(serde_json::Value::as_str).unwrap_or_default();
+    let untracked = match count("untracked") {
+        0 => String::new(),
+        1 => "1 untracked file".to_owned(),
+        files => format!("{files} untracked files"),
+    };
     if status.get("clean").and_then(serde_json::Value::as_bool) != Some(false) {
-        return None;
+        return if untracked.is_empty() {
+            Left::Nothing
+        } else {
+            Left::Untracked(format!("{untracked}, in {scratch}"))
+        };
     }
     let nodes: usize = ["added", "changed", "deleted", "moved"].into_iter().map(count).sum();
     let chunks = number("chunks_written") + number("chunks_deleted");
-    let scratch = status.get("scratch").and_then(serde_json::Value::as_str).unwrap_or_default();
-    Some(format!("{nodes} nodes and {chunks} chunks, {} bytes, in {scratch}", number("bytes")))
+    let untracked = if untracked.is_empty() { untracked } else { format!(", {untracked}") };
+    Left::Changes(format!("{nodes} nodes, {chunks} chunks ({} bytes){untracked}, in {scratch}", number("bytes")))
 }

@@ -16,8 +16,7 @@ use crate::repo::collect::mark::Mark;
 pub type AboutToPublish = Arc<dyn Fn(ObjectId) -> Result<()> + Send + Sync>;
 
 /// Called with a newer commit that the changes are about to be applied to: whatever else keeps them from it.
-pub type MayRebaseOnto =
-    Arc<dyn Fn(Arc<Snapshot>) -> BoxFuture<'static, Result<Vec<Conflict>>> + Send + Sync>;
+pub type MayRebaseOnto = Arc<dyn Fn(Arc<Snapshot>) -> BoxFuture<'static, Result<Vec<Conflict>>> + Send + Sync>;
 
 /// What is wanted of a commit.
 #[derive(Clone, Default)]

@@ -24,8 +24,11 @@ use super::record::Record;
 use super::salvage;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Version of the journal's format.
-pub const FORMAT: u32 = 1;
+/// Version of the journal's format. Version 1 did not say which entries cover something of the base, and knew no
+/// [`Record::Unpublished`].
+pub const FORMAT: u32 = 2;
+/// The oldest version that is read.
+pub const OLDEST_FORMAT: u32 = 1;
 const NAME: &str = "journal";
 const NEW_NAME: &str = "journal.new";
 /// Where a shorter journal is written while the longer one is in use.

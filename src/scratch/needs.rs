@@ -55,7 +55,7 @@ impl Needs {
 
     fn add(&mut self, record: Record) -> Result<()> {
         let source = match record {
-            Record::Base { format, .. } if format != journal::FORMAT => {
+            Record::Base { format, .. } if !(journal::OLDEST_FORMAT..=journal::FORMAT).contains(&format) => {
                 let message = format!("written by another version (format {format})");
                 return Err(Error::new(ErrorKind::Unsupported, message));
             }

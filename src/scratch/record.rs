@@ -225,6 +225,12 @@ pub enum Record {
         /// The snapshot.
         snapshot: String,
     },
+    /// That commit was looked for and not found, and changes go on from here. Should the storage carry it out later, what is
+    /// written from this line on is no part of it.
+    Unpublished {
+        /// The snapshot.
+        snapshot: String,
+    },
 }
 
 impl Time {

@@ -51,7 +51,7 @@ fn has_changes(journal: File) -> bool {
     let lines = BufReader::new(journal.take(LOOKED_AT)).split(b'\n').map_while(Result::ok);
     let mut records = lines.filter_map(|line| serde_json::from_slice::<Line>(line.get(9..)?).ok());
     records.any(|record| match record.op.as_str() {
-        "base" | "attributes" | "publishing" => false,
+        "base" | "attributes" | "publishing" | "unpublished" => false,
         // The root is in every journal.
         "promote" => record.parent.is_some(),
         _ => true,

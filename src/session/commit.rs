@@ -13,6 +13,7 @@ use super::recovery::{finish, tree_at};
 use super::{Derived, Session};
 use crate::commit::changes::ChunkChange;
 use crate::commit::engine::{MayRebaseOnto, OnConflict, Outcome, Request};
+use crate::commit::membership::ungrouped_by;
 use crate::commit::progress::Progress;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
@@ -55,15 +56,36 @@ pub struct Committed {
     pub nodes: usize,
     /// Chunks written and deleted.
     pub chunks: usize,
+    /// Paths of files that the commit did not take.
+    pub untracked: Vec<String>,
+    /// Nodes whose parent directory has no `zarr.json`: for Zarr they are members of no group.
+    pub ungrouped: Vec<String>,
 }
 
 impl std::fmt::Display for Committed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Some(snapshot) = &self.snapshot else { return f.write_str("nothing to commit") };
-        write!(f, "committed snapshot {snapshot}: {} nodes, {} chunks", self.nodes, self.chunks)?;
-        match self.rebased_over.len() {
-            0 => Ok(()),
-            others => write!(f, "; applied to {others} newer commits of others"),
+        match &self.snapshot {
+            Some(id) => write!(f, "committed snapshot {id}: {} nodes, {} chunks", self.nodes, self.chunks)?,
+            None => f.write_str("nothing to commit")?,
+        }
+        if !self.rebased_over.is_empty() {
+            write!(f, "; applied to {} newer commits of others", self.rebased_over.len())?;
+        }
+        match self.untracked.len() {
+            0 => {}
+            1 => f.write_str("; 1 untracked file was not committed (status names it)")?,
+            count => write!(f, "; {count} untracked files were not committed (status lists them)")?,
+        }
+        match self.ungrouped.as_slice() {
+            [] => Ok(()),
+            [path] => {
+                write!(f, "; warning: {path} is in a directory without zarr.json, so that it belongs to no group")
+            }
+            [path, rest @ ..] => write!(
+                f,
+                "; warning: {path} and {} more are in directories without zarr.json, so that they belong to no group",
+                rest.len()
+            ),
         }
     }
 }
@@ -90,13 +112,18 @@ impl Session {
             refuse_faults(&derived)?;
             refuse_unasked(&self.working.base().tree, &frozen, &derived.changes)?;
             let derived = self.refuse_mapped(derived).await?;
+            let untracked: Vec<String> = derived.untracked.iter().map(|file| file.path.clone()).collect();
             if derived.changes.is_empty() && !wish.amend {
-                return Ok(Committed::default());
+                return Ok(Committed { untracked, ..Committed::default() });
             }
+            let base = self.working.base();
+            let ungrouped = ungrouped_by(base.tree.snapshot(), &derived.changes).into_iter().map(|node| node.path);
+            let ungrouped: Vec<String> = ungrouped.collect();
             self.working.set_linking(true);
             let published = self.publish(&still, derived, wish).await;
             self.working.set_linking(false);
-            published?
+            let (committed, notices) = published?;
+            (Committed { untracked, ungrouped, ..committed }, notices)
         };
         // The gate is open again: the kernel may have to wait for requests that waited for it.
         self.tell(notices).await?;
@@ -177,6 +204,7 @@ impl Session {
         let mut notices = rebase::follow_commit(&self.working, still, &tree, &derived, &self.new_ids).await?;
         notices.extend(self.working.renumbered(&base.tree, &tree));
         self.working.set_undecided(false);
+        self.working.not_published();
         self.working.forget_uploads();
         self.new_ids.lock().clear();
         if !others.is_empty() || snapshot.is_none() {
@@ -187,6 +215,7 @@ impl Session {
             rebased_over: others.iter().map(ObjectId::to_string).collect(),
             nodes: derived.changes.node_count(),
             chunks: derived.changes.chunk_count(),
+            ..Committed::default()
         };
         Ok((committed, notices))
     }
@@ -232,7 +261,7 @@ impl Session {
 
     /// Finds out what became of a commit that failed at its end, if that is still open.
     pub(super) async fn decide(&self) -> Result<()> {
-        if !self.working.is_undecided() {
+        if !self.working.is_undecided() && !self.working.may_land() {
             return Ok(());
         }
         let decided = {
@@ -251,9 +280,10 @@ impl Session {
         };
         self.working.set_undecided(false);
         let Some((id, mut done)) = finished else {
-            self.working.not_published();
+            self.working.not_published_yet();
             return Ok(None);
         };
+        self.working.not_published();
         self.working.forget_uploads();
         self.new_ids.lock().clear();
         self.conflicts.lock().clear();

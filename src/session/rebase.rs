@@ -112,12 +112,7 @@ async fn detect(working: &WorkingTree, candidate: &Candidate, new_ids: &NewIds) 
     derive_from(Arc::clone(candidate.base()), &candidate.contents(working), &candidate.frozen(), new_ids).await
 }
 
-fn install(
-    working: &WorkingTree,
-    still: &Still<'_>,
-    checked: Result<()>,
-    candidate: Candidate,
-) -> Result<Vec<Notice>> {
+fn install(working: &WorkingTree, still: &Still<'_>, checked: Result<()>, candidate: Candidate) -> Result<Vec<Notice>> {
     match checked {
         Ok(()) => working.install(still, candidate),
         Err(error) => {

@@ -77,6 +77,7 @@ pub async fn open(
         let finished = finish(repository, &working, &reader, &still, publishing).await;
         if finished.context(|| "a commit that was interrupted")?.is_none() {
             info!("a commit was interrupted before it was visible: its changes are still here");
+            working.not_published_yet();
         }
     }
     let told = resume(repository, &working, &reader).await?;
@@ -84,8 +85,12 @@ pub async fn open(
         info!("{moved}");
     }
     let told = told.map(|told| moved.map_or(told.clone(), |moved| format!("{told}; {moved}")));
-    let told = [working.salvaged(), told].into_iter().flatten().reduce(|one, other| format!("{one}
-{other}"));
+    let told = [working.salvaged(), told].into_iter().flatten().reduce(|one, other| {
+        format!(
+            "{one}
+{other}"
+        )
+    });
     Ok((working, reader, told))
 }
 
@@ -133,6 +138,7 @@ pub(super) async fn finish(
     working.preserve(&derived.untracked_entries(), &derived.foreign).await?;
     let tree = tree_at(repository, working, reader, id).await?;
     let notices = rebase::follow_commit(working, still, &tree, &derived, &NewIds::default()).await?;
+    working.not_published();
     info!("a commit was interrupted after it was visible: it is snapshot {id}");
     Ok(Some(Finished { notices, others }))
 }

@@ -4,8 +4,8 @@ use super::Session;
 use super::commit::refuse_open;
 use super::rebase::{self, Rebased};
 use super::recovery::tree_at;
-use crate::error::{Error, ErrorKind, Result};
 use crate::commit::conflicts::Conflict;
+use crate::error::{Error, ErrorKind, Result};
 
 impl Session {
     /// Gives up what differs at and below `path`, or everywhere if that is empty. Files that no commit takes stay.

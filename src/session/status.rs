@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::Session;
 use super::changes::{Fault, Untracked};
 use crate::commit::changes::ChunkChange;
+use crate::commit::membership::ungrouped_by;
 use crate::error::{ErrorKind, Result};
 use crate::repo::refs::RefSpec;
 
@@ -54,6 +55,8 @@ pub struct Status {
     pub open_for_writing: Vec<String>,
     /// Files that no commit takes.
     pub untracked: Vec<Untracked>,
+    /// Nodes made or moved here whose parent directory has no `zarr.json`: for Zarr they are members of no group.
+    pub ungrouped: Vec<String>,
     /// What keeps all this from being committed.
     pub faults: Vec<Fault>,
     /// Where it waits.
@@ -109,8 +112,10 @@ impl Session {
             })
             .collect();
         let (uploaded_chunks, uploaded_bytes) = self.uploaded(&derived.changes)?;
+        let ungrouped = ungrouped_by(base.tree.snapshot(), &derived.changes);
         let changes = derived.changes;
         Ok(Status {
+            ungrouped: ungrouped.into_iter().map(|node| node.path).collect(),
             repository: origin.repository.clone(),
             branch: origin.branch.clone(),
             base: base.id().to_string(),
@@ -179,6 +184,7 @@ impl Status {
         list(&mut text, "open for writing (a commit waits for them)", &self.open_for_writing);
         let untracked: Vec<String> = self.untracked.iter().map(|file| file.path.clone()).collect();
         list(&mut text, "untracked (never committed)", &untracked);
+        list(&mut text, "in a directory without zarr.json, so that they belong to no group", &self.ungrouped);
         let faults: Vec<String> = self.faults.iter().map(|fault| format!("{}: {}", fault.path, fault.why)).collect();
         list(&mut text, "cannot be committed", &faults);
         text + &format!("changes wait in {}\n", self.scratch)

@@ -306,7 +306,7 @@ impl WorkingTree {
 
     /// Writes `bytes` at `offset` of inode `number` if that can be done at once; none if it cannot.
     pub fn write_now(&self, number: u64, offset: u64, bytes: &[u8]) -> Option<Result<()>> {
-        let _gate = self.gate.try_read().ok().filter(|_| !self.is_undecided())?;
+        let _gate = self.gate.try_read().ok().filter(|_| !self.is_undecided() && !self.may_land())?;
         let file = {
             let mut locked = self.lock();
             let id = locked.state.by_number(number)?;

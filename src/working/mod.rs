@@ -83,6 +83,9 @@ pub struct WorkingTree {
     gate: tokio::sync::RwLock<()>,
     /// Whether a commit is visible could not be found out, or could not be followed: nothing is changed until it is.
     undecided: AtomicBool,
+    /// The last commit was not found, but storage that answers late may still carry it out. As long as nothing is changed, all
+    /// that waits is what it would take.
+    may_land: AtomicBool,
     /// A commit may be linking data files: the kernel gets no more of them to move bytes by itself.
     linking: AtomicBool,
     /// The kernel was given a data file to write to by itself, since the mount began.
@@ -173,11 +176,13 @@ impl WorkingTree {
                 if journal.was_restarted() {
                     named.extend(recovered.records.iter().filter_map(durability::data_file_of));
                 }
+                state.trusts_all = recovered.is_old;
                 for record in recovered.records {
                     state.apply(record, &base.tree).map_err(|e| {
                         e.context(format!("{}: to begin anew, mount with --discard", scratch.path().display()))
                     })?;
                 }
+                state.trusts_all = false;
                 if state.get(ROOT).is_none() {
                     return Err(Error::corrupt(format!(
                         "{}: the scratch journal says nothing: to begin anew, mount with --discard",
@@ -206,6 +211,7 @@ impl WorkingTree {
             }),
             gate: tokio::sync::RwLock::new(()),
             undecided: AtomicBool::new(false),
+            may_land: AtomicBool::new(false),
             linking: AtomicBool::new(false),
             passed_on: AtomicBool::new(false),
             uploads: Arc::default(),
@@ -297,7 +303,28 @@ impl WorkingTree {
                 "a commit failed at its end, and whether it is visible is not known: commit again, or refresh, before you go on",
             ));
         }
+        if self.may_land() {
+            self.go_on_after_unpublished().await?;
+        }
         Ok(entered)
+    }
+
+    /// Whether the last commit, which was not found, may yet become visible, and nothing was changed since.
+    pub fn may_land(&self) -> bool {
+        self.may_land.load(Ordering::Acquire)
+    }
+
+    /// Writes down, durably, that what comes now is no part of the last commit, should that become visible after all.
+    async fn go_on_after_unpublished(&self) -> Result<()> {
+        {
+            let mut locked = self.lock();
+            if let Some(snapshot) = locked.state.publishing.clone() {
+                self.record(&mut locked, Record::Unpublished { snapshot })?;
+            }
+        }
+        self.make_durable().await?;
+        self.may_land.store(false, Ordering::Release);
+        Ok(())
     }
 
     /// Whether it is open what became of the last commit. What is changed after it must not be taken for a part of it.
@@ -322,7 +349,14 @@ impl WorkingTree {
 
     /// The commit that was about to become visible never will be.
     pub fn not_published(&self) {
+        self.may_land.store(false, Ordering::Release);
         self.lock().state.publishing = None;
+    }
+
+    /// The commit that was about to become visible is not, as far as anybody can tell now.
+    pub fn not_published_yet(&self) {
+        let is_known = self.lock().state.publishing.is_some();
+        self.may_land.store(is_known, Ordering::Release);
     }
 
     /// The snapshot that a commit was about to become, if it was never heard of again.

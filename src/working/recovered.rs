@@ -5,7 +5,7 @@ use std::path::Path;
 use super::Origin;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
-use crate::scratch::journal::{FORMAT, Journal};
+use crate::scratch::journal::{FORMAT, Journal, OLDEST_FORMAT};
 use crate::scratch::place::Place as ScratchPlace;
 use crate::scratch::record::Record;
 
@@ -20,6 +20,8 @@ pub struct Recovered {
     pub base: Option<ObjectId>,
     /// The snapshot that a commit was about to become.
     pub publishing: Option<ObjectId>,
+    /// The journal does not say which entries cover something of the base.
+    pub(super) is_old: bool,
 }
 
 impl Recovered {
@@ -38,9 +40,13 @@ impl Recovered {
         });
         let journal = journal
             .map_err(|e| e.context(format!("{}: to begin anew, mount with --discard", scratch.path().display())))?;
+        let mut is_old = false;
         let (told, base) = match first {
             None => (None, None),
-            Some(Record::Base { format: FORMAT, repository, branch, snapshot, identity }) => {
+            Some(Record::Base { format, repository, branch, snapshot, identity })
+                if (OLDEST_FORMAT..=FORMAT).contains(&format) =>
+            {
+                is_old = format < FORMAT;
                 let identity = identity.map(|text| text.parse()).transpose()?;
                 let told = Origin { repository, branch, identity };
                 if told.branch != origin.branch {
@@ -62,15 +68,16 @@ impl Recovered {
             }
         };
         let publishing = records.iter().rev().find_map(|record| match record {
-            Record::Publishing { snapshot } => Some(snapshot.parse()),
+            Record::Publishing { snapshot } => Some(Some(snapshot.parse())),
+            Record::Unpublished { .. } => Some(None),
             _ => None,
         });
-        Ok(Recovered { journal, records, told, base, publishing: publishing.transpose()? })
+        Ok(Recovered { journal, records, told, base, publishing: publishing.flatten().transpose()?, is_old })
     }
 
     /// Nothing: what there was is given up.
     pub fn nothing() -> Self {
-        Recovered { journal: None, records: Vec::new(), told: None, base: None, publishing: None }
+        Recovered { journal: None, records: Vec::new(), told: None, base: None, publishing: None, is_old: false }
     }
 }
 

@@ -78,9 +78,7 @@ impl WorkingTree {
                 (is_untracked && lacks(inode))
                     || inode.source() == Some(&Source::Lower)
                         && !has_home_name(&base.tree, &locked.state, inode, untracked)
-                        && (is_untracked
-                            || inode.names.is_empty()
-                            || locked.opens.get(inode.number).is_some())
+                        && (is_untracked || inode.names.is_empty() || locked.opens.get(inode.number).is_some())
             };
             wanted.extend(locked.state.iter().filter(|(_, inode)| lost(inode)).map(|(id, _)| id));
         }

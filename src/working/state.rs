@@ -300,6 +300,10 @@ impl State {
                 self.publishing = Some(snapshot);
                 Ok(())
             }
+            Record::Unpublished { .. } => {
+                self.publishing = None;
+                Ok(())
+            }
             Record::Create { parent, name, id, meta, body } => {
                 self.free_name(parent, &name)?;
                 self.insert(id, UPPER + id, None, meta, body)?;

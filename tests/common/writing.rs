@@ -218,6 +218,16 @@ impl Reference {
         })
     }
 
+    /// The ids of the nodes of branch `main`, by path; the root's is empty.
+    pub fn node_ids(&self) -> BTreeMap<String, String> {
+        self.runtime.block_on(async {
+            let session = self.repository.readonly_session(&VersionInfo::BranchTipRef("main".into())).await.unwrap();
+            let nodes = session.list_nodes(&icechunk::format::Path::root()).await.unwrap();
+            let nodes = nodes.map(|node| node.unwrap());
+            nodes.map(|node| (node.path.to_string().trim_start_matches('/').to_owned(), node.id.to_string())).collect()
+        })
+    }
+
     /// The branch `name`, made at the newest commit of `main`.
     pub fn create_branch(&self, name: &str) {
         self.runtime.block_on(async {
@@ -266,7 +276,8 @@ impl Reference {
                 store.delete(key).await.unwrap();
             }
             let changed = |(key, bytes): &(&String, &Vec<u8>)| from.get(*key) != Some(*bytes);
-            let (documents, chunks): (Vec<_>, Vec<_>) = to.iter().filter(changed).partition(|(key, _)| is_document(key));
+            let (documents, chunks): (Vec<_>, Vec<_>) =
+                to.iter().filter(changed).partition(|(key, _)| is_document(key));
             for (key, bytes) in documents.into_iter().chain(chunks) {
                 store.set(key, bytes.clone().into()).await.unwrap();
             }

@@ -34,9 +34,15 @@ impl Sides<'_> {
     pub fn merged(&self, keys: &Keys) -> Numbers {
         let number = |path: String| {
             let (ours, theirs) = (self.ours.get(&path), self.theirs.get(&path));
-            let is_of_base = ours.is_some_and(|number| self.base.values().any(|other| other == number));
+            let is_where_it_was = ours == self.base.get(&path);
             let number = match (ours, theirs) {
-                (Some(ours), Some(theirs)) if ours != theirs => if is_of_base { theirs } else { ours },
+                (Some(ours), Some(theirs)) if ours != theirs => {
+                    if is_where_it_was {
+                        theirs
+                    } else {
+                        ours
+                    }
+                }
                 (ours, theirs) => ours.or(theirs)?,
             };
             Some((path, *number))
@@ -138,14 +144,18 @@ pub fn touched(from: &Keys, to: &Keys) -> BTreeSet<String> {
 
 /// Whether two sets of nodes have nothing to do with each other: none is at or below one of the other set.
 pub fn are_apart(one: &BTreeSet<String>, other: &BTreeSet<String>) -> bool {
-    one.iter().all(|a| other.iter().all(|b| !(a.is_empty() || b.is_empty() || is_at_or_below(a, b) || is_at_or_below(b, a))))
+    one.iter()
+        .all(|a| other.iter().all(|b| !(a.is_empty() || b.is_empty() || is_at_or_below(a, b) || is_at_or_below(b, a))))
 }
 
 #[test]
 fn the_oracle_merges_by_key() {
-    let keys = |list: &[(&str, &str)]| -> Keys { list.iter().map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec())).collect() };
+    let keys = |list: &[(&str, &str)]| -> Keys {
+        list.iter().map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec())).collect()
+    };
     let base = keys(&[("a/zarr.json", "a"), ("a/c/0", "0"), ("a/c/1", "1"), ("b/zarr.json", "b")]);
-    let ours = keys(&[("m/zarr.json", "a"), ("m/c/0", "ours"), ("m/c/1", "1"), ("b/zarr.json", "b"), ("n/zarr.json", "n")]);
+    let ours =
+        keys(&[("m/zarr.json", "a"), ("m/c/0", "ours"), ("m/c/1", "1"), ("b/zarr.json", "b"), ("n/zarr.json", "n")]);
     let theirs = keys(&[("a/zarr.json", "a"), ("a/c/0", "0"), ("a/c/1", "theirs"), ("a/c/2", "2")]);
     let numbers = |list: &[(&str, u64)]| -> Numbers { list.iter().map(|(path, n)| ((*path).to_owned(), *n)).collect() };
     let (was, now) = (numbers(&[("a", 1), ("b", 2)]), numbers(&[("m", 1), ("b", 2), ("n", 3)]));

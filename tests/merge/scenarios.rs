@@ -317,10 +317,8 @@ fn an_array_made_here_and_moved_by_others_is_in_nobodys_way() {
 #[test]
 fn an_untracked_name_that_others_committed_is_a_conflict_and_hides_nothing() {
     type Make = fn(&Path) -> io::Result<()>;
-    let kinds: [Make; 2] = [
-        |path| std::os::unix::fs::symlink("elsewhere", path),
-        |path| std::fs::write(path, "a note"),
-    ];
+    let kinds: [Make; 2] =
+        [|path| std::os::unix::fs::symlink("elsewhere", path), |path| std::fs::write(path, "a note")];
     for make in kinds {
         let pair = Pair::with(&[("z/zarr.json", line())]);
         make(&pair.a.root().join("latest")).unwrap();
@@ -377,7 +375,10 @@ fn a_tree_of_hard_links_keeps_the_old_bytes() {
     assert_eq!(read(&pair.a, "y/c/0").unwrap(), "new");
     commit(&pair.a, "ours");
     let keys = pair.committed();
-    assert_eq!((keys["ycopy/c/0"].as_str(), keys["y/c/0"].as_str(), keys["ycopy/c/1"].as_str()), ("old", "new", "same"));
+    assert_eq!(
+        (keys["ycopy/c/0"].as_str(), keys["y/c/0"].as_str(), keys["ycopy/c/1"].as_str()),
+        ("old", "new", "same")
+    );
 }
 
 #[test]

@@ -75,6 +75,8 @@ pub struct World {
     /// What the branch has.
     pub tip: Keys,
     tip_numbers: Numbers,
+    /// Numbers that were given to the repository's node ids.
+    known: BTreeMap<String, u64>,
     commits: usize,
     pub statistics: Statistics,
     _directory: tempfile::TempDir,
@@ -182,7 +184,8 @@ fn difference<V: PartialEq>(found: &BTreeMap<String, V>, expected: &BTreeMap<Str
         (None, Some(_)) => format!("{name} is missing"),
         _ => format!("{name} has other bytes"),
     };
-    let all: Vec<String> = all.iter().filter(|name| found.get(**name) != expected.get(**name)).take(6).map(told).collect();
+    let all: Vec<String> =
+        all.iter().filter(|name| found.get(**name) != expected.get(**name)).take(6).map(told).collect();
     (!all.is_empty()).then(|| all.join("; "))
 }
 
@@ -200,9 +203,20 @@ impl World {
         let reference = Reference::open(&place);
         reference.commit(&[("zarr.json", GROUP.as_bytes())], "the beginning");
         let tip = Keys::from([("zarr.json".to_owned(), GROUP.as_bytes().to_vec())]);
-        let tip_numbers = Numbers::from([(String::new(), 0)]);
+        let mut known = BTreeMap::new();
+        let tip_numbers = numbers_of(&reference, &mut known);
         let sides = (0..mounts).map(|_| Side::new(Writable::of(&place, &[]), &tip, &tip_numbers)).collect();
-        World { sides, reference, is_v1, tip, tip_numbers, commits: 2, statistics: Statistics::default(), _directory: directory }
+        World {
+            sides,
+            reference,
+            is_v1,
+            tip,
+            tip_numbers,
+            known,
+            commits: 2,
+            statistics: Statistics::default(),
+            _directory: directory,
+        }
     }
 
     /// One step by mount `who`, or by the reference if there is no such mount. An error is a defect.
@@ -250,7 +264,8 @@ impl World {
         let ours = keys_of(&side.view);
         let sides = side.sides(&self.tip_numbers);
         let merged = oracle::merge(&side.base, &ours, &self.tip, &sides);
-        let mut words = vec!["commit".to_owned(), side.mount.root().display().to_string(), "-m".into(), "by a mount".into()];
+        let mut words =
+            vec!["commit".to_owned(), side.mount.root().display().to_string(), "-m".into(), "by a mount".into()];
         words.extend(on_conflict.map(|how| format!("--on-conflict={how}")));
         let said = icechunkfs(&words);
         if said.status.success() {
@@ -265,23 +280,16 @@ impl World {
                 return Err(format!("mount {who} settled {:?}", merged.conflicts));
             }
             let has_committed = !String::from_utf8_lossy(&said.stdout).contains("nothing to commit");
-            self.statistics.merged += usize::from(side.base != self.tip && ours != side.base);
-            if !has_committed && expected != self.tip && ours == side.base {
+            let has_work = !side.has_nothing_new();
+            self.statistics.merged += usize::from(side.base != self.tip && has_work);
+            if !has_committed && expected != self.tip && !has_work {
                 return Err(format!("mount {who} had nothing to commit, and others' work would be changed"));
             }
             // Without changes a commit does not move the mount.
-            if ours != side.base || has_committed || side.base == self.tip {
-                if ours != side.base || has_committed {
-                    let mut numbers = side.sides(&self.tip_numbers).merged(&expected);
-                    if self.is_v1 {
-                        // It has no moves: what was moved is another node under the new name.
-                        let was = |n: &u64| side.base_numbers.iter().find(|(_, other)| *other == n).map(|(path, _)| path);
-                        for (path, number) in &mut numbers {
-                            if was(number).is_some_and(|was| was != path) {
-                                *number = fresh();
-                            }
-                        }
-                    }
+            if has_work || has_committed || side.base == self.tip {
+                if has_work || has_committed {
+                    // Which node is which is the repository's affair: version 1 has no moves, and neither have some of version 2.
+                    let numbers = numbers_of(&self.reference, &mut self.known);
                     side.rebased(&expected, &numbers);
                     (self.tip, self.tip_numbers) = (expected, numbers);
                 }
@@ -312,7 +320,12 @@ impl World {
             return Err(format!("mount {who}: {said}"));
         }
         let ours = keys_of(&side.view);
-        let is_apart = oracle::are_apart(&oracle::touched(&side.base, &ours), &oracle::touched(&side.base, &self.tip));
+        let mut theirs = oracle::touched(&side.base, &self.tip);
+        // A node made anew is another one, though its document may be the same.
+        let anew = |(path, number): &(&String, &u64)| side.base_numbers.get(*path) != Some(*number);
+        theirs.extend(self.tip_numbers.iter().filter(anew).map(|(path, _)| path.clone()));
+        theirs.extend(side.base_numbers.keys().filter(|path| !self.tip_numbers.contains_key(*path)).cloned());
+        let is_apart = oracle::are_apart(&oracle::touched(&side.base, &ours), &theirs);
         let new = self.tip.keys().filter(|key| !side.base.contains_key(*key));
         let untracked = untracked_of(&side.view);
         let is_taken =
@@ -387,7 +400,7 @@ impl World {
         }
         let status = side.status();
         let has_moved = status["branch_moved"] == false && side.base != self.tip;
-        if keys_of(&side.view) != side.base {
+        if !side.has_nothing_new() {
             if has_moved {
                 return Err(format!("mount {who} left its base with uncommitted work"));
             }
@@ -402,7 +415,7 @@ impl World {
     /// The reference commits one change.
     fn by_reference(&mut self, step: &Step) -> Result<bool, String> {
         let view = self.tip.iter().map(|(k, v)| (k.clone(), Leaf::File(v.clone()))).collect();
-        let mut side = Model { view, numbers: self.tip_numbers.clone() };
+        let mut side = Model { view };
         if !side.apply(step) {
             return Ok(false);
         }
@@ -414,15 +427,7 @@ impl World {
         } else {
             self.reference.change(&self.tip, &keys);
         }
-        if let (Step::Rename { from, to }, true) = (step, self.is_v1 || !has_parent_of(step, &keys)) {
-            // Written anew under the other name.
-            side.numbers.retain(|path, _| !is_at_or_below(path, to) || is_at_or_below(path, from));
-        }
-        for path in nodes(&keys) {
-            side.numbers.entry(path).or_insert_with(fresh);
-        }
-        side.numbers.retain(|path, _| keys.contains_key(&join(path, "zarr.json")));
-        (self.tip, self.tip_numbers) = (keys, side.numbers);
+        (self.tip, self.tip_numbers) = (keys, numbers_of(&self.reference, &mut self.known));
         self.commits = self.reference.history().len();
         self.check_repository()?;
         Ok(true)
@@ -433,6 +438,12 @@ impl World {
 fn has_parent_of(step: &Step, keys: &Keys) -> bool {
     let Step::Rename { to, .. } = step else { return false };
     to.rsplit_once('/').is_none_or(|(above, _)| keys.contains_key(&join(above, "zarr.json")))
+}
+
+/// The nodes of the branch by the numbers of their ids.
+fn numbers_of(reference: &Reference, known: &mut BTreeMap<String, u64>) -> Numbers {
+    let ids = reference.node_ids().into_iter();
+    ids.map(|(path, id)| (path, *known.entry(id).or_insert_with(fresh))).collect()
 }
 
 /// A number that no node has.
@@ -453,7 +464,6 @@ fn renamed(numbers: &Numbers, pairs: &[(&str, &str)]) -> Numbers {
 /// A view without a mount.
 struct Model {
     view: View,
-    numbers: Numbers,
 }
 
 impl Model {
@@ -462,7 +472,7 @@ impl Model {
         let is_free = |path: &str, view: &View| !view.keys().any(|key| is_at_or_below(key, path));
         match step {
             Step::Array { path, grid } if is_free(path, &self.view) => {
-                self.view.insert(join(path, "zarr.json"), Leaf::File(document(grid, 0).into_bytes()));
+                self.view.insert(join(path, "zarr.json"), Leaf::File(document(grid, fresh()).into_bytes()));
             }
             Step::Group { path } if is_free(path, &self.view) => {
                 self.view.insert(join(path, "zarr.json"), Leaf::File(GROUP.as_bytes().to_vec()));
@@ -480,7 +490,6 @@ impl Model {
             }
             Step::Remove { path } if has(path, &self.view) => {
                 self.view.retain(|key, _| !is_at_or_below(key, path));
-                self.numbers.retain(|node, _| !is_at_or_below(node, path));
             }
             Step::Rename { from, to }
                 if has(from, &self.view) && is_free(to, &self.view) && !is_at_or_below(to, from) =>
@@ -490,7 +499,6 @@ impl Model {
                     let leaf = self.view.remove(&key).unwrap();
                     self.view.insert(format!("{to}{}", &key[from.len()..]), leaf);
                 }
-                self.numbers = renamed(&self.numbers, &[(from, to)]);
             }
             _ => return false,
         }
@@ -542,7 +550,7 @@ impl Side {
     /// Without changes of ours nothing is said to differ.
     fn check_clean_if(&self, _tip: &Keys) -> Result<(), String> {
         let status = self.status();
-        if keys_of(&self.view) == self.base && status["clean"] != true {
+        if self.has_nothing_new() && status["clean"] != true {
             // The same bytes written again are a change all the same.
             let named: Vec<_> = ["added", "changed", "deleted", "moved"]
                 .into_iter()
@@ -554,6 +562,11 @@ impl Side {
             }
         }
         Ok(())
+    }
+
+    /// Whether it shows what its base has, node by node.
+    fn has_nothing_new(&self) -> bool {
+        keys_of(&self.view) == self.base && self.numbers == self.base_numbers
     }
 
     fn at(&self, path: &str) -> PathBuf {
@@ -640,7 +653,8 @@ impl Side {
                     return Ok(false);
                 }
                 let content = match step {
-                    Step::Array { grid, .. } => document(grid, 0),
+                    // No two arrays are the same, so that the oracle knows which is where.
+                    Step::Array { grid, .. } => document(grid, fresh()),
                     _ => GROUP.to_owned(),
                 };
                 self.write(&document_path, content.into_bytes(), Writing::Anew)?;
@@ -753,7 +767,8 @@ impl Side {
                 if !self.is_array(from) || !self.is_free(to) || !self.may_hold(to) {
                     return Ok(false);
                 }
-                let files: Vec<(String, Leaf)> = self.view.iter().map(|(path, leaf)| (path.clone(), leaf.clone())).collect();
+                let files: Vec<(String, Leaf)> =
+                    self.view.iter().map(|(path, leaf)| (path.clone(), leaf.clone())).collect();
                 for (path, leaf) in files.into_iter().filter(|(path, _)| is_at_or_below(path, from) && is_key(path)) {
                     let Leaf::File(_) = leaf else { continue };
                     let new = format!("{to}{}", &path[from.len()..]);

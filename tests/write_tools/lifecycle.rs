@@ -129,7 +129,7 @@ fn work_waits_in_the_scratch_directory() {
     let refused = unmounted(&mount, &["--require-clean"]).failure();
     assert!(refused.contains("uncommitted changes") && refused.contains("scratch"), "{refused}");
     let told = unmounted(&mount, &[]);
-    assert!(told.status.success() && told.stderr.contains("uncommitted changes stay"), "{}", told.stderr);
+    assert!(told.status.success() && told.stderr.contains("uncommitted changes: "), "{}", told.stderr);
 
     let resumed = mount.mount_again(None);
     assert!(resumed.stderr.contains("resuming uncommitted work: 2 nodes and 1 chunks"), "{}", resumed.stderr);

@@ -146,8 +146,8 @@ impl Walk<'_> {
             if !is_shared && let Some(Place::Directory(index)) = directory.lower {
                 let path = if relative.is_empty() { array.path.clone() } else { below(&array.path, &relative) };
                 self.untouched_children(directory, &path, index);
-                if relative.is_empty() && array.index.is_none() {
-                    self.refuse_children(directory, &array, index);
+                if array.index.is_none() {
+                    self.refuse_children(directory, &path, index);
                 }
             }
             if !in_place && let Some(place) = &lower {
@@ -162,7 +162,7 @@ impl Walk<'_> {
     }
 
     /// Nodes that were below a group which is an array now.
-    fn refuse_children(&mut self, directory: &FrozenDirectory, array: &ArrayInHand, index: NodeIndex) {
+    fn refuse_children(&mut self, directory: &FrozenDirectory, at: &str, index: NodeIndex) {
         let base = Arc::clone(&self.base);
         let table = base.tree.table();
         let top = format!("/{}", table.path(index));
@@ -174,7 +174,7 @@ impl Walk<'_> {
                 if table.get(node).is_some_and(|node| node.stored.is_some()) {
                     let path = format!("/{}", table.path(node));
                     let rest = path.strip_prefix(&top).unwrap_or(&path);
-                    let path = below(array.path.trim_end_matches('/'), rest.trim_start_matches('/'));
+                    let path = below(at.trim_end_matches('/'), rest.trim_start_matches('/'));
                     self.fault(below(&path, ZARR_JSON), "a group or array below an array, where Zarr has none");
                 }
             }

@@ -52,7 +52,8 @@ pub fn refuse_unasked(tree: &Tree, frozen: &Frozen, changes: &ChangeSet) -> Resu
         if is_below_removed(index) {
             continue;
         }
-        for (coords, _) in changes.chunks.get(&id).into_iter().flatten().filter(|(_, c)| matches!(c, ChunkChange::Delete))
+        for (coords, _) in
+            changes.chunks.get(&id).into_iter().flatten().filter(|(_, c)| matches!(c, ChunkChange::Delete))
         {
             let prefix = |depth| Place::Chunk(index, Coords::from_slice(coords.get(..depth).unwrap_or_default()));
             if !(0..=coords.len()).any(|depth| removed.contains(&prefix(depth))) {
@@ -91,7 +92,9 @@ fn removed(tree: &Tree, frozen: &Frozen) -> HashSet<Place> {
 }
 
 fn unasked(path: &str) -> Error {
-    tracing::error!("{path} would be deleted by a commit, and no operation of this mount removed it: nothing was committed");
+    tracing::error!(
+        "{path} would be deleted by a commit, and no operation of this mount removed it: nothing was committed"
+    );
     Error::new(
         ErrorKind::Stale,
         format!("{path} would be deleted, and nothing here removed it: nothing was committed. Please report this"),

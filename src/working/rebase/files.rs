@@ -34,7 +34,9 @@ impl WorkingTree {
     pub(super) async fn materialize(&self, merge: &Merge<'_>, new_data: &mut Vec<u64>) -> Result<Parted> {
         let mut parted = Parted::new();
         for (id, names) in &merge.names {
-            let Some(inode) = merge.old.get(*id).filter(|inode| inode.source() == Some(&Source::Lower)) else { continue };
+            let Some(inode) = merge.old.get(*id).filter(|inode| inode.source() == Some(&Source::Lower)) else {
+                continue;
+            };
             for is_untracked in [false, true] {
                 if names.iter().any(|name| !name.is_base && name.is_untracked == is_untracked) {
                     let source = self.part(&merge.from.tree, inode, is_untracked, new_data).await?;

@@ -286,7 +286,8 @@ impl<'a> Merge<'a> {
             if here.has_new && !self.is_covered(whiteouts, here, entry).await? {
                 return Ok(None);
             }
-            let lower = translate(&self.from.tree, tree, &self.ids, place).filter(|place| tree.is_directory_place(place));
+            let lower =
+                translate(&self.from.tree, tree, &self.ids, place).filter(|place| tree.is_directory_place(place));
             let has_base = match &lower {
                 Some(place) => exists(tree, place).await?,
                 None => false,

@@ -112,9 +112,11 @@ impl<'a> Whiteouts<'a> {
             }
             Place::Directory(top) => {
                 nodes.extend(self.from.table().subtree(*top).filter_map(|index| node_id(self.from, index)));
-                chunks = self.from.table().shared_chunk_dir(*top).and_then(|(owner, prefix)| {
-                    Some((self.from.table().array(*owner)?.id, prefix.clone()))
-                });
+                chunks = self
+                    .from
+                    .table()
+                    .shared_chunk_dir(*top)
+                    .and_then(|(owner, prefix)| Some((self.from.table().array(*owner)?.id, prefix.clone())));
             }
         }
         HiddenKeys { nodes, document, chunks }
