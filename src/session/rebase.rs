@@ -178,11 +178,21 @@ fn summary(derived: &Derived) -> Summary {
 /// What stays uncommitted must be the same over the new base, but for what was deleted on both sides.
 async fn check_kept(before: &Derived, after: &Derived, tree: &Tree) -> Result<()> {
     let (before, after) = (summary(before), summary(after));
-    if let Some((item, how)) = after.iter().find(|(item, how)| before.get(item) != Some(how)) {
+    // What keeps a commit from being made is found in the files that programs touched: which of them are told of, and in which
+    // words, may differ. That there is something must not.
+    let is_violation = |item: &&Item| matches!(item, Item::Violation(_));
+    if before.keys().any(|item| is_violation(&item)) != after.keys().any(|item| is_violation(&item)) {
+        let (of, what) =
+            if before.keys().any(|item| is_violation(&item)) { (&before, "gone") } else { (&after, "new") };
+        let violation = of.iter().find(|(item, _)| is_violation(item));
+        return Err(unaccounted(&format!("{violation:?} would be {what}")));
+    }
+    let is_other = |(item, how): &(&Item, &String)| !is_violation(item) && before.get(item) != Some(how);
+    if let Some((item, how)) = after.iter().find(is_other) {
         return Err(unaccounted(&format!("{item:?} would be {how}, and is {:?}", before.get(item))));
     }
     let ids = node_ids(tree);
-    for (item, how) in before.iter().filter(|(item, _)| !after.contains_key(item)) {
+    for (item, how) in before.iter().filter(|(item, _)| !is_violation(item) && !after.contains_key(item)) {
         let is_done = match item {
             Item::Deleted(id) => !ids.contains_key(id),
             Item::Chunk(Owner::Base(id), coords) if how == DELETED => match ids.get(id) {

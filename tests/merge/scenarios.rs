@@ -423,7 +423,7 @@ fn a_node_name_with_a_replacement_character_is_a_name_like_any_other() {
     write(&pair.a, &format!("{name}/sub\u{fffd}/zarr.json"), GROUP);
     assert_eq!(errno(pair.a.commit("below an array")), Some(libc::EINVAL));
     remove(&pair.a, &format!("{name}/sub\u{fffd}"));
-    write(&pair.a, &format!("g\u{fffd}/zarr.json"), GROUP);
+    write(&pair.a, "g\u{fffd}/zarr.json", GROUP);
     commit(&pair.a, "made here");
     assert_clean(&pair.a);
     let keys = pair.committed();
@@ -492,5 +492,56 @@ fn a_mount_follows_a_killed_one_at_the_same_place_at_once() {
         common::run(std::process::Command::new("kill").arg("-9").arg(daemon.to_string())).success();
         pair.a.mount_again(None).success();
         assert_eq!(read(&pair.a, "n/zarr.json").unwrap().len(), GROUP.len() + n);
+    }
+}
+
+#[test]
+fn what_is_written_after_a_commit_that_lands_late_is_kept() {
+    // Version 1 has one small file for a branch: written here, it is as if the store had carried the request out late.
+    for changes_go_on in [false, true] {
+        common::watchdog();
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().join("repo");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let storage = icechunk::new_local_filesystem_storage(&place).await.unwrap();
+            let version = icechunk::format::format_constants::SpecVersionBin::V1;
+            icechunk::Repository::create(storage).spec_version(version).execute().await.unwrap();
+        });
+        let document = line();
+        let keys: [(&str, &[u8]); 2] = [("zarr.json", GROUP.as_bytes()), ("y/zarr.json", document.as_bytes())];
+        Reference::open(&place).commit(&keys, "the beginning");
+        let mount = Writable::of(&place, &[]);
+        mount.unmount();
+        mount.mount_again(Some("commit.publish=eio")).success();
+        write(&mount, "y/c/0", "before");
+        assert!(mount.commit("lands late").is_err());
+        let journal = std::fs::read_to_string(mount.scratch().join("journal")).unwrap();
+        let (_, rest) = journal.rsplit_once(r#""op":"publishing","snapshot":""#).unwrap();
+        let snapshot = &rest[..20];
+        if changes_go_on {
+            write(&mount, "y/c/1", "after");
+        }
+        let reference = place.join("refs/branch.main/ref.json");
+        std::fs::write(&reference, format!(r#"{{"snapshot":"{snapshot}"}}"#)).unwrap();
+        mount.kill(mount.daemon());
+        mount.take_away();
+        mount.mount_again(None).success();
+        assert_eq!(read(&mount, "y/c/0").unwrap(), "before");
+        if changes_go_on {
+            assert_eq!(
+                read(&mount, "y/c/1").unwrap(),
+                "after",
+                "it was written after the commit, and is no part of it"
+            );
+            // The late commit is one like others': where both have the same, the user says whose it is.
+            let settled =
+                common::icechunkfs(["commit".as_ref(), mount.root().as_os_str(), "--on-conflict=ours".as_ref()]);
+            settled.success();
+        }
+        assert_clean(&mount);
+        let keys = Reference::open(&place).keys();
+        assert_eq!(keys["y/c/0"], b"before");
+        assert_eq!(keys.get("y/c/1").map(Vec::as_slice), changes_go_on.then_some(&b"after"[..]));
     }
 }

@@ -61,6 +61,8 @@ pub struct Side {
     /// What it is based on.
     base: Keys,
     base_numbers: Numbers,
+    /// How many commits there were when it moved there.
+    base_at: usize,
     /// What it shows.
     view: View,
     numbers: Numbers,
@@ -75,6 +77,8 @@ pub struct World {
     /// What the branch has.
     pub tip: Keys,
     tip_numbers: Numbers,
+    /// The nodes that each commit touched, whatever became of them later.
+    touched: Vec<BTreeSet<String>>,
     /// Numbers that were given to the repository's node ids.
     known: BTreeMap<String, u64>,
     commits: usize,
@@ -212,6 +216,7 @@ impl World {
             is_v1,
             tip,
             tip_numbers,
+            touched: Vec::new(),
             known,
             commits: 2,
             statistics: Statistics::default(),
@@ -286,13 +291,13 @@ impl World {
                 return Err(format!("mount {who} had nothing to commit, and others' work would be changed"));
             }
             // Without changes a commit does not move the mount.
-            if has_work || has_committed || side.base == self.tip {
-                if has_work || has_committed {
-                    // Which node is which is the repository's affair: version 1 has no moves, and neither have some of version 2.
-                    let numbers = numbers_of(&self.reference, &mut self.known);
-                    side.rebased(&expected, &numbers);
-                    (self.tip, self.tip_numbers) = (expected, numbers);
-                }
+            if has_work || has_committed {
+                // Which node is which is the repository's affair: version 1 has no moves, and neither have some of version 2.
+                let numbers = numbers_of(&self.reference, &mut self.known);
+                side.rebased(&expected, &numbers);
+                self.touched.push(touched((&self.tip, &self.tip_numbers), (&expected, &numbers)));
+                side.base_at = self.touched.len();
+                (self.tip, self.tip_numbers) = (expected, numbers);
             }
             self.commits = self.reference.history().len();
             self.statistics.commits += 1;
@@ -320,11 +325,7 @@ impl World {
             return Err(format!("mount {who}: {said}"));
         }
         let ours = keys_of(&side.view);
-        let mut theirs = oracle::touched(&side.base, &self.tip);
-        // A node made anew is another one, though its document may be the same.
-        let anew = |(path, number): &(&String, &u64)| side.base_numbers.get(*path) != Some(*number);
-        theirs.extend(self.tip_numbers.iter().filter(anew).map(|(path, _)| path.clone()));
-        theirs.extend(side.base_numbers.keys().filter(|path| !self.tip_numbers.contains_key(*path)).cloned());
+        let theirs = self.touched.iter().skip(side.base_at).flatten().cloned().collect();
         let is_apart = oracle::are_apart(&oracle::touched(&side.base, &ours), &theirs);
         let new = self.tip.keys().filter(|key| !side.base.contains_key(*key));
         let untracked = untracked_of(&side.view);
@@ -348,6 +349,7 @@ impl World {
                 let numbers = side.sides(&self.tip_numbers).merged(&merged.ours_win);
                 side.rebased(&merged.ours_win, &numbers);
                 (side.base, side.base_numbers) = (self.tip.clone(), self.tip_numbers.clone());
+                side.base_at = self.touched.len();
                 self.statistics.refreshes += 1;
                 side.check().map_err(|e| format!("mount {who} after a refresh: {e}"))?;
                 side.check_clean_if(&self.tip)?;
@@ -406,6 +408,7 @@ impl World {
             }
         } else if has_moved {
             side.rebased(&self.tip, &self.tip_numbers);
+            side.base_at = self.touched.len();
         }
         side.check().map_err(|e| format!("mount {who} mounted again: {e}"))?;
         side.check_clean_if(&self.tip)?;
@@ -427,7 +430,9 @@ impl World {
         } else {
             self.reference.change(&self.tip, &keys);
         }
-        (self.tip, self.tip_numbers) = (keys, numbers_of(&self.reference, &mut self.known));
+        let numbers = numbers_of(&self.reference, &mut self.known);
+        self.touched.push(touched((&self.tip, &self.tip_numbers), (&keys, &numbers)));
+        (self.tip, self.tip_numbers) = (keys, numbers);
         self.commits = self.reference.history().len();
         self.check_repository()?;
         Ok(true)
@@ -438,6 +443,14 @@ impl World {
 fn has_parent_of(step: &Step, keys: &Keys) -> bool {
     let Step::Rename { to, .. } = step else { return false };
     to.rsplit_once('/').is_none_or(|(above, _)| keys.contains_key(&join(above, "zarr.json")))
+}
+
+/// The nodes that are not the same in two states. One made anew is another one, though its document may be the same.
+fn touched((from, old): (&Keys, &Numbers), (to, new): (&Keys, &Numbers)) -> BTreeSet<String> {
+    let mut touched = oracle::touched(from, to);
+    touched.extend(new.iter().filter(|(path, number)| old.get(*path) != Some(*number)).map(|(path, _)| path.clone()));
+    touched.extend(old.keys().filter(|path| !new.contains_key(*path)).cloned());
+    touched
 }
 
 /// The nodes of the branch by the numbers of their ids.
@@ -516,7 +529,7 @@ impl Side {
     fn new(mount: Writable, base: &Keys, numbers: &Numbers) -> Side {
         let view = base.iter().map(|(key, bytes)| (key.clone(), Leaf::File(bytes.clone()))).collect();
         let (base_numbers, numbers) = (numbers.clone(), numbers.clone());
-        Side { mount, base: base.clone(), base_numbers, view, numbers, linked: BTreeSet::new() }
+        Side { mount, base: base.clone(), base_numbers, base_at: 0, view, numbers, linked: BTreeSet::new() }
     }
 
     fn sides<'a>(&'a self, theirs: &'a Numbers) -> Sides<'a> {
