@@ -46,7 +46,8 @@ pub(super) async fn keep(
     }
     let checked = async {
         let after = detect(working, &candidate, new_ids).await?;
-        check_kept(before, &after, tree).await
+        let kept = check_kept(before, &after, tree).await;
+        kept.map_err(|error| if before.faults.is_empty() { error } else { settle_first(&error) })
     };
     install(working, still, checked.await, candidate).map(Rebased::Done)
 }
@@ -260,6 +261,14 @@ async fn has_chunk(tree: &Tree, index: u32, coords: &Coords) -> Result<bool> {
         Some(chunks) => Ok(chunks.find(coords).await?.is_some()),
         None => Ok(false),
     }
+}
+
+/// The error of a move over files that cannot be committed: what they would be on the new base is not certain.
+fn settle_first(error: &Error) -> Error {
+    Error::new(
+        ErrorKind::Stale,
+        format!("settle what cannot be committed first (status lists it), then refresh; nothing was moved ({error})"),
+    )
 }
 
 fn unaccounted(what: &str) -> Error {

@@ -12,7 +12,6 @@ use std::collections::HashSet;
 use futures_util::FutureExt;
 
 use super::listing::join;
-use super::opens::Opens;
 use super::replace::Notice;
 use super::state::{Directory, Entry, Inode, Node, State, UPPER};
 use crate::error::{Error, ErrorKind, Result};
@@ -23,7 +22,8 @@ use crate::tree::nodes::Place;
 /// What a discard found out before it changes anything.
 pub(super) struct Discard<'a> {
     state: &'a State,
-    opens: &'a Opens,
+    /// Numbers of files that are open.
+    opens: &'a HashSet<u64>,
     tree: &'a Tree,
     path: &'a str,
     /// Files that no commit takes, and that stand in the place of nothing of the snapshot.
@@ -49,7 +49,7 @@ impl<'a> Discard<'a> {
     /// Looks at what giving up `path` means for `state`.
     pub(super) fn new(
         state: &'a State,
-        opens: &'a Opens,
+        opens: &'a HashSet<u64>,
         tree: &'a Tree,
         path: &'a str,
         untracked: &'a HashSet<(Id, Name)>,
@@ -58,6 +58,16 @@ impl<'a> Discard<'a> {
         let mut discard = Discard { state, opens, tree, path, untracked, kept, sent_home };
         discard.walk();
         discard
+    }
+
+    /// Paths, in the end, of untracked files that stay.
+    pub(super) fn stays_at(&self) -> impl Iterator<Item = (&str, Id)> {
+        self.sent_home.iter().map(|(path, id)| (path.as_str(), *id))
+    }
+
+    /// Gives up these files too: they are where something of the snapshot comes back.
+    pub(super) fn give_way(&mut self, files: &HashSet<Id>) {
+        self.sent_home.retain(|(_, id)| !files.contains(id));
     }
 
     fn walk(&mut self) {
@@ -223,7 +233,7 @@ impl<'a> Discard<'a> {
     /// Inodes that are given up: one that is open is kept for its handles.
     fn leave_the_rest(&self, new: &mut State, kept: &HashSet<Id>) {
         for (id, inode) in self.state.iter().filter(|(id, _)| *id != ROOT && !kept.contains(id)) {
-            if self.opens.get(inode.number).is_some() && !inode.is_directory() {
+            if self.opens.contains(&inode.number) && !inode.is_directory() {
                 new.adopt(id, inode, None);
             }
         }

@@ -152,9 +152,9 @@ impl WorkingTree {
     /// of the base, which comes back, are taken out of it: they are given up with the rest.
     pub async fn plan_discard(&self, path: &str, untracked: &mut HashSet<(Id, Name)>) -> Result<Candidate> {
         let base = self.base();
-        let (mut old, generation) = {
+        let (mut old, opens, generation) = {
             let locked = self.lock();
-            (locked.state.clone(), locked.generation)
+            (locked.state.clone(), locked.opens.numbers().collect::<HashSet<u64>>(), locked.generation)
         };
         let mut new_data = Vec::new();
         if let Err(error) = self.part_untracked(&mut old, &base, untracked, &mut new_data).await {
@@ -175,11 +175,19 @@ impl WorkingTree {
             untracked.remove(entry);
         }
         let kept = |(parent, name): &(Id, Name)| old.get(*parent)?.directory()?.get(name)?.id;
-        let kept = untracked.iter().filter_map(kept).collect();
-        let locked = self.lock();
-        let discard = Discard::new(&old, &locked.opens, &base.tree, path, untracked);
+        let mut kept: HashSet<Id> = untracked.iter().filter_map(kept).collect();
+        let mut discard = Discard::new(&old, &opens, &base.tree, path, untracked);
+        let mut in_the_way = HashSet::new();
+        for (home, id) in discard.stays_at() {
+            if let Some(place) = base.tree.place_of(home)
+                && exists(&base.tree, &place).await?
+            {
+                in_the_way.insert(id);
+            }
+        }
+        discard.give_way(&in_the_way);
+        kept.retain(|id| !in_the_way.contains(id));
         let Discarded { state, notices } = discard.carry_out(|place| base.meta_of(place))?;
-        drop(locked);
         let candidate = Candidate::of(state, base, &old, generation);
         Ok(Candidate { notices, new_data, kept, ..candidate })
     }

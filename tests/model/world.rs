@@ -381,9 +381,15 @@ impl<S: Subject> World<S> {
                 self.adopt_pending();
                 self.check()
             }
-            Err(libc::ESTALE) if self.took_the_root_away() => self.refused(),
-            Err(errno) => fail("refresh", format!("refused with {}", name_of(errno))),
+            Err(libc::ESTALE) if self.took_the_root_away() || self.has_faults() => self.refused(),
+            Err(errno) => fail("refresh", format!("refused with {}: {}", name_of(errno), self.subject.reason())),
         }
+    }
+
+    /// Something here can't be committed: what it would be on another base is not certain.
+    fn has_faults(&self) -> bool {
+        let (_, view) = self.look();
+        (!view.faults.is_empty() || !view.unclear.is_empty()) && self.subject.reason().contains("settle what cannot")
     }
 
     /// Others made nodes in the root group, which is gone or no group here: that is a conflict.
