@@ -1,7 +1,7 @@
 //! What is done to a working tree as a whole: looking at what differs, committing, giving up, moving on.
 //!
-//! [`changes`] finds out what would be committed, the engine ([`crate::commit`]) commits it, [`WorkingTree::settle`] puts the
-//! tree on the new snapshot. One such thing happens at a time; whatever changes the tree waits, whatever reads goes on.
+//! [`changes`] finds out what would be committed, the engine ([`crate::commit`]) commits it, [`rebase`] puts the tree on the new
+//! snapshot. One such thing happens at a time; whatever changes the tree waits, whatever reads goes on.
 
 pub mod changes;
 mod commit;
