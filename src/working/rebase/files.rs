@@ -25,22 +25,32 @@ const STEP: u32 = 1 << 20;
 /// A document of up to this many bytes goes into the journal, where a byte takes two: a line has a limit.
 const MOST_INLINE: usize = 256 << 10;
 
-/// Bytes of files that are parted from the old base, by inode, and by whether they are for its untracked names.
-pub(super) type Parted = HashMap<(Id, bool), Source>;
+/// What becomes of files that show something of the old base and have names elsewhere.
+#[derive(Default)]
+pub(super) struct Parted {
+    /// Bytes of those that are parted from it, by inode, and by whether they are for its untracked names.
+    sources: HashMap<(Id, bool), Source>,
+    /// Files of which the new base has the same: all of their names stay names of one file.
+    same: HashMap<Id, Place>,
+}
 
 impl WorkingTree {
     /// The bytes of files that show something of the old base under names where the new one will not show the same: a reference
     /// to the same chunk, or a copy. Numbers of data files that were made for it are added to `new_data`.
     pub(super) async fn materialize(&self, merge: &Merge<'_>, new_data: &mut Vec<u64>) -> Result<Parted> {
-        let mut parted = Parted::new();
+        let mut parted = Parted::default();
         for (id, names) in &merge.names {
             let Some(inode) = merge.old.get(*id).filter(|inode| inode.source() == Some(&Source::Lower)) else {
                 continue;
             };
+            if let Some(place) = same_in_new(merge, inode, names).await? {
+                parted.same.insert(*id, place);
+                continue;
+            }
             for is_untracked in [false, true] {
                 if names.iter().any(|name| !name.is_base && name.is_untracked == is_untracked) {
                     let source = self.part(&merge.from.tree, inode, is_untracked, new_data).await?;
-                    parted.insert((*id, is_untracked), source);
+                    parted.sources.insert((*id, is_untracked), source);
                 }
             }
         }
@@ -89,12 +99,42 @@ impl WorkingTree {
     }
 }
 
+/// What the new base has in the place of `inode`, which one of `names` is, if that is the same as in the old one.
+async fn same_in_new(merge: &Merge<'_>, inode: &Inode, names: &[FileName]) -> Result<Option<Place>> {
+    let home = names.iter().find(|name| name.is_base && name.is_home).and_then(|name| name.place.clone());
+    let (Some(old), Some(new)) = (&inode.lower, home) else { return Ok(None) };
+    if names.iter().all(|name| name.is_base) || matches!(merge.purpose, Purpose::Published { .. }) {
+        return Ok(None);
+    }
+    let (from, to) = (&merge.from.tree, &merge.to.tree);
+    let is_same = match (old, &new) {
+        (Place::Metadata(old), Place::Metadata(new)) => from.zarr_json(*old) == to.zarr_json(*new),
+        (Place::Chunk(..), Place::Chunk(..)) => {
+            from.stored(from.table().inode(old)).await? == to.stored(to.table().inode(&new)).await?
+        }
+        _ => false,
+    };
+    Ok(is_same.then_some(new))
+}
+
 impl Merge<'_> {
     /// Gives every file its names on the new base. `parted` has the bytes of those that [`WorkingTree::materialize`] parted from
     /// the old base.
     pub(super) fn place_files(&mut self, mut parted: Parted) {
         for (id, names) in std::mem::take(&mut self.names) {
             let Some(inode) = self.old.get(id) else { continue };
+            if let Some(place) = parted.same.remove(&id) {
+                self.adopt(id, inode, Some(&place));
+                let is_renumbered = self.out.state.get(id).is_some_and(|new| new.number != inode.number);
+                for name in names {
+                    if is_renumbered {
+                        self.notice_name(name.parent, &name.name);
+                    }
+                    let covers = name.entry.covers && !name.is_base;
+                    self.out.state.put_entry(name.parent, name.name, Some(id), covers, Some(name.entry.order));
+                }
+                continue;
+            }
             let (base, own): (Vec<FileName>, Vec<FileName>) = names.into_iter().partition(|name| name.is_base);
             let is_known_as_base = base.iter().any(|name| self.number_at(name) == Some(inode.number));
             if own.is_empty() {
@@ -115,7 +155,7 @@ impl Merge<'_> {
             }
             let (untracked, tracked): (Vec<_>, Vec<_>) = own.into_iter().partition(|name| name.is_untracked);
             for (names, of_untracked) in [(tracked, false), (untracked, true)] {
-                if let Some(source) = parted.remove(&(id, of_untracked)).filter(|_| !names.is_empty()) {
+                if let Some(source) = parted.sources.remove(&(id, of_untracked)).filter(|_| !names.is_empty()) {
                     self.place_own(id, inode, Node::File(source), names, is_split);
                     is_split = true;
                 }
