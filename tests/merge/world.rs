@@ -423,6 +423,10 @@ impl World {
             return Ok(false);
         }
         let keys = keys_of(&side.view);
+        // What was written was there already: the reference makes no commit of that.
+        if keys == self.tip {
+            return Ok(false);
+        }
         if let (Step::Rename { from, to }, false) = (step, self.is_v1)
             && has_parent_of(step, &keys)
         {
