@@ -1,5 +1,6 @@
 //! Committing: a cut, a check, the engine, and the tree on its new snapshot.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use crate::commit::progress::Progress;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::scratch::data::{Files, Rest};
+use crate::scratch::record::{Id, Name};
 use crate::session::kernel::commits_of_others;
 use crate::steps;
 use crate::working::frozen::Frozen;
@@ -137,8 +139,6 @@ impl Session {
         let base = self.working.base();
         let working = Arc::clone(&self.working);
         let message = if wish.message.is_empty() { DEFAULT_MESSAGE.to_owned() } else { wish.message };
-        let derived_here = Arc::new(std::mem::take(&mut derived));
-        derived = Derived::clone(&derived_here);
         let request = Request {
             branch: self.working.origin().branch.clone(),
             message,
@@ -148,7 +148,7 @@ impl Session {
             rewrite: None,
             about_to_publish: Some(Arc::new(move |id| working.about_to_publish(id))),
             vouched: None,
-            may_rebase_onto: Some(self.may_rebase_onto(derived_here)),
+            may_rebase_onto: Some(self.may_rebase_onto(derived.untracked_entries())),
         };
         let progress = Arc::new(Progress::default());
         *self.progress.lock() = Arc::clone(&progress);
@@ -220,14 +220,15 @@ impl Session {
         Ok((committed, notices))
     }
 
-    /// What keeps the tree from moving to another commit, though no change of `derived` does.
-    fn may_rebase_onto(&self, derived: Arc<Derived>) -> MayRebaseOnto {
+    /// What keeps the tree from moving to another commit besides its changes: `untracked` names, by directory.
+    fn may_rebase_onto(&self, untracked: HashSet<(Id, Name)>) -> MayRebaseOnto {
         let (working, reader) = (Arc::clone(&self.working), Arc::clone(&self.reader));
+        let untracked = Arc::new(untracked);
         Arc::new(move |snapshot| {
-            let (working, reader, derived) = (Arc::clone(&working), Arc::clone(&reader), Arc::clone(&derived));
+            let (working, reader, untracked) = (Arc::clone(&working), Arc::clone(&reader), Arc::clone(&untracked));
             Box::pin(async move {
                 let tree = working.tree_of(Arc::clone(&snapshot), reader)?;
-                let collisions = rebase::collisions(&working, &tree, &derived).await?;
+                let collisions = rebase::collisions(&working, &tree, &untracked).await?;
                 Ok(rebase::as_conflicts(collisions, &snapshot))
             })
         })

@@ -13,7 +13,7 @@ use crate::commit::conflicts::{Conflict, ConflictKind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::NodeId;
 use crate::format::snapshot::Snapshot;
-use crate::scratch::record::Id;
+use crate::scratch::record::{Id, Name};
 use crate::tree::Tree;
 use crate::working::WorkingTree;
 use crate::working::frozen::FrozenEntry;
@@ -89,9 +89,12 @@ pub(super) async fn discard(
 }
 
 /// Names of `working` that stand in the way of what `tip` has, though no change does: they would be lost, or hide something.
-pub(super) async fn collisions(working: &WorkingTree, tree: &Arc<Tree>, before: &Derived) -> Result<Vec<Collision>> {
-    let untracked = before.untracked_entries();
-    let candidate = working.plan_rebase(tree, Purpose::Keep { untracked: &untracked }, true).await?;
+pub(super) async fn collisions(
+    working: &WorkingTree,
+    tree: &Arc<Tree>,
+    untracked: &HashSet<(Id, Name)>,
+) -> Result<Vec<Collision>> {
+    let candidate = working.plan_rebase(tree, Purpose::Keep { untracked }, true).await?;
     let collisions = candidate.collisions.clone();
     working.abandon(candidate);
     Ok(collisions)

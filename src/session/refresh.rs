@@ -16,12 +16,11 @@ impl Session {
         let notices = {
             let still = self.working.still().await;
             self.wait_for_closes().await;
-            let (frozen, _) = self.derive().await?;
+            let (frozen, derived) = self.derive().await?;
             let below = |other: &String| path == "/" || *other == path || other.starts_with(&format!("{path}/"));
             if let Some(open) = frozen.open_for_writing.iter().find(|other| below(other)) {
                 return Err(Error::new(ErrorKind::Busy, format!("{open} is open for writing: close it first")));
             }
-            let (_, derived) = self.derive().await?;
             self.working.preserve(&derived.untracked_entries(), &[]).await?;
             let notices = rebase::discard(&self.working, &still, &path, &derived, &self.new_ids).await?;
             self.new_ids.lock().clear();

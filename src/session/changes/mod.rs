@@ -24,7 +24,7 @@ use crate::scratch::record::{Id, Name};
 use crate::tree::nodes::Place;
 
 /// What a working tree would commit.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Derived {
     /// The changes.
     pub changes: ChangeSet,
