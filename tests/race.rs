@@ -59,6 +59,27 @@ fn content(writer: usize, n: usize) -> Vec<u8> {
     format!("writer {writer}, commit {n}. ").into_bytes().into_iter().cycle().take(length).collect()
 }
 
+/// Moves the mount to another snapshot while its work waits: a refresh, a mount anew, or one after a kill, or nothing. A refresh
+/// is refused where others have changed the same things.
+fn move_on(writer: usize, n: usize, mount: &Writable) {
+    match (writer + n) % 6 {
+        0 | 1 => match mount.touch("refresh") {
+            Ok(()) => {}
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "{}", mount.says("refresh")),
+        },
+        2 => {
+            mount.unmount();
+            mount.mount_again(None).success();
+        }
+        3 => {
+            mount.kill(mount.daemon());
+            mount.take_away();
+            mount.mount_again(None).success();
+        }
+        _ => {}
+    }
+}
+
 #[test]
 fn disjoint_work_is_all_there() {
     common::watchdog();
@@ -71,6 +92,11 @@ fn disjoint_work_is_all_there() {
             put(&mount.root().join(format!("w{writer}/c/{n}")), content(writer, n)).unwrap();
             // One chunk that every commit changes.
             put(&mount.root().join(format!("w{writer}/c/31")), content(writer, n)).unwrap();
+            move_on(writer, n, mount);
+            for own in 0..=n {
+                let shown = std::fs::read(mount.root().join(format!("w{writer}/c/{own}"))).unwrap();
+                assert!(shown == content(writer, own), "writer {writer} lost chunk {own} before commit {n}");
+            }
             mount.commit(&format!("w{writer} {n}")).unwrap_or_else(|error| {
                 panic!("writer {writer}, commit {n}: {error}: {}", mount.says("commit"));
             });
@@ -122,6 +148,8 @@ fn overlapping_work_is_there_or_reported() {
             let chunk = (writer * 7 + n * 5 + n * n) % CHUNKS;
             let file = mount.root().join(format!("shared/c/{chunk}"));
             put(&file, content(writer, n)).unwrap();
+            move_on(writer, n, mount);
+            assert!(std::fs::read(&file).unwrap() == content(writer, n), "writer {writer} lost chunk {chunk}");
             match mount.commit(&format!("{writer} {n} {chunk}")) {
                 Ok(()) => answers.push(Answer::Done),
                 Err(error) if error.raw_os_error() == Some(libc::ESTALE) => {

@@ -19,8 +19,8 @@ use crate::error::Result;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::{NodeData, Snapshot};
 use crate::format::transaction_log::{Change, TransactionLog};
-use crate::zarr::Coords;
 use crate::zarr::array::ArrayMetadata;
+use crate::zarr::{Coords, is_in_grid};
 
 /// Why two changes do not go together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -305,10 +305,7 @@ fn without_place<'a>(
         return Ok(written.iter().collect());
     }
     let grid = ArrayMetadata::parse(&node.zarr_json)?.grid;
-    let inside = |coords: &Coords| {
-        coords.len() == grid.len() && std::iter::zip(coords, &grid).all(|(coord, chunks)| coord < chunks)
-    };
-    Ok(written.iter().filter(|(coords, _)| !inside(coords)).collect())
+    Ok(written.iter().filter(|(coords, _)| !is_in_grid(coords, &grid)).collect())
 }
 
 fn chunks<'a>(

@@ -12,6 +12,7 @@ use super::changes::{ChangeSet, ChunkFile, StoredPayload};
 use super::conflicts::{Conflict, ConflictKind};
 use super::hierarchy::{effective, write_nodes};
 use super::keep;
+use super::landed::Landed;
 use super::log;
 use super::manifests::ManifestWriter;
 use super::moves;
@@ -31,6 +32,7 @@ use crate::format::config::RepoConfig;
 use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
+use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::{RawItem, SnapshotRecord};
 use crate::format::snapshot::Snapshot;
 use crate::reader::Reader;
@@ -113,6 +115,10 @@ struct Work<'a> {
     stored_since: Option<Mark>,
     /// Chunk objects that are believed to be there.
     vouched: HashSet<ObjectId>,
+    /// The changes are others since their chunks were stored: they are relative to a commit of ours that landed late.
+    is_restated: bool,
+    /// There is such a commit below the base.
+    has_landed: bool,
 }
 
 impl Engine {
@@ -175,7 +181,8 @@ impl Engine {
     pub async fn check(&self, base: &Arc<Snapshot>, branch: &str, changes: &ChangeSet) -> Result<Checked> {
         let repository = Repository::open(Arc::clone(&self.storage)).await?;
         let changes = effective(base, changes);
-        Ok(match rebase::since(&repository, &self.reader, branch, base, &changes).await? {
+        let commits = rebase::commits_since(&repository, branch, base.id()).await?;
+        Ok(match rebase::since(&repository, &self.reader, base, &commits, &changes).await? {
             None => Checked { tip: base.id(), conflicts: Vec::new(), commits_between: Vec::new() },
             Some(since) => Checked { tip: since.tip.id(), conflicts: since.conflicts, commits_between: since.commits },
         })
@@ -189,7 +196,7 @@ impl Engine {
         renewed: &Renewed,
         progress: &Progress,
     ) -> Result<Outcome> {
-        if changes.is_empty() && !request.may_be_empty() {
+        if changes.is_empty() && !request.may_be_empty() && request.unpublished.is_empty() {
             return Ok(Outcome::Nothing);
         }
         let repository = Repository::open(Arc::clone(&self.storage)).await?;
@@ -205,7 +212,7 @@ impl Engine {
             return Err(Error::invalid(format!("metadata `{RESERVED}` is reserved: choose another name")));
         }
         let changes = effective(base, changes);
-        if changes.is_empty() && !request.may_be_empty() {
+        if changes.is_empty() && !request.may_be_empty() && request.unpublished.is_empty() {
             return Ok(Outcome::Nothing);
         }
         let config = repository.config().await?;
@@ -230,6 +237,8 @@ impl Engine {
             rebased_over: Vec::new(),
             stored_since: request.vouched.as_ref().map(|vouched| vouched.mark).or(repository.mark()),
             vouched: request.vouched.as_ref().map(|vouched| vouched.chunks.clone()).unwrap_or_default(),
+            is_restated: false,
+            has_landed: false,
         };
         // Before anything is stored: what cannot be committed need not be.
         let conflicts = self.catch_up(&mut work, &repository).await?;
@@ -240,11 +249,9 @@ impl Engine {
         let stored = without_moves(&work.base, &work.changes, &work.chunks, &work.new_ids)?;
         nodes::apply(&work.base, &stored.changes, &stored.sources, version)?;
         drop(stored);
-        progress.enter(Stage::Chunks);
         steps::reach("commit.chunks")?;
         let sizes = self.sizes(&config);
-        self.keep(&mut work, &repository).await?;
-        work.chunks = upload::upload(&self.storage, &work.changes, sizes, &self.memory, renewed, progress).await?;
+        self.store_chunks(&mut work, &repository, sizes, renewed).await?;
         steps::reach("commit.chunks.done")?;
         for attempt in 0..=self.options.max_rebases {
             if attempt > 0 {
@@ -255,6 +262,9 @@ impl Engine {
                     return Ok(Outcome::Conflicts(conflicts));
                 }
                 self.renew_ids(&mut work, &repository).await?;
+                if std::mem::take(&mut work.is_restated) {
+                    self.store_chunks(&mut work, &repository, sizes, renewed).await?;
+                }
             }
             if work.changes.is_empty() && !request.may_be_empty() {
                 return Ok(Outcome::Nothing);
@@ -269,10 +279,7 @@ impl Engine {
                     let repository = Repository::open(Arc::clone(&self.storage)).await?;
                     work.stored_since = repository.mark();
                     work.vouched.clear();
-                    self.keep(&mut work, &repository).await?;
-                    work.progress.enter(Stage::Chunks);
-                    work.chunks =
-                        upload::upload(&self.storage, &work.changes, sizes, &self.memory, renewed, progress).await?;
+                    self.store_chunks(&mut work, &repository, sizes, renewed).await?;
                     work.manifests.forget();
                 }
             }
@@ -289,7 +296,7 @@ impl Engine {
     /// Moves the base to the branch's newest commit, or returns what is in the way.
     async fn catch_up(&self, work: &mut Work<'_>, repository: &Repository) -> Result<Vec<Conflict>> {
         let branch = &work.request.branch;
-        let since = match rebase::since(repository, &self.reader, branch, &work.base, &work.changes).await {
+        let commits = match rebase::commits_since(repository, branch, work.base.id()).await {
             // Nothing was changed: only where chunks are would have been another.
             Err(error) if error.kind() == ErrorKind::Stale && work.rewrite.is_some() => {
                 return Err(Error::new(
@@ -297,19 +304,64 @@ impl Engine {
                     format!("the history of branch `{branch}` was changed meanwhile: nothing is done; do it again"),
                 ));
             }
-            since => since?,
+            commits => commits?,
         };
-        let Some(since) = since else { return Ok(Vec::new()) };
+        let Some(tip) = commits.last().map(|commit| commit.id) else { return Ok(Vec::new()) };
         if work.request.amend {
             return Err(Error::new(
                 ErrorKind::Stale,
                 format!(
-                    "branch `{branch}` has a newer commit ({}) than the one to amend: refresh, then amend that one",
-                    since.tip.id()
+                    "branch `{branch}` has a newer commit ({tip}) than the one to amend: refresh, then amend that one"
                 ),
             ));
         }
         work.progress.enter(Stage::Rebase);
+        // One that holds expired commits' logs has more in it than ours.
+        let is_ours = |commit: &SnapshotInfo| {
+            work.request.unpublished.contains(&commit.id) && commit.pruned_ancestor_tx_logs.is_empty()
+        };
+        let mut rest = commits.as_slice();
+        while let Some(at) = rest.iter().position(is_ours)
+            && let ([before @ .., landed], after) = rest.split_at(at + 1)
+        {
+            let conflicts = self.rebase(work, repository, before).await?;
+            if !conflicts.is_empty() {
+                return Ok(conflicts);
+            }
+            self.go_on_from(work, repository, landed.id).await?;
+            rest = after;
+        }
+        let conflicts = self.rebase(work, repository, rest).await?;
+        if !conflicts.is_empty() {
+            return Ok(conflicts);
+        }
+        match &work.request.may_rebase_onto {
+            Some(may_rebase_onto) => may_rebase_onto(Arc::clone(&work.base), work.has_landed).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Says the changes relative to `landed`, an earlier commit of theirs that follows the base.
+    async fn go_on_from(&self, work: &mut Work<'_>, repository: &Repository, landed: ObjectId) -> Result<()> {
+        info!("commit {landed}, which had been given up, is on the branch: this one follows it");
+        let after = Arc::new(repository.snapshot(landed, MAX_SNAPSHOT).await?);
+        let log = rebase::read_log(&**repository.storage(), landed).await?;
+        let landed = Landed { before: &work.base, after: &after, log: &log, reader: &self.reader };
+        work.changes = landed.relative(&work.changes).await?;
+        work.base = after;
+        (work.is_restated, work.has_landed) = (true, true);
+        Ok(())
+    }
+
+    /// Moves the base over `commits` of others, oldest first, or returns what is in the way.
+    async fn rebase(
+        &self,
+        work: &mut Work<'_>,
+        repository: &Repository,
+        commits: &[SnapshotInfo],
+    ) -> Result<Vec<Conflict>> {
+        let since = rebase::since(repository, &self.reader, &work.base, commits, &work.changes).await?;
+        let Some(since) = since else { return Ok(Vec::new()) };
         resolve::drop_chunks(&mut work.changes, &mut work.chunks, &since.gone);
         let solvable = |conflict: &Conflict| conflict.kind == ConflictKind::ChunkDoubleUpdate;
         match work.request.on_conflict {
@@ -323,12 +375,6 @@ impl Engine {
                 resolve::give_way(&work.base, &mut work.changes, &mut work.chunks, &since.conflicts);
             }
             _ => return Ok(since.conflicts),
-        }
-        if let Some(may_rebase_onto) = &work.request.may_rebase_onto {
-            let more = may_rebase_onto(Arc::clone(&since.tip)).await?;
-            if !more.is_empty() {
-                return Ok(more);
-            }
         }
         work.base = since.tip;
         work.rebased_over.extend(since.commits);
@@ -374,10 +420,20 @@ impl Engine {
         }
     }
 
-    /// Sees to it that what the changes refer to in the repository stays there.
-    async fn keep(&self, work: &mut Work<'_>, repository: &Repository) -> Result<()> {
+    /// Stores the chunks of the changes, and sees to it that those that are stored already stay there.
+    async fn store_chunks(
+        &self,
+        work: &mut Work<'_>,
+        repository: &Repository,
+        sizes: Sizes,
+        renewed: &Renewed,
+    ) -> Result<()> {
+        work.progress.enter(Stage::Chunks);
+        work.is_restated = false;
         let now = (self.clock)();
-        keep::keep(repository, &mut work.changes, &work.vouched, now, &self.memory).await
+        keep::keep(repository, &mut work.changes, &work.vouched, now, &self.memory).await?;
+        work.chunks = upload::upload(&self.storage, &work.changes, sizes, &self.memory, renewed, work.progress).await?;
+        Ok(())
     }
 
     /// Writes manifests, log and snapshot for the base as it is now, and publishes.

@@ -1,14 +1,16 @@
 //! Finding out what others committed since the base of a change set.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::changes::ChangeSet;
 use super::conflicts::{self, ChunkSet, Conflict, OtherCommit, Theirs};
 use super::publish::branch_is_gone;
+use super::references::References;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::{NodeId, ObjectId};
-use crate::format::snapshot::{ManifestInfo, ManifestRef, NodeData, Snapshot};
+use crate::format::repo_info::SnapshotInfo;
+use crate::format::snapshot::Snapshot;
 use crate::format::transaction_log::TransactionLog;
 use crate::reader::Reader;
 use crate::repo::{MAX_SNAPSHOT, Repository};
@@ -31,33 +33,38 @@ pub(super) struct Since {
     pub(super) gone: ChunkSet,
 }
 
-/// Compares `changes`, made for `base`, with what `branch` got since; none if it still points to `base`.
+/// The commits that `branch` got since `base`, oldest first; none if it still points there.
+pub async fn commits_since(repository: &Repository, branch: &str, base: ObjectId) -> Result<Vec<SnapshotInfo>> {
+    let tip = repository.branch_tip(branch).await?.ok_or_else(|| branch_is_gone(branch))?;
+    if tip == base {
+        return Ok(Vec::new());
+    }
+    repository.since(tip, base).await?.ok_or_else(|| was_reset(branch, base))
+}
+
+/// Compares `changes`, made for `base`, with `commits`, which followed it, oldest first; none if there are none.
 pub(super) async fn since(
     repository: &Repository,
     reader: &Arc<Reader>,
-    branch: &str,
     base: &Snapshot,
+    commits: &[SnapshotInfo],
     changes: &ChangeSet,
 ) -> Result<Option<Since>> {
-    let tip = repository.branch_tip(branch).await?.ok_or_else(|| branch_is_gone(branch))?;
-    if tip == base.id() {
-        return Ok(None);
-    }
-    let commits = repository.since(tip, base.id()).await?.ok_or_else(|| was_reset(branch, base.id()))?;
+    let Some(tip) = commits.last() else { return Ok(None) };
     let storage = repository.storage();
     let mut others = Vec::with_capacity(commits.len());
-    for commit in &commits {
+    for commit in commits {
         let mut logs = Vec::new();
         for id in commit.pruned_ancestor_tx_logs.iter().chain([&commit.id]) {
             logs.push(read_log(&**storage, *id).await?);
         }
         others.push(OtherCommit { id: commit.id, message: commit.message.clone(), logs });
     }
-    let tip = Arc::new(repository.snapshot(tip, MAX_SNAPSHOT).await?);
+    let tip = Arc::new(repository.snapshot(tip.id, MAX_SNAPSHOT).await?);
     let theirs = Theirs::read(&others, changes)?;
     let gone = absent(reader, &tip, theirs.deletions_in_doubt(changes)).await?;
     let conflicts = conflicts::find(base, &tip, changes, &others, &theirs, &gone)?;
-    Ok(Some(Since { tip, commits: commits.into_iter().map(|commit| commit.id).collect(), conflicts, gone }))
+    Ok(Some(Since { tip, commits: commits.iter().map(|commit| commit.id).collect(), conflicts, gone }))
 }
 
 /// Those of `chunks` that `snapshot` does not have, though it has their array.
@@ -66,29 +73,10 @@ async fn absent(reader: &Arc<Reader>, snapshot: &Snapshot, chunks: BTreeMap<Node
     if chunks.is_empty() {
         return Ok(absent);
     }
-    let infos: HashMap<ObjectId, ManifestInfo> = snapshot.manifests().into_iter().map(|info| (info.id, info)).collect();
-    let arrays: Vec<(NodeId, Vec<ManifestRef>)> = snapshot
-        .nodes()
-        .filter(|node| chunks.contains_key(&node.id))
-        .filter_map(|node| match &node.data {
-            NodeData::Array(array) => Some((node.id, array.manifests())),
-            _ => None,
-        })
-        .collect();
-    for (node, manifests) in arrays {
+    let references = References::new(snapshot, reader, |node| chunks.contains_key(node));
+    for node in references.arrays() {
         for coords in chunks.get(&node).into_iter().flatten() {
-            // The first manifest whose extents have the chunk is the only one that may list it.
-            let listed = match manifests.iter().find(|manifest| manifest.covers(coords)) {
-                None => false,
-                Some(reference) => {
-                    let info = infos.get(&reference.id).ok_or_else(|| {
-                        Error::corrupt(format!("snapshot {}: manifest {} is not listed", snapshot.id(), reference.id))
-                    })?;
-                    let manifest = reader.manifest(*info).await?;
-                    manifest.array(node)?.is_some_and(|refs| refs.find(coords).is_some())
-                }
-            };
-            if !listed {
+            if references.find(node, coords).await?.is_none() {
                 absent.entry(node).or_default().insert(coords.clone());
             }
         }

@@ -15,8 +15,9 @@ use crate::repo::collect::mark::Mark;
 /// Called with the id of a snapshot that is about to be published.
 pub type AboutToPublish = Arc<dyn Fn(ObjectId) -> Result<()> + Send + Sync>;
 
-/// Called with a newer commit that the changes are about to be applied to: whatever else keeps them from it.
-pub type MayRebaseOnto = Arc<dyn Fn(Arc<Snapshot>) -> BoxFuture<'static, Result<Vec<Conflict>>> + Send + Sync>;
+/// Called with a newer commit that the changes are about to be applied to, and whether that has, or follows, one of
+/// [`Request::unpublished`]: whatever else keeps them from it.
+pub type MayRebaseOnto = Arc<dyn Fn(Arc<Snapshot>, bool) -> BoxFuture<'static, Result<Vec<Conflict>>> + Send + Sync>;
 
 /// What is wanted of a commit.
 #[derive(Clone, Default)]
@@ -39,6 +40,9 @@ pub struct Request {
     /// Called with the id of the new snapshot before each attempt to publish, so that the caller can write it down: if it
     /// comes to an end before it hears of the outcome, it finds out by looking for the id in the history.
     pub about_to_publish: Option<AboutToPublish>,
+    /// Commits of earlier states of the changes that were given up because nobody heard whether they were published. One that is on
+    /// the branch all the same is no commit of others.
+    pub unpublished: Vec<ObjectId>,
     /// Asked before the changes are applied to a newer commit.
     pub may_rebase_onto: Option<MayRebaseOnto>,
 }

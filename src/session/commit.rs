@@ -19,7 +19,6 @@ use crate::commit::progress::Progress;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::scratch::data::{Files, Rest};
-use crate::scratch::record::{Id, Name};
 use crate::session::kernel::commits_of_others;
 use crate::steps;
 use crate::working::frozen::Frozen;
@@ -115,7 +114,8 @@ impl Session {
             refuse_unasked(&self.working.base().tree, &frozen, &derived.changes)?;
             let derived = self.refuse_mapped(derived).await?;
             let untracked: Vec<String> = derived.untracked.iter().map(|file| file.path.clone()).collect();
-            if derived.changes.is_empty() && !wish.amend {
+            // One that was given up may have landed, and then no changes are what is wanted instead of its own.
+            if derived.changes.is_empty() && !wish.amend && self.working.unpublished().is_empty() {
                 return Ok(Committed { untracked, ..Committed::default() });
             }
             let base = self.working.base();
@@ -148,7 +148,8 @@ impl Session {
             rewrite: None,
             about_to_publish: Some(Arc::new(move |id| working.about_to_publish(id))),
             vouched: None,
-            may_rebase_onto: Some(self.may_rebase_onto(derived.untracked_entries())),
+            unpublished: self.working.unpublished(),
+            may_rebase_onto: Some(self.may_rebase_onto(&derived)),
         };
         let progress = Arc::new(Progress::default());
         *self.progress.lock() = Arc::clone(&progress);
@@ -186,7 +187,8 @@ impl Session {
                 self.working.not_published();
                 return Err(Error::new(ErrorKind::Stale, message));
             }
-            // Only with --on-conflict theirs: ours gave way, and the tree moves on.
+            Outcome::Nothing if derived.changes.is_empty() => return Ok(Default::default()),
+            // Ours gave way to theirs, or are in an earlier commit of ours that landed late: the tree moves on.
             Outcome::Nothing => None,
             Outcome::Committed { snapshot, .. } => Some(*snapshot),
         };
@@ -220,15 +222,19 @@ impl Session {
         Ok((committed, notices))
     }
 
-    /// What keeps the tree from moving to another commit besides its changes: `untracked` names, by directory.
-    fn may_rebase_onto(&self, untracked: HashSet<(Id, Name)>) -> MayRebaseOnto {
+    /// What keeps the tree from moving to another commit besides its changes: names that are untracked in `derived`.
+    fn may_rebase_onto(&self, derived: &Derived) -> MayRebaseOnto {
         let (working, reader) = (Arc::clone(&self.working), Arc::clone(&self.reader));
-        let untracked = Arc::new(untracked);
-        Arc::new(move |snapshot| {
+        let untracked = Arc::new(derived.untracked_entries());
+        let paths: Arc<HashSet<String>> = Arc::new(derived.untracked.iter().map(|file| file.path.clone()).collect());
+        Arc::new(move |snapshot, has_landed| {
             let (working, reader, untracked) = (Arc::clone(&working), Arc::clone(&reader), Arc::clone(&untracked));
+            let paths = Arc::clone(&paths);
             Box::pin(async move {
                 let tree = working.tree_of(Arc::clone(&snapshot), reader)?;
-                let collisions = rebase::collisions(&working, &tree, &untracked).await?;
+                let mut collisions = rebase::collisions(&working, &tree, &untracked).await?;
+                // A commit of ours has what we made: only what no commit takes can be in its way.
+                collisions.retain(|collision| !has_landed || paths.contains(&collision.path));
                 Ok(rebase::as_conflicts(collisions, &snapshot))
             })
         })

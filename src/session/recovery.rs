@@ -8,6 +8,7 @@ use tracing::{info, warn};
 use super::changes::walk::{NewIds, derive};
 use super::origin;
 use super::rebase::{self, Rebased};
+use crate::commit::rebase::commits_since;
 use crate::error::{Context, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::reader::Reader;
@@ -143,6 +144,24 @@ pub(super) async fn finish(
     Ok(Some(Finished { notices, others }))
 }
 
+/// The commit of this mount that was given up, before something was changed, and that the branch has all the same.
+pub(super) async fn landed(repository: &Repository, working: &WorkingTree, base: ObjectId) -> Result<Option<ObjectId>> {
+    let unpublished = working.unpublished();
+    if unpublished.is_empty() {
+        return Ok(None);
+    }
+    let commits = commits_since(repository, &working.origin().branch, base).await?;
+    Ok(commits.iter().map(|commit| commit.id).find(|id| unpublished.contains(id)))
+}
+
+/// What to do about it.
+pub(super) fn commit_first(landed: ObjectId) -> String {
+    format!(
+        "commit {landed} of this mount is on the branch, though its publication seemed to have failed: what the mount shows was \
+         changed since. Commit that first"
+    )
+}
+
 /// Moves a tree without changes to the branch's newest commit; tells what one with changes has.
 async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Reader>) -> Result<Option<String>> {
     let frozen = working.freeze();
@@ -150,6 +169,11 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
     let base = working.base().id();
     let branch = &working.origin().branch;
     let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await;
+    if let Some(landed) = landed(repository, working, base).await.unwrap_or_default() {
+        let told = commit_first(landed);
+        warn!("{told}");
+        return Ok(Some(told));
+    }
     if derived.changes.is_empty() && derived.faults.is_empty() {
         let tip = tip?;
         if tip != base {

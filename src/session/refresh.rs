@@ -3,9 +3,11 @@
 use super::Session;
 use super::commit::refuse_open;
 use super::rebase::{self, Rebased};
-use super::recovery::tree_at;
+use super::recovery::{commit_first, landed, tree_at};
 use crate::commit::conflicts::Conflict;
 use crate::error::{Error, ErrorKind, Result};
+use crate::repo::Repository;
+use crate::working::Base;
 
 impl Session {
     /// Gives up what differs at and below `path`, or everywhere if that is empty. Files that no commit takes stay.
@@ -59,6 +61,8 @@ impl Session {
             refuse_open(&frozen)?;
             let base = self.working.base();
             let branch = self.working.origin().branch.clone();
+            let repository = self.repository().await?;
+            self.refuse_landed(&repository, &base).await?;
             let checked = self.engine.check(base.tree.snapshot(), &branch, &derived.changes).await?;
             if !checked.conflicts.is_empty() {
                 let count = checked.conflicts.len();
@@ -74,7 +78,6 @@ impl Session {
                 return Ok(format!("{branch} has no newer commit than {}", base.id()));
             }
             self.working.preserve(&derived.untracked_entries(), &derived.foreign).await?;
-            let repository = self.repository().await?;
             let tree = tree_at(&repository, &self.working, &self.reader, checked.tip).await?;
             let mut notices = self.others_changes(&repository, &base.tree, &tree, &checked.commits_between).await?;
             notices.extend(self.working.renumbered(&base.tree, &tree));
@@ -93,6 +96,15 @@ impl Session {
         };
         self.tell(notices).await?;
         Ok(said)
+    }
+
+    /// Refuses to move if a commit of this mount that was given up is on the branch after all: it has a part of the changes, and
+    /// only the next commit tells them apart.
+    async fn refuse_landed(&self, repository: &Repository, base: &Base) -> Result<()> {
+        match landed(repository, &self.working, base.id()).await? {
+            None => Ok(()),
+            Some(landed) => Err(Error::new(ErrorKind::Stale, format!("{}, then refresh", commit_first(landed)))),
+        }
     }
 }
 

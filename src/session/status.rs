@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::Session;
 use super::changes::{Fault, Untracked};
+use super::recovery::landed;
 use crate::commit::changes::ChunkChange;
 use crate::commit::membership::ungrouped_by;
 use crate::error::{ErrorKind, Result};
@@ -57,6 +58,8 @@ pub struct Status {
     pub untracked: Vec<Untracked>,
     /// Nodes made or moved here whose parent directory has no `zarr.json`: for Zarr they are members of no group.
     pub ungrouped: Vec<String>,
+    /// A commit of this mount that seemed to have failed and is on the branch: the next one follows it.
+    pub landed: Option<String>,
     /// What keeps all this from being committed.
     pub faults: Vec<Fault>,
     /// Where it waits.
@@ -90,11 +93,12 @@ impl Session {
         let base = self.working.base();
         let origin = self.working.origin();
         // A branch that cannot be looked at must not hide what is here.
-        let (mut tip, mut branch_gone, mut branch_reset) = (None, false, false);
+        let (mut tip, mut branch_gone, mut branch_reset, mut late) = (None, false, false, None);
         if let Ok(repository) = self.repository().await {
             match repository.resolve(&RefSpec::Branch(origin.branch.clone())).await {
                 Ok(found) => {
                     tip = Some(found);
+                    late = landed(&repository, &self.working, base.id()).await.unwrap_or_default();
                     branch_reset = found != base.id() && matches!(repository.since(found, base.id()).await, Ok(None));
                 }
                 Err(error) => branch_gone = error.kind() == ErrorKind::NotFound,
@@ -136,6 +140,7 @@ impl Session {
             uploaded_bytes,
             open_for_writing: frozen.open_for_writing,
             untracked: derived.untracked,
+            landed: late.map(|id| id.to_string()),
             faults: derived.faults,
             scratch: self.working.scratch().path().to_string_lossy().into_owned(),
         })
@@ -162,6 +167,11 @@ impl Status {
         } else if self.branch_moved {
             let tip = self.tip.as_deref().unwrap_or_default();
             text += &format!("the branch has moved on, to {tip}: a commit is applied to that, `refresh` shows it\n");
+        }
+        if let Some(landed) = &self.landed {
+            text += &format!(
+                "commit {landed} of this mount is on the branch, though it seemed to have failed: commit to go on\n"
+            );
         }
         if self.clean {
             text += "nothing to commit\n";

@@ -364,6 +364,13 @@ impl WorkingTree {
         self.lock().state.publishing.as_deref()?.parse().ok()
     }
 
+    /// Commits of earlier states of the changes that were looked for and not found. Each may become visible until the branch moves.
+    pub fn unpublished(&self) -> Vec<ObjectId> {
+        let locked = self.lock();
+        let given_up = locked.state.unpublished.iter().chain(&locked.state.publishing);
+        given_up.filter_map(|snapshot| snapshot.parse().ok()).collect()
+    }
+
     /// Writes `record` to the journal and carries it out.
     pub(super) fn record(&self, locked: &mut Locked, record: Record) -> Result<()> {
         let replaces = durability::replaces(&record);

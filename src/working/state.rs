@@ -35,6 +35,8 @@ pub struct State {
     borrowed: HashMap<u64, Borrowed>,
     /// The snapshot that a commit was about to become when the journal ended.
     pub publishing: Option<String>,
+    /// Snapshots that commits were about to become before: they were not found.
+    pub unpublished: Vec<String>,
     /// The journal is of a release that did not write down which entries cover something: all do.
     pub(super) trusts_all: bool,
 }
@@ -297,11 +299,13 @@ impl State {
         match record {
             Record::Base { .. } => Err(Error::corrupt("a second first line")),
             Record::Publishing { snapshot } => {
-                self.publishing = Some(snapshot);
+                // The one before it was not found, and may still become visible.
+                self.unpublished.extend(self.publishing.replace(snapshot));
                 Ok(())
             }
-            Record::Unpublished { .. } => {
+            Record::Unpublished { snapshot } => {
                 self.publishing = None;
+                self.unpublished.push(snapshot);
                 Ok(())
             }
             Record::Create { parent, name, id, meta, body } => {
@@ -552,6 +556,9 @@ impl State {
         // Directories got the times of their entries meanwhile.
         let touched = self.inodes.iter().filter(|(id, inode)| inode.is_directory() && seen.contains(*id));
         records.extend(touched.map(|(id, inode)| Record::Attributes { id: *id, meta: inode.meta }));
+        let given_up = self.unpublished.iter().map(|snapshot| Record::Unpublished { snapshot: snapshot.clone() });
+        records.extend(given_up);
+        records.extend(self.publishing.iter().map(|snapshot| Record::Publishing { snapshot: snapshot.clone() }));
         records
     }
 }

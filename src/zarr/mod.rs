@@ -11,3 +11,8 @@ pub mod slices;
 
 /// Chunk coordinates, or the first few of them: a directory above chunks.
 pub type Coords = smallvec::SmallVec<[u32; 6]>;
+
+/// Whether an array with `grid` chunks per dimension has a chunk `coords`.
+pub fn is_in_grid(coords: &[u32], grid: &[u32]) -> bool {
+    coords.len() == grid.len() && std::iter::zip(coords, grid).all(|(coord, chunks)| coord < chunks)
+}

@@ -29,6 +29,8 @@ pub enum Fault {
     Says(&'static str, &'static str),
     /// There is no answer until [`Line::release`].
     Silent,
+    /// The server refuses it, or so it says: it carries the request out when [`Line::deliver`] says so.
+    Late,
 }
 
 /// Decides about a request by its number, from 0, and its first line.
@@ -48,6 +50,7 @@ struct Shared {
     received: AtomicU64,
     answers: Mutex<Vec<String>>,
     gate: (Mutex<bool>, Condvar),
+    late: Mutex<Vec<(String, Vec<u8>)>>,
     over: AtomicBool,
 }
 
@@ -68,6 +71,7 @@ impl Line {
             received: AtomicU64::new(0),
             answers: Mutex::default(),
             gate: (Mutex::new(true), Condvar::new()),
+            late: Mutex::default(),
             over: AtomicBool::new(false),
         });
         let line = Line { port: listener.local_addr().unwrap().port(), shared: Arc::clone(&shared) };
@@ -100,6 +104,18 @@ impl Line {
         *self.shared.decide.lock().unwrap() = Box::new(|_, _| Fault::Pass);
         *self.shared.gate.0.lock().unwrap() = true;
         self.shared.gate.1.notify_all();
+    }
+
+    /// How many requests are late.
+    pub fn late(&self) -> usize {
+        self.shared.late.lock().unwrap().len()
+    }
+
+    /// The server carries out the late request at position `at`, and nobody hears of it. Whether it was accepted.
+    pub fn deliver(&self, at: usize) -> bool {
+        let (head, body) = self.shared.late.lock().unwrap().remove(at);
+        let answer = self.shared.pass(&head, &body).unwrap();
+        answer.starts_with(b"HTTP/1.1 200") || answer.starts_with(b"HTTP/1.0 200")
     }
 
     /// Requests, and how many of them met a fault, since the last [`Line::decide`].
@@ -158,17 +174,13 @@ impl Shared {
                     format!("HTTP/1.1 {status}\r\nContent-Type: application/xml\r\nContent-Length: {length}\r\n");
                 return client.write_all(format!("{head}Connection: close\r\n\r\n{body}").as_bytes());
             }
+            Fault::Late => {
+                self.late.lock().unwrap().push((head, body));
+                return client.write_all(says("403 Forbidden").as_bytes());
+            }
             Fault::Pass | Fault::Lost | Fault::Half | Fault::Short | Fault::Garbled => {}
         }
-        let mut server = TcpStream::connect(("127.0.0.1", self.server))?;
-        // One request a connection: the answer's end is the connection's.
-        let lines = head.lines().filter(|line| !line.to_ascii_lowercase().starts_with("connection:"));
-        let mut head: String = lines.take_while(|line| !line.is_empty()).map(|line| format!("{line}\r\n")).collect();
-        head += "Connection: close\r\n\r\n";
-        server.write_all(head.as_bytes())?;
-        server.write_all(&body)?;
-        let mut answer = Vec::new();
-        server.read_to_end(&mut answer)?;
+        let answer = self.pass(&head, &body)?;
         self.received.fetch_add(answer.len() as u64, Ordering::Relaxed);
         let said = answer.split(|&b| b == b'\r').next().unwrap_or_default();
         self.answers.lock().unwrap().push(String::from_utf8_lossy(said).into_owned());
@@ -180,6 +192,20 @@ impl Shared {
             _ => client.write_all(&answer)?,
         }
         client.shutdown(Shutdown::Both)
+    }
+
+    /// The server's answer to a request.
+    fn pass(&self, head: &str, body: &[u8]) -> std::io::Result<Vec<u8>> {
+        let mut server = TcpStream::connect(("127.0.0.1", self.server))?;
+        // One request a connection: the answer's end is the connection's.
+        let lines = head.lines().filter(|line| !line.to_ascii_lowercase().starts_with("connection:"));
+        let mut head: String = lines.take_while(|line| !line.is_empty()).map(|line| format!("{line}\r\n")).collect();
+        head += "Connection: close\r\n\r\n";
+        server.write_all(head.as_bytes())?;
+        server.write_all(body)?;
+        let mut answer = Vec::new();
+        server.read_to_end(&mut answer)?;
+        Ok(answer)
     }
 }
 

@@ -534,10 +534,7 @@ fn what_is_written_after_a_commit_that_lands_late_is_kept() {
                 "after",
                 "it was written after the commit, and is no part of it"
             );
-            // The late commit is one like others': where both have the same, the user says whose it is.
-            let settled =
-                common::icechunkfs(["commit".as_ref(), mount.root().as_os_str(), "--on-conflict=ours".as_ref()]);
-            settled.success();
+            commit(&mount, "after");
         }
         assert_clean(&mount);
         let keys = Reference::open(&place).keys();

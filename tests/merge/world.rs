@@ -303,7 +303,8 @@ impl World {
             self.statistics.commits += 1;
             self.check_repository()?;
             self.sides[who].check().map_err(|e| format!("mount {who} after its commit: {e}"))?;
-            return self.sides[who].check_clean_if(&self.tip).map(|()| true);
+            self.sides[who].check_diff().map_err(|e| format!("mount {who} after its commit: {e}"))?;
+            return Ok(true);
         }
         self.refused(who, &said.stderr, &merged, on_conflict)?;
         Ok(false)
@@ -352,7 +353,7 @@ impl World {
                 side.base_at = self.touched.len();
                 self.statistics.refreshes += 1;
                 side.check().map_err(|e| format!("mount {who} after a refresh: {e}"))?;
-                side.check_clean_if(&self.tip)?;
+                side.check_diff().map_err(|e| format!("mount {who}: {e}"))?;
                 Ok(true)
             }
             Err(_) => {
@@ -411,7 +412,7 @@ impl World {
             side.base_at = self.touched.len();
         }
         side.check().map_err(|e| format!("mount {who} mounted again: {e}"))?;
-        side.check_clean_if(&self.tip)?;
+        side.check_diff().map_err(|e| format!("mount {who}: {e}"))?;
         Ok(true)
     }
 
@@ -564,18 +565,39 @@ impl Side {
         }
     }
 
-    /// Without changes of ours nothing is said to differ.
-    fn check_clean_if(&self, _tip: &Keys) -> Result<(), String> {
-        let status = self.status();
-        if self.has_nothing_new() && status["clean"] != true {
-            // The same bytes written again are a change all the same.
-            let named: Vec<_> = ["added", "changed", "deleted", "moved"]
-                .into_iter()
-                .filter(|list| status[list].as_array().is_some_and(|list| !list.is_empty()))
-                .collect();
-            let deletes = status["chunks_deleted"] != 0;
-            if named.iter().any(|name| *name != "changed") || deletes {
-                return Err(format!("nothing differs, and the status says: {status}"));
+    /// Whatever the diff says was added, deleted or moved was so by this mount. The same bytes written again are a change all the
+    /// same: of what it says was written only that it is there.
+    fn check_diff(&self) -> Result<(), String> {
+        let diff: Value = icechunkfs(["diff".as_ref(), self.mount.root().as_os_str(), "--json".as_ref()]).json();
+        let (view, numbers) = (keys_of(&self.view), &self.numbers);
+        let base_path =
+            |number: &u64| self.base_numbers.iter().find(|(_, other)| *other == number).map(|(path, _)| path);
+        let text = |value: &Value| value.as_str().unwrap_or_default().trim_start_matches('/').to_owned();
+        for node in diff["nodes"].as_array().unwrap() {
+            let (path, from) = (text(&node["path"]), text(&node["from"]));
+            let number = numbers.get(&path);
+            let was_at = number.and_then(base_path);
+            let keys = |list: &str, path: &str| -> Vec<String> {
+                let coords = node[list].as_array().into_iter().flatten();
+                let coords = coords.map(|coords| serde_json::from_value::<Vec<u64>>(coords.clone()).unwrap());
+                coords.map(|coords| join(path, &chunk_key(&coords))).collect()
+            };
+            let is_so = match node["what"].as_str().unwrap() {
+                "added" => number.is_some() && was_at.is_none(),
+                "changed" => was_at.is_some(),
+                "deleted" => self.base_numbers.get(&path).is_some_and(|number| !numbers.values().any(|n| n == number)),
+                "moved" => was_at == Some(&from) && path != from,
+                "chunks" => {
+                    let is_shown = |key: &String| view.contains_key(key);
+                    let was = keys("deleted", was_at.map_or(path.as_str(), String::as_str));
+                    keys("written", &path).iter().all(is_shown)
+                        && !keys("deleted", &path).iter().any(is_shown)
+                        && was.iter().all(|key| self.base.contains_key(key))
+                }
+                other => return Err(format!("{other} in the diff")),
+            };
+            if !is_so {
+                return Err(format!("the diff says what nobody did: {node}"));
             }
         }
         Ok(())

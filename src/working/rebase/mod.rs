@@ -99,6 +99,9 @@ impl WorkingTree {
         }
         let Candidate { mut state, base, disposable, notices, gone, new_data, is_published, .. } = candidate;
         state.take_counts(&locked.state);
+        if !is_published {
+            state.take_unpublished(&locked.state);
+        }
         for (parent, name, id) in disposable {
             let is_known = state.get(id).is_some_and(|inode| {
                 let has_entries = inode.directory().is_some_and(|directory| !directory.is_clean());
@@ -172,6 +175,12 @@ impl super::state::State {
             }
         }
         self.go_on_from(live);
+    }
+
+    /// Takes over the commits of `old` that may yet become visible: none of them is of exactly these changes. They may do so over
+    /// another base, too, since a commit of ours is made for the branch's newest one.
+    fn take_unpublished(&mut self, old: &super::state::State) {
+        self.unpublished = old.unpublished.iter().chain(&old.publishing).cloned().collect();
     }
 }
 

@@ -1,0 +1,207 @@
+//! A commit of ours that landed late: the store carried its publication out after we had given it up and gone on changing things.
+//!
+//! The changes that are committed next contain that commit's, as they were then and changed since. To commit them on top of it they
+//! are said relative to it, and not to the base that both were made for. No conflict can come of that, since both are the work of
+//! one mount, and the rule is simple: whatever the late commit touched becomes what the mount shows. What it did not touch is left
+//! to the changes.
+//!
+//! Nodes are the same if their ids are. A mount that was begun anew gives other ids to the nodes that it makes, and version 1 of the
+//! format has a new node for every move: what the late commit made is taken for the node of the same kind that the changes have at
+//! its path. A node that it deleted and that shows again is made anew, of the chunks that it had.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::changes::{ChangeSet, ChunkChange, DeletedNode, StoredPayload, WrittenNode};
+use super::references::References;
+use crate::error::Result;
+use crate::format::ids::NodeId;
+use crate::format::snapshot::{Node, NodeData, Snapshot};
+use crate::format::transaction_log::{Change, Move, TransactionLog};
+use crate::reader::Reader;
+use crate::zarr::array::ArrayMetadata;
+use crate::zarr::{Coords, is_in_grid};
+
+/// A commit that landed late.
+pub(super) struct Landed<'a> {
+    /// The snapshot before it, which the changes are relative to.
+    pub(super) before: &'a Snapshot,
+    /// Its own.
+    pub(super) after: &'a Snapshot,
+    /// What it touched.
+    pub(super) log: &'a TransactionLog,
+    /// What reads manifests of both.
+    pub(super) reader: &'a Arc<Reader>,
+}
+
+/// A node as the mount shows it.
+struct Shown {
+    id: NodeId,
+    path: String,
+    zarr_json: Bytes,
+    is_array: bool,
+    /// Whether the changes make it.
+    is_created: bool,
+}
+
+/// Chunks as a change set has them.
+type Changed = BTreeMap<Coords, ChunkChange>;
+
+impl Landed<'_> {
+    /// `changes`, which were made for [`Landed::before`], on top of [`Landed::after`].
+    pub(super) async fn relative(&self, changes: &ChangeSet) -> Result<ChangeSet> {
+        let shown = self.shown(changes);
+        let made: HashSet<NodeId> =
+            [Change::NewGroups, Change::NewArrays].into_iter().flat_map(|change| self.log.nodes(change)).collect();
+        let after: HashMap<NodeId, Node<'_>> = self.after.nodes().map(|node| (node.id, node)).collect();
+        let same = same_nodes(&shown, &after, &made);
+        let mut touched: HashMap<NodeId, BTreeSet<Coords>> =
+            self.log.updated_chunks().map(|(id, chunks)| (id, chunks.map(Coords::from_vec).collect())).collect();
+        let in_both =
+            (References::new(self.before, self.reader, |_| true), References::new(self.after, self.reader, |_| true));
+
+        let mut out = ChangeSet::default();
+        for node in &shown {
+            let ours = changes.chunks.get(&node.id);
+            let Some(there) = same.get(&node.id).and_then(|id| after.get(id)) else {
+                self.make(node, ours, &in_both.0, &mut out).await?;
+                continue;
+            };
+            if there.path != node.path {
+                let (from, to) = (there.path.to_owned(), node.path.clone());
+                out.moved.push(Move { from, to, node: there.id, is_array: node.is_array });
+            }
+            if there.zarr_json != node.zarr_json {
+                let (path, zarr_json) = (node.path.clone(), node.zarr_json.clone());
+                out.updated.push(WrittenNode { id: there.id, path, zarr_json, is_array: node.is_array });
+            }
+            let mut touched = touched.remove(&there.id).unwrap_or_default();
+            if made.contains(&there.id) && node.is_array {
+                // It may have chunks of a node that was moved.
+                touched.extend(in_both.1.all(there.id).await?.into_iter().map(|(coords, _)| coords));
+            }
+            let chunks = chunks(node, there.id, ours, touched, &in_both).await?;
+            if !chunks.is_empty() {
+                out.chunks.insert(there.id, chunks);
+            }
+        }
+        let kept: HashSet<&NodeId> = same.values().collect();
+        let unwanted: HashSet<NodeId> = changes.deleted.iter().map(|node| node.id).chain(made).collect();
+        let deleted = after.values().filter(|node| unwanted.contains(&node.id) && !kept.contains(&node.id));
+        out.deleted.extend(deleted.map(|node| DeletedNode {
+            id: node.id,
+            path: node.path.to_owned(),
+            is_array: is_array(node),
+        }));
+        Ok(out)
+    }
+
+    /// Everything that the mount shows.
+    fn shown(&self, changes: &ChangeSet) -> Vec<Shown> {
+        let deleted: HashSet<NodeId> = changes.deleted.iter().map(|node| node.id).collect();
+        let updated: HashMap<NodeId, &Bytes> = changes.updated.iter().map(|node| (node.id, &node.zarr_json)).collect();
+        let moved: HashMap<NodeId, &str> = changes.moved.iter().map(|one| (one.node, one.to.as_str())).collect();
+        let kept = self.before.nodes().filter(|node| !deleted.contains(&node.id)).map(|node| Shown {
+            id: node.id,
+            path: moved.get(&node.id).map_or(node.path, |to| *to).to_owned(),
+            zarr_json: match updated.get(&node.id) {
+                Some(bytes) => (*bytes).clone(),
+                None => Bytes::copy_from_slice(node.zarr_json),
+            },
+            is_array: is_array(&node),
+            is_created: false,
+        });
+        let created = changes.created.iter().map(|node| Shown {
+            id: node.id,
+            path: node.path.clone(),
+            zarr_json: node.zarr_json.clone(),
+            is_array: node.is_array,
+            is_created: true,
+        });
+        kept.chain(created).collect()
+    }
+
+    /// Makes a node that the late commit does not have, with all of its chunks.
+    async fn make(
+        &self,
+        node: &Shown,
+        ours: Option<&Changed>,
+        before: &References<'_>,
+        out: &mut ChangeSet,
+    ) -> Result<()> {
+        let id = if node.is_created { node.id } else { NodeId::random()? };
+        let (path, zarr_json) = (node.path.clone(), node.zarr_json.clone());
+        out.created.push(WrittenNode { id, path, zarr_json, is_array: node.is_array });
+        let mut chunks = Changed::new();
+        if !node.is_created {
+            let stored = before.all(node.id).await?.into_iter();
+            chunks.extend(stored.map(|(coords, payload)| (coords, ChunkChange::Stored(payload))));
+        }
+        chunks.extend(ours.into_iter().flatten().map(|(coords, change)| (coords.clone(), change.clone())));
+        chunks.retain(|_, change| !matches!(change, ChunkChange::Delete));
+        if !chunks.is_empty() {
+            let grid = grid(node)?;
+            chunks.retain(|coords, _| is_in_grid(coords, &grid));
+            out.chunks.insert(id, chunks);
+        }
+        Ok(())
+    }
+}
+
+/// For each of `shown` that `after` has, its id there. `made` are the nodes that the late commit made.
+fn same_nodes(shown: &[Shown], after: &HashMap<NodeId, Node<'_>>, made: &HashSet<NodeId>) -> HashMap<NodeId, NodeId> {
+    let known = shown.iter().filter(|node| after.contains_key(&node.id));
+    let mut same: HashMap<NodeId, NodeId> = known.map(|node| (node.id, node.id)).collect();
+    let made = after.values().filter(|node| made.contains(&node.id) && !same.contains_key(&node.id));
+    let by_path: HashMap<&str, &Node<'_>> = made.map(|node| (node.path, node)).collect();
+    let other_ids = shown.iter().filter(|node| !after.contains_key(&node.id)).filter_map(|node| {
+        let there = by_path.get(node.path.as_str()).filter(|there| is_array(there) == node.is_array)?;
+        Some((node.id, there.id))
+    });
+    same.extend(other_ids.collect::<Vec<_>>());
+    same
+}
+
+/// What must become of the chunks of `node`, which is `there` after the late commit: of those that `ours` or that commit
+/// `touched`, those that it does not have as the mount shows them.
+async fn chunks(
+    node: &Shown,
+    there: NodeId,
+    ours: Option<&Changed>,
+    mut touched: BTreeSet<Coords>,
+    (before, after): &(References<'_>, References<'_>),
+) -> Result<Changed> {
+    touched.extend(ours.into_iter().flat_map(BTreeMap::keys).cloned());
+    let mut chunks = Changed::new();
+    if touched.is_empty() {
+        return Ok(chunks);
+    }
+    let grid = grid(node)?;
+    for coords in touched.into_iter().filter(|coords| is_in_grid(coords, &grid)) {
+        let wanted: Option<ChunkChange> = match ours.and_then(|ours| ours.get(&coords)) {
+            Some(ChunkChange::Delete) => None,
+            Some(change) => Some(change.clone()),
+            None if node.is_created => None,
+            None => before.find(node.id, &coords).await?.map(ChunkChange::Stored),
+        };
+        let present: Option<StoredPayload> = after.find(there, &coords).await?;
+        match (wanted, present) {
+            (Some(ChunkChange::Stored(wanted)), Some(present)) if wanted == present => {}
+            (Some(change), _) => drop(chunks.insert(coords, change)),
+            (None, Some(_)) => drop(chunks.insert(coords, ChunkChange::Delete)),
+            (None, None) => {}
+        }
+    }
+    Ok(chunks)
+}
+
+fn is_array(node: &Node<'_>) -> bool {
+    matches!(node.data, NodeData::Array(_))
+}
+
+/// Chunks per dimension of a node, which has none if it is a group.
+fn grid(node: &Shown) -> Result<Vec<u32>> {
+    if node.is_array { Ok(ArrayMetadata::parse(&node.zarr_json)?.grid) } else { Ok(Vec::new()) }
+}

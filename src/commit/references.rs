@@ -1,0 +1,76 @@
+//! Where the chunks of a snapshot are, looked up through its manifests.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::changes::StoredPayload;
+use crate::error::{Error, Result};
+use crate::format::ids::{NodeId, ObjectId};
+use crate::format::manifest::Manifest;
+use crate::format::snapshot::{ManifestInfo, ManifestRef, NodeData, Snapshot};
+use crate::reader::Reader;
+use crate::zarr::Coords;
+
+/// The chunk references of a snapshot's arrays.
+pub(super) struct References<'a> {
+    snapshot: &'a Snapshot,
+    reader: &'a Arc<Reader>,
+    infos: HashMap<ObjectId, ManifestInfo>,
+    arrays: HashMap<NodeId, Vec<ManifestRef>>,
+}
+
+impl<'a> References<'a> {
+    /// Those of the arrays for which `is_wanted`.
+    pub(super) fn new(
+        snapshot: &'a Snapshot,
+        reader: &'a Arc<Reader>,
+        is_wanted: impl Fn(&NodeId) -> bool,
+    ) -> References<'a> {
+        let infos = snapshot.manifests().into_iter().map(|info| (info.id, info)).collect();
+        let arrays = snapshot
+            .nodes()
+            .filter(|node| is_wanted(&node.id))
+            .filter_map(|node| match &node.data {
+                NodeData::Array(array) => Some((node.id, array.manifests())),
+                _ => None,
+            })
+            .collect();
+        References { snapshot, reader, infos, arrays }
+    }
+
+    /// The arrays.
+    pub(super) fn arrays(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.arrays.keys().copied()
+    }
+
+    /// Where chunk `coords` of array `node` is; none if it has no such chunk.
+    pub(super) async fn find(&self, node: NodeId, coords: &Coords) -> Result<Option<StoredPayload>> {
+        // The first manifest whose extents have the chunk is the only one that may list it.
+        let mut manifests = self.arrays.get(&node).into_iter().flatten();
+        let Some(reference) = manifests.find(|manifest| manifest.covers(coords)) else { return Ok(None) };
+        let manifest = self.manifest(reference).await?;
+        let Some(refs) = manifest.array(node)? else { return Ok(None) };
+        refs.find(coords).map(|at| refs.payload(at).map(StoredPayload::from)).transpose()
+    }
+
+    /// All chunks of array `node`.
+    pub(super) async fn all(&self, node: NodeId) -> Result<Vec<(Coords, StoredPayload)>> {
+        let mut all = Vec::new();
+        for reference in self.arrays.get(&node).into_iter().flatten() {
+            let manifest = self.manifest(reference).await?;
+            let Some(refs) = manifest.array(node)? else { continue };
+            for at in 0..refs.len() {
+                let coords: Coords = refs.coords(at).iter().collect();
+                all.push((coords, StoredPayload::from(refs.payload(at)?)));
+            }
+        }
+        Ok(all)
+    }
+
+    async fn manifest(&self, reference: &ManifestRef) -> Result<Arc<Manifest>> {
+        let info = self.infos.get(&reference.id).ok_or_else(|| {
+            Error::corrupt(format!("snapshot {}: manifest {} is not listed", self.snapshot.id(), reference.id))
+        })?;
+        self.reader.manifest(*info).await
+    }
+}
