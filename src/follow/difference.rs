@@ -11,7 +11,7 @@ use std::fmt;
 use tracing::warn;
 
 use crate::commit::changes::StoredPayload;
-use crate::compare::chunks::{ChunkDifferences, ChunkList};
+use crate::compare::chunks::ChunkDifferences;
 use crate::compare::logs;
 use crate::error::Result;
 use crate::format::ids::NodeId;
@@ -249,7 +249,7 @@ impl Pair {
                 }
             }
             None => {
-                let mut all = ChunkDifferences::new(list(old, was), list(new, is));
+                let mut all = ChunkDifferences::new(old.chunk_list(was), new.chunk_list(is));
                 while let Some(page) = all.page().await? {
                     for chunk in page {
                         let there = (chunk.before.is_some(), chunk.after.is_some());
@@ -316,10 +316,4 @@ async fn payload(tree: &Tree, node: NodeIndex, coords: &Coords) -> Result<Option
         Some(_) => tree.stored(tree.table().inode(&Place::Chunk(node, coords.clone()))).await,
         None => Ok(None),
     }
-}
-
-/// The chunks of one of the trees' arrays.
-fn list<'a>(tree: &'a Tree, array: &'a Array) -> ChunkList<'a> {
-    let infos = tree.table().manifests();
-    ChunkList { id: array.id, grid: &array.grid, manifests: &array.manifests, infos, reader: tree.reader() }
 }

@@ -15,6 +15,7 @@ use crate::format::ids::NodeId;
 use crate::format::snapshot::Snapshot;
 use crate::scratch::record::{Id, Name};
 use crate::tree::Tree;
+use crate::tree::nodes::Place;
 use crate::working::WorkingTree;
 use crate::working::frozen::FrozenEntry;
 use crate::working::rebase::{Candidate, Collision, Purpose};
@@ -200,7 +201,7 @@ async fn check_kept(before: &Derived, after: &Derived, tree: &Tree) -> Result<()
         let is_done = match item {
             Item::Deleted(id) => !ids.contains_key(id),
             Item::Chunk(Owner::Base(id), coords) if how == DELETED => match ids.get(id) {
-                Some(index) => !has_chunk(tree, *index, coords).await?,
+                Some(index) => !tree.has(&Place::Chunk(*index, coords.clone())).await?,
                 None => true,
             },
             _ => false,
@@ -253,16 +254,6 @@ fn check_discarded(before: &Derived, after: &Derived, candidate: &Candidate) -> 
     match candidate.kept.difference(&there).next() {
         Some(id) => Err(unaccounted(&format!("untracked file {id} would be lost"))),
         None => Ok(()),
-    }
-}
-
-async fn has_chunk(tree: &Tree, index: u32, coords: &Coords) -> Result<bool> {
-    let fits = tree.table().array(index).is_some_and(|array| {
-        coords.len() == array.grid.len() && std::iter::zip(coords, &array.grid).all(|(coord, length)| coord < length)
-    });
-    match tree.chunks(index).filter(|_| fits) {
-        Some(chunks) => Ok(chunks.find(coords).await?.is_some()),
-        None => Ok(false),
     }
 }
 

@@ -26,6 +26,7 @@ use self::chunks::{Chunks, FoundChunk};
 use self::nodes::{Array, NodeIndex, NodeTable, Place, ZARR_JSON};
 use self::positions::Coords;
 use crate::commit::changes::StoredPayload;
+use crate::compare::chunks::ChunkList;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::manifest::Payload;
 use crate::format::snapshot::Snapshot;
@@ -117,6 +118,29 @@ impl Tree {
     /// The chunks of the array at `node`; none for other nodes.
     pub fn chunks(&self, node: NodeIndex) -> Option<Chunks<'_>> {
         self.table.array(node).map(|array| Chunks::new(array, &self.table, &self.reader))
+    }
+
+    /// The chunks of `array`, one of this tree's, as its manifests list them.
+    pub fn chunk_list<'a>(&'a self, array: &'a Array) -> ChunkList<'a> {
+        let infos = self.table.manifests();
+        ChunkList { id: array.id, grid: &array.grid, manifests: &array.manifests, infos, reader: &self.reader }
+    }
+
+    /// Whether there is anything at `place`: a chunk, or one below it. Everything else is there if it has a place.
+    pub async fn has(&self, place: &Place) -> Result<bool> {
+        let Place::Chunk(index, coords) = place else { return Ok(true) };
+        let (Some(array), Some(chunks)) = (self.table.array(*index), self.chunks(*index)) else { return Ok(false) };
+        if coords.len() == array.grid.len() {
+            return Ok(chunks.find(coords).await?.is_some());
+        }
+        chunks.any_below(coords).await
+    }
+
+    /// `place`, but the chunks of an array if it is a directory that a node shares with them.
+    pub fn as_chunks(&self, place: &Place) -> Option<Place> {
+        let Place::Directory(index) = place else { return None };
+        let (owner, prefix) = self.table.shared_chunk_dir(*index)?;
+        Some(Place::Chunk(*owner, prefix.clone()))
     }
 
     /// `zarr.json` of `node`, byte for byte; none for an implicit directory.

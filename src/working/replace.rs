@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::sync::RwLockWriteGuard;
 
 use super::discard::{Discard, Discarded};
-use super::rebase::{Candidate, exists};
+use super::rebase::Candidate;
 use super::state::{Inode, State};
 use super::{Base, Locked, WorkingTree, first_line};
 use crate::error::Result;
@@ -166,7 +166,7 @@ impl WorkingTree {
             let parent = old.get(entry.0).and_then(|parent| parent.lower.as_ref());
             let place = parent.zip(entry.1.text()).and_then(|(place, name)| base.tree.step(place, name));
             if let Some(place) = place
-                && exists(&base.tree, &place).await?
+                && base.tree.has(&place).await?
             {
                 standing.push(entry.clone());
             }
@@ -180,7 +180,7 @@ impl WorkingTree {
         let mut in_the_way = HashSet::new();
         for (home, id) in discard.stays_at() {
             if let Some(place) = base.tree.place_of(home)
-                && exists(&base.tree, &place).await?
+                && base.tree.has(&place).await?
             {
                 in_the_way.insert(id);
             }

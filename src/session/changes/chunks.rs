@@ -94,13 +94,15 @@ impl Walk<'_> {
             Some(Place::Directory(index)) => Some(index),
             _ => None,
         };
+        let base = Arc::clone(&self.base);
+        let tree = &base.tree;
         let mut changes = BTreeMap::new();
         // Directories still to be looked at: position, path below the array, what of the snapshot belongs there, and whether a
         // node below the array has the same directory. What is no chunk there is that node's affair.
         let mut pending = vec![(position, String::new(), place, false)];
         while let Some((position, relative, natural, is_shared)) = pending.pop() {
             let directory = self.get(position)?;
-            let lower = directory.lower.as_ref().map(|place| self.as_chunks(place));
+            let lower = directory.lower.as_ref().map(|place| tree.as_chunks(place).unwrap_or_else(|| place.clone()));
             let in_place = natural.is_some() && lower == natural;
             if let (Some(natural), false) = (&natural, in_place) {
                 self.delete_below(natural, &mut changes).await?;
@@ -112,7 +114,7 @@ impl Walk<'_> {
                     continue;
                 }
                 let here = natural.as_ref().filter(|_| in_place).and_then(|place| {
-                    let step = self.base.tree.step(place, name.text()?).map(|place| self.as_chunks(&place));
+                    let step = tree.step(place, name.text()?).map(|place| tree.as_chunks(&place).unwrap_or(place));
                     step.filter(|place| is_of(place, array.index))
                 });
                 match entry {
@@ -359,16 +361,6 @@ impl Walk<'_> {
                 _ => false,
             },
         })
-    }
-
-    /// A place as one of chunks, if it is a directory that a node shares with the chunks of an array above it.
-    fn as_chunks(&self, place: &Place) -> Place {
-        if let Place::Directory(index) = place
-            && let Some((owner, prefix)) = self.base.tree.table().shared_chunk_dir(*index)
-        {
-            return Place::Chunk(*owner, prefix.clone());
-        }
-        place.clone()
     }
 
     /// A node below an array. Whoever looks at a node that shares its directory finds the nodes below it by himself.

@@ -80,11 +80,7 @@ fn removed(tree: &Tree, frozen: &Frozen) -> HashSet<Place> {
             if !is_removed {
                 continue;
             }
-            if let Place::Directory(index) = &place
-                && let Some((owner, prefix)) = tree.table().shared_chunk_dir(*index)
-            {
-                places.insert(Place::Chunk(*owner, prefix.clone()));
-            }
+            places.extend(tree.as_chunks(&place));
             places.insert(place);
         }
     }

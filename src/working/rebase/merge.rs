@@ -10,7 +10,7 @@ use super::super::Base;
 use super::super::listing::join;
 use super::super::replace::{Notice, node_ids, translate};
 use super::super::state::{Directory, Entry, Inode, Node, State};
-use super::whiteout::{Shows, Whiteouts, exists};
+use super::whiteout::{Shows, Whiteouts};
 use super::{Collision, Purpose, bare, is_of_base};
 use crate::error::{Error, Result};
 use crate::format::ids::NodeId;
@@ -147,7 +147,7 @@ impl<'a> Merge<'a> {
                 let step = |tree: &Tree, place: &Option<Place>| tree.step(place.as_ref()?, name.text()?);
                 let (old_place, new_place) = (step(&from.tree, &visit.lower_old), step(&to.tree, &visit.lower_new));
                 let has_new = match &new_place {
-                    Some(place) => exists(&to.tree, place).await?,
+                    Some(place) => to.tree.has(place).await?,
                     None => false,
                 };
                 let path = join(&visit.path, &name.to_string());
@@ -289,7 +289,7 @@ impl<'a> Merge<'a> {
             let lower =
                 translate(&self.from.tree, tree, &self.ids, place).filter(|place| tree.is_directory_place(place));
             let has_base = match &lower {
-                Some(place) => exists(tree, place).await?,
+                Some(place) => tree.has(place).await?,
                 None => false,
             };
             let placement = Placement::over(lower, has_base, inode.lower.clone());

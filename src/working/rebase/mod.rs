@@ -26,7 +26,6 @@ use std::sync::Arc;
 
 pub use self::candidate::Candidate;
 use self::merge::Merge;
-pub(super) use self::whiteout::exists;
 use super::replace::{Notice, Still};
 use super::state::{Node, UPPER};
 use super::{Base, Locked, WorkingTree};

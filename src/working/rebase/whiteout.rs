@@ -6,11 +6,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::compare::chunks::{ChunkDifferences, ChunkList};
+use crate::compare::chunks::ChunkDifferences;
 use crate::error::Result;
 use crate::format::ids::NodeId;
 use crate::tree::Tree;
-use crate::tree::nodes::{Array, NodeIndex, Place};
+use crate::tree::nodes::{NodeIndex, Place};
 use crate::zarr::Coords;
 
 /// Chunks that are listed at once.
@@ -112,11 +112,8 @@ impl<'a> Whiteouts<'a> {
             }
             Place::Directory(top) => {
                 nodes.extend(self.from.table().subtree(*top).filter_map(|index| node_id(self.from, index)));
-                chunks = self
-                    .from
-                    .table()
-                    .shared_chunk_dir(*top)
-                    .and_then(|(owner, prefix)| Some((self.from.table().array(*owner)?.id, prefix.clone())));
+                let shared = self.from.table().shared_chunk_dir(*top);
+                chunks = shared.and_then(|(owner, prefix)| Some((self.from.table().array(*owner)?.id, prefix.clone())));
             }
         }
         HiddenKeys { nodes, document, chunks }
@@ -156,8 +153,8 @@ impl<'a> Whiteouts<'a> {
         }
         let old_chunks = self.from.chunks(old);
         let was_there = async |coords: &Coords| match &old_chunks {
-            Some(chunks) if fits(before, coords) => chunks.find(coords).await.map(|found| found.is_some()),
-            _ => Ok(false),
+            Some(chunks) => chunks.find(coords).await.map(|found| found.is_some()),
+            None => Ok(false),
         };
         if is_file {
             match was_there(prefix).await? {
@@ -166,7 +163,7 @@ impl<'a> Whiteouts<'a> {
             }
             return Ok(());
         }
-        let mut differences = ChunkDifferences::new(list(self.from, before), list(self.to, array));
+        let mut differences = ChunkDifferences::new(self.from.chunk_list(before), self.to.chunk_list(array));
         'shown: while let Some(page) = differences.page().await? {
             for chunk in page {
                 if chunk.coords.starts_with(prefix) && chunk.before.is_none() {
@@ -193,26 +190,7 @@ impl<'a> Whiteouts<'a> {
     }
 }
 
-/// Whether `place`, which `tree` may have something at, has something.
-pub(in super::super) async fn exists(tree: &Tree, place: &Place) -> Result<bool> {
-    let Place::Chunk(index, coords) = place else { return Ok(true) };
-    let (Some(array), Some(chunks)) = (tree.table().array(*index), tree.chunks(*index)) else { return Ok(false) };
-    if coords.len() == array.grid.len() {
-        return Ok(chunks.find(coords).await?.is_some());
-    }
-    chunks.any_below(coords).await
-}
-
-pub(super) fn node_id(tree: &Tree, index: NodeIndex) -> Option<NodeId> {
+fn node_id(tree: &Tree, index: NodeIndex) -> Option<NodeId> {
     let stored = tree.table().get(index)?.stored?;
     Some(tree.snapshot().node(stored as usize)?.id)
-}
-
-fn fits(array: &Array, coords: &Coords) -> bool {
-    coords.len() == array.grid.len() && std::iter::zip(coords, &array.grid).all(|(coord, length)| coord < length)
-}
-
-fn list<'a>(tree: &'a Tree, array: &'a Array) -> ChunkList<'a> {
-    let infos = tree.table().manifests();
-    ChunkList { id: array.id, grid: &array.grid, manifests: &array.manifests, infos, reader: tree.reader() }
 }
