@@ -210,7 +210,8 @@ impl Session {
         self.working.forget_uploads();
         self.new_ids.lock().clear();
         if !others.is_empty() || snapshot.is_none() {
-            notices.extend(self.others_changes(&repository, &base.tree, &tree, &others).await?);
+            notices
+                .extend(self.others_changes(&repository, (&base.tree, &tree), &others, &derived.changes.moved).await?);
         }
         let committed = Committed {
             snapshot: snapshot.map(|id: ObjectId| id.to_string()),
@@ -296,7 +297,7 @@ impl Session {
         self.conflicts.lock().clear();
         if !done.others.is_empty() {
             let tree = &self.working.base().tree;
-            done.notices.extend(self.others_changes(&repository, &base.tree, tree, &done.others).await?);
+            done.notices.extend(self.others_changes(&repository, (&base.tree, tree), &done.others, &done.moved).await?);
         }
         Ok(Some((id, done.notices)))
     }

@@ -1,6 +1,7 @@
 //! Telling the kernel what changed.
 
 use std::collections::HashSet;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use super::Session;
@@ -11,6 +12,7 @@ use crate::format::ids::ObjectId;
 use crate::format::transaction_log::Change::{
     DeletedArrays, DeletedGroups, NewArrays, NewGroups, UpdatedArrays, UpdatedGroups,
 };
+use crate::format::transaction_log::Move;
 use crate::repo::Repository;
 use crate::scratch::record::Name;
 use crate::tree::Tree;
@@ -38,15 +40,22 @@ impl Session {
         told.await.map_err(|e| Error::with_source(ErrorKind::Io, "telling the kernel", e))
     }
 
-    /// What others changed between `old` and `new` in commits `commits`.
+    /// What others changed between `old` and `new` in commits `commits`. What is `moved` from one to the other was moved here.
     pub(super) async fn others_changes(
         &self,
         repository: &Repository,
-        old: &Tree,
-        new: &Tree,
+        (old, new): (&Tree, &Tree),
         commits: &[ObjectId],
+        moved: &[Move],
     ) -> Result<Vec<Notice>> {
-        let trees = [(old, node_ids(old)), (new, node_ids(new))];
+        let mut trees = [(old, node_ids(old)), (new, node_ids(new))];
+        let [_, (_, ids)] = &mut trees;
+        for one in moved {
+            // A move that the format does not allow makes another node of it, which has what others wrote to the old one.
+            if let (Entry::Vacant(free), Some(Place::Directory(index))) = (ids.entry(one.node), new.place_of(&one.to)) {
+                free.insert(index);
+            }
+        }
         let mut notices = HashSet::new();
         for id in commits {
             // Without a log, everything may have changed.

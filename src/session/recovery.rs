@@ -11,6 +11,7 @@ use super::rebase::{self, Rebased};
 use crate::commit::rebase::commits_since;
 use crate::error::{Context, ErrorKind, Result};
 use crate::format::ids::ObjectId;
+use crate::format::transaction_log::Move;
 use crate::reader::Reader;
 use crate::repo::refs::RefSpec;
 use crate::repo::{MAX_SNAPSHOT, Repository};
@@ -113,6 +114,8 @@ pub(super) struct Finished {
     pub(super) notices: Vec<Notice>,
     /// The commits below it that the tree did not have, newest first.
     pub(super) others: Vec<ObjectId>,
+    /// What it moved.
+    pub(super) moved: Vec<Move>,
 }
 
 /// A commit was interrupted just when it became visible as `id`, or just before. If the branch has it, the tree moves on to
@@ -141,7 +144,7 @@ pub(super) async fn finish(
     let notices = rebase::follow_commit(working, still, &tree, &derived, &NewIds::default()).await?;
     working.not_published();
     info!("a commit was interrupted after it was visible: it is snapshot {id}");
-    Ok(Some(Finished { notices, others }))
+    Ok(Some(Finished { notices, others, moved: derived.changes.moved }))
 }
 
 /// The commit of this mount that was given up, before something was changed, and that the branch has all the same.

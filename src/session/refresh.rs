@@ -79,7 +79,8 @@ impl Session {
             }
             self.working.preserve(&derived.untracked_entries(), &derived.foreign).await?;
             let tree = tree_at(&repository, &self.working, &self.reader, checked.tip).await?;
-            let mut notices = self.others_changes(&repository, &base.tree, &tree, &checked.commits_between).await?;
+            let mut notices =
+                self.others_changes(&repository, (&base.tree, &tree), &checked.commits_between, &[]).await?;
             notices.extend(self.working.renumbered(&base.tree, &tree));
             match rebase::keep(&self.working, &still, &tree, &derived, &self.new_ids).await? {
                 Rebased::Done(more) => notices.extend(more),

@@ -542,3 +542,26 @@ fn what_is_written_after_a_commit_that_lands_late_is_kept() {
         assert_eq!(keys.get("y/c/1").map(Vec::as_slice), changes_go_on.then_some(&b"after"[..]));
     }
 }
+
+#[test]
+fn a_moved_array_shows_what_others_wrote_to_it() {
+    for is_read in [false, true] {
+        let pair = Pair::with(&[]);
+        write(&pair.a, "g/a/zarr.json", line());
+        std::fs::create_dir(pair.a.root().join("h")).unwrap();
+        std::fs::rename(pair.a.root().join("g/a"), pair.a.root().join("h/x")).unwrap();
+        write(&pair.a, "h/x/c/0.partial", "first");
+        std::fs::rename(pair.a.root().join("h/x/c/0.partial"), pair.a.root().join("h/x/c/0")).unwrap();
+        commit(&pair.a, "made here");
+        refresh(&pair.b);
+        std::fs::rename(pair.a.root().join("h/x"), pair.a.root().join("h/y")).unwrap();
+        if is_read {
+            assert_no_ghosts(&pair.a);
+        }
+        write(&pair.b, "h/x/c/0", "other");
+        commit(&pair.b, "others");
+        commit(&pair.a, "moved");
+        assert_eq!(pair.committed()["h/y/c/0"], "other");
+        assert_eq!(read(&pair.a, "h/y/c/0").unwrap(), "other");
+    }
+}
