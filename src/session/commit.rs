@@ -16,10 +16,10 @@ use crate::commit::changes::ChunkChange;
 use crate::commit::engine::{MayRebaseOnto, OnConflict, Outcome, Request};
 use crate::commit::membership::ungrouped_by;
 use crate::commit::progress::Progress;
+use crate::commit::rebase::commits_since;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::scratch::data::{Files, Rest};
-use crate::session::kernel::commits_of_others;
 use crate::steps;
 use crate::working::frozen::Frozen;
 use crate::working::replace::{Notice, Still};
@@ -195,12 +195,14 @@ impl Session {
         // Until the tree is on it, nothing may be changed.
         self.working.set_undecided(snapshot.is_some());
         self.conflicts.lock().clear();
-        let others = commits_of_others(&outcome).to_vec();
         steps::reach(steps::COMMITTED).context(not_shown)?;
         let repository = self.repository().await.context(not_shown)?;
-        let new_base = match snapshot {
-            Some(snapshot) => snapshot,
-            None => repository.resolve(&crate::repo::refs::RefSpec::Branch(request.branch.clone())).await?,
+        let (new_base, others) = match (snapshot, &outcome) {
+            (Some(snapshot), Outcome::Committed { rebased_over, .. }) => (snapshot, rebased_over.clone()),
+            _ => {
+                let commits = commits_since(&repository, &request.branch, base.id()).await?;
+                (commits.last().map_or(base.id(), |tip| tip.id), commits.iter().map(|commit| commit.id).collect())
+            }
         };
         let tree = tree_at(&repository, &self.working, &self.reader, new_base).await.context(not_shown)?;
         let mut notices = rebase::follow_commit(&self.working, still, &tree, &derived, &self.new_ids).await?;
@@ -209,7 +211,7 @@ impl Session {
         self.working.not_published();
         self.working.forget_uploads();
         self.new_ids.lock().clear();
-        if !others.is_empty() || snapshot.is_none() {
+        if !others.is_empty() {
             notices
                 .extend(self.others_changes(&repository, (&base.tree, &tree), &others, &derived.changes.moved).await?);
         }

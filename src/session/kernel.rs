@@ -5,7 +5,6 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use super::Session;
-use crate::commit::engine::Outcome;
 use crate::commit::rebase::read_log;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
@@ -106,12 +105,4 @@ fn everything(old: &Tree, new: &Tree) -> Vec<Notice> {
         }
     }
     notices.into_iter().collect()
-}
-
-/// Commits of others that a commit was applied to.
-pub(super) fn commits_of_others(outcome: &Outcome) -> &[ObjectId] {
-    match outcome {
-        Outcome::Committed { rebased_over, .. } => rebased_over,
-        _ => &[],
-    }
 }

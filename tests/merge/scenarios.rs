@@ -565,3 +565,17 @@ fn a_moved_array_shows_what_others_wrote_to_it() {
         assert_eq!(read(&pair.a, "h/y/c/0").unwrap(), "other");
     }
 }
+
+#[test]
+fn changes_that_give_way_leave_what_others_wrote() {
+    let pair = Pair::with(&[("y/zarr.json", line()), ("y/c/0", "first".to_owned()), ("y/c/1", "first".to_owned())]);
+    assert_eq!(read(&pair.a, "y/c/0").unwrap(), "first");
+    write(&pair.b, "y/c/0", "other");
+    write(&pair.b, "y/c/1", "other");
+    commit(&pair.b, "both");
+    write(&pair.a, "y/c/1", "ours");
+    let said = common::icechunkfs(["commit".as_ref(), pair.a.root().as_os_str(), "--on-conflict=theirs".as_ref()]);
+    said.success();
+    assert_eq!((read(&pair.a, "y/c/0").unwrap(), read(&pair.a, "y/c/1").unwrap()), ("other".into(), "other".into()));
+    assert_clean(&pair.a);
+}
