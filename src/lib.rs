@@ -24,6 +24,7 @@
 //! | [`disk_cache`] | bytes of a distant repository on a disk of this machine |
 //! | [`mod@format`] | bytes to values, no I/O: headers, ids, the four kinds of file, metadata, configuration |
 //! | [`error`] | what can go wrong: one kind each, one place that makes it an errno |
+//! | [`memory`] | the budget that everything decoded shares, and what the machine has |
 //! | [`size`], [`file_name`], [`steps`] | sizes as people write them; any text as a file's name; where tests make things fail |
 //!
 //! A request travels down once: the kernel asks [`fuse::adapter`], which asks [`tree::Tree`], which finds the chunk's reference
@@ -40,6 +41,7 @@ pub mod file_name;
 pub mod follow;
 pub mod format;
 pub mod fuse;
+pub mod memory;
 pub mod reader;
 pub mod repack;
 pub mod repo;

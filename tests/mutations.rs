@@ -69,6 +69,12 @@ unsafe impl GlobalAlloc for Meter {
 #[global_allocator]
 static METER: Meter = Meter;
 
+/// The limits of every walk: the process may take [`MEMORY`].
+fn bounded() -> open::Limits {
+    icechunkfs::memory::set_total(MEMORY);
+    open::Limits::default()
+}
+
 /// A repository in memory, whose files can be swapped.
 #[derive(Debug, Clone)]
 struct Files(BTreeMap<String, Bytes>);
@@ -213,7 +219,7 @@ async fn use_it(files: &Files, refs: &[RefSpec]) {
     for spec in refs {
         let Ok(id) = repository.resolve(spec).await else { continue };
         let _ = repository.history(id, 1000).await;
-        if let Ok(tree) = open::tree(&repository, spec, open::Limits { memory: Some(MEMORY), ahead: None }).await {
+        if let Ok(tree) = open::tree(&repository, spec, bounded()).await {
             walk(&tree).await;
             let _ = tree.total_bytes().await;
             let bounds = stats::Bounds { chunks: 0, manifests: MEMORY };
@@ -381,7 +387,7 @@ fn damaged_shards_do_no_harm() {
             .collect();
         runtime.block_on(async {
             let repository = Repository::open(Arc::new(files.clone())).await.unwrap();
-            let limits = open::Limits { memory: Some(MEMORY), ahead: None };
+            let limits = bounded();
             let tree = open::tree(&repository, &RefSpec::default(), limits).await.unwrap();
             let chunk = tree.resolve(&format!("a{}/c/0", n % 2)).await.unwrap();
             assert_eq!(chunk.size, damaged.len() as u64);

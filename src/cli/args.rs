@@ -34,6 +34,9 @@ use crate::storage::settings::Settings;
 #[derive(Debug, Parser)]
 #[command(name = "icechunkfs", version, propagate_version = true, max_term_width = 100)]
 pub struct Arguments {
+    /// Bound for everything held in memory, such as 256M [default: 512M, or a quarter of what there is].
+    #[arg(long, global = true, value_name = "SIZE", value_parser = size::parse)]
+    pub memory: Option<u64>,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -219,8 +222,8 @@ pub struct MountArgs {
     /// Stay in the foreground and log to standard error.
     #[arg(short, long)]
     pub foreground: bool,
-    /// Bound for everything held in memory, such as 256M [default: 512M, or a quarter of what there is].
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    /// What `-o memory=` says.
+    #[arg(skip)]
     pub memory: Option<u64>,
     /// Fetch at most so much ahead of a program that reads chunk after chunk from an object store; 0 fetches nothing that is
     /// not asked for [default: 1/16 of the memory].
@@ -252,7 +255,7 @@ pub struct MountArgs {
 impl MountArgs {
     /// What they say about memory.
     pub fn limits(&self) -> Limits {
-        Limits { memory: self.memory, ahead: self.ahead }
+        Limits { ahead: self.ahead }
     }
 }
 

@@ -14,7 +14,6 @@ use super::virtual_args::VirtualArgs;
 use super::{open, print, print_json, progress};
 use crate::error::Result;
 use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
-use crate::size;
 use crate::storage::settings::Settings;
 use crate::transfer::destination::{self, Contents, Destination};
 use crate::transfer::export::{self, Exported, Wish};
@@ -58,9 +57,6 @@ pub struct ExportArgs {
     /// Batches of files that are on their way at a time.
     #[arg(short, long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub jobs: u16,
-    /// Bound for what is held in memory besides a few MiB for each job [default: 512M, or a quarter of what there is].
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    pub memory: Option<u64>,
     /// Print {"snapshot", "files", "bytes", "written", "written_bytes", "unchanged", "removed": [PATH], "removed_count",
     /// "left_out": [{"path", "why"}], "left_out_count", "dry_run"}; lists have a thousand entries at most.
     #[arg(long)]
@@ -87,7 +83,7 @@ pub fn run(arguments: &ExportArgs) -> Result<()> {
         open::runtime()?.block_on(async {
             let repository = open::repository_with(&arguments.repo, &arguments.store, &arguments.virtuals).await?;
             let found = repository.find(&arguments.reference).await?;
-            let limits = open::Limits { memory: arguments.memory, ahead: None };
+            let limits = open::Limits::default();
             let tree = open::tree(&repository, &RefSpec::Snapshot(found.id), limits).await?;
             let contents = Contents {
                 repository: repository.storage().location().to_owned(),

@@ -64,10 +64,6 @@ pub struct ImportArgs {
     /// Store chunks smaller than this together in objects of some MiB.
     #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size::parse)]
     pub pack_below: u64,
-    /// Bound for what is held in memory besides the list of files, about 1 KiB each [default: 512M, or a quarter of what
-    /// there is].
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    pub memory: Option<u64>,
     /// Print {"snapshot", "created_repository", "rebased_over", "nodes_created", "nodes_updated", "nodes_deleted",
     /// "chunks_written", "bytes_written", "chunks_deleted", "chunks_unchanged", "untracked": [PATH], "untracked_count",
     /// "faults": [{"path", "why"}], "faults_count", "conflicts", "dry_run"}; snapshot is null if nothing was committed, lists
@@ -98,7 +94,7 @@ pub fn run(arguments: &ImportArgs) -> Result<()> {
         dry_run: arguments.dry_run,
         jobs: arguments.jobs.into(),
     };
-    let limits = open::Limits { memory: arguments.memory, ahead: None };
+    let limits = open::Limits::default();
     let options = Options { pack_below: arguments.pack_below, memory: limits.uploads(), ..Options::default() };
     let (counters, progress) = (Arc::new(Counters::default()), Progress::default());
     let ended = AtomicBool::new(false);

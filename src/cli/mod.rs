@@ -54,6 +54,7 @@ use clap::Parser;
 
 use self::args::{Arguments, Command};
 use crate::error::{Error, Result};
+use crate::memory;
 
 /// Runs the command that `words` (the program's name first) ask for.
 pub fn run(words: Vec<OsString>) -> ExitCode {
@@ -64,6 +65,9 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
     };
     let arguments = Arguments::parse_from(words);
     secrets::hide();
+    if let Some(total) = arguments.memory {
+        memory::set_total(total);
+    }
     let outcome = match arguments.command {
         Command::Mount(mount) => mount::run(mount),
         Command::Unmount(unmount) => unmount::run(&unmount),

@@ -16,14 +16,17 @@ use crate::follow::Follower;
 use crate::fuse::io_mode::{self, IoMode, Wish};
 use crate::fuse::session::{self, GRACE, Mounted, Options, Served};
 use crate::fuse::unmount::{self, Force};
+use crate::memory;
 use crate::reader::Reader;
-use crate::reader::memory;
 use crate::repo::refs::RefSpec;
 use crate::tree::numbering::Numbering;
 
 /// Mounts, and serves until it is unmounted: in this process, or in a daemon.
 pub fn run(mut arguments: MountArgs) -> Result<()> {
     let extra = mount_options::apply(&mut arguments)?;
+    if let Some(total) = arguments.memory {
+        memory::set_total(total);
+    }
     let spec = arguments.reference.spec()?;
     // What a fork would lose: the working directory that paths are relative to.
     let log_file = arguments.log_file.as_deref().map(std::path::absolute).transpose();

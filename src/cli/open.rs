@@ -6,8 +6,9 @@ use tokio::runtime::Runtime;
 
 use super::virtual_args::{self, VirtualArgs};
 use crate::error::{Context, Error, Result};
+use crate::memory;
 use crate::reader::Reader;
-use crate::reader::memory::{self, Budget};
+use crate::reader::memory::Budget;
 use crate::repo::refs::RefSpec;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::storage::{self, settings::Settings};
@@ -23,6 +24,9 @@ const WAITING_THREADS: usize = 32;
 /// Bytes of chunks on their way to a store at a time, at most, and what part of the user's bound they may be.
 const MOST_UPLOADS: u64 = 32 << 20;
 const UPLOADS_SHARE: u64 = 8;
+
+/// Snapshots that a commit holds at a time, with what it reads besides: its base, the newest one, and the one it writes.
+const SNAPSHOTS: u64 = 4;
 
 /// The threads on which everything asynchronous runs.
 pub fn runtime() -> Result<Runtime> {
@@ -50,8 +54,6 @@ pub async fn repository_with(repo: &str, settings: &Settings, virtuals: &Virtual
 /// What the user says about memory, where he does.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
-    /// Bytes all told.
-    pub memory: Option<u64>,
     /// Bytes that are fetched ahead of one reader.
     pub ahead: Option<u64>,
 }
@@ -59,21 +61,25 @@ pub struct Limits {
 impl Limits {
     /// Bytes that a snapshot may take. What the user asked for is looked at before anything is read within it.
     pub fn of_snapshot(&self) -> Result<u64> {
-        if let Some(total) = self.memory {
+        let said = memory::said();
+        if let Some(total) = said {
             Budget::new(total, 0)?;
         }
-        Ok(self.memory.unwrap_or(MAX_SNAPSHOT))
+        Ok(said.unwrap_or(MAX_SNAPSHOT))
     }
 
     /// Bytes of chunks on their way to a store at a time.
     pub fn uploads(&self) -> u64 {
-        self.memory.map_or(MOST_UPLOADS, |total| (total / UPLOADS_SHARE).min(MOST_UPLOADS))
+        memory::said().map_or(MOST_UPLOADS, |total| (total / UPLOADS_SHARE).min(MOST_UPLOADS))
     }
 
     /// The budget of a mount of which `fixed` bytes are taken already.
     pub fn budget(&self, fixed: u64) -> Result<Budget> {
         // The default makes room for a large snapshot; a bound that the user gave does not.
-        let total = self.memory.unwrap_or_else(|| memory::default_memory().max(2 * fixed));
+        let total = memory::said().unwrap_or_else(|| {
+            memory::raise_to(SNAPSHOTS * fixed);
+            memory::default_memory().max(2 * fixed)
+        });
         Ok(Budget::new(total, fixed)?.with_ahead(self.ahead))
     }
 }

@@ -61,9 +61,6 @@ pub struct RewriteManifestsArgs {
     /// "complete"}; what is not complete can be done again.
     #[arg(long)]
     pub json: bool,
-    /// Bound for everything held in memory, such as 256M [default: 512M, or a quarter of what there is].
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    pub memory: Option<u64>,
     /// Whether to ask before a commit is replaced.
     #[command(flatten)]
     pub confirm: ConfirmArgs,
@@ -90,7 +87,7 @@ pub fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
     open::runtime()?.block_on(async {
         let repository = open::repository(&arguments.repo, &arguments.store).await?;
         repository.ready_for_changes().await?;
-        let limits = Limits { memory: arguments.memory, ahead: None };
+        let limits = Limits::default();
         let tip = rewriting::tip(&repository, branch).await?;
         let base = Arc::new(repository.snapshot(tip, limits.of_snapshot()?).await?);
         if arguments.amend {

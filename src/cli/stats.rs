@@ -12,9 +12,8 @@ use super::args::CommonArgs;
 use super::confirm::printable;
 use super::{open, print, print_json, progress};
 use crate::error::Result;
-use crate::reader::memory;
+use crate::memory;
 use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
-use crate::size;
 use crate::stats::arrays::ArrayStats;
 use crate::stats::{self, Bounds, ByKind, Counters, RefStats, Size, Stats};
 use crate::storage::settings::Settings;
@@ -41,10 +40,6 @@ pub struct StatsArgs {
     /// Snapshots and manifests that are read at a time.
     #[arg(short, long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub jobs: u16,
-    /// Bound for what is held in memory [default: 512M, or a quarter of what there is]. Chunks of all histories take 32 bytes each
-    /// in a quarter of it; if they are more, manifests are read several times.
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    pub memory: Option<u64>,
     /// Print all of it: {"repository", "spec_version", "stored", "reachable", "unreachable", "missing": {"chunks", "manifests",
     /// "snapshots", "transactions": {"objects", "bytes"}}, "shared": {"objects", "bytes"}, "dead_bytes", "dead_in", "chunks":
     /// {"native", "native_bytes", "virtual", "virtual_bytes", "inline", "inline_bytes", "references"}, "refs": [{"kind", "name",
@@ -71,9 +66,9 @@ pub fn run(arguments: &StatsArgs) -> Result<()> {
             runtime.block_on(async {
                 let repository = open::repository(&arguments.repo, &arguments.store).await?;
                 let found = repository.find(&arguments.reference).await?;
-                let limits = open::Limits { memory: arguments.memory, ahead: None };
+                let limits = open::Limits::default();
                 let tree = open::tree(&repository, &RefSpec::Snapshot(found.id), limits).await?;
-                let bound = arguments.memory.unwrap_or_else(memory::default_memory) / SHARE;
+                let bound = memory::said().unwrap_or_else(memory::default_memory) / SHARE;
                 let bounds = Bounds { chunks: bound, manifests: bound };
                 stats::collect(&repository, &tree, bounds, arguments.jobs.into(), &counters).await
             })

@@ -10,6 +10,7 @@ use super::args::MountArgs;
 use crate::commit::engine::{Engine, Options};
 use crate::control::Control;
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory;
 use crate::reader::Reader;
 use crate::repo::Repository;
 use crate::repo::update::system_clock;
@@ -65,7 +66,7 @@ pub async fn open(
         "allow_other": arguments.allow_other,
         "show_control": shown,
         "pack_below": arguments.pack_below,
-        "memory": arguments.memory,
+        "memory": memory::said(),
         "upload": arguments.upload.to_string(),
         "upload_limit": arguments.store.upload_limit,
         "allow_virtual": arguments.virtuals.allow_virtual,

@@ -6,13 +6,11 @@
 
 use serde_json::{Map, Value};
 
-use super::flexbuffer;
-use crate::error::{Error, ErrorKind, Result};
+use super::{flexbuffer, yaml};
+use crate::error::{Error, Result};
 
 /// Chunks up to this many bytes live in the manifest when the configuration says nothing (the reference's default).
 pub const DEFAULT_INLINE_THRESHOLD: u64 = 512;
-/// Nesting in a YAML document; the parser's own bound is the same.
-const MAX_DEPTH: usize = 128;
 
 /// A repository's persisted configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -28,9 +26,7 @@ impl RepoConfig {
 
     /// From the text of `config.yaml`.
     pub fn from_yaml(bytes: &[u8]) -> Result<Self> {
-        let value: serde_yaml_ng::Value = serde_yaml_ng::from_slice(bytes)
-            .map_err(|e| Error::with_source(ErrorKind::Corrupt, "not readable YAML", e))?;
-        RepoConfig::from_json(yaml_to_json(value, MAX_DEPTH)?)
+        RepoConfig::from_json(yaml_to_json(yaml::parse(bytes)?, yaml::MAX_DEPTH)?)
     }
 
     fn from_json(value: Value) -> Result<Self> {
@@ -73,7 +69,7 @@ impl RepoConfig {
 
 /// What a part of `config.yaml` means.
 pub(super) fn yaml_value(value: serde_yaml_ng::Value) -> Result<Value> {
-    yaml_to_json(value, MAX_DEPTH)
+    yaml_to_json(value, yaml::MAX_DEPTH)
 }
 
 /// A place with chunks that are not the repository's own.
@@ -133,7 +129,8 @@ impl ContainerStore {
 
 fn yaml_to_json(value: serde_yaml_ng::Value, depth: usize) -> Result<Value> {
     use serde_yaml_ng::Value as Yaml;
-    let depth = depth.checked_sub(1).ok_or_else(|| Error::corrupt(format!("nested deeper than {MAX_DEPTH}")))?;
+    let depth =
+        depth.checked_sub(1).ok_or_else(|| Error::corrupt(format!("nested deeper than {}", yaml::MAX_DEPTH)))?;
     Ok(match value {
         Yaml::Null => Value::Null,
         Yaml::Bool(b) => Value::Bool(b),

@@ -6,7 +6,9 @@
 
 use std::io::{Read, Write};
 
+use super::frame;
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory::{self, HeldBytes};
 
 /// Magic, implementation name, version, type, compression.
 pub const HEADER_LEN: usize = 39;
@@ -18,6 +20,8 @@ const NAME_LEN: usize = 24;
 pub const MAX_PAYLOAD: u64 = (1 << 31) - 1;
 /// At bytes 4..8 of every flatbuffer that a release since 0.2.0 wrote.
 pub const FILE_IDENTIFIER: &str = "Ichk";
+/// What a payload may take more than it is said to, or at first if nothing is said. Bytes.
+const SMALL: u64 = 64 << 10;
 /// zstd level of metadata files; the reference's default.
 const COMPRESSION_LEVEL: i32 = 3;
 /// Payloads from this size on, in bytes, are compressed by several threads; below, starting them takes longer.
@@ -151,7 +155,7 @@ impl Header {
 ///
 /// A file that would expand beyond `limit` is an error of kind [`ErrorKind::OutOfMemory`] when the limit is the caller's,
 /// and [`ErrorKind::Corrupt`] when it is the format's own ([`MAX_PAYLOAD`]).
-pub fn decode(file: &[u8], expected: FileType, limit: u64) -> Result<(Header, Vec<u8>)> {
+pub fn decode(file: &[u8], expected: FileType, limit: u64) -> Result<(Header, HeldBytes)> {
     let (header, body) = Header::parse(file)?;
     if header.file_type != expected {
         return Err(Error::corrupt(format!(
@@ -164,37 +168,65 @@ pub fn decode(file: &[u8], expected: FileType, limit: u64) -> Result<(Header, Ve
     Ok((header, payload))
 }
 
-/// What is behind the header of a file of type `expected`, as [`decode`] gives it.
-pub(super) fn expand(body: &[u8], is_compressed: bool, expected: FileType, limit: u64) -> Result<Vec<u8>> {
-    let limit = limit.min(MAX_PAYLOAD);
-    let mut payload = Vec::new();
-    if is_compressed {
-        // Concatenated frames, checksums and absent content sizes are all in use: the streaming decoder takes them all.
-        let decoder = zstd::stream::read::Decoder::with_buffer(body)
-            .map_err(|e| Error::with_source(ErrorKind::Corrupt, "zstd", e))?;
-        decoder
-            .take(limit + 1)
-            .read_to_end(&mut payload)
-            .map_err(|e| Error::with_source(ErrorKind::Corrupt, "the compressed payload is damaged", e))?;
-    } else {
-        payload.extend_from_slice(body);
+/// What is behind the header of a file of type `expected`, as [`decode`] gives it. What it takes is held first
+/// ([`crate::memory`]): as much as the file claims, and where it claims nothing, twice as much whenever it turns out to be more.
+pub(super) fn expand(body: &[u8], is_compressed: bool, expected: FileType, limit: u64) -> Result<HeldBytes> {
+    let (limit, what) = (limit.min(MAX_PAYLOAD), format!("a {}", expected.name()));
+    if !is_compressed {
+        let held = memory::hold_now(within(body.len() as u64, expected, limit)?, &what)?;
+        return Ok(HeldBytes::new(body.to_vec(), held));
     }
-    if payload.len() as u64 > limit {
-        return Err(if limit == MAX_PAYLOAD {
-            Error::corrupt("the payload expands to more than the 2 GiB that the format allows")
-        } else {
-            Error::new(
-                ErrorKind::OutOfMemory,
-                format!(
-                    "this {} expands to more than the {} MiB that the memory bound leaves for it; raise --memory",
-                    expected.name(),
-                    limit >> 20
-                ),
-            )
-        });
+    let damaged = |e| Error::with_source(ErrorKind::Corrupt, "the compressed payload is damaged", e);
+    // Concatenated frames, checksums and absent content sizes are all in use: the streaming decoder takes them all.
+    let mut decoder = zstd::stream::read::Decoder::with_buffer(body)
+        .map_err(|e| Error::with_source(ErrorKind::Corrupt, "zstd", e))?;
+    let window = frame::window(body);
+    let _window = memory::hold_now(window, &what)?;
+    decoder.window_log_max(window.next_power_of_two().ilog2()).map_err(damaged)?;
+    let length = match frame::content_size(body) {
+        Some(claimed) => within(claimed, expected, limit)?,
+        None => (body.len() as u64).max(SMALL).min(limit),
+    };
+    let mut held = memory::hold_now(length, &what)?;
+    let mut payload = Vec::new();
+    reserve(&mut payload, length)?;
+    loop {
+        let room = (payload.capacity() - payload.len()) as u64;
+        decoder.by_ref().take(room).read_to_end(&mut payload).map_err(damaged)?;
+        let mut next = [0];
+        if (payload.len() as u64) < held.bytes() || decoder.read(&mut next).map_err(damaged)? == 0 {
+            break;
+        }
+        let length = payload.len() as u64;
+        within(length + 1, expected, limit)?;
+        held.resize((2 * length + SMALL).min(limit), &what)?;
+        reserve(&mut payload, held.bytes() - length)?;
+        payload.extend(next);
     }
     payload.shrink_to_fit();
-    Ok(payload)
+    held.resize(payload.len() as u64, &what)?;
+    Ok(HeldBytes::new(payload, held))
+}
+
+/// Makes room for `more` bytes, which the machine may not have though the budget does.
+fn reserve(payload: &mut Vec<u8>, more: u64) -> Result<()> {
+    let reserved = payload.try_reserve_exact(usize::try_from(more).unwrap_or(usize::MAX));
+    reserved.map_err(|e| Error::with_source(ErrorKind::OutOfMemory, format!("room for {more} bytes"), e))
+}
+
+/// `length`, if a payload may be so long.
+fn within(length: u64, expected: FileType, limit: u64) -> Result<u64> {
+    if length <= limit {
+        return Ok(length);
+    }
+    if limit == MAX_PAYLOAD {
+        return Err(Error::corrupt("the payload expands to more than the 2 GiB that the format allows"));
+    }
+    let (name, left) = (expected.name(), limit >> 20);
+    Err(Error::new(
+        ErrorKind::OutOfMemory,
+        format!("this {name} expands to more than the {left} MiB that the memory bound leaves for it; raise --memory"),
+    ))
 }
 
 /// A whole file of version 2: header and compressed payload. Uncompressed files cannot be read by the reference.
@@ -271,7 +303,7 @@ mod tests {
         let file = encode(FileType::TransactionLog, b"payload").unwrap();
         let (header, payload) = decode(&file, FileType::TransactionLog, 100).unwrap();
         assert!(header.implementation.starts_with("icechunkfs-") && header.compressed);
-        assert_eq!((header.version, payload.as_slice()), (SpecVersion::V2, b"payload".as_slice()));
+        assert_eq!((header.version, &*payload), (SpecVersion::V2, b"payload".as_slice()));
     }
 
     #[test]
@@ -290,6 +322,6 @@ mod tests {
     fn several_frames_are_one_payload() {
         let mut body = zstd::encode_all(&b"one "[..], 3).unwrap();
         body.extend(zstd::encode_all(&b"two"[..], 3).unwrap());
-        assert_eq!(decode(&file(1, 1, 1, &body), FileType::Snapshot, 100).unwrap().1, b"one two");
+        assert_eq!(decode(&file(1, 1, 1, &body), FileType::Snapshot, 100).unwrap().1[..], *b"one two");
     }
 }

@@ -103,7 +103,7 @@ impl Manifest {
     pub fn decode_as(id: ObjectId, file: &[u8], limit: u64) -> Result<Self> {
         let payload = match container::open(file, FileType::Manifest, limit)? {
             Opened::Flatbuffer(_, payload) => payload,
-            Opened::Alpha(body) => alpha::manifest::translate(&body, id, limit)?,
+            Opened::Alpha(body) => alpha::manifest::translate(&body, id, limit)?.into(),
         };
         let buffer = Verified::<ManifestRoot>::new(payload)?;
         let arrays = buffer.root().arrays();

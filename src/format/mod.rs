@@ -16,6 +16,7 @@ pub mod config_edit;
 pub mod draft;
 pub mod envelope;
 pub mod flexbuffer;
+mod frame;
 #[rustfmt::skip]
 #[allow(
     warnings,
@@ -42,3 +43,4 @@ pub mod snapshot;
 pub(crate) mod testing;
 pub mod transaction_log;
 pub mod verified;
+mod yaml;

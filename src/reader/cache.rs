@@ -19,6 +19,7 @@ use super::shard_layout::Layout;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::manifest::Manifest;
+use crate::memory::{self, GivesWay};
 
 /// Bytes of bookkeeping per entry: key, links and hash table slot, rounded up.
 const ENTRY_OVERHEAD: u64 = 128;
@@ -72,6 +73,14 @@ pub struct Cache {
     state: Arc<Mutex<State>>,
 }
 
+impl GivesWay for Mutex<State> {
+    fn give_back(&self, bytes: u64) {
+        let mut state = self.lock();
+        let keep = state.bytes.saturating_sub(bytes);
+        state.evict_to(keep);
+    }
+}
+
 struct State {
     entries: LruCache<Key, Value>,
     loading: HashMap<Key, Loading>,
@@ -83,7 +92,9 @@ impl Cache {
     /// A cache of at most `capacity` bytes.
     pub fn new(capacity: u64) -> Self {
         let state = State { entries: LruCache::unbounded(), loading: HashMap::new(), bytes: 0, capacity };
-        Cache { state: Arc::new(Mutex::new(state)) }
+        let state = Arc::new(Mutex::new(state));
+        memory::give_way(&state);
+        Cache { state }
     }
 
     /// Bytes held.

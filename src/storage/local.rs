@@ -30,6 +30,7 @@ use super::object::{ObjectStorage, timed_out, too_large, too_short};
 use super::replace::Turn;
 use super::{Condition, DEADLINE, ObjectInfo, Storage, Version, adopt, remove, replace};
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory;
 
 /// How long flushing to the disk may take, whatever else waits to be written there.
 const FLUSH_DEADLINE: Duration = Duration::from_secs(120);
@@ -236,7 +237,9 @@ impl Storage for LocalStorage {
                 if metadata.len() > limit {
                     return Err(too_large(key, metadata.len(), limit));
                 }
-                Ok((read_exactly(&file, key, 0, metadata.len())?, version_of(&metadata)))
+                let held = memory::hold_now(metadata.len(), key)?;
+                let bytes = read_exactly(&file, key, 0, metadata.len())?;
+                Ok((memory::keep(bytes, held), version_of(&metadata)))
             })
         })
         .await

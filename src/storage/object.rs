@@ -22,6 +22,7 @@ use super::settings::Settings;
 use super::wire::{Limit, SLOWEST, Wire};
 use super::{Condition, InStore, ObjectInfo, Storage, Version, conditional, read_part};
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory;
 
 /// Files larger than this are sent in parts. Bytes.
 const WHOLE: u64 = 16 << 20;
@@ -109,7 +110,9 @@ impl ObjectStorage {
             return Err(too_large(key, size, limit));
         }
         let version = Version { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
-        Ok((self.timed_for(size, key, found.bytes()).await?, version))
+        let held = memory::hold(size, key).await?;
+        let bytes = self.timed_for(size, key, found.bytes()).await?;
+        Ok((memory::keep(bytes, held), version))
     }
 
     async fn send_parts(
@@ -371,7 +374,12 @@ impl Storage for ObjectStorage {
 
 /// The error of an object that is larger than its reader can hold.
 pub(super) fn too_large(key: &str, size: u64, limit: u64) -> Error {
-    Error::new(ErrorKind::OutOfMemory, format!("{key}: {size} bytes are more than the {limit} that may be held"))
+    Error::new(
+        ErrorKind::OutOfMemory,
+        format!(
+            "{key}: {size} bytes are more than the {limit} that may be held; raise --memory if you trust the repository"
+        ),
+    )
 }
 
 /// The error of an object that ends before what a reference promises.

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::chunk_key::KeyEncoding;
-use super::shard;
+use super::{document, shard};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Dimensions of an array. numpy stops at 64; chunk coordinates are kept in fixed-size buffers of this length.
@@ -58,8 +58,7 @@ impl ArraySummary {
             chunk_grid: Named,
         }
         let metadata = ArrayMetadata::parse(zarr_json)?;
-        let names: Names = serde_json::from_slice(zarr_json)
-            .map_err(|e| Error::with_source(ErrorKind::Corrupt, "this zarr.json is not an array's", e))?;
+        let names: Names = document::parse(zarr_json)?;
         let dimension_names = names.dimension_names;
         if let Some(names) = &dimension_names {
             same_rank_of_names(names.len(), metadata.shape.len())?;
@@ -96,8 +95,7 @@ impl ArrayMetadata {
     /// An error of kind [`ErrorKind::Corrupt`] if it is not JSON or lacks a member, [`ErrorKind::Unsupported`] for a chunk
     /// grid or key encoding that this program does not know.
     pub fn parse(zarr_json: &[u8]) -> Result<Self> {
-        let document: Document = serde_json::from_slice(zarr_json)
-            .map_err(|e| Error::with_source(ErrorKind::Corrupt, "this zarr.json is not an array's", e))?;
+        let document: Document = document::parse(zarr_json)?;
         if document.shape.len() > MAX_RANK {
             return Err(Error::new(
                 ErrorKind::Unsupported,
@@ -159,8 +157,7 @@ impl Dimension {
 
 /// The shape in an array's `zarr.json`, and its chunk grid.
 pub(super) fn dimensions(zarr_json: &[u8]) -> Result<(Vec<u64>, Vec<Dimension>)> {
-    let document: Document = serde_json::from_slice(zarr_json)
-        .map_err(|e| Error::with_source(ErrorKind::Corrupt, "this zarr.json is not an array's", e))?;
+    let document: Document = document::parse(zarr_json)?;
     let dimensions = objects(&document)?;
     Ok((document.shape, dimensions))
 }

@@ -6,6 +6,7 @@
 
 pub mod array;
 pub mod chunk_key;
+mod document;
 pub mod shard;
 pub mod slices;
 

@@ -16,6 +16,7 @@ use serde_json::Value;
 use smallvec::SmallVec;
 
 use super::array::{self, MAX_RANK};
+use super::document;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes of the index per inner chunk: offset and length.
@@ -114,8 +115,7 @@ impl Sharding {
             #[serde(default)]
             storage_transformers: Value,
         }
-        let document: Document = serde_json::from_slice(zarr_json)
-            .map_err(|e| Error::with_source(ErrorKind::Corrupt, "this zarr.json is not an array's", e))?;
+        let document: Document = document::parse(zarr_json)?;
         let shape = array::regular_chunk(&document.chunk_grid);
         if let Some(grid) = array::chunks_per_shard(&document.storage_transformers)? {
             let inner_shape = shape.ok_or_else(|| Error::corrupt("chunks_per_shard without a regular chunk grid"))?;

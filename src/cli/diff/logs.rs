@@ -29,7 +29,7 @@ pub(super) async fn run(repository: &Repository, from: ObjectId, to: ObjectId, a
     for id in &logged.missing {
         warn!("the log of commit {id}, which has expired, is gone: what it changed is not told");
     }
-    let limits = Limits { memory: arguments.memory, ahead: None };
+    let limits = Limits::default();
     let mut paths: HashMap<NodeId, String> = HashMap::new();
     for id in [from, to] {
         let snapshot = repository.snapshot(id, limits.of_snapshot()?).await?;

@@ -21,7 +21,6 @@ use crate::compare::{self, Count, NodeDifference, Wanted};
 use crate::error::{Context, Error, Result};
 use crate::format::snapshot::{Node, NodeData, Snapshot};
 use crate::reader::Reader;
-use crate::size;
 use crate::storage::settings::Settings;
 
 /// The two ways to call it.
@@ -64,9 +63,6 @@ pub struct DiffArgs {
     /// "nodes_in_neither", "missing_logs"}.
     #[arg(long)]
     pub json: bool,
-    /// Bound for the memory that manifests take, such as 256M [default: 512M, or a quarter of what there is].
-    #[arg(long, value_name = "SIZE", requires = "from", value_parser = size::parse)]
-    pub memory: Option<u64>,
     /// Verbosity.
     #[command(flatten)]
     pub common: CommonArgs,
@@ -113,7 +109,7 @@ pub fn run(arguments: &DiffArgs) -> Result<()> {
             return logs::run(&repository, from, to, arguments).await;
         }
         let wanted = Wanted { coords: arguments.chunks, content: arguments.content };
-        let limits = Limits { memory: arguments.memory, ahead: None };
+        let limits = Limits::default();
         let limit = limits.of_snapshot()?;
         let (old, new) = (repository.snapshot(from, limit).await?, repository.snapshot(to, limit).await?);
         let budget = limits.budget((old.size() + new.size()) as u64)?;

@@ -30,11 +30,11 @@ impl AttributesFile {
             Ok(Opened::Flatbuffer(..)) => return Err(Error::corrupt("this is no attributes file")),
             // A list of maps in JSON begins with what no snapshot does.
             Err(_) if file.first() == Some(&b'[') && file.len() as u64 <= limit => {
-                Body { bytes: file.to_vec(), encoding: container::Encoding::Json }
+                Body { bytes: file.to_vec().into(), encoding: container::Encoding::Json }
             }
             Err(error) => return Err(error),
         };
-        bounds::check(&body, limit)?;
+        let _held = bounds::check(&body, limit)?;
         match parse(&body, "attributes file")? {
             Value::Object(attributes) => Ok(AttributesFile::One(attributes)),
             Value::Array(list) => Ok(AttributesFile::Many(list)),

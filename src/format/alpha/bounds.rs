@@ -7,6 +7,7 @@
 use super::MAX_DEPTH;
 use super::container::{Body, Encoding};
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory::{self, Held};
 
 /// Bytes of memory that a value of any kind takes at most beside its own bytes: a member of a JSON object with its place in
 /// the order.
@@ -21,21 +22,27 @@ pub struct Outline {
     pub begins_with_id: bool,
 }
 
-/// Checks `body`, whose values may take `limit` bytes of memory.
-pub fn check(body: &Body, limit: u64) -> Result<Outline> {
-    let (outline, values) = match body.encoding {
-        Encoding::Json => (Outline { elements: None, begins_with_id: false }, json_values(&body.bytes)),
-        Encoding::MessagePack => message_pack(&body.bytes)?,
-    };
-    if values.saturating_mul(VALUE) > limit {
+/// Checks `body`, whose values may take `limit` bytes of memory. What they may take is held for as long as they are used.
+pub fn check(body: &Body, limit: u64) -> Result<(Outline, Held)> {
+    let (outline, values) = examine(body)?;
+    let bytes = values.saturating_mul(VALUE);
+    if bytes > limit {
         return Err(too_many(values, limit));
     }
-    Ok(outline)
+    Ok((outline, memory::hold_now(bytes, "what it says")?))
 }
 
 /// As [`check`] for a document of which nothing is kept that is not counted elsewhere.
 pub fn check_shape(body: &Body) -> Result<Outline> {
-    check(body, u64::MAX)
+    examine(body).map(|(outline, _)| outline)
+}
+
+/// What `body` looks like, and how many values it has.
+fn examine(body: &Body) -> Result<(Outline, u64)> {
+    match body.encoding {
+        Encoding::Json => Ok((Outline { elements: None, begins_with_id: false }, json_values(&body.bytes))),
+        Encoding::MessagePack => message_pack(&body.bytes),
+    }
 }
 
 fn too_many(values: u64, limit: u64) -> Error {
@@ -157,7 +164,8 @@ mod tests {
     use super::*;
 
     fn pack(bytes: &[u8]) -> Result<Outline> {
-        check(&Body { bytes: bytes.to_vec(), encoding: Encoding::MessagePack }, 1 << 20)
+        check(&Body { bytes: bytes.to_vec().into(), encoding: Encoding::MessagePack }, 1 << 20)
+            .map(|(outline, _)| outline)
     }
 
     #[test]
@@ -190,7 +198,7 @@ mod tests {
         let mut many = vec![0xdd, 0, 0x10, 0, 0];
         many.extend(std::iter::repeat_n(0, 1 << 20));
         assert_eq!(pack(&many).unwrap_err().kind(), ErrorKind::OutOfMemory);
-        let json = Body { bytes: "[0,".repeat(100_000).into_bytes(), encoding: Encoding::Json };
+        let json = Body { bytes: "[0,".repeat(100_000).into_bytes().into(), encoding: Encoding::Json };
         assert_eq!(check(&json, 1 << 20).unwrap_err().kind(), ErrorKind::OutOfMemory);
     }
 }

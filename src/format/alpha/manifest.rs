@@ -34,7 +34,7 @@ pub fn translate(body: &Body, id: ObjectId, limit: u64) -> Result<Vec<u8>> {
             read.and_then(|()| reader.end()).map_err(|e| chunks.failed(e))?;
         }
         Encoding::MessagePack => {
-            let mut reader = rmp_serde::Deserializer::from_read_ref(body.bytes.as_slice());
+            let mut reader = rmp_serde::Deserializer::from_read_ref(&*body.bytes);
             reader.set_max_depth(MAX_DEPTH);
             File { chunks: &mut chunks }.deserialize(&mut reader).map_err(|e| chunks.failed(e))?;
         }

@@ -42,7 +42,7 @@ fn parse<T: DeserializeOwned>(body: &Body, what: &str) -> Result<T> {
     match body.encoding {
         Encoding::Json => serde_json::from_slice(&body.bytes).map_err(|e| wrong(what, e)),
         Encoding::MessagePack => {
-            let mut reader = rmp_serde::Deserializer::from_read_ref(body.bytes.as_slice());
+            let mut reader = rmp_serde::Deserializer::from_read_ref(&*body.bytes);
             reader.set_max_depth(MAX_DEPTH);
             serde::Deserialize::deserialize(&mut reader).map_err(|e| wrong(what, e))
         }

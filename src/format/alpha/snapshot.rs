@@ -162,7 +162,7 @@ impl AlphaSnapshot {
                 ));
             }
         };
-        let outline = bounds::check(&body, limit)?;
+        let (outline, _held) = bounds::check(&body, limit)?;
         Self::parse(&body, outline)
     }
 

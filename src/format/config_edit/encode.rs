@@ -14,6 +14,7 @@ use serde_yaml_ng::value::{Tag, TaggedValue};
 use super::schema::{Kind, ROOT};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::config::{RepoConfig, yaml_value};
+use crate::format::yaml;
 
 /// `members` as a FlexBuffer.
 pub fn flexbuffer(members: &Map<String, Value>) -> Result<Vec<u8>> {
@@ -26,7 +27,7 @@ pub fn flexbuffer(members: &Map<String, Value>) -> Result<Vec<u8>> {
 /// `members` as the text of `config.yaml`, whose text was `old`.
 pub fn yaml(members: &Map<String, Value>, old: Option<&[u8]>) -> Result<Vec<u8>> {
     let failed = |e| Error::with_source(ErrorKind::InvalidInput, "config.yaml", e);
-    let old: Option<Yaml> = old.map(serde_yaml_ng::from_slice).transpose().map_err(failed)?;
+    let old: Option<Yaml> = old.map(yaml::parse).transpose()?;
     let document = as_yaml(&Value::Object(members.clone()), Some(&ROOT), old.as_ref());
     let bytes = serde_yaml_ng::to_string(&document).map_err(failed)?.into_bytes();
     expect(members, RepoConfig::from_yaml(&bytes))?;

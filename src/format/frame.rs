@@ -1,0 +1,51 @@
+//! What the first bytes of compressed data say of the memory that it takes (RFC 8878, 3.1.1).
+
+/// What a damaged frame is taken to need: it will not be decompressed. Bytes.
+const LEAST_WINDOW: u64 = 1 << 10;
+/// The decoder accepts no more of its own accord. Bytes.
+const MOST_WINDOW: u64 = 1 << 27;
+
+/// Bytes that the first frame of `body` expands to, if it says so.
+pub(super) fn content_size(body: &[u8]) -> Option<u64> {
+    zstd::zstd_safe::get_frame_content_size(body).ok().flatten()
+}
+
+/// Bytes that have to be kept in view while the first frame of `body` is expanded.
+pub(super) fn window(body: &[u8]) -> u64 {
+    let said = match body.get(4..6) {
+        // A single segment: all of it is the window.
+        Some(&[descriptor, _]) if descriptor & 0x20 != 0 => content_size(body).unwrap_or_default(),
+        Some(&[_, window]) => {
+            let base = 1_u64 << (10 + (window >> 3));
+            base + base / 8 * u64::from(window & 7)
+        }
+        _ => 0,
+    };
+    said.clamp(LEAST_WINDOW, MOST_WINDOW)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::io::Write;
+
+    use super::*;
+
+    fn compressed(level: i32, length: usize, says_size: bool) -> Vec<u8> {
+        let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), level).unwrap();
+        if says_size {
+            encoder.set_pledged_src_size(Some(length as u64)).unwrap();
+        }
+        encoder.write_all(&vec![7; length]).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn frames_say_what_they_take() {
+        assert_eq!(content_size(&compressed(3, 1000, true)), Some(1000));
+        assert_eq!(content_size(&compressed(3, 1000, false)), None);
+        assert_eq!(window(&compressed(3, 10 << 20, false)), 2 << 20);
+        assert_eq!(window(&compressed(22, 200 << 20, false)), 128 << 20);
+        assert_eq!((window(b""), window(&[0xff; 40])), (LEAST_WINDOW, LEAST_WINDOW));
+    }
+}

@@ -1,0 +1,129 @@
+//! YAML that anybody may have written, looked over before anything is built of it.
+//!
+//! An alias stands for everything under its anchor, so that a few lines can mean billions of values, and parsers take time that
+//! grows with the square of how deep a document nests. One pass over its events counts what it would come to, aliases expanded,
+//! and stops where it is too much. `config.yaml`, the only YAML there is, has some hundred values, three or four deep.
+
+use std::collections::HashMap;
+
+use saphyr_parser::{Event, Parser};
+use serde_yaml_ng::Value;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Bytes of a document.
+const MAX_DOCUMENT: usize = 1 << 20;
+/// Nesting.
+pub(super) const MAX_DEPTH: usize = 64;
+/// Values of a document with its aliases expanded.
+const MAX_VALUES: usize = 1 << 16;
+/// Bytes of text of a document with its aliases expanded.
+const MAX_TEXT: usize = 4 << 20;
+
+/// What a part of a document comes to.
+#[derive(Clone, Copy, Default)]
+struct Extent {
+    values: usize,
+    text: usize,
+}
+
+/// A sequence or map that has not ended.
+struct Open {
+    anchor: usize,
+    extent: Extent,
+}
+
+/// The value that a document says, if it is within the bounds.
+///
+/// An error of kind [`ErrorKind::Corrupt`] if it is not, or is no YAML.
+pub(super) fn parse(bytes: &[u8]) -> Result<Value> {
+    if bytes.len() > MAX_DOCUMENT {
+        return Err(Error::corrupt(format!("a YAML document of {} bytes: {MAX_DOCUMENT} are accepted", bytes.len())));
+    }
+    let text = std::str::from_utf8(bytes).map_err(|e| unreadable(Box::new(e)))?;
+    look_over(text)?;
+    serde_yaml_ng::from_str(text).map_err(|e| unreadable(Box::new(e)))
+}
+
+fn look_over(text: &str) -> Result<()> {
+    let mut anchors: HashMap<usize, Extent> = HashMap::new();
+    // The document itself is the first.
+    let mut open = vec![Open { anchor: 0, extent: Extent::default() }];
+    for event in Parser::new_from_str(text) {
+        let (event, _) = event.map_err(|e| unreadable(Box::new(e)))?;
+        let (anchor, extent) = match event {
+            Event::SequenceStart(anchor, _) | Event::MappingStart(anchor, _) => {
+                if open.len() > MAX_DEPTH {
+                    return Err(Error::corrupt(format!("YAML nested deeper than {MAX_DEPTH}")));
+                }
+                open.push(Open { anchor, extent: Extent { values: 1, text: 0 } });
+                continue;
+            }
+            Event::SequenceEnd | Event::MappingEnd => match open.pop() {
+                Some(ended) => (ended.anchor, ended.extent),
+                None => break,
+            },
+            Event::Scalar(text, _, anchor, _) => (anchor, Extent { values: 1, text: text.len() }),
+            // One that is within its own anchor has no extent yet; the parser refuses it.
+            Event::Alias(anchor) => (0, anchors.get(&anchor).copied().unwrap_or_default()),
+            _ => continue,
+        };
+        anchors.insert(anchor, extent);
+        let Some(Open { extent: all, .. }) = open.last_mut() else { break };
+        // Neither can overflow: both were within their bounds before.
+        (all.values, all.text) = (all.values + extent.values, all.text + extent.text);
+        if all.values > MAX_VALUES || all.text > MAX_TEXT {
+            return Err(Error::corrupt(format!(
+                "YAML that comes to more than {MAX_VALUES} values or {MAX_TEXT} bytes of text"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn unreadable(error: Box<dyn std::error::Error + Send + Sync>) -> Error {
+    Error::with_source(ErrorKind::Corrupt, "not readable YAML", error)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        let begin = Instant::now();
+        let error = parse(text.as_bytes()).unwrap_err();
+        assert!(begin.elapsed() < Duration::from_secs(2), "{error} took {:?}", begin.elapsed());
+        error.to_string()
+    }
+
+    #[test]
+    fn documents_with_anchors_and_tags_are_read() {
+        let value = parse(b"a: &x [1, 2]\nb: *x\nc: !s3\n  region: eu\n").unwrap();
+        assert_eq!(value.get("b"), value.get("a"));
+        assert!(parse(b"").unwrap().is_null());
+    }
+
+    #[test]
+    fn what_comes_to_too_much_is_refused_at_once() {
+        let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for n in 1..12 {
+            let refs = vec![format!("*a{}", n - 1); 9].join(", ");
+            laughs += &format!("a{n}: &a{n} [{refs}]\n");
+        }
+        assert!(refused(&laughs).contains("values"));
+        let long = format!("a: &a \"{}\"\nb: [{}]\n", "x".repeat(100_000), vec!["*a"; 1000].join(", "));
+        assert!(refused(&long).contains("text"));
+        assert!(refused(&"[".repeat(200_000)).contains("YAML"));
+        assert!(refused(&"- ".repeat(200_000)).contains("YAML"));
+        assert!(refused(&"{a: ".repeat(100_000)).contains("YAML"));
+        assert!(refused(&"[".repeat(100)).contains("nested"));
+        assert!(refused(&"x\n".repeat(1 << 20)).contains("bytes"));
+        assert!(refused(&format!("[{}]", "1, ".repeat(70_000))).contains("values"));
+        assert!(refused(&"&a ".repeat(100_000)).contains("YAML"));
+        assert!(refused(&"a: b: ".repeat(100_000)).contains("YAML"));
+        assert!(refused("a: &a [*a]").contains("YAML"));
+    }
+}

@@ -1,0 +1,274 @@
+//! How much memory the process may take, and the one budget for whatever is decoded.
+//!
+//! A few kilobytes of a repository can stand for gigabytes: compressed, or as a claim. Whoever fetches or decodes a document first
+//! takes its size out of this budget ([`hold`], [`hold_now`]) and keeps the [`Held`] as long as the bytes live. What does not fit
+//! is refused with a message that says how to allow more; no document of a real repository comes near the default.
+//!
+//! Documents are decoded side by side, and the budget is what they share: who finds it taken waits for others to give back. A
+//! snapshot may be held for as long as a mount lives, so waiting must end: if nothing at all is given back for [`PATIENCE`], there
+//! is not enough. Caches give way before that ([`give_way`]).
+
+mod machine;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Weak};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+pub use self::machine::{cgroup_limit, default_memory, tame_allocator};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Less than this leaves no room for a manifest of a few thousand chunks beside the program itself. Bytes.
+pub const MIN_MEMORY: u64 = 16 << 20;
+/// What the program itself takes: code, stacks, the runtime, requests under way. Measured, as released: 9 MiB after a mount, of which 8
+/// are code, and 10 with many readers. Bytes.
+pub const PROGRAM: u64 = 10 << 20;
+/// How long to wait while nobody gives anything back. To decode 100 MiB takes a tenth of this.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Between two looks whether something was given back.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// The budget of this process.
+static BUDGET: LazyLock<Budget> = LazyLock::new(|| Budget {
+    limit: AtomicU64::new(default_memory().saturating_sub(PROGRAM)),
+    used: AtomicU64::new(0),
+    given_back: AtomicU64::new(0),
+    caches: Mutex::default(),
+});
+
+/// What the user said; 0 for nothing. Bytes.
+static SAID: AtomicU64 = AtomicU64::new(0);
+
+/// Something that holds decoded documents only to have them at hand.
+pub trait GivesWay: Send + Sync {
+    /// Drops documents of `bytes` bytes, or all it has.
+    fn give_back(&self, bytes: u64);
+}
+
+struct Budget {
+    limit: AtomicU64,
+    used: AtomicU64,
+    /// How often something was given back: as long as this grows, waiting is worth while.
+    given_back: AtomicU64,
+    caches: Mutex<Vec<Weak<dyn GivesWay>>>,
+}
+
+/// Bytes taken out of the budget, which go back when this is dropped.
+#[derive(Debug, Default)]
+pub struct Held {
+    bytes: u64,
+}
+
+/// The process may take `total` bytes: what the user says.
+pub fn set_total(total: u64) {
+    SAID.store(total, Ordering::Relaxed);
+    BUDGET.limit.store(total.max(MIN_MEMORY) - PROGRAM, Ordering::Relaxed);
+}
+
+/// How many bytes the user said that the process may take, if he did.
+pub fn said() -> Option<u64> {
+    Some(SAID.load(Ordering::Relaxed)).filter(|said| *said > 0)
+}
+
+/// Where nobody said how much the process may take: it may take `total` bytes at least.
+pub fn raise_to(total: u64) {
+    BUDGET.limit.fetch_max(total.saturating_sub(PROGRAM), Ordering::Relaxed);
+}
+
+/// From now on `cache` gives way when there is not enough.
+pub fn give_way(cache: &Arc<impl GivesWay + 'static>) {
+    let cache: Arc<dyn GivesWay> = Arc::clone(cache) as _;
+    let mut caches = BUDGET.caches.lock();
+    caches.retain(|cache| cache.strong_count() > 0);
+    caches.push(Arc::downgrade(&cache));
+}
+
+/// Takes `bytes` out of the budget for `what`, on a thread that may wait.
+///
+/// An error of kind [`ErrorKind::OutOfMemory`] if there are never as many, or others keep theirs.
+pub fn hold_now(bytes: u64, what: &str) -> Result<Held> {
+    let mut waiting = Waiting::new(bytes, what)?;
+    loop {
+        match waiting.look()? {
+            Some(held) => return Ok(held),
+            None => std::thread::sleep(LOOK_EVERY),
+        }
+    }
+}
+
+/// As [`hold_now`], where nothing may wait but a task.
+pub async fn hold(bytes: u64, what: &str) -> Result<Held> {
+    let mut waiting = Waiting::new(bytes, what)?;
+    loop {
+        match waiting.look()? {
+            Some(held) => return Ok(held),
+            None => tokio::time::sleep(LOOK_EVERY).await,
+        }
+    }
+}
+
+impl Held {
+    /// Bytes held.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Takes as many more for `what` as make `bytes`, on a thread that may wait; gives back what is more.
+    pub fn resize(&mut self, bytes: u64, what: &str) -> Result<()> {
+        match bytes.checked_sub(self.bytes) {
+            Some(more) => {
+                let mut more = hold_now(more, what)?;
+                self.bytes += std::mem::take(&mut more.bytes);
+            }
+            None => drop(Held { bytes: std::mem::replace(&mut self.bytes, bytes) - bytes }),
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            BUDGET.used.fetch_sub(self.bytes, Ordering::Relaxed);
+            BUDGET.given_back.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Bytes together with what they take of the budget.
+#[derive(Debug)]
+pub struct HeldBytes {
+    bytes: Vec<u8>,
+    _held: Held,
+}
+
+impl HeldBytes {
+    /// `bytes`, for which `held` was taken.
+    pub fn new(bytes: Vec<u8>, held: Held) -> Self {
+        HeldBytes { bytes, _held: held }
+    }
+}
+
+impl From<Vec<u8>> for HeldBytes {
+    /// Bytes that this program has made itself.
+    fn from(bytes: Vec<u8>) -> Self {
+        HeldBytes { bytes, _held: Held::default() }
+    }
+}
+
+impl AsRef<[u8]> for HeldBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl std::ops::Deref for HeldBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// `bytes`, which keep `held` until nobody has them any more.
+pub fn keep(bytes: Bytes, held: Held) -> Bytes {
+    struct Owner(Bytes, #[expect(dead_code, reason = "it goes back to the budget with the bytes")] Held);
+    impl AsRef<[u8]> for Owner {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    Bytes::from_owner(Owner(bytes, held))
+}
+
+/// Somebody who waits for room.
+struct Waiting<'a> {
+    bytes: u64,
+    what: &'a str,
+    given_back: u64,
+    since: Instant,
+}
+
+impl<'a> Waiting<'a> {
+    fn new(bytes: u64, what: &'a str) -> Result<Self> {
+        let limit = BUDGET.limit.load(Ordering::Relaxed);
+        if bytes > limit {
+            return Err(too_much(bytes, what, limit));
+        }
+        let given_back = BUDGET.given_back.load(Ordering::Relaxed);
+        Ok(Waiting { bytes, what, given_back, since: Instant::now() })
+    }
+
+    /// The bytes, if there are as many now.
+    fn look(&mut self) -> Result<Option<Held>> {
+        let bytes = self.bytes;
+        let limit = BUDGET.limit.load(Ordering::Relaxed);
+        let take = |used: u64| used.checked_add(bytes).filter(|used| *used <= limit);
+        let Err(used) = BUDGET.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) else {
+            return Ok(Some(Held { bytes }));
+        };
+        let caches: Vec<_> = BUDGET.caches.lock().iter().filter_map(Weak::upgrade).collect();
+        caches.iter().for_each(|cache| cache.give_back((used + bytes).saturating_sub(limit)));
+        let given_back = BUDGET.given_back.load(Ordering::Relaxed);
+        if given_back != self.given_back {
+            (self.given_back, self.since) = (given_back, Instant::now());
+        } else if self.since.elapsed() > PATIENCE {
+            return Err(too_much(bytes, self.what, limit.saturating_sub(used)));
+        }
+        Ok(None)
+    }
+}
+
+fn too_much(bytes: u64, what: &str, left: u64) -> Error {
+    Error::new(
+        ErrorKind::OutOfMemory,
+        format!(
+            "{what} takes {} MiB, and the memory bound leaves {} MiB for it; raise --memory if you trust the repository",
+            bytes.div_ceil(1 << 20),
+            left >> 20
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// A cache that holds one document.
+    struct Cache(Mutex<Option<Held>>);
+
+    impl GivesWay for Cache {
+        fn give_back(&self, _bytes: u64) {
+            drop(self.0.lock().take());
+        }
+    }
+
+    // One test: the budget is the process's.
+    #[test]
+    fn what_does_not_fit_waits_is_made_room_for_or_is_refused() {
+        let limit = BUDGET.limit.load(Ordering::Relaxed);
+        let most = limit - (limit >> 3);
+        assert_eq!(hold_now(limit + 1, "a claim").unwrap_err().kind(), ErrorKind::OutOfMemory);
+
+        let mut first = hold_now(most, "the first").unwrap();
+        let second = std::thread::spawn(move || hold_now(most, "the second").unwrap());
+        std::thread::sleep(LOOK_EVERY * 4);
+        assert!(!second.is_finished(), "both fit");
+        first.resize(1000, "less").unwrap();
+        let second = second.join().unwrap();
+        assert_eq!((first.bytes(), second.bytes()), (1000, most));
+
+        let begin = Instant::now();
+        let refused = hold_now(most, "the third").unwrap_err();
+        assert!(refused.to_string().contains("the third") && refused.to_string().contains("--memory"), "{refused}");
+        assert!(begin.elapsed() >= PATIENCE);
+
+        let cache = Arc::new(Cache(Mutex::new(Some(second))));
+        give_way(&cache);
+        hold_now(most, "the fourth").unwrap();
+        assert!(cache.0.lock().is_none());
+    }
+}
