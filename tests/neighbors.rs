@@ -11,3 +11,5 @@ mod writing;
 
 #[path = "neighbors/control.rs"]
 mod control;
+#[path = "neighbors/listing.rs"]
+mod listing;
