@@ -24,6 +24,7 @@
 //! | [`disk_cache`] | bytes of a distant repository on a disk of this machine |
 //! | [`mod@format`] | bytes to values, no I/O: headers, ids, the four kinds of file, metadata, configuration |
 //! | [`error`] | what can go wrong: one kind each, one place that makes it an errno |
+//! | [`trust`] | which files of this machine other users cannot tamper with |
 //! | [`size`], [`file_name`], [`steps`] | sizes as people write them; any text as a file's name; where tests make things fail |
 //!
 //! A request travels down once: the kernel asks [`fuse::adapter`], which asks [`tree::Tree`], which finds the chunk's reference
@@ -51,5 +52,6 @@ pub mod steps;
 pub mod storage;
 pub mod transfer;
 pub mod tree;
+pub mod trust;
 pub mod working;
 pub mod zarr;

@@ -13,3 +13,7 @@ mod writing;
 mod control;
 #[path = "neighbors/listing.rs"]
 mod listing;
+#[path = "neighbors/logs.rs"]
+mod logs;
+#[path = "neighbors/scratch.rs"]
+mod scratch;

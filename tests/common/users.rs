@@ -43,7 +43,8 @@ impl Commons {
     pub fn program(&self) -> PathBuf {
         let path = self.path("icechunkfs");
         if !path.exists() {
-            std::fs::copy(crate::common::program(), &path).unwrap();
+            // By another process: a copy that this one has open for writing while another thread forks cannot be run.
+            crate::common::run(Command::new("cp").arg(crate::common::program()).arg(&path)).success();
         }
         path
     }
