@@ -264,6 +264,10 @@ pub struct UnmountArgs {
     /// Refuse if there are uncommitted changes. Otherwise they stay in the scratch directory, for the next mount.
     #[arg(long)]
     pub require_clean: bool,
+    /// Take the mount out of the tree now, without asking its daemon: it may stand still. Programs keep what they have open, and the daemon
+    /// ends with the last of them. Uncommitted changes stay in the scratch directory.
+    #[arg(long, conflicts_with = "require_clean")]
+    pub force: bool,
 }
 
 /// `icechunkfs commit`

@@ -25,6 +25,8 @@ pub struct Mount {
     pub device: String,
     /// Whether nothing can be written there.
     pub read_only: bool,
+    /// The user who mounted it, of a file system in user space.
+    pub owner: Option<u32>,
 }
 
 /// The mount that is seen at `mountpoint`, which must be absolute; of several over each other the topmost. None if nothing
@@ -42,14 +44,18 @@ pub fn ours() -> Result<Vec<Mount>> {
 
 /// The absolute path of `mountpoint`, if a mount of ours is there.
 pub fn expect(mountpoint: &Path) -> Result<PathBuf> {
-    let mountpoint = absolute(mountpoint)?;
+    expect_at(&absolute(mountpoint)?)
+}
+
+/// As [`expect`], of a path that is absolute.
+pub fn expect_at(mountpoint: &Path) -> Result<PathBuf> {
     let place = mountpoint.display();
-    match find(&mountpoint)? {
+    match find(mountpoint)? {
         None => Err(Error::new(ErrorKind::NotFound, format!("nothing is mounted at {place}"))),
         Some(mount) if mount.fs_type != FILE_SYSTEM_TYPE => {
             Err(Error::invalid(format!("{place} is a mount of type {}, not of icechunkfs", mount.fs_type)))
         }
-        Some(_) => Ok(mountpoint),
+        Some(_) => Ok(mountpoint.to_owned()),
     }
 }
 
@@ -68,6 +74,9 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
         mountpoint: PathBuf::from(OsString::from_vec(unescape(fields.get(4)?))),
         fs_type: text(fields.get(separator + 1)?),
         source: text(fields.get(separator + 2)?),
+        owner: text(fields.get(separator + 3)?)
+            .split(',')
+            .find_map(|option| option.strip_prefix("user_id=")?.parse().ok()),
     })
 }
 
@@ -124,6 +133,7 @@ mod tests {
                 source: "/repo\\x".into(),
                 device: "0:51".into(),
                 read_only: false,
+                owner: Some(0),
             })
         );
     }
