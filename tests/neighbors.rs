@@ -9,6 +9,8 @@ mod users;
 #[path = "common/writing.rs"]
 mod writing;
 
+#[path = "neighbors/collection.rs"]
+mod collection;
 #[path = "neighbors/control.rs"]
 mod control;
 #[path = "neighbors/listing.rs"]
@@ -17,3 +19,5 @@ mod listing;
 mod logs;
 #[path = "neighbors/scratch.rs"]
 mod scratch;
+#[path = "neighbors/stopped.rs"]
+mod stopped;

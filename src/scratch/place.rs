@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use rustix::fs::{Dir, FileType, FlockOperation, Mode, OFlags};
 
-use super::salvage;
+use super::{salvage, search};
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_name;
 use crate::trust::{self, Distrust};
@@ -44,19 +44,21 @@ pub fn default_path(location: &str, branch: &str) -> Result<PathBuf> {
     Ok(state_directory()?.join(file_name::of(location)).join(file_name::of(branch)))
 }
 
-/// The directories in which scratch directories for the repository at `location` are found on this machine: of this user, and for root of
+/// The places in which scratch directories for the repository at `location` are found on this machine: of this user, and for root of
 /// everybody who has a home. Not all of them need exist.
-pub fn directories_for(location: &str) -> Vec<PathBuf> {
-    let mut states: Vec<PathBuf> = state_directory().into_iter().collect();
-    states.push(PathBuf::from(OF_ROOT));
+pub fn places_for(location: &str) -> Vec<search::Place> {
+    let name = file_name::of(location);
+    let place = |base: PathBuf, rest: &str| search::Place { base, rest: Path::new(rest).join(&name) };
+    let mut places: Vec<search::Place> = state_directory().into_iter().map(|state| place(state, "")).collect();
+    places.push(place(PathBuf::from(OF_ROOT), ""));
     if rustix::process::geteuid().is_root() {
         let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
         let homes = users.lines().filter_map(|line| line.split(':').nth(5)).filter(|home| home.starts_with('/'));
-        states.extend(homes.map(|home| Path::new(home).join(".local/state/icechunkfs")));
+        places.extend(homes.map(|home| place(PathBuf::from(home), ".local/state/icechunkfs")));
     }
-    states.sort();
-    states.dedup();
-    states.into_iter().map(|state| state.join(file_name::of(location))).collect()
+    places.sort();
+    places.dedup();
+    places
 }
 
 fn state_directory() -> Result<PathBuf> {

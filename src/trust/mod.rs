@@ -58,6 +58,11 @@ pub fn is_trusted(user: u32) -> bool {
 
 /// Checks that the owner of the open `file` is trusted, and that nobody else may write to it.
 pub fn check(file: impl AsFd) -> Result<Stat, Distrust> {
+    check_owner(file, is_trusted)
+}
+
+/// As [`check`], with the users of whom `is_trusted` is true.
+pub fn check_owner(file: impl AsFd, is_trusted: impl Fn(u32) -> bool) -> Result<Stat, Distrust> {
     let file = file.as_fd();
     let stat = rustix::fs::fstat(file).map_err(|_| Distrust::Kind)?;
     if !is_trusted(stat.st_uid) {
