@@ -9,6 +9,8 @@ mod users;
 #[path = "common/writing.rs"]
 mod writing;
 
+#[path = "neighbors/cache.rs"]
+mod cache;
 #[path = "neighbors/collection.rs"]
 mod collection;
 #[path = "neighbors/control.rs"]
