@@ -49,14 +49,7 @@ pub fn run(arguments: &UnmountArgs) -> Result<()> {
 
 /// Takes a mount of ours out of the tree without asking its daemon, which ends when the last file in it is closed.
 fn detach(mountpoint: &Path) -> Result<()> {
-    // A path in the mount itself could not be resolved if its daemon stands still.
-    let named = std::path::absolute(mountpoint).map_err(|e| Error::io(mountpoint.display(), e))?;
-    let mountpoint = match mount_table::find(&named)? {
-        Some(_) => named,
-        None => mount_table::absolute(mountpoint)?,
-    };
-    let mountpoint = mount_table::expect_at(&mountpoint)?;
-    unmount::unmount(&mountpoint, Force::Detach)
+    unmount::unmount(&mount_table::expect(mountpoint)?, Force::Detach)
 }
 
 /// What an unmount leaves in the scratch directory.

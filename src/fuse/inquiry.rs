@@ -24,7 +24,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// How long a mount may take for what its daemon answers from memory.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest answer that is taken, in bytes.
-const MAX_ANSWER: u64 = 1 << 30;
+const MAX_ANSWER: u64 = 256 << 20;
 
 /// What is asked.
 #[derive(Clone, Copy, Debug)]

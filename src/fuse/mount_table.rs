@@ -4,7 +4,7 @@
 //! itself fails with `ENOTCONN`.
 
 use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -44,18 +44,14 @@ pub fn ours() -> Result<Vec<Mount>> {
 
 /// The absolute path of `mountpoint`, if a mount of ours is there.
 pub fn expect(mountpoint: &Path) -> Result<PathBuf> {
-    expect_at(&absolute(mountpoint)?)
-}
-
-/// As [`expect`], of a path that is absolute.
-pub fn expect_at(mountpoint: &Path) -> Result<PathBuf> {
+    let mountpoint = absolute(mountpoint)?;
     let place = mountpoint.display();
-    match find(mountpoint)? {
+    match find(&mountpoint)? {
         None => Err(Error::new(ErrorKind::NotFound, format!("nothing is mounted at {place}"))),
         Some(mount) if mount.fs_type != FILE_SYSTEM_TYPE => {
             Err(Error::invalid(format!("{place} is a mount of type {}, not of icechunkfs", mount.fs_type)))
         }
-        Some(_) => Ok(mountpoint.to_owned()),
+        Some(_) => Ok(mountpoint),
     }
 }
 
@@ -100,19 +96,19 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     out
 }
 
-/// `path` made absolute without looking at its last component: the directory that holds it is resolved, since the table
-/// has no symbolic links, but the mountpoint itself may be dead.
+/// `path` made absolute. If something is mounted there, its last component is not looked at: the directory that holds it is resolved, since
+/// the table has no symbolic links, but the mount itself may be dead or stand still.
 pub fn absolute(path: &Path) -> Result<PathBuf> {
-    if let Ok(whole) = path.canonicalize() {
-        return Ok(whole);
-    }
     let absolute = std::path::absolute(path).map_err(|e| Error::io(path.display(), e))?;
-    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else { return Ok(absolute) };
-    if name.as_bytes() == b".." {
-        return Err(Error::invalid(format!("{}: a mountpoint cannot end with ..", path.display())));
-    }
+    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+        return path.canonicalize().map_err(|e| Error::io(path.display(), e));
+    };
     let parent = parent.canonicalize().map_err(|e| Error::io(parent.display(), e))?;
-    Ok(parent.join(name))
+    let unresolved = parent.join(name);
+    if find(&unresolved)?.is_some() {
+        return Ok(unresolved);
+    }
+    Ok(path.canonicalize().unwrap_or(unresolved))
 }
 
 #[cfg(test)]

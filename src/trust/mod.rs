@@ -4,7 +4,8 @@
 //! it. A path is trusted if each directory on it belongs to a trusted owner and nobody else may write to it; the sticky bit, as on
 //! `/tmp`, is as good, because the next component has to have a trusted owner itself. That is the rule that sshd has for
 //! `authorized_keys`. A group whose only member is the owner counts as the owner, as Debian's sshd has it for users with a group of
-//! their own, unless there is an access control list.
+//! their own, unless there is an access control list. Directories that the user declares safe with `ICECHUNKFS_SAFE_DIRECTORY` are, whoever
+//! may write to them.
 //!
 //! Paths are walked by descriptors ([`path`]), so that what was checked is what is used.
 
@@ -19,6 +20,7 @@ use std::path::Path;
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use self::path::Strictness;
 pub use self::path::{create_directory, open_directory};
 pub use self::users::name_of;
 use crate::error::{Error, ErrorKind, Result};
@@ -104,7 +106,7 @@ fn has_access_list(file: impl AsFd) -> bool {
 /// `/dev/null`, may be written to by everybody.
 pub fn open_log(path: &Path) -> Result<File> {
     let failed = |errno: Errno| Error::io(path.display(), errno.into());
-    let (directory, name, shown) = path::open_parent(path)?;
+    let (directory, name, shown) = path::open_parent(path, Strictness::ForLogs)?;
     let flags =
         OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let made = flags | OFlags::CREATE | OFlags::EXCL;

@@ -15,6 +15,19 @@ use crate::error::{Error, ErrorKind, Result};
 /// How many symbolic links are followed, as the kernel does.
 const MAX_LINKS: u32 = 40;
 
+/// Directories that the user declares safe, whoever owns them or may write to them: absolute paths without links, with `:` between them. Git
+/// has the same for repositories.
+const DECLARED: &str = "ICECHUNKFS_SAFE_DIRECTORY";
+
+/// How much of a path is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Strictness {
+    /// Whatever stands in the last place is believed for the directories around it.
+    Full,
+    /// A group may write to directories of root, as on `/var/log` of some systems: what is in the last place is checked by itself.
+    ForLogs,
+}
+
 /// Opens the directory `path`, which must be trusted, and returns its path without links.
 ///
 /// Errors: [`ErrorKind::PermissionDenied`] if another user owns it or a directory on the way, or may write to it.
@@ -28,7 +41,7 @@ pub fn create_directory(path: &Path) -> Result<(OwnedFd, PathBuf)> {
 }
 
 fn open(path: &Path, create: Option<Mode>) -> Result<(OwnedFd, PathBuf)> {
-    let (parent, name, shown) = walk(path, create)?;
+    let (parent, name, shown) = walk(path, create, Strictness::Full)?;
     let failed = |errno: Errno| Error::io(shown.display(), errno.into());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     if let Some(mode) = create {
@@ -40,25 +53,29 @@ fn open(path: &Path, create: Option<Mode>) -> Result<(OwnedFd, PathBuf)> {
     let directory = match rustix::fs::openat(&parent, &name, flags, Mode::empty()) {
         // Whoever owns it decides who may read it, which is the more helpful message.
         Err(Errno::ACCESS) => match rustix::fs::statat(&parent, &name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) if !is_trusted(stat.st_uid) => return Err(distrusted(&shown, &Distrust::Owner(stat.st_uid))),
+            Ok(stat) if !is_trusted(stat.st_uid) => {
+                return Err(unsafe_directory(&shown, &Distrust::Owner(stat.st_uid)));
+            }
             _ => return Err(failed(Errno::ACCESS)),
         },
         opened => opened.map_err(failed)?,
     };
-    check(&directory).map_err(|why| distrusted(&shown, &why))?;
-    Ok((directory, shown))
+    match check(&directory) {
+        Err(why) if !is_declared_safe(&shown) => Err(unsafe_directory(&shown, &why)),
+        _ => Ok((directory, shown)),
+    }
 }
 
 /// Opens the directory that holds `path`. Returns it with the last component, which is no symbolic link at that moment, and with both as a
 /// path without links.
-pub(super) fn open_parent(path: &Path) -> Result<(OwnedFd, OsString, PathBuf)> {
-    walk(path, None)
+pub(super) fn open_parent(path: &Path, strictness: Strictness) -> Result<(OwnedFd, OsString, PathBuf)> {
+    walk(path, None, strictness)
 }
 
 /// Walks to the last component of `path`, which need not exist. Other components that are missing are made with mode `create`.
-fn walk(path: &Path, create: Option<Mode>) -> Result<(OwnedFd, OsString, PathBuf)> {
+fn walk(path: &Path, create: Option<Mode>, strictness: Strictness) -> Result<(OwnedFd, OsString, PathBuf)> {
     let absolute = std::path::absolute(path).map_err(|e| Error::io(path.display(), e))?;
-    let mut step = Step::root()?;
+    let mut step = Step::root(strictness)?;
     let mut left: VecDeque<OsString> = VecDeque::new();
     push(&mut left, &absolute);
     let mut links = 0;
@@ -74,7 +91,7 @@ fn walk(path: &Path, create: Option<Mode>) -> Result<(OwnedFd, OsString, PathBuf
                 step.check_link(&name, &shown)?;
                 let target = Path::new(OsStr::from_bytes(target.to_bytes()));
                 if target.is_absolute() {
-                    step = Step::root()?;
+                    step = Step::root(strictness)?;
                 }
                 push(&mut left, target);
                 continue;
@@ -112,14 +129,15 @@ struct Step {
     at: OwnedFd,
     stat: Stat,
     shown: PathBuf,
+    strictness: Strictness,
 }
 
 const PLACE: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 impl Step {
-    fn root() -> Result<Step> {
+    fn root(strictness: Strictness) -> Result<Step> {
         let at = rustix::fs::open("/", PLACE, Mode::empty()).map_err(|e| Error::io("/", e.into()))?;
-        Step::over(at, PathBuf::from("/"))
+        Step::over(at, PathBuf::from("/"), strictness)
     }
 
     fn enter(&mut self, name: &OsStr) -> Result<()> {
@@ -129,20 +147,24 @@ impl Step {
             false => shown.push(name),
         }
         let at = rustix::fs::openat(&self.at, name, PLACE, Mode::empty());
-        *self = Step::over(at.map_err(|e| Error::io(shown.display(), e.into()))?, shown)?;
+        *self = Step::over(at.map_err(|e| Error::io(shown.display(), e.into()))?, shown, self.strictness)?;
         Ok(())
     }
 
-    fn over(at: OwnedFd, shown: PathBuf) -> Result<Step> {
+    fn over(at: OwnedFd, shown: PathBuf, strictness: Strictness) -> Result<Step> {
         let stat = rustix::fs::fstat(&at).map_err(|e| Error::io(shown.display(), e.into()))?;
         let why = if !is_trusted(stat.st_uid) && !is_unmapped(stat.st_uid) {
             Distrust::Owner(stat.st_uid)
         } else if is_writable_by_others(&at, &stat) && stat.st_mode & STICKY == 0 {
             Distrust::Writable(stat.st_mode & 0o7777)
         } else {
-            return Ok(Step { at, stat, shown });
+            return Ok(Step { at, stat, shown, strictness });
         };
-        Err(distrusted(&shown, &why))
+        let is_left_to_a_group = strictness == Strictness::ForLogs && stat.st_uid == 0 && stat.st_mode & 0o002 == 0;
+        if is_left_to_a_group || is_declared_safe(&shown) {
+            return Ok(Step { at, stat, shown, strictness });
+        }
+        Err(unsafe_directory(&shown, &why))
     }
 
     /// Checks that nobody but a trusted user can have put the link `name` here.
@@ -161,6 +183,16 @@ impl Step {
             format!("{shown}: it is a symbolic link of user {owner}: name another place"),
         ))
     }
+}
+
+fn is_declared_safe(path: &Path) -> bool {
+    std::env::var_os(DECLARED).is_some_and(|declared| std::env::split_paths(&declared).any(|safe| safe == path))
+}
+
+/// The error of the directory `path`, which is not trusted.
+fn unsafe_directory(path: &Path, why: &Distrust) -> Error {
+    let error = distrusted(path, why);
+    Error::new(error.kind(), format!("{error}, or declare the directory safe with {DECLARED}"))
 }
 
 /// Whether `user` stands for all users that have no number in this process's user namespace, root of the machine among them.

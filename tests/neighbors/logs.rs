@@ -48,6 +48,13 @@ fn a_log_file_of_another_owner_is_refused() {
     }
     assert!(std::fs::read_to_string(&log).unwrap().contains("is mounted at"));
     mount(&commons, Path::new("/dev/null")).1.success();
+    // As `/var/log` of some systems.
+    let of_a_group = commons.directory("group", 0, 0o775);
+    std::os::unix::fs::chown(&of_a_group, None, Some(NOBODY)).unwrap();
+    mount(&commons, &of_a_group.join("log")).1.success();
+    symlink(&victim, of_a_group.join("link")).unwrap();
+    std::os::unix::fs::lchown(of_a_group.join("link"), Some(NOBODY), Some(NOBODY)).unwrap();
+    mount(&commons, &of_a_group.join("link")).1.failure();
 }
 
 #[test]

@@ -2,20 +2,45 @@
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use super::common::{Mount, Output, run};
+use super::common::{Mount, Output, program, run};
 use super::users::{Commons, NOBODY, as_nobody, by_nobody, fifo, give, mode, set_mode};
 use super::writing::{self, put};
 
 /// Mounts a new repository with the scratch directory at `scratch`.
 fn mount(commons: &Commons, scratch: &Path) -> (Mount, Output) {
+    mount_with(commons, scratch, None)
+}
+
+/// As [`mount`], with a directory that is declared safe.
+fn mount_with(commons: &Commons, scratch: &Path, safe: Option<&Path>) -> (Mount, Output) {
     let repository = commons.path("repo");
     if !repository.exists() {
         writing::create(&repository);
     }
     let mount = Mount::prepare();
-    let output = mount.command(&repository, &["--scratch", scratch.to_str().unwrap()]);
+    let mut command = Command::new(program());
+    command.arg("mount").arg(&repository).arg(mount.path()).arg("--scratch").arg(scratch);
+    command.arg("--log-file").arg(mount.path().with_file_name("log")).env_remove("ICECHUNKFS_SAFE_DIRECTORY");
+    let output = run(command.envs(safe.map(|safe| ("ICECHUNKFS_SAFE_DIRECTORY", safe))));
     (mount, output)
+}
+
+#[test]
+fn a_directory_that_is_declared_safe_is_used() {
+    let commons = Commons::new();
+    // As a container has its volumes.
+    let volume = commons.directory("volume", 0, 0o777);
+    let scratch = volume.join("scratch");
+    let said = mount(&commons, &scratch).1.failure();
+    assert!(said.contains("ICECHUNKFS_SAFE_DIRECTORY") && !scratch.exists(), "{said}");
+    mount_with(&commons, &scratch, Some(&commons.path("other"))).1.failure();
+    mount_with(&commons, &scratch, Some(&volume)).1.success();
+    assert_eq!(mode(&scratch), 0o700);
+    // What is in it is checked as elsewhere.
+    give(&scratch, NOBODY);
+    mount_with(&commons, &scratch, Some(&volume)).1.failure();
 }
 
 /// Names and modes of everything below `directory`.
