@@ -112,7 +112,7 @@ impl LocalFiles {
     }
 
     /// Size and time of object `key`, which may be a symbolic link within the repository; none if it is no file or leads out of it.
-    pub(super) fn look_at(&self, key: &str) -> Option<rustix::fs::Stat> {
+    pub(super) fn stat_object(&self, key: &str) -> Option<rustix::fs::Stat> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let found = rustix::fs::openat2(&self.root, key, flags, Mode::empty(), WITHIN).ok()?;
         rustix::fs::fstat(found).ok().filter(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)

@@ -77,7 +77,7 @@ impl Listing<'_> {
                     Err(errno) => return Err(Error::io(&key, errno.into())),
                 },
                 FileType::RegularFile => self.add(key, &stat)?,
-                FileType::Symlink => match self.files.look_at(&key) {
+                FileType::Symlink => match self.files.stat_object(&key) {
                     Some(target) => self.add(key, &target)?,
                     None => warn!("{key:?} is a symbolic link to no file of the repository: not listed"),
                 },
