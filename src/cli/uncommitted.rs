@@ -71,12 +71,12 @@ impl Search {
         let local_words = self.local.as_ref().map(|path| path.to_string_lossy().into_owned());
         for place in place::places_for(local_words.as_deref().unwrap_or(&self.location)) {
             *self.at.lock() = place.base.join(&place.rest);
-            found.add(&place, counts).context(|| UNKNOWN)?;
+            found.add(&place, is_counted).context(|| UNKNOWN)?;
         }
         let mut places = Vec::new();
         for mount in mount_table::ours()? {
             self.at.lock().clone_from(&mount.mountpoint);
-            match mount.owner.filter(|owner| !counts(*owner)) {
+            match mount.owner.filter(|owner| !is_counted(*owner)) {
                 Some(owner) if self.is_named_by(&mount) && !mount.read_only => {
                     found.foreign.push(Foreign { path: mount.mountpoint, owner });
                 }
@@ -114,7 +114,7 @@ impl Search {
 }
 
 /// Whether the work of `user` counts: of root, of the user that runs this, and of the one who does so by `sudo`.
-fn counts(user: u32) -> bool {
+fn is_counted(user: u32) -> bool {
     trust::is_trusted(user) || (rustix::process::geteuid().is_root() && sudo_user() == Some(user))
 }
 

@@ -45,7 +45,9 @@ fn is_mark_of(file: &Path, mountpoint: &Path) -> bool {
     {
         return false;
     }
-    let Ok(mark) = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file) else { return false };
+    let Ok(mark) = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(file) else {
+        return false;
+    };
     let mut marked = Vec::new();
     mark.take(MAX_PATH).read_to_end(&mut marked).is_ok() && marked == mountpoint.as_os_str().as_bytes()
 }

@@ -48,7 +48,7 @@ pub fn ask(mountpoint: &Path, path: &Path, question: Question<'_>, deadline: Dur
     // there already, and ends without running anything else.
     let child = match unsafe { libc::fork() } {
         -1 => return Err(failed(io::Error::last_os_error())),
-        0 => be_child(&name, question, &write),
+        0 => run_child(&name, question, &write),
         child => child,
     };
     drop(write);
@@ -65,7 +65,7 @@ pub fn ask(mountpoint: &Path, path: &Path, question: Question<'_>, deadline: Dur
         if let Some(child) = Pid::from_raw(child) {
             let _ = rustix::process::kill_process(child, Signal::KILL);
         }
-        is_silent(mountpoint, deadline)
+        no_answer(mountpoint, deadline)
     })
 }
 
@@ -83,7 +83,7 @@ pub fn exists(mountpoint: &Path, path: &Path) -> Result<io::Result<()>> {
 }
 
 /// The error of a mount that does not answer.
-fn is_silent(mountpoint: &Path, deadline: Duration) -> Error {
+fn no_answer(mountpoint: &Path, deadline: Duration) -> Error {
     let mount = mount_table::find(mountpoint).ok().flatten();
     let daemon = mount.as_ref().and_then(daemon_mark::find);
     let daemon = daemon.map_or("its daemon".to_owned(), |process| format!("its daemon (process {process})"));
@@ -110,8 +110,8 @@ fn receive(pipe: OwnedFd) -> io::Result<Vec<u8>> {
 }
 
 /// Asks, answers to `pipe` and ends. Allocates nothing.
-fn be_child(path: &CStr, question: Question<'_>, pipe: &OwnedFd) -> ! {
-    let pipe = hold_nothing_else(pipe);
+fn run_child(path: &CStr, question: Question<'_>, pipe: &OwnedFd) -> ! {
+    let pipe = close_other_descriptors(pipe);
     let answered = match question {
         Question::Exists => rustix::fs::statat(rustix::fs::CWD, path, AtFlags::SYMLINK_NOFOLLOW).map(drop),
         Question::Content => read(path, None, pipe),
@@ -127,7 +127,7 @@ fn be_child(path: &CStr, question: Question<'_>, pipe: &OwnedFd) -> ! {
 
 /// Closes every descriptor but `pipe`, which it returns: this process may stay for long, and must not keep locks, or the standard output for
 /// whose end somebody waits.
-fn hold_nothing_else(pipe: &OwnedFd) -> BorrowedFd<'static> {
+fn close_other_descriptors(pipe: &OwnedFd) -> BorrowedFd<'static> {
     // SAFETY: the calls take numbers. Nothing in this process uses a descriptor that is closed here.
     unsafe {
         libc::dup2(pipe.as_raw_fd(), 0);

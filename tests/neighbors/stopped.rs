@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::common::{Mount, icechunkfs, run};
-use super::users::Commons;
+use super::users::{Commons, NOBODY, as_nobody};
 use super::writing;
 
 /// How long a command may wait for a daemon, with room for a busy machine.
@@ -69,6 +69,38 @@ fn a_daemon_that_stands_still_is_named_and_its_mount_can_be_detached() {
     }
     // Whoever wants to know what is uncommitted cannot detach without asking.
     assert_eq!(icechunkfs(["unmount", "--force", "--require-clean", &place]).status.code(), Some(2));
+}
+
+#[test]
+fn a_user_detaches_a_mount_of_her_own() {
+    let commons = Commons::new();
+    let place = commons.directory("mnt", NOBODY, 0o755);
+    let home = commons.directory("home", NOBODY, 0o755);
+    let repository = commons.path("repo");
+    writing::create(&repository);
+    let mut mount = as_nobody(commons.program());
+    mount.arg("mount").arg(&repository).arg(&place).args(["-o", "ro", "--log-file"]).arg(home.join("log"));
+    run(&mut mount).success();
+    let _detach = Detach(&place);
+    let listed =
+        run(Command::new("pgrep").args(["-f", "-x"]).arg(format!(".*icechunkfs mount .* {} .*", place.display())));
+    let daemon: i32 = String::from_utf8(listed.success()).unwrap().trim().parse().unwrap();
+    let _stopped = Stopped::new(daemon);
+    let begin = Instant::now();
+    let said = run(as_nobody(commons.program()).arg("unmount").arg(&place)).failure();
+    assert!(said.contains(&format!("process {daemon}")), "{said}");
+    run(as_nobody(commons.program()).args(["unmount", "--force"]).arg(&place)).success();
+    assert!(begin.elapsed() < DEADLINE);
+    assert!(!std::fs::read_to_string("/proc/mounts").unwrap().contains(place.to_str().unwrap()));
+}
+
+/// Takes a mount away if it is still there.
+struct Detach<'a>(&'a Path);
+
+impl Drop for Detach<'_> {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::DETACH);
+    }
 }
 
 /// A file system that takes every request and answers none but the first: whoever waits for it cannot even be killed.
