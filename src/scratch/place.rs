@@ -172,10 +172,14 @@ fn check_entries(directory: &OwnedFd, path: &Path) -> Result<()> {
             Err(rustix::io::Errno::NOENT) => continue,
             opened => opened.map_err(failed)?,
         };
-        let checked = trust::check(&opened).and_then(|stat| match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile | FileType::Directory => Ok(()),
+        let stat = rustix::fs::fstat(&opened).map_err(failed)?;
+        let checked = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => trust::check(&opened).map(drop),
+            // Whatever its mode, the directory keeps others from it.
+            FileType::RegularFile if trust::is_trusted(stat.st_uid) => Ok(()),
+            FileType::RegularFile => Err(Distrust::Owner(stat.st_uid)),
             _ => Err(Distrust::Kind),
-        });
+        };
         checked.map_err(|why| {
             let shown = path.join(&*shown);
             trust::distrusted(&shown, &why).context(format!("the scratch directory {}", path.display()))

@@ -52,7 +52,7 @@ impl Found {
         let failed = |errno: Errno| Error::io(path.display(), errno.into());
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let base = match rustix::fs::open(&place.base, flags, Mode::empty()) {
-            Err(errno) => return self.missing(path.clone(), errno),
+            Err(errno) => return self.note_missing(path.clone(), errno),
             Ok(base) => base,
         };
         let owner = rustix::fs::fstat(&base).map_err(failed)?.st_uid;
@@ -68,7 +68,7 @@ impl Found {
                 self.foreign.push(Foreign { path, owner });
                 return Ok(());
             }
-            Err(errno) => return self.missing(path.clone(), errno),
+            Err(errno) => return self.note_missing(path.clone(), errno),
             Ok(found) => found,
         };
         let owner = rustix::fs::fstat(&found).map_err(failed)?.st_uid;
@@ -77,7 +77,7 @@ impl Found {
             return Ok(());
         }
         let directory = match open_directory(&found, ".", OFlags::empty()) {
-            Err(errno) => return self.missing(path.clone(), errno),
+            Err(errno) => return self.note_missing(path.clone(), errno),
             Ok(directory) => directory,
         };
         for entry in Dir::read_from(&directory).map_err(failed)? {
@@ -90,7 +90,7 @@ impl Found {
             match open_directory(&directory, name, OFlags::NOFOLLOW) {
                 Ok(opened) => self.add_scratch(&opened, &inner, &counts)?,
                 Err(Errno::LOOP) => {}
-                Err(errno) => self.missing(inner, errno)?,
+                Err(errno) => self.note_missing(inner, errno)?,
             }
         }
         Ok(())
@@ -117,7 +117,7 @@ impl Found {
     }
 
     /// Notes that `path` cannot be opened.
-    fn missing(&mut self, path: PathBuf, errno: Errno) -> Result<()> {
+    fn note_missing(&mut self, path: PathBuf, errno: Errno) -> Result<()> {
         match errno {
             Errno::NOENT | Errno::NOTDIR => Ok(()),
             Errno::ACCESS | Errno::PERM => {

@@ -112,6 +112,27 @@ fn a_scratch_directory_that_others_may_write_to_is_refused() {
     assert_eq!(mode(&private), 0o700);
 }
 
+/// The permissions of the group are those of everybody whom the list names.
+#[test]
+fn a_scratch_directory_with_an_access_control_list_is_refused() {
+    let commons = Commons::new();
+    let scratch = commons.directory("scratch", 0, 0o700);
+    // acl(5) as the kernel has it: version, then tag, permissions and number of owner, user, group, mask and others.
+    let entries =
+        [(1_u16, 7_u16, u32::MAX), (2, 7, NOBODY), (4, 0, u32::MAX), (0x10, 7, u32::MAX), (0x20, 0, u32::MAX)];
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions, number) in entries {
+        list.extend([tag.to_le_bytes(), permissions.to_le_bytes()].concat());
+        list.extend(number.to_le_bytes());
+    }
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(&scratch, "system.posix_acl_access", &list, flags).expect("/tmp has access control lists");
+    by_nobody(|| std::fs::write(scratch.join("README"), "hers").unwrap());
+    std::fs::remove_file(scratch.join("README")).unwrap();
+    assert_eq!(mode(&scratch), 0o770, "by the mode alone, only root's own group may write");
+    refused(&commons, &scratch, "may write");
+}
+
 #[test]
 fn files_that_others_left_in_a_scratch_directory_are_refused() {
     let commons = Commons::new();
