@@ -14,7 +14,9 @@ use rustix::fs::MemfdFlags;
 
 use super::mount_table::Mount;
 
+/// Name of the file, and what a link to it begins with.
 const NAME: &str = "icechunkfs mount";
+const LINK: &[u8] = b"/memfd:icechunkfs mount";
 /// Longest path that is compared, in bytes.
 const MAX_PATH: u64 = 4096;
 
@@ -40,9 +42,7 @@ pub(super) fn find(mount: &Mount) -> Option<u32> {
 }
 
 fn is_mark_of(file: &Path, mountpoint: &Path) -> bool {
-    if !std::fs::read_link(file)
-        .is_ok_and(|target| target.as_os_str().as_bytes().starts_with(b"/memfd:icechunkfs mount"))
-    {
+    if !std::fs::read_link(file).is_ok_and(|target| target.as_os_str().as_bytes().starts_with(LINK)) {
         return false;
     }
     let Ok(mark) = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(file) else {

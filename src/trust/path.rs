@@ -28,27 +28,18 @@ pub(super) enum Strictness {
     ForLogs,
 }
 
-/// Opens the directory `path`, which must be trusted, and returns its path without links.
+/// Opens the directory `path`, which must be trusted, and returns its path without links. Directories that are missing are made with mode
+/// 0700.
 ///
 /// Errors: [`ErrorKind::PermissionDenied`] if another user owns it or a directory on the way, or may write to it.
-pub fn open_directory(path: &Path) -> Result<(OwnedFd, PathBuf)> {
-    open(path, None)
-}
-
-/// As [`open_directory`]; directories that are missing are made with mode 0700.
 pub fn create_directory(path: &Path) -> Result<(OwnedFd, PathBuf)> {
-    open(path, Some(Mode::from_raw_mode(0o700)))
-}
-
-fn open(path: &Path, create: Option<Mode>) -> Result<(OwnedFd, PathBuf)> {
-    let (parent, name, shown) = walk(path, create, Strictness::Full)?;
+    let mode = Mode::RWXU;
+    let (parent, name, shown) = walk(path, Some(mode), Strictness::Full)?;
     let failed = |errno: Errno| Error::io(shown.display(), errno.into());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    if let Some(mode) = create {
-        match rustix::fs::mkdirat(&parent, &name, mode) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(failed(errno)),
-        }
+    match rustix::fs::mkdirat(&parent, &name, mode) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(failed(errno)),
     }
     let directory = match rustix::fs::openat(&parent, &name, flags, Mode::empty()) {
         // Whoever owns it decides who may read it, which is the more helpful message.
