@@ -25,6 +25,7 @@
 //! | [`mod@format`] | bytes to values, no I/O: headers, ids, the four kinds of file, metadata, configuration |
 //! | [`error`] | what can go wrong: one kind each, one place that makes it an errno |
 //! | [`memory`] | the budget that everything decoded shares, and what the machine has |
+//! | [`trust`] | which files of this machine other users cannot tamper with |
 //! | [`size`], [`file_name`], [`steps`] | sizes as people write them; any text as a file's name; where tests make things fail |
 //!
 //! A request travels down once: the kernel asks [`fuse::adapter`], which asks [`tree::Tree`], which finds the chunk's reference
@@ -53,5 +54,6 @@ pub mod steps;
 pub mod storage;
 pub mod transfer;
 pub mod tree;
+pub mod trust;
 pub mod working;
 pub mod zarr;

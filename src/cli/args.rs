@@ -200,7 +200,8 @@ pub struct MountArgs {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = FOLLOW_EVERY, value_parser = parse_interval)]
     pub follow: Option<Duration>,
     /// Keep uncommitted changes in this directory [default: one for each branch below /var/lib/icechunkfs (root) or
-    /// $XDG_STATE_HOME/icechunkfs].
+    /// $XDG_STATE_HOME/icechunkfs]. Other users may neither own it nor write to it or to a directory above it, except sticky ones
+    /// such as /tmp and those that ICECHUNKFS_SAFE_DIRECTORY names, with `:` between them.
     #[arg(long, value_name = "DIR", conflicts_with = "ephemeral")]
     pub scratch: Option<PathBuf>,
     /// Give up uncommitted changes of earlier mounts.
@@ -238,7 +239,7 @@ pub struct MountArgs {
     /// Options as mount(8) takes them, such as ro,allow_other,tag=v1,memory=256M,nonempty.
     #[arg(short = 'o', value_name = "OPT[,OPT...]")]
     pub options: Vec<String>,
-    /// Log into this file instead of the system's log.
+    /// Log into this file instead of the system's log. Other users may neither own it nor write to it.
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,
     /// Verbosity.
@@ -267,6 +268,10 @@ pub struct UnmountArgs {
     /// Refuse if there are uncommitted changes. Otherwise they stay in the scratch directory, for the next mount.
     #[arg(long)]
     pub require_clean: bool,
+    /// Take the mount out of the tree now, without asking its daemon: it may stand still. Programs keep what they have open, and the daemon
+    /// ends with the last of them. Uncommitted changes stay in the scratch directory.
+    #[arg(long, conflicts_with = "require_clean")]
+    pub force: bool,
 }
 
 /// `icechunkfs commit`

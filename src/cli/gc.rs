@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 
 use super::args::CommonArgs;
 use super::confirm::ConfirmArgs;
-use super::uncommitted::{self, Found};
+use super::uncommitted;
 use super::{open, print, print_json, progress};
 use crate::error::Result;
 use crate::repo::Repository;
@@ -21,7 +21,9 @@ use crate::repo::collect::{Collected, Count, Progress, Wanted, collect};
 use crate::repo::cutoff::parse_older_than;
 use crate::repo::history::format_time;
 use crate::repo::update::system_clock;
+use crate::scratch::search::Found;
 use crate::storage::settings::Settings;
+use crate::trust;
 
 /// Between two drawings of how far it is.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -29,8 +31,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// `icechunkfs gc`
 ///
 /// Needed is what branches and tags lead to, what uncommitted work of this machine is based on (its mounts, and scratch directories in
-/// their usual places), and everything that is younger than --older-than. Commits of other programs that are under way, and
-/// scratch directories elsewhere, are safe only by their age: name a time before they began.
+/// their usual places), and everything that is younger than --older-than. Commits of other programs that are under way,
+/// scratch directories elsewhere, and the work of users other than root and the one who runs this are safe only by their age: name a
+/// time before they began, or the scratch directories with --keep-scratch.
 #[derive(Debug, Args)]
 pub struct GcArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://).
@@ -46,8 +49,8 @@ pub struct GcArgs {
     #[arg(long, value_name = "DIR")]
     pub keep_scratch: Vec<PathBuf>,
     /// Print {"older_than", "dry_run", "commits": [ID], "snapshots", "transaction_logs", "manifests", "chunks", "total", "packs",
-    /// "unknown_objects", "uncommitted": [{"scratch", "branch", "snapshots"}], "not_looked_at": [DIR]}, where each kind is
-    /// {"objects", "bytes"}; "packs" are objects that stay, with the bytes in them that nothing needs.
+    /// "unknown_objects", "uncommitted": [{"scratch", "branch", "snapshots"}], "not_looked_at": [DIR], "not_counted": [{"path", "user"}]},
+    /// where each kind is {"objects", "bytes"}; "packs" are objects that stay, with the bytes in them that nothing needs.
     #[arg(long)]
     pub json: bool,
     /// Whether to ask.
@@ -63,11 +66,18 @@ pub struct GcArgs {
 
 /// Collects, once it is certain that the user wants that.
 pub fn run(arguments: &GcArgs) -> Result<()> {
-    let older_than = parse_older_than(&arguments.older_than, system_clock()).map_err(|e| e.context("--older-than"))?;
     let runtime = open::runtime()?;
+    let done = run_on(&runtime, arguments);
+    // A thread that looks into a file system that does not answer is not waited for.
+    runtime.shutdown_background();
+    done
+}
+
+fn run_on(runtime: &Runtime, arguments: &GcArgs) -> Result<()> {
+    let older_than = parse_older_than(&arguments.older_than, system_clock()).map_err(|e| e.context("--older-than"))?;
     let repository = runtime.block_on(open::repository(&arguments.repo, &arguments.store))?;
     let found = Arc::new(Mutex::new(Found::default()));
-    let work = Work { arguments, runtime: &runtime, repository: &repository, found: &found };
+    let work = Work { arguments, runtime, repository: &repository, found: &found };
     let mut collected = None;
     if arguments.dry_run || !arguments.confirm.yes {
         collected = Some(work.collect(Wanted { older_than, dry_run: true })?);
@@ -141,6 +151,7 @@ fn as_json(collected: &Collected, found: &Found, older_than: u64, dry_run: bool)
         "unknown_objects": collected.unknown,
         "uncommitted": found.work.iter().map(work).collect::<Vec<_>>(),
         "not_looked_at": found.closed,
+        "not_counted": found.foreign.iter().map(|foreign| json!({"path": foreign.path, "user": foreign.owner})).collect::<Vec<_>>(),
     })
 }
 
@@ -152,6 +163,14 @@ fn text(collected: &Collected, found: &Found, older_than: u64, would: bool) -> S
     }
     for place in &found.closed {
         let _ = writeln!(text, "this user may not look for uncommitted work in {}", place.display());
+    }
+    for foreign in &found.foreign {
+        let (user, place) = (trust::name_of(foreign.owner), foreign.path.display());
+        let _ = writeln!(
+            text,
+            "not counted: uncommitted work of user {user} in {place}; to keep what it is based on, name its scratch directory with \
+             --keep-scratch"
+        );
     }
     let removed = if would { "would remove" } else { "removed" };
     let kinds = [

@@ -1,6 +1,5 @@
 //! Where messages go: standard error, a file, or the system's log.
 
-use std::fs::File;
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -10,6 +9,7 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::fmt::SubscriberBuilder;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::trust;
 
 /// Logs warnings and errors to standard error; with `verbose` more.
 pub fn to_stderr(verbose: u8) {
@@ -21,13 +21,9 @@ pub fn to_foreground(verbose: u8) {
     install(builder(level(verbose, Level::INFO)).with_writer(std::io::stderr).finish());
 }
 
-/// Logs to the end of a file.
+/// Logs to the end of a file, which no other user may write to.
 pub fn to_file(path: &Path, verbose: u8) -> Result<()> {
-    let file = File::options()
-        .create(true)
-        .append(true)
-        .open(path)
-        .map_err(|e| Error::io(format!("the log file {}", path.display()), e))?;
+    let file = trust::open_log(path).map_err(|e| e.context(format!("the log file {}", path.display())))?;
     install(builder(level(verbose, Level::INFO)).with_writer(Mutex::new(file)).finish());
     Ok(())
 }

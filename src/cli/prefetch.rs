@@ -21,7 +21,7 @@ use super::args::PrefetchArgs;
 use super::working::{control_directory, inside};
 use super::{logging, print, progress};
 use crate::error::{Context, Error, Result};
-use crate::fuse::mount_table;
+use crate::fuse::inquiry;
 use crate::tree::nodes::ZARR_JSON;
 use crate::zarr::array::ArrayMetadata;
 use crate::zarr::chunk_key::{KeyEncoding, Separator, parse_number};
@@ -41,7 +41,7 @@ const DEEPEST: usize = 4096;
 /// Reads what the words name.
 pub fn run(arguments: &PrefetchArgs) -> Result<()> {
     logging::to_stderr(0);
-    let mountpoint = mount_table::expect(&arguments.mountpoint)?;
+    let mountpoint = inquiry::expect_answer(&arguments.mountpoint)?;
     let path = inside(&mountpoint, arguments.path.as_deref().unwrap_or_default())?;
     let start = mountpoint.join(path.trim_matches('/'));
     let slices = arguments.slice.as_deref().map(Slices::parse).transpose().map_err(|e| e.context("--slice"))?;

@@ -3,7 +3,6 @@
 //! Scratch directories are where mounts put them when nothing is said, and where the mounts that are there now have them. Those that
 //! were named with `--scratch` and are not mounted are known to nobody, nor are those of other machines.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,23 +10,19 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::fuse::inquiry;
 use crate::fuse::mount_table::{self, Mount};
 use crate::repo::collect::{FindUncommitted, Uncommitted};
-use crate::scratch::needs::{self, Needs};
+use crate::scratch::needs::Needs;
 use crate::scratch::place;
+use crate::scratch::search::{Foreign, Found};
 use crate::storage::Storage;
+use crate::trust;
 
-/// How long a mount may take to tell what it is. It answers out of memory.
-const DEADLINE: Duration = Duration::from_secs(10);
+/// How long the search may take. Homes may be on a network file system that does not answer.
+const DEADLINE: Duration = Duration::from_secs(30);
 
-/// What was found.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Found {
-    /// Scratch directories with work in them.
-    pub(super) work: Vec<Needs>,
-    /// Places that this user may not look into.
-    pub(super) closed: Vec<PathBuf>,
-}
+const UNKNOWN: &str = "what uncommitted work needs is not known: mount the branch and commit or discard it, or remove the scratch directory";
 
 /// Looks for uncommitted work on the repository in `storage`, and in the scratch directories `named`. What was found last is in
 /// `found`.
@@ -37,10 +32,16 @@ pub(super) fn finder(storage: &Arc<dyn Storage>, named: Vec<PathBuf>, found: Arc
         let (location, local) = (storage.location().to_owned(), storage.local_path());
         let (named, found) = (named.clone(), Arc::clone(&found));
         Box::pin(async move {
-            let looking = tokio::task::spawn_blocking(move || look(&location, local.as_deref(), &named));
+            let at = Arc::new(Mutex::new(PathBuf::new()));
+            let search = Search { location, local, named, at: Arc::clone(&at) };
+            let looking = tokio::task::spawn_blocking(move || search.run());
             let looked = tokio::time::timeout(DEADLINE, looking).await.map_err(|_| {
-                let why = "a mount of this repository does not answer: end it (icechunkfs unmount --force), then run this again";
-                Error::new(ErrorKind::Timeout, why)
+                let (place, seconds) = (at.lock().display().to_string(), DEADLINE.as_secs());
+                let why = "its file system does not answer. Make it answer or unmount it, then run this again";
+                Error::new(
+                    ErrorKind::Timeout,
+                    format!("looking for uncommitted work in {place} took {seconds} s: {why}"),
+                )
             })?;
             let looked = looked.map_err(|e| Error::with_source(ErrorKind::Io, "looking for uncommitted work", e))??;
             let mut all = Uncommitted::default();
@@ -54,46 +55,71 @@ pub(super) fn finder(storage: &Arc<dyn Storage>, named: Vec<PathBuf>, found: Arc
     })
 }
 
-fn look(location: &str, local: Option<&Path>, named: &[PathBuf]) -> Result<Found> {
-    let mut places: BTreeSet<PathBuf> = BTreeSet::new();
-    let mut found = Found::default();
-    // By where the repository really is, whatever the words for it.
-    let local_words = local.map(|path| path.to_string_lossy().into_owned());
-    for directory in place::directories_for(local_words.as_deref().unwrap_or(location)) {
-        match needs::in_directory(&directory) {
-            Ok(inside) => places.extend(inside),
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => found.closed.push(directory),
-            Err(error) => return Err(error),
-        }
-    }
-    for mount in mount_table::ours()?.iter().filter(|mount| is_of(mount, location, local)) {
-        places.extend(scratch_of(mount)?);
-    }
-    for path in named {
-        let path =
-            std::fs::canonicalize(path).map_err(|e| Error::io(format!("--keep-scratch {}", path.display()), e))?;
-        if Needs::of(&path)?.is_none() {
-            return Err(Error::invalid(format!(
-                "--keep-scratch {}: there is no uncommitted work in it",
-                path.display()
-            )));
-        }
-        places.insert(path);
-    }
-    for path in places {
-        let needs = Needs::of(&path).context(|| {
-            "what uncommitted work needs is not known: mount the branch and commit or discard it, or remove the scratch directory"
-        })?;
-        found.work.extend(needs);
-    }
-    Ok(found)
+struct Search {
+    location: String,
+    /// The repository's directory, if it is one.
+    local: Option<PathBuf>,
+    named: Vec<PathBuf>,
+    /// What is looked at.
+    at: Arc<Mutex<PathBuf>>,
 }
 
-fn is_of(mount: &Mount, location: &str, local: Option<&Path>) -> bool {
-    match local {
-        Some(local) => std::fs::canonicalize(&mount.source).is_ok_and(|source| source == local),
-        None => mount.source == location,
+impl Search {
+    fn run(&self) -> Result<Found> {
+        let mut found = Found::default();
+        // By where the repository really is, whatever the words for it.
+        let local_words = self.local.as_ref().map(|path| path.to_string_lossy().into_owned());
+        for place in place::places_for(local_words.as_deref().unwrap_or(&self.location)) {
+            *self.at.lock() = place.base.join(&place.rest);
+            found.add(&place, is_counted).context(|| UNKNOWN)?;
+        }
+        let mut places = Vec::new();
+        for mount in mount_table::ours()? {
+            self.at.lock().clone_from(&mount.mountpoint);
+            match mount.owner.filter(|owner| !is_counted(*owner)) {
+                Some(owner) if self.is_named_by(&mount) && !mount.read_only => {
+                    found.foreign.push(Foreign { path: mount.mountpoint, owner });
+                }
+                None if self.is_of(&mount) => places.extend(scratch_of(&mount)?),
+                _ => {}
+            }
+        }
+        for path in &self.named {
+            let shown = || format!("--keep-scratch {}", path.display());
+            let path = std::fs::canonicalize(path).map_err(|e| Error::io(shown(), e))?;
+            if Needs::of(&path).context(|| UNKNOWN)?.is_none() {
+                return Err(Error::invalid(format!("{}: there is no uncommitted work in it", shown())));
+            }
+            places.push(path);
+        }
+        for path in places {
+            if found.work.iter().all(|needs| needs.scratch != path) {
+                found.work.extend(Needs::of(&path).context(|| UNKNOWN)?);
+            }
+        }
+        Ok(found)
     }
+
+    fn is_of(&self, mount: &Mount) -> bool {
+        match &self.local {
+            Some(local) => std::fs::canonicalize(&mount.source).is_ok_and(|source| source == *local),
+            None => mount.source == self.location,
+        }
+    }
+
+    /// Whether another user's mount says that it is of this repository. Its words are not followed.
+    fn is_named_by(&self, mount: &Mount) -> bool {
+        mount.source == self.location || self.local.as_deref().is_some_and(|local| Path::new(&mount.source) == local)
+    }
+}
+
+/// Whether the work of `user` counts: of root, of the user that runs this, and of the one who does so by `sudo`.
+fn is_counted(user: u32) -> bool {
+    trust::is_trusted(user) || (rustix::process::geteuid().is_root() && sudo_user() == Some(user))
+}
+
+fn sudo_user() -> Option<u32> {
+    std::env::var("SUDO_UID").ok()?.parse().ok()
 }
 
 /// The scratch directory of a mount; none if it has none.
@@ -102,7 +128,7 @@ fn scratch_of(mount: &Mount) -> Result<Option<PathBuf>> {
         return Ok(None);
     }
     let place = mount.mountpoint.display();
-    let told = match std::fs::read(mount.mountpoint.join(".icechunk/info.json")) {
+    let told = match inquiry::content(mount, ".icechunk/info.json")? {
         Ok(told) => told,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         // A daemon that has died: its scratch directory is one of those that are looked at anyway, or nobody knows it.

@@ -1,17 +1,25 @@
 //! `icechunkfs unmount`: takes a mount away, also one whose daemon has died.
 
 use std::path::Path;
+use std::time::Duration;
 
 use super::args::UnmountArgs;
 use super::{logging, working};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fuse::inquiry::{self, Question};
 use crate::fuse::mount_table::{self, FILE_SYSTEM_TYPE};
 use crate::fuse::unmount::{self, Force};
-use crate::session::request::Command;
+use crate::session::request::{Answer, Command};
+
+/// How long a daemon may take to count what is uncommitted: a second for a million files, and storage that is slow.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Unmounts what is mounted at the mountpoint, if it is ours.
 pub fn run(arguments: &UnmountArgs) -> Result<()> {
     logging::to_stderr(0);
+    if arguments.force {
+        return detach(&arguments.mountpoint);
+    }
     let mountpoint = mount_table::absolute(&arguments.mountpoint)?;
     let place = mountpoint.display();
     match mount_table::find(&mountpoint)? {
@@ -22,7 +30,7 @@ pub fn run(arguments: &UnmountArgs) -> Result<()> {
         ))),
         Some(_) if unmount::clean_dead(&mountpoint)? => Ok(()),
         Some(_) => {
-            let left = left_behind(&mountpoint);
+            let left = left_behind(&mountpoint)?;
             if let (Left::Changes(left), true) = (&left, arguments.require_clean) {
                 return Err(Error::new(ErrorKind::Busy, format!("{place} has uncommitted changes: {left}")));
             }
@@ -39,6 +47,11 @@ pub fn run(arguments: &UnmountArgs) -> Result<()> {
     }
 }
 
+/// Takes a mount of ours out of the tree without asking its daemon, which ends when the last file in it is closed.
+fn detach(mountpoint: &Path) -> Result<()> {
+    unmount::unmount(&mount_table::expect(mountpoint)?, Force::Detach)
+}
+
 /// What an unmount leaves in the scratch directory.
 enum Left {
     /// Nothing, or that cannot be found out.
@@ -50,10 +63,15 @@ enum Left {
 }
 
 /// Finds out what an unmount leaves, in words.
-fn left_behind(mountpoint: &Path) -> Left {
-    let Ok(answer) = working::ask(&working::control_directory(mountpoint), &Command::Status) else {
-        return Left::Nothing;
+///
+/// Errors: [`ErrorKind::Timeout`] if the daemon does not say so in time.
+fn left_behind(mountpoint: &Path) -> Result<Left> {
+    let request = working::control_directory(mountpoint).join("request");
+    let question = working::spell(&Command::Status)?;
+    let Ok(answer) = inquiry::ask(mountpoint, &request, Question::Reply(&question), PATIENCE)? else {
+        return Ok(Left::Nothing);
     };
+    let Ok(answer) = serde_json::from_slice::<Answer>(&answer) else { return Ok(Left::Nothing) };
     let status = answer.result;
     let number = |name: &str| status.get(name).and_then(serde_json::Value::as_u64).unwrap_or(0);
     let count = |name: &str| status.get(name).and_then(serde_json::Value::as_array).map_or(0, Vec::len);
@@ -64,14 +82,13 @@ fn left_behind(mountpoint: &Path) -> Left {
         files => format!("{files} untracked files"),
     };
     if status.get("clean").and_then(serde_json::Value::as_bool) != Some(false) {
-        return if untracked.is_empty() {
-            Left::Nothing
-        } else {
-            Left::Untracked(format!("{untracked}, in {scratch}"))
-        };
+        return Ok(match untracked.is_empty() {
+            true => Left::Nothing,
+            false => Left::Untracked(format!("{untracked}, in {scratch}")),
+        });
     }
     let nodes: usize = ["added", "changed", "deleted", "moved"].into_iter().map(count).sum();
     let chunks = number("chunks_written") + number("chunks_deleted");
     let untracked = if untracked.is_empty() { untracked } else { format!(", {untracked}") };
-    Left::Changes(format!("{nodes} nodes, {chunks} chunks ({} bytes){untracked}, in {scratch}", number("bytes")))
+    Ok(Left::Changes(format!("{nodes} nodes, {chunks} chunks ({} bytes){untracked}, in {scratch}", number("bytes"))))
 }

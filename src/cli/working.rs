@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::args::{CommitArgs, DiscardArgs, LookArgs};
 use super::{logging, print, print_json, progress, rewriting};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fuse::mount_table;
+use crate::fuse::{inquiry, mount_table};
 use crate::session::request::{Answer, Command};
 use crate::working::namespace::CONTROL_DIRECTORY;
 
@@ -69,7 +69,7 @@ fn run(mountpoint: &Path, command: &Command, json: bool) -> Result<()> {
 
 /// The control directory of the mount at `mountpoint`.
 fn control(mountpoint: &Path) -> Result<PathBuf> {
-    let mountpoint = mount_table::expect(mountpoint)?;
+    let mountpoint = inquiry::expect_answer(mountpoint)?;
     let control = control_directory(&mountpoint);
     match std::fs::metadata(&control) {
         Ok(_) => Ok(control),
@@ -97,14 +97,17 @@ pub(super) fn inside(mountpoint: &Path, path: &str) -> Result<String> {
     }
 }
 
+/// `command` as the daemon reads it.
+pub(super) fn spell(command: &Command) -> Result<Vec<u8>> {
+    serde_json::to_vec(command).map_err(|e| Error::with_source(ErrorKind::InvalidInput, "the command", e))
+}
+
 /// Gives `command` to the daemon behind `control` and returns its answer.
 pub(super) fn ask(control: &Path, command: &Command) -> Result<Answer> {
     let place = control.join("request");
     let failed = |e| Error::io(place.display(), e);
     let mut file = File::options().read(true).write(true).open(&place).map_err(failed)?;
-    let text =
-        serde_json::to_vec(command).map_err(|e| Error::with_source(ErrorKind::InvalidInput, "the command", e))?;
-    file.write_all(&text).map_err(failed)?;
+    file.write_all(&spell(command)?).map_err(failed)?;
     let mut answer = Vec::new();
     // The answer is at the beginning, wherever the command left off.
     let mut buffer = vec![0; 1 << 16];

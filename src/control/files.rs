@@ -88,11 +88,6 @@ impl ControlFile {
         DIRECTORY + 1 + ALL.iter().position(|(file, _)| *file == self).unwrap_or(0) as u64
     }
 
-    /// Whether writing to it does something.
-    pub fn is_command(self) -> bool {
-        matches!(self, ControlFile::Commit | ControlFile::Discard | ControlFile::Refresh | ControlFile::Request)
-    }
-
     /// What it says now.
     pub async fn render(self, session: &Session) -> Result<String> {
         match self {

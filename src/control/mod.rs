@@ -61,10 +61,10 @@ pub fn fixed() -> Error {
 /// Attributes of the directory or one of its files; for other numbers those of an empty file.
 pub fn attributes(number: u64) -> Attributes {
     let now = Time::now();
-    let (kind, mode, links) = match ControlFile::at(number) {
-        _ if number == DIRECTORY => (libc::S_IFDIR, 0o755, 2),
-        Some(file) if file.is_command() => (libc::S_IFREG, 0o644, 1),
-        _ => (libc::S_IFREG, 0o444, 1),
+    // They tell of all files of the mount, whatever the modes of those, and command it: both is for its owner alone.
+    let (kind, mode, links) = match number {
+        DIRECTORY => (libc::S_IFDIR, 0o700, 2),
+        _ => (libc::S_IFREG, 0o600, 1),
     };
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let meta = Meta { mode, uid, gid, atime: now, mtime: now, ctime: now };

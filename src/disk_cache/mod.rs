@@ -11,8 +11,9 @@
 //! The cache is there to save time. Whatever goes wrong with it (the disk is full, the directory is gone or may not be written
 //! to) costs time and nothing else: the bytes come from the store, and the log says so once in a while.
 //!
-//! Any number of processes share a directory; what they must agree on is in [`space`]. They have to trust each other: who may
-//! write there can put any bytes into it.
+//! Any number of processes of one user share a directory; what they must agree on is in [`space`]. Whoever may write there can put any
+//! bytes into it, so that nobody else may: a cache that others may write to is refused, and one of root's is read by all whom its mode
+//! lets in and written by root alone ([`place`]).
 //!
 //! Calls of [`DiskCache`] wait for the disk unless their name ends in `_now`; [`DiskCache::look`] is for those who may not.
 
@@ -22,7 +23,7 @@ mod space;
 
 use std::cell::RefCell;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::num::NonZeroUsize;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -33,13 +34,13 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use lru::LruCache;
 use parking_lot::Mutex;
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, ResolveFlags};
 use tokio::sync::Semaphore;
 use tracing::{debug, warn};
 
 pub use self::entry::Name;
 use self::entry::{Sum, Summing};
-use self::place::Place;
+use self::place::{Place, is_entry};
 use self::space::Space;
 use crate::error::{Error, Result};
 
@@ -63,7 +64,7 @@ const SUMMED_AT_A_TIME: usize = 64 << 10;
 /// The part of a cache that belongs to one repository.
 #[derive(Debug)]
 pub struct DiskCache {
-    place: Place,
+    place: Arc<Place>,
     space: Space,
     /// Entries whose bytes were right: inode, and when it was changed last.
     checked: Mutex<LruCache<u64, Stamp>>,
@@ -89,10 +90,13 @@ pub struct Answer {
 
 impl DiskCache {
     /// Opens the cache in `directory`, made if need be, for the repository `scope`. It takes `size` bytes at most, all
-    /// repositories together.
+    /// repositories together. One that root owns is only read by others.
+    ///
+    /// Errors: [`ErrorKind::PermissionDenied`](crate::error::ErrorKind::PermissionDenied) if users other than root and this one own it or
+    /// may write to it.
     pub fn open(directory: &Path, size: u64, scope: &str) -> Result<Self> {
-        let place = Place::open(directory, scope)?;
-        let space = Space::new(place.root(), size);
+        let place = Arc::new(Place::open(directory, scope)?);
+        let space = Space::new(Arc::clone(&place), size);
         Ok(DiskCache {
             place,
             space,
@@ -111,12 +115,12 @@ impl DiskCache {
 
     /// Whether there is an entry `name`. Its bytes may still be damaged.
     pub fn has(&self, name: &Name) -> bool {
-        self.place.path_of(name).symlink_metadata().is_ok()
+        self.open_entry(name).is_some()
     }
 
     /// The bytes of entry `name`, all of them and right, if they are at most `limit`.
     pub fn get(&self, name: &Name, limit: u64) -> Option<Bytes> {
-        let file = self.open_entry(name)?;
+        let file = self.open_trusted(name)?;
         let length = file.metadata().ok().map(|metadata| metadata.len()).filter(|length| *length <= limit)?;
         let mut bytes = Vec::with_capacity(usize::try_from(length).ok()?);
         let read = (&file).take(length).read_to_end(&mut bytes);
@@ -131,7 +135,7 @@ impl DiskCache {
 
     /// The file of entry `name`, if it has `length` bytes and they are right.
     pub fn file(&self, name: &Name, length: u64) -> Option<File> {
-        let file = self.open_entry(name)?;
+        let file = self.open_trusted(name)?;
         let metadata = file.metadata().ok()?;
         if metadata.len() == length && self.was_checked(&metadata) {
             self.used(&file);
@@ -147,13 +151,11 @@ impl DiskCache {
 
     /// As [`DiskCache::file`], if that is known without waiting; none otherwise.
     pub fn file_now(&self, name: &Name, length: u64) -> Option<File> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let path = self.place.path_of(name);
-        let opened = rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), ResolveFlags::CACHED);
-        let file = File::from(opened.ok()?);
+        let file = self.place.open_entry(name, ResolveFlags::CACHED).ok()?;
         let metadata = file.metadata().ok()?;
         // A use that has to be written down waits for the disk.
-        let is_known = metadata.len() == length && self.was_checked(&metadata) && !is_due(&metadata);
+        let is_due = self.place.is_writable() && is_due(&metadata);
+        let is_known = is_entry(&metadata) && metadata.len() == length && self.was_checked(&metadata) && !is_due;
         is_known.then_some(file)
     }
 
@@ -247,16 +249,14 @@ impl DiskCache {
             debug!("the cache {}: no room for {}", self.directory().display(), name.as_str());
             return Ok(());
         };
-        let path = self.place.path_of(name);
-        let old = path.symlink_metadata().ok().map(|metadata| metadata.len());
-        let mut file = tempfile::NamedTempFile::new_in(self.place.temporary())?;
-        file.write_all(bytes)?;
-        Sum::of(bytes).write_to(file.as_file())?;
-        self.place.let_others_read(file.as_file())?;
-        let file = file.persist(&path).or_else(|error| {
-            self.place.make_folder_of(&path)?;
-            error.file.persist(&path).map_err(|error| error.error)
-        })?;
+        let old = self.open_entry(name).and_then(|file| Some(file.metadata().ok()?.len()));
+        let directories = self.place.directories();
+        let staged = directories.stage()?;
+        staged.file.write_all_at(bytes, 0)?;
+        Sum::of(bytes).write_to(&staged.file)?;
+        directories.let_others_read(&staged.file)?;
+        let folder = self.place.folder_of(name).or_else(|_| self.place.make_folder_of(name))?;
+        let file = staged.rename(&folder, name.as_str())?;
         room.taken(old);
         if let Ok(metadata) = file.metadata() {
             self.checked.lock().put(metadata.ino(), stamp(&metadata));
@@ -265,9 +265,18 @@ impl DiskCache {
     }
 
     fn open_entry(&self, name: &Name) -> Option<File> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let file = File::from(rustix::fs::open(self.place.path_of(name), flags, Mode::empty()).ok()?);
+        let file = self.place.open_entry(name, ResolveFlags::empty()).ok()?;
         file.metadata().is_ok_and(|metadata| metadata.is_file()).then_some(file)
+    }
+
+    /// As [`DiskCache::open_entry`], of one that only a trusted user can have written. Another one is removed.
+    fn open_trusted(&self, name: &Name) -> Option<File> {
+        let file = self.open_entry(name)?;
+        if file.metadata().is_ok_and(|metadata| is_entry(&metadata)) {
+            return Some(file);
+        }
+        self.drop_damaged(name);
+        None
     }
 
     fn was_checked(&self, metadata: &std::fs::Metadata) -> bool {
@@ -277,7 +286,7 @@ impl DiskCache {
     /// The bytes of `file` are right, and somebody wants them.
     fn used(&self, file: &File) {
         let Ok(mut metadata) = file.metadata() else { return };
-        if is_due(&metadata) && entry::touch(file).is_ok() {
+        if self.place.is_writable() && is_due(&metadata) && entry::touch(file).is_ok() {
             let Ok(touched) = file.metadata() else { return };
             metadata = touched;
         }
@@ -291,9 +300,13 @@ impl DiskCache {
     }
 
     fn remove(&self, name: &Name) {
-        let path = self.place.path_of(name);
-        let length = path.symlink_metadata().map_or(0, |metadata| metadata.len());
-        if std::fs::remove_file(&path).is_ok() {
+        if !self.place.is_writable() {
+            return;
+        }
+        let Ok(folder) = self.place.folder_of(name) else { return };
+        let stat = rustix::fs::statat(&folder, name.as_str(), AtFlags::SYMLINK_NOFOLLOW);
+        let length = stat.map_or(0, |stat| stat.st_size.unsigned_abs());
+        if rustix::fs::unlinkat(&folder, name.as_str(), AtFlags::empty()).is_ok() {
             self.space.gone(length);
         }
     }

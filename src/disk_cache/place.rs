@@ -8,16 +8,27 @@
 //! ```
 //!
 //! `v1` is the layout. A later one would have a folder beside it; room is shared.
+//!
+//! A cache is trusted as a whole or refused ([`crate::trust`]): its directory, those on the way to it and those in it belong to root or to
+//! this user, and nobody else may write to them. One that root owns is read by others and written by root alone. After
+//! that everything is opened below the descriptors of these directories, without following any link.
 
-use std::fs::{File, Permissions};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use parking_lot::RwLock;
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 use tracing::warn;
 
 use super::entry::{Name, Sum};
 use crate::error::{Error, ErrorKind, Result};
+use crate::trust;
 
 const TAG: &str = "CACHEDIR.TAG";
 /// What such a file begins with, see <https://bford.info/cachedir/>. The rest is for people, and may be worded anew.
@@ -26,46 +37,59 @@ const TAG_TEXT: &str = "\
 Signature: 8a477f597d28d172789f06886806bc55
 # A cache of icechunkfs: bytes of repositories that lie elsewhere. It can be deleted at any time.
 ";
+/// Bytes of such a file that are read.
+const MAX_TAG: u64 = 4096;
 const LAYOUT: &str = "v1";
-const TEMPORARY: &str = "new";
+pub(super) const TEMPORARY: &str = "new";
+/// Folders that entries are spread over.
+const FOLDERS: u32 = 256;
+/// How names are resolved: without leaving the directory and without links.
+const WITHIN: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// The directories.
+/// A cache, as one repository uses it.
 #[derive(Debug)]
 pub(super) struct Place {
+    /// As messages name it.
     directory: PathBuf,
-    /// That of this layout.
-    root: PathBuf,
-    /// That of the repository.
-    entries: PathBuf,
+    /// The folder of the repository.
+    scope: String,
+    /// Opened anew when somebody has deleted them.
+    directories: RwLock<Arc<Directories>>,
     is_writable: bool,
-    /// Permissions of entries: whoever may look into the directory may read them.
+}
+
+/// Open directories of a cache.
+#[derive(Debug)]
+pub(super) struct Directories {
+    whole: OwnedFd,
+    layout: OwnedFd,
+    /// Permissions of the whole.
     mode: u32,
 }
 
 impl Place {
     /// Opens `directory`, made if need be, for the repository `scope`, which is a file's name.
     ///
-    /// Errors: [`ErrorKind::InvalidInput`] if there are other things in it, [`ErrorKind::Unsupported`] if its files have no
-    /// extended attributes.
+    /// Errors: [`ErrorKind::InvalidInput`] if there are other things in it, [`ErrorKind::PermissionDenied`] if another user owns it or may
+    /// write to it, [`ErrorKind::Unsupported`] if its files have no extended attributes.
     pub(super) fn open(directory: &Path, scope: &str) -> Result<Self> {
         let shown = format!("the cache {}", directory.display());
         let failed = |e| Error::io(&shown, e);
         let directory = std::path::absolute(directory).map_err(failed)?;
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(failed)?;
-        let is_cache = std::fs::read_to_string(directory.join(TAG))
-            .is_ok_and(|text| text.starts_with(TAG_SIGN) && text.contains("icechunkfs"));
-        if !is_cache && std::fs::read_dir(&directory).map_err(failed)?.next().is_some() {
+        let (whole, _) = trust::create_directory(&directory).map_err(|e| e.context(&shown))?;
+        let is_cache = is_cache(&whole);
+        if !is_cache && !is_empty(&whole).map_err(|e| failed(e.into()))? {
             return Err(Error::invalid(format!(
                 "{shown}: there are other things in it; name a new or an empty directory"
             )));
         }
-        let mode = std::fs::metadata(&directory).map_err(failed)?.permissions().mode();
-        let root = directory.join(LAYOUT);
-        let entries = root.join(scope);
-        // Who may enter the directory may read what is in it.
-        let mut place = Place { directory, root, entries, is_writable: true, mode: 0o600 | (mode & 0o044) };
-        match place.make().and_then(|()| place.try_out()) {
-            Ok(()) => {}
+        let owner = rustix::fs::fstat(&whole).map_err(|e| failed(e.into()))?.st_uid;
+        let is_own = owner == rustix::process::geteuid().as_raw();
+        let opened = Directories::open(whole, scope, is_own).map_err(|e| e.context(&shown))?;
+        let tried = if is_own { opened.try_out() } else { Err(io::Error::from(io::ErrorKind::PermissionDenied)) };
+        let is_writable = match tried {
+            Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {
                 return Err(Error::with_source(
                     ErrorKind::Unsupported,
@@ -73,40 +97,29 @@ impl Place {
                     error,
                 ));
             }
+            // One that somebody else fills is meant to be read.
+            Err(_) if is_cache && !is_own => false,
             Err(error) if is_cache => {
                 warn!("{shown}: nothing is added to it: {error}");
-                place.is_writable = false;
+                false
             }
             Err(error) => return Err(failed(error)),
-        }
-        Ok(place)
+        };
+        let (scope, directories) = (scope.to_owned(), RwLock::new(Arc::new(opened)));
+        Ok(Place { directory, scope, directories, is_writable })
     }
 
-    /// Makes what is not there yet.
+    /// Makes what somebody has deleted.
     pub(super) fn make(&self) -> io::Result<()> {
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
-        // Others who share the directory write there too, if it lets them.
-        let shared = std::fs::metadata(&self.directory)?.permissions();
-        for made in [&self.root, &self.temporary(), &self.entries] {
-            match std::fs::create_dir(made) {
-                Ok(()) => std::fs::set_permissions(made, shared.clone())?,
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
-            }
-        }
-        let tag = self.directory.join(TAG);
-        if !tag.exists() {
-            let file = tempfile::NamedTempFile::new_in(self.temporary())?;
-            std::fs::write(file.path(), TAG_TEXT)?;
-            self.let_others_read(file.as_file())?;
-            file.persist(tag).map_err(|error| error.error)?;
-        }
+        let made =
+            trust::create_directory(&self.directory).and_then(|(whole, _)| Directories::open(whole, &self.scope, true));
+        *self.directories.write() = Arc::new(made.map_err(io::Error::other)?);
         Ok(())
     }
 
-    /// Whether entries can be made.
-    fn try_out(&self) -> io::Result<()> {
-        Sum::of(b"").write_to(&tempfile::tempfile_in(self.temporary())?)
+    /// The open directories.
+    pub(super) fn directories(&self) -> Arc<Directories> {
+        Arc::clone(&self.directories.read())
     }
 
     /// The whole cache.
@@ -114,40 +127,197 @@ impl Place {
         &self.directory
     }
 
-    /// What this layout has.
-    pub(super) fn root(&self) -> &Path {
-        &self.root
-    }
-
-    /// Where entries are written.
-    pub(super) fn temporary(&self) -> PathBuf {
-        self.root.join(TEMPORARY)
-    }
-
     /// Whether entries can be added.
     pub(super) fn is_writable(&self) -> bool {
         self.is_writable
     }
 
-    /// Where entry `name` is, if it is there.
+    /// Where entry `name` is, for messages.
     pub(super) fn path_of(&self, name: &Name) -> PathBuf {
-        let mut path = self.entries.join(name.folder());
-        path.push(name.as_str());
-        path
+        [LAYOUT, &self.scope, &name.folder(), name.as_str()]
+            .iter()
+            .fold(self.directory.clone(), |path, part| path.join(part))
     }
 
-    /// Makes the folder of an entry at `path`.
-    pub(super) fn make_folder_of(&self, path: &Path) -> io::Result<()> {
-        let Some(folder) = path.parent() else { return Ok(()) };
-        match std::fs::create_dir(folder) {
-            Ok(()) => std::fs::set_permissions(folder, std::fs::metadata(&self.directory)?.permissions()),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            Err(error) => Err(error),
+    /// Opens the file of entry `name`. With [`ResolveFlags::CACHED`] only if that needs no waiting.
+    pub(super) fn open_entry(&self, name: &Name, more: ResolveFlags) -> Result<File, Errno> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let path = format!("{}/{}/{}", self.scope, name.folder(), name.as_str());
+        rustix::fs::openat2(&self.directories().layout, path, flags, Mode::empty(), WITHIN | more).map(File::from)
+    }
+
+    /// Opens the folder of entry `name`, made if need be.
+    pub(super) fn make_folder_of(&self, name: &Name) -> io::Result<OwnedFd> {
+        let directories = self.directories();
+        let scope = directories.make_directory(&directories.layout, &self.scope)?;
+        Ok(directories.make_directory(&scope, &name.folder())?)
+    }
+
+    /// Opens the folder of entry `name`.
+    pub(super) fn folder_of(&self, name: &Name) -> io::Result<OwnedFd> {
+        let path = format!("{}/{}", self.scope, name.folder());
+        Ok(rustix::fs::openat2(&self.directories().layout, path, DIRECTORY, Mode::empty(), WITHIN)?)
+    }
+}
+
+impl Directories {
+    /// Opens what is in the cache `whole` for repository `scope`. What is missing is made, if `make`. All of it must be trusted.
+    fn open(whole: OwnedFd, scope: &str, make: bool) -> Result<Self> {
+        let failed = |errno: Errno| Error::io(LAYOUT, errno.into());
+        let stat = rustix::fs::fstat(&whole).map_err(failed)?;
+        let mode = stat.st_mode & 0o777;
+        if make && let Err(errno) = make_directory(&whole, LAYOUT, mode) {
+            tracing::debug!("{LAYOUT}: {errno}");
+        }
+        let layout = rustix::fs::openat(&whole, LAYOUT, DIRECTORY, Mode::empty()).map_err(failed)?;
+        let opened = Directories { whole, layout, mode };
+        for name in [TEMPORARY, scope].iter().filter(|_| make) {
+            if let Err(errno) = opened.make_directory(&opened.layout, name) {
+                tracing::debug!("{name}: {errno}");
+            }
+        }
+        opened.check(scope)?;
+        if make
+            && !is_cache(&opened.whole)
+            && let Err(error) = opened.write_tag()
+        {
+            tracing::debug!("{TAG}: {error}");
+        }
+        Ok(opened)
+    }
+
+    /// Checks every directory that entries of `scope` go through. Nobody can add another one then.
+    fn check(&self, scope: &str) -> Result<()> {
+        check_directory(&self.layout, ".")?;
+        check_directory(&self.layout, TEMPORARY)?;
+        if check_directory(&self.layout, scope)? {
+            for n in 0..FOLDERS {
+                check_directory(&self.layout, &format!("{scope}/{n:02x}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The cache as a whole, with other layouts.
+    pub(super) fn whole(&self) -> &OwnedFd {
+        &self.whole
+    }
+
+    /// What this layout has.
+    pub(super) fn layout(&self) -> &OwnedFd {
+        &self.layout
+    }
+
+    /// Opens directory `name` in `parent`, made if need be.
+    fn make_directory(&self, parent: impl AsFd, name: &str) -> Result<OwnedFd, Errno> {
+        make_directory(parent, name, self.mode)
+    }
+
+    /// Begins a new file.
+    pub(super) fn stage(&self) -> io::Result<Staged> {
+        let folder = rustix::fs::openat(&self.layout, TEMPORARY, DIRECTORY, Mode::empty())?;
+        let mut digits = [0; 8];
+        rustix::rand::getrandom(&mut digits, rustix::rand::GetRandomFlags::empty())?;
+        let name = format!("{:016x}", u64::from_le_bytes(digits));
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&folder, name.as_str(), flags, Mode::from_raw_mode(0o600))?.into();
+        Ok(Staged { file, folder, name })
+    }
+
+    /// Lets those read `file` who may look into the cache.
+    pub(super) fn let_others_read(&self, file: &File) -> io::Result<()> {
+        Ok(rustix::fs::fchmod(file, Mode::from_raw_mode(0o600 | (self.mode & 0o044)))?)
+    }
+
+    /// Whether entries can be made.
+    fn try_out(&self) -> io::Result<()> {
+        Sum::of(b"").write_to(&self.stage()?.file)
+    }
+
+    fn write_tag(&self) -> io::Result<()> {
+        let mut staged = self.stage()?;
+        staged.file.write_all(TAG_TEXT.as_bytes())?;
+        self.let_others_read(&staged.file)?;
+        staged.rename(&self.whole, TAG).map(drop)
+    }
+}
+
+/// A file that is being written. It goes if it is not given a name.
+#[derive(Debug)]
+pub(super) struct Staged {
+    pub(super) file: File,
+    folder: OwnedFd,
+    name: String,
+}
+
+impl Staged {
+    /// Gives it the name `name` in `folder`, whatever had that.
+    pub(super) fn rename(mut self, folder: &OwnedFd, name: &str) -> io::Result<File> {
+        rustix::fs::renameat(&self.folder, self.name.as_str(), folder, name)?;
+        self.name.clear();
+        self.file.try_clone()
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        if !self.name.is_empty() {
+            // What stays is removed when room is needed.
+            let _ = rustix::fs::unlinkat(&self.folder, self.name.as_str(), AtFlags::empty());
         }
     }
+}
 
-    /// Lets those read `file` who may enter the directory.
-    pub(super) fn let_others_read(&self, file: &File) -> io::Result<()> {
-        file.set_permissions(Permissions::from_mode(self.mode))
+/// Whether a file with `metadata` is an entry that a trusted user alone can have written.
+pub(super) fn is_entry(metadata: &std::fs::Metadata) -> bool {
+    metadata.is_file() && metadata.mode() & 0o022 == 0 && metadata.nlink() == 1 && trust::is_trusted(metadata.uid())
+}
+
+fn make_directory(parent: impl AsFd, name: &str, mode: u32) -> Result<OwnedFd, Errno> {
+    let made = match rustix::fs::mkdirat(&parent, name, Mode::RWXU) {
+        Ok(()) => true,
+        Err(Errno::EXIST) => false,
+        Err(errno) => return Err(errno),
+    };
+    let directory = rustix::fs::openat(&parent, name, DIRECTORY, Mode::empty())?;
+    if made {
+        // Whoever may look into the cache may look into its directories.
+        rustix::fs::fchmod(&directory, Mode::from_raw_mode(0o700 | (mode & 0o055)))?;
     }
+    Ok(directory)
+}
+
+/// Checks the directory at `path` below `layout`. False if there is none.
+fn check_directory(layout: &OwnedFd, path: &str) -> Result<bool> {
+    let shown = Path::new(LAYOUT).join(path);
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::openat2(layout, path, flags, Mode::empty(), WITHIN) {
+        Ok(directory) => trust::check(&directory).map(|_| true).map_err(|why| trust::distrusted(&shown, &why)),
+        Err(Errno::NOENT) => Ok(false),
+        Err(errno) => Err(Error::io(shown.display(), errno.into())),
+    }
+}
+
+fn is_cache(directory: &OwnedFd) -> bool {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let Ok(tag) = rustix::fs::openat(directory, TAG, flags, Mode::empty()) else { return false };
+    let mut text = String::new();
+    trust::check_file(&tag).is_ok()
+        && File::from(tag).take(MAX_TAG).read_to_string(&mut text).is_ok()
+        && text.starts_with(TAG_SIGN)
+        && text.contains("icechunkfs")
+}
+
+fn is_empty(directory: &OwnedFd) -> Result<bool, Errno> {
+    for entry in Dir::read_from(directory)? {
+        if !is_dot(entry?.file_name()) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether `name` is that of a directory itself or of the one above.
+pub(super) fn is_dot(name: &CStr) -> bool {
+    matches!(name.to_bytes(), b"." | b"..")
 }

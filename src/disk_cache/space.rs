@@ -8,13 +8,19 @@
 //!
 //! A disk that is nearly full is as good as a bound: the last part of it is left to others.
 
-use std::fs::{DirEntry, File};
+use std::ffi::CStr;
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use rustix::fs::FlockOperation;
+use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::place::{Place, TEMPORARY, is_dot};
+use crate::trust;
 
 /// What a file takes at least, and in multiples of which. Bytes.
 const BLOCK: u64 = 4096;
@@ -34,7 +40,7 @@ const DEPTH: u32 = 4;
 /// The room of a cache.
 #[derive(Debug)]
 pub(super) struct Space {
-    root: PathBuf,
+    place: Arc<Place>,
     bound: u64,
 }
 
@@ -48,9 +54,9 @@ pub(super) struct Room<'a> {
 }
 
 impl Space {
-    /// The room below `root`, of `bound` bytes.
-    pub(super) fn new(root: &Path, bound: u64) -> Self {
-        Space { root: root.to_owned(), bound }
+    /// The room in `place`, of `bound` bytes.
+    pub(super) fn new(place: Arc<Place>, bound: u64) -> Self {
+        Space { place, bound }
     }
 
     /// Room for an entry of `length` bytes, if that can be had; older entries go for it.
@@ -86,8 +92,7 @@ impl Space {
 
     /// Changes the count; false if it stays as it is, or is not known.
     fn count(&self, change: impl FnOnce(u64) -> Option<u64>) -> io::Result<bool> {
-        let file = self.open("used")?;
-        rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
+        let Some(file) = self.locked("used", FlockOperation::NonBlockingLockExclusive)? else { return Ok(false) };
         let mut bytes = [0; 8];
         if file.metadata()?.len() != 8 || file.read_exact_at(&mut bytes, 0).is_err() {
             return Ok(false);
@@ -99,7 +104,7 @@ impl Space {
 
     /// Bytes that have to go before `cost` more may be taken, because the disk is nearly full.
     fn wanted_by_others(&self, cost: u64) -> io::Result<u64> {
-        let disk = rustix::fs::statvfs(&self.root)?;
+        let disk = rustix::fs::fstatvfs(self.place.directories().layout())?;
         let left = (disk.f_blocks.saturating_mul(disk.f_frsize) / LEFT_PART).min(LEFT_MOST);
         Ok((left + cost).saturating_sub(disk.f_bavail.saturating_mul(disk.f_frsize)))
     }
@@ -108,15 +113,19 @@ impl Space {
     /// right. False if there is nothing to be had.
     fn tidy(&self, cost: u64, wanted: u64) -> io::Result<bool> {
         let Some(_lock) = self.lock(FlockOperation::NonBlockingLockExclusive)? else { return Ok(false) };
+        let directories = self.place.directories();
         // What a writer left when it died.
-        let _ = each_file(&self.root.join("new"), 1, &mut |file| drop(std::fs::remove_file(file.path())));
-        let whole = self.root.parent().unwrap_or(&self.root).to_owned();
-        let mut files: Vec<(SystemTime, u64)> = Vec::new();
-        each_layout(&whole, &mut |file| files.extend(age_and_cost(file)))?;
+        if let Ok(temporary) = open_directory(directories.layout(), TEMPORARY) {
+            let _ = each_file(&temporary, 1, &mut |file| {
+                let _ = file.remove();
+            });
+        }
+        let mut files: Vec<(Time, u64)> = Vec::new();
+        each_layout(directories.whole(), &mut |file| files.push((file.time(), file.cost())))?;
         let used: u64 = files.iter().map(|(_, cost)| cost).sum();
         let goal = (self.bound / 10 * KEPT_TENTHS).min(self.bound - cost).min(used.saturating_sub(wanted));
         files.sort_unstable();
-        let (mut left, mut newest_gone) = (used, SystemTime::UNIX_EPOCH);
+        let (mut left, mut newest_gone) = (used, (i64::MIN, 0));
         for (age, cost) in files {
             if left <= goal {
                 break;
@@ -125,10 +134,9 @@ impl Space {
         }
         left = used;
         if goal < used {
-            each_layout(&whole, &mut |file| {
-                let Some((age, cost)) = age_and_cost(file) else { return };
-                if left > goal && age <= newest_gone && std::fs::remove_file(file.path()).is_ok() {
-                    left = left.saturating_sub(cost);
+            each_layout(directories.whole(), &mut |file| {
+                if left > goal && file.time() <= newest_gone && file.remove().is_ok() {
+                    left = left.saturating_sub(file.cost());
                 }
             })?;
         }
@@ -137,36 +145,44 @@ impl Space {
     }
 
     fn set(&self, used: u64) -> io::Result<()> {
-        let file = self.open("used")?;
-        rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
+        // A count that cannot be set now is not known, or too large, and found out again.
+        let Some(file) = self.locked("used", FlockOperation::NonBlockingLockExclusive)? else { return Ok(()) };
         file.set_len(8)?;
         file.write_all_at(&used.to_le_bytes(), 0)
     }
 
+    /// Opens the file `name`, made if need be. Nobody else may read it: whoever may could lock it for ever.
     fn open(&self, name: &str) -> io::Result<File> {
-        let path = self.root.join(name);
-        let opened = File::options().read(true).write(true).open(&path);
-        match opened {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let file = File::options().read(true).write(true).create(true).truncate(false).open(&path)?;
-                // Whoever may make files in the directory has to count them.
-                let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&self.root)?.permissions());
-                file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(mode & 0o666))?;
-                Ok(file)
-            }
-            opened => opened,
+        let directories = self.place.directories();
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let open = || rustix::fs::openat(directories.layout(), name, flags, Mode::from_raw_mode(0o600)).map(File::from);
+        if let Ok(file) = open()
+            && trust::check_file(&file).is_ok()
+            && file.metadata()?.mode() & 0o077 == 0
+        {
+            return Ok(file);
+        }
+        // Something else, or from a time when caches were shared. The directory is this user's alone.
+        match rustix::fs::unlinkat(directories.layout(), name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(open()?),
+            Err(errno) => Err(errno.into()),
         }
     }
 
-    /// The lock, if it can be had soon.
+    /// The lock that keeps writers from one who tidies up, if it can be had soon.
     fn lock(&self, operation: FlockOperation) -> io::Result<Option<File>> {
-        let file = self.open("lock")?;
+        self.locked("lock", operation)
+    }
+
+    /// The file `name`, locked, if that can be had soon.
+    fn locked(&self, name: &str, operation: FlockOperation) -> io::Result<Option<File>> {
+        let file = self.open(name)?;
         let end = Instant::now() + PATIENCE;
         loop {
             match rustix::fs::flock(&file, operation) {
                 Ok(()) => return Ok(Some(file)),
-                Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(PAUSE),
-                Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+                Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(PAUSE),
+                Err(Errno::WOULDBLOCK) => return Ok(None),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -193,24 +209,53 @@ fn cost(length: u64) -> u64 {
     length.div_ceil(BLOCK).max(1).saturating_mul(BLOCK)
 }
 
-fn age_and_cost(file: &DirEntry) -> Option<(SystemTime, u64)> {
-    let metadata = file.metadata().ok()?;
-    Some((metadata.modified().ok()?, cost(metadata.len())))
+/// Seconds and nanoseconds.
+type Time = (i64, u32);
+
+/// A file of a cache, in an open directory.
+struct Found<'a> {
+    directory: &'a OwnedFd,
+    name: &'a CStr,
+    stat: Stat,
 }
 
-/// Every entry of every layout of the cache at `directory`.
-fn each_layout(directory: &Path, then: &mut impl FnMut(&DirEntry)) -> io::Result<()> {
-    for layout in std::fs::read_dir(directory)? {
+impl Found<'_> {
+    /// When it was used last.
+    fn time(&self) -> Time {
+        (self.stat.st_mtime, u32::try_from(self.stat.st_mtime_nsec).unwrap_or_default())
+    }
+
+    fn cost(&self) -> u64 {
+        cost(self.stat.st_size.unsigned_abs())
+    }
+
+    fn remove(&self) -> Result<(), Errno> {
+        rustix::fs::unlinkat(self.directory, self.name, AtFlags::empty())
+    }
+}
+
+/// Opens the directory `name` in `parent`, which is no link.
+fn open_directory(parent: &OwnedFd, name: impl rustix::path::Arg) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(parent, name, flags, Mode::empty())
+}
+
+/// Every entry of every layout of the cache in `directory`.
+fn each_layout(directory: &OwnedFd, then: &mut impl FnMut(&Found<'_>)) -> io::Result<()> {
+    for layout in Dir::read_from(directory)? {
         let layout = layout?;
-        let name = layout.file_name();
-        let is_layout = name.to_str().and_then(|name| name.strip_prefix('v')).is_some_and(|n| n.parse::<u32>().is_ok());
-        if !is_layout || !layout.file_type()?.is_dir() {
+        let name = layout.file_name().to_str().ok().and_then(|name| name.strip_prefix('v'));
+        if name.is_none_or(|number| number.parse::<u32>().is_err()) {
             continue;
         }
-        for repository in std::fs::read_dir(layout.path())? {
+        let Ok(layout) = open_directory(directory, layout.file_name()) else { continue };
+        for repository in Dir::read_from(&layout)? {
             let repository = repository?;
-            if repository.file_type()?.is_dir() {
-                each_file(&repository.path(), DEPTH, then)?;
+            if is_dot(repository.file_name()) {
+                continue;
+            }
+            if let Ok(opened) = open_directory(&layout, repository.file_name()) {
+                each_file(&opened, DEPTH, then)?;
             }
         }
     }
@@ -218,16 +263,21 @@ fn each_layout(directory: &Path, then: &mut impl FnMut(&DirEntry)) -> io::Result
 }
 
 /// Every file below `directory`. Links are not followed, and what vanishes meanwhile is not missed.
-fn each_file(directory: &Path, depth: u32, then: &mut impl FnMut(&DirEntry)) -> io::Result<()> {
-    let entries = match std::fs::read_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        entries => entries?,
-    };
-    for entry in entries {
+fn each_file(directory: &OwnedFd, depth: u32, then: &mut impl FnMut(&Found<'_>)) -> io::Result<()> {
+    for entry in Dir::read_from(directory)? {
         let entry = entry?;
-        match entry.file_type() {
-            Ok(kind) if kind.is_dir() && depth > 1 => each_file(&entry.path(), depth - 1, then)?,
-            Ok(kind) if kind.is_file() => then(&entry),
+        let name = entry.file_name();
+        if is_dot(name) {
+            continue;
+        }
+        let Ok(stat) = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory if depth > 1 => {
+                if let Ok(inner) = open_directory(directory, name) {
+                    each_file(&inner, depth - 1, then)?;
+                }
+            }
+            FileType::RegularFile => then(&Found { directory, name, stat }),
             _ => {}
         }
     }

@@ -6,13 +6,16 @@
 //! [`adapter`] serves a snapshot, [`working_adapter`] a branch that can be written to; no other file names fuser's trait.
 //! [`answer`] is the rule that no worker waits: a request is answered
 //! at once from memory, or moved to the runtime. [`io_mode`] decides how files are opened, [`backing`] hands whole files to
-//! the kernel, [`session`] mounts, [`mount_table`] reads what is mounted, and [`unmount`] takes mounts down.
+//! the kernel, [`session`] mounts, [`mount_table`] reads what is mounted, [`inquiry`] asks a mount that
+//! may not answer, and [`unmount`] takes mounts down.
 
 pub mod adapter;
 pub mod answer;
 pub mod backing;
+mod daemon_mark;
 mod declined;
 mod init;
+pub mod inquiry;
 pub mod io_mode;
 pub mod kernel_mount;
 pub mod listing_hint;

@@ -4,7 +4,7 @@
 //! itself fails with `ENOTCONN`.
 
 use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -25,6 +25,8 @@ pub struct Mount {
     pub device: String,
     /// Whether nothing can be written there.
     pub read_only: bool,
+    /// The user who mounted it, of a file system in user space.
+    pub owner: Option<u32>,
 }
 
 /// The mount that is seen at `mountpoint`, which must be absolute; of several over each other the topmost. None if nothing
@@ -68,6 +70,9 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
         mountpoint: PathBuf::from(OsString::from_vec(unescape(fields.get(4)?))),
         fs_type: text(fields.get(separator + 1)?),
         source: text(fields.get(separator + 2)?),
+        owner: text(fields.get(separator + 3)?)
+            .split(',')
+            .find_map(|option| option.strip_prefix("user_id=")?.parse().ok()),
     })
 }
 
@@ -91,19 +96,19 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     out
 }
 
-/// `path` made absolute without looking at its last component: the directory that holds it is resolved, since the table
-/// has no symbolic links, but the mountpoint itself may be dead.
+/// `path` made absolute. If something is mounted there, its last component is not looked at: the directory that holds it is resolved, since
+/// the table has no symbolic links, but the mount itself may be dead or stand still.
 pub fn absolute(path: &Path) -> Result<PathBuf> {
-    if let Ok(whole) = path.canonicalize() {
-        return Ok(whole);
-    }
     let absolute = std::path::absolute(path).map_err(|e| Error::io(path.display(), e))?;
-    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else { return Ok(absolute) };
-    if name.as_bytes() == b".." {
-        return Err(Error::invalid(format!("{}: a mountpoint cannot end with ..", path.display())));
-    }
+    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+        return path.canonicalize().map_err(|e| Error::io(path.display(), e));
+    };
     let parent = parent.canonicalize().map_err(|e| Error::io(parent.display(), e))?;
-    Ok(parent.join(name))
+    let unresolved = parent.join(name);
+    if find(&unresolved)?.is_some() {
+        return Ok(unresolved);
+    }
+    Ok(path.canonicalize().unwrap_or(unresolved))
 }
 
 #[cfg(test)]
@@ -124,6 +129,7 @@ mod tests {
                 source: "/repo\\x".into(),
                 device: "0:51".into(),
                 read_only: false,
+                owner: Some(0),
             })
         );
     }

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use tokio::runtime::Handle;
 use tracing::{info, warn};
 
 use super::adapter::{Adapter, Ownership};
+use super::daemon_mark;
 use super::io_mode::IoMode;
 use super::kernel_mount;
 use super::mount_table::{self, Mount};
@@ -98,6 +100,8 @@ pub enum Flag {
 pub struct Mounted {
     session: BackgroundSession,
     mountpoint: PathBuf,
+    /// Tells others which process to look at if it does not answer.
+    _mark: Option<OwnedFd>,
 }
 
 /// Checks that something can be mounted at `mountpoint` and returns its absolute path. A dead mount of ours is taken away.
@@ -176,7 +180,8 @@ impl Mounted {
             readahead::raise(&mount);
         }
         info!("{} is mounted at {} ({})", options.source, mountpoint.display(), options.mode);
-        Ok(Mounted { session, mountpoint })
+        let mark = daemon_mark::set(&mountpoint);
+        Ok(Mounted { session, mountpoint, _mark: mark })
     }
 
     /// Where it is mounted.

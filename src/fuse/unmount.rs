@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::mount::UnmountFlags;
 
+use super::inquiry;
 use super::mount_table::{self, FILE_SYSTEM_TYPE};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -41,7 +42,8 @@ fn busy(mountpoint: &Path) -> Error {
     Error::new(
         ErrorKind::Busy,
         format!(
-            "{} is in use: a program has a file open in it or its working directory there (`fuser -vm {}` names it)",
+            "{} is in use: a program has a file open in it or its working directory there (`fuser -vm {}` names it). `icechunkfs unmount \
+             --force` takes it out of the tree all the same",
             mountpoint.display(),
             mountpoint.display()
         ),
@@ -73,9 +75,9 @@ fn with_helper(mountpoint: &Path, force: Force) -> Result<()> {
 
 /// Takes away a mount of ours at `mountpoint` (absolute) whose daemon has died. Anything else is left as it is.
 ///
-/// True if there was one.
+/// True if there was one. Errors: [`ErrorKind::Timeout`] if the mount does not answer, but somebody serves it.
 pub fn clean_dead(mountpoint: &Path) -> Result<bool> {
-    if mount_table::find(mountpoint)?.is_none_or(|mount| mount.fs_type != FILE_SYSTEM_TYPE) || !is_dead(mountpoint) {
+    if mount_table::find(mountpoint)?.is_none_or(|mount| mount.fs_type != FILE_SYSTEM_TYPE) || !is_dead(mountpoint)? {
         return Ok(false);
     }
     unmount(mountpoint, Force::Detach)?;
@@ -100,10 +102,10 @@ pub fn clean_dying(mountpoint: &Path) -> Result<bool> {
 
 /// Whether nobody answers for `mountpoint`. Its own attributes do not tell: the kernel has them for ever. It has never heard
 /// of a name made up on the spot, so that it must ask.
-fn is_dead(mountpoint: &Path) -> bool {
+fn is_dead(mountpoint: &Path) -> Result<bool> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let unheard_of = mountpoint.join(format!(".icechunkfs-probe-{}-{}", std::process::id(), now.as_nanos()));
     // A request that was on its way when the daemon died is aborted.
-    let errno = std::fs::symlink_metadata(unheard_of).err().and_then(|error| error.raw_os_error());
-    matches!(errno, Some(libc::ENOTCONN | libc::ECONNABORTED))
+    let errno = inquiry::exists(mountpoint, &unheard_of)?.err().and_then(|error| error.raw_os_error());
+    Ok(matches!(errno, Some(libc::ENOTCONN | libc::ECONNABORTED)))
 }

@@ -9,7 +9,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -280,17 +280,22 @@ fn take_name(directory: &OwnedFd, name: &str) -> Result<()> {
     rustix::fs::fsync(directory).map_err(failed)
 }
 
-/// Feeds the records of the journal in directory `path` to `apply` and changes nothing: a daemon may be writing it. False if there is no
-/// journal.
-pub fn look(path: &Path, apply: impl FnMut(Record) -> Result<()>) -> Result<bool> {
+/// Opens the journal in `directory`, which is at `path`, for [`look`]; none if there is none.
+pub fn find(directory: &impl AsFd, path: &Path) -> Result<Option<File>> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let path = path.join(NAME);
-    match rustix::fs::open(&path, flags, Mode::empty()) {
-        // A last line without an end is being written: its change has not been answered yet.
-        Ok(file) => each_line(File::from(file), None, apply).map(|_| true).map_err(|e| e.context(path.display())),
-        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => Ok(false),
-        Err(errno) => Err(Error::io(path.display(), errno.into())),
+    let shown = || path.join(NAME).display().to_string();
+    match rustix::fs::openat(directory, NAME, flags, Mode::empty()).map(File::from) {
+        Ok(file) if file.metadata().is_ok_and(|metadata| metadata.is_file()) => Ok(Some(file)),
+        Ok(_) => Err(Error::corrupt(format!("{}: no regular file", shown()))),
+        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => Ok(None),
+        Err(errno) => Err(Error::io(shown(), errno.into())),
     }
+}
+
+/// Feeds the records of `journal`, whose scratch directory is at `path`, to `apply` and changes nothing: a daemon may be writing it.
+pub fn look(journal: File, path: &Path, apply: impl FnMut(Record) -> Result<()>) -> Result<()> {
+    // A last line without an end is being written: its change has not been answered yet.
+    each_line(journal, None, apply).map(drop).map_err(|e| e.context(path.join(NAME).display()))
 }
 
 /// What was read of a journal.

@@ -27,4 +27,5 @@ pub mod needs;
 pub mod place;
 pub mod record;
 pub mod salvage;
+pub mod search;
 pub mod waiting;

@@ -5,7 +5,12 @@
 //! at while its daemon writes to it, and nothing is changed.
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use super::journal;
 use super::record::{Body, Record, Source, Stored};
@@ -30,27 +35,41 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// Reads them from the scratch directory `path`; none if there is no journal in it.
+    /// Reads them from the scratch directory `path`, whoever owns it; none if there is no journal in it.
     pub fn of(path: &Path) -> Result<Option<Self>> {
+        let directory = match open_directory(rustix::fs::CWD, path, OFlags::empty()) {
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            opened => opened.map_err(|errno| Error::io(path.display(), errno.into()))?,
+        };
+        Self::read(&directory, path, |_| true)
+    }
+
+    /// Reads them from the journal in `directory`, which is at `path`; none if there is none, or one that does not count.
+    pub(super) fn read(
+        directory: &OwnedFd,
+        path: &Path,
+        mut counts: impl FnMut(&File) -> bool,
+    ) -> Result<Option<Self>> {
         let mut tries = 0;
         loop {
             tries += 1;
-            match Self::look(path) {
+            let Some(journal) = journal::find(directory, path)?.filter(&mut counts) else { return Ok(None) };
+            match Self::look(journal, path) {
                 Err(error) if error.kind() == ErrorKind::Corrupt && tries < TRIES => {}
-                looked => return looked,
+                looked => return looked.map(Some),
             }
         }
     }
 
-    fn look(path: &Path) -> Result<Option<Self>> {
+    fn look(journal: File, path: &Path) -> Result<Self> {
         let mut needs = Needs {
             scratch: path.to_owned(),
             branch: String::new(),
             snapshots: BTreeSet::new(),
             chunks: BTreeSet::new(),
         };
-        let found = journal::look(path, |record| needs.add(record))?;
-        Ok(found.then_some(needs))
+        journal::look(journal, path, |record| needs.add(record))?;
+        Ok(needs)
     }
 
     fn add(&mut self, record: Record) -> Result<()> {
@@ -82,27 +101,14 @@ impl Needs {
     }
 }
 
-/// The scratch directories in `directory`, which has one for each branch of a repository. None if it does not exist.
-///
-/// Errors: [`ErrorKind::PermissionDenied`] if this user may not look into it.
-pub fn in_directory(directory: &Path) -> Result<Vec<PathBuf>> {
-    let failed = |e| Error::io(directory.display(), e);
-    let entries = match std::fs::read_dir(directory) {
-        Ok(entries) => entries,
-        Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
-            return Ok(Vec::new());
-        }
-        Err(error) => return Err(failed(error)),
-    };
-    let mut found = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(failed)?;
-        if entry.file_type().map_err(failed)?.is_dir() {
-            found.push(entry.path());
-        }
-    }
-    found.sort();
-    Ok(found)
+/// Opens the directory `name` in `parent` for reading.
+pub(super) fn open_directory(
+    parent: impl std::os::fd::AsFd,
+    name: impl rustix::path::Arg,
+    more: OFlags,
+) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | more;
+    rustix::fs::openat(parent, name, flags, Mode::empty())
 }
 
 #[cfg(test)]
@@ -146,8 +152,6 @@ mod tests {
         assert_eq!((needs.branch.as_str(), &needs.snapshots), ("main", &BTreeSet::from([id(1), id(2)])));
         assert_eq!(needs.chunks, BTreeSet::from([id(7), id(9)]));
         assert_eq!(std::fs::metadata(&path).unwrap().len() as usize, whole + 4, "nothing is changed");
-        assert_eq!(in_directory(place.path()).unwrap(), [scratch]);
-        assert!(in_directory(&place.path().join("none")).unwrap().is_empty());
         bytes.splice(10..11, *b"!");
         bytes.push(b'\n');
         std::fs::write(&path, &bytes).unwrap();

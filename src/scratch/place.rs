@@ -2,21 +2,22 @@
 //!
 //! Without `--scratch` it is found again by repository and branch: below `/var/lib/icechunkfs` for root, below
 //! `$XDG_STATE_HOME/icechunkfs` (most often `~/.local/state/icechunkfs`) for others. It is never inside the repository, where
-//! the reference implementation would refuse to create beside it, and readable for its owner alone.
+//! the reference implementation would refuse to create beside it, and readable for its owner alone. One that another user owns or may
+//! write to is refused ([`crate::trust`]): whoever made it could read what is uncommitted, and exchange it before the commit.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{Dir, FileType, FlockOperation, Mode, OFlags};
 
-use super::salvage;
+use super::{salvage, search};
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_name;
+use crate::trust::{self, Distrust};
 
 /// How long a scratch directory that is in use is waited for, and between two looks at it.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -43,19 +44,21 @@ pub fn default_path(location: &str, branch: &str) -> Result<PathBuf> {
     Ok(state_directory()?.join(file_name::of(location)).join(file_name::of(branch)))
 }
 
-/// The directories in which scratch directories for the repository at `location` are found on this machine: of this user, and for root of
+/// The places in which scratch directories for the repository at `location` are found on this machine: of this user, and for root of
 /// everybody who has a home. Not all of them need exist.
-pub fn directories_for(location: &str) -> Vec<PathBuf> {
-    let mut states: Vec<PathBuf> = state_directory().into_iter().collect();
-    states.push(PathBuf::from(OF_ROOT));
+pub fn places_for(location: &str) -> Vec<search::Place> {
+    let name = file_name::of(location);
+    let place = |base: PathBuf, rest: &str| search::Place { base, rest: Path::new(rest).join(&name) };
+    let mut places: Vec<search::Place> = state_directory().into_iter().map(|state| place(state, "")).collect();
+    places.push(place(PathBuf::from(OF_ROOT), ""));
     if rustix::process::geteuid().is_root() {
         let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
         let homes = users.lines().filter_map(|line| line.split(':').nth(5)).filter(|home| home.starts_with('/'));
-        states.extend(homes.map(|home| Path::new(home).join(".local/state/icechunkfs")));
+        places.extend(homes.map(|home| place(PathBuf::from(home), ".local/state/icechunkfs")));
     }
-    states.sort();
-    states.dedup();
-    states.into_iter().map(|state| state.join(file_name::of(location))).collect()
+    places.sort();
+    places.dedup();
+    places
 }
 
 fn state_directory() -> Result<PathBuf> {
@@ -74,7 +77,8 @@ impl Place {
     /// Opens and locks the directory `path`, made if need be, for a mount at `mountpoint` of the repository at `repository`
     /// (a local directory, if it is one).
     ///
-    /// Errors: [`ErrorKind::Busy`] if another daemon uses it, [`ErrorKind::InvalidInput`] if it is inside the repository.
+    /// Errors: [`ErrorKind::Busy`] if another daemon uses it, [`ErrorKind::InvalidInput`] if it is inside the repository,
+    /// [`ErrorKind::PermissionDenied`] if another user owns it or something in it, or may write there.
     pub fn open(path: &Path, mountpoint: &Path, repository: Option<&Path>) -> Result<Self> {
         let name = path.display();
         let failed = |e| Error::io(format!("the scratch directory {name}"), e);
@@ -85,16 +89,12 @@ impl Place {
                 return Err(Error::invalid(format!("the scratch directory {name} is inside {what}: choose another")));
             }
         }
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
-        let path = std::fs::canonicalize(path).map_err(failed)?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = rustix::fs::open(&path, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
-        refuse_foreign(&path)?;
+        let (directory, path) =
+            trust::create_directory(path).map_err(|e| e.context(format!("the scratch directory {name}")))?;
+        check_entries(&directory, &path)?;
         let lock = lock(&directory, &path, mountpoint)?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).map_err(failed)?;
-        if !path.join("README").exists()
-            && let Err(error) = std::fs::write(path.join("README"), README)
-        {
+        rustix::fs::fchmod(&directory, Mode::RWXU).map_err(|e| failed(e.into()))?;
+        if let Err(error) = write_readme(&directory) {
             // On a full disk, what is here must be got at all the same.
             tracing::debug!("README: {error}");
         }
@@ -147,19 +147,54 @@ pub(crate) fn real(path: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-/// A directory that holds other things was named by mistake.
-fn refuse_foreign(path: &Path) -> Result<()> {
+/// Checks what is in `directory`. One that holds other things was named by mistake; and what other users put into it before it was this
+/// user's alone is not taken over.
+fn check_entries(directory: &OwnedFd, path: &Path) -> Result<()> {
     const OURS: [&str; 9] =
         ["journal", "journal.new", "journal.compact", "data", "lock", "spare", "boot", salvage::FOLDER, "README"];
-    let entries = std::fs::read_dir(path).map_err(|e| Error::io(path.display(), e))?;
-    let foreign = entries.flatten().map(|entry| entry.file_name()).find(|name| !OURS.iter().any(|own| *own == name));
-    match foreign {
-        None => Ok(()),
-        Some(name) => Err(Error::invalid(format!(
-            "{} is no scratch directory: it has `{}` in it; name an empty or a new one",
-            path.display(),
-            name.to_string_lossy()
-        ))),
+    let failed = |errno: rustix::io::Errno| Error::io(path.display(), errno.into());
+    for entry in Dir::read_from(directory).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        let shown = name.to_string_lossy();
+        if !OURS.iter().any(|own| *own == shown) {
+            return Err(Error::invalid(format!(
+                "{} is no scratch directory: it has `{shown}` in it; name an empty or a new one",
+                path.display(),
+            )));
+        }
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = match rustix::fs::openat(directory, name, flags, Mode::empty()) {
+            // The daemon that uses the directory has put it away.
+            Err(rustix::io::Errno::NOENT) => continue,
+            opened => opened.map_err(failed)?,
+        };
+        let stat = rustix::fs::fstat(&opened).map_err(failed)?;
+        let checked = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => trust::check(&opened).map(drop),
+            // Whatever its mode, the directory keeps others from it.
+            FileType::RegularFile if trust::is_trusted(stat.st_uid) => Ok(()),
+            FileType::RegularFile => Err(Distrust::Owner(stat.st_uid)),
+            _ => Err(Distrust::Kind),
+        };
+        checked.map_err(|why| {
+            let shown = path.join(&*shown);
+            trust::distrusted(&shown, &why).context(format!("the scratch directory {}", path.display()))
+        })?;
+    }
+    Ok(())
+}
+
+/// Says what the directory is, unless something says so already.
+fn write_readme(directory: &OwnedFd) -> std::io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::openat(directory, "README", flags, Mode::from_raw_mode(0o600)) {
+        Ok(file) => File::from(file).write_all(README.as_bytes()),
+        Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(errno) => Err(errno.into()),
     }
 }
 
@@ -210,6 +245,7 @@ fn lock(directory: &OwnedFd, path: &Path, mountpoint: &Path) -> Result<File> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn one_user_at_a_time_and_never_in_the_repository() {

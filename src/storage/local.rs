@@ -2,7 +2,7 @@
 //!
 //! Objects are opened below a descriptor of the repository's directory with `openat2(RESOLVE_BENEATH)`: a symbolic link
 //! that leads out of the repository is refused, so that a repository somebody else made cannot be used to read other files
-//! with the mounting user's rights. Listing goes through `object_store`, whose names the reference implementation shares.
+//! with the mounting user's rights. Listing ([`super::local_listing`]) goes by descriptors, too.
 //!
 //! Storing is in [`super::replace`].
 //!
@@ -21,14 +21,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use object_store::local::LocalFileSystem;
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::file_locks::{Locks, refresh};
-use super::object::{ObjectStorage, timed_out, too_large, too_short};
+use super::object::{timed_out, too_large, too_short};
 use super::replace::Turn;
-use super::{Condition, DEADLINE, ObjectInfo, Storage, Version, adopt, remove, replace};
+use super::{Condition, DEADLINE, ObjectInfo, Storage, Version, adopt, local_listing, remove, replace};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 
@@ -44,13 +43,17 @@ const STALE_PAUSE: Duration = Duration::from_millis(20);
 /// What a disk writes in a second at least, shared by all objects that are stored at the same time. Bytes.
 const SLOWEST_DISK: u64 = 256 << 10;
 
+/// How names are resolved: nothing leads out of the repository.
+const WITHIN: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
+
 /// A repository in a local directory.
 #[derive(Debug)]
 pub struct LocalStorage {
     /// Without links.
     path: PathBuf,
+    /// As messages call it.
+    location: String,
     files: Arc<LocalFiles>,
-    objects: ObjectStorage,
     deadline: Duration,
     /// Objects stored that are not flushed by themselves, and how many of them are flushed. Flushing them is waited for by turns.
     copies: AtomicU64,
@@ -102,8 +105,22 @@ impl LocalFiles {
         }
     }
 
+    /// The directory `folder`, or that of the repository if it is empty.
+    pub(super) fn open_directory(&self, folder: &str) -> Result<OwnedFd> {
+        let folder = if folder.is_empty() { "." } else { folder };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::openat2(&self.root, folder, flags, Mode::empty(), WITHIN).map_err(|errno| open_error(folder, errno))
+    }
+
+    /// Size and time of object `key`, which may be a symbolic link within the repository; none if it is no file or leads out of it.
+    pub(super) fn stat_object(&self, key: &str) -> Option<rustix::fs::Stat> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let found = rustix::fs::openat2(&self.root, key, flags, Mode::empty(), WITHIN).ok()?;
+        rustix::fs::fstat(found).ok().filter(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
+    }
+
     fn open_with(&self, key: &str, extra: ResolveFlags) -> Result<File, Errno> {
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | extra;
+        let resolve = WITHIN | extra;
         // A FIFO in the place of an object must not make us wait for its writer.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         rustix::fs::openat2(&self.root, key, flags, Mode::empty(), resolve).map(File::from)
@@ -154,13 +171,11 @@ impl LocalStorage {
                 ),
                 other => Error::io(&location, other.into()),
             })?;
-        let store = LocalFileSystem::new_with_prefix(path)
-            .map_err(|e| Error::with_source(ErrorKind::Io, location.clone(), e))?;
         let path = std::fs::canonicalize(path).map_err(|e| Error::io(&location, e))?;
         Ok(LocalStorage {
             path,
             files: Arc::new(LocalFiles { locks: Locks::of(&root), root }),
-            objects: ObjectStorage::new(Arc::new(store), location, DEADLINE),
+            location,
             deadline: DEADLINE,
             copies: AtomicU64::new(0),
             flushed: tokio::sync::Mutex::new(0),
@@ -219,7 +234,7 @@ impl LocalStorage {
 #[async_trait]
 impl Storage for LocalStorage {
     fn location(&self) -> &str {
-        self.objects.location()
+        &self.location
     }
 
     async fn get(&self, key: &str, limit: u64) -> Result<Bytes> {
@@ -302,15 +317,28 @@ impl Storage for LocalStorage {
     }
 
     async fn modified(&self, key: &str) -> Result<Option<u64>> {
-        self.objects.modified(key).await
+        self.waiting(key, |files, key| {
+            let metadata = files.open(key)?.metadata().map_err(|e| Error::io(key, e))?;
+            Ok(local_listing::microseconds(metadata.modified().ok()))
+        })
+        .await
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
-        self.objects.list(prefix).await
+        let mut found = Vec::new();
+        self.each(prefix, &mut |object| found.push(object)).await?;
+        Ok(found)
     }
 
     async fn each(&self, prefix: &str, visit: &mut (dyn FnMut(ObjectInfo) + Send)) -> Result<()> {
-        self.objects.each(prefix, visit).await
+        let mut listing = local_listing::begin(Arc::clone(&self.files), prefix.trim_end_matches('/').to_owned());
+        loop {
+            let next = tokio::time::timeout(self.deadline, listing.recv()).await;
+            match next.map_err(|_| timed_out(format!("listing `{prefix}`"), self.deadline))? {
+                None => return Ok(()),
+                Some(objects) => objects?.into_iter().for_each(&mut *visit),
+            }
+        }
     }
 
     async fn delete(&self, keys: &[String]) -> Result<()> {

@@ -22,6 +22,7 @@ pub mod decoded;
 mod explain;
 mod file_locks;
 pub mod local;
+mod local_listing;
 pub mod location;
 pub mod object;
 mod remove;

@@ -1,0 +1,170 @@
+//! Asks a mount something without waiting for it for ever.
+//!
+//! A request that a daemon has taken and does not answer cannot be interrupted: the process that waits for it does not even end when it is
+//! killed. So a child process asks, and is left to its fate when the deadline has passed.
+
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
+use rustix::process::{Pid, Signal, WaitOptions};
+
+use super::daemon_mark;
+use super::mount_table::{self, Mount};
+use crate::error::{Error, ErrorKind, Result};
+
+/// How long a mount may take for what its daemon answers from memory.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest answer that is taken, in bytes.
+const MAX_ANSWER: u64 = 256 << 20;
+
+/// What is asked.
+#[derive(Clone, Copy, Debug)]
+pub enum Question<'a> {
+    /// Whether there is such a file.
+    Exists,
+    /// What is in the file.
+    Content,
+    /// What is in the file once this has been written to it.
+    Reply(&'a [u8]),
+}
+
+/// Asks the mount at `mountpoint` about the file at `path` in it.
+///
+/// Errors: [`ErrorKind::Timeout`] if there is no answer before the `deadline`. The inner error is the answer of the file system.
+pub fn ask(mountpoint: &Path, path: &Path, question: Question<'_>, deadline: Duration) -> Result<io::Result<Vec<u8>>> {
+    let failed = |e| Error::io(format!("asking {}", mountpoint.display()), e);
+    let name = CString::new(path.as_os_str().as_bytes()).map_err(|e| failed(e.into()))?;
+    let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
+    // SAFETY: other threads may hold locks, of the allocator for instance. The child does nothing but system calls on memory that is
+    // there already, and ends without running anything else.
+    let child = match unsafe { libc::fork() } {
+        -1 => return Err(failed(io::Error::last_os_error())),
+        0 => run_child(&name, question, &write),
+        child => child,
+    };
+    drop(write);
+    let (sender, receiver) = mpsc::sync_channel(1);
+    std::thread::spawn(move || {
+        let answer = receive(read);
+        if let Some(child) = Pid::from_raw(child) {
+            // It has ended, or will when the daemon lets it.
+            let _ = rustix::process::waitpid(Some(child), WaitOptions::empty());
+        }
+        let _ = sender.send(answer);
+    });
+    receiver.recv_timeout(deadline).map_err(|_| {
+        if let Some(child) = Pid::from_raw(child) {
+            let _ = rustix::process::kill_process(child, Signal::KILL);
+        }
+        no_answer(mountpoint, deadline)
+    })
+}
+
+/// The absolute path of `mountpoint`, if a mount of ours is there and answers.
+pub fn expect_answer(mountpoint: &Path) -> Result<std::path::PathBuf> {
+    let mountpoint = mount_table::expect(mountpoint)?;
+    // Any answer will do.
+    let _ = exists(&mountpoint, &mountpoint.join(".icechunk"))?;
+    Ok(mountpoint)
+}
+
+/// Whether there is a file at `path` in the mount at `mountpoint`: an error of the file system if not.
+pub fn exists(mountpoint: &Path, path: &Path) -> Result<io::Result<()>> {
+    Ok(ask(mountpoint, path, Question::Exists, PATIENCE)?.map(drop))
+}
+
+/// The error of a mount that does not answer.
+fn no_answer(mountpoint: &Path, deadline: Duration) -> Error {
+    let mount = mount_table::find(mountpoint).ok().flatten();
+    let daemon = mount.as_ref().and_then(daemon_mark::find);
+    let daemon = daemon.map_or("its daemon".to_owned(), |process| format!("its daemon (process {process})"));
+    Error::new(
+        ErrorKind::Timeout,
+        format!(
+            "{}: the mount does not answer within {} s: {daemon} stands still, or waits for storage. Let it go on, or take the mount away \
+             with `icechunkfs unmount --force`; uncommitted work stays in its scratch directory",
+            mountpoint.display(),
+            deadline.as_secs(),
+        ),
+    )
+}
+
+fn receive(pipe: OwnedFd) -> io::Result<Vec<u8>> {
+    let mut answer = Vec::new();
+    File::from(pipe).take(MAX_ANSWER).read_to_end(&mut answer)?;
+    let died = || io::Error::from(io::ErrorKind::UnexpectedEof);
+    let (errno, content) = answer.split_first_chunk::<4>().ok_or_else(died)?;
+    match i32::from_le_bytes(*errno) {
+        0 => Ok(content.to_vec()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+/// Asks, answers to `pipe` and ends. Allocates nothing.
+fn run_child(path: &CStr, question: Question<'_>, pipe: &OwnedFd) -> ! {
+    let pipe = close_other_descriptors(pipe);
+    let answered = match question {
+        Question::Exists => rustix::fs::statat(rustix::fs::CWD, path, AtFlags::SYMLINK_NOFOLLOW).map(drop),
+        Question::Content => read(path, None, pipe),
+        Question::Reply(request) => read(path, Some(request), pipe),
+    };
+    let errno = answered.map_or_else(Errno::raw_os_error, |()| 0);
+    if errno != 0 || matches!(question, Question::Exists) {
+        let _ = rustix::io::write(pipe, &errno.to_le_bytes());
+    }
+    // SAFETY: the process ends without running anything of what it was forked from.
+    unsafe { libc::_exit(0) }
+}
+
+/// Closes every descriptor but `pipe`, which it returns: this process may stay for long, and must not keep locks, or the standard output for
+/// whose end somebody waits.
+fn close_other_descriptors(pipe: &OwnedFd) -> BorrowedFd<'static> {
+    // SAFETY: the calls take numbers. Nothing in this process uses a descriptor that is closed here.
+    unsafe {
+        libc::dup2(pipe.as_raw_fd(), 0);
+        if libc::syscall(libc::SYS_close_range, 1, libc::c_uint::MAX, 0) != 0 {
+            // A kernel before 5.9.
+            (1..1024).for_each(|number| {
+                libc::close(number);
+            });
+        }
+        BorrowedFd::borrow_raw(0)
+    }
+}
+
+fn read(path: &CStr, request: Option<&[u8]>, pipe: BorrowedFd<'_>) -> Result<(), Errno> {
+    let access = if request.is_some() { OFlags::RDWR } else { OFlags::RDONLY };
+    let file = rustix::fs::open(path, access | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
+    if let Some(request) = request {
+        rustix::io::write(&file, request)?;
+    }
+    let mut buffer = [0; 1 << 14];
+    let mut at = 0;
+    let mut count = rustix::io::pread(&file, &mut buffer, at)?;
+    rustix::io::write(pipe, &[0; 4])?;
+    while count > 0 {
+        let mut left = buffer.get(..count).unwrap_or_default();
+        while !left.is_empty() {
+            let written = rustix::io::write(pipe, left)?;
+            left = left.get(written..).unwrap_or_default();
+        }
+        at += count as u64;
+        // What fails now is found out by whoever reads an answer that is cut short.
+        count = rustix::io::pread(&file, &mut buffer, at).unwrap_or(0);
+    }
+    Ok(())
+}
+
+/// Reads the file at `path` in `mount`.
+pub fn content(mount: &Mount, path: &str) -> Result<io::Result<Vec<u8>>> {
+    ask(&mount.mountpoint, &mount.mountpoint.join(path), Question::Content, PATIENCE)
+}

@@ -1,0 +1,139 @@
+//! Finds the scratch directories of a repository on this machine, of several users.
+//!
+//! What belongs to users whose word does not count is neither read nor believed: a journal of nonsense would otherwise keep root from ever
+//! collecting garbage. That there is something is all that is found out, without following their symbolic links or entering
+//! what they have mounted.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Dir, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use super::needs::{Needs, open_directory};
+use crate::error::{Error, ErrorKind, Result};
+use crate::trust::{self, Distrust};
+
+/// A directory in which scratch directories of a repository may be: one for each branch.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// A user's home, or a directory for state.
+    pub base: PathBuf,
+    /// Below it.
+    pub rest: PathBuf,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// What the work that counts needs.
+    pub work: Vec<Needs>,
+    /// Work of other users, or what may be such.
+    pub foreign: Vec<Foreign>,
+    /// Directories that this user may not look into.
+    pub closed: Vec<PathBuf>,
+}
+
+/// Something of a user whose word does not count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Foreign {
+    /// A scratch directory, a directory of such, or a mount.
+    pub path: PathBuf,
+    /// Who owns it, or may write to it.
+    pub owner: u32,
+}
+
+impl Found {
+    /// Adds what is in `place`. The work of users of whom `counts` is true counts, if nobody else may write to it.
+    ///
+    /// Errors: [`ErrorKind::Corrupt`] if a journal that counts is damaged.
+    pub fn add(&mut self, place: &Place, counts: impl Fn(u32) -> bool) -> Result<()> {
+        let path = place.base.join(&place.rest);
+        let failed = |errno: Errno| Error::io(path.display(), errno.into());
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let base = match rustix::fs::open(&place.base, flags, Mode::empty()) {
+            Err(errno) => return self.note_missing(path.clone(), errno),
+            Ok(base) => base,
+        };
+        let owner = rustix::fs::fstat(&base).map_err(failed)?.st_uid;
+        let resolve = match counts(owner) {
+            true => ResolveFlags::NO_MAGICLINKS,
+            false => {
+                ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV
+            }
+        };
+        let found = match rustix::fs::openat2(&base, &place.rest, flags, Mode::empty(), resolve) {
+            // The user leads elsewhere.
+            Err(Errno::LOOP | Errno::XDEV | Errno::AGAIN) => {
+                self.foreign.push(Foreign { path, owner });
+                return Ok(());
+            }
+            Err(errno) => return self.note_missing(path.clone(), errno),
+            Ok(found) => found,
+        };
+        let owner = rustix::fs::fstat(&found).map_err(failed)?.st_uid;
+        if !counts(owner) {
+            self.foreign.push(Foreign { path, owner });
+            return Ok(());
+        }
+        let directory = match open_directory(&found, ".", OFlags::empty()) {
+            Err(errno) => return self.note_missing(path.clone(), errno),
+            Ok(directory) => directory,
+        };
+        for entry in Dir::read_from(&directory).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name();
+            let inner = path.join(&*name.to_string_lossy());
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            match open_directory(&directory, name, OFlags::NOFOLLOW) {
+                Ok(opened) => self.add_scratch(&opened, &inner, &counts)?,
+                Err(Errno::LOOP) => {}
+                Err(errno) => self.note_missing(inner, errno)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn add_scratch(&mut self, directory: &OwnedFd, path: &Path, counts: &impl Fn(u32) -> bool) -> Result<()> {
+        let foreign = |owner| Foreign { path: path.to_owned(), owner };
+        let owner = rustix::fs::fstat(directory).map_err(|errno| Error::io(path.display(), errno.into()))?.st_uid;
+        if !counts(owner) {
+            self.foreign.push(foreign(owner));
+            return Ok(());
+        }
+        let mut other = None;
+        let needs = Needs::read(directory, path, |journal| match check(journal, counts) {
+            Ok(()) => true,
+            Err(owner) => {
+                other = Some(owner);
+                false
+            }
+        })?;
+        self.work.extend(needs);
+        self.foreign.extend(other.map(foreign));
+        Ok(())
+    }
+
+    /// Notes that `path` cannot be opened.
+    fn note_missing(&mut self, path: PathBuf, errno: Errno) -> Result<()> {
+        match errno {
+            Errno::NOENT | Errno::NOTDIR => Ok(()),
+            Errno::ACCESS | Errno::PERM => {
+                self.closed.push(path);
+                Ok(())
+            }
+            errno => Err(Error::with_source(ErrorKind::Io, path.display().to_string(), std::io::Error::from(errno))),
+        }
+    }
+}
+
+/// Checks that a user whose word counts owns `file`, and that nobody else may write to it. The error is whose word it is.
+fn check(file: impl std::os::fd::AsFd, counts: &impl Fn(u32) -> bool) -> Result<(), u32> {
+    match trust::check_owner(&file, counts) {
+        Ok(_) => Ok(()),
+        Err(Distrust::Owner(owner)) => Err(owner),
+        Err(_) => Err(rustix::fs::fstat(&file).map_or(u32::MAX, |stat| stat.st_uid)),
+    }
+}

@@ -1,0 +1,129 @@
+//! Lists the objects of a local repository by descriptors.
+//!
+//! Each directory is opened by its name below the descriptor of the one that holds it, and links to directories are not followed: a
+//! repository that somebody else made cannot lead a listing to other parts of the machine, nor around in circles. A link to a
+//! file is listed if it stays within the repository, as it is read then. The folder that is listed may be a link within the repository.
+//!
+//! Names are those of the reference implementation: `NAME#DIGITS` are staging files and not listed.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tracing::warn;
+
+use super::ObjectInfo;
+use super::local::LocalFiles;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Objects that are handed over at a time, and how many times that is done ahead of whoever takes them.
+const BATCH: usize = 1000;
+const AHEAD: usize = 4;
+/// How deep directories are listed: a descriptor each. Objects lie two or three deep.
+const DEPTH: u32 = 64;
+
+/// Lists the objects below `folder`, on a thread that may wait, to the returned channel. A folder that is not there is empty.
+pub(super) fn begin(files: Arc<LocalFiles>, folder: String) -> Receiver<Result<Vec<ObjectInfo>>> {
+    let (sender, receiver) = channel(AHEAD);
+    tokio::task::spawn_blocking(move || {
+        let mut listing = Listing { files: &files, found: Vec::with_capacity(BATCH), sender: &sender };
+        let ended = match files.open_directory(&folder) {
+            Ok(directory) => listing.walk(directory, &folder, DEPTH),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(()),
+            Err(error) => Err(error),
+        };
+        let last = ended.map(|()| std::mem::take(&mut listing.found));
+        // Whoever asked may not wait any more.
+        let _ = sender.blocking_send(last);
+    });
+    receiver
+}
+
+/// Microseconds since 1970 at `time`.
+pub(super) fn microseconds(time: Option<SystemTime>) -> Option<u64> {
+    let since = time?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    u64::try_from(since.as_micros()).ok()
+}
+
+struct Listing<'a> {
+    files: &'a LocalFiles,
+    found: Vec<ObjectInfo>,
+    sender: &'a Sender<Result<Vec<ObjectInfo>>>,
+}
+
+impl Listing<'_> {
+    /// Lists `directory`, which is at `folder` in the repository.
+    fn walk(&mut self, directory: OwnedFd, folder: &str, depth: u32) -> Result<()> {
+        let failed = |errno: Errno| Error::io(format!("listing `{folder}`"), errno.into());
+        let entries = Dir::read_from(&directory).map_err(failed)?;
+        for entry in entries {
+            let entry = entry.map_err(failed)?;
+            let Some(name) = entry.file_name().to_str().ok().filter(|name| is_object_name(name)) else { continue };
+            let key = if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") };
+            let stat = match rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => stat,
+                // It was there a moment ago.
+                Err(Errno::NOENT) => continue,
+                Err(errno) => return Err(Error::io(&key, errno.into())),
+            };
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Directory if depth > 1 => match open_below(&directory, name) {
+                    Ok(inner) => self.walk(inner, &key, depth - 1)?,
+                    // It was a directory a moment ago.
+                    Err(Errno::NOENT | Errno::LOOP | Errno::NOTDIR) => {}
+                    Err(errno) => return Err(Error::io(&key, errno.into())),
+                },
+                FileType::RegularFile => self.add(key, &stat)?,
+                FileType::Symlink => match self.files.stat_object(&key) {
+                    Some(target) => self.add(key, &target)?,
+                    None => warn!("{key:?} is a symbolic link to no file of the repository: not listed"),
+                },
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, key: String, stat: &Stat) -> Result<()> {
+        let seconds = u64::try_from(stat.st_mtime).unwrap_or_default();
+        let nanoseconds = u32::try_from(stat.st_mtime_nsec).unwrap_or_default();
+        let modified = seconds.saturating_mul(1_000_000).saturating_add(u64::from(nanoseconds / 1000));
+        self.found.push(ObjectInfo { key, size: stat.st_size.unsigned_abs(), modified });
+        if self.found.len() < BATCH {
+            return Ok(());
+        }
+        let batch = std::mem::replace(&mut self.found, Vec::with_capacity(BATCH));
+        let gone = |_| Error::new(ErrorKind::Timeout, "nobody waits for the listing any more");
+        self.sender.blocking_send(Ok(batch)).map_err(gone)
+    }
+}
+
+fn open_below(directory: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(directory, name, flags, Mode::empty())
+}
+
+/// Whether an object may have this name. Whatever writes repositories makes no others.
+fn is_object_name(name: &str) -> bool {
+    let is_staging =
+        name.split_once('#').is_some_and(|(_, end)| !end.is_empty() && end.bytes().all(|byte| byte.is_ascii_digit()));
+    !matches!(name, "." | "..") && !is_staging && !name.bytes().any(|byte| byte.is_ascii_control())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn staging_files_are_no_objects() {
+        for name in ["a", "a#", "a#1b", "#x", "a b%20", "repo.12#x", "\u{e9}"] {
+            assert!(is_object_name(name), "{name}");
+        }
+        for name in [".", "..", "a#1", "lock#0", "a\nb", "\u{7f}"] {
+            assert!(!is_object_name(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Which files and directories of this machine other users cannot tamper with.
+//!
+//! Trusted owners are root and the effective user of this process. A file is trusted if such a user owns it and nobody else may write to
+//! it. A path is trusted if each directory on it belongs to a trusted owner and nobody else may write to it; the sticky bit, as on
+//! `/tmp`, is as good, because the next component has to have a trusted owner itself. That is the rule that sshd has for
+//! `authorized_keys`. A group whose only member is the owner counts as the owner, as Debian's sshd has it for users with a group of
+//! their own, unless there is an access control list. Directories that the user declares safe with `ICECHUNKFS_SAFE_DIRECTORY` are, whoever
+//! may write to them.
+//!
+//! Paths are walked by descriptors ([`path`]), so that what was checked is what is used.
+
+mod path;
+mod users;
+
+use std::fmt;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
+
+use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use self::path::Strictness;
+pub use self::path::create_directory;
+pub use self::users::name_of;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Permissions to write that the owner's own do not imply.
+const WRITABLE: u32 = 0o022;
+const STICKY: u32 = 0o1000;
+
+/// Why something is not trusted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Distrust {
+    /// A user who is not trusted owns it.
+    Owner(u32),
+    /// Others may write to it: its permissions.
+    Writable(u32),
+    /// It has other names.
+    Linked,
+    /// It is not of the kind that is needed: a FIFO, a device, a link.
+    Kind,
+}
+
+impl fmt::Display for Distrust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Distrust::Owner(user) => write!(f, "it belongs to user {}", name_of(*user)),
+            Distrust::Writable(mode) => write!(f, "other users may write to it (mode {mode:04o})"),
+            Distrust::Linked => f.write_str("it has more than one name"),
+            Distrust::Kind => f.write_str("it is no regular file"),
+        }
+    }
+}
+
+/// Whether `user` may decide what this process reads and writes.
+pub fn is_trusted(user: u32) -> bool {
+    user == 0 || user == rustix::process::geteuid().as_raw()
+}
+
+/// Checks that the owner of the open `file` is trusted, and that nobody else may write to it.
+pub fn check(file: impl AsFd) -> Result<Stat, Distrust> {
+    check_owner(file, is_trusted)
+}
+
+/// As [`check`], with the users of whom `is_trusted` is true.
+pub fn check_owner(file: impl AsFd, is_trusted: impl Fn(u32) -> bool) -> Result<Stat, Distrust> {
+    let file = file.as_fd();
+    let stat = rustix::fs::fstat(file).map_err(|_| Distrust::Kind)?;
+    if !is_trusted(stat.st_uid) {
+        return Err(Distrust::Owner(stat.st_uid));
+    }
+    if is_writable_by_others(file, &stat) {
+        return Err(Distrust::Writable(stat.st_mode & 0o7777));
+    }
+    Ok(stat)
+}
+
+/// As [`check`], of a regular file.
+pub fn check_file(file: impl AsFd) -> Result<Stat, Distrust> {
+    let file = file.as_fd();
+    let stat = rustix::fs::fstat(file).map_err(|_| Distrust::Kind)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(Distrust::Kind);
+    }
+    check(file)
+}
+
+fn is_writable_by_others(file: impl AsFd, stat: &Stat) -> bool {
+    let by_group = stat.st_mode & 0o020 != 0;
+    stat.st_mode & WRITABLE & !0o020 != 0
+        || (by_group && (has_access_list(file) || !users::is_private(stat.st_gid, stat.st_uid)))
+}
+
+/// Whether there is an access control list: then the permissions of the group are an upper bound for everybody that is named in it.
+fn has_access_list(file: impl AsFd) -> bool {
+    let place = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    let absent = [Errno::NODATA, Errno::OPNOTSUPP];
+    rustix::fs::getxattr(place, "system.posix_acl_access", &mut [0_u8; 0][..])
+        .map_or_else(|e| !absent.contains(&e), |_| true)
+}
+
+/// Opens the log file at `path` for appending, made if need be.
+///
+/// Errors: [`ErrorKind::PermissionDenied`] if another user could have put it there or may write to it. Devices of root, such as
+/// `/dev/null`, may be written to by everybody.
+pub fn open_log(path: &Path) -> Result<File> {
+    let failed = |errno: Errno| Error::io(path.display(), errno.into());
+    let (directory, name, shown) = path::open_parent(path, Strictness::ForLogs)?;
+    let flags =
+        OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let made = flags | OFlags::CREATE | OFlags::EXCL;
+    let file = match rustix::fs::openat(&directory, &name, made, Mode::from_raw_mode(0o644)) {
+        Err(Errno::EXIST) => rustix::fs::openat(&directory, &name, flags, Mode::empty()),
+        opened => opened,
+    };
+    // ENXIO: a FIFO that nobody reads.
+    let file =
+        file.map_err(|errno| if errno == Errno::NXIO { distrusted(&shown, &Distrust::Kind) } else { failed(errno) })?;
+    let stat = rustix::fs::fstat(&file).map_err(failed)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::CharacterDevice if stat.st_uid == 0 => {}
+        _ => drop(check_file(&file).map_err(|why| distrusted(&shown, &why))?),
+    }
+    // Where others may make names, as in `/tmp`, one of them can be for a file that is something else.
+    if stat.st_nlink > 1 {
+        return Err(distrusted(&shown, &Distrust::Linked));
+    }
+    Ok(file.into())
+}
+
+/// The error of `path`, which is not trusted.
+pub fn distrusted(path: &Path, why: &Distrust) -> Error {
+    let advice = match why {
+        Distrust::Owner(_) => "name a place that belongs to you or to root",
+        Distrust::Writable(_) => "if nobody else has put anything there, run `chmod go-w` on it",
+        Distrust::Linked | Distrust::Kind => "name another place",
+    };
+    Error::new(ErrorKind::PermissionDenied, format!("{}: {why}: {advice}", path.display()))
+}

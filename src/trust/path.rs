@@ -1,0 +1,197 @@
+//! Walks a path by descriptors and checks each step.
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{AtFlags, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::{Distrust, STICKY, check, distrusted, is_trusted, is_writable_by_others, name_of};
+use crate::error::{Error, ErrorKind, Result};
+
+/// How many symbolic links are followed, as the kernel does.
+const MAX_LINKS: u32 = 40;
+
+/// Directories that the user declares safe, whoever owns them or may write to them: absolute paths without links, with `:` between them. Git
+/// has the same for repositories.
+const DECLARED: &str = "ICECHUNKFS_SAFE_DIRECTORY";
+
+/// How much of a path is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Strictness {
+    /// Whatever stands in the last place is believed for the directories around it.
+    Full,
+    /// A group may write to directories of root, as on `/var/log` of some systems: what is in the last place is checked by itself.
+    ForLogs,
+}
+
+/// Opens the directory `path`, which must be trusted, and returns its path without links. Directories that are missing are made with mode
+/// 0700.
+///
+/// Errors: [`ErrorKind::PermissionDenied`] if another user owns it or a directory on the way, or may write to it.
+pub fn create_directory(path: &Path) -> Result<(OwnedFd, PathBuf)> {
+    let mode = Mode::RWXU;
+    let (parent, name, shown) = walk(path, Some(mode), Strictness::Full)?;
+    let failed = |errno: Errno| Error::io(shown.display(), errno.into());
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    match rustix::fs::mkdirat(&parent, &name, mode) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(failed(errno)),
+    }
+    let directory = match rustix::fs::openat(&parent, &name, flags, Mode::empty()) {
+        // Whoever owns it decides who may read it, which is the more helpful message.
+        Err(Errno::ACCESS) => match rustix::fs::statat(&parent, &name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if !is_trusted(stat.st_uid) => {
+                return Err(unsafe_directory(&shown, &Distrust::Owner(stat.st_uid)));
+            }
+            _ => return Err(failed(Errno::ACCESS)),
+        },
+        opened => opened.map_err(failed)?,
+    };
+    match check(&directory) {
+        Err(why) if !is_declared_safe(&shown) => Err(unsafe_directory(&shown, &why)),
+        _ => Ok((directory, shown)),
+    }
+}
+
+/// Opens the directory that holds `path`. Returns it with the last component, which is no symbolic link at that moment, and with both as a
+/// path without links.
+pub(super) fn open_parent(path: &Path, strictness: Strictness) -> Result<(OwnedFd, OsString, PathBuf)> {
+    walk(path, None, strictness)
+}
+
+/// Walks to the last component of `path`, which need not exist. Other components that are missing are made with mode `create`.
+fn walk(path: &Path, create: Option<Mode>, strictness: Strictness) -> Result<(OwnedFd, OsString, PathBuf)> {
+    let absolute = std::path::absolute(path).map_err(|e| Error::io(path.display(), e))?;
+    let mut step = Step::root(strictness)?;
+    let mut left: VecDeque<OsString> = VecDeque::new();
+    push(&mut left, &absolute);
+    let mut links = 0;
+    while let Some(name) = left.pop_front() {
+        let shown = step.shown.join(&name);
+        let failed = |errno: Errno| Error::io(shown.display(), errno.into());
+        match rustix::fs::readlinkat(&step.at, &name, Vec::new()) {
+            Ok(target) => {
+                links += 1;
+                if links > MAX_LINKS {
+                    return Err(failed(Errno::LOOP));
+                }
+                step.check_link(&name, &shown)?;
+                let target = Path::new(OsStr::from_bytes(target.to_bytes()));
+                if target.is_absolute() {
+                    step = Step::root(strictness)?;
+                }
+                push(&mut left, target);
+                continue;
+            }
+            // It is no link, or there is none.
+            Err(Errno::INVAL | Errno::NOENT) if left.is_empty() && name != ".." => return Ok((step.at, name, shown)),
+            Err(Errno::NOENT) => match create {
+                Some(mode) => match rustix::fs::mkdirat(&step.at, &name, mode) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(errno) => return Err(failed(errno)),
+                },
+                None => return Err(failed(Errno::NOENT)),
+            },
+            Err(Errno::INVAL) => {}
+            Err(errno) => return Err(failed(errno)),
+        }
+        step.enter(&name)?;
+    }
+    Ok((step.at, OsString::from("."), step.shown))
+}
+
+/// Puts the components of `path` before those that are `left`.
+fn push(left: &mut VecDeque<OsString>, path: &Path) {
+    for component in path.components().rev() {
+        match component {
+            Component::Normal(name) => left.push_front(name.to_owned()),
+            Component::ParentDir => left.push_front("..".into()),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+}
+
+/// A directory on the way.
+struct Step {
+    at: OwnedFd,
+    stat: Stat,
+    shown: PathBuf,
+    strictness: Strictness,
+}
+
+const PLACE: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+impl Step {
+    fn root(strictness: Strictness) -> Result<Step> {
+        let at = rustix::fs::open("/", PLACE, Mode::empty()).map_err(|e| Error::io("/", e.into()))?;
+        Step::over(at, PathBuf::from("/"), strictness)
+    }
+
+    fn enter(&mut self, name: &OsStr) -> Result<()> {
+        let mut shown = std::mem::take(&mut self.shown);
+        match name == ".." {
+            true => drop(shown.pop()),
+            false => shown.push(name),
+        }
+        let at = rustix::fs::openat(&self.at, name, PLACE, Mode::empty());
+        *self = Step::over(at.map_err(|e| Error::io(shown.display(), e.into()))?, shown, self.strictness)?;
+        Ok(())
+    }
+
+    fn over(at: OwnedFd, shown: PathBuf, strictness: Strictness) -> Result<Step> {
+        let stat = rustix::fs::fstat(&at).map_err(|e| Error::io(shown.display(), e.into()))?;
+        let why = if !is_trusted(stat.st_uid) && !is_unmapped(stat.st_uid) {
+            Distrust::Owner(stat.st_uid)
+        } else if is_writable_by_others(&at, &stat) && stat.st_mode & STICKY == 0 {
+            Distrust::Writable(stat.st_mode & 0o7777)
+        } else {
+            return Ok(Step { at, stat, shown, strictness });
+        };
+        let is_left_to_a_group = strictness == Strictness::ForLogs && stat.st_uid == 0 && stat.st_mode & 0o002 == 0;
+        if is_left_to_a_group || is_declared_safe(&shown) {
+            return Ok(Step { at, stat, shown, strictness });
+        }
+        Err(unsafe_directory(&shown, &why))
+    }
+
+    /// Checks that nobody but a trusted user can have put the link `name` here.
+    fn check_link(&self, name: &OsStr, shown: &Path) -> Result<()> {
+        if !is_writable_by_others(&self.at, &self.stat) {
+            return Ok(());
+        }
+        let link = rustix::fs::statat(&self.at, name, AtFlags::SYMLINK_NOFOLLOW);
+        let link = link.map_err(|e| Error::io(shown.display(), e.into()))?;
+        if is_trusted(link.st_uid) {
+            return Ok(());
+        }
+        let (shown, owner) = (shown.display(), name_of(link.st_uid));
+        Err(Error::new(
+            ErrorKind::PermissionDenied,
+            format!("{shown}: it is a symbolic link of user {owner}: name another place"),
+        ))
+    }
+}
+
+fn is_declared_safe(path: &Path) -> bool {
+    std::env::var_os(DECLARED).is_some_and(|declared| std::env::split_paths(&declared).any(|safe| safe == path))
+}
+
+/// The error of the directory `path`, which is not trusted.
+fn unsafe_directory(path: &Path, why: &Distrust) -> Error {
+    let error = distrusted(path, why);
+    Error::new(error.kind(), format!("{error}, or declare the directory safe with {DECLARED}"))
+}
+
+/// Whether `user` stands for all users that have no number in this process's user namespace, root of the machine among them.
+fn is_unmapped(user: u32) -> bool {
+    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u32>().ok();
+    let is_whole = || {
+        let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        map.split_whitespace().eq(["0", "0", "4294967295"])
+    };
+    number("/proc/sys/kernel/overflowuid") == Some(user) && !is_whole()
+}
