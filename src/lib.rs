@@ -24,6 +24,7 @@
 //! | [`disk_cache`] | bytes of a distant repository on a disk of this machine |
 //! | [`mod@format`] | bytes to values, no I/O: headers, ids, the four kinds of file, metadata, configuration |
 //! | [`error`] | what can go wrong: one kind each, one place that makes it an errno |
+//! | [`printable`], [`shell`] | text of others as a terminal, a log or a shell may have it |
 //! | [`size`], [`file_name`], [`steps`] | sizes as people write them; any text as a file's name; where tests make things fail |
 //!
 //! A request travels down once: the kernel asks [`fuse::adapter`], which asks [`tree::Tree`], which finds the chunk's reference
@@ -40,11 +41,13 @@ pub mod file_name;
 pub mod follow;
 pub mod format;
 pub mod fuse;
+pub mod printable;
 pub mod reader;
 pub mod repack;
 pub mod repo;
 pub mod scratch;
 pub mod session;
+pub mod shell;
 pub mod size;
 pub mod stats;
 pub mod steps;

@@ -6,6 +6,7 @@ use super::rebase::{self, Rebased};
 use super::recovery::tree_at;
 use crate::commit::conflicts::Conflict;
 use crate::error::{Error, ErrorKind, Result};
+use crate::printable;
 
 impl Session {
     /// Gives up what differs at and below `path`, or everywhere if that is empty. Files that no commit takes stay.
@@ -28,7 +29,7 @@ impl Session {
             notices
         };
         self.tell(notices).await?;
-        Ok(format!("discarded what differed below {path}"))
+        Ok(format!("discarded what differed below {}", printable::line(&path)))
     }
 
     /// A path as the user sees it, or as the mount has it.

@@ -14,6 +14,7 @@ use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_enco
 
 use super::super::location::{Bucket, Place};
 use crate::error::{Error, ErrorKind, Result};
+use crate::printable;
 
 /// Longest location, in bytes: the longest key of a store, each byte of it spelled with three.
 const MAX_LOCATION: usize = 4096;
@@ -103,8 +104,9 @@ impl Scheme {
 
 /// Text as a message repeats it: not too long, and nothing in it that a terminal or a log would obey.
 pub(super) fn quoted(text: &str) -> String {
-    let shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
-    if text.chars().nth(SHOWN).is_some() { format!("`{shown}...`") } else { format!("`{shown}`") }
+    let end = text.char_indices().nth(SHOWN).map(|(at, _)| at);
+    let shown = printable::line(end.and_then(|end| text.get(..end)).unwrap_or(text));
+    if end.is_some() { format!("`{shown}...`") } else { format!("`{shown}`") }
 }
 
 impl Address {
