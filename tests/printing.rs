@@ -13,6 +13,8 @@ mod writing;
 mod commands;
 #[path = "printing/hostile.rs"]
 mod hostile;
+#[path = "printing/long_names.rs"]
+mod long_names;
 #[path = "printing/mounts.rs"]
 mod mounts;
 
