@@ -25,6 +25,7 @@
 //! | [`mod@format`] | bytes to values, no I/O: headers, ids, the four kinds of file, metadata, configuration |
 //! | [`error`] | what can go wrong: one kind each, one place that makes it an errno |
 //! | [`printable`], [`shell`] | text of others as a terminal, a log or a shell may have it |
+//! | [`store_names`], [`endpoint`] | names that become part of a store's address, and the address |
 //! | [`size`], [`file_name`], [`steps`] | sizes as people write them; any text as a file's name; where tests make things fail |
 //!
 //! A request travels down once: the kernel asks [`fuse::adapter`], which asks [`tree::Tree`], which finds the chunk's reference
@@ -36,6 +37,7 @@ pub mod commit;
 pub mod compare;
 pub mod control;
 pub mod disk_cache;
+pub mod endpoint;
 pub mod error;
 pub mod file_name;
 pub mod follow;
@@ -52,6 +54,7 @@ pub mod size;
 pub mod stats;
 pub mod steps;
 pub mod storage;
+pub mod store_names;
 pub mod transfer;
 pub mod tree;
 pub mod working;

@@ -72,6 +72,10 @@ fn sample(kind: &Kind) -> Value {
         Kind::Whole { most, .. } => json!(most),
         Kind::Bool => json!(true),
         Kind::Text | Kind::Pattern => json!("true"),
+        Kind::Checked(rule) => {
+            let samples = ["us-east-1", "account", "https://store.example"];
+            json!(samples.into_iter().find(|text| (rule.fits)(text)).unwrap())
+        }
         Kind::Struct(members) | Kind::Open(members, _) => {
             members.iter().map(|member| (member.name.to_owned(), sample(member.kind))).collect::<Map<_, _>>().into()
         }

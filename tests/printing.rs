@@ -9,6 +9,8 @@ mod made;
 #[path = "common/writing.rs"]
 mod writing;
 
+#[path = "printing/advice.rs"]
+mod advice;
 #[path = "printing/commands.rs"]
 mod commands;
 #[path = "printing/hostile.rs"]

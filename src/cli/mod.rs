@@ -34,7 +34,6 @@ mod progress;
 pub mod refs;
 pub mod rewrite_manifests;
 mod rewriting;
-pub mod secrets;
 mod shards;
 pub mod squash;
 pub mod stats;
@@ -64,7 +63,6 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         None => words,
     };
     let arguments = Arguments::parse_from(words);
-    secrets::hide();
     let outcome = match arguments.command {
         Command::Mount(mount) => mount::run(mount),
         Command::Unmount(unmount) => unmount::run(&unmount),

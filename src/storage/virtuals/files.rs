@@ -22,6 +22,7 @@ use super::address::{Address, quoted};
 use super::checksum::State;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::Checksum;
+use crate::shell;
 
 /// A directory, or a file, that the user allowed.
 #[derive(Debug)]
@@ -100,9 +101,10 @@ fn open(root: &Root, rest: &Path, others: &[&Root]) -> Result<File> {
     Err(Error::new(
         ErrorKind::VirtualNotAllowed,
         format!(
-            "{} leads to {} by a symbolic link or another mount, and that is not allowed: add --allow-virtual '{prefix}'",
+            "{} leads to {} by a symbolic link or another mount, and that is not allowed: add --allow-virtual {}",
             quoted(&shown),
             quoted(&real),
+            shell::quoted(&prefix),
         ),
     ))
 }
