@@ -10,30 +10,35 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// `text` as one line.
+/// Returns `text` as one line.
 pub fn line(text: &str) -> String {
     escape(text, |_| false)
 }
 
-/// `text` with the ends of lines that it has. What is put into it and could have some goes through [`line`] before.
+/// Returns `text` with its own ends of lines. What is put into it and could have some goes through [`line()`] before.
 pub fn lines(text: &str) -> String {
     escape(text, |c| c == '\n')
 }
 
-/// Bytes that may be no text, such as a file's name, as one line.
+/// Returns bytes that may be no text, such as a file's name, as one line.
 pub fn bytes(bytes: &[u8]) -> String {
-    let mut shown = String::new();
-    for part in bytes.utf8_chunks() {
-        shown += &line(part.valid());
-        for byte in part.invalid() {
-            // Writing into a string cannot fail.
-            let _ = write!(shown, "\\x{byte:02x}");
-        }
-    }
-    shown
+    line(&text(bytes))
 }
 
-/// JSON with the same characters spelled by their numbers. They can only be in strings, whose values stay what they are.
+/// Returns bytes that may be no text as text: what is not UTF-8 is escaped, and nothing else.
+pub fn text(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for part in bytes.utf8_chunks() {
+        text += part.valid();
+        for byte in part.invalid() {
+            // Writing into a string cannot fail.
+            let _ = write!(text, "\\x{byte:02x}");
+        }
+    }
+    text
+}
+
+/// Returns JSON with the same characters spelled by their numbers. They can only be in strings, whose values do not change.
 pub fn json(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -48,7 +53,7 @@ pub fn json(text: &str) -> String {
     shown
 }
 
-/// `text` without the names and passwords that stand before the host in its URLs.
+/// Returns `text` without the names and passwords that stand before the host in its URLs.
 pub fn without_passwords(text: &str) -> Cow<'_, str> {
     let mut shown = String::new();
     let mut rest = text;

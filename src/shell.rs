@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::printable;
 
-/// `word` as a shell reads it back, whatever is in it: in single quotes. What a terminal would not show is spelled by numbers.
+/// Returns `word` in quotes, from which a shell reads it back, whatever is in it. What a terminal would not show is spelled by numbers.
 pub fn quoted(word: &str) -> String {
     if !word.chars().any(printable::is_special) {
         return format!("'{}'", word.replace('\'', r"'\''"));

@@ -70,6 +70,7 @@ fn control_files_and_commands_are_harmless() {
         assert_harmless(&format!("{words:?}"), output.stderr.as_bytes());
         look(words[0]);
     }
+    assert!(mount.says("status").contains("\\xff\\u{1b}\\n"), "{}", mount.says("status"));
     let status: serde_json::Value = serde_json::from_str(&mount.says("status.json")).unwrap();
     assert!(status["untracked"].is_array(), "{status}");
 }
