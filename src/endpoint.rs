@@ -18,7 +18,7 @@ const BLANK: &str = "https://host.invalid/";
 pub struct Endpoint(Url);
 
 impl Endpoint {
-    /// The host `name` directly below `domain`, which is a provider's and begins with a dot.
+    /// Returns the host `name` below `domain`, which is a provider's and begins with a dot.
     ///
     /// Errors: [`ErrorKind::InvalidInput`] if that is not what it became.
     pub fn below(name: &str, domain: &'static str) -> Result<Self> {
@@ -29,7 +29,7 @@ impl Endpoint {
         })
     }
 
-    /// It with the bucket as the first part of the host.
+    /// Returns the address that has the bucket as the first part of the host.
     pub fn of_bucket(&self, bucket: &str) -> Result<Self> {
         let host = format!("{bucket}.{}", self.host());
         let is_name = matches!(self.0.host(), Some(Host::Domain(_)));
@@ -49,12 +49,12 @@ impl Endpoint {
         (self.0.host_str() == Some(host)).then_some(self)
     }
 
-    /// Its host.
+    /// Returns its host.
     pub fn host(&self) -> &str {
         self.0.host_str().unwrap_or_default()
     }
 
-    /// Whether its host has a name with a dot, and is not a bare address.
+    /// Whether its host is a name with a dot in it.
     pub fn has_domain(&self) -> bool {
         matches!(self.0.host(), Some(Host::Domain(name)) if name.contains('.'))
     }
@@ -64,12 +64,12 @@ impl Endpoint {
         self.0.scheme() == "http"
     }
 
-    /// Its scheme, host and port.
+    /// Returns its scheme, host and port.
     pub fn origin(&self) -> Origin {
         self.0.origin()
     }
 
-    /// It without a slash at its end.
+    /// Returns its URL without a slash at the end.
     pub fn as_str(&self) -> &str {
         self.0.as_str().trim_end_matches('/')
     }

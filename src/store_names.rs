@@ -44,7 +44,7 @@ pub enum Provider {
 }
 
 impl Region {
-    /// The region's name.
+    /// Returns the region's name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -64,7 +64,7 @@ impl FromStr for Region {
 }
 
 impl Account {
-    /// The account's name.
+    /// Returns the account's name.
     pub fn as_str(&self) -> &str {
         &self.0
     }

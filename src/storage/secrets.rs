@@ -25,7 +25,7 @@ const MAX_FILE: u64 = 64 << 10;
 /// Bits of a file's mode that let others than its owner in.
 const OTHERS: u32 = 0o077;
 
-/// What nobody may see.
+/// Secrets of a store, which nobody else may see.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secrets {
     /// s3: The name of the key in the file, which goes with the secret there.
@@ -48,11 +48,11 @@ pub struct Secrets {
 
 impl Secrets {
     /// Whether `name` is one of them, in either spelling.
-    pub fn has(name: &str) -> bool {
+    pub fn is_secret(name: &str) -> bool {
         NAMES.contains(&name.replace('_', "-").as_str())
     }
 
-    /// These, and those of the file. What the file has wins.
+    /// Returns these with those of the file, which win.
     ///
     /// Errors: [`ErrorKind::PermissionDenied`] if others than its owner may read or write it.
     pub fn with_file(self) -> Result<Self> {
@@ -60,7 +60,7 @@ impl Secrets {
         Ok(read(&path)?.or(Secrets { file: None, ..self }))
     }
 
-    /// These, and those of `other` where these have none.
+    /// Returns these, and those of `other` where these have none.
     pub fn or(self, other: Secrets) -> Self {
         Secrets {
             access_key_id: self.access_key_id.or(other.access_key_id),
@@ -79,14 +79,14 @@ impl Secrets {
         [&self.access_key_id, &self.secret_access_key, &self.account_key, &self.sas_token].iter().any(|it| it.is_some())
     }
 
-    /// The headers, split at the colon.
+    /// Returns the headers, split at the colon.
     pub fn headers(&self) -> Result<Vec<(&str, &str)>> {
         let split = self.header.iter().map(|header| header.split_once(':'));
         let parts: Option<Vec<_>> = split.map(|parts| parts.map(|(name, value)| (name.trim(), value.trim()))).collect();
         parts.ok_or_else(|| Error::invalid("a header must be `NAME: VALUE`; one has no colon"))
     }
 
-    /// Takes the secret `name` over, in either spelling. False if there is none of that name.
+    /// Sets the secret `name`, in either spelling. False if there is none of that name.
     pub fn set(&mut self, name: &str, value: &str) -> bool {
         let place = match name.replace('_', "-").as_str() {
             KEY_ID => &mut self.access_key_id,
@@ -105,7 +105,7 @@ impl Secrets {
         true
     }
 
-    /// The error of secret `name` among the words of a command.
+    /// Returns the error of a secret `name` among the words of a command.
     pub fn refused(name: &str) -> Error {
         let (name, key) = (name.replace('_', "-"), name.replace('-', "_"));
         Error::invalid(format!(
@@ -156,7 +156,7 @@ fn argument(name: &'static str) -> Arg {
     Arg::new(name).long(name).hide(true).hide_env(true).env(variable(name)).allow_hyphen_values(true)
 }
 
-/// The variable of the environment for the secret `name`.
+/// Returns the variable of the environment for the secret `name`.
 fn variable(name: &str) -> &'static str {
     match name {
         "secret-access-key" => "ICECHUNKFS_SECRET_ACCESS_KEY",
@@ -176,11 +176,9 @@ impl Args for Secrets {
             .env("ICECHUNKFS_SECRETS")
             .hide_env(true)
             .help(
-                "Read secrets from FILE, which only its owner may read: lines `NAME = VALUE` with access_key_id, secret_access_key, \
-                 session_token (s3), account_key, sas_token (az), password (of the name in a web server's URL) and header (`NAME: VALUE` \
-                 for every request; repeatable). Each but the first is also a variable ICECHUNKFS_...; none can be given on a command line \
-                 [also, and better: AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN, and the \
-                 other variables and files that each store's own tools use]",
+                "Read secrets from FILE, which must be yours alone: lines `NAME = VALUE` with access_key_id, secret_access_key, session_token \
+                 (s3), account_key, sas_token (az), password (https: of the name in the URL) or header (`NAME: VALUE`, for every request; \
+                 repeatable). Each is also a variable, such as ICECHUNKFS_HEADER. No secret is taken from a command line",
             );
         command.arg(file).args(NAMES.map(argument))
     }

@@ -102,7 +102,7 @@ impl Settings {
         self.max_requests.unwrap_or(DEFAULT_REQUESTS)
     }
 
-    /// The address of the store, if it is given.
+    /// Returns the address of the store, if it is given.
     ///
     /// Errors: [`ErrorKind::InvalidInput`](crate::error::ErrorKind::InvalidInput) if it is none.
     pub fn endpoint(&self) -> Result<Option<Endpoint>> {
@@ -122,7 +122,7 @@ impl Settings {
         let mut spelled = Vec::new();
         for word in words {
             let (name, value) = word.split_once('=').map_or((word.as_str(), None), |(name, value)| (name, Some(value)));
-            if Secrets::has(name) {
+            if Secrets::is_secret(name) {
                 if source == Source::CommandLine {
                     return Err(Secrets::refused(name));
                 }
@@ -143,7 +143,7 @@ impl Settings {
         Ok(found)
     }
 
-    /// It with the secrets of the file that it names.
+    /// Returns these settings with the secrets of the file that they name.
     pub fn with_secrets_of_file(mut self) -> Result<Self> {
         self.secrets = self.secrets.with_file()?;
         self.access_key_id = self.secrets.access_key_id.take().or(self.access_key_id);

@@ -90,7 +90,7 @@ impl KeyEncoding {
         name
     }
 
-    /// Bytes of the longest file name that a chunk in `grid`, the number of chunks in each dimension, can have.
+    /// Returns the bytes of the longest file name that a chunk in `grid` (chunks in each dimension) can have.
     pub fn longest_name(&self, grid: &[u32]) -> usize {
         let last: Vec<u32> = grid.iter().map(|count| count.saturating_sub(1)).collect();
         self.file_name(&last).len()

@@ -17,7 +17,7 @@ use crate::{SECRET, plain};
 /// machine shows at `proxy` by its host.
 fn cat(repository: &Path, proxy: &Origin, words: &[&str]) -> Command {
     let mut command = plain(&[&["cat", repository.to_str().unwrap(), "v/c/0"], words].concat());
-    command.env("HTTPS_PROXY", proxy.url("")).env("HTTP_PROXY", proxy.url("")).env("ICECHUNKFS_TIMEOUT", "2");
+    command.env("HTTPS_PROXY", proxy.url("")).env("HTTP_PROXY", proxy.url("")).env("ICECHUNKFS_TIMEOUT", "1");
     command.env("NO_PROXY", "127.0.0.1,localhost");
     command.env("AWS_ACCESS_KEY_ID", "me").env("AWS_SECRET_ACCESS_KEY", SECRET).env("AWS_SESSION_TOKEN", SECRET);
     command.env("AZURE_STORAGE_ACCOUNT_KEY", "bm9ib2R5LW1heS1zZWUtdGhpcw==").env("AZURE_STORAGE_SAS_TOKEN", SECRET);
@@ -86,16 +86,23 @@ fn a_region_of_the_configuration_is_no_host() {
                 assert!(said.contains("region") && said.contains("--virtual-option"), "{region:?}: {said}");
                 assert!(!said.contains('@') || !said.contains(SECRET), "{said}");
             }
-            // Who says the region asks Amazon.
-            let own = ["--allow-virtual", "s3://bucket", "--virtual-option", "s3://bucket,region=eu-west-1"];
-            run(&mut cat(&repository, &proxy, &own)).failure();
-            let asked = proxy.take();
-            assert!(
-                asked.iter().all(|seen| seen.first.contains("s3.eu-west-1.amazonaws.com:443")) && !asked.is_empty(),
-                "{asked:?}"
-            );
         }
     }
+}
+
+/// The user's own word wins over what the configuration has, and Amazon is asked.
+#[test]
+fn a_region_that_the_user_names_is_used_instead() {
+    let proxy = Origin::listener();
+    let directory = tempfile::tempdir().unwrap();
+    let store = ObjectStoreConfig::S3(S3Options::default().with_region("x@evil.example/".to_owned()));
+    let containers = vec![container("c", "s3://bucket/", store)];
+    let repository = repository(&directory.path().join("repo"), containers, &[reference("s3://bucket/x", 0, 1)]);
+    let words = ["--allow-virtual", "s3://bucket", "--virtual-option", "s3://bucket,region=eu-west-1"];
+    run(&mut cat(&repository, &proxy, &words)).failure();
+    let asked = proxy.take();
+    let is_amazon = |seen: &Seen| seen.first.contains("s3.eu-west-1.amazonaws.com:443");
+    assert!(!asked.is_empty() && asked.iter().all(is_amazon), "{asked:?}");
 }
 
 /// Version 1 stores its configuration in `config.yaml`.
@@ -255,7 +262,10 @@ fn regions_accounts_and_buckets_of_the_user_are_checked_too() {
     assert!(proxy.take().is_empty());
     run(&["refs", "s3://bucket/x", "--region", "eu-west-1"]);
     run(&["refs", "abfs://c@acc.dfs.core.windows.net/x"]);
+    // Nobody says the region: Amazon is asked for it.
+    run(&["refs", "s3://bucket/x"]);
     let asked = proxy.take();
     assert!(asked.iter().any(|seen| seen.first.contains("s3.eu-west-1.amazonaws.com:443")), "{asked:?}");
+    assert!(asked.iter().any(|seen| seen.first.contains(" s3.amazonaws.com:443 ")), "{asked:?}");
     assert!(asked.iter().any(|seen| seen.first.contains("acc.blob.core.windows.net:443")), "{asked:?}");
 }

@@ -75,7 +75,7 @@ pub(super) fn connect(container: &Bucket, account: Option<&Account>, line: &Line
     Ok(Arc::new(builder.build().map_err(|e| not_made("az", e))?))
 }
 
-/// The account that the environment names.
+/// Returns the account that the environment names.
 pub(in crate::storage) fn account_of_environment() -> Option<Account> {
     let connection = super::variable(CONNECTION);
     let named = connection.as_deref().and_then(|words| {

@@ -24,20 +24,20 @@ const MOST_REDIRECTS: usize = 5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Redirects {
     /// Those within the origin of the request.
-    Within,
-    /// None: whoever asks looks first where they lead.
-    Nowhere,
+    SameOrigin,
+    /// None: the caller checks first where they lead.
+    None,
 }
 
-/// Makes clients.
+/// Makes HTTP clients.
 #[derive(Clone, Debug)]
 pub(super) struct Clients {
     /// Which redirects they follow.
     pub(super) redirects: Redirects,
     /// The store: who else is asked does not get the headers. None if all that is asked may have them.
     pub(super) home: Option<Origin>,
-    /// Certificates that are trusted besides the system's: a file in PEM format.
-    pub(super) bundle: Option<Vec<u8>>,
+    /// Certificates that are trusted besides the system's.
+    pub(super) certificates: Vec<reqwest::Certificate>,
 }
 
 impl HttpConnector for Clients {
@@ -46,8 +46,8 @@ impl HttpConnector for Clients {
             |source: reqwest::Error| object_store::Error::Generic { store: "HTTP client", source: Box::new(source) };
         let says_yes = |key| options.get_config_value(&key).is_some_and(|value| value == "true");
         let policy = match self.redirects {
-            Redirects::Within => Policy::custom(within_origin),
-            Redirects::Nowhere => Policy::none(),
+            Redirects::SameOrigin => Policy::custom(within_origin),
+            Redirects::None => Policy::none(),
         };
         let mut builder = reqwest::ClientBuilder::new()
             .redirect(policy)
@@ -56,8 +56,8 @@ impl HttpConnector for Clients {
             .pool_idle_timeout(IDLE)
             .http1_only()
             .https_only(!says_yes(ClientConfigKey::AllowHttp));
-        if let Some(bundle) = &self.bundle {
-            builder = builder.tls_certs_merge(reqwest::Certificate::from_pem_bundle(bundle).map_err(failed)?);
+        if !self.certificates.is_empty() {
+            builder = builder.tls_certs_merge(self.certificates.clone());
         }
         let client = HttpClient::new(builder.build().map_err(failed)?);
         Ok(match options.get_default_headers() {
@@ -67,37 +67,38 @@ impl HttpConnector for Clients {
     }
 }
 
-/// A duration among `options`, which has units in its text.
+/// Reads a duration from `options`, which spell it with units.
 fn duration(options: &ClientOptions, key: ClientConfigKey) -> Option<Duration> {
     let text = options.get_config_value(&key)?;
     text.parse::<jiff::SignedDuration>().ok()?.try_into().ok()
 }
 
+/// Follows a redirect within the origin of the request.
 fn within_origin(attempt: Attempt<'_>) -> reqwest::redirect::Action {
     let Some(first) = attempt.previous().first() else { return attempt.stop() };
     if first.origin() != attempt.url().origin() {
         let to = attempt.url().clone();
-        return attempt.error(Redirected::Elsewhere(to));
+        return attempt.error(RedirectError::OtherOrigin(to));
     }
     if attempt.previous().len() > MOST_REDIRECTS {
-        return attempt.error(Redirected::Round);
+        return attempt.error(RedirectError::TooMany);
     }
     attempt.follow()
 }
 
 /// Why a redirect was not followed.
 #[derive(Debug)]
-enum Redirected {
+enum RedirectError {
     /// It leads to another origin.
-    Elsewhere(Url),
+    OtherOrigin(Url),
     /// There were too many.
-    Round,
+    TooMany,
 }
 
-impl fmt::Display for Redirected {
+impl fmt::Display for RedirectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Redirected::Elsewhere(url) => {
+            RedirectError::OtherOrigin(url) => {
                 let origin = url.origin().ascii_serialization();
                 write!(
                     f,
@@ -105,12 +106,12 @@ impl fmt::Display for Redirected {
                     if origin == "null" { "which is no web server" } else { &origin }
                 )
             }
-            Redirected::Round => write!(f, "the server redirects more than {MOST_REDIRECTS} times"),
+            RedirectError::TooMany => write!(f, "the server redirects more than {MOST_REDIRECTS} times"),
         }
     }
 }
 
-impl std::error::Error for Redirected {}
+impl std::error::Error for RedirectError {}
 
 /// A client that adds headers to requests to one origin.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use object_store::client::{HttpClient, HttpConnector};
-use object_store::{BackoffConfig, Certificate, ClientOptions, HeaderMap, HeaderValue, ObjectStore, RetryConfig};
+use object_store::{BackoffConfig, ClientOptions, HeaderMap, HeaderValue, ObjectStore, RetryConfig};
 use url::Origin;
 
 use self::client::{Clients, Redirects};
@@ -71,7 +71,7 @@ struct Connector {
 }
 
 impl Line {
-    /// A line for `settings`, and the secrets in the file that they name.
+    /// Returns a line for `settings`, with the secrets of the file that they name.
     fn new(settings: &Settings, redirects: Redirects) -> Result<Self> {
         let wire = Wire::new(settings.requests(), settings.budget(), settings.upload_limit);
         Ok(Line { settings: settings.clone().with_secrets_of_file()?, wire, redirects, ambient: true })
@@ -86,20 +86,19 @@ impl Line {
         variable(name).filter(|_| self.ambient)
     }
 
-    /// Makes clients for the store at `home`, and for those who give credentials for it.
+    /// Returns what makes clients for the store at `home`, and for the services that give credentials for it.
     fn connector(&self, home: Option<Origin>) -> Result<Connector> {
-        let bundle = self.bundle()?.map(|(_, pem)| pem);
-        Ok(Connector { wire: self.wire.clone(), clients: Clients { redirects: self.redirects, home, bundle } })
+        let certificates = self.certificates()?;
+        Ok(Connector { wire: self.wire.clone(), clients: Clients { redirects: self.redirects, home, certificates } })
     }
 
-    /// The file with more certificates to trust, and what is in it.
-    fn bundle(&self) -> Result<Option<(String, Vec<u8>)>> {
+    /// Reads the certificates that are trusted besides the system's.
+    fn certificates(&self) -> Result<Vec<reqwest::Certificate>> {
         let path = self.settings.ca_bundle.clone().or_else(|| variable("AWS_CA_BUNDLE"));
-        let read = |path: String| {
-            let pem = std::fs::read(&path).map_err(|e| Error::io(format!("the certificates in {path}"), e))?;
-            Ok((path, pem))
-        };
-        path.map(read).transpose()
+        let Some(path) = path else { return Ok(Vec::new()) };
+        let what = format!("the certificates in {path}");
+        let pem = std::fs::read(&path).map_err(|e| Error::io(&what, e))?;
+        reqwest::Certificate::from_pem_bundle(&pem).map_err(|e| Error::with_source(ErrorKind::InvalidInput, what, e))
     }
 
     /// How a request is repeated: until the time for the operation is over, less a last pause and a last answer's. So what is
@@ -135,13 +134,6 @@ impl Line {
         if !headers.is_empty() {
             options = options.with_default_headers(headers);
         }
-        if let Some((path, pem)) = self.bundle()? {
-            let certificates = Certificate::from_pem_bundle(&pem)
-                .map_err(|e| Error::with_source(ErrorKind::InvalidInput, format!("the certificates in {path}"), e))?;
-            for certificate in certificates {
-                options = options.with_root_certificate(certificate);
-            }
-        }
         Ok(options)
     }
 }
@@ -154,17 +146,17 @@ impl HttpConnector for Connector {
 
 /// Reaches `place`, which is not on this machine.
 pub(super) async fn connect(place: &Place, settings: &Settings) -> Result<Connected> {
-    connect_over(place, &Line::new(settings, Redirects::Within)?).await
+    connect_over(place, &Line::new(settings, Redirects::SameOrigin)?).await
 }
 
 /// As [`connect`], and follows no redirect. Unless it is `trusted`, the store hears only what is in `settings`.
 pub(super) async fn connect_straight(place: &Place, settings: &Settings, trusted: bool) -> Result<Connected> {
-    connect_over(place, &Line { ambient: trusted, ..Line::new(settings, Redirects::Nowhere)? }).await
+    connect_over(place, &Line { ambient: trusted, ..Line::new(settings, Redirects::None)? }).await
 }
 
 /// A client for web servers that follows no redirect.
 pub(super) fn web_client(settings: &Settings) -> Result<(HttpClient, Wire)> {
-    let line = Line::new(settings, Redirects::Nowhere)?;
+    let line = Line::new(settings, Redirects::None)?;
     // Whether to encrypt says each URL.
     let options = line.client(true)?;
     let client = line.connector(None)?.connect(&options).map_err(|e| not_made("the client for web servers", e))?;
@@ -202,7 +194,7 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// The address that `text`, a word of the environment or of a profile, says.
+/// Parses an endpoint that the environment or a profile names; `what` says which.
 fn endpoint_of(what: &str, text: Option<String>) -> Result<Option<Endpoint>> {
     text.map(|text| text.parse().map_err(|e: Error| e.context(what))).transpose()
 }

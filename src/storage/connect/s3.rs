@@ -11,6 +11,7 @@ use object_store::client::{HttpConnector, HttpRequestBody};
 use object_store::{ObjectStore, StaticCredentialProvider};
 
 use super::super::location::Bucket;
+use super::client::Redirects;
 use super::profile::{self, Profile, ProfileCredentials};
 use super::slashed::Slashed;
 use super::{Line, endpoint_of, not_made, variable};
@@ -97,7 +98,10 @@ async fn region_of(bucket: &Bucket, line: &Line) -> Result<Region> {
     let no_answer = |source| Error::with_source(ErrorKind::NotFound, unknown(""), source);
     // The bucket in the path: a dot in its name would not fit Amazon's certificate.
     let home = Endpoint::below(ANYWHERE, AMAZON)?;
-    let client = line.connector(Some(home.origin()))?.connect(&line.client(false)?).map_err(no_answer)?;
+    let mut connector = line.connector(Some(home.origin()))?;
+    // A redirect tells the region too.
+    connector.clients.redirects = Redirects::None;
+    let client = connector.connect(&line.client(false)?).map_err(no_answer)?;
     let request = http::Request::head(format!("{home}/{}", bucket.name)).body(HttpRequestBody::empty());
     let request = request.map_err(|e| Error::with_source(ErrorKind::InvalidInput, unknown(""), e))?;
     let asked = tokio::time::timeout(line.settings.budget(), client.execute(request)).await;

@@ -214,7 +214,7 @@ fn parse_options(words: &[String], source: Source) -> Result<Vec<PrefixOption>> 
     for (prefix, mut words) in options {
         for name in words.iter().filter_map(|word| word.split('=').next()) {
             let name = name.replace('_', "-");
-            if source == Source::CommandLine && Secrets::has(&name) {
+            if source == Source::CommandLine && Secrets::is_secret(&name) {
                 return Err(Error::invalid(format!(
                     "{}: {name}: a secret on a command line can be read by every user of this machine: set \
                      ICECHUNKFS_VIRTUAL_OPTION in the environment, or name a file that has it with --virtual-option \

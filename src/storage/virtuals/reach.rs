@@ -26,7 +26,7 @@ pub(super) struct Reached {
 }
 
 impl Reached {
-    /// It as a store that only the repository names, for `why`: without credentials, unless the user gave some for it.
+    /// Marks it as a store that only the repository names, for `why`: it gets no credentials unless the user gave some for it.
     fn distrust(&mut self, why: impl FnOnce() -> String) {
         self.trusted = false;
         if !has_credentials(&self.settings) && !self.settings.anonymous {
@@ -37,7 +37,7 @@ impl Reached {
 }
 
 impl Virtuals {
-    /// How `address` is reached: as the user says, else as the container says.
+    /// Returns how `address` is reached: as the user says, else as the container says.
     ///
     /// Errors: [`ErrorKind::VirtualNotAllowed`] if the container says something that no store can have.
     pub(super) fn settings(&self, address: &Address, container: Option<usize>) -> Result<Reached> {
@@ -120,12 +120,12 @@ fn is_for(kind: &str, scheme: Scheme) -> bool {
     }
 }
 
-/// `PREFIX,SETTING` for a shell.
+/// Returns `PREFIX,SETTING`, quoted for a shell.
 pub(super) fn option(address: &Address, setting: &str) -> String {
     shell::quoted(&format!("{},{setting}", address.parent().as_prefix().replace(',', "%2C")))
 }
 
-/// What stands before the reason why a setting of the configuration cannot be used.
+/// Returns what stands before the reason why a setting of the configuration cannot be used.
 fn wrong(address: &Address, name: &str) -> String {
     format!(
         "{address}: the repository's configuration has a {name} that no store can have: give the right one with --virtual-option {}",
