@@ -42,6 +42,11 @@ fn a_redirect_to_another_origin_is_refused() {
         format!("http://[::1]:{port}/own-v2-basic/{{rest}}"),
         format!("http://[::ffff:127.0.0.1]:{port}/own-v2-basic/{{rest}}"),
         format!("https://127.0.0.1:{port}/own-v2-basic/{{rest}}"),
+        format!("http:\\\\127.0.0.1:{}\\own-v2-basic\\{{rest}}", other.port),
+        format!("/\\127.0.0.1:{}/own-v2-basic/{{rest}}", other.port),
+        format!("http://127.0.0.1:{port}@127.0.0.1:{}/own-v2-basic/{{rest}}", other.port),
+        format!("http://%31%32%37.0.0.1:{}/own-v2-basic/{{rest}}", other.port),
+        format!("http://127.0.0.1:{port}.nip.io/own-v2-basic/{{rest}}"),
         "http://169.254.169.254/latest/meta-data/".to_owned(),
         "file:///etc/passwd".to_owned(),
     ];
@@ -71,7 +76,7 @@ fn spellings_of_the_origin_are_the_origin() {
     let server = Origin::of(&repositories());
     let directory = tempfile::tempdir().unwrap();
     let port = server.port;
-    for (n, host) in ["127.0.0.1", "2130706433", "0x7f.1", "127.1"].iter().enumerate() {
+    for (n, host) in ["127.0.0.1", "2130706433", "0x7f.1", "127.1", "127.0.0.1."].iter().enumerate() {
         server.redirect("/first/", format!("HTTP://{host}:{port}/own-v2-basic/{{rest}}"));
         run(&mut export(&server.url("first"), &directory.path().join(n.to_string()))).success();
     }
