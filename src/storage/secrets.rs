@@ -193,7 +193,7 @@ impl FromArgMatches for Secrets {
         let mut secrets = Secrets::default();
         for name in NAMES {
             if matches.value_source(name) == Some(ValueSource::CommandLine) {
-                let message = format!("--{}\n", Secrets::refused(name));
+                let message = format!("--{}", Secrets::refused(name));
                 return Err(clap::Error::raw(clap::error::ErrorKind::InvalidValue, message));
             }
             let Some(value) = matches.get_one::<String>(name).filter(|value| !value.is_empty()) else { continue };
