@@ -9,6 +9,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::printable;
+
 /// `Result` with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -65,6 +67,8 @@ pub enum ErrorKind {
 struct Inner {
     kind: ErrorKind,
     message: String,
+    /// Lines that follow the message and its causes.
+    lines: Vec<String>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
@@ -75,7 +79,7 @@ pub struct Error(Arc<Inner>);
 impl Error {
     /// An error of `kind`; `message` names the thing and says what is wrong.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error(Arc::new(Inner { kind, message: message.into(), source: None }))
+        Error(Arc::new(Inner { kind, message: message.into(), lines: Vec::new(), source: None }))
     }
 
     /// As [`Error::new`], with the error that caused it.
@@ -84,7 +88,15 @@ impl Error {
         message: impl Into<String>,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Self {
-        Error(Arc::new(Inner { kind, message: message.into(), source: Some(source.into()) }))
+        Error(Arc::new(Inner { kind, message: message.into(), lines: Vec::new(), source: Some(source.into()) }))
+    }
+
+    /// An error whose message has several lines: those of `text`. What was put into it and may have ends of lines went through
+    /// [`crate::printable::line`]; any other message is displayed as one line, whatever is in it.
+    pub fn of_lines(kind: ErrorKind, text: &str) -> Self {
+        let mut lines = text.lines().map(str::to_owned);
+        let message = lines.next().unwrap_or_default();
+        Error(Arc::new(Inner { kind, message, lines: lines.collect(), source: None }))
     }
 
     /// Stored bytes that break the format's rules.
@@ -130,7 +142,8 @@ impl Error {
             // Others wait for the same error: the cause stays reachable through the source.
             Err(shared) => Error(Arc::new(Inner {
                 kind: shared.kind,
-                message: format!("{what}: {}", Error(shared)),
+                message: format!("{what}: {}", shared.in_one_line()),
+                lines: shared.lines.clone(),
                 source: None,
             })),
         }
@@ -181,11 +194,12 @@ impl Error {
     }
 }
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = self.0.message.clone();
+impl Inner {
+    /// The message and its causes. Names, paths and what stores said are in it: this is where all of it is escaped.
+    fn in_one_line(&self) -> String {
+        let mut text = self.message.clone();
         let mut cause: Option<&dyn std::error::Error> =
-            self.0.source.as_deref().map(|e| e as &(dyn std::error::Error + 'static));
+            self.source.as_deref().map(|e| e as &(dyn std::error::Error + 'static));
         while let Some(error) = cause {
             let said = error.to_string();
             // Some libraries' errors repeat their causes.
@@ -195,7 +209,14 @@ impl fmt::Display for Error {
             }
             cause = error.source();
         }
-        f.write_str(&text)
+        printable::line(&printable::without_passwords(&text))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.in_one_line())?;
+        self.0.lines.iter().try_for_each(|line| write!(f, "\n{}", printable::line(line)))
     }
 }
 
@@ -230,6 +251,20 @@ mod tests {
         let cause = Error::new(ErrorKind::Io, "the line broke");
         let repeats = Error::with_source(ErrorKind::Io, "reading X: the line broke", cause);
         assert_eq!(Error::with_source(ErrorKind::Io, "a", repeats).to_string(), "a: reading X: the line broke");
+    }
+
+    #[test]
+    fn no_text_adds_lines_or_shows_passwords() {
+        let cause = std::io::Error::other("http://me:secret@host/\u{1b}[2J");
+        let error = Error::with_source(ErrorKind::Io, "a\nb\u{202e}", cause);
+        let shown = "a\\nb\\u{202e}: http://***@host/\\u{1b}[2J";
+        assert_eq!(error.to_string(), shown);
+        let held = error.clone();
+        assert_eq!(error.context("c\n").to_string(), format!("c\\n: {shown}"));
+        drop(held);
+        let error = Error::of_lines(ErrorKind::InvalidInput, "a:\n  b\r\n  c");
+        assert_eq!(error.clone().to_string(), "a:\n  b\n  c");
+        assert_eq!(error.clone().context("d").to_string(), "d: a:\n  b\n  c");
     }
 
     #[test]

@@ -26,6 +26,8 @@
 //! | [`error`] | what can go wrong: one kind each, one place that makes it an errno |
 //! | [`memory`] | the budget that everything decoded shares, and what the machine has |
 //! | [`trust`] | which files of this machine other users cannot tamper with |
+//! | [`printable`], [`shell`] | text of others as a terminal, a log or a shell may have it |
+//! | [`store_names`], [`endpoint`] | names that become part of a store's address, and the address |
 //! | [`size`], [`file_name`], [`steps`] | sizes as people write them; any text as a file's name; where tests make things fail |
 //!
 //! A request travels down once: the kernel asks [`fuse::adapter`], which asks [`tree::Tree`], which finds the chunk's reference
@@ -37,21 +39,25 @@ pub mod commit;
 pub mod compare;
 pub mod control;
 pub mod disk_cache;
+pub mod endpoint;
 pub mod error;
 pub mod file_name;
 pub mod follow;
 pub mod format;
 pub mod fuse;
 pub mod memory;
+pub mod printable;
 pub mod reader;
 pub mod repack;
 pub mod repo;
 pub mod scratch;
 pub mod session;
+pub mod shell;
 pub mod size;
 pub mod stats;
 pub mod steps;
 pub mod storage;
+pub mod store_names;
 pub mod transfer;
 pub mod tree;
 pub mod trust;

@@ -72,6 +72,10 @@ fn sample(kind: &Kind) -> Value {
         Kind::Whole { most, .. } => json!(most),
         Kind::Bool => json!(true),
         Kind::Text | Kind::Pattern => json!("true"),
+        Kind::Checked(rule) => {
+            let samples = ["us-east-1", "account", "https://store.example"];
+            json!(samples.into_iter().find(|text| (rule.fits)(text)).unwrap())
+        }
         Kind::Struct(members) | Kind::Open(members, _) => {
             members.iter().map(|member| (member.name.to_owned(), sample(member.kind))).collect::<Map<_, _>>().into()
         }
@@ -162,7 +166,7 @@ async fn every_setting_is_read_by_the_reference_as_it_was_set() {
             ("minio", "s3://c/", json!({"s3_compatible": {"endpoint_url": "http://x", "checksum_algorithm": "sha1"}})),
             ("t", "tigris://c/", json!({"tigris": {}})),
             ("gs", "gs://c/", json!({"gcs": {"google_skip_signature": "true"}})),
-            ("az", "az://c/x/", json!({"azure": {"account": "a"}})),
+            ("az", "az://c/x/", json!({"azure": {"account": "acc"}})),
             ("web", "https://c/", json!({"http": {"timeout": "5s", "headers": {"x-a": "b"}}})),
             ("here", "file:///a/b/", json!({"local_file_system": "/a/b"})),
         ] {

@@ -268,7 +268,7 @@ async fn virtuals(repository: &Repository) -> Arc<Virtuals> {
     });
     let map = |from: &str| format!("{from}={}", place.path().display());
     let maps = ["file:///icechunkfs-own-virtual", "s3://icechunkfs-own-virtual/data", "vcc://vsrc"].map(map);
-    let permissions = Permissions::from_words(&["https://127.0.0.1:1".to_owned()], &maps, &[]).unwrap();
+    let permissions = Permissions::from_words(&["https://127.0.0.1:1".to_owned()], &maps, &[], &[]).unwrap();
     let containers = repository.config().await.map(|config| config.virtual_containers()).unwrap_or_default();
     Arc::new(Virtuals::new(permissions, containers, &Settings::default()))
 }

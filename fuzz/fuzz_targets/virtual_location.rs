@@ -17,7 +17,7 @@ fuzz_target!(|bytes: &[u8]| {
     let containers = RepoConfig::from_yaml(config.as_bytes()).map(|config| config.virtual_containers()).unwrap_or_default();
     let allowed = ["file:///srv/data", "s3://bucket/data", "https://host:8443/a"].map(str::to_owned);
     let maps = ["vcc://moved=/srv/moved".to_owned()];
-    let Ok(permissions) = Permissions::from_words(&allowed, &maps, &[]) else { unreachable!("they are right") };
+    let Ok(permissions) = Permissions::from_words(&allowed, &maps, &[], &[]) else { unreachable!("they are right") };
     let virtuals = Virtuals::new(permissions, containers, &Settings::default());
     if let Ok(object) = virtuals.find(location, None) {
         let place = object.location();
@@ -25,5 +25,6 @@ fuzz_target!(|bytes: &[u8]| {
         assert!(inside.iter().any(|prefix| format!("{place}/").starts_with(prefix)), "{place}");
         assert!(!format!("{place}/").contains("/../") && !format!("{place}/").contains("/./"), "{place}");
     }
-    let _ = Permissions::from_words(&[location.to_owned()], &[location.to_owned()], &[location.to_owned()]);
+    let words = [location.to_owned()];
+    let _ = Permissions::from_words(&words, &words, &words, &words);
 });

@@ -4,11 +4,12 @@ use clap::Args;
 use serde_json::json;
 
 use super::args::CommonArgs;
-use super::confirm::{ConfirmArgs, printable};
+use super::confirm::ConfirmArgs;
 use super::{naming, open, print, print_json, rewriting};
 use crate::commit::engine::RESERVED;
 use crate::commit::squash::{self, Squash};
 use crate::error::{Error, Result};
+use crate::printable;
 use crate::repo::refs::DEFAULT_BRANCH;
 use crate::repo::update::system_clock;
 use crate::storage::settings::Settings;
@@ -71,11 +72,12 @@ pub fn run(arguments: &AmendArgs) -> Result<()> {
         let parent = tip.parent.map(|id| id.to_string());
         if metadata == tip.metadata && message == tip.message {
             let nothing = json!({"branch": branch, "snapshot": null, "replaced": [], "parent": parent, "kept": []});
-            return if arguments.json { print_json(&nothing) } else { print(b"it says so already\n") };
+            return if arguments.json { print_json(&nothing) } else { print("it says so already\n") };
         }
         let kept = rewriting::others(&repository, branch, &commits).await?;
+        let shown = printable::line(branch);
         let question = format!(
-            "Branch {branch} gets another newest commit in the place of\n  {}\nMounts and programs that work on that one have \
+            "Branch {shown} gets another newest commit in the place of\n  {}\nMounts and programs that work on that one have \
              to begin anew.\n{}",
             rewriting::line(tip),
             rewriting::kept(&kept)
@@ -88,7 +90,7 @@ pub fn run(arguments: &AmendArgs) -> Result<()> {
             let done = json!({"branch": branch, "snapshot": id, "replaced": replaced, "parent": parent, "kept": kept});
             return print_json(&done);
         }
-        let text = format!("branch {branch}: {id} in the place of {}\n{}", tip.id, rewriting::kept(&kept));
-        print(printable(&text).as_bytes())
+        let text = format!("branch {shown}: {id} in the place of {}\n{}", tip.id, rewriting::kept(&kept));
+        print(&text)
     })
 }

@@ -3,10 +3,11 @@
 use clap::{Args, Subcommand};
 
 use super::confirm::ConfirmArgs;
-use super::naming::{self, CreateArgs, DeleteArgs, ListArgs, ReachArgs, Work, one_line};
+use super::naming::{self, CreateArgs, DeleteArgs, ListArgs, ReachArgs, Work};
 use super::{print, print_json};
 use crate::error::Result;
 use crate::format::ids::ObjectId;
+use crate::printable;
 use crate::repo::change_refs::RefKind;
 use crate::repo::update::system_clock;
 
@@ -95,8 +96,12 @@ fn reset_branch(repo: &str, arguments: &ResetArgs) -> Result<()> {
     let mounted = work.mounted(name);
     // What is still on a branch or tag is not destroyed; what a mount has would have to be committed elsewhere.
     if lost.is_some() || mounted.is_some() {
-        let mut question =
-            format!("branch `{name}` will go from {} to {}.", work.described(previous), work.described(to));
+        let mut question = format!(
+            "branch `{}` will go from {} to {}.",
+            printable::line(name),
+            work.described(previous),
+            work.described(to)
+        );
         lost.iter().for_each(|lost| question += &format!("\n{lost}"));
         naming::ask(arguments.confirm, question, mounted)?;
     }
@@ -109,5 +114,5 @@ fn say(arguments: &ResetArgs, previous: ObjectId, to: ObjectId, text: String) ->
         let (previous, snapshot) = (previous.to_string(), to.to_string());
         return print_json(&serde_json::json!({"name": arguments.name, "previous": previous, "snapshot": snapshot}));
     }
-    print(format!("{}\n", one_line(&text)).as_bytes())
+    print(&format!("{}\n", printable::line(&text)))
 }

@@ -1,7 +1,7 @@
 //! `icechunkfs cat`: the bytes of one key.
 
 use super::args::CatArgs;
-use super::{open, print};
+use super::{open, print_raw};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::tree::Kind;
 
@@ -22,7 +22,7 @@ pub fn run(arguments: &CatArgs) -> Result<()> {
         let mut offset = 0;
         while offset < file.size {
             let data = tree.read(file.inode, offset, STEP).await?;
-            print(&data)?;
+            print_raw(&data)?;
             offset += u64::from(STEP);
         }
         Ok(())

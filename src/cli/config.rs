@@ -7,11 +7,12 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use tracing::warn;
 
-use super::naming::{ReachArgs, Work, one_line};
+use super::naming::{ReachArgs, Work};
 use super::{print, print_json};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
 use crate::format::config_edit::{self, Changed, Setting, problems};
+use crate::printable;
 use crate::repo::update::system_clock;
 
 /// Bytes of a value on standard input. A configuration has some thousand.
@@ -139,7 +140,7 @@ fn show(repo: &str, arguments: &GetArgs) -> Result<()> {
     let stored = work.runtime.block_on(work.repository.config())?;
     let members = stored.members();
     for problem in problems::of(members) {
-        warn!("{}", one_line(&problem));
+        warn!("{}", printable::line(&problem));
     }
     if let Some(key) = &arguments.key {
         let setting = config_edit::get(members, key)?;
@@ -164,7 +165,7 @@ fn show(repo: &str, arguments: &GetArgs) -> Result<()> {
     for setting in &settings {
         // Writing into a string cannot fail.
         let _ = match (&setting.value, setting.default) {
-            (Some(value), _) => writeln!(text, "{} = {}", setting.key, one_line(&value.to_string())),
+            (Some(value), _) => writeln!(text, "{} = {}", setting.key, printable::line(&value.to_string())),
             (None, _) if !arguments.all => Ok(()),
             (None, Some(default)) => writeln!(text, "{} is not set: {default}", setting.key),
             (None, None) => writeln!(text, "{} is not set", setting.key),
@@ -173,14 +174,14 @@ fn show(repo: &str, arguments: &GetArgs) -> Result<()> {
     if text.is_empty() {
         text = "nothing is set: the defaults hold (get --all shows them)\n".to_owned();
     }
-    print(text.as_bytes())
+    print(&text)
 }
 
 fn show_one(setting: &Setting, json: bool) -> Result<()> {
     match &setting.value {
         value if json => print_json(value),
-        Some(Value::String(text)) => print(format!("{text}\n").as_bytes()),
-        Some(value) => print(format!("{value}\n").as_bytes()),
+        Some(Value::String(text)) => print(&format!("{text}\n")),
+        Some(value) => print(&format!("{value}\n")),
         None => {
             let default = setting.default.map_or(String::new(), |default| format!("; the default is: {default}"));
             Err(Error::new(ErrorKind::NotFound, format!("`{}` is not set{default}", setting.key)))
@@ -225,5 +226,5 @@ fn say(work: &Work, key: &str, changed: Option<Changed>, json: bool) -> Result<(
         (false, Some(_)) if changed.old.is_none() => format!("{} = {new}; it was not set", changed.key),
         (false, Some(_)) => format!("{} = {new}; it was {old}", changed.key),
     };
-    print(format!("{}\n", one_line(&line)).as_bytes())
+    print(&format!("{}\n", printable::line(&line)))
 }

@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 use clap::Args;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::printable;
 
 /// Bytes of an answer that are looked at. An answer is one word.
 const LONGEST_ANSWER: u64 = 256;
@@ -22,18 +23,21 @@ pub struct ConfirmArgs {
 
 impl ConfirmArgs {
     /// Returns once it is certain that the user wants `what`: a sentence, or several lines of them, that says what will be
-    /// gone. To be called before anything is changed, and without a deadline running: people think.
+    /// gone. Names in it went through [`printable::line`]. To be called before anything is changed, and without a deadline running: people think.
     ///
     /// Errors: [`ErrorKind::InvalidInput`] if nobody can be asked, [`ErrorKind::NotPermitted`] if the answer is no.
     pub fn confirm(self, what: &str) -> Result<()> {
         if self.yes {
             return Ok(());
         }
-        let what = printable(what);
+        let what = printable::lines(what);
         let (stdin, stderr) = (std::io::stdin(), std::io::stderr());
         // The question goes where results do not, so that they can be piped.
         if !stdin.is_terminal() || !stderr.is_terminal() {
-            return Err(Error::invalid(format!("{what}\nthere is no terminal to ask on: say --yes to go on")));
+            return Err(Error::of_lines(
+                ErrorKind::InvalidInput,
+                &format!("{what}\nthere is no terminal to ask on: say --yes to go on"),
+            ));
         }
         if ask(&what, stdin.lock(), stderr.lock()).map_err(|e| Error::io("the terminal", e))? {
             Ok(())
@@ -54,19 +58,6 @@ fn ask(what: &str, input: impl Read, mut output: impl Write) -> std::io::Result<
     }
     let answer = String::from_utf8_lossy(&answer).trim().to_lowercase();
     Ok(answer == "y" || answer == "yes")
-}
-
-/// `text` without what would make a terminal do something else than show it: names of refs may hold any character, and a
-/// question must not be able to look like another one.
-pub fn printable(text: &str) -> String {
-    let shown = |c: char| match c {
-        '\n' => "\n".to_owned(),
-        // Direction marks reorder what stands around them.
-        '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => c.escape_unicode().to_string(),
-        c if c.is_control() => c.escape_default().to_string(),
-        c => c.to_string(),
-    };
-    text.chars().map(shown).collect()
 }
 
 #[cfg(test)]
@@ -92,12 +83,6 @@ mod tests {
             assert!(asked.starts_with(b"Tag `v1` will be gone.\nGo on? [y/N] "));
         }
         assert!(!ask("", [b'y'; 1000].as_slice(), Vec::new()).unwrap());
-    }
-
-    #[test]
-    fn a_name_cannot_forge_the_question() {
-        assert_eq!(printable("tag `a\u{1b}[2J\r`\nb"), "tag `a\\u{1b}[2J\\r`\nb");
-        assert_eq!(printable("x\u{202e}y ü"), "x\\u{202e}y ü");
     }
 
     #[test]

@@ -60,7 +60,7 @@ fn wait_for(pipe: OwnedFd, child: libc::pid_t) -> std::result::Result<(), (Strin
     match message.split_first() {
         Some((&READY, text)) => {
             if !text.is_empty() {
-                eprintln!("icechunkfs: {}", String::from_utf8_lossy(text));
+                super::note(&String::from_utf8_lossy(text));
             }
             Ok(())
         }

@@ -6,9 +6,10 @@ use clap::Args;
 use serde_json::json;
 
 use super::args::CommonArgs;
-use super::confirm::{ConfirmArgs, printable};
+use super::confirm::ConfirmArgs;
 use super::{open, print, print_json};
 use crate::error::Result;
+use crate::printable;
 use crate::repo::cutoff::parse_older_than;
 use crate::repo::expire::{Expired, Wanted, expire};
 use crate::repo::history::format_time;
@@ -83,7 +84,7 @@ pub fn run(arguments: &ExpireArgs) -> Result<()> {
             "deleted_tags": refs(&expired.tags),
         }));
     }
-    print(text(&expired, older_than, arguments.dry_run).as_bytes())
+    print(&text(&expired, older_than, arguments.dry_run))
 }
 
 fn text(expired: &Expired, older_than: u64, would: bool) -> String {
@@ -94,7 +95,12 @@ fn text(expired: &Expired, older_than: u64, would: bool) -> String {
     for (kind, refs) in [("branch", &expired.branches), ("tag", &expired.tags)] {
         for (name, id) in refs {
             // Writing into a string cannot fail.
-            let _ = writeln!(text, "{} {kind} `{name}` ({id})", if would { "would delete" } else { "deleted" });
+            let _ = writeln!(
+                text,
+                "{} {kind} `{}` ({id})",
+                if would { "would delete" } else { "deleted" },
+                printable::line(name)
+            );
         }
     }
     let _ = writeln!(
@@ -106,5 +112,5 @@ fn text(expired: &Expired, older_than: u64, would: bool) -> String {
         expired.edited.len(),
         if would { "would get" } else { "have got" },
     );
-    printable(&text)
+    text
 }

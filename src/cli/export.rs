@@ -9,10 +9,11 @@ use clap::Args;
 use indicatif::{HumanBytes, ProgressBar};
 
 use super::args::CommonArgs;
-use super::confirm::{ConfirmArgs, printable};
+use super::confirm::ConfirmArgs;
 use super::virtual_args::VirtualArgs;
 use super::{open, print, print_json, progress};
 use crate::error::Result;
+use crate::printable;
 use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
 use crate::storage::settings::Settings;
 use crate::transfer::destination::{self, Contents, Destination};
@@ -106,8 +107,8 @@ pub fn run(arguments: &ExportArgs) -> Result<()> {
                 jobs: arguments.jobs.into(),
             };
             let confirm = |extra: &[String]| {
-                let dest = path.display();
-                let listed = listed(extra.iter().map(|path| format!("  {path}")), extra.len() as u64);
+                let dest = printable::line(&path.to_string_lossy());
+                let listed = listed(extra.iter().map(|path| printable::line(&format!("  {path}"))), extra.len() as u64);
                 arguments
                     .confirm
                     .confirm(&format!("{dest}: what the snapshot does not have will be removed:\n{listed}"))
@@ -119,13 +120,17 @@ pub fn run(arguments: &ExportArgs) -> Result<()> {
     if arguments.json {
         return print_json(&exported);
     }
-    print(in_words(&exported, &arguments.dest).as_bytes())
+    print(&in_words(&exported, &arguments.dest))
 }
 
 fn in_words(exported: &Exported, dest: &str) -> String {
     let Exported { snapshot, written, written_bytes, unchanged, removed_count, dry_run, .. } = exported;
     let would = if *dry_run { "would write" } else { "wrote" };
-    let mut text = format!("snapshot {snapshot} to {dest}: {would} {written} files, {}", HumanBytes(*written_bytes));
+    let mut text = format!(
+        "snapshot {snapshot} to {}: {would} {written} files, {}",
+        printable::line(dest),
+        HumanBytes(*written_bytes)
+    );
     // Writing into a string cannot fail.
     if *unchanged > 0 {
         let _ = write!(text, "; {unchanged} were there");
@@ -137,11 +142,11 @@ fn in_words(exported: &Exported, dest: &str) -> String {
     text.push('\n');
     if exported.left_out_count > 0 {
         let _ = writeln!(text, "left out, since it cannot be read:");
-        let paths = exported.left_out.iter().map(|LeftOut { path, why }| format!("  {path}: {why}"));
+        let paths = exported.left_out.iter().map(|LeftOut { path, why }| printable::line(&format!("  {path}: {why}")));
         text += &listed(paths, exported.left_out_count);
         text.push('\n');
     }
-    printable(&text)
+    text
 }
 
 /// The first of `lines`, of which there are `count`, and how many are not shown.

@@ -1,6 +1,7 @@
 //! `icechunkfs gc`: what nothing needs any more is removed.
 
 use std::fmt::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +17,7 @@ use super::confirm::ConfirmArgs;
 use super::uncommitted;
 use super::{open, print, print_json, progress};
 use crate::error::Result;
+use crate::printable;
 use crate::repo::Repository;
 use crate::repo::collect::{Collected, Count, Progress, Wanted, collect};
 use crate::repo::cutoff::parse_older_than;
@@ -95,7 +97,7 @@ fn run_on(runtime: &Runtime, arguments: &GcArgs) -> Result<()> {
     if arguments.json {
         return print_json(&as_json(&collected, &found, older_than, arguments.dry_run));
     }
-    print(text(&collected, &found, older_than, arguments.dry_run).as_bytes())
+    print(&text(&collected, &found, older_than, arguments.dry_run))
 }
 
 struct Work<'a> {
@@ -159,10 +161,19 @@ fn text(collected: &Collected, found: &Found, older_than: u64, would: bool) -> S
     let mut text = String::new();
     // Writing into a string cannot fail.
     for needs in &found.work {
-        let _ = writeln!(text, "kept for uncommitted work on branch `{}`: {}", needs.branch, needs.scratch.display());
+        let _ = writeln!(
+            text,
+            "kept for uncommitted work on branch `{}`: {}",
+            printable::line(&needs.branch),
+            printable::bytes(needs.scratch.as_os_str().as_bytes())
+        );
     }
     for place in &found.closed {
-        let _ = writeln!(text, "this user may not look for uncommitted work in {}", place.display());
+        let _ = writeln!(
+            text,
+            "this user may not look for uncommitted work in {}",
+            printable::bytes(place.as_os_str().as_bytes())
+        );
     }
     for foreign in &found.foreign {
         let (user, place) = (trust::name_of(foreign.owner), foreign.path.display());
@@ -201,5 +212,5 @@ fn text(collected: &Collected, found: &Found, older_than: u64, would: bool) -> S
         0 => writeln!(text, "nothing before {} can be removed", format_time(older_than)),
         _ => writeln!(text, "{removed} {} objects, {} bytes", total.objects, total.bytes),
     };
-    super::confirm::printable(&text)
+    text
 }

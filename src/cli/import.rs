@@ -10,12 +10,12 @@ use clap::Args;
 use indicatif::HumanBytes;
 
 use super::args::CommonArgs;
-use super::confirm::printable;
 use super::export::listed;
 use super::{open, print, print_json, progress, rewriting};
 use crate::commit::engine::{OnConflict, Options};
 use crate::commit::progress::{Progress, Stage};
 use crate::error::{Error, ErrorKind, Result};
+use crate::printable;
 use crate::repo::Repository;
 use crate::repo::refs::DEFAULT_BRANCH;
 use crate::repo::update::system_clock;
@@ -115,7 +115,7 @@ pub fn run(arguments: &ImportArgs) -> Result<()> {
     if arguments.json {
         print_json(&imported)?;
     } else if failure.is_none() {
-        print(in_words(&imported, arguments).as_bytes())?;
+        print(&in_words(&imported, arguments))?;
     }
     failure.map_or(Ok(()), Err)
 }
@@ -152,20 +152,25 @@ async fn target(arguments: &ImportArgs) -> Result<Target> {
 /// Why nothing was committed, if that is a failure.
 fn failure(imported: &Imported) -> Option<Error> {
     if imported.faults_count > 0 {
-        let faults = imported.faults.iter().map(|LeftOut { path, why }| format!("  {path}: {why}"));
+        let faults = imported.faults.iter().map(|LeftOut { path, why }| printable::line(&format!("  {path}: {why}")));
         let message = format!("nothing was imported:\n{}", listed(faults, imported.faults_count));
-        return Some(Error::invalid(printable(&message)));
+        return Some(Error::of_lines(ErrorKind::InvalidInput, &message));
     }
     if !imported.conflicts.is_empty() {
         let conflicts = imported.conflicts.iter().map(|conflict| {
             let other = conflict.other;
-            format!("  {}: {} (commit {other} \"{}\")", conflict.path, conflict.kind.describe(), conflict.message)
+            printable::line(&format!(
+                "  {}: {} (commit {other} \"{}\")",
+                conflict.path,
+                conflict.kind.describe(),
+                conflict.message
+            ))
         });
         let message = format!(
             "others have changed the same things meanwhile; nothing was committed. Import again for the branch as it is now:\n{}",
             listed(conflicts, imported.conflicts.len() as u64)
         );
-        return Some(Error::new(ErrorKind::Stale, printable(&message)));
+        return Some(Error::of_lines(ErrorKind::Stale, &message));
     }
     None
 }
@@ -174,9 +179,11 @@ fn in_words(imported: &Imported, arguments: &ImportArgs) -> String {
     let Imported { nodes_created, nodes_updated, nodes_deleted, chunks_deleted, chunks_unchanged, .. } = imported;
     let mut text = match (&imported.snapshot, imported.dry_run) {
         (Some(snapshot), _) if imported.created_repository => {
-            format!("created {} and committed snapshot {snapshot}", arguments.repo)
+            format!("created {} and committed snapshot {snapshot}", printable::line(&arguments.repo))
         }
-        (Some(snapshot), _) => format!("committed snapshot {snapshot} to branch {}", arguments.branch),
+        (Some(snapshot), _) => {
+            format!("committed snapshot {snapshot} to branch {}", printable::line(&arguments.branch))
+        }
         (None, true) => "would commit".to_owned(),
         (None, false) => "nothing to commit".to_owned(),
     };
@@ -201,7 +208,7 @@ fn in_words(imported: &Imported, arguments: &ImportArgs) -> String {
         let _ =
             writeln!(text, "left out, since Zarr has no place for it:\n{}", listed(paths, imported.untracked_count));
     }
-    printable(&text)
+    text
 }
 
 fn draw(counters: &Counters, progress: &Progress, ended: &AtomicBool) {

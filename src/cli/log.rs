@@ -11,10 +11,10 @@ use serde_json::{Map, Value};
 
 use super::args::LogArgs;
 use super::graph::terminal::Look;
-use super::naming::one_line;
-use super::{graph, open, print, print_json};
+use super::{graph, open, print, print_json, print_raw};
 use crate::error::{Error, Result};
 use crate::format::repo_info::SnapshotInfo;
+use crate::printable;
 use crate::repo::history::format_time;
 use crate::repo::refs::{DEFAULT_BRANCH, Refs};
 
@@ -70,7 +70,7 @@ pub fn run(arguments: &LogArgs) -> Result<()> {
             let title = format!("{}: {of}", repository.storage().location());
             return write_picture(&graph::svg::draw(&commits, &rows, &title), arguments.output.as_deref());
         }
-        return print(graph::terminal::draw(&commits, &rows, look(&arguments.color)).as_bytes());
+        return print_raw(graph::terminal::draw(&commits, &rows, look(&arguments.color)).as_bytes());
     }
     let mut commits: Vec<Commit> = history.into_iter().take(limit).map(Commit::from).collect();
     if arguments.all {
@@ -84,20 +84,23 @@ pub fn run(arguments: &LogArgs) -> Result<()> {
         // Writing into a string cannot fail.
         let _ = writeln!(text, "snapshot {}\n    date  {}", commit.id, commit.written_at);
         if let Some(refs) = commit.refs.as_ref().filter(|refs| !refs.is_empty()) {
-            let _ =
-                writeln!(text, "    refs  {}", refs.iter().map(|name| one_line(name)).collect::<Vec<_>>().join(", "));
+            let _ = writeln!(
+                text,
+                "    refs  {}",
+                refs.iter().map(|name| printable::line(name)).collect::<Vec<_>>().join(", ")
+            );
         }
         for (name, value) in &commit.metadata {
-            let _ = writeln!(text, "    {name}: {value}");
+            let _ = writeln!(text, "    {}", printable::line(&format!("{name}: {value}")));
         }
         text.push('\n');
         for line in commit.message.lines() {
             // Anybody may have written it, for any terminal.
-            let _ = writeln!(text, "    {}", one_line(line));
+            let _ = writeln!(text, "    {}", printable::line(line));
         }
         text.push('\n');
     }
-    print(text.as_bytes())
+    print(&text)
 }
 
 /// Says of each commit which branches and tags point to it.
@@ -130,7 +133,7 @@ fn look(color: &str) -> Look {
 
 /// Writes a picture to standard output or into the file `path`: whole or not at all.
 fn write_picture(picture: &str, path: Option<&Path>) -> Result<()> {
-    let Some(path) = path else { return print(picture.as_bytes()) };
+    let Some(path) = path else { return print_raw(picture.as_bytes()) };
     let failed = |e| Error::io(path.display(), e);
     // A device or a pipe is written to as it is.
     if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {

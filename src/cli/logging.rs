@@ -1,30 +1,33 @@
 //! Where messages go: standard error, a file, or the system's log.
+//!
+//! Whatever is in a message, it is one line there, and a terminal only shows it.
 
+use std::io::Write;
 use std::path::Path;
 use std::sync::Mutex;
 
 use syslog_tracing::{Facility, Options, Syslog};
-use tracing::Level;
 use tracing::level_filters::LevelFilter;
-use tracing_subscriber::fmt::SubscriberBuilder;
+use tracing::{Level, Metadata};
+use tracing_subscriber::fmt::{MakeWriter, SubscriberBuilder};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::trust;
+use crate::{printable, trust};
 
 /// Logs warnings and errors to standard error; with `verbose` more.
 pub fn to_stderr(verbose: u8) {
-    install(builder(level(verbose, Level::WARN)).without_time().with_writer(std::io::stderr).finish());
+    install(builder(level(verbose, Level::WARN)).without_time().with_writer(OneLine(std::io::stderr)).finish());
 }
 
 /// Logs to standard error as a mount in the foreground does: what happens to it is of interest.
 pub fn to_foreground(verbose: u8) {
-    install(builder(level(verbose, Level::INFO)).with_writer(std::io::stderr).finish());
+    install(builder(level(verbose, Level::INFO)).with_writer(OneLine(std::io::stderr)).finish());
 }
 
 /// Logs to the end of a file, which no other user may write to.
 pub fn to_file(path: &Path, verbose: u8) -> Result<()> {
     let file = trust::open_log(path).map_err(|e| e.context(format!("the log file {}", path.display())))?;
-    install(builder(level(verbose, Level::INFO)).with_writer(Mutex::new(file)).finish());
+    install(builder(level(verbose, Level::INFO)).with_writer(OneLine(Mutex::new(file))).finish());
     Ok(())
 }
 
@@ -33,8 +36,42 @@ pub fn to_syslog(verbose: u8) -> Result<()> {
     let syslog = Syslog::new(c"icechunkfs", Options::LOG_PID, Facility::Daemon)
         .ok_or_else(|| Error::new(ErrorKind::Io, "the system's log is open already"))?;
     // syslog has time, name and level of its own.
-    install(builder(level(verbose, Level::INFO)).with_level(false).without_time().with_writer(syslog).finish());
+    install(
+        builder(level(verbose, Level::INFO)).with_level(false).without_time().with_writer(OneLine(syslog)).finish(),
+    );
     Ok(())
+}
+
+/// Writes each event as one line.
+struct OneLine<M>(M);
+
+/// Takes whole events: the formatter hands each over at once.
+struct OneLineWriter<W>(W);
+
+impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for OneLine<M> {
+    type Writer = OneLineWriter<M::Writer>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        OneLineWriter(self.0.make_writer())
+    }
+
+    // The system's log has a priority for each level.
+    fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Self::Writer {
+        OneLineWriter(self.0.make_writer_for(metadata))
+    }
+}
+
+impl<W: Write> Write for OneLineWriter<W> {
+    fn write(&mut self, event: &[u8]) -> std::io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        let text = text.strip_suffix('\n').unwrap_or(&text);
+        let line = printable::line(&printable::without_passwords(text)) + "\n";
+        self.0.write_all(line.as_bytes()).map(|()| event.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
+    }
 }
 
 fn builder(level: Level) -> SubscriberBuilder {

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::args::LsArgs;
 use super::{open, print, print_json, shards};
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::printable;
 use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, Place};
 
@@ -41,7 +42,7 @@ pub fn run(arguments: &LsArgs) -> Result<()> {
     if arguments.json {
         return print_json(&rows);
     }
-    print(table(&rows).as_bytes())
+    print(&table(&rows))
 }
 
 async fn node_at(tree: &Tree, path: &str) -> Result<NodeIndex> {
@@ -83,7 +84,7 @@ fn table(rows: &[Row]) -> String {
         .map(|row| {
             let number = |n: Option<u64>| n.map(|n| n.to_string()).unwrap_or_default();
             let shape = row.shape.as_ref().map(|shape| format!("{shape:?}")).unwrap_or_default();
-            [row.kind.to_owned(), shape, number(row.chunks), number(row.bytes), row.path.clone()]
+            [row.kind.to_owned(), shape, number(row.chunks), number(row.bytes), printable::line(&row.path)]
         })
         .collect();
     let header = ["kind", "shape", "chunks", "bytes", "path"].map(str::to_owned);

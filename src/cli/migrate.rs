@@ -11,6 +11,7 @@ use super::args::CommonArgs;
 use super::confirm::ConfirmArgs;
 use super::{open, print, print_json, progress};
 use crate::error::{Error, ErrorKind, Result};
+use crate::printable;
 use crate::repo::migrate::elsewhere;
 use crate::repo::migrate::in_place::{self, Progress, Summary};
 use crate::repo::update::system_clock;
@@ -119,7 +120,7 @@ fn tell(arguments: &MigrateArgs, summary: &Summary) -> Result<()> {
     };
     let would = if arguments.dry_run { "would remove" } else { "removed" };
     let _ = writeln!(text, "{would} {} objects that only version 1 uses", summary.removed);
-    print(text.as_bytes())
+    print(&text)
 }
 
 /// Does `work`, calling `draw` now and then until it is done; `draw` gives what is to be drawn.
@@ -214,14 +215,16 @@ fn tell_elsewhere(arguments: &MigrateArgs, to: &str, summary: &elsewhere::Summar
         }));
     }
     if summary.finished {
-        return print(format!("{to} holds the new repository already\n").as_bytes());
+        let to = printable::line(to);
+        return print(&format!("{to} holds the new repository already\n"));
     }
     let mut text = String::new();
     // Writing into a string cannot fail.
     let _ = writeln!(
         text,
-        "{} to {to}: {} branches, {} tags, {} deleted tags, {} commits",
+        "{} to {}: {} branches, {} tags, {} deleted tags, {} commits",
         if arguments.dry_run { "would migrate" } else { "migrated" },
+        printable::line(to),
         contents.branches.len(),
         contents.tags.len(),
         contents.deleted_tags.len(),
@@ -245,5 +248,5 @@ fn tell_elsewhere(arguments: &MigrateArgs, to: &str, summary: &elsewhere::Summar
             let _ = writeln!(text, "{count} {what}");
         }
     }
-    print(text.as_bytes())
+    print(&text)
 }

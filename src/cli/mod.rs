@@ -34,7 +34,6 @@ mod progress;
 pub mod refs;
 pub mod rewrite_manifests;
 mod rewriting;
-pub mod secrets;
 mod shards;
 pub mod squash;
 pub mod stats;
@@ -55,6 +54,7 @@ use clap::Parser;
 use self::args::{Arguments, Command};
 use crate::error::{Error, Result};
 use crate::memory;
+use crate::printable;
 
 /// Runs the command that `words` (the program's name first) ask for.
 pub fn run(words: Vec<OsString>) -> ExitCode {
@@ -64,7 +64,6 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         None => words,
     };
     let arguments = Arguments::parse_from(words);
-    secrets::hide();
     if let Some(total) = arguments.memory {
         memory::set_total(total);
     }
@@ -118,10 +117,17 @@ fn report(error: &Error) -> ExitCode {
     ExitCode::from(error.exit_code())
 }
 
-/// Writes a command's result. A reader that has gone away (`| head`) is no failure.
-fn print(text: &[u8]) -> Result<()> {
+/// Writes a command's result in words, as a terminal may have it: see [`printable`]. What is put into a line and may have ends
+/// of lines itself went through [`printable::line`].
+fn print(text: &str) -> Result<()> {
+    print_raw(printable::lines(text).as_bytes())
+}
+
+/// Writes bytes as they are: of a file, of a picture, of what was escaped before. A reader that has gone away (`| head`) is no
+/// failure.
+fn print_raw(bytes: &[u8]) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(text).and_then(|()| stdout.flush()) {
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
         written => written.map_err(|e| Error::io("standard output", e)),
     }
@@ -129,8 +135,12 @@ fn print(text: &[u8]) -> Result<()> {
 
 /// `value` as indented JSON and a newline.
 fn print_json(value: &impl serde::Serialize) -> Result<()> {
-    let mut text = serde_json::to_vec_pretty(value)
+    let text = serde_json::to_string_pretty(value)
         .map_err(|e| Error::with_source(crate::error::ErrorKind::Io, "writing JSON", e))?;
-    text.push(b'\n');
-    print(&text)
+    print_raw((printable::json(&text) + "\n").as_bytes())
+}
+
+/// Says something on standard error that is no failure.
+fn note(text: &str) {
+    eprintln!("icechunkfs: {}", printable::line(text));
 }

@@ -4,7 +4,7 @@ use super::args::{FOLLOW_EVERY, MountArgs, parse_interval};
 use crate::error::{Error, Result};
 use crate::fuse::session::Flag;
 use crate::size;
-use crate::storage::settings::Settings;
+use crate::storage::settings::{Settings, Source};
 
 /// What `-o` says that no word of the command line does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,7 +76,8 @@ pub fn apply(arguments: &mut MountArgs) -> Result<Extra> {
             }
         }
     }
-    arguments.store = std::mem::take(&mut arguments.store).or(Settings::from_words(&store)?);
+    arguments.store = std::mem::take(&mut arguments.store)
+        .or(Settings::from_words(&store, Source::CommandLine).map_err(|error| error.context("-o"))?);
     check_follow(arguments)?;
     Ok(extra)
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::os::unix::ffi::OsStrExt;
 
 use clap::Args;
 use serde::Serialize;
@@ -9,11 +10,12 @@ use tokio::runtime::Runtime;
 use tracing::warn;
 
 use super::args::CommonArgs;
-use super::confirm::{ConfirmArgs, printable};
+use super::confirm::ConfirmArgs;
 use super::{open, print, print_json, writable};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
+use crate::printable;
 use crate::repo::Repository;
 use crate::repo::change_refs::RefKind;
 use crate::repo::history::format_time;
@@ -133,7 +135,7 @@ impl Work {
         match self.commit(id) {
             Ok(Some(commit)) => {
                 let message = commit.message.lines().next().unwrap_or_default().trim();
-                format!("{id} ({}, \"{message}\")", format_time(commit.flushed_at))
+                format!("{id} ({}, \"{}\")", format_time(commit.flushed_at), printable::line(message))
             }
             Ok(None) => id.to_string(),
             Err(error) => format!("{id} (which cannot be read: {error})"),
@@ -174,7 +176,7 @@ impl Work {
 pub(super) fn mounted(repository: &Repository, name: &str) -> Option<String> {
     let location = writable::scratch_location(repository);
     let waiting = waiting::look(&location, name)?;
-    let place = waiting.path.display();
+    let place = printable::bytes(waiting.path.as_os_str().as_bytes());
     match (waiting.holder, waiting.has_changes) {
         (Some(holder), true) => {
             Some(format!("It is in use on this machine ({holder}), with changes that are not committed."))
@@ -192,7 +194,7 @@ pub(super) fn list(repo: &str, kind: RefKind, arguments: &ListArgs) -> Result<()
     for (name, id) in work.refs(kind)? {
         let commit = match arguments.long {
             true => work.commit(id).unwrap_or_else(|error| {
-                warn!("{kind} `{}`: {error}", printable(&name));
+                warn!("{kind} `{name}`: {error}");
                 None
             }),
             false => None,
@@ -207,20 +209,20 @@ pub(super) fn list(repo: &str, kind: RefKind, arguments: &ListArgs) -> Result<()
     if arguments.json {
         return print_json(&listed);
     }
-    let names: Vec<String> = listed.iter().map(|one| one_line(&one.name)).collect();
+    let names: Vec<String> = listed.iter().map(|one| printable::line(&one.name)).collect();
     let width = names.iter().map(|name| name.chars().count()).max().unwrap_or_default();
     let mut text = String::new();
     for (one, name) in listed.iter().zip(&names) {
         // Writing into a string cannot fail.
         let _ = match (&one.written_at, &one.message) {
             (Some(time), Some(message)) => {
-                let message = one_line(message.lines().next().unwrap_or_default());
+                let message = printable::line(message.lines().next().unwrap_or_default());
                 writeln!(text, "{}  {name:<width$}  {time}  {message}", one.snapshot)
             }
             _ => writeln!(text, "{}  {name}", one.snapshot),
         };
     }
-    print(text.as_bytes())
+    print(&text)
 }
 
 /// Makes a ref of `kind`.
@@ -240,7 +242,8 @@ pub(super) fn delete(repo: &str, kind: RefKind, arguments: &DeleteArgs, more: &s
         return Err(crate::repo::change_refs::no_deletion_of_main());
     }
     let target = work.target(kind, name, arguments.expect.as_deref())?;
-    let mut question = format!("{kind} `{name}`, which points to {}, will be deleted.", work.described(target));
+    let mut question =
+        format!("{kind} `{}`, which points to {}, will be deleted.", printable::line(name), work.described(target));
     let all = work.runtime.block_on(work.repository.refs())?;
     let others = |refs: &BTreeMap<String, ObjectId>, own: RefKind| -> Vec<ObjectId> {
         refs.iter().filter(|(other, _)| own != kind || *other != name).map(|(_, id)| *id).collect()
@@ -259,7 +262,7 @@ pub(super) fn delete(repo: &str, kind: RefKind, arguments: &DeleteArgs, more: &s
 pub(super) fn ask(confirm: ConfirmArgs, mut question: String, mounted: Option<String>) -> Result<()> {
     if let Some(mounted) = mounted {
         if confirm.yes {
-            warn!("{}", printable(&mounted));
+            warn!("{mounted}");
         }
         question += &format!("\n{mounted}");
     }
@@ -271,10 +274,5 @@ fn say(json: bool, name: &str, target: ObjectId, text: impl FnOnce() -> String) 
     if json {
         return print_json(&serde_json::json!({"name": name, "snapshot": target.to_string()}));
     }
-    print(format!("{}\n", one_line(&text())).as_bytes())
-}
-
-/// `text` as one line that a terminal shows as it is.
-pub(super) fn one_line(text: &str) -> String {
-    printable(text).replace('\n', "\\n")
+    print(&format!("{}\n", printable::line(&text())))
 }

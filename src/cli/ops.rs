@@ -5,11 +5,12 @@ use std::fmt::Write;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::naming::{ReachArgs, Work, one_line};
+use super::naming::{ReachArgs, Work};
 use super::{print, print_json};
 use crate::error::Result;
 use crate::format::operations_log::Entry;
 use crate::format::repo_state::Operation;
+use crate::printable;
 use crate::repo::history::format_time;
 
 /// `icechunkfs ops`
@@ -56,7 +57,7 @@ pub fn run(arguments: &OpsArgs) -> Result<()> {
     if arguments.json {
         print_json(&entries.iter().map(as_json).collect::<Vec<_>>())?;
     } else {
-        print(as_text(&entries).as_bytes())?;
+        print(&as_text(&entries))?;
     }
     ended
 }
@@ -122,7 +123,7 @@ fn as_text(entries: &[Entry]) -> String {
             Err(kind) => format!("operation of kind {kind}, which this version does not know"),
         };
         // Writing into a string cannot fail.
-        let _ = writeln!(text, "{}  {}", format_time(entry.updated_at), one_line(line.trim_end()));
+        let _ = writeln!(text, "{}  {}", format_time(entry.updated_at), printable::line(line.trim_end()));
     }
     text
 }

@@ -86,7 +86,7 @@ impl Done {
     fn tell(&self) -> Result<()> {
         let [files, bytes, failed] =
             [&self.files, &self.bytes, &self.failed].map(|count| count.load(Ordering::Relaxed));
-        print(format!("{files} files, {bytes} bytes\n").as_bytes())?;
+        print(&format!("{files} files, {bytes} bytes\n"))?;
         match self.first.lock().take() {
             Some(error) => Err(error.context(format!("{failed} files could not be read; the first"))),
             None => Ok(()),

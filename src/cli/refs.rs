@@ -9,6 +9,7 @@ use super::args::RefsArgs;
 use super::{open, print, print_json};
 use crate::error::Result;
 use crate::format::ids::ObjectId;
+use crate::printable;
 
 #[derive(Serialize)]
 struct Listing {
@@ -29,8 +30,8 @@ pub fn run(arguments: &RefsArgs) -> Result<()> {
     for (kind, ids) in [("branch", &refs.branches), ("tag", &refs.tags)] {
         for (name, id) in ids {
             // Writing into a string cannot fail.
-            let _ = writeln!(text, "{id}  {kind:<6}  {name}");
+            let _ = writeln!(text, "{id}  {kind:<6}  {}", printable::line(name));
         }
     }
-    print(text.as_bytes())
+    print(&text)
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::args::CommonArgs;
-use super::confirm::{ConfirmArgs, printable};
+use super::confirm::ConfirmArgs;
 use super::open::Limits;
 use super::{naming, open, print, print_json, progress, rewriting};
 use crate::commit::changes::ChangeSet;
@@ -18,6 +18,7 @@ use crate::commit::squash;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::{Node, NodeData, Snapshot};
+use crate::printable;
 use crate::reader::Reader;
 use crate::repack::{self, Repacked, Sizes};
 use crate::repo::refs::DEFAULT_BRANCH;
@@ -161,7 +162,7 @@ async fn told(
     if !arguments.json {
         let mut text = format!(
             "branch {}: {after}\n{} manifests ({}) are {} now ({})\n",
-            arguments.branch,
+            printable::line(&arguments.branch),
             manifests.before,
             indicatif::HumanBytes(bytes.before),
             manifests.after,
@@ -177,7 +178,7 @@ async fn told(
                 text += "there are more that are worth it: do it again\n";
             }
         }
-        return print(printable(&text).as_bytes());
+        return print(&text);
     }
     let (was, is) = (arrays(&old), arrays(&new));
     let arrays: Vec<Value> = is

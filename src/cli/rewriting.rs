@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use crate::error::{Error, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
+use crate::printable;
 use crate::repo::Repository;
 use crate::repo::history::format_time;
 
@@ -46,7 +47,7 @@ pub(super) fn kept(others: &[String]) -> String {
         0 => String::new(),
         count => {
             let more = if count > LISTED { format!(" and {} more", count - LISTED) } else { String::new() };
-            let some: Vec<&str> = others.iter().take(LISTED).map(String::as_str).collect();
+            let some: Vec<String> = others.iter().take(LISTED).map(|other| printable::line(other)).collect();
             format!("Kept as they are: {}{more}.\n", some.join(", "))
         }
     }
@@ -55,5 +56,5 @@ pub(super) fn kept(others: &[String]) -> String {
 /// A commit in one line.
 pub(super) fn line(commit: &SnapshotInfo) -> String {
     let first = commit.message.lines().next().unwrap_or_default();
-    format!("{}  {}  {first}", commit.id, format_time(commit.flushed_at))
+    format!("{}  {}  {}", commit.id, format_time(commit.flushed_at), printable::line(first))
 }

@@ -11,8 +11,9 @@ use bytes::BytesMut;
 use serde_json::{Value, json};
 
 use super::args::LsArgs;
-use super::{ls, open, print};
+use super::{ls, open, print, print_raw};
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::printable;
 use crate::tree::chunks::Chunks;
 use crate::tree::nodes::{Array, NodeIndex, Place};
 use crate::tree::positions::Coords;
@@ -278,7 +279,10 @@ impl Output {
 
     fn flush(&mut self, all: bool) -> Result<()> {
         if all || self.text.len() >= BUFFER {
-            print(self.text.as_bytes())?;
+            match self.json {
+                true => print_raw(printable::json(&self.text).as_bytes())?,
+                false => print(&self.text)?,
+            }
             self.text.clear();
         }
         Ok(())

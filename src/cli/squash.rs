@@ -4,12 +4,13 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 
 use super::args::CommonArgs;
-use super::confirm::{ConfirmArgs, printable};
+use super::confirm::ConfirmArgs;
 use super::{naming, open, print, print_json, rewriting};
 use crate::commit::engine::RESERVED;
 use crate::commit::squash::{self, Squash};
 use crate::error::{Error, Result};
 use crate::format::repo_info::SnapshotInfo;
+use crate::printable;
 use crate::repo::Repository;
 use crate::repo::refs::DEFAULT_BRANCH;
 use crate::repo::update::system_clock;
@@ -78,8 +79,9 @@ pub fn run(arguments: &SquashArgs) -> Result<()> {
         squash::check(&repository).await?;
         let commits = range(&repository, branch, &arguments.range).await?;
         let kept = rewriting::others(&repository, branch, &commits).await?;
+        let shown = printable::line(branch);
         let question = format!(
-            "{} commits of branch {branch} become one:\n{}Mounts and programs that work on one of them have to begin anew.\n{}",
+            "{} commits of branch {shown} become one:\n{}Mounts and programs that work on one of them have to begin anew.\n{}",
             commits.len(),
             listed(&commits),
             rewriting::kept(&kept)
@@ -101,8 +103,8 @@ pub fn run(arguments: &SquashArgs) -> Result<()> {
             return print_json(&done);
         }
         let text =
-            format!("branch {branch}: {id} in the place of {} commits\n{}", commits.len(), rewriting::kept(&kept));
-        print(printable(&text).as_bytes())
+            format!("branch {shown}: {id} in the place of {} commits\n{}", commits.len(), rewriting::kept(&kept));
+        print(&text)
     })
 }
 

@@ -9,14 +9,13 @@ use clap::Args;
 use indicatif::{HumanBytes, HumanCount};
 
 use super::args::CommonArgs;
-use super::confirm::printable;
 use super::{open, print, print_json, progress};
 use crate::error::Result;
-use crate::memory;
 use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
 use crate::stats::arrays::ArrayStats;
 use crate::stats::{self, Bounds, ByKind, Counters, RefStats, Size, Stats};
 use crate::storage::settings::Settings;
+use crate::{memory, printable};
 
 /// Between two drawings of how far it is.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -80,7 +79,7 @@ pub fn run(arguments: &StatsArgs) -> Result<()> {
         return print_json(&stats);
     }
     let bars = std::io::stdout().is_terminal();
-    print(printable(&in_words(&stats, bars)).as_bytes())
+    print(&in_words(&stats, bars))
 }
 
 fn draw(counters: &Counters, ended: &AtomicBool) {
@@ -110,7 +109,7 @@ impl Table {
 
     /// A row of cells, of which the first is text and the others are numbers, and a bar of so much of so much behind it.
     fn row(&mut self, cells: Vec<String>, part: Option<(u64, u64)>) {
-        self.rows.push((cells, part));
+        self.rows.push((cells.iter().map(|cell| printable::line(cell)).collect(), part));
     }
 
     fn write(&self, out: &mut String) {
@@ -161,7 +160,7 @@ fn in_words(stats: &Stats, bars: bool) -> String {
     let _ = writeln!(
         text,
         "{} ({}): {} in {} objects",
-        stats.repository,
+        printable::line(&stats.repository),
         match stats.spec_version {
             0 => "of a release before 0.2".to_owned(),
             version => format!("version {version}"),

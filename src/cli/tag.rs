@@ -2,9 +2,10 @@
 
 use clap::{Args, Subcommand};
 
-use super::naming::{self, CreateArgs, DeleteArgs, ListArgs, Work, one_line};
+use super::naming::{self, CreateArgs, DeleteArgs, ListArgs, Work};
 use super::{print, print_json};
 use crate::error::Result;
+use crate::printable;
 use crate::repo::change_refs::RefKind;
 
 /// `icechunkfs tag`
@@ -70,6 +71,6 @@ fn deleted(repo: &str, arguments: &ListArgs) -> Result<()> {
     if arguments.json {
         return print_json(&names);
     }
-    let lines: String = names.iter().map(|name| format!("{}\n", one_line(name))).collect();
-    print(lines.as_bytes())
+    let lines: String = names.iter().map(|name| format!("{}\n", printable::line(name))).collect();
+    print(&lines)
 }

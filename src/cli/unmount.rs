@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::args::UnmountArgs;
-use super::{logging, working};
+use super::{logging, note, working};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::inquiry::{self, Question};
 use crate::fuse::mount_table::{self, FILE_SYSTEM_TYPE};
@@ -37,9 +37,9 @@ pub fn run(arguments: &UnmountArgs) -> Result<()> {
             unmount::unmount(&mountpoint, Force::Polite)?;
             match left {
                 Left::Nothing => {}
-                Left::Untracked(left) => eprintln!("icechunkfs: not committed: {left}; they stay for the next mount"),
+                Left::Untracked(left) => note(&format!("not committed: {left}; they stay for the next mount")),
                 Left::Changes(left) => {
-                    eprintln!("icechunkfs: uncommitted changes: {left}; the next mount resumes them")
+                    note(&format!("uncommitted changes: {left}; the next mount resumes them"));
                 }
             }
             Ok(())

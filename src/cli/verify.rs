@@ -9,10 +9,10 @@ use std::time::Duration;
 use clap::Args;
 
 use super::args::CommonArgs;
-use super::confirm::printable;
 use super::virtual_args::{self, VirtualArgs};
 use super::{open, print, print_json, progress};
 use crate::error::Result;
+use crate::printable;
 use crate::repo::Repository;
 use crate::repo::update::system_clock;
 use crate::repo::verify::report::{Finding, Report, Severity};
@@ -75,7 +75,7 @@ pub fn run(arguments: &VerifyArgs) -> Result<ExitCode> {
     if arguments.json {
         print_json(&report)?;
     } else {
-        print(text(&report, arguments.chunks).as_bytes())?;
+        print(&text(&report, arguments.chunks))?;
     }
     Ok(match report.worst() {
         Some(Severity::Error) => ExitCode::from(ERRORS),
@@ -115,8 +115,7 @@ fn draw(progress: &Progress, ended: &AtomicBool) {
 fn text(report: &Report, with_chunks: bool) -> String {
     let mut text = String::new();
     for finding in &report.findings {
-        // Names are the repository's, and a terminal must only show them.
-        text += &printable(&line(finding).replace('\n', "\\n"));
+        text += &printable::line(&line(finding));
         text.push('\n');
     }
     // Writing into a string cannot fail.

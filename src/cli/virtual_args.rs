@@ -11,6 +11,9 @@ use crate::storage::settings::Settings;
 use crate::storage::virtuals::Virtuals;
 use crate::storage::virtuals::permissions::Permissions;
 
+/// The variable with more of `--virtual-option`. It is not clap's: only in the environment may an option be secret.
+const VARIABLE: &str = "ICECHUNKFS_VIRTUAL_OPTION";
+
 /// Which virtual chunks may be read, and how.
 #[derive(Clone, Default, Args)]
 #[command(next_help_heading = "Virtual chunks (each is also a variable ICECHUNKFS_..., with one word a line)")]
@@ -24,22 +27,18 @@ pub struct VirtualArgs {
     #[arg(long, value_name = "FROM=TO", env = "ICECHUNKFS_VIRTUAL_MAP", hide_env = true, value_delimiter = '\n')]
     pub virtual_map: Vec<String>,
     /// How what is below PREFIX is reached: KEY is an option of object stores, such as region, endpoint_url, profile, anonymous
-    /// or header. `PREFIX,unchecked` takes the bytes as they are, whatever state the reference was made to. Allows nothing.
-    /// Repeatable.
-    #[arg(
-        long,
-        value_name = "PREFIX,KEY=VALUE",
-        env = "ICECHUNKFS_VIRTUAL_OPTION",
-        hide_env = true,
-        value_delimiter = '\n'
-    )]
+    /// or secrets (a file). `PREFIX,unchecked` takes the bytes as they are, whatever state the reference was made to. Allows nothing.
+    /// Repeatable. Secrets, such as header, are taken only from the variable, which counts beside the option.
+    #[arg(long, value_name = "PREFIX,KEY=VALUE", value_delimiter = '\n')]
     pub virtual_option: Vec<String>,
 }
 
 impl VirtualArgs {
     /// What the words permit. Wrong ones are told before anything is opened.
     pub fn permissions(&self) -> Result<Permissions> {
-        Permissions::from_words(&self.allow_virtual, &self.virtual_map, &self.virtual_option)
+        let environment = std::env::var(VARIABLE).unwrap_or_default();
+        let environment: Vec<String> = environment.lines().filter(|word| !word.is_empty()).map(str::to_owned).collect();
+        Permissions::from_words(&self.allow_virtual, &self.virtual_map, &self.virtual_option, &environment)
     }
 }
 

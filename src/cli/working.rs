@@ -129,7 +129,7 @@ fn say(answer: &Answer, json: bool) -> Result<()> {
         };
         print_json(&result)?;
     } else if answer.ok {
-        print(format!("{}\n", answer.said.trim_end()).as_bytes())?;
+        print(&format!("{}\n", answer.said.trim_end()))?;
     }
     if answer.ok {
         return Ok(());

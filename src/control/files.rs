@@ -2,6 +2,7 @@
 
 use super::DIRECTORY;
 use crate::error::Result;
+use crate::printable;
 use crate::session::Session;
 
 /// One of them.
@@ -108,7 +109,7 @@ impl ControlFile {
 
 fn json(value: &impl serde::Serialize) -> Result<String> {
     let text = serde_json::to_string_pretty(value);
-    text.map(|text| text + "\n")
+    text.map(|text| printable::json(&text) + "\n")
         .map_err(|e| crate::error::Error::with_source(crate::error::ErrorKind::Io, "writing JSON", e))
 }
 

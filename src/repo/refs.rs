@@ -7,6 +7,7 @@ use tracing::warn;
 use super::{Generation, Repository};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
+use crate::shell;
 
 /// The branch that is meant when none is named (spec, "References").
 pub const DEFAULT_BRANCH: &str = "main";
@@ -128,7 +129,7 @@ impl Repository {
             };
             let near = nearest(name, same.keys());
             if other.contains_key(name) {
-                message += &format!("; there is a {other_kind} of that name: --{other_kind} '{name}'");
+                message += &format!("; there is a {other_kind} of that name: --{other_kind} {}", shell::quoted(name));
             } else if !near.is_empty() {
                 message += &format!("; did you mean {}?", near.join(" or "));
             } else if same.is_empty() {

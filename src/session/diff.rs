@@ -10,6 +10,7 @@ use super::changes::Derived;
 use crate::commit::changes::ChunkChange;
 use crate::error::Result;
 use crate::format::ids::NodeId;
+use crate::printable;
 
 /// Coordinates of one array that words list; the rest is counted.
 const LISTED: usize = 50;
@@ -103,13 +104,14 @@ impl Diff {
     pub fn in_words(&self) -> String {
         let mut text = String::new();
         for node in &self.nodes {
+            let path = printable::line(&node.path);
             match &node.from {
-                Some(from) => text += &format!("{} {}: from {from}\n", node.what, node.path),
-                None => text += &format!("{} {}\n", node.what, node.path),
+                Some(from) => text += &format!("{} {}: from {}\n", node.what, path, printable::line(from)),
+                None => text += &format!("{} {path}\n", node.what),
             }
             for (sign, document) in [("-", &node.before), ("+", &node.after)] {
                 if let Some(document) = document {
-                    text += &format!("  {sign} {document}\n");
+                    text += &format!("  {sign} {}\n", printable::line(&document.to_string()));
                 }
             }
             for (sign, coords) in [("+", &node.written), ("-", &node.deleted)] {

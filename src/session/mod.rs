@@ -32,6 +32,7 @@ use crate::commit::conflicts::Conflict;
 use crate::commit::engine::Engine;
 use crate::commit::progress::Progress;
 use crate::error::Result;
+use crate::printable;
 use crate::reader::Reader;
 use crate::repo::Repository;
 use crate::repo::history::format_time;
@@ -136,7 +137,7 @@ impl Session {
         let mut text = String::new();
         for commit in repository.history(base, usize::MAX).await? {
             let time = format_time(commit.flushed_at);
-            text += &format!("{} {} {}\n", commit.id, time, commit.message);
+            text += &format!("{} {} {}\n", commit.id, time, printable::line(&commit.message));
         }
         Ok(text)
     }
@@ -175,9 +176,9 @@ impl Session {
 }
 
 fn in_words(conflict: &Conflict) -> String {
-    let mut text = format!("{}: {:?}: {}", conflict.path, conflict.kind, conflict.kind.describe());
+    let mut text = format!("{}: {:?}: {}", printable::line(&conflict.path), conflict.kind, conflict.kind.describe());
     if !conflict.coords.is_empty() {
         text += &format!("; chunks {:?}", conflict.coords);
     }
-    text + &format!(" (commit {} \"{}\")\n", conflict.other, conflict.message)
+    text + &format!(" (commit {} \"{}\")\n", conflict.other, printable::line(&conflict.message))
 }

@@ -6,6 +6,7 @@ use super::rebase::{self, Rebased};
 use super::recovery::{commit_first, landed, tree_at};
 use crate::commit::conflicts::Conflict;
 use crate::error::{Error, ErrorKind, Result};
+use crate::printable;
 use crate::repo::Repository;
 use crate::working::Base;
 
@@ -30,7 +31,7 @@ impl Session {
             notices
         };
         self.tell(notices).await?;
-        Ok(format!("discarded what differed below {path}"))
+        Ok(format!("discarded what differed below {}", printable::line(&path)))
     }
 
     /// A path as the user sees it, or as the mount has it.

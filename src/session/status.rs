@@ -8,6 +8,7 @@ use super::recovery::landed;
 use crate::commit::changes::ChunkChange;
 use crate::commit::membership::ungrouped_by;
 use crate::error::{ErrorKind, Result};
+use crate::printable;
 use crate::repo::refs::RefSpec;
 
 /// Paths of one kind that words list; the rest is counted.
@@ -156,7 +157,12 @@ fn sorted(paths: impl Iterator<Item = String>) -> Vec<String> {
 impl Status {
     /// For people.
     pub fn in_words(&self) -> String {
-        let mut text = format!("branch {} of {}\nbase snapshot {}\n", self.branch, self.repository, self.base);
+        let mut text = format!(
+            "branch {} of {}\nbase snapshot {}\n",
+            printable::line(&self.branch),
+            printable::line(&self.repository),
+            self.base
+        );
         if self.branch_gone {
             text += "the branch has been deleted: make it again at the base snapshot to commit, or copy what differs\n";
         } else if self.branch_reset {
@@ -182,7 +188,12 @@ impl Status {
         let moved: Vec<String> = self.moved.iter().map(|moved| format!("{} -> {}", moved.from, moved.to)).collect();
         list(&mut text, "moved", &moved);
         for array in &self.arrays {
-            text += &format!("chunks of {}: {} written, {} deleted\n", array.path, array.written, array.deleted);
+            text += &format!(
+                "chunks of {}: {} written, {} deleted\n",
+                printable::line(&array.path),
+                array.written,
+                array.deleted
+            );
         }
         if !self.clean {
             let (written, deleted) = (self.chunks_written, self.chunks_deleted);
@@ -197,7 +208,7 @@ impl Status {
         list(&mut text, "in a directory without zarr.json, so that they belong to no group", &self.ungrouped);
         let faults: Vec<String> = self.faults.iter().map(|fault| format!("{}: {}", fault.path, fault.why)).collect();
         list(&mut text, "cannot be committed", &faults);
-        text + &format!("changes wait in {}\n", self.scratch)
+        text + &format!("changes wait in {}\n", printable::line(&self.scratch))
     }
 }
 
@@ -207,7 +218,7 @@ fn list(text: &mut String, what: &str, paths: &[String]) {
     }
     *text += &format!("{what}: {}\n", paths.len());
     for path in paths.iter().take(LISTED) {
-        *text += &format!("  {path}\n");
+        *text += &format!("  {}\n", printable::line(path));
     }
     if paths.len() > LISTED {
         *text += &format!("  and {} more; status.json has all\n", paths.len() - LISTED);

@@ -14,6 +14,10 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::store_names::{Account, Provider};
+
+/// What the hosts of Azure's accounts end with.
+pub(super) const AZURE_HOSTS: [&str; 2] = [".dfs.core.windows.net", ".blob.core.windows.net"];
 
 /// A place, and what to call it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +38,7 @@ pub enum Place {
     /// A part of a bucket of Google Cloud Storage.
     Gcs(Bucket),
     /// A part of a container of Azure Blob Storage, and its account if the words name it.
-    Azure(Bucket, Option<String>),
+    Azure(Bucket, Option<Account>),
     /// Everything below a URL.
     Web(url::Url),
 }
@@ -56,7 +60,7 @@ impl Place {
             Place::S3(bucket) => Some(format!("s3://{}", bucket.name)),
             Place::Gcs(bucket) => Some(format!("gs://{}", bucket.name)),
             Place::Azure(bucket, account) => {
-                Some(format!("az://{}@{}", bucket.name, account.as_deref().unwrap_or_default()))
+                Some(format!("az://{}@{}", bucket.name, account.as_ref().map(Account::as_str).unwrap_or_default()))
             }
         }
     }
@@ -73,8 +77,8 @@ impl Location {
                 let wrong = || Error::invalid(format!("`{words}` is not a URL of a local directory: file:///path is"));
                 return Ok(Location { place: Place::Local(path.ok_or_else(wrong)?), shown: words.to_owned() });
             }
-            "s3" | "s3a" => Place::S3(bucket(words, rest)?),
-            "gs" | "gcs" => Place::Gcs(bucket(words, rest)?),
+            "s3" | "s3a" => Place::S3(bucket(words, rest, Provider::S3)?),
+            "gs" | "gcs" => Place::Gcs(bucket(words, rest, Provider::Gcs)?),
             "az" | "azure" | "abfs" | "abfss" => azure(words, rest)?,
             "http" | "https" => return web(words),
             _ => {
@@ -99,12 +103,22 @@ fn local(words: &str) -> Result<Location> {
     Ok(Location { place: Place::Local(path), shown })
 }
 
-fn bucket(words: &str, rest: &str) -> Result<Bucket> {
+fn bucket(words: &str, rest: &str, provider: Provider) -> Result<Bucket> {
     let (name, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-    if name.is_empty() || name.contains('@') {
-        return Err(Error::invalid(format!("`{words}` names no bucket: SCHEME://BUCKET/PREFIX does")));
+    // What is before `@` may be a password.
+    if name.contains('@') {
+        return Err(Error::invalid("the repository's URL has a `@` where SCHEME://BUCKET/PREFIX has the bucket"));
+    }
+    if !provider.is_bucket(name) {
+        return Err(Error::invalid(format!("`{words}` names no bucket: expected SCHEME://BUCKET/PREFIX")));
     }
     Ok(Bucket { name: name.to_owned(), prefix: prefix.trim_matches('/').to_owned() })
+}
+
+/// The account whose host is `host`; none if it is not one of Azure's.
+pub(super) fn azure_account(host: &str) -> Option<Account> {
+    let host = host.to_ascii_lowercase();
+    AZURE_HOSTS.iter().find_map(|end| host.strip_suffix(end))?.parse().ok()
 }
 
 fn azure(words: &str, rest: &str) -> Result<Place> {
@@ -113,9 +127,12 @@ fn azure(words: &str, rest: &str) -> Result<Place> {
         Some((container, host)) => (container, Some(host)),
         None => (authority, None),
     };
-    let account = host.and_then(|host| host.split('.').next()).map(str::to_owned);
-    if container.is_empty() || account.as_deref() == Some("") {
-        return Err(Error::invalid(format!("`{words}` names no container: az://CONTAINER/PREFIX does")));
+    let wrong = |expected: &str| Error::invalid(format!("`{words}` names no container: expected {expected}"));
+    let account = host
+        .map(|host| azure_account(host).ok_or_else(|| wrong("abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX")));
+    let account = account.transpose()?;
+    if !Provider::Azure.is_bucket(container) {
+        return Err(wrong("az://CONTAINER/PREFIX"));
     }
     Ok(Place::Azure(Bucket { name: container.to_owned(), prefix: prefix.trim_matches('/').to_owned() }, account))
 }
@@ -126,7 +143,13 @@ fn web(words: &str) -> Result<Location> {
     let mut url = url::Url::parse(words).map_err(|_| wrong("is no URL"))?;
     if url.query().is_some() || url.fragment().is_some() {
         return Err(wrong(
-            "has a part behind ? or #, which cannot go with every object: say it with --header, if the server takes it so",
+            "has a part behind ? or #, which cannot go with every object: set ICECHUNKFS_HEADER, if the server takes it so",
+        ));
+    }
+    if url.password().is_some() {
+        return Err(wrong(
+            "has a password in it, which every user of this machine can read: leave only the name before `@`, and set \
+             ICECHUNKFS_PASSWORD, or name a file that has a line `password = ...` with --secrets FILE",
         ));
     }
     if !url.path().ends_with('/') {
@@ -170,22 +193,30 @@ mod tests {
         assert_eq!(place("az://c/p"), Place::Azure(in_bucket("c", "p"), None));
         assert_eq!(
             place("abfss://c@acc.dfs.core.windows.net/p"),
-            Place::Azure(in_bucket("c", "p"), Some("acc".into()))
+            Place::Azure(in_bucket("c", "p"), "acc".parse().ok())
         );
         assert_eq!(Location::parse("s3://b/p/").unwrap().shown, "s3://b/p");
-        for wrong in ["s3://", "s3:///p", "gs://", "az:///x", "abfs://c@/p", "s3://key:secret@b/p"] {
+        for wrong in [
+            "s3://",
+            "s3:///p",
+            "gs://",
+            "az:///x",
+            "abfs://c@/p",
+            "abfs://c@acc.evil.example/p",
+            "s3://key:secret@b/p",
+        ] {
             assert!(Location::parse(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn passwords_are_not_shown() {
-        let location = Location::parse("https://user:secret@host:8080/data/repo").unwrap();
+        let location = Location::parse("https://user@host:8080/data/repo").unwrap();
         assert_eq!(location.shown, "https://host:8080/data/repo");
-        assert!(
-            matches!(location.place, Place::Web(url) if url.password() == Some("secret") && url.path() == "/data/repo/")
-        );
-        let wrong = Location::parse("https://host/repo?token=secret").unwrap_err();
-        assert!(!wrong.to_string().contains("secret"), "{wrong}");
+        assert!(matches!(location.place, Place::Web(url) if url.username() == "user" && url.path() == "/data/repo/"));
+        for text in ["https://host/repo?token=hidden", "https://user:hidden@host/repo", "s3://key:hidden@b/p"] {
+            let wrong = Location::parse(text).unwrap_err();
+            assert!(!wrong.to_string().contains("hidden"), "{wrong}");
+        }
     }
 }

@@ -27,6 +27,7 @@ pub mod location;
 pub mod object;
 mod remove;
 mod replace;
+pub mod secrets;
 pub mod settings;
 pub mod virtuals;
 mod wire;

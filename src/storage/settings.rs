@@ -9,8 +9,11 @@ use std::time::Duration;
 use clap::builder::{FalseyValueParser, Resettable};
 use clap::{Args, Command, FromArgMatches};
 
+use super::secrets::Secrets;
+use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::size;
+use crate::store_names::{Account, Region};
 
 /// Time for one operation if nothing is said.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -23,7 +26,7 @@ const DEFAULT_REQUESTS: u16 = 64;
 pub struct Settings {
     /// s3: The bucket's region [also: AWS_REGION, AWS_DEFAULT_REGION, the profile; found out if nobody says].
     #[arg(long, value_name = "NAME", env = "ICECHUNKFS_REGION", hide_env = true)]
-    pub region: Option<String>,
+    pub region: Option<Region>,
     /// s3, gs, az: Where the store answers, if not where its inventor's does [also: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL,
     /// STORAGE_EMULATOR_HOST, AZURE_STORAGE_ENDPOINT].
     #[arg(long, value_name = "URL", env = "ICECHUNKFS_ENDPOINT_URL", hide_env = true)]
@@ -43,27 +46,15 @@ pub struct Settings {
     /// s3: The key's name [also: AWS_ACCESS_KEY_ID].
     #[arg(long, value_name = "ID", env = "ICECHUNKFS_ACCESS_KEY_ID", hide_env = true)]
     pub access_key_id: Option<String>,
-    /// s3: The key [also, and better: AWS_SECRET_ACCESS_KEY].
-    #[arg(long, value_name = "KEY", env = "ICECHUNKFS_SECRET_ACCESS_KEY", hide_env = true)]
-    pub secret_access_key: Option<String>,
-    /// s3: What goes with a key that lasts a while [also, and better: AWS_SESSION_TOKEN].
-    #[arg(long, value_name = "TOKEN", env = "ICECHUNKFS_SESSION_TOKEN", hide_env = true)]
-    pub session_token: Option<String>,
     /// gs: Credentials: a file of a service account or of `gcloud` [also: GOOGLE_APPLICATION_CREDENTIALS].
     #[arg(long, value_name = "FILE", env = "ICECHUNKFS_CREDENTIALS", hide_env = true)]
     pub credentials: Option<String>,
     /// az: The storage account [also: AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_CONNECTION_STRING].
     #[arg(long, value_name = "NAME", env = "ICECHUNKFS_ACCOUNT", hide_env = true)]
-    pub account: Option<String>,
-    /// az: The account's key [also, and better: AZURE_STORAGE_ACCOUNT_KEY].
-    #[arg(long, value_name = "KEY", env = "ICECHUNKFS_ACCOUNT_KEY", hide_env = true)]
-    pub account_key: Option<String>,
-    /// az: A shared access signature [also, and better: AZURE_STORAGE_SAS_TOKEN].
-    #[arg(long, value_name = "TOKEN", env = "ICECHUNKFS_SAS_TOKEN", hide_env = true)]
-    pub sas_token: Option<String>,
-    /// A header for every request, such as `x-team: ocean`. Repeatable; in the variable, one a line.
-    #[arg(long, value_name = "NAME: VALUE", env = "ICECHUNKFS_HEADER", hide_env = true, value_delimiter = '\n')]
-    pub header: Vec<String>,
+    pub account: Option<Account>,
+    /// Secrets.
+    #[command(flatten)]
+    pub secrets: Secrets,
     /// Trust the certificates in this file too [also: AWS_CA_BUNDLE].
     #[arg(long, value_name = "FILE", env = "ICECHUNKFS_CA_BUNDLE", hide_env = true)]
     pub ca_bundle: Option<String>,
@@ -91,8 +82,14 @@ pub struct Settings {
     pub unsafe_single_writer: bool,
 }
 
-/// Settings whose values nobody may see.
-const SECRET: [&str; 5] = ["secret-access-key", "session-token", "account-key", "sas-token", "header"];
+/// Where words that say settings come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A command line, which every user of the machine can read.
+    CommandLine,
+    /// A variable of the environment.
+    Environment,
+}
 
 impl Settings {
     /// The time for one operation.
@@ -105,16 +102,11 @@ impl Settings {
         self.max_requests.unwrap_or(DEFAULT_REQUESTS)
     }
 
-    /// The headers, split at the colon.
-    pub fn headers(&self) -> Result<Vec<(&str, &str)>> {
-        let split = self.header.iter().map(|header| header.split_once(':'));
-        let parts: Option<Vec<_>> = split.map(|parts| parts.map(|(name, value)| (name.trim(), value.trim()))).collect();
-        parts.ok_or_else(|| Error::invalid("--header: a header is `NAME: VALUE`; one has no colon"))
-    }
-
-    /// Whether nobody may see the value of setting `name`, in either spelling.
-    pub fn is_secret(name: &str) -> bool {
-        SECRET.contains(&name.replace('_', "-").as_str())
+    /// Returns the address of the store, if it is given.
+    ///
+    /// Errors: [`ErrorKind::InvalidInput`](crate::error::ErrorKind::InvalidInput) if it is none.
+    pub fn endpoint(&self) -> Result<Option<Endpoint>> {
+        self.endpoint_url.as_deref().map(str::parse).transpose()
     }
 
     /// Whether there is a setting `name`, in either spelling.
@@ -123,18 +115,39 @@ impl Settings {
         Settings::augment_args(Command::new("")).get_arguments().any(|argument| argument.get_long() == Some(&name))
     }
 
-    /// The settings that `words` say: `name` or `name=value`, in either spelling. The environment says nothing here.
-    pub fn from_words(words: &[String]) -> Result<Self> {
-        let spelled = words.iter().map(|word| match word.split_once('=') {
-            Some((name, value)) => format!("--{}={value}", name.replace('_', "-")),
-            None => format!("--{}", word.replace('_', "-")),
-        });
+    /// The settings that `words` say: `name` or `name=value`, in either spelling. The environment says nothing here. Secrets are
+    /// taken only from [`Source::Environment`].
+    pub fn from_words(words: &[String], source: Source) -> Result<Self> {
+        let mut secrets = Secrets::default();
+        let mut spelled = Vec::new();
+        for word in words {
+            let (name, value) = word.split_once('=').map_or((word.as_str(), None), |(name, value)| (name, Some(value)));
+            if Secrets::is_secret(name) {
+                if source == Source::CommandLine {
+                    return Err(Secrets::refused(name));
+                }
+                secrets.set(name, value.unwrap_or_default());
+                continue;
+            }
+            let name = name.replace('_', "-");
+            spelled.push(value.map_or_else(|| format!("--{name}"), |value| format!("--{name}={value}")));
+        }
         let command = Settings::augment_args(Command::new("").no_binary_name(true).disable_help_flag(true));
         let command = command.mut_args(|argument| argument.env(Resettable::Reset));
         let found = command.try_get_matches_from(spelled).and_then(|matches| Settings::from_arg_matches(&matches));
-        // What is wrong may be a secret: the words are not repeated, their names are.
+        // What is wrong may be a secret in the wrong place: the words are not repeated, their names are.
         let names = words.iter().filter_map(|word| word.split('=').next()).collect::<Vec<_>>().join(", ");
-        found.map_err(|error| Error::invalid(format!("the options {names}: {}", error.kind())))
+        let mut found = found.map_err(|error| Error::invalid(format!("the options {names}: {}", error.kind())))?;
+        found.endpoint()?;
+        found.secrets = secrets.or(found.secrets);
+        Ok(found)
+    }
+
+    /// Returns these settings with the secrets of the file that they name.
+    pub fn with_secrets_of_file(mut self) -> Result<Self> {
+        self.secrets = self.secrets.with_file()?;
+        self.access_key_id = self.secrets.access_key_id.take().or(self.access_key_id);
+        Ok(self)
     }
 
     /// These settings, and those of `other` where these say nothing.
@@ -147,13 +160,9 @@ impl Settings {
             requester_pays: self.requester_pays || other.requester_pays,
             addressing: self.addressing.or(other.addressing),
             access_key_id: self.access_key_id.or(other.access_key_id),
-            secret_access_key: self.secret_access_key.or(other.secret_access_key),
-            session_token: self.session_token.or(other.session_token),
             credentials: self.credentials.or(other.credentials),
             account: self.account.or(other.account),
-            account_key: self.account_key.or(other.account_key),
-            sas_token: self.sas_token.or(other.sas_token),
-            header: if self.header.is_empty() { other.header } else { self.header },
+            secrets: self.secrets.or(other.secrets),
             ca_bundle: self.ca_bundle.or(other.ca_bundle),
             timeout: self.timeout.or(other.timeout),
             max_requests: self.max_requests.or(other.max_requests),
@@ -171,7 +180,6 @@ impl std::fmt::Debug for Settings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Settings")
             .field("region", &self.region)
-            .field("endpoint_url", &self.endpoint_url)
             .field("profile", &self.profile)
             .field("anonymous", &self.anonymous)
             .field("account", &self.account)
@@ -202,7 +210,7 @@ mod tests {
     use super::*;
 
     fn words(words: &[&str]) -> Result<Settings> {
-        Settings::from_words(&words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>())
+        Settings::from_words(&words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>(), Source::Environment)
     }
 
     #[test]
@@ -218,7 +226,7 @@ mod tests {
         .unwrap();
         assert_eq!(settings.endpoint_url.as_deref(), Some("http://h:1/=x"));
         assert!(settings.anonymous && !settings.requester_pays);
-        assert_eq!(settings.headers().unwrap(), [("a", "b"), ("c", "d")]);
+        assert_eq!(settings.secrets.headers().unwrap(), [("a", "b"), ("c", "d")]);
         assert_eq!((settings.budget(), settings.upload_limit), (Duration::from_millis(2500), Some(10 << 20)));
         assert!(words(&["upload_limit=0"]).is_err() && words(&["upload_limit=fast"]).is_err());
         assert!(Settings::knows("endpoint_url") && Settings::knows("region") && !Settings::knows("ro"));
@@ -228,15 +236,18 @@ mod tests {
     fn secrets_are_not_repeated() {
         let wrong = words(&["account_key=hidden", "timeout=never"]).map(drop).unwrap_err().to_string();
         assert!(wrong.contains("account_key") && !wrong.contains("hidden"), "{wrong}");
-        let settings = words(&["secret_access_key=hidden", "header=x: hidden", "region=shown"]).unwrap();
+        let settings = words(&["secret_access_key=hidden", "header=x: hidden", "profile=shown"]).unwrap();
         let shown = format!("{settings:?}");
         assert!(shown.contains("shown") && !shown.contains("hidden"), "{shown}");
-        assert!(Settings::is_secret("sas_token") && Settings::is_secret("sas-token") && !Settings::is_secret("region"));
+        let word = ["sas_token=hidden".to_owned()];
+        let refused = Settings::from_words(&word, Source::CommandLine).map(drop).unwrap_err().to_string();
+        assert!(refused.contains("ICECHUNKFS_SAS_TOKEN") && !refused.contains("hidden"), "{refused}");
     }
 
     #[test]
     fn what_is_said_first_counts() {
         let settings = words(&["region=a"]).unwrap().or(words(&["region=b", "profile=p"]).unwrap());
-        assert_eq!((settings.region.as_deref(), settings.profile.as_deref()), (Some("a"), Some("p")));
+        let region = settings.region.map(|region| region.to_string());
+        assert_eq!((region.as_deref(), settings.profile.as_deref()), (Some("a"), Some("p")));
     }
 }

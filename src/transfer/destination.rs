@@ -14,7 +14,6 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -24,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use super::new_file::{NewFile, link, set_time, temporary, timespec};
 use crate::error::{Error, ErrorKind, Result};
+use crate::printable;
 use crate::scratch::place::real;
 
 /// Name of the file that says what is being exported.
@@ -364,7 +364,7 @@ pub(super) fn join(path: &str, name: &str) -> String {
 
 /// `name`, which may be no text, as messages have it.
 pub(super) fn shown(path: &str, name: &[u8]) -> String {
-    join(path, &OsStr::from_bytes(name).to_string_lossy())
+    join(path, &printable::text(name))
 }
 
 fn boot() -> String {

@@ -249,7 +249,7 @@ fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
 }
 
 fn shown(path: &[u8]) -> String {
-    String::from_utf8_lossy(path).into_owned()
+    crate::printable::text(path)
 }
 
 impl Scanned {

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use super::LeftOut;
 use super::destination::join;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::tree::directory::{Entry, Extent};
+use crate::tree::nodes::{MAX_NAME, Place};
 use crate::tree::{Attributes, Kind, Tree};
 
 /// Entries of a directory that are looked at in one go: what [`Tree::list`] finds at once.
@@ -74,6 +75,17 @@ impl Directory {
     }
 
     async fn page(&mut self, tree: &Tree) -> Result<()> {
+        if let Some(Place::Directory(node)) = tree.table().place(self.inode)
+            && tree.table().array(node).is_some_and(|array| array.has_long_names)
+        {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "/{}: its chunks have names of more than {MAX_NAME} bytes, which no file can have",
+                    tree.table().path(node)
+                ),
+            ));
+        }
         let (mut offset, mut count, mut is_full) = (self.offset, 0, false);
         let (directories, files) = (&mut self.directories, &mut self.files);
         let mut take = |entry: Entry<'_>| {

@@ -11,7 +11,7 @@
 //! | 2^61 + n | place n of the array's own chunks |
 //! | 2^62 + n | place n of the chunks of the array above that share the directory |
 
-use super::nodes::{NodeIndex, Place, ZARR_JSON};
+use super::nodes::{MAX_NAME, NodeIndex, Place, ZARR_JSON};
 use super::positions::Coords;
 use super::{Attributes, Tree, not_a_directory};
 use crate::error::{Context, Result};
@@ -213,6 +213,10 @@ impl Tree {
             None if !is_file => "c".to_owned(),
             _ => array.encoding.file_name(coords),
         };
+        // The kernel would refuse the whole listing. The log has the array since the tree was made.
+        if array.has_long_names && name.len() > MAX_NAME {
+            return true;
+        }
         // A node that has the name goes before.
         if node.is_some_and(|node| self.table.child(node, &name).is_some()) {
             return true;

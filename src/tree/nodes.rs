@@ -74,6 +74,8 @@ pub struct Array {
     pub nominal_chunk_bytes: Option<u64>,
     /// What is in a chunk, if it is a shard.
     pub sharding: Option<Box<Sharding>>,
+    /// Whether the names of its chunks are longer than a file's can be: then they are not listed.
+    pub has_long_names: bool,
 }
 
 impl Array {
@@ -487,19 +489,29 @@ fn describe_array(path: &str, id: NodeId, zarr_json: &[u8], data: &ArrayData<'_>
     // The numbers come later.
     let (positions, first_number) = (Arc::new(Positions::new(&[], 1)), 0);
     match ArrayMetadata::parse(zarr_json) {
-        Ok(metadata) => Array {
-            id,
-            grid: metadata.grid.into(),
-            shape: metadata.shape.into(),
-            encoding: metadata.key_encoding,
-            manifests,
-            positions,
-            numbered: Box::default(),
-            first_number,
-            nominal_chunk_bytes: metadata.nominal_chunk_bytes,
-            // Whoever wants to know why it cannot be told asks `icechunkfs ls --shards`.
-            sharding: sharding_of(zarr_json),
-        },
+        Ok(metadata) => {
+            let has_long_names = metadata.key_encoding.longest_name(&metadata.grid) > MAX_NAME;
+            if has_long_names {
+                warn!(
+                    "array {path:?}: its chunk key encoding gives names of more than {MAX_NAME} bytes, which no file can have: \
+                     its chunks are not shown"
+                );
+            }
+            Array {
+                id,
+                grid: metadata.grid.into(),
+                shape: metadata.shape.into(),
+                encoding: metadata.key_encoding,
+                manifests,
+                positions,
+                numbered: Box::default(),
+                first_number,
+                nominal_chunk_bytes: metadata.nominal_chunk_bytes,
+                // Whoever wants to know why it cannot be told asks `icechunkfs ls --shards`.
+                sharding: sharding_of(zarr_json),
+                has_long_names,
+            }
+        }
         Err(why) => {
             let grid = data.grid().filter(|grid| grid.len() <= MAX_RANK).unwrap_or_default();
             warn!(
@@ -516,6 +528,7 @@ fn describe_array(path: &str, id: NodeId, zarr_json: &[u8], data: &ArrayData<'_>
                 first_number,
                 nominal_chunk_bytes: None,
                 sharding: None,
+                has_long_names: false,
             }
         }
     }

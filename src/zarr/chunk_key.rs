@@ -90,6 +90,12 @@ impl KeyEncoding {
         name
     }
 
+    /// Returns the bytes of the longest file name that a chunk in `grid` (chunks in each dimension) can have.
+    pub fn longest_name(&self, grid: &[u32]) -> usize {
+        let last: Vec<u32> = grid.iter().map(|count| count.saturating_sub(1)).collect();
+        self.file_name(&last).len()
+    }
+
     /// The key of chunk `coords` relative to the array.
     pub fn key(&self, coords: &[u32]) -> String {
         let (Separator::Slash, [dirs @ .., _]) = (self.separator, coords) else { return self.file_name(coords) };

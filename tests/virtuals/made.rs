@@ -1,5 +1,5 @@
 //! Repositories with virtual references, which the reference implementation writes.
-#![allow(unreachable_pub)]
+#![allow(dead_code, unreachable_pub)]
 
 use std::path::{Path, PathBuf};
 
@@ -52,6 +52,17 @@ pub fn with_document(
     place: &Path,
     containers: Vec<VirtualChunkContainer>,
     references: &[Reference],
+    document: (u64, String),
+) -> PathBuf {
+    of_version(SpecVersionBin::V2, place, containers, references, document)
+}
+
+/// As [`with_document`], of another version.
+pub fn of_version(
+    version: SpecVersionBin,
+    place: &Path,
+    containers: Vec<VirtualChunkContainer>,
+    references: &[Reference],
     (length, document): (u64, String),
 ) -> PathBuf {
     wait(async {
@@ -59,7 +70,7 @@ pub fn with_document(
         for container in containers {
             config.set_virtual_chunk_container(container).unwrap();
         }
-        let repository = create(place, SpecVersionBin::V2, config).await;
+        let repository = create(place, version, config).await;
         repository.save_config().await.unwrap();
         let mut session = repository.writable_session("main").await.unwrap();
         let count = u32::try_from(references.len()).unwrap();

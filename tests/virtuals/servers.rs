@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::cat;
 use crate::common::run;
 use crate::made::{Reference, reference, repository};
 use crate::moto::free_port;
 use crate::web::{MODIFIED_SECONDS, SIZE, TAG, Web, content};
+use crate::{cat, plain};
 
 struct Place {
     _directory: tempfile::TempDir,
@@ -130,14 +130,17 @@ fn headers_go_where_they_are_said_to() {
     let place = made(&[reference(web.url("forbidden"), 0, 10), reference(web.url("sent-away"), 0, 10)]);
     let prefix = web.url("");
     let header = format!("{prefix},header=Authorization: Bearer let-me-in");
-    let words = ["--allow-virtual", &prefix, "--virtual-option", &header, "--allow-virtual", &other.url("")];
-    assert_eq!(cat(&place.repository, 0, &words).success(), content(0, 10));
-    assert_eq!(cat(&place.repository, 1, &words).success(), content(0, 10));
+    let (repository, elsewhere) = (place.repository.to_str().unwrap(), other.url(""));
+    for key in ["v/c/0", "v/c/1"] {
+        let mut command = plain(&["cat", repository, key, "--allow-virtual", &prefix, "--allow-virtual", &elsewhere]);
+        assert_eq!(run(command.env("ICECHUNKFS_VIRTUAL_OPTION", &header)).success(), content(0, 10));
+    }
     assert!(web.take().iter().all(|request| request.headers.contains("let-me-in")));
     assert!(other.take().iter().all(|request| !request.headers.contains("let-me-in")));
     // What the repository's own store wants to hear is nobody else's business.
-    let own = ["--allow-virtual", &prefix, "--header", "Authorization: Bearer let-me-in"];
-    assert!(cat(&place.repository, 0, &own).failure().contains("--virtual-option"));
+    let mut own = plain(&["cat", repository, "v/c/0", "--allow-virtual", &prefix]);
+    own.env("ICECHUNKFS_HEADER", "Authorization: Bearer let-me-in");
+    assert!(run(&mut own).failure().contains("--virtual-option"));
     assert!(web.take().iter().all(|request| !request.headers.contains("let-me-in")));
 }
 

@@ -11,11 +11,11 @@ use tracing::warn;
 
 use super::text::spelled;
 use super::{DiffArgs, print, print_json};
-use crate::cli::confirm::printable;
 use crate::cli::open::Limits;
 use crate::compare::logs;
 use crate::error::{Error, Result};
 use crate::format::ids::{NodeId, ObjectId};
+use crate::printable;
 use crate::repo::Repository;
 use crate::zarr::Coords;
 
@@ -75,20 +75,20 @@ pub(super) async fn run(repository: &Repository, from: ObjectId, to: ObjectId, a
         let name = name.trim_end_matches('s').replace('_', " ");
         for path in paths {
             // Writing into a string cannot fail.
-            let _ = writeln!(text, "{name:<14} {path}");
+            let _ = writeln!(text, "{name:<14} {}", printable::line(path));
         }
     }
     for (path, all) in chunks {
-        let _ = writeln!(text, "updated chunks {path}  {}", all.len());
+        let _ = writeln!(text, "updated chunks {}  {}", printable::line(path), all.len());
         for coords in all.into_iter().filter(|_| arguments.chunks) {
             let _ = writeln!(text, "  {}", spelled(coords));
         }
     }
     for moved in &logged.moves {
-        let _ = writeln!(text, "moved          {} -> {}", moved.from, moved.to);
+        let _ = writeln!(text, "moved          {} -> {}", printable::line(&moved.from), printable::line(&moved.to));
     }
     if !in_neither.is_empty() {
         let _ = writeln!(text, "and {} nodes that came and went in between", in_neither.len());
     }
-    print(printable(&text).as_bytes())
+    print(&text)
 }

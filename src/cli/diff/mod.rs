@@ -13,7 +13,6 @@ use std::sync::Arc;
 use clap::Args;
 
 use super::args::{CommonArgs, LookArgs};
-use super::confirm::printable;
 use super::open::Limits;
 use super::virtual_args::VirtualArgs;
 use super::{logging, open, print, print_json, working};
@@ -122,7 +121,7 @@ pub fn run(arguments: &DiffArgs) -> Result<()> {
             return print_json(&json::of(&compared));
         }
         let text = if arguments.stat { text::summary(&compared) } else { text::of(&compared, arguments.patch) };
-        print(printable(&text).as_bytes())
+        print(&text)
     })
 }
 

@@ -11,6 +11,7 @@ use similar::TextDiff;
 use super::{Compared, is_array};
 use crate::compare::{Count, NodeDifference};
 use crate::format::snapshot::Node;
+use crate::printable;
 use crate::zarr::Coords;
 
 /// What a side without the document is called.
@@ -27,9 +28,9 @@ pub(super) fn of(compared: &Compared, patch: bool) -> String {
         let kind = |node: &Node<'_>| if is_array(node) { "array" } else { "group" };
         // Writing into a string cannot fail.
         let _ = match (&before, &after) {
-            (None, Some(node)) => writeln!(text, "added    {}  {}{}", node.path, kind(node), many(difference.added)),
+            (None, Some(node)) => writeln!(text, "added    {}  {}{}", shown(node), kind(node), many(difference.added)),
             (Some(node), None) => {
-                writeln!(text, "removed  {}  {}{}", node.path, kind(node), many(difference.removed))
+                writeln!(text, "removed  {}  {}{}", shown(node), kind(node), many(difference.removed))
             }
             (Some(before), Some(after)) => kept(&mut text, difference, before, after, &moves),
             (None, None) => Ok(()),
@@ -63,15 +64,20 @@ fn kept(
             0 => String::new(),
             below => format!("  with {}", number(*below, "node below", "nodes below")),
         };
-        writeln!(text, "moved    {} -> {}{more}", before.path, after.path)?;
+        writeln!(text, "moved    {} -> {}{more}", shown(before), shown(after))?;
     }
     if difference.is_changed {
-        writeln!(text, "changed  {}/zarr.json", after.path.trim_end_matches('/'))?;
+        writeln!(text, "changed  {}/zarr.json", shown(after).trim_end_matches('/'))?;
     }
     if difference.has_chunks() {
-        writeln!(text, "chunks   {}  {}", after.path, chunks(difference))?;
+        writeln!(text, "chunks   {}  {}", shown(after), chunks(difference))?;
     }
     Ok(())
+}
+
+/// The path of a node as a line has it.
+fn shown(node: &Node<'_>) -> String {
+    printable::line(node.path)
 }
 
 fn number(count: u64, one: &str, many: &str) -> String {
@@ -179,7 +185,7 @@ impl Moves {
 /// What differs in the documents of a node, as a patch.
 fn documents(before: Option<&Node<'_>>, after: Option<&Node<'_>>) -> String {
     let name = |node: Option<&Node<'_>>| match node {
-        Some(node) => format!("{}/zarr.json", node.path.trim_end_matches('/')),
+        Some(node) => format!("{}/zarr.json", shown(node).trim_end_matches('/')),
         None => NOTHING.to_owned(),
     };
     let raw = |node: Option<&Node<'_>>| {

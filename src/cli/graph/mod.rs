@@ -11,6 +11,7 @@ use std::collections::HashMap;
 
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
+use crate::printable;
 use crate::repo::history::format_time;
 use crate::repo::refs::{DEFAULT_BRANCH, Refs};
 
@@ -57,7 +58,7 @@ impl Commit {
 /// `commits` with the refs that point to them.
 pub fn with_labels(commits: Vec<SnapshotInfo>, refs: &Refs) -> Vec<Commit> {
     let mut labels: HashMap<ObjectId, Vec<Label>> = HashMap::new();
-    let label = |name: &str, is_tag| Label { name: super::naming::one_line(name), is_tag };
+    let label = |name: &str, is_tag| Label { name: printable::line(name), is_tag };
     let main = refs.branches.get_key_value(DEFAULT_BRANCH);
     let others = refs.branches.iter().filter(|(name, _)| *name != DEFAULT_BRANCH);
     for (name, id) in main.into_iter().chain(others) {

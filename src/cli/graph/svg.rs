@@ -9,6 +9,7 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::Commit;
 use super::layout::Row;
+use crate::printable;
 
 /// Distances, in the picture's own units, which are pixels where nothing is scaled.
 const ROW: usize = 30;
@@ -189,9 +190,7 @@ fn escaped(text: &str) -> String {
             '\t' | '\n' => out.push(c),
             // No XML 1.0 document may have these, not even as references.
             '\u{fffe}' | '\u{ffff}' => out.push('\u{fffd}'),
-            c if c.is_control() => out.push('\u{fffd}'),
-            // What reorders the text around it.
-            '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => out.push('\u{fffd}'),
+            c if printable::is_special(c) => out.push('\u{fffd}'),
             c => out.push(c),
         }
     }

@@ -6,7 +6,7 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::Commit;
 use super::layout::Row;
-use crate::cli::naming::one_line;
+use crate::printable;
 
 /// Colours of lanes, in turn: what a terminal calls red, green, yellow, blue, magenta, cyan.
 const LANES: [u8; 6] = [31, 32, 33, 34, 35, 36];
@@ -169,7 +169,7 @@ fn beside(commit: &Commit, look: Look, used: usize) -> String {
         width += 1;
         out += &format!(" ({})", names.join(", "));
     }
-    let title = one_line(commit.title());
+    let title = printable::line(commit.title());
     let room = look.width.map(|all| all.saturating_sub(width + 1));
     let title = room.map_or_else(|| title.clone(), |room| cut(&title, room, look.unicode));
     if !title.is_empty() {

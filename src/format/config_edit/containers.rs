@@ -12,6 +12,8 @@ use super::key::spell;
 use super::problems::Problem;
 use super::{key, put};
 use crate::error::{Error, Result};
+use crate::shell;
+use crate::store_names::Provider;
 
 /// The member that they are in.
 pub const MEMBER: &str = "virtual_chunk_containers";
@@ -53,7 +55,7 @@ pub(super) fn set(members: &mut Map<String, Value>, path: &[String], value: Valu
         return Err(Error::invalid(format!(
             "there is no container `{key}`: set a whole one, such as set {} '{{\"url_prefix\": \"s3://bucket/prefix/\", \
              \"store\": {{\"s3\": {{\"region\": \"us-east-1\"}}}}}}'",
-            spell(&[first.clone(), key.clone()])
+            shell::quoted(&spell(&[first.clone(), key.clone()]))
         )));
     } else {
         put(members, path, value)?;
@@ -148,10 +150,22 @@ fn check_prefix(prefix: &str, store: &str) -> std::result::Result<(), String> {
         if !url.has_host() && url.path().len() < 2 {
             return Err("has no path".to_owned());
         }
-    } else if !url.has_host() {
-        return Err("names no bucket or host".to_owned());
+    } else if !url.has_host() || !is_authority(url.scheme(), prefix) {
+        return Err("names no bucket or host that a store could have".to_owned());
     }
     Ok(())
+}
+
+/// Whether what stands before the path of `prefix` is a bucket by its provider's rule.
+fn is_authority(scheme: &str, prefix: &str) -> bool {
+    let rest = prefix.split_once("://").map_or(prefix, |(_, rest)| rest);
+    let authority = rest.split('/').next().unwrap_or_default();
+    match scheme {
+        "s3" | "tigris" => Provider::S3.is_bucket(authority),
+        "gs" | "gcs" => Provider::Gcs.is_bucket(authority),
+        "az" | "azure" | "abfs" => Provider::Azure.is_bucket(authority.split('@').next().unwrap_or_default()),
+        _ => !authority.contains('@'),
+    }
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ use serde_json::{Map, Value};
 use self::key::{Place, spell};
 use self::schema::{Kind, ROOT};
 use crate::error::{Error, ErrorKind, Result};
+use crate::shell;
 
 /// A setting as it is stored.
 #[derive(Clone, Debug)]
@@ -73,7 +74,7 @@ pub fn set(members: &Map<String, Value>, key: &str, text: &str) -> Result<Option
     };
     let mut value = value_of(text, kind);
     if value.is_null() {
-        return Err(Error::invalid(format!("to set nothing, say `unset {}`", spell(&place.path))));
+        return Err(Error::invalid(format!("to set nothing, say unset {}", shell::quoted(&spell(&place.path)))));
     }
     schema::complete(&mut value, kind);
     let mut after = members.clone();
@@ -117,8 +118,8 @@ fn value_of(text: &str, kind: &Kind) -> Value {
     match (kind, json) {
         (_, None) => as_text(),
         (_, Some(Value::Null)) => Value::Null,
-        (Kind::Text | Kind::Pattern, Some(Value::String(text))) => Value::String(text),
-        (Kind::Text | Kind::Pattern, Some(_)) => as_text(),
+        (Kind::Text | Kind::Checked(_) | Kind::Pattern, Some(Value::String(text))) => Value::String(text),
+        (Kind::Text | Kind::Checked(_) | Kind::Pattern, Some(_)) => as_text(),
         (Kind::Choice(_), Some(Value::Bool(_) | Value::Number(_))) => as_text(),
         (_, Some(value)) => value,
     }
@@ -247,7 +248,7 @@ mod tests {
             ("manifest.splitting.split_sizes", "[[{\"name_matches\": {\"regex\": \"(\"}}, []]]", "regular expression"),
             ("inline_threshold", "1", "did you mean `inline_chunk_threshold_bytes`"),
             ("compression.level.x", "1", "has no"),
-            ("compression.level", "null", "unset compression.level"),
+            ("compression.level", "null", "unset 'compression.level'"),
             ("", "1", "name"),
         ] {
             let error = after(&none, key, text).unwrap_err();

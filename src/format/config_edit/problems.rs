@@ -59,6 +59,11 @@ fn check(value: &Value, kind: &'static Kind, path: &mut Vec<String>, out: &mut B
             }
         }
         (Kind::Bool, Value::Bool(_)) | (Kind::Text, Value::String(_)) => {}
+        (Kind::Checked(rule), Value::String(text)) => {
+            if !(rule.fits)(text) {
+                out.insert(Problem::Wrong(format!("`{}` must be {}", spell(path), rule.describe)));
+            }
+        }
         (Kind::Pattern, Value::String(pattern)) => {
             if let Err(error) = regex::Regex::new(pattern) {
                 let why = error.to_string();

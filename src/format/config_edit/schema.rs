@@ -2,6 +2,9 @@
 
 use serde_json::Value;
 
+use crate::endpoint::Endpoint;
+use crate::store_names::{self, Account, Region};
+
 /// What kind of value a setting has.
 #[derive(Debug)]
 pub enum Kind {
@@ -16,6 +19,8 @@ pub enum Kind {
     Bool,
     /// Any text.
     Text,
+    /// Text that becomes part of an address, by a rule.
+    Checked(&'static Rule),
     /// A regular expression.
     Pattern,
     /// Members of these names.
@@ -30,6 +35,15 @@ pub enum Kind {
     Pair(&'static Kind, &'static Kind),
     /// One of these: its name, or, where something belongs to it, a map from its name to that.
     Choice(&'static [Variant]),
+}
+
+/// What a text must be. It is not repeated where it is wrong: there may be a password in it.
+#[derive(Debug)]
+pub struct Rule {
+    /// In words.
+    pub describe: &'static str,
+    /// Whether a text is.
+    pub fits: fn(&str) -> bool,
 }
 
 /// A name, and what belongs to it.
@@ -76,6 +90,7 @@ impl Kind {
             Kind::Whole { least, most } => format!("a whole number from {least} to {most}"),
             Kind::Bool => "true or false".to_owned(),
             Kind::Text => "text".to_owned(),
+            Kind::Checked(rule) => rule.describe.to_owned(),
             Kind::Pattern => "a regular expression".to_owned(),
             Kind::Struct(members) => {
                 let names: Vec<String> = members.iter().map(|member| format!("`{}`", member.name)).collect();
@@ -226,16 +241,32 @@ static STORE: Kind = Kind::Choice(&[
     ("s3_compatible", Some(&S3)),
     ("s3", Some(&S3)),
     ("gcs", Some(&Kind::Map(&Kind::Text))),
-    ("azure", Some(&Kind::Map(&Kind::Text))),
+    ("azure", Some(&Kind::Open(&AZURE, &Kind::Text))),
     ("tigris", Some(&S3)),
 ]);
 
 const HEADERS: Member =
     Member { name: "headers", kind: &Kind::Map(&Kind::Text), presence: Presence::NotNull, default: "" };
 
+static REGION: Kind =
+    Kind::Checked(&Rule { describe: store_names::REGION_RULE, fits: |text| text.parse::<Region>().is_ok() });
+static ACCOUNT: Kind =
+    Kind::Checked(&Rule { describe: store_names::ACCOUNT_RULE, fits: |text| text.parse::<Account>().is_ok() });
+static ENDPOINT: Kind = Kind::Checked(&Rule {
+    describe: "a URL of a store: https://HOST, without a name, a password or a part after ? or #",
+    fits: |text| text.parse::<Endpoint>().is_ok(),
+});
+
+/// The account goes by several names.
+static AZURE: [Member; 3] = [
+    Member { name: "account", kind: &ACCOUNT, presence: Presence::NotNull, default: "" },
+    Member { name: "azure_storage_account_name", kind: &ACCOUNT, presence: Presence::NotNull, default: "" },
+    Member { name: "account_name", kind: &ACCOUNT, presence: Presence::NotNull, default: "" },
+];
+
 static S3: Kind = Kind::Struct(&[
-    member("region", &Kind::Text, ""),
-    member("endpoint_url", &Kind::Text, ""),
+    member("region", &REGION, ""),
+    member("endpoint_url", &ENDPOINT, ""),
     flag("anonymous", Presence::Filled),
     flag("allow_http", Presence::Filled),
     flag("force_path_style", Presence::NotNull),

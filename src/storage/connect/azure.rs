@@ -1,6 +1,6 @@
 //! Azure Blob Storage.
 //!
-//! Credentials, the first that there are: `--account-key` or `--sas-token`, `AZURE_STORAGE_CONNECTION_STRING`, the other
+//! Credentials, the first that there are: the secrets `account-key` or `sas-token`, `AZURE_STORAGE_CONNECTION_STRING`, the other
 //! `AZURE_*` variables (keys, service principals, workload identity), the Azure CLI's (`AZURE_USE_AZURE_CLI`), the machine's
 //! own (managed identity). The library renews them.
 
@@ -10,16 +10,24 @@ use object_store::ObjectStore;
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 
 use super::super::location::Bucket;
-use super::{Line, not_made};
+use super::{Line, endpoint_of, not_made};
+use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
+use crate::store_names::Account;
 
-pub(super) fn connect(container: &Bucket, account: Option<&str>, line: &Line<'_>) -> Result<Arc<dyn ObjectStore>> {
-    let settings = line.settings;
+/// The variable that has the account, its key and its address in one.
+const CONNECTION: &str = "AZURE_STORAGE_CONNECTION_STRING";
+
+/// What the hosts of accounts end with, and of those of Microsoft Fabric.
+const HOSTS: &str = ".blob.core.windows.net";
+const FABRIC_HOSTS: &str = ".blob.fabric.microsoft.com";
+
+pub(super) fn connect(container: &Bucket, account: Option<&Account>, line: &Line) -> Result<Arc<dyn ObjectStore>> {
+    let (settings, secrets) = (&line.settings, line.secrets());
     let mut builder = if line.ambient { MicrosoftAzureBuilder::from_env() } else { MicrosoftAzureBuilder::new() };
-    builder =
-        builder.with_container_name(&container.name).with_retry(line.retry()).with_http_connector(line.connector());
+    builder = builder.with_container_name(&container.name).with_retry(line.retry());
     let mut endpoint = None;
-    if let Some(words) = line.variable("AZURE_STORAGE_CONNECTION_STRING") {
+    if let Some(words) = line.variable(CONNECTION) {
         for (name, value) in words.split(';').filter_map(|part| part.split_once('=')) {
             match name.trim().to_ascii_lowercase().as_str() {
                 "accountname" => builder = builder.with_account(value),
@@ -30,30 +38,49 @@ pub(super) fn connect(container: &Bucket, account: Option<&str>, line: &Line<'_>
             }
         }
     }
-    if let Some(account) = settings.account.as_deref().or(account) {
-        builder = builder.with_account(account);
+    if let Some(account) = settings.account.as_ref().or(account) {
+        builder = builder.with_account(account.as_str());
     }
     if settings.anonymous {
         builder = builder.with_skip_signature(true);
-    } else if let Some(key) = &settings.account_key {
+    } else if let Some(key) = &secrets.account_key {
         builder = builder.with_access_key(key);
-    } else if let Some(token) = &settings.sas_token {
+    } else if let Some(token) = &secrets.sas_token {
         builder = builder.with_config(AzureConfigKey::SasKey, token.trim_start_matches('?'));
     }
-    let emulated = builder.get_config_value(&AzureConfigKey::UseEmulator).is_some_and(|value| value == "true");
-    if builder.get_config_value(&AzureConfigKey::AccountName).is_none() && !emulated {
+    let is_set = |key| builder.get_config_value(&key).is_some_and(|value| value == "true");
+    let (emulated, fabric) = (is_set(AzureConfigKey::UseEmulator), is_set(AzureConfigKey::UseFabricEndpoint));
+    let name = builder.get_config_value(&AzureConfigKey::AccountName);
+    if name.is_none() && !emulated {
         return Err(Error::invalid(
             "az: no storage account: say it with --account or AZURE_STORAGE_ACCOUNT_NAME, or name the repository \
              abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX",
         ));
     }
+    let name: Option<Account> = name.map(|name| name.parse()).transpose()?;
     let known = builder.get_config_value(&AzureConfigKey::Endpoint);
-    let endpoint = settings.endpoint_url.clone().or(endpoint).or(known);
-    builder = builder.with_client_options(line.client(endpoint.as_deref())?);
-    if emulated {
-        builder = builder.with_allow_http(true);
-    } else if let Some(endpoint) = endpoint {
-        builder = builder.with_endpoint(endpoint);
+    let mut endpoint = match settings.endpoint()? {
+        Some(endpoint) => Some(endpoint),
+        None => endpoint_of(CONNECTION, endpoint)?.or(endpoint_of("AZURE_STORAGE_ENDPOINT", known)?),
+    };
+    if let (None, Some(name), false) = (&endpoint, &name, emulated) {
+        endpoint = Some(Endpoint::below(name.as_str(), if fabric { FABRIC_HOSTS } else { HOSTS })?);
+    }
+    let (home, is_plain) = (endpoint.as_ref().map(Endpoint::origin), endpoint.as_ref().is_some_and(Endpoint::is_plain));
+    builder =
+        builder.with_http_connector(line.connector(home)?).with_client_options(line.client(is_plain || emulated)?);
+    if let (Some(endpoint), false) = (&endpoint, emulated) {
+        builder = builder.with_endpoint(endpoint.as_str().to_owned());
     }
     Ok(Arc::new(builder.build().map_err(|e| not_made("az", e))?))
+}
+
+/// Returns the account that the environment names.
+pub(in crate::storage) fn account_of_environment() -> Option<Account> {
+    let connection = super::variable(CONNECTION);
+    let named = connection.as_deref().and_then(|words| {
+        let mut parts = words.split(';').filter_map(|part| part.split_once('='));
+        parts.find(|(name, _)| name.trim().eq_ignore_ascii_case("accountname")).map(|(_, value)| value.to_owned())
+    });
+    named.or_else(|| MicrosoftAzureBuilder::from_env().get_config_value(&AzureConfigKey::AccountName))?.parse().ok()
 }

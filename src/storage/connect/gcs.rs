@@ -9,23 +9,32 @@ use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder, GoogleConfigKe
 use object_store::{ObjectStore, StaticCredentialProvider};
 
 use super::super::location::Bucket;
-use super::{Line, not_made};
+use super::{Line, endpoint_of, not_made};
+use crate::endpoint::Endpoint;
 use crate::error::Result;
 
-pub(super) fn connect(bucket: &Bucket, line: &Line<'_>) -> Result<Arc<dyn ObjectStore>> {
-    let settings = line.settings;
+/// Where Google Cloud Storage answers.
+const GOOGLE: (&str, &str) = ("storage", ".googleapis.com");
+
+pub(super) fn connect(bucket: &Bucket, line: &Line) -> Result<Arc<dyn ObjectStore>> {
+    let settings = &line.settings;
     // The emulator's variable that Google's own libraries know; it takes no credentials.
     let emulator = line.variable("STORAGE_EMULATOR_HOST").filter(|_| settings.endpoint_url.is_none());
     let emulator = emulator.map(|host| if host.contains("://") { host } else { format!("http://{host}") });
+    let emulator = endpoint_of("STORAGE_EMULATOR_HOST", emulator)?;
     let mut builder =
         if line.ambient { GoogleCloudStorageBuilder::from_env() } else { GoogleCloudStorageBuilder::new() };
-    builder = builder.with_bucket_name(&bucket.name).with_retry(line.retry()).with_http_connector(line.connector());
-    let endpoint = settings.endpoint_url.clone().or(emulator.clone());
-    let known = builder.get_config_value(&GoogleConfigKey::BaseUrl);
-    builder = builder.with_client_options(line.client(endpoint.as_deref().or(known.as_deref()))?);
-    if let Some(endpoint) = &endpoint {
-        builder = builder.with_base_url(endpoint.trim_end_matches('/'));
-    }
+    let known = endpoint_of("GOOGLE_BASE_URL", builder.get_config_value(&GoogleConfigKey::BaseUrl))?;
+    let endpoint = match settings.endpoint()?.or_else(|| emulator.clone()).or(known) {
+        Some(endpoint) => endpoint,
+        None => Endpoint::below(GOOGLE.0, GOOGLE.1)?,
+    };
+    builder = builder
+        .with_bucket_name(&bucket.name)
+        .with_retry(line.retry())
+        .with_http_connector(line.connector(Some(endpoint.origin()))?)
+        .with_client_options(line.client(endpoint.is_plain())?)
+        .with_base_url(endpoint.as_str());
     if settings.anonymous || emulator.is_some() {
         // What writes wants a token even so, and would ask the machine's metadata server for it.
         let nobody = StaticCredentialProvider::new(GcpCredential { bearer: String::new() });

@@ -4,23 +4,28 @@
 //! and how long each may take, and all repeat what failed for a moment the same way.
 
 mod azure;
+mod client;
 mod gcs;
 mod profile;
 mod s3;
 mod slashed;
-mod straight;
 mod web;
+
+pub(super) use self::azure::account_of_environment;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use object_store::client::{HttpClient, HttpConnector, ReqwestConnector};
-use object_store::{BackoffConfig, Certificate, ClientOptions, HeaderMap, HeaderValue, ObjectStore, RetryConfig};
+use object_store::client::{HttpClient, HttpConnector};
+use object_store::{BackoffConfig, ClientOptions, HeaderMap, HeaderValue, ObjectStore, RetryConfig};
+use url::Origin;
 
-use self::straight::Straight;
+use self::client::{Clients, Redirects};
 use super::location::{Bucket, Place};
+use super::secrets::Secrets;
 use super::settings::Settings;
 use super::wire::Wire;
+use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 
 /// What we call ourselves.
@@ -50,11 +55,10 @@ pub(super) struct Connected {
 }
 
 /// What every store is made with.
-pub(super) struct Line<'a> {
-    settings: &'a Settings,
+pub(super) struct Line {
+    settings: Settings,
     wire: Wire,
-    /// For a store that may not send us elsewhere.
-    straight: Option<Straight>,
+    redirects: Redirects,
     /// Whether the store may hear what lies about on this machine: variables of the environment, profiles, tokens.
     ambient: bool,
 }
@@ -63,20 +67,18 @@ pub(super) struct Line<'a> {
 #[derive(Clone, Debug)]
 struct Connector {
     wire: Wire,
-    straight: Option<Straight>,
+    clients: Clients,
 }
 
-impl<'a> Line<'a> {
-    fn new(settings: &'a Settings) -> Self {
+impl Line {
+    /// Returns a line for `settings`, with the secrets of the file that they name.
+    fn new(settings: &Settings, redirects: Redirects) -> Result<Self> {
         let wire = Wire::new(settings.requests(), settings.budget(), settings.upload_limit);
-        Line { settings, wire, straight: None, ambient: true }
+        Ok(Line { settings: settings.clone().with_secrets_of_file()?, wire, redirects, ambient: true })
     }
 
-    /// One on which nobody sends us elsewhere.
-    fn straight(settings: &'a Settings) -> Result<Self> {
-        let mut line = Line::new(settings);
-        line.straight = Some(Straight { bundle: line.bundle()?.map(|(_, pem)| pem) });
-        Ok(line)
+    fn secrets(&self) -> &Secrets {
+        &self.settings.secrets
     }
 
     /// A variable of the environment that says something the store may hear.
@@ -84,18 +86,19 @@ impl<'a> Line<'a> {
         variable(name).filter(|_| self.ambient)
     }
 
-    fn connector(&self) -> Connector {
-        Connector { wire: self.wire.clone(), straight: self.straight.clone() }
+    /// Returns what makes clients for the store at `home`, and for the services that give credentials for it.
+    fn connector(&self, home: Option<Origin>) -> Result<Connector> {
+        let certificates = self.certificates()?;
+        Ok(Connector { wire: self.wire.clone(), clients: Clients { redirects: self.redirects, home, certificates } })
     }
 
-    /// The file with more certificates to trust, and what is in it.
-    fn bundle(&self) -> Result<Option<(String, Vec<u8>)>> {
+    /// Reads the certificates that are trusted besides the system's.
+    fn certificates(&self) -> Result<Vec<reqwest::Certificate>> {
         let path = self.settings.ca_bundle.clone().or_else(|| variable("AWS_CA_BUNDLE"));
-        let read = |path: String| {
-            let pem = std::fs::read(&path).map_err(|e| Error::io(format!("the certificates in {path}"), e))?;
-            Ok((path, pem))
-        };
-        path.map(read).transpose()
+        let Some(path) = path else { return Ok(Vec::new()) };
+        let what = format!("the certificates in {path}");
+        let pem = std::fs::read(&path).map_err(|e| Error::io(&what, e))?;
+        reqwest::Certificate::from_pem_bundle(&pem).map_err(|e| Error::with_source(ErrorKind::InvalidInput, what, e))
     }
 
     /// How a request is repeated: until the time for the operation is over, less a last pause and a last answer's. So what is
@@ -111,32 +114,25 @@ impl<'a> Line<'a> {
     }
 
     /// The client's options. Requests' own deadlines are the wire's.
-    fn client(&self, endpoint: Option<&str>) -> Result<ClientOptions> {
+    fn client(&self, is_plain: bool) -> Result<ClientOptions> {
         let mut options = ClientOptions::new()
             .with_user_agent(HeaderValue::from_static(USER_AGENT))
             .with_connect_timeout(CONNECT.min(self.settings.budget()))
             .with_pool_idle_timeout(IDLE)
             .with_timeout_disabled()
             // Who names such an address wants it.
-            .with_allow_http(endpoint.is_some_and(|endpoint| endpoint.starts_with("http://")));
+            .with_allow_http(is_plain);
         let mut headers = HeaderMap::new();
-        for (name, value) in self.settings.headers()? {
+        for (name, value) in self.secrets().headers()? {
             let name: http::HeaderName =
-                name.parse().map_err(|_| Error::invalid(format!("--header: `{name}` is no name of a header")))?;
+                name.parse().map_err(|_| Error::invalid("a header must be `NAME: VALUE`; one has no valid name"))?;
             let mut value = HeaderValue::from_str(value)
-                .map_err(|_| Error::invalid(format!("--header: the value of `{name}` is no text")))?;
+                .map_err(|_| Error::invalid(format!("the header `{name}` has a value that cannot be sent")))?;
             value.set_sensitive(true);
             headers.append(name, value);
         }
         if !headers.is_empty() {
             options = options.with_default_headers(headers);
-        }
-        if let Some((path, pem)) = self.bundle()? {
-            let certificates = Certificate::from_pem_bundle(&pem)
-                .map_err(|e| Error::with_source(ErrorKind::InvalidInput, format!("the certificates in {path}"), e))?;
-            for certificate in certificates {
-                options = options.with_root_certificate(certificate);
-            }
         }
         Ok(options)
     }
@@ -144,34 +140,30 @@ impl<'a> Line<'a> {
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        let client = match &self.straight {
-            Some(straight) => straight.connect(options),
-            None => ReqwestConnector::default().connect(options),
-        };
-        Ok(self.wire.wrap(client?))
+        Ok(self.wire.wrap(self.clients.connect(options)?))
     }
 }
 
 /// Reaches `place`, which is not on this machine.
 pub(super) async fn connect(place: &Place, settings: &Settings) -> Result<Connected> {
-    connect_over(place, &Line::new(settings)).await
+    connect_over(place, &Line::new(settings, Redirects::SameOrigin)?).await
 }
 
 /// As [`connect`], and follows no redirect. Unless it is `trusted`, the store hears only what is in `settings`.
 pub(super) async fn connect_straight(place: &Place, settings: &Settings, trusted: bool) -> Result<Connected> {
-    connect_over(place, &Line { ambient: trusted, ..Line::straight(settings)? }).await
+    connect_over(place, &Line { ambient: trusted, ..Line::new(settings, Redirects::None)? }).await
 }
 
 /// A client for web servers that follows no redirect.
 pub(super) fn web_client(settings: &Settings) -> Result<(HttpClient, Wire)> {
-    let line = Line::straight(settings)?;
+    let line = Line::new(settings, Redirects::None)?;
     // Whether to encrypt says each URL.
-    let options = line.client(Some("http://"))?;
-    let client = line.connector().connect(&options).map_err(|e| not_made("the client for web servers", e))?;
+    let options = line.client(true)?;
+    let client = line.connector(None)?.connect(&options).map_err(|e| not_made("the client for web servers", e))?;
     Ok((client, line.wire))
 }
 
-async fn connect_over(place: &Place, line: &Line<'_>) -> Result<Connected> {
+async fn connect_over(place: &Place, line: &Line) -> Result<Connected> {
     let wire = &line.wire;
     let in_bucket = |store, bucket: &Bucket| {
         let prefix = bucket.prefix.clone();
@@ -184,7 +176,7 @@ async fn connect_over(place: &Place, line: &Line<'_>) -> Result<Connected> {
         }
         Place::Gcs(bucket) => Ok(in_bucket(gcs::connect(bucket, line)?, bucket)),
         Place::Azure(container, account) => {
-            Ok(in_bucket(azure::connect(container, account.as_deref(), line)?, container))
+            Ok(in_bucket(azure::connect(container, account.as_ref(), line)?, container))
         }
         Place::Web(url) => Ok(Connected {
             store: web::connect(url, line)?,
@@ -200,6 +192,11 @@ async fn connect_over(place: &Place, line: &Line<'_>) -> Result<Connected> {
 /// A variable of the environment that says something.
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Parses an endpoint that the environment or a profile names; `what` says which.
+fn endpoint_of(what: &str, text: Option<String>) -> Result<Option<Endpoint>> {
+    text.map(|text| text.parse().map_err(|e: Error| e.context(what))).transpose()
 }
 
 /// The error of a store that could not be made out of what was said.

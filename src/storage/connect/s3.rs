@@ -1,19 +1,23 @@
 //! Amazon S3, and everything that speaks its protocol.
 //!
-//! Credentials, the first that there are: the command line's; those of the profile that `--profile` names; `AWS_ACCESS_KEY_ID`
+//! Credentials, the first that there are: `--access-key-id` and its secret; those of the profile that `--profile` names; `AWS_ACCESS_KEY_ID`
 //! and its like; what a cluster gives its containers (web identity, container credentials); the profile that `AWS_PROFILE`
 //! names, or `default`; the machine's own (instance metadata). All of the last four are asked again before they expire.
 
 use std::sync::Arc;
 
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredential, S3ConditionalPut, resolve_bucket_region};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredential, S3ConditionalPut};
+use object_store::client::{HttpConnector, HttpRequestBody};
 use object_store::{ObjectStore, StaticCredentialProvider};
 
 use super::super::location::Bucket;
+use super::client::Redirects;
 use super::profile::{self, Profile, ProfileCredentials};
 use super::slashed::Slashed;
-use super::{Line, not_made, variable};
+use super::{Line, endpoint_of, not_made, variable};
+use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
+use crate::store_names::Region;
 
 /// Where there are credentials without a profile.
 const OTHER_SOURCES: [&str; 4] = [
@@ -23,81 +27,111 @@ const OTHER_SOURCES: [&str; 4] = [
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 ];
 
+/// What Amazon's hosts end with.
+const AMAZON: &str = ".amazonaws.com";
+/// Where a bucket's region can be asked for.
+const ANYWHERE: &str = "s3";
+/// The header that tells it.
+const BUCKET_REGION: &str = "x-amz-bucket-region";
+
 /// The bucket, and the bucket by keys that begin with a slash.
-pub(super) async fn connect(bucket: &Bucket, line: &Line<'_>) -> Result<(Arc<dyn ObjectStore>, Arc<dyn ObjectStore>)> {
-    let settings = line.settings;
+pub(super) async fn connect(bucket: &Bucket, line: &Line) -> Result<(Arc<dyn ObjectStore>, Arc<dyn ObjectStore>)> {
+    let settings = &line.settings;
     let mut builder = if line.ambient { AmazonS3Builder::from_env() } else { AmazonS3Builder::new() };
     builder = builder
         .with_bucket_name(&bucket.name)
         .with_conditional_put(S3ConditionalPut::ETagMatch)
-        .with_retry(line.retry())
-        .with_http_connector(line.connector());
+        .with_retry(line.retry());
     let named = settings.profile.as_deref();
     let profile = if named.is_some() || line.ambient { chosen_profile(named)? } else { None };
-    let of_profile = |pick: fn(&Profile) -> Option<&String>| profile.as_ref().and_then(pick).cloned();
-
     let from_env = |builder: &AmazonS3Builder, key| builder.get_config_value(&key);
-    let endpoint = settings
-        .endpoint_url
-        .clone()
-        .or_else(|| from_env(&builder, AmazonS3ConfigKey::S3Endpoint))
-        .or_else(|| from_env(&builder, AmazonS3ConfigKey::Endpoint))
-        .or_else(|| of_profile(|profile| profile.endpoint_url.as_ref()));
-    let options = line.client(endpoint.as_deref())?;
-
-    builder = with_credentials(builder, line, profile.clone())?;
-    let region = settings
-        .region
-        .clone()
-        .or_else(|| from_env(&builder, AmazonS3ConfigKey::Region))
-        .or_else(|| from_env(&builder, AmazonS3ConfigKey::DefaultRegion))
-        .or_else(|| of_profile(|profile| profile.region.as_ref()));
-    let region = match (region, &endpoint) {
-        (Some(region), _) => region,
-        // Other stores take any.
-        (None, Some(_)) => "us-east-1".to_owned(),
-        (None, None) => {
-            let asked = resolve_bucket_region(&bucket.name, &options);
-            let region = tokio::time::timeout(settings.budget(), asked).await;
-            let unknown = || format!("the region of bucket `{}` is not known: say it with --region", bucket.name);
-            let region = region.map_err(|_| Error::new(ErrorKind::Timeout, unknown()))?;
-            region.map_err(|e| Error::with_source(ErrorKind::NotFound, unknown(), e))?
+    let endpoint = match settings.endpoint()? {
+        Some(endpoint) => Some(endpoint),
+        None => {
+            let set = from_env(&builder, AmazonS3ConfigKey::S3Endpoint)
+                .or_else(|| from_env(&builder, AmazonS3ConfigKey::Endpoint));
+            let of_profile = profile.as_ref().and_then(|profile| profile.endpoint_url.clone());
+            endpoint_of("AWS_ENDPOINT_URL", set)?.or(endpoint_of("the profile", of_profile)?)
         }
     };
-    builder = builder.with_region(&region);
+    let region = match &settings.region {
+        Some(region) => Some(region.clone()),
+        None => {
+            let set = from_env(&builder, AmazonS3ConfigKey::Region)
+                .or_else(|| from_env(&builder, AmazonS3ConfigKey::DefaultRegion))
+                .or_else(|| profile.as_ref().and_then(|profile| profile.region.clone()));
+            set.map(|region| region.parse()).transpose()?
+        }
+    };
+    let region: Region = match (region, &endpoint) {
+        (Some(region), _) => region,
+        // Other stores take any.
+        (None, Some(_)) => "us-east-1".parse()?,
+        (None, None) => region_of(bucket, line).await?,
+    };
+    let endpoint = match endpoint {
+        Some(endpoint) => endpoint,
+        None => Endpoint::below(&format!("{ANYWHERE}.{region}"), AMAZON)?,
+    };
     let by_host = settings.addressing.as_deref() == Some("virtual");
-    builder = builder.with_virtual_hosted_style_request(by_host).with_client_options(options);
+    let home = if by_host { endpoint.of_bucket(&bucket.name)? } else { endpoint };
+    builder = with_credentials(builder, line, profile)?
+        .with_region(region.as_str())
+        .with_virtual_hosted_style_request(by_host)
+        .with_http_connector(line.connector(Some(home.origin()))?)
+        .with_client_options(line.client(home.is_plain())?);
     if settings.requester_pays {
         builder = builder.with_request_payer(true);
     }
-    let mut plain = builder.clone();
-    if let Some(endpoint) = &endpoint {
-        plain = plain.with_endpoint(if by_host { of_bucket(endpoint, &bucket.name)? } else { endpoint.clone() });
-    }
+    let plain = builder.clone().with_endpoint(home.as_str());
     // Beyond what the client takes for the whole address of the bucket: the slash that keys begin with.
-    let endpoint = endpoint.unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
-    let endpoint = endpoint.trim_end_matches('/');
-    let address = if by_host { of_bucket(endpoint, &bucket.name)? } else { format!("{endpoint}/{}", bucket.name) };
+    let address = if by_host { home.to_string() } else { format!("{home}/{}", bucket.name) };
     let slashed = builder.with_virtual_hosted_style_request(true).with_endpoint(format!("{address}/"));
     let slashed = slashed.with_disable_bulk_delete(true);
     let slashed = Slashed::new(slashed.build().map_err(|e| not_made("s3", e))?);
     Ok((Arc::new(plain.build().map_err(|e| not_made("s3", e))?), Arc::new(slashed)))
 }
 
-fn with_credentials(builder: AmazonS3Builder, line: &Line<'_>, profile: Option<Profile>) -> Result<AmazonS3Builder> {
-    let settings = line.settings;
+/// Asks Amazon for the region of a bucket, without credentials.
+async fn region_of(bucket: &Bucket, line: &Line) -> Result<Region> {
+    let unknown = |why: &str| format!("the region of bucket `{}` is not known{why}: say it with --region", bucket.name);
+    let no_answer = |source| Error::with_source(ErrorKind::NotFound, unknown(""), source);
+    // The bucket in the path: a dot in its name would not fit Amazon's certificate.
+    let home = Endpoint::below(ANYWHERE, AMAZON)?;
+    let mut connector = line.connector(Some(home.origin()))?;
+    // A redirect tells the region too.
+    connector.clients.redirects = Redirects::None;
+    let client = connector.connect(&line.client(false)?).map_err(no_answer)?;
+    let request = http::Request::head(format!("{home}/{}", bucket.name)).body(HttpRequestBody::empty());
+    let request = request.map_err(|e| Error::with_source(ErrorKind::InvalidInput, unknown(""), e))?;
+    let asked = tokio::time::timeout(line.settings.budget(), client.execute(request)).await;
+    let asked = asked.map_err(|_| Error::new(ErrorKind::Timeout, unknown("")))?;
+    let answer = asked.map_err(|e| Error::with_source(ErrorKind::NotFound, unknown(""), e))?;
+    if answer.status() == http::StatusCode::NOT_FOUND {
+        return Err(Error::new(ErrorKind::NotFound, unknown(", since there is no such bucket")));
+    }
+    let told = answer.headers().get(BUCKET_REGION).and_then(|value| value.to_str().ok());
+    told.ok_or_else(|| Error::new(ErrorKind::NotFound, unknown("")))?.parse()
+}
+
+fn with_credentials(builder: AmazonS3Builder, line: &Line, profile: Option<Profile>) -> Result<AmazonS3Builder> {
+    let (settings, secrets) = (&line.settings, line.secrets());
     if settings.anonymous {
         return Ok(builder.with_skip_signature(true));
     }
-    match (&settings.access_key_id, &settings.secret_access_key) {
+    match (&settings.access_key_id, &secrets.secret_access_key) {
         (Some(id), Some(secret)) => {
             // As a whole: a token of the environment belongs to another key.
-            let (key_id, secret_key, token) = (id.clone(), secret.clone(), settings.session_token.clone());
+            let (key_id, secret_key, token) = (id.clone(), secret.clone(), secrets.session_token.clone());
             let credential = AwsCredential { key_id, secret_key, token };
             return Ok(builder.with_credentials(Arc::new(StaticCredentialProvider::new(credential))));
         }
-        (Some(_), None) => return Err(Error::invalid("--access-key-id is given, and no --secret-access-key")),
-        (None, Some(_)) => return Err(Error::invalid("--secret-access-key is given, and no --access-key-id")),
+        (Some(_), None) => {
+            return Err(Error::invalid(
+                "--access-key-id is given, and no secret: set ICECHUNKFS_SECRET_ACCESS_KEY or --secrets FILE",
+            ));
+        }
+        (None, Some(_)) => return Err(Error::invalid("a secret access key is given, and no --access-key-id")),
         (None, None) => {}
     }
     let half = line.variable("AWS_ACCESS_KEY_ID").is_some() != line.variable("AWS_SECRET_ACCESS_KEY").is_some();
@@ -122,11 +156,4 @@ fn chosen_profile(named: Option<&str>) -> Result<Option<Profile>> {
     };
     let elsewhere = OTHER_SOURCES.iter().any(|name| variable(name).is_some());
     Ok(found.map(|profile| if elsewhere { profile.without_credentials() } else { profile }))
-}
-
-/// `https://host` as `https://bucket.host`.
-fn of_bucket(endpoint: &str, bucket: &str) -> Result<String> {
-    let wrong = || Error::invalid(format!("--endpoint-url: `{endpoint}` is no URL"));
-    let (scheme, host) = endpoint.split_once("://").ok_or_else(wrong)?;
-    Ok(format!("{scheme}://{bucket}.{host}"))
 }

@@ -1,4 +1,4 @@
-//! A web server: objects are what is below a URL. It is only read from; a name and password in the URL are sent along.
+//! A web server: objects are what is below a URL. It is only read from; the name in the URL is sent along with the password.
 
 use std::sync::Arc;
 
@@ -9,16 +9,17 @@ use object_store::{HeaderValue, ObjectStore};
 use super::{Line, not_made};
 use crate::error::{Error, Result};
 
-pub(super) fn connect(url: &url::Url, line: &Line<'_>) -> Result<Arc<dyn ObjectStore>> {
+pub(super) fn connect(url: &url::Url, line: &Line) -> Result<Arc<dyn ObjectStore>> {
     // Errors name the URL: what is secret in it goes into a header.
     let mut plain = url.clone();
-    let mut options = line.client(Some(url.as_str()))?;
-    if let Some(password) = url.password().or_else(|| (!url.username().is_empty()).then_some("")) {
-        let decode = |text| percent_encoding::percent_decode_str(text).decode_utf8_lossy();
-        let words = format!("{}:{}", decode(url.username()), decode(password));
+    let mut options = line.client(url.scheme() == "http")?;
+    let password = line.secrets().password.as_deref();
+    if let Some(password) = password.or_else(|| (!url.username().is_empty()).then_some("")) {
+        let name = percent_encoding::percent_decode_str(url.username()).decode_utf8_lossy();
+        let words = format!("{name}:{password}");
         let value = format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(words));
         let mut headers = options.get_default_headers().cloned().unwrap_or_default();
-        let mut value = HeaderValue::from_str(&value).map_err(|_| Error::invalid("the URL's password is no text"))?;
+        let mut value = HeaderValue::from_str(&value).map_err(|_| Error::invalid("the password cannot be sent"))?;
         value.set_sensitive(true);
         headers.insert(http::header::AUTHORIZATION, value);
         options = options.with_default_headers(headers);
@@ -29,6 +30,6 @@ pub(super) fn connect(url: &url::Url, line: &Line<'_>) -> Result<Arc<dyn ObjectS
         .with_url(plain.as_str())
         .with_client_options(options)
         .with_retry(line.retry())
-        .with_http_connector(line.connector());
+        .with_http_connector(line.connector(Some(plain.origin()))?);
     Ok(Arc::new(builder.build().map_err(|e| not_made("the repository's URL", e))?))
 }

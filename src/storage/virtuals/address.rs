@@ -12,13 +12,13 @@ use std::fmt;
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
-use super::super::location::{Bucket, Place};
+use super::super::location::{AZURE_HOSTS, Bucket, Place, azure_account};
 use crate::error::{Error, ErrorKind, Result};
+use crate::printable;
+use crate::store_names::Provider;
 
 /// Longest location, in bytes: the longest key of a store, each byte of it spelled with three.
 const MAX_LOCATION: usize = 4096;
-/// Longest name of a bucket: S3's old ones.
-const MAX_BUCKET: usize = 255;
 /// Bytes of a location that a message repeats.
 const SHOWN: usize = 300;
 /// Characters of a component that are spelled otherwise in a URL.
@@ -39,8 +39,6 @@ const ESCAPED: &AsciiSet = &CONTROLS
     .add(b'{')
     .add(b'|')
     .add(b'}');
-/// Hosts of Azure's accounts.
-const AZURE_HOSTS: [&str; 2] = [".dfs.core.windows.net", ".blob.core.windows.net"];
 
 /// What a location begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -103,8 +101,9 @@ impl Scheme {
 
 /// Text as a message repeats it: not too long, and nothing in it that a terminal or a log would obey.
 pub(super) fn quoted(text: &str) -> String {
-    let shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
-    if text.chars().nth(SHOWN).is_some() { format!("`{shown}...`") } else { format!("`{shown}`") }
+    let end = text.char_indices().nth(SHOWN).map(|(at, _)| at);
+    let shown = printable::line(end.and_then(|end| text.get(..end)).unwrap_or(text));
+    if end.is_some() { format!("`{shown}...`") } else { format!("`{shown}`") }
 }
 
 impl Address {
@@ -212,7 +211,7 @@ impl Address {
             Scheme::S3 | Scheme::Tigris => Some(Place::S3(bucket(&self.authority))),
             Scheme::Gs => Some(Place::Gcs(bucket(&self.authority))),
             Scheme::Az => match self.authority.split_once('@') {
-                Some((container, account)) => Some(Place::Azure(bucket(container), Some(account.to_owned()))),
+                Some((container, account)) => Some(Place::Azure(bucket(container), account.parse().ok())),
                 None => Some(Place::Azure(bucket(&self.authority), None)),
             },
             Scheme::File | Scheme::Http | Scheme::Https | Scheme::Container => None,
@@ -260,23 +259,20 @@ fn authority_of(scheme: Scheme, text: &str) -> Result<String> {
     match scheme {
         Scheme::File if text.is_empty() || text.eq_ignore_ascii_case("localhost") => Ok(String::new()),
         Scheme::File => Err(refused("it is a file of another machine")),
-        Scheme::S3 | Scheme::Tigris | Scheme::Gs => bucket(text).ok_or_else(no_bucket),
+        Scheme::S3 | Scheme::Tigris => bucket(Provider::S3, text).ok_or_else(no_bucket),
+        Scheme::Gs => bucket(Provider::Gcs, text).ok_or_else(no_bucket),
         Scheme::Az => match text.split_once('@') {
-            None => bucket(text).ok_or_else(no_bucket),
-            Some((container, host)) => {
-                let host = host.to_ascii_lowercase();
-                let account = AZURE_HOSTS.iter().find_map(|end| host.strip_suffix(end));
-                let account =
-                    account.filter(|name| name.bytes().all(|byte| byte.is_ascii_alphanumeric()) && !name.is_empty());
-                match (bucket(container), account) {
-                    (Some(container), Some(account)) => Ok(format!("{container}@{account}")),
-                    _ => Err(no_bucket()),
-                }
-            }
+            None => bucket(Provider::Azure, text).ok_or_else(no_bucket),
+            Some((container, host)) => match (bucket(Provider::Azure, container), azure_account(host)) {
+                (Some(container), Some(account)) => Ok(format!("{container}@{account}")),
+                _ => Err(no_bucket()),
+            },
         },
         Scheme::Http | Scheme::Https => {
             if text.contains('@') {
-                return Err(refused("it has a name or a password in it; say what a server wants as `header`"));
+                return Err(refused(
+                    "it has a name or a password in it: set `header` in ICECHUNKFS_VIRTUAL_OPTION instead",
+                ));
             }
             let wrong = || Error::corrupt("it names no host");
             if text.contains('\\') {
@@ -293,11 +289,9 @@ fn authority_of(scheme: Scheme, text: &str) -> Result<String> {
     }
 }
 
-/// The name of a bucket, which becomes part of a URL.
-fn bucket(text: &str) -> Option<String> {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'$');
-    let begins = text.bytes().next().is_some_and(|byte| byte != b'.');
-    (begins && text.len() <= MAX_BUCKET && text.bytes().all(is_plain)).then(|| text.to_owned())
+/// The name of a bucket, if it is one by the provider's rule.
+fn bucket(provider: Provider, text: &str) -> Option<String> {
+    provider.is_bucket(text).then(|| text.to_owned())
 }
 
 fn components_of(path: &str, is_prefix: bool) -> Result<Vec<String>> {

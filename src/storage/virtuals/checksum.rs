@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::format::manifest::Checksum;
+use crate::printable;
 
 /// What an object's store says of the state that the object is in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,7 +26,7 @@ impl State {
             Checksum::Etag(expected) => {
                 let now = self.e_tag.as_deref().ok_or_else(|| unknown("an entity tag"))?;
                 if plain(now) != plain(expected) {
-                    let (now, expected) = (plain(now).escape_debug(), plain(expected).escape_debug());
+                    let (now, expected) = (printable::line(plain(now)), printable::line(plain(expected)));
                     return Err(changed(&format!("its entity tag was {expected} and is {now}")));
                 }
             }

@@ -22,6 +22,7 @@ use super::address::{Address, quoted};
 use super::checksum::State;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::Checksum;
+use crate::{printable, shell};
 
 /// A directory, or a file, that the user allowed.
 #[derive(Debug)]
@@ -94,15 +95,17 @@ fn open(root: &Root, rest: &Path, others: &[&Root]) -> Result<File> {
             other => return other.map_err(|errno| failed(errno.into())),
         }
     }
-    let directory = real.parent().unwrap_or(&real).to_string_lossy();
+    let directory = real.parent().unwrap_or(&real);
+    let directory = printable::text(directory.as_os_str().as_bytes());
     let prefix = Address::directory(&directory).map_or_else(|_| directory.to_string(), |address| address.as_prefix());
-    let (shown, real) = (shown.to_string_lossy(), real.to_string_lossy());
+    let (shown, real) = (printable::text(shown.as_os_str().as_bytes()), printable::text(real.as_os_str().as_bytes()));
     Err(Error::new(
         ErrorKind::VirtualNotAllowed,
         format!(
-            "{} leads to {} by a symbolic link or another mount, and that is not allowed: add --allow-virtual '{prefix}'",
+            "{} leads to {} by a symbolic link or another mount, and that is not allowed: add --allow-virtual {}",
             quoted(&shown),
             quoted(&real),
+            shell::quoted(&prefix),
         ),
     ))
 }

@@ -14,6 +14,7 @@ pub mod address;
 mod checksum;
 mod files;
 pub mod permissions;
+mod reach;
 mod remote;
 mod web;
 
@@ -33,6 +34,7 @@ use tracing::warn;
 use self::address::{Address, Scheme, quoted};
 use self::files::Root;
 use self::permissions::{Found, Permissions};
+use self::reach::Reached;
 use self::remote::Remote;
 use self::web::{Given, Wanted, Web};
 use super::DEADLINE;
@@ -42,13 +44,12 @@ use super::settings::Settings;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::config::Container;
 use crate::format::manifest::Checksum;
+use crate::shell;
 
 /// Buckets and servers that are connected at a time. Beyond that the one that was used longest ago is let go.
 const MOST_CONNECTED: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 /// Redirects that are followed for one read.
 const MOST_REDIRECTS: usize = 5;
-/// Where Tigris answers.
-const TIGRIS: &str = "https://t3.storage.dev";
 
 /// All virtual chunks of a repository, as far as the user allows them.
 #[derive(Default)]
@@ -84,15 +85,6 @@ enum Connection {
     /// A bucket, and what to say when it refuses.
     Bucket(Remote, Option<String>),
     Web(Web),
-}
-
-/// How a store is reached.
-struct Reached {
-    settings: Settings,
-    /// What to say when it refuses.
-    advice: Option<String>,
-    /// Whether the user said where it is, or everybody knows: then it may have the credentials that are on this machine.
-    trusted: bool,
 }
 
 impl VirtualObject {
@@ -199,9 +191,9 @@ impl Virtuals {
                 ErrorKind::VirtualNotAllowed,
                 format!(
                     "location {}: the repository's configuration has no container of this name: say where it is with \
-                     --virtual-map '{}=PLACE'",
+                     --virtual-map {}",
                     quoted(location),
-                    asked.root().as_prefix()
+                    map_from(&asked.root())
                 ),
             ));
         };
@@ -222,16 +214,17 @@ impl Virtuals {
 
     fn not_allowed(&self, address: &Address, container: Option<usize>) -> Error {
         let container = container.and_then(|number| self.containers.get(number));
-        let prefix = container.and_then(|(prefix, _)| prefix.clone()).unwrap_or_else(|| address.parent()).as_prefix();
+        let prefix = container.and_then(|(prefix, _)| prefix.clone()).unwrap_or_else(|| address.parent());
         let endpoint = container.and_then(|(_, container)| container.store.endpoint_url.as_deref());
         let at =
             endpoint.map(|endpoint| format!(", at {} as the repository has it,", quoted(endpoint))).unwrap_or_default();
         Error::new(
             ErrorKind::VirtualNotAllowed,
             format!(
-                "the chunk is virtual, in {address}{at} and no such location is allowed: add --allow-virtual '{prefix}', or \
-                 --virtual-map '{}=PLACE' to read it from another place",
-                prefix.replace('=', "%3D")
+                "the chunk is virtual, in {address}{at} and no such location is allowed: add --allow-virtual {}, or \
+                 --virtual-map {} to read it from another place",
+                shell::quoted(&prefix.as_prefix()),
+                map_from(&prefix)
             ),
         )
     }
@@ -318,11 +311,11 @@ impl Virtuals {
             };
             let next = Address::object(&url).map_err(|e| e.context(format!("{address}: the server sends us on")))?;
             if !next.is_web() || !self.permissions.allows_redirect(&next) {
-                let prefix = next.parent().as_prefix();
                 return Err(Error::new(
                     ErrorKind::VirtualNotAllowed,
                     format!(
-                        "{address}: the server sends us on to {next}, and that is not allowed: add --allow-virtual '{prefix}'"
+                        "{address}: the server sends us on to {next}, and that is not allowed: add --allow-virtual {}",
+                        shell::quoted(&next.parent().as_prefix())
                     ),
                 ));
             }
@@ -358,63 +351,6 @@ impl Virtuals {
         Ok(Connection::Bucket(Remote::new(connected, settings.budget()), advice))
     }
 
-    /// How `address` is reached: as the user says, else as the container says.
-    fn settings(&self, address: &Address, container: Option<usize>) -> Result<Reached> {
-        let mut settings = self.permissions.settings(address).or(self.common.clone());
-        let has_credentials = [
-            &settings.access_key_id,
-            &settings.profile,
-            &settings.credentials,
-            &settings.account_key,
-            &settings.sas_token,
-        ];
-        let has_credentials = has_credentials.iter().any(|said| said.is_some());
-        let (mut advice, mut trusted) = (None, true);
-        let store = container.and_then(|number| self.containers.get(number)).map(|(_, container)| &container.store);
-        let fits = |kind: &str| match address.scheme() {
-            Scheme::S3 | Scheme::Tigris => matches!(kind, "s3" | "s3_compatible" | "tigris"),
-            Scheme::Gs => kind == "gcs",
-            Scheme::Az => kind == "azure",
-            Scheme::File | Scheme::Http | Scheme::Https | Scheme::Container => false,
-        };
-        let store = store.filter(|store| fits(&store.kind));
-        let endpoint = store.and_then(|store| store.endpoint_url.clone());
-        let tigris = || (address.scheme() == Scheme::Tigris).then(|| TIGRIS.to_owned());
-        if let (None, Some(endpoint)) = (&settings.endpoint_url, endpoint.or_else(tigris)) {
-            let prefix = address.parent().as_prefix();
-            if endpoint.starts_with("http://") && store.is_none_or(|store| !store.allow_http) {
-                return Err(Error::new(
-                    ErrorKind::VirtualNotAllowed,
-                    format!(
-                        "{address}: the repository's configuration has it at {}, and says that nothing goes unencrypted: if it \
-                         may, say --virtual-option '{prefix},endpoint_url=URL'",
-                        quoted(&endpoint)
-                    ),
-                ));
-            }
-            trusted = false;
-            if !has_credentials && !settings.anonymous {
-                settings.anonymous = true;
-                advice = Some(format!(
-                    "it was asked without credentials, since the repository says that the store is at {}; if it is, say \
-                     --virtual-option '{prefix},endpoint_url=URL', or --virtual-option '{prefix},access_key_id=ID' and the like",
-                    quoted(&endpoint)
-                ));
-            }
-            if store.is_some_and(|store| !store.force_path_style) && by_host(&endpoint, address.authority()) {
-                settings.addressing = settings.addressing.or_else(|| Some("virtual".to_owned()));
-            }
-            settings.endpoint_url = Some(endpoint);
-        }
-        if let Some(store) = store {
-            settings.anonymous |= store.anonymous && !has_credentials;
-            settings.region = settings.region.or_else(|| store.region.clone());
-            let account = store.account.clone().filter(|_| !address.authority().contains('@'));
-            settings.account = settings.account.or(account);
-        }
-        Ok(Reached { settings, advice, trusted })
-    }
-
     /// Requests that are under way.
     pub fn under_way(&self) -> usize {
         let connected = self.connected.lock();
@@ -429,12 +365,9 @@ impl Virtuals {
     }
 }
 
-/// Whether a bucket can be a part of the host's name: not with an address in the place of a name, nor with dots, which
-/// certificates do not cover.
-fn by_host(endpoint: &str, bucket: &str) -> bool {
-    let url = url::Url::parse(endpoint).ok();
-    matches!(url.as_ref().and_then(url::Url::host), Some(url::Host::Domain(name)) if name.contains('.'))
-        && !bucket.contains('.')
+/// `FROM=PLACE` for a shell.
+fn map_from(prefix: &Address) -> String {
+    shell::quoted(&format!("{}=PLACE", prefix.as_prefix().replace('=', "%3D")))
 }
 
 fn no_store(address: &Address) -> Error {
@@ -443,8 +376,8 @@ fn no_store(address: &Address) -> Error {
 
 /// The error of a store that wants to be reached otherwise.
 fn settings_wanted(address: &Address, advice: Option<&str>, error: Error) -> Error {
-    let prefix = address.parent().as_prefix();
-    let general = format!("settings for virtual chunks are said as --virtual-option '{prefix},KEY=VALUE'");
+    let general =
+        format!("settings for virtual chunks are said as --virtual-option {}", reach::option(address, "KEY=VALUE"));
     let message = format!("{address} ({})", advice.unwrap_or(&general));
     Error::with_source(ErrorKind::PermissionDenied, message, error)
 }

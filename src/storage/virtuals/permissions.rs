@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::address::{Address, Scheme, quoted};
 use super::files::{Root, path_of};
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::storage::settings::Settings;
+use crate::storage::secrets::Secrets;
+use crate::storage::settings::{Settings, Source};
 
 /// Settings that mean nothing here: they are about the repository as a whole.
 const NOT_FOR_VIRTUAL: [&str; 5] = ["cache", "cache-size", "offline", "upload-limit", "unsafe-single-writer"];
@@ -65,10 +66,14 @@ pub(super) struct Found {
 
 impl Permissions {
     /// From the words of the command line: prefixes, `FROM=TO`, and `PREFIX,KEY=VALUE`.
-    pub fn from_words(allow: &[String], map: &[String], option: &[String]) -> Result<Self> {
+    /// Of `environment`, which is more `option`s that the command line wins over, secrets are taken too.
+    pub fn from_words(allow: &[String], map: &[String], option: &[String], environment: &[String]) -> Result<Self> {
         let allowed = allow.iter().map(|word| Allowed::parse(word).context(|| "--allow-virtual"));
         let maps = map.iter().map(|word| Map::parse(word).context(|| "--virtual-map"));
-        let options = parse_options(option).context(|| "--virtual-option")?;
+        let mut options = parse_options(option, Source::CommandLine).context(|| "--virtual-option")?;
+        options.extend(parse_options(environment, Source::Environment).context(|| "ICECHUNKFS_VIRTUAL_OPTION")?);
+        // Of two with the same prefix, the command line's comes first.
+        options.sort_by_key(|option| std::cmp::Reverse(option.prefix.components().len()));
         Ok(Permissions { allowed: allowed.collect::<Result<_>>()?, maps: maps.collect::<Result<_>>()?, options })
     }
 
@@ -192,7 +197,7 @@ fn prefix_or_path(word: &str) -> Result<Address> {
     Address::directory(path)
 }
 
-fn parse_options(words: &[String]) -> Result<Vec<PrefixOption>> {
+fn parse_options(words: &[String], source: Source) -> Result<Vec<PrefixOption>> {
     let mut options: Vec<(Address, Vec<String>)> = Vec::new();
     for word in words {
         // What is behind the comma may be a secret. A comma in PREFIX is written %2C.
@@ -209,6 +214,14 @@ fn parse_options(words: &[String]) -> Result<Vec<PrefixOption>> {
     for (prefix, mut words) in options {
         for name in words.iter().filter_map(|word| word.split('=').next()) {
             let name = name.replace('_', "-");
+            if source == Source::CommandLine && Secrets::is_secret(&name) {
+                return Err(Error::invalid(format!(
+                    "{}: {name}: a secret on a command line can be read by every user of this machine: set \
+                     ICECHUNKFS_VIRTUAL_OPTION in the environment, or name a file that has it with --virtual-option \
+                     PREFIX,secrets=FILE (as with --secrets)",
+                    prefix.as_prefix(),
+                )));
+            }
             if name != UNCHECKED && (!Settings::knows(&name) || NOT_FOR_VIRTUAL.contains(&name.as_str())) {
                 return Err(Error::invalid(format!(
                     "{}: there is no setting of a store {}",
@@ -220,10 +233,10 @@ fn parse_options(words: &[String]) -> Result<Vec<PrefixOption>> {
         let all = words.len();
         words.retain(|word| word != UNCHECKED);
         let unchecked = words.len() < all;
-        let settings = Settings::from_words(&words).context(|| prefix.as_prefix())?;
+        let settings = Settings::from_words(&words, source).and_then(Settings::with_secrets_of_file);
+        let settings = settings.context(|| prefix.as_prefix())?;
         parsed.push(PrefixOption { prefix, settings, unchecked });
     }
-    parsed.sort_by_key(|option| std::cmp::Reverse(option.prefix.components().len()));
     Ok(parsed)
 }
 
@@ -237,7 +250,7 @@ mod tests {
     }
 
     fn permissions(allow: &[&str], map: &[&str], option: &[&str]) -> Result<Permissions> {
-        Permissions::from_words(&words(allow), &words(map), &words(option))
+        Permissions::from_words(&words(allow), &words(map), &words(option), &[])
     }
 
     fn found(permissions: &Permissions, location: &str) -> Option<String> {
@@ -297,9 +310,9 @@ mod tests {
         )
         .unwrap();
         let settings = |location: &str| all.settings(&Address::object(location).unwrap());
-        assert_eq!(settings("s3://b/a").region.as_deref(), Some("eu"));
+        assert_eq!(settings("s3://b/a").region, "eu".parse().ok());
         let inner = settings("s3://b/x/a");
-        assert_eq!((inner.region.as_deref(), inner.access_key_id.as_deref()), (Some("us"), Some("k")));
+        assert_eq!((inner.region, inner.access_key_id.as_deref()), ("us".parse().ok(), Some("k")));
         assert_eq!(settings("s3://c/x").region, None);
         let unchecked = |location: &str| all.is_unchecked(&Address::object(location).unwrap());
         assert!(unchecked("s3://b/x/y/z") && unchecked("file:///d/e") && !unchecked("s3://b/x/z"));

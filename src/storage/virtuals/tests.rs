@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::format::config::ContainerStore;
+use crate::storage::secrets::Secrets;
 
 fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|&word| word.to_owned()).collect()
@@ -23,7 +24,7 @@ fn s3(endpoint_url: Option<&str>) -> ContainerStore {
 }
 
 fn virtuals(allow: &[&str], map: &[&str], option: &[&str], containers: Vec<Container>) -> Virtuals {
-    let permissions = Permissions::from_words(&words(allow), &words(map), &words(option)).unwrap();
+    let permissions = Permissions::from_words(&words(allow), &words(map), &words(option), &[]).unwrap();
     Virtuals::new(permissions, containers, &Settings::default())
 }
 
@@ -65,7 +66,7 @@ fn what_the_configuration_says_of_a_store_is_believed_without_credentials() {
         all.settings(address, *number).map(|reached| (reached.settings, reached.advice, reached.trusted))
     };
     let (plain, advice, trusted) = settings(&[], s3(None)).unwrap();
-    assert_eq!((plain.region.as_deref(), plain.anonymous, advice, trusted), (Some("eu"), false, None, true));
+    assert_eq!((plain.region, plain.anonymous, advice, trusted), ("eu".parse().ok(), false, None, true));
     let (elsewhere, advice, trusted) = settings(&[], s3(Some("https://store.example"))).unwrap();
     assert_eq!(elsewhere.endpoint_url.as_deref(), Some("https://store.example"));
     assert!(elsewhere.anonymous && !trusted && advice.unwrap().contains("endpoint_url"));
@@ -89,19 +90,54 @@ fn what_the_configuration_says_of_a_store_is_believed_without_credentials() {
 }
 
 #[test]
+fn names_of_the_configuration_are_names_or_errors() {
+    let settings = |option: &[&str], store: ContainerStore| {
+        let prefix = if store.kind == "azure" { "az://b/" } else { "s3://b/" };
+        let all = virtuals(&[prefix], &[], option, vec![container("c", prefix, store)]);
+        let object = all.find(&format!("{prefix}x"), None).unwrap();
+        let Target::Distant(address, number) = &object.target else { unreachable!("a bucket") };
+        all.settings(address, *number).map(|reached| (reached.settings, reached.advice, reached.trusted))
+    };
+    let azure = |account: &str| ContainerStore {
+        kind: "azure".into(),
+        account: Some(account.to_owned()),
+        ..ContainerStore::default()
+    };
+    let (stranger, advice, trusted) = settings(&[], azure("stranger")).unwrap();
+    assert!(stranger.anonymous && !trusted && stranger.account == "stranger".parse().ok());
+    let advice = advice.unwrap();
+    assert!(advice.contains("--virtual-option 'az://b/,account=stranger'"), "{advice}");
+    let (own, advice, trusted) = settings(&["az://b,account=mine"], azure("stranger")).unwrap();
+    assert!(!own.anonymous && trusted && advice.is_none() && own.account == "mine".parse().ok());
+    for wrong in ["x@evil/", "a.b", "UPPER"] {
+        let error = settings(&[], azure(wrong)).map(drop).unwrap_err().to_string();
+        assert!(error.contains("account") && error.contains("--virtual-option 'az://b/,account=...'"), "{error}");
+        let store = ContainerStore { region: Some(wrong.to_owned()), ..s3(None) };
+        let error = settings(&[], store).map(drop).unwrap_err().to_string();
+        assert!(error.contains("region"), "{error}");
+        let error = settings(&[], s3(Some(&format!("http://me:{wrong}@host")))).map(drop).unwrap_err().to_string();
+        assert!(error.contains("endpoint_url") && !error.contains(wrong), "{error}");
+    }
+}
+
+#[test]
 fn the_repositorys_own_settings_are_not_sent_to_others() {
     let own = Settings {
-        secret_access_key: Some("hidden".into()),
-        header: vec!["x: hidden".into()],
+        secrets: Secrets {
+            secret_access_key: Some("hidden".into()),
+            header: vec!["x: hidden".into()],
+            file: Some("/nonexistent".into()),
+            ..Secrets::default()
+        },
         endpoint_url: Some("https://own.example".into()),
         max_requests: Some(7),
         ..Settings::default()
     };
-    let permissions = Permissions::from_words(&words(&["s3://b", "https://h"]), &[], &[]).unwrap();
+    let permissions = Permissions::from_words(&words(&["s3://b", "https://h"]), &[], &[], &[]).unwrap();
     let all = Virtuals::new(permissions, Vec::new(), &own);
     for location in ["s3://b/x", "https://h/x"] {
         let settings = all.settings(&Address::object(location).unwrap(), None).unwrap().settings;
-        assert!(settings.secret_access_key.is_none() && settings.header.is_empty() && settings.endpoint_url.is_none());
+        assert!(settings.secrets == Secrets::default() && settings.endpoint_url.is_none());
         assert_eq!(settings.max_requests, Some(7));
     }
 }

@@ -1,0 +1,163 @@
+//! Text as a terminal, a log or a control file may have it.
+//!
+//! Names of nodes and refs, messages of commits, answers of stores and paths are written by others. What a terminal would obey
+//! is escaped: control characters, marks that turn the direction of writing, ends of lines. So text can neither hide what is
+//! around it nor look like another line. All that is printed goes through here: results and questions in the commands,
+//! messages of errors where they are displayed ([`crate::error::Error`]), and every line of a log where it is written.
+//!
+//! What has been through once stays as it is when it goes through again, so that a message may be put into another.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+/// Returns `text` as one line.
+pub fn line(text: &str) -> String {
+    escape(text, |_| false)
+}
+
+/// Returns `text` with its own ends of lines. What is put into it and could have some goes through [`line()`] before.
+pub fn lines(text: &str) -> String {
+    escape(text, |c| c == '\n')
+}
+
+/// Returns bytes that may be no text, such as a file's name, as one line.
+pub fn bytes(bytes: &[u8]) -> String {
+    line(&text(bytes))
+}
+
+/// Returns bytes that may be no text as text: what is not UTF-8 is escaped, and nothing else.
+pub fn text(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for part in bytes.utf8_chunks() {
+        text += part.valid();
+        for byte in part.invalid() {
+            // Writing into a string cannot fail.
+            let _ = write!(text, "\\x{byte:02x}");
+        }
+    }
+    text
+}
+
+/// Returns JSON with the same characters spelled by their numbers. They can only be in strings, whose values do not change.
+pub fn json(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_special(c) && c != '\n' {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let _ = write!(shown, "\\u{unit:04x}");
+            }
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
+}
+
+/// Returns `text` without the names and passwords that stand before the host in its URLs.
+pub fn without_passwords(text: &str) -> Cow<'_, str> {
+    let mut shown = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find("://") {
+        let (before, after) = rest.split_at(at + 3);
+        shown += before;
+        let end = after.find(|c: char| c.is_whitespace() || matches!(c, '/' | '?' | '#' | '"' | '\'' | '`'));
+        let (authority, after) = after.split_at(end.unwrap_or(after.len()));
+        let is_web = ["http://", "https://"].iter().any(|scheme| ends_with(before, scheme));
+        match authority.rsplit_once('@') {
+            // `abfs://CONTAINER@HOST` has nothing secret.
+            Some((user, host)) if is_web || user.contains(':') => {
+                shown += "***@";
+                shown += host;
+            }
+            _ => shown += authority,
+        }
+        rest = after;
+    }
+    if shown.is_empty() {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(shown + rest)
+}
+
+fn ends_with(text: &str, end: &str) -> bool {
+    let begin = text.len().checked_sub(end.len());
+    begin.and_then(|begin| text.get(begin..)).is_some_and(|text| text.eq_ignore_ascii_case(end))
+}
+
+/// Whether a terminal or a reader of lines would not show `c` but do something.
+pub fn is_special(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            // Direction marks reorder what stands around them.
+            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+            // Ends of lines and paragraphs, and notes between the lines.
+            | '\u{2028}' | '\u{2029}' | '\u{fff9}'..='\u{fffb}'
+            // Letters that are not seen.
+            | '\u{e0000}'..='\u{e007f}'
+        )
+}
+
+fn escape(text: &str, keep: impl Fn(char) -> bool) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            c if keep(c) || !is_special(c) => shown.push(c),
+            c if c.is_control() => shown.extend(c.escape_default()),
+            c => shown.extend(c.escape_unicode()),
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_escaped() {
+        assert_eq!(lines("tag `a\u{1b}[2J\r`\nb"), "tag `a\\u{1b}[2J\\r`\nb");
+        assert_eq!(line("a\nb\tü\u{9b}\u{7f}"), "a\\nb\\tü\\u{9b}\\u{7f}");
+        assert_eq!(line("x\u{202e}y\u{2066}ü\u{2028}"), "x\\u{202e}y\\u{2066}ü\\u{2028}");
+        assert_eq!(bytes(b"a\xff\n\xc3\xbc"), "a\\xff\\nü");
+        assert_eq!(json("\"\u{202e}\u{7f}\u{e0001}\"\n"), "\"\\u202e\\u007f\\udb40\\udc01\"\n");
+    }
+
+    #[test]
+    fn passwords_are_taken_out_of_urls() {
+        for (text, shown) in [
+            ("at http://me:pw@host/a@b: no", "at http://***@host/a@b: no"),
+            ("HTTPS://token@host", "HTTPS://***@host"),
+            ("s3://key:pw@b/x and http://a:b@c", "s3://***@b/x and http://***@c"),
+            ("abfs://c@acc.dfs.core.windows.net/x", "abfs://c@acc.dfs.core.windows.net/x"),
+            ("http://a:b@c@host/", "http://***@host/"),
+            ("`http://host` x@y", "`http://host` x@y"),
+            ("none", "none"),
+        ] {
+            assert_eq!(without_passwords(text), shown);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
+
+        #[test]
+        fn any_text_can_be_printed_and_printed_again(text in any::<String>()) {
+            let once = line(&text);
+            prop_assert!(!once.chars().any(is_special));
+            prop_assert_eq!(line(&once), once);
+            prop_assert_eq!(lines(&text).matches('\n').count(), text.matches('\n').count());
+            let value = serde_json::to_string(&text).unwrap();
+            let shown = json(&value);
+            prop_assert!(!shown.chars().any(is_special));
+            prop_assert_eq!(serde_json::from_str::<String>(&shown).unwrap(), text);
+        }
+
+        #[test]
+        fn any_bytes_can_be_printed(text in proptest::collection::vec(any::<u8>(), 0..40)) {
+            prop_assert!(!bytes(&text).chars().any(is_special));
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The client for HTTP: it goes nowhere but where it is sent.
+//!
+//! The usual one follows a redirect to wherever it leads, this machine's own network included, and takes headers along. This
+//! one follows redirects within the origin of the request (scheme, host and port), or none at all; headers that the user gave
+//! for a store are sent to that store, and not to those who give credentials for it.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use object_store::client::{
+    ClientConfigKey, HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService,
+};
+use object_store::{ClientOptions, HeaderMap, HeaderValue};
+use reqwest::redirect::{Attempt, Policy};
+use url::{Origin, Url};
+
+use super::{CONNECT, IDLE, USER_AGENT};
+
+/// Redirects that are followed for one request.
+const MOST_REDIRECTS: usize = 5;
+
+/// Which redirects are followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Redirects {
+    /// Those within the origin of the request.
+    SameOrigin,
+    /// None: the caller checks first where they lead.
+    None,
+}
+
+/// Makes HTTP clients.
+#[derive(Clone, Debug)]
+pub(super) struct Clients {
+    /// Which redirects they follow.
+    pub(super) redirects: Redirects,
+    /// The store: who else is asked does not get the headers. None if all that is asked may have them.
+    pub(super) home: Option<Origin>,
+    /// Certificates that are trusted besides the system's.
+    pub(super) certificates: Vec<reqwest::Certificate>,
+}
+
+impl HttpConnector for Clients {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let failed =
+            |source: reqwest::Error| object_store::Error::Generic { store: "HTTP client", source: Box::new(source) };
+        let says_yes = |key| options.get_config_value(&key).is_some_and(|value| value == "true");
+        let policy = match self.redirects {
+            Redirects::SameOrigin => Policy::custom(within_origin),
+            Redirects::None => Policy::none(),
+        };
+        let mut builder = reqwest::ClientBuilder::new()
+            .redirect(policy)
+            .user_agent(HeaderValue::from_static(USER_AGENT))
+            .connect_timeout(duration(options, ClientConfigKey::ConnectTimeout).unwrap_or(CONNECT))
+            .pool_idle_timeout(IDLE)
+            .http1_only()
+            .https_only(!says_yes(ClientConfigKey::AllowHttp));
+        if !self.certificates.is_empty() {
+            builder = builder.tls_certs_merge(self.certificates.clone());
+        }
+        let client = HttpClient::new(builder.build().map_err(failed)?);
+        Ok(match options.get_default_headers() {
+            Some(headers) => HttpClient::new(WithHeaders { client, headers: headers.clone(), home: self.home.clone() }),
+            None => client,
+        })
+    }
+}
+
+/// Reads a duration from `options`, which spell it with units.
+fn duration(options: &ClientOptions, key: ClientConfigKey) -> Option<Duration> {
+    let text = options.get_config_value(&key)?;
+    text.parse::<jiff::SignedDuration>().ok()?.try_into().ok()
+}
+
+/// Follows a redirect within the origin of the request.
+fn within_origin(attempt: Attempt<'_>) -> reqwest::redirect::Action {
+    let Some(first) = attempt.previous().first() else { return attempt.stop() };
+    if first.origin() != attempt.url().origin() {
+        let to = attempt.url().clone();
+        return attempt.error(RedirectError::OtherOrigin(to));
+    }
+    if attempt.previous().len() > MOST_REDIRECTS {
+        return attempt.error(RedirectError::TooMany);
+    }
+    attempt.follow()
+}
+
+/// Why a redirect was not followed.
+#[derive(Debug)]
+enum RedirectError {
+    /// It leads to another origin.
+    OtherOrigin(Url),
+    /// There were too many.
+    TooMany,
+}
+
+impl fmt::Display for RedirectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RedirectError::OtherOrigin(url) => {
+                let origin = url.origin().ascii_serialization();
+                write!(
+                    f,
+                    "the server redirects to another origin, {}: if the data is there, name that place in the URL",
+                    if origin == "null" { "which is no web server" } else { &origin }
+                )
+            }
+            RedirectError::TooMany => write!(f, "the server redirects more than {MOST_REDIRECTS} times"),
+        }
+    }
+}
+
+impl std::error::Error for RedirectError {}
+
+/// A client that adds headers to requests to one origin.
+#[derive(Debug)]
+struct WithHeaders {
+    client: HttpClient,
+    headers: HeaderMap,
+    home: Option<Origin>,
+}
+
+#[async_trait]
+impl HttpService for WithHeaders {
+    async fn call(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let origin = || Url::parse(&request.uri().to_string()).map(|url| url.origin());
+        if self.home.as_ref().is_none_or(|home| origin().is_ok_and(|origin| origin == *home)) {
+            let there = request.headers_mut();
+            // What the store's client signed is there already.
+            let missing: Vec<_> = self.headers.keys().filter(|name| !there.contains_key(*name)).collect();
+            for name in missing {
+                for value in self.headers.get_all(name) {
+                    there.append(name, value.clone());
+                }
+            }
+        }
+        self.client.execute(request).await
+    }
+}

@@ -1,0 +1,223 @@
+//! Secrets of a store: keys, tokens, passwords and headers.
+//!
+//! They are words of the environment or of a file. A command line is no place for them: every user of the machine reads it in
+//! `/proc/PID/cmdline`, and overwriting that memory afterwards comes too late. So the flags that once took them are known only
+//! to be refused, with the name of the variable that takes them.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Names of the secrets, as flags.
+const NAMES: [&str; 6] = ["secret-access-key", "session-token", "account-key", "sas-token", "password", "header"];
+/// Not secret, but one half of a key: a file may have both.
+const KEY_ID: &str = "access-key-id";
+/// The flag that names the file.
+const FILE: &str = "secrets";
+/// Bytes of a file of secrets that are read.
+const MAX_FILE: u64 = 64 << 10;
+/// Bits of a file's mode that let others than its owner in.
+const OTHERS: u32 = 0o077;
+
+/// Secrets of a store, which nobody else may see.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Secrets {
+    /// s3: The name of the key in the file, which goes with the secret there.
+    pub access_key_id: Option<String>,
+    /// s3: The key.
+    pub secret_access_key: Option<String>,
+    /// s3: What goes with a key that lasts a while.
+    pub session_token: Option<String>,
+    /// az: The account's key.
+    pub account_key: Option<String>,
+    /// az: A shared access signature.
+    pub sas_token: Option<String>,
+    /// What goes with the name in the URL of a web server.
+    pub password: Option<String>,
+    /// Headers for every request, as `NAME: VALUE`.
+    pub header: Vec<String>,
+    /// The file in which there are more.
+    pub file: Option<PathBuf>,
+}
+
+impl Secrets {
+    /// Whether `name` is one of them, in either spelling.
+    pub fn is_secret(name: &str) -> bool {
+        NAMES.contains(&name.replace('_', "-").as_str())
+    }
+
+    /// Returns these with those of the file, which win.
+    ///
+    /// Errors: [`ErrorKind::PermissionDenied`] if others than its owner may read or write it.
+    pub fn with_file(self) -> Result<Self> {
+        let Some(path) = self.file.clone() else { return Ok(self) };
+        Ok(read(&path)?.or(Secrets { file: None, ..self }))
+    }
+
+    /// Returns these, and those of `other` where these have none.
+    pub fn or(self, other: Secrets) -> Self {
+        Secrets {
+            access_key_id: self.access_key_id.or(other.access_key_id),
+            secret_access_key: self.secret_access_key.or(other.secret_access_key),
+            session_token: self.session_token.or(other.session_token),
+            account_key: self.account_key.or(other.account_key),
+            sas_token: self.sas_token.or(other.sas_token),
+            password: self.password.or(other.password),
+            header: if self.header.is_empty() { other.header } else { self.header },
+            file: self.file.or(other.file),
+        }
+    }
+
+    /// Whether there is a key or a token for a bucket.
+    pub fn has_credentials(&self) -> bool {
+        [&self.access_key_id, &self.secret_access_key, &self.account_key, &self.sas_token].iter().any(|it| it.is_some())
+    }
+
+    /// Returns the headers, split at the colon.
+    pub fn headers(&self) -> Result<Vec<(&str, &str)>> {
+        let split = self.header.iter().map(|header| header.split_once(':'));
+        let parts: Option<Vec<_>> = split.map(|parts| parts.map(|(name, value)| (name.trim(), value.trim()))).collect();
+        parts.ok_or_else(|| Error::invalid("a header must be `NAME: VALUE`; one has no colon"))
+    }
+
+    /// Sets the secret `name`, in either spelling. False if there is none of that name.
+    pub fn set(&mut self, name: &str, value: &str) -> bool {
+        let place = match name.replace('_', "-").as_str() {
+            KEY_ID => &mut self.access_key_id,
+            "secret-access-key" => &mut self.secret_access_key,
+            "session-token" => &mut self.session_token,
+            "account-key" => &mut self.account_key,
+            "sas-token" => &mut self.sas_token,
+            "password" => &mut self.password,
+            "header" => {
+                self.header.push(value.to_owned());
+                return true;
+            }
+            _ => return false,
+        };
+        *place = Some(value.to_owned());
+        true
+    }
+
+    /// Returns the error of a secret `name` among the words of a command.
+    pub fn refused(name: &str) -> Error {
+        let (name, key) = (name.replace('_', "-"), name.replace('-', "_"));
+        Error::invalid(format!(
+            "{name}: a secret on a command line can be read by every user of this machine: set {} in the environment, or name a file \
+             that has a line `{key} = ...` with --secrets FILE (-o secrets=FILE)",
+            variable(&name)
+        ))
+    }
+}
+
+/// Reads a file of lines `NAME = VALUE`.
+fn read(path: &Path) -> Result<Secrets> {
+    let shown = path.display();
+    let mut file = File::open(path).map_err(|e| Error::io(format!("--secrets {shown}"), e))?;
+    let about = file.metadata().map_err(|e| Error::io(format!("--secrets {shown}"), e))?;
+    let user = rustix::process::geteuid().as_raw();
+    if about.mode() & OTHERS != 0 || (about.uid() != user && about.uid() != 0) {
+        return Err(Error::new(
+            ErrorKind::PermissionDenied,
+            format!("--secrets {shown}: others may read or change it: make it yours alone with chmod 600"),
+        ));
+    }
+    let mut text = String::new();
+    let count = file.by_ref().take(MAX_FILE + 1).read_to_string(&mut text);
+    if count.map_err(|e| Error::io(format!("--secrets {shown}"), e))? as u64 > MAX_FILE {
+        return Err(Error::invalid(format!("--secrets {shown}: it has more than {MAX_FILE} bytes")));
+    }
+    let mut secrets = Secrets::default();
+    for (n, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        // The line itself may be a secret.
+        let parts = line.split_once('=').map(|(name, value)| (name.trim(), value.trim()));
+        if !parts.is_some_and(|(name, value)| secrets.set(name, value)) {
+            return Err(Error::invalid(format!(
+                "--secrets {shown}: line {} is not `NAME = VALUE` with one of the names {KEY_ID}, {}",
+                n + 1,
+                NAMES.join(", ")
+            )));
+        }
+    }
+    Ok(secrets)
+}
+
+fn argument(name: &'static str) -> Arg {
+    Arg::new(name).long(name).hide(true).hide_env(true).env(variable(name)).allow_hyphen_values(true)
+}
+
+/// Returns the variable of the environment for the secret `name`.
+fn variable(name: &str) -> &'static str {
+    match name {
+        "secret-access-key" => "ICECHUNKFS_SECRET_ACCESS_KEY",
+        "session-token" => "ICECHUNKFS_SESSION_TOKEN",
+        "account-key" => "ICECHUNKFS_ACCOUNT_KEY",
+        "sas-token" => "ICECHUNKFS_SAS_TOKEN",
+        "password" => "ICECHUNKFS_PASSWORD",
+        _ => "ICECHUNKFS_HEADER",
+    }
+}
+
+impl Args for Secrets {
+    fn augment_args(command: Command) -> Command {
+        let file = Arg::new(FILE)
+            .long(FILE)
+            .value_name("FILE")
+            .env("ICECHUNKFS_SECRETS")
+            .hide_env(true)
+            .help(
+                "Read secrets from FILE, which must be yours alone: lines `NAME = VALUE` with access_key_id, secret_access_key, session_token \
+                 (s3), account_key, sas_token (az), password (https: of the name in the URL) or header (`NAME: VALUE`, for every request; \
+                 repeatable). Each is also a variable, such as ICECHUNKFS_HEADER. No secret is taken from a command line",
+            );
+        command.arg(file).args(NAMES.map(argument))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Secrets::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Secrets {
+    fn from_arg_matches(matches: &ArgMatches) -> std::result::Result<Self, clap::Error> {
+        let mut secrets = Secrets::default();
+        for name in NAMES {
+            if matches.value_source(name) == Some(ValueSource::CommandLine) {
+                let message = format!("--{}", Secrets::refused(name));
+                return Err(clap::Error::raw(clap::error::ErrorKind::InvalidValue, message));
+            }
+            let Some(value) = matches.get_one::<String>(name).filter(|value| !value.is_empty()) else { continue };
+            // Headers stand one a line.
+            let lines = if name == "header" { value.lines().collect() } else { vec![value.as_str()] };
+            for line in lines.into_iter().filter(|line| !line.trim().is_empty()) {
+                secrets.set(name, line);
+            }
+        }
+        let file = matches.get_one::<String>(FILE).filter(|file| !file.is_empty());
+        // A daemon does not stay in the directory that a relative path is meant from.
+        secrets.file = file.map(|file| std::path::absolute(file).unwrap_or_else(|_| file.into()));
+        Ok(secrets)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> std::result::Result<(), clap::Error> {
+        *self = Secrets::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// Without what nobody may see, so that no log has it.
+impl std::fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Secrets").field("file", &self.file).finish_non_exhaustive()
+    }
+}

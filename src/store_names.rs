@@ -1,0 +1,176 @@
+//! Names that become part of a store's address: regions, accounts and buckets, each by its provider's rule.
+//!
+//! They come from configurations that somebody else wrote, from references, flags, variables and profiles. Whatever is not a
+//! name by the rule is refused where it is parsed, so that no text can put another host into a URL.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+
+/// Longest region, in bytes. Amazon's longest has 20.
+const MAX_REGION: usize = 64;
+/// Longest bucket of Amazon's, in bytes: those made before 2018.
+const MAX_S3_BUCKET: usize = 255;
+/// Longest bucket of Google's, in bytes: with dots, each part has at most 63.
+const MAX_GCS_BUCKET: usize = 222;
+/// Longest container of Azure's, in bytes.
+const MAX_CONTAINER: usize = 63;
+/// Azure's containers with a name that is not by the rule.
+const SPECIAL_CONTAINERS: [&str; 3] = ["$root", "$web", "$logs"];
+
+/// What a region is, for messages.
+pub const REGION_RULE: &str = "a region: letters a-z, digits and `-`, such as us-east-1";
+/// What an account is, for messages.
+pub const ACCOUNT_RULE: &str = "a storage account: 3 to 24 letters a-z and digits";
+
+/// A region of Amazon S3 or of a store that speaks its protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Region(String);
+
+/// A storage account of Azure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Account(String);
+
+/// Whose rule for names of buckets holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Provider {
+    /// Amazon S3, and stores that speak its protocol.
+    S3,
+    /// Google Cloud Storage.
+    Gcs,
+    /// Azure Blob Storage, whose buckets are containers.
+    Azure,
+}
+
+impl Region {
+    /// Returns the region's name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Region {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let ends = |byte: Option<u8>| byte.is_some_and(|byte| byte != b'-');
+        let fits = text.len() <= MAX_REGION && text.bytes().all(is_plain);
+        // A label of a host neither begins nor ends with a hyphen.
+        let fits = fits && ends(text.bytes().next()) && ends(text.bytes().last());
+        if fits { Ok(Region(text.to_owned())) } else { Err(wrong(text, REGION_RULE)) }
+    }
+}
+
+impl Account {
+    /// Returns the account's name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Account {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        let fits = (3..=24).contains(&text.len()) && text.bytes().all(is_plain);
+        if fits { Ok(Account(text.to_owned())) } else { Err(wrong(text, ACCOUNT_RULE)) }
+    }
+}
+
+impl Provider {
+    /// Whether a bucket can be called `name`.
+    pub fn is_bucket(self, name: &str) -> bool {
+        let is_end = |byte: u8| byte.is_ascii_alphanumeric();
+        let ends = name.bytes().next().is_some_and(is_end) && name.bytes().last().is_some_and(is_end);
+        let (longest, is_plain): (usize, fn(u8) -> bool) = match self {
+            Provider::S3 => (MAX_S3_BUCKET, |byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')),
+            Provider::Gcs => (MAX_GCS_BUCKET, |byte| is_lower(byte) || matches!(byte, b'-' | b'_' | b'.')),
+            Provider::Azure if SPECIAL_CONTAINERS.contains(&name) => return true,
+            Provider::Azure => (MAX_CONTAINER, |byte| is_lower(byte) || byte == b'-'),
+        };
+        ends && name.len() <= longest && name.bytes().all(is_plain) && !name.contains("..")
+    }
+}
+
+fn is_lower(byte: u8) -> bool {
+    byte.is_ascii_lowercase() || byte.is_ascii_digit()
+}
+
+fn wrong(text: &str, rule: &str) -> Error {
+    Error::invalid(format!("`{text}` is not {rule}"))
+}
+
+impl fmt::Display for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_are_labels() {
+        for name in ["us-east-1", "eu", "auto", "us-gov-west-1", "1"] {
+            assert!(name.parse::<Region>().is_ok(), "{name}");
+        }
+        let long = "a".repeat(65);
+        for name in [
+            "",
+            "-",
+            "a-",
+            "-a",
+            "US-EAST-1",
+            "a.b",
+            "a@b",
+            "a/b",
+            "a#",
+            "a?",
+            "a\\b",
+            "a:1",
+            "a%2e",
+            "é",
+            "a b",
+            "a\n",
+            &long,
+        ] {
+            assert!(name.parse::<Region>().is_err(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn accounts_and_buckets_are_by_the_providers_rules() {
+        for (name, fits) in
+            [("abc", true), ("a1b2", true), ("ab", false), ("Abc", false), ("a-b", false), ("a.b", false)]
+        {
+            assert_eq!(name.parse::<Account>().is_ok(), fits, "{name}");
+        }
+        assert!("a".repeat(25).parse::<Account>().is_err());
+        for (provider, name, fits) in [
+            (Provider::S3, "Old_bucket.2016", true),
+            (Provider::S3, "a..b", false),
+            (Provider::S3, ".a", false),
+            (Provider::S3, "a.", false),
+            (Provider::S3, "a%2fb", false),
+            (Provider::Gcs, "a_b.example", true),
+            (Provider::Gcs, "Ab", false),
+            (Provider::Azure, "$web", true),
+            (Provider::Azure, "$x", false),
+            (Provider::Azure, "a-b", true),
+            (Provider::Azure, "a.b", false),
+            (Provider::Azure, "", false),
+        ] {
+            assert_eq!(provider.is_bucket(name), fits, "{provider:?} {name}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! A web server that serves a directory, redirects some of its paths, and remembers what it was asked.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// A request: its first line, and all of its headers in lower case.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub first: String,
+    pub headers: String,
+}
+
+/// Where requests for paths that contain `part` are sent. `{rest}` stands for what follows `part`.
+#[derive(Clone)]
+pub struct Redirect {
+    pub part: &'static str,
+    pub to: String,
+}
+
+pub struct Origin {
+    pub port: u16,
+    seen: Arc<Mutex<Vec<Seen>>>,
+    redirects: Arc<Mutex<Vec<Redirect>>>,
+    over: Arc<AtomicBool>,
+}
+
+impl Origin {
+    /// Serves `directory` on a free port.
+    pub fn of(directory: &Path) -> Origin {
+        Origin::on("127.0.0.1:0", directory)
+    }
+
+    pub fn on(address: &str, directory: &Path) -> Origin {
+        let listener = TcpListener::bind(address).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let origin = Origin { port, seen: Arc::default(), redirects: Arc::default(), over: Arc::default() };
+        let (seen, redirects, over) =
+            (Arc::clone(&origin.seen), Arc::clone(&origin.redirects), Arc::clone(&origin.over));
+        let directory = directory.to_owned();
+        std::thread::spawn(move || {
+            for connection in listener.incoming().flatten() {
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
+                let (seen, redirects, directory) =
+                    (Arc::clone(&seen), redirects.lock().unwrap().clone(), directory.clone());
+                std::thread::spawn(move || answer(connection, &seen, &redirects, &directory));
+            }
+        });
+        origin
+    }
+
+    /// A server of nothing: it only remembers who asked.
+    pub fn listener() -> Origin {
+        Origin::of(Path::new("/nonexistent"))
+    }
+
+    pub fn redirect(&self, part: &'static str, to: impl Into<String>) {
+        *self.redirects.lock().unwrap() = vec![Redirect { part, to: to.into() }];
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}/{path}", self.port)
+    }
+
+    /// What it was asked since the last call. A connection that said nothing in HTTP counts too.
+    pub fn take(&self) -> Vec<Seen> {
+        std::mem::take(&mut self.seen.lock().unwrap())
+    }
+}
+
+impl Drop for Origin {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        drop(TcpStream::connect(("127.0.0.1", self.port)));
+    }
+}
+
+fn answer(mut connection: TcpStream, seen: &Mutex<Vec<Seen>>, redirects: &[Redirect], directory: &Path) {
+    connection.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        match connection.read(&mut byte) {
+            Ok(1) => head.push(byte[0]),
+            _ => break,
+        }
+        // A client that begins to encrypt: it will say nothing that can be read.
+        if head.len() == 3 && head[0] == 0x16 {
+            break;
+        }
+    }
+    if head.is_empty() {
+        return;
+    }
+    let head = String::from_utf8_lossy(&head).into_owned();
+    let (first, headers) = head.split_once("\r\n").unwrap_or((&head, ""));
+    let headers = headers.to_ascii_lowercase();
+    seen.lock().unwrap().push(Seen { first: first.to_owned(), headers: headers.clone() });
+    // Some clients double the slash between the repository and its keys.
+    let target = first.split(' ').nth(1).unwrap_or_default().replace("//", "/");
+    let mut say = |status: &str, more: &str, body: &[u8]| {
+        let length = body.len();
+        let _ = write!(connection, "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n{more}\r\n");
+        let _ = connection.write_all(body);
+    };
+    for Redirect { part, to } in redirects {
+        if let Some((_, rest)) = target.split_once(part) {
+            return say("307 Temporary Redirect", &format!("Location: {}\r\n", to.replace("{rest}", rest)), b"");
+        }
+    }
+    let path = directory.join(target.split('?').next().unwrap_or_default().trim_start_matches('/'));
+    let Ok(bytes) = std::fs::read(path) else { return say("404 Not Found", "", b"") };
+    let validators = "Last-Modified: Sat, 13 Jul 2024 15:09:59 GMT\r\nETag: \"one\"\r\n";
+    let range =
+        headers.lines().find_map(|line| line.strip_prefix("range: bytes=")).and_then(|range| range.split_once('-'));
+    let Some((begin, last)) = range else { return say("200 OK", validators, &bytes) };
+    let (begin, last) = (begin.parse::<usize>().unwrap_or(0), last.parse::<usize>().unwrap_or(usize::MAX - 1));
+    let end = (last + 1).min(bytes.len());
+    if begin >= end {
+        return say("416 Range Not Satisfiable", "", b"");
+    }
+    let range = format!("{validators}Content-Range: bytes {begin}-{}/{}\r\n", end - 1, bytes.len());
+    say("206 Partial Content", &range, &bytes[begin..end]);
+}
