@@ -147,6 +147,7 @@ impl Virtuals {
         });
         let common = Settings {
             timeout: settings.timeout,
+            min_rate: settings.min_rate,
             max_requests: settings.max_requests,
             ca_bundle: settings.ca_bundle.clone(),
             offline: settings.offline,
@@ -355,7 +356,7 @@ impl Virtuals {
             ErrorKind::PermissionDenied | ErrorKind::InvalidInput => settings_wanted(address, advice.as_deref(), error),
             _ => error.context(address),
         })?;
-        Ok(Connection::Bucket(Remote::new(connected, settings.budget()), advice))
+        Ok(Connection::Bucket(Remote::new(connected, &settings), advice))
     }
 
     /// How `address` is reached: as the user says, else as the container says.
