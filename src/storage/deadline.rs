@@ -26,6 +26,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// 1 Mbit/s carries.
 pub(super) const MIN_RATE: u64 = 64 << 10;
 
+/// The limit of a reader who stops by itself when it has what it wants.
+pub(super) const UNBOUNDED: u64 = u64::MAX;
+
 tokio::task_local! {
     static CURRENT: Arc<Operation>;
 }

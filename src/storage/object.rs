@@ -20,7 +20,7 @@ use object_store::{
 
 use super::connect::Connected;
 pub(super) use super::deadline::timed_out;
-use super::deadline::{Deadline, Operation};
+use super::deadline::{Deadline, Operation, UNBOUNDED};
 use super::explain::from_store;
 use super::listing::{Bounds, Listing, too_many};
 use super::settings::Settings;
@@ -44,6 +44,8 @@ const MOST_COPIED: u64 = 5 << 30;
 const MOST_SKIPPED: u64 = 1 << 30;
 /// What an object of a listing is worth as progress. Bytes: what it takes in an answer.
 const LISTED: u64 = 512;
+/// Bytes a second that a store copies within itself at least: a small part of what stores do.
+const COPY_RATE: u64 = 8 << 20;
 /// Objects of a listing that are looked at under one deadline.
 const LISTED_AT_ONCE: usize = 1000;
 /// Room that is made at once for what an object is said to have. Bytes: the rest grows with what comes.
@@ -301,7 +303,7 @@ impl Storage for ObjectStorage {
                     let read = read_past(&*self.store, &path, offset, length).await;
                     read.map_err(|error| from_store(key, error))
                 };
-                self.deadline.read(key, u64::MAX, key, reading).await?
+                self.deadline.read(key, UNBOUNDED, key, reading).await?
             }
         };
         if bytes.len() as u64 == length { Ok(bytes) } else { Err(too_short(key, offset, length, bytes.len() as u64)) }
@@ -376,7 +378,7 @@ impl Storage for ObjectStorage {
         let Some(whole) = whole else { return Ok(false) };
         let (from, to) = (path(&from.key)?, path(&whole.key(key))?);
         // The store copies by itself, and nothing shows how far it is.
-        let patience = self.deadline.budget().saturating_add(self.deadline.time_of(bytes, 1));
+        let patience = self.deadline.budget().saturating_add(Duration::from_secs(bytes / COPY_RATE));
         let copying = async { whole.store.copy(&from, &to).await.map_err(|error| from_store(key, error)) };
         match self.deadline.with_budget(patience).run(key, copying).await {
             Ok(()) => Ok(true),

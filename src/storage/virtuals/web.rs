@@ -17,7 +17,7 @@ use object_store::client::{
 };
 
 use super::super::connect;
-use super::super::deadline::Deadline;
+use super::super::deadline::{Deadline, UNBOUNDED};
 use super::super::object::too_short;
 use super::super::settings::Settings;
 use super::super::wire::Wire;
@@ -104,7 +104,7 @@ impl Web {
             }
         };
         // Of a server without ranges more comes, and no more is taken than need be.
-        self.deadline.read(ANY_PATH, u64::MAX, &shown, asking).await
+        self.deadline.read(ANY_PATH, UNBOUNDED, &shown, asking).await
     }
 
     async fn try_once(&self, wanted: &Wanted<'_>, shown: &str) -> Result<Given, Failure> {

@@ -4,16 +4,22 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use object_store::client::{HttpError, HttpErrorKind};
+use http::Method;
+use object_store::client::{HttpError, HttpErrorKind, HttpRequest};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::super::deadline::{Clock, Operation};
 use super::Wire;
 
+/// Left to the operation's own deadline.
+const FOR_EVER: Duration = Duration::MAX;
 /// Bytes that the operating system holds of what is sent, at most: the largest buffer of a socket that Linux makes by itself. When
 /// the last piece has left the client, so many may still be on their way.
 const SOCKET_BUFFER: u64 = 4 << 20;
+
+/// Headers of requests for which a store moves bytes by itself.
+const COPY_SOURCES: [&str; 3] = ["x-amz-copy-source", "x-goog-copy-source", "x-ms-copy-source"];
 
 /// A try of a request.
 #[derive(Debug)]
@@ -22,16 +28,20 @@ pub(super) struct Attempt {
     operation: Option<Arc<Operation>>,
     clock: Mutex<Clock>,
     patience: Duration,
+    /// How long the body of the answer may stay below the minimum rate.
+    body_patience: Duration,
 }
 
 impl Attempt {
-    /// A try that sends `length` bytes for `operation`.
-    pub(super) fn new(wire: &Wire, operation: Option<Arc<Operation>>, length: u64) -> Arc<Self> {
+    /// A try of `request` for `operation`.
+    pub(super) fn new(wire: &Wire, operation: Option<Arc<Operation>>, request: &HttpRequest) -> Arc<Self> {
+        let length = request.body().content_length() as u64;
+        let body_patience = if operation.is_some() && works_by_itself(request) { FOR_EVER } else { wire.patience() };
         let sending = wire.deadline.time_of(length.min(SOCKET_BUFFER), wire.under_way());
         // The operation's own deadline is there in any case.
-        let patience = wire.patience().saturating_add(sending.min(wire.deadline.budget()));
+        let patience = body_patience.saturating_add(sending.min(wire.deadline.budget()));
         let clock = Mutex::new(Clock::new(wire.deadline.with_budget(patience)));
-        Arc::new(Attempt { wire: wire.clone(), operation, clock, patience })
+        Arc::new(Attempt { wire: wire.clone(), operation, clock, patience, body_patience })
     }
 
     /// Waits for the answer.
@@ -59,7 +69,7 @@ impl Attempt {
 
     /// Begins to wait for the body of the answer.
     pub(super) fn begin_body(&self) {
-        *self.clock.lock() = Clock::new(self.wire.deadline.with_budget(self.wire.patience()));
+        *self.clock.lock() = Clock::new(self.wire.deadline.with_budget(self.body_patience));
     }
 
     /// When it has been too slow, if nothing more moves.
@@ -71,5 +81,33 @@ impl Attempt {
     pub(super) fn too_slow(&self, what: impl Display) -> HttpError {
         let message = format!("{what} within {} s", self.patience.as_secs_f32());
         HttpError::new(HttpErrorKind::Timeout, std::io::Error::new(std::io::ErrorKind::TimedOut, message))
+    }
+}
+
+/// Whether the store works on `request` before it answers, or drips meanwhile: it copies an object, or joins the parts of one.
+fn works_by_itself(request: &HttpRequest) -> bool {
+    let joins =
+        request.method() == Method::POST && request.uri().query().is_some_and(|query| query.contains("uploadId="));
+    joins || COPY_SOURCES.iter().any(|name| request.headers().contains_key(*name))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use object_store::client::HttpRequestBody;
+
+    use super::*;
+
+    #[test]
+    fn a_store_that_copies_has_the_operation_s_time() {
+        let request = |method: Method, uri: &str| {
+            http::Request::builder().method(method).uri(uri).body(HttpRequestBody::empty()).unwrap()
+        };
+        assert!(works_by_itself(&request(Method::POST, "http://h/b/k?uploadId=1")));
+        assert!(!works_by_itself(&request(Method::PUT, "http://h/b/k?partNumber=1&uploadId=1")));
+        let mut copy = request(Method::PUT, "http://h/b/k");
+        assert!(!works_by_itself(&copy));
+        copy.headers_mut().insert("x-amz-copy-source", "b/j".parse().unwrap());
+        assert!(works_by_itself(&copy));
     }
 }

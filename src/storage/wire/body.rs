@@ -15,7 +15,7 @@ use object_store::PutPayload;
 use object_store::client::{HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponseBody};
 use tokio::time::Sleep;
 
-use super::super::deadline::Operation;
+use super::super::deadline::{Operation, UNBOUNDED};
 use super::attempt::Attempt;
 use super::pressure::Permit;
 
@@ -65,6 +65,7 @@ impl Asked {
         }
         Ok(match (self.object.filter(|_| self.method == Method::GET), self.range) {
             _ if !status.is_success() => Bound::First(MOST_REFUSAL),
+            (Some(UNBOUNDED), _) => Bound::Most(UNBOUNDED),
             (Some(limit), Some((first, last))) if status == StatusCode::PARTIAL_CONTENT => {
                 Bound::Most(limit.min(last.saturating_sub(first).saturating_add(1)))
             }

@@ -113,7 +113,7 @@ impl HttpService for OverWire {
             limit.sends(length);
         }
         let asked = Asked::of(&request, operation.as_deref());
-        let attempt = Attempt::new(&self.wire, operation, length);
+        let attempt = Attempt::new(&self.wire, operation, &request);
         let answer = attempt.answer(self.client.execute(counted(request, &attempt))).await?;
         if matches!(answer.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             self.wire.pressure.throttled();
