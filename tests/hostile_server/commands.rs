@@ -148,6 +148,8 @@ fn whatever_is_listed_a_command_ends() {
     for client in [Client::Google, Client::Azure] {
         all.extend(cases(client, GC, To::Listings, &LISTINGS));
     }
+    let [.., init] = WRITE;
+    all.extend(cases(Client::Amazon, init, To::Listings, &LISTINGS));
     check(all);
 }
 
