@@ -49,6 +49,7 @@ pub(crate) fn repository(client: Client, store: &Store) -> String {
 
 /// The program with `words`, in which `REPO` is the repository in `store`.
 pub(crate) fn command(client: Client, store: &Store, words: &[&str]) -> Command {
+    // Another build can be named, to see what it did.
     let program = std::env::var_os("ICECHUNKFS_HOSTILE_PROGRAM").unwrap_or_else(|| crate::common::program().into());
     let mut command = Command::new(program);
     let own = |name: &str| ["AWS_", "ICECHUNKFS_", "AZURE_", "GOOGLE_"].iter().any(|begin| name.starts_with(begin));
