@@ -30,8 +30,12 @@ pub fn tame_allocator() {
 
 /// The bound when the user gives none: 512 MiB, or a quarter of what the machine or the control group has if that is less.
 pub fn default_memory() -> u64 {
-    let available = [machine_memory(), cgroup_limit()].into_iter().flatten().min();
-    available.map_or(DEFAULT_MEMORY, |bytes| (bytes / DEFAULT_SHARE).min(DEFAULT_MEMORY)).max(MIN_MEMORY)
+    available_memory().map_or(DEFAULT_MEMORY, |bytes| (bytes / DEFAULT_SHARE).min(DEFAULT_MEMORY)).max(MIN_MEMORY)
+}
+
+/// Bytes of memory that this machine has, or the control groups of this process allow, if that is known.
+pub fn available_memory() -> Option<u64> {
+    [machine_memory(), cgroup_limit()].into_iter().flatten().min()
 }
 
 /// The least that the control groups of this process allow, in bytes; none if they do not limit it.

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-pub use self::machine::{cgroup_limit, default_memory, tame_allocator};
+pub use self::machine::{available_memory, cgroup_limit, default_memory, tame_allocator};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Less than this leaves no room for a manifest of a few thousand chunks beside the program itself. Bytes.

@@ -7,7 +7,8 @@
 //! With a cache on a disk, [`cached`] stands before the store, or in its place.
 //!
 //! [`location`] takes the words apart that name a repository, [`settings`] is what may be said about how to reach it,
-//! [`connect`] makes a store of both, and [`wire`] is what its requests go over.
+//! [`connect`] makes a store of both, and [`wire`] is what its requests go over. [`deadline`] is how long any operation may take,
+//! [`listing`] what a listing may be.
 //!
 //! [`virtuals`] are objects that are not the repository's, and which of them may be read.
 //!
@@ -18,9 +19,11 @@ mod adopt;
 mod cached;
 mod conditional;
 mod connect;
+mod deadline;
 pub mod decoded;
 mod explain;
 mod file_locks;
+mod listing;
 pub mod local;
 mod local_listing;
 pub mod location;

@@ -1,6 +1,6 @@
 //! Any store of the `object_store` crate as a [`Storage`], with deadlines.
 //!
-//! The client repeats what failed for a moment; here an operation as a whole has a time, which is longer for more bytes.
+//! The client repeats what failed for a moment; here an operation as a whole has a time ([`Deadline`]), and what it takes is bounded.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -14,12 +14,17 @@ use futures_util::stream::{self, FuturesUnordered};
 use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
-use object_store::{GetOptions, GetResult, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, UpdateVersion};
+use object_store::{
+    GetOptions, GetRange, GetResult, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, UpdateVersion,
+};
 
 use super::connect::Connected;
+pub(super) use super::deadline::timed_out;
+use super::deadline::{Deadline, Operation, UNBOUNDED};
 use super::explain::from_store;
+use super::listing::{Bounds, Listing, too_many};
 use super::settings::Settings;
-use super::wire::{Limit, SLOWEST, Wire};
+use super::wire::{Limit, Wire};
 use super::{Condition, InStore, ObjectInfo, Storage, Version, conditional, read_part};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
@@ -36,6 +41,16 @@ const DELETED_AT_ONCE: usize = 1000;
 const MOST_PARTS: u64 = 10_000;
 /// Bytes that a store copies at once: Amazon's bound for one request.
 const MOST_COPIED: u64 = 5 << 30;
+/// Bytes that are read and thrown away before a range, from a server that gives whole objects only: more takes too long for a chunk.
+const MOST_SKIPPED: u64 = 1 << 30;
+/// What an object of a listing is worth as progress. Bytes: what it takes in an answer.
+const LISTED: u64 = 512;
+/// Bytes a second that a store copies within itself at least: a small part of what stores do.
+const COPY_RATE: u64 = 8 << 20;
+/// Objects of a listing that are looked at under one deadline.
+const LISTED_AT_ONCE: usize = 1000;
+/// Room that is made at once for what an object is said to have. Bytes: the rest grows with what comes.
+const MOST_RESERVED: u64 = 16 << 20;
 /// Objects below this folder are most of what is sent: they are held to the bound for that.
 pub(super) const BULK: &str = "chunks/";
 
@@ -44,7 +59,9 @@ pub(super) const BULK: &str = "chunks/";
 pub struct ObjectStorage {
     store: Arc<dyn ObjectStore>,
     location: String,
-    deadline: Duration,
+    deadline: Deadline,
+    /// What its listings may be.
+    bounds: Bounds,
     /// Why nothing can be written; none if it can.
     read_only: Option<&'static str>,
     /// Whether the user answers for it that nobody else writes.
@@ -78,7 +95,8 @@ impl ObjectStorage {
     /// The repository at the root of `store`; messages call it `location`, and no operation takes longer than `deadline`.
     pub fn new(store: Arc<dyn ObjectStore>, location: String, deadline: Duration) -> Self {
         let (read_only, single_writer, with_slash, wire, limit) = (None, false, None, None, None);
-        ObjectStorage { store, location, deadline, read_only, single_writer, with_slash, wire, limit, whole: None }
+        let (deadline, bounds, whole) = (Deadline::new(deadline), Bounds::unordered(), None);
+        ObjectStorage { store, location, deadline, bounds, read_only, single_writer, with_slash, wire, limit, whole }
     }
 
     /// The repository in a store that was reached with `settings`; `name` tells the store from others.
@@ -88,31 +106,50 @@ impl ObjectStorage {
         settings: &Settings,
         name: Option<String>,
     ) -> Result<Self> {
-        let Connected { store, slashed, prefix, read_only, wire } = connected;
+        let Connected { store, slashed, prefix, read_only, is_ordered, wire } = connected;
         let whole = name.map(|name| Whole { name, store: Arc::clone(&store), prefix: prefix.clone() });
         let make = |store: Arc<dyn ObjectStore>, with_slash| -> Result<Self> {
             let store = if prefix.is_empty() { store } else { Arc::new(PrefixStore::new(store, path(&prefix)?)) };
-            let (location, deadline, single_writer) =
-                (location.clone(), settings.budget(), settings.unsafe_single_writer);
+            let (location, single_writer) = (location.clone(), settings.unsafe_single_writer);
+            let (deadline, bounds) = (Deadline::of(settings), Bounds::of(settings, is_ordered));
             let (wire, limit) = (Some(wire.clone()), wire.limit());
             let whole = None;
-            Ok(ObjectStorage { store, location, deadline, read_only, single_writer, with_slash, wire, limit, whole })
+            Ok(ObjectStorage {
+                store,
+                location,
+                deadline,
+                bounds,
+                read_only,
+                single_writer,
+                with_slash,
+                wire,
+                limit,
+                whole,
+            })
         };
         let with_slash = slashed.map(|store| make(store, None)).transpose()?;
         let made = make(store, with_slash.map(|storage| Arc::new(storage) as Arc<dyn Storage>))?;
         Ok(ObjectStorage { whole, ..made })
     }
 
-    /// The bytes of an answer, which may be `limit`.
-    async fn whole(&self, key: &str, limit: u64, found: GetResult) -> Result<(Bytes, Version)> {
-        let size = found.meta.size;
-        if size > limit {
-            return Err(too_large(key, size, limit));
-        }
-        let version = Version { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
-        let held = memory::hold(size, key).await?;
-        let bytes = self.timed_for(size, key, found.bytes()).await?;
-        Ok((memory::keep(bytes, held), version))
+    /// The object that `options` ask for, and its version; none if it is still the one that they name. It may have `limit` bytes.
+    async fn get_whole(&self, key: &str, limit: u64, options: GetOptions) -> Result<Option<(Bytes, Version)>> {
+        let path = path(key)?;
+        let reading = async {
+            let found = match self.store.get_opts(&path, options).await {
+                Err(object_store::Error::NotModified { .. }) => return Ok(None),
+                other => other.map_err(|error| from_store(key, error))?,
+            };
+            let size = found.meta.size;
+            if size > limit {
+                return Err(too_large(key, size, limit));
+            }
+            let version = Version { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
+            let held = memory::hold(size, key).await?;
+            let bytes = collect(found, size).await.map_err(|error| from_store(key, error))?;
+            Ok(Some((memory::keep(bytes, held), version)))
+        };
+        self.deadline.read(key, limit, key, reading).await
     }
 
     async fn send_parts(
@@ -145,7 +182,7 @@ impl ObjectStorage {
             (file, left) = (rest, left - size);
             // A part's number is that of its turn: the calls are in order, whatever order the answers come in.
             let put = upload.put_part(part.into());
-            sending.push(Box::pin(self.timed_for(size, key, put)));
+            sending.push(Box::pin(self.timed(key, put)));
         }
         while let Some(sent) = sending.next().await {
             sent?;
@@ -161,28 +198,49 @@ impl ObjectStorage {
         }
     }
 
-    async fn timed<T>(&self, what: impl Display, work: impl Future<Output = object_store::Result<T>>) -> Result<T> {
-        self.timed_for(0, what, work).await
+    /// Visits the objects below `prefix`, page by page. An error of `visit` ends it.
+    async fn walk(&self, prefix: &str, visit: &mut (dyn FnMut(ObjectInfo) -> Result<()> + Send)) -> Result<()> {
+        let prefix = path(prefix.trim_end_matches('/'))?;
+        let what = format!("listing `{prefix}`");
+        let mut listing = Listing::new(prefix.as_ref(), self.bounds);
+        let mut objects = self.store.list(Some(&prefix)).ready_chunks(LISTED_AT_ONCE);
+        // What is found keeps the listing going: pages alone do not.
+        let operation = Operation::of_steps(self.deadline);
+        loop {
+            let next = async { Ok(objects.next().await) };
+            let Some(page) = self.deadline.run_as(Arc::clone(&operation), &what, next).await? else { return Ok(()) };
+            for meta in page {
+                let meta = meta.map_err(|error| from_store(&what, error))?;
+                let modified = u64::try_from(meta.last_modified.timestamp_micros()).unwrap_or_default();
+                let object = ObjectInfo { key: meta.location.to_string(), size: meta.size, modified };
+                operation.add_result(LISTED);
+                if listing.admit(&object)? {
+                    visit(object)?;
+                }
+            }
+        }
     }
 
-    /// As [`ObjectStorage::timed`], for work that moves `bytes`.
-    async fn timed_for<T>(
-        &self,
-        bytes: u64,
-        what: impl Display,
-        work: impl Future<Output = object_store::Result<T>>,
-    ) -> Result<T> {
-        let deadline = self.deadline + Duration::from_secs(bytes / SLOWEST);
-        match tokio::time::timeout(deadline, work).await {
-            Ok(done) => done.map_err(|error| from_store(what, error)),
-            Err(_) => Err(timed_out(what, deadline)),
-        }
+    async fn timed<T>(&self, what: impl Display, work: impl Future<Output = object_store::Result<T>>) -> Result<T> {
+        let what = what.to_string();
+        let done = async { work.await.map_err(|error| from_store(&what, error)) };
+        self.deadline.run(&what, done).await
     }
 }
 
-/// The error of an operation that did not end in time.
-pub(super) fn timed_out(what: impl Display, deadline: Duration) -> Error {
-    Error::new(ErrorKind::Timeout, format!("{what}: the storage did not answer within {} s", deadline.as_secs_f32()))
+/// The bytes of `found`, `size` of them at most. Room is made as they come: the store may have announced what it does not send.
+pub(super) async fn collect(found: GetResult, size: u64) -> object_store::Result<Bytes> {
+    let mut parts = found.into_stream();
+    let first = parts.try_next().await?.unwrap_or_default();
+    if first.len() as u64 >= size {
+        return Ok(first);
+    }
+    let mut bytes = BytesMut::with_capacity(usize::try_from(size.min(MOST_RESERVED)).unwrap_or_default());
+    bytes.extend_from_slice(&first);
+    while let Some(part) = parts.try_next().await? {
+        bytes.extend_from_slice(&part);
+    }
+    Ok(bytes.freeze())
 }
 
 /// Bytes `offset..offset + length` of an object that is only given whole. Nothing else of it is kept.
@@ -217,36 +275,39 @@ impl Storage for ObjectStorage {
     }
 
     async fn get_versioned(&self, key: &str, limit: u64) -> Result<(Bytes, Version)> {
-        let path = path(key)?;
-        let found = self.timed(key, self.store.get(&path)).await?;
-        self.whole(key, limit, found).await
+        let found = self.get_whole(key, limit, GetOptions::default()).await?;
+        found.ok_or_else(|| Error::corrupt(format!("{key}: the store says that nothing has changed, and nobody asked")))
     }
 
     async fn get_changed(&self, key: &str, limit: u64, version: &Version) -> Result<Option<(Bytes, Version)>> {
-        let path = path(key)?;
         let options = GetOptions { if_none_match: version.e_tag.clone(), ..GetOptions::default() };
-        let asking = async {
-            match self.store.get_opts(&path, options).await {
-                Err(object_store::Error::NotModified { .. }) => Ok(None),
-                other => other.map(Some),
-            }
-        };
-        let Some(found) = self.timed(key, asking).await? else { return Ok(None) };
-        let found = self.whole(key, limit, found).await?;
-        Ok(Some(found).filter(|(_, now)| now != version))
+        let found = self.get_whole(key, limit, options).await?;
+        Ok(found.filter(|(_, now)| now != version))
     }
 
     async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
         let path = path(key)?;
-        let range = offset..offset.saturating_add(length);
+        let range = GetRange::Bounded(offset..offset.saturating_add(length));
         let reading = async {
-            match self.store.get_range(&path, range).await {
-                // Some web servers know whole objects only.
-                Err(object_store::Error::NotSupported { .. }) => read_past(&*self.store, &path, offset, length).await,
-                other => other,
+            let options = GetOptions { range: Some(range), ..GetOptions::default() };
+            let found = match self.store.get_opts(&path, options).await {
+                Err(object_store::Error::NotSupported { .. }) => return Ok(None),
+                other => other.map_err(|error| from_store(key, error))?,
+            };
+            collect(found, length).await.map(Some).map_err(|error| from_store(key, error))
+        };
+        let bytes = match self.deadline.read(key, length, key, reading).await? {
+            Some(bytes) => bytes,
+            // Some web servers know whole objects only.
+            None if offset > MOST_SKIPPED => return Err(too_far(key, offset)),
+            None => {
+                let reading = async {
+                    let read = read_past(&*self.store, &path, offset, length).await;
+                    read.map_err(|error| from_store(key, error))
+                };
+                self.deadline.read(key, UNBOUNDED, key, reading).await?
             }
         };
-        let bytes = self.timed_for(length, key, reading).await?;
         if bytes.len() as u64 == length { Ok(bytes) } else { Err(too_short(key, offset, length, bytes.len() as u64)) }
     }
 
@@ -261,9 +322,9 @@ impl Storage for ObjectStorage {
         let length = bytes.len() as u64;
         self.admit(key, length).await;
         if matches!(mode, PutMode::Overwrite) {
-            return self.timed_for(length, key, self.store.put(&path, bytes.into())).await.map(drop);
+            return self.timed(key, self.store.put(&path, bytes.into())).await.map(drop);
         }
-        self.timed_for(length, key, conditional::put(&*self.store, &path, bytes, mode)).await
+        self.timed(key, conditional::put(&*self.store, &path, bytes, mode)).await
     }
 
     async fn any(&self) -> Result<Option<String>> {
@@ -278,7 +339,7 @@ impl Storage for ObjectStorage {
         let path = path(key)?;
         let bytes = self.get(key, limit).await?;
         let compares = conditional::check(&*self.store, &path, &bytes);
-        if self.timed_for(bytes.len() as u64, key, compares).await? {
+        if self.timed(key, compares).await? {
             return Ok(());
         }
         Err(conditional::does_not_compare(&self.location))
@@ -318,7 +379,10 @@ impl Storage for ObjectStorage {
         let whole = self.whole.as_ref().filter(|whole| whole.name == from.store && bytes <= MOST_COPIED);
         let Some(whole) = whole else { return Ok(false) };
         let (from, to) = (path(&from.key)?, path(&whole.key(key))?);
-        match self.timed_for(bytes, key, whole.store.copy(&from, &to)).await {
+        // The store copies by itself, and nothing shows how far it is.
+        let patience = self.deadline.budget().saturating_add(Duration::from_secs(bytes / COPY_RATE));
+        let copying = async { whole.store.copy(&from, &to).await.map_err(|error| from_store(key, error)) };
+        match self.deadline.with_budget(patience).run(key, copying).await {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == ErrorKind::Unsupported => Ok(false),
             Err(error) => Err(error),
@@ -333,21 +397,23 @@ impl Storage for ObjectStorage {
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
-        let mut found = Vec::new();
-        self.each(prefix, &mut |object| found.push(object)).await?;
+        let (mut found, mut size) = (Vec::new(), 0_u64);
+        let most = self.bounds.list_size(prefix);
+        let mut keep = |object: ObjectInfo| {
+            size = size.saturating_add(size_of::<ObjectInfo>() as u64).saturating_add(object.key.len() as u64);
+            found.push(object);
+            if size > most { Err(too_many(prefix, found.len() as u64)) } else { Ok(()) }
+        };
+        self.walk(prefix, &mut keep).await?;
         Ok(found)
     }
 
     async fn each(&self, prefix: &str, visit: &mut (dyn FnMut(ObjectInfo) + Send)) -> Result<()> {
-        let prefix = path(prefix.trim_end_matches('/'))?;
-        let what = format!("listing `{prefix}`");
-        let mut objects = self.store.list(Some(&prefix));
-        // Each page is a request of its own.
-        while let Some(meta) = self.timed(&what, objects.try_next()).await? {
-            let modified = u64::try_from(meta.last_modified.timestamp_micros()).unwrap_or_default();
-            visit(ObjectInfo { key: meta.location.to_string(), size: meta.size, modified });
-        }
-        Ok(())
+        let mut visit = |object| {
+            visit(object);
+            Ok(())
+        };
+        self.walk(prefix, &mut visit).await
     }
 
     async fn delete(&self, keys: &[String]) -> Result<()> {
@@ -378,6 +444,17 @@ pub(super) fn too_large(key: &str, size: u64, limit: u64) -> Error {
         ErrorKind::OutOfMemory,
         format!(
             "{key}: {size} bytes are more than the {limit} that may be held; raise --memory if you trust the repository"
+        ),
+    )
+}
+
+/// The error of a range that a server without ranges cannot give.
+fn too_far(key: &str, offset: u64) -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        format!(
+            "{key}: the server gives whole objects only, and the bytes are {} MiB behind the beginning",
+            offset >> 20
         ),
     )
 }

@@ -61,6 +61,12 @@ pub struct Settings {
     /// How long one operation may take with all its repetitions before it is an error [default: 60].
     #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "ICECHUNKFS_TIMEOUT", hide_env = true)]
     pub timeout: Option<Duration>,
+    /// Give up a transfer if it moves less than so many bytes a second over that time; parallel transfers share it [default: 64K].
+    #[arg(long, value_name = "SIZE", value_parser = min_rate, env = "ICECHUNKFS_MIN_RATE", hide_env = true)]
+    pub min_rate: Option<u64>,
+    /// Objects that a folder of the store may list, at most [default: what a quarter of this machine's memory holds].
+    #[arg(long, value_name = "N", env = "ICECHUNKFS_MAX_LISTED", hide_env = true)]
+    pub max_listed: Option<u64>,
     /// Requests that may be under way at a time, at most [default: 64].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096), env = "ICECHUNKFS_MAX_REQUESTS", hide_env = true)]
     pub max_requests: Option<u16>,
@@ -165,6 +171,8 @@ impl Settings {
             secrets: self.secrets.or(other.secrets),
             ca_bundle: self.ca_bundle.or(other.ca_bundle),
             timeout: self.timeout.or(other.timeout),
+            min_rate: self.min_rate.or(other.min_rate),
+            max_listed: self.max_listed.or(other.max_listed),
             max_requests: self.max_requests.or(other.max_requests),
             cache: self.cache.or(other.cache),
             cache_size: self.cache_size.or(other.cache_size),
@@ -200,6 +208,13 @@ fn rate(text: &str) -> Result<u64> {
         0 => {
             Err(Error::invalid("nothing a second would never end: leave --upload-limit out to send as fast as it goes"))
         }
+        rate => Ok(rate),
+    }
+}
+
+fn min_rate(text: &str) -> Result<u64> {
+    match size::parse(text)? {
+        0 => Err(Error::invalid("--min-rate must be greater than 0: a transfer that stands still must end")),
         rate => Ok(rate),
     }
 }

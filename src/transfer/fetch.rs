@@ -208,6 +208,11 @@ async fn read_run(tree: &Arc<Tree>, run: Run) -> Fetched {
             };
             run.parts.into_iter().map(part).collect()
         }
+        // A store that is silent or slow would be so once for each part.
+        Err(error) if error.kind() != ErrorKind::Corrupt => {
+            let (kind, message) = (error.kind(), error.to_string());
+            run.parts.into_iter().map(|(at, ..)| (at, Err(Error::new(kind, message.clone())))).collect()
+        }
         // One of them may be beyond the object's end: each is asked for by itself, to know which.
         _ => {
             let mut fetched = Vec::with_capacity(run.parts.len());

@@ -10,7 +10,7 @@ use super::{Collected, Count, Found, Progress, is_older};
 use crate::error::{Context, Result};
 use crate::format::ids::ObjectId;
 use crate::steps;
-use crate::storage::Storage;
+use crate::storage::{ObjectInfo, Storage};
 
 /// Objects that are removed by one call.
 const BATCH: usize = 1000;
@@ -60,7 +60,7 @@ impl Listed {
 
     async fn list(&mut self, storage: &Arc<dyn Storage>, folder: &str) -> Result<Objects> {
         let mut objects = Objects::new();
-        for object in storage.list(folder).await? {
+        let mut keep = |object: ObjectInfo| {
             let name = object.key.strip_prefix(folder).unwrap_or_default();
             match name.parse::<ObjectId>() {
                 // Ids are read in other spellings too; what is removed is what was listed.
@@ -69,7 +69,8 @@ impl Listed {
                 }
                 _ => self.unknown += 1,
             }
-        }
+        };
+        storage.each(folder, &mut keep).await?;
         Ok(objects)
     }
 

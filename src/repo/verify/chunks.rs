@@ -63,12 +63,15 @@ impl Presence {
         Presence::Asked(Mutex::default())
     }
 
-    pub(super) fn listed(objects: Vec<ObjectInfo>) -> Self {
-        let object = |info: ObjectInfo| {
-            let id = info.key.strip_prefix("chunks/")?.parse().ok()?;
-            Some((id, Object { size: info.size, is_used: AtomicBool::new(false) }))
+    /// Lists all chunk objects.
+    pub(super) async fn list(context: &Context) -> Result<Self> {
+        let mut objects = HashMap::new();
+        let mut keep = |object: ObjectInfo| {
+            let id = object.key.strip_prefix("chunks/").and_then(|name| name.parse::<ObjectId>().ok());
+            objects.extend(id.map(|id| (id, Object { size: object.size, is_used: AtomicBool::new(false) })));
         };
-        Presence::Listed(objects.into_iter().filter_map(object).collect())
+        context.storage.each("chunks/", &mut keep).await?;
+        Ok(Presence::Listed(objects))
     }
 
     /// Something refers to bytes of `chunk` up to `end`; `from` says what.

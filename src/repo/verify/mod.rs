@@ -211,7 +211,7 @@ async fn check_files(context: &Arc<Context>, wanted: &Wanted) -> Result<()> {
     let references = uses.values().map(|used| used.chunk_refs()).sum::<u64>();
     let presence = match wanted.chunks {
         true if !context.is_whole && references <= ASK_FOR => Presence::asked(),
-        true => Presence::listed(context.storage.list("chunks/").await?),
+        true => Presence::list(context).await?,
         false => Presence::unknown(),
     };
     let presence = Arc::new(presence);

@@ -40,6 +40,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Repetitions of one request; the time ends most of them earlier.
 const MOST_TRIES: usize = 30;
 
+/// What the names of Amazon's directory buckets end with: these list in no order.
+const DIRECTORY_BUCKET: &str = "--x-s3";
+
 /// A store, and the part of it that is the repository.
 pub(super) struct Connected {
     /// The store.
@@ -50,6 +53,8 @@ pub(super) struct Connected {
     pub(super) prefix: String,
     /// Why nothing can be written there; none if it can.
     pub(super) read_only: Option<&'static str>,
+    /// Whether it lists by name.
+    pub(super) is_ordered: bool,
     /// What its requests go over.
     pub(super) wire: Wire,
 }
@@ -73,7 +78,7 @@ struct Connector {
 impl Line {
     /// Returns a line for `settings`, with the secrets of the file that they name.
     fn new(settings: &Settings, redirects: Redirects) -> Result<Self> {
-        let wire = Wire::new(settings.requests(), settings.budget(), settings.upload_limit);
+        let wire = Wire::new(settings);
         Ok(Line { settings: settings.clone().with_secrets_of_file()?, wire, redirects, ambient: true })
     }
 
@@ -167,12 +172,13 @@ async fn connect_over(place: &Place, line: &Line) -> Result<Connected> {
     let wire = &line.wire;
     let in_bucket = |store, bucket: &Bucket| {
         let prefix = bucket.prefix.clone();
-        Connected { store, slashed: None, prefix, read_only: None, wire: wire.clone() }
+        Connected { store, slashed: None, prefix, read_only: None, is_ordered: true, wire: wire.clone() }
     };
     match place {
         Place::S3(bucket) => {
             let (store, slashed) = s3::connect(bucket, line).await?;
-            Ok(Connected { slashed: Some(slashed), ..in_bucket(store, bucket) })
+            let is_ordered = !bucket.name.ends_with(DIRECTORY_BUCKET);
+            Ok(Connected { slashed: Some(slashed), is_ordered, ..in_bucket(store, bucket) })
         }
         Place::Gcs(bucket) => Ok(in_bucket(gcs::connect(bucket, line)?, bucket)),
         Place::Azure(container, account) => {
@@ -183,6 +189,7 @@ async fn connect_over(place: &Place, line: &Line) -> Result<Connected> {
             slashed: None,
             prefix: String::new(),
             read_only: Some("a web server only gives"),
+            is_ordered: false,
             wire: wire.clone(),
         }),
         Place::Local(path) => Err(Error::invalid(format!("{} is on this machine", path.display()))),

@@ -139,6 +139,7 @@ impl Virtuals {
         });
         let common = Settings {
             timeout: settings.timeout,
+            min_rate: settings.min_rate,
             max_requests: settings.max_requests,
             ca_bundle: settings.ca_bundle.clone(),
             offline: settings.offline,
@@ -348,7 +349,7 @@ impl Virtuals {
             ErrorKind::PermissionDenied | ErrorKind::InvalidInput => settings_wanted(address, advice.as_deref(), error),
             _ => error.context(address),
         })?;
-        Ok(Connection::Bucket(Remote::new(connected, settings.budget()), advice))
+        Ok(Connection::Bucket(Remote::new(connected, &settings), advice))
     }
 
     /// Requests that are under way.

@@ -2,16 +2,17 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, GetResult, ObjectStore};
 
 use super::super::connect::Connected;
+use super::super::deadline::Deadline;
 use super::super::explain::from_store;
-use super::super::object::{timed_out, too_short};
-use super::super::wire::{SLOWEST, Wire};
+use super::super::object::{collect, too_short};
+use super::super::settings::Settings;
+use super::super::wire::Wire;
 use super::address::Address;
 use super::checksum::State;
 use crate::error::{Error, ErrorKind, Result};
@@ -25,13 +26,13 @@ const BEHIND_THE_END: [&str; 3] = ["416", "InvalidRange", "Range Not Satisfiable
 pub(super) struct Remote {
     store: Arc<dyn ObjectStore>,
     pub(super) wire: Wire,
-    budget: Duration,
+    deadline: Deadline,
 }
 
 impl Remote {
-    /// The bucket that was reached, in which an operation may take `budget`.
-    pub(super) fn new(connected: Connected, budget: Duration) -> Self {
-        Remote { store: connected.store, wire: connected.wire, budget }
+    /// The bucket that was reached with `settings`.
+    pub(super) fn new(connected: Connected, settings: &Settings) -> Self {
+        Remote { store: connected.store, wire: connected.wire, deadline: Deadline::of(settings) }
     }
 
     /// `length` bytes at `offset` of the object at `address`, if it is still what `checksum` says.
@@ -54,10 +55,9 @@ impl Remote {
             if let Some(checksum) = checksum {
                 state_of(&found).check(checksum)?;
             }
-            found.bytes().await.map_err(|error| explain(&shown, error))
+            collect(found, length).await.map_err(|error| explain(&shown, error))
         };
-        let deadline = self.budget + Duration::from_secs(length / SLOWEST);
-        let bytes = tokio::time::timeout(deadline, reading).await.map_err(|_| timed_out(&shown, deadline))??;
+        let bytes = self.deadline.read(&key, length, &shown, reading).await?;
         if bytes.len() as u64 == length {
             Ok(bytes)
         } else {

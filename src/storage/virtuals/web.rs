@@ -17,9 +17,10 @@ use object_store::client::{
 };
 
 use super::super::connect;
-use super::super::object::{timed_out, too_short};
+use super::super::deadline::{Deadline, UNBOUNDED};
+use super::super::object::too_short;
 use super::super::settings::Settings;
-use super::super::wire::{SLOWEST, Wire};
+use super::super::wire::Wire;
 use super::address::{Address, quoted};
 use super::checksum::State;
 use crate::error::{Error, ErrorKind, Result};
@@ -27,6 +28,8 @@ use crate::format::manifest::Checksum;
 
 /// Bytes before a range that are taken from a server that gives whole objects only. They come anew for each chunk.
 const MOST_SKIPPED: u64 = 64 << 20;
+/// Every answer of a web server is one of the object.
+const ANY_PATH: &str = "";
 /// First and longest pause before a request is repeated.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -38,7 +41,7 @@ const REPEATED_WITHIN: f64 = 0.75;
 pub(super) struct Web {
     client: HttpClient,
     pub(super) wire: Wire,
-    budget: Duration,
+    deadline: Deadline,
 }
 
 /// A part of an object on a server.
@@ -79,30 +82,29 @@ impl Web {
     /// Any server, as `settings` say.
     pub(super) fn new(settings: &Settings) -> Result<Self> {
         let (client, wire) = connect::web_client(settings)?;
-        Ok(Web { client, wire, budget: settings.budget() })
+        Ok(Web { client, wire, deadline: Deadline::of(settings) })
     }
 
     /// Asks for `wanted`, again if need be.
     pub(super) async fn get(&self, wanted: &Wanted<'_>) -> Result<Given> {
         let shown = wanted.address.to_string();
-        let deadline = self.budget + Duration::from_secs(wanted.length / SLOWEST);
+        let budget = self.deadline.budget();
         let begin = tokio::time::Instant::now();
         let asking = async {
             let mut pause = FIRST_PAUSE;
             loop {
                 match self.try_once(wanted, &shown).await {
                     Ok(given) => return Ok(given),
-                    Err(failure)
-                        if failure.passes && begin.elapsed() + pause < self.budget.mul_f64(REPEATED_WITHIN) =>
-                    {
+                    Err(failure) if failure.passes && begin.elapsed() + pause < budget.mul_f64(REPEATED_WITHIN) => {
                         tokio::time::sleep(pause).await;
-                        pause = (pause * 2).min(LONGEST_PAUSE).min(self.budget / 8);
+                        pause = (pause * 2).min(LONGEST_PAUSE).min(budget / 8);
                     }
                     Err(failure) => return Err(failure.error),
                 }
             }
         };
-        tokio::time::timeout(deadline, asking).await.unwrap_or_else(|_| Err(timed_out(&shown, deadline)))
+        // Of a server without ranges more comes, and no more is taken than need be.
+        self.deadline.read(ANY_PATH, UNBOUNDED, &shown, asking).await
     }
 
     async fn try_once(&self, wanted: &Wanted<'_>, shown: &str) -> Result<Given, Failure> {

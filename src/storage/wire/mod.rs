@@ -1,52 +1,53 @@
 //! The line to a store: every request of every store goes over it.
 //!
 //! What the store's client does not do is done here, below its repetitions: how many requests are under way, of which kind,
-//! is bounded ([`pressure`]), and each try has a deadline for its answer and for each pause within it, so that a server that
-//! falls silent costs a moment and not the operation. What is sent can be bounded in bytes a second ([`limit`]).
+//! is bounded ([`pressure`]), and each try has a clock of its own ([`attempt`]), so that a server that falls silent or drips costs a
+//! try and not the operation. Bodies are counted and bounded ([`body`]). What is sent can be bounded in bytes a second ([`limit`]).
 
+mod attempt;
+mod body;
 mod limit;
 mod pressure;
 
-use std::fmt::Display;
-use std::pin::Pin;
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use http::StatusCode;
-use http_body::{Body, Frame, SizeHint};
-use object_store::client::{
-    HttpClient, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
-};
-use tokio::time::{Instant, Sleep};
+use object_store::client::{HttpClient, HttpError, HttpRequest, HttpResponse, HttpResponseBody, HttpService};
 
+use self::attempt::Attempt;
+use self::body::{Asked, Watched, counted};
 pub(super) use self::limit::Limit;
 use self::pressure::{Permit, Pressure};
+use super::deadline::{Deadline, Operation};
+use super::settings::Settings;
 
 /// What part of an operation's time one try may take: two more are possible then.
 const TRIES_IN_BUDGET: u32 = 3;
-/// What a network carries in a second at least. Bytes: a body that is sent takes that much longer.
-pub(super) const SLOWEST: u64 = 64 << 10;
+/// How often those who wait for a place look whether the line moves.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// A line. Clones are the same line.
 #[derive(Clone, Debug)]
 pub(super) struct Wire {
     pressure: Arc<Pressure>,
-    /// How long a try may wait for an answer, or for its next bytes.
-    patience: Duration,
+    deadline: Deadline,
+    /// Bytes that all transfers have moved.
+    moved: Arc<AtomicU64>,
     limit: Option<Arc<Limit>>,
 }
 
 impl Wire {
-    /// A line for `requests` at a time, on which an operation may take `budget`, and which sends at most `upload_limit` bytes a
-    /// second, if that is given.
-    pub(super) fn new(requests: u16, budget: Duration, upload_limit: Option<u64>) -> Self {
+    /// A line as `settings` say.
+    pub(super) fn new(settings: &Settings) -> Self {
         Wire {
-            pressure: Arc::new(Pressure::new(usize::from(requests))),
-            patience: budget / TRIES_IN_BUDGET,
-            limit: upload_limit.map(|rate| Arc::new(Limit::new(rate))),
+            pressure: Arc::new(Pressure::new(usize::from(settings.requests()))),
+            deadline: Deadline::of(settings),
+            moved: Arc::default(),
+            limit: settings.upload_limit.map(|rate| Arc::new(Limit::new(rate))),
         }
     }
 
@@ -64,6 +65,31 @@ impl Wire {
     pub(super) fn wrap(&self, client: HttpClient) -> HttpClient {
         HttpClient::new(OverWire { client, wire: self.clone() })
     }
+
+    /// How long a try may wait for an answer, or for its body to keep up the minimum rate.
+    fn patience(&self) -> Duration {
+        self.deadline.budget() / TRIES_IN_BUDGET
+    }
+
+    fn count(&self, bytes: u64) {
+        self.moved.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Waits for a place. Meanwhile `operation` lasts as long as the line as a whole keeps up the minimum rate.
+    async fn enter(&self, bulk: bool, operation: Option<&Operation>) -> Permit {
+        let mut entering = pin!(self.pressure.enter(bulk));
+        let mut seen = self.moved.load(Ordering::Relaxed);
+        loop {
+            if let Ok(permit) = tokio::time::timeout(LOOK_EVERY, &mut entering).await {
+                return permit;
+            }
+            let now = self.moved.load(Ordering::Relaxed);
+            if let Some(operation) = operation {
+                operation.extend(now.saturating_sub(seen));
+            }
+            seen = now;
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -75,66 +101,28 @@ struct OverWire {
 #[async_trait]
 impl HttpService for OverWire {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let operation = Operation::current();
+        if let Some(operation) = &operation {
+            operation.begin_request();
+        }
         // Chunks are most of what goes over the line, and nobody lists a directory by them.
         let bulk = request.uri().path().contains("/chunks/");
-        let permit = self.wire.pressure.enter(bulk).await;
+        let permit = self.wire.enter(bulk, operation.as_deref()).await;
         let length = request.body().content_length() as u64;
         if let Some(limit) = self.wire.limit.as_ref().filter(|_| length > 0) {
             limit.sends(length);
         }
-        let sending = Duration::from_secs(length / SLOWEST);
-        let patience = self.wire.patience;
-        let answer = tokio::time::timeout(patience + sending, self.client.execute(request)).await;
-        let answer = answer.map_err(|_| silent("the server did not answer", patience + sending))??;
+        let asked = Asked::of(&request, operation.as_deref());
+        let attempt = Attempt::new(&self.wire, operation, &request);
+        let answer = attempt.answer(self.client.execute(counted(request, &attempt))).await?;
         if matches!(answer.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             self.wire.pressure.throttled();
         } else {
             self.wire.pressure.answered();
         }
         let (parts, body) = answer.into_parts();
-        let idle = Box::pin(tokio::time::sleep(patience));
-        Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(Watched { body, idle, patience, _permit: permit })))
-    }
-}
-
-fn silent(what: impl Display, patience: Duration) -> HttpError {
-    let error =
-        std::io::Error::new(std::io::ErrorKind::TimedOut, format!("{what} within {} s", patience.as_secs_f32()));
-    HttpError::new(HttpErrorKind::Timeout, error)
-}
-
-/// The body of an answer, which may not fall silent. The request is under way until its end.
-struct Watched {
-    body: HttpResponseBody,
-    idle: Pin<Box<Sleep>>,
-    patience: Duration,
-    _permit: Permit,
-}
-
-impl Body for Watched {
-    type Data = Bytes;
-    type Error = HttpError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
-        let patience = self.patience;
-        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
-            self.idle.as_mut().reset(Instant::now() + patience);
-            return Poll::Ready(frame);
-        }
-        match Future::poll(self.idle.as_mut(), context) {
-            Poll::Ready(()) => Poll::Ready(Some(Err(silent("the server sent nothing more", patience)))),
-            Poll::Pending => Poll::Pending,
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let bound = asked.bound(parts.status, &parts.headers)?;
+        attempt.begin_body();
+        Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(Watched::new(body, attempt, bound, permit))))
     }
 }

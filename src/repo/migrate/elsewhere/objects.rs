@@ -21,7 +21,7 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::repo::migrate::Contents;
 use crate::steps;
-use crate::storage::{Condition, Storage};
+use crate::storage::{Condition, ObjectInfo, Storage};
 
 /// Chunks that are on their way at a time.
 const AT_ONCE: usize = 8;
@@ -56,7 +56,9 @@ enum Copied {
 impl Objects {
     pub(super) async fn new(source: Arc<dyn Storage>, destination: Option<Arc<dyn Storage>>) -> Result<Self> {
         let chunk = |key: &str| key.strip_prefix("chunks/")?.parse::<ObjectId>().ok();
-        let sizes = source.list("chunks/").await?.into_iter().filter_map(|o| Some((chunk(&o.key)?, o.size))).collect();
+        let mut sizes = HashMap::new();
+        let mut keep = |object: ObjectInfo| sizes.extend(chunk(&object.key).map(|id| (id, object.size)));
+        source.each("chunks/", &mut keep).await?;
         let found = match &destination {
             Some(destination) => destination.list("").await?.into_iter().map(|o| (o.key, o.size)).collect(),
             None => HashMap::new(),

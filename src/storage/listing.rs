@@ -1,0 +1,164 @@
+//! What a listing may be: in order, below its prefix, and not without end.
+//!
+//! Stores list by name, in pages. A page that begins anew, names of other folders and pages without end are lies or defects of the
+//! store, and somebody who collects garbage by them would wait, or remove, for ever.
+
+use super::ObjectInfo;
+use super::settings::Settings;
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory;
+
+/// Bytes that an object of a listing takes in a table of those who keep it.
+const TABLE_ENTRY: u64 = 64;
+/// Objects of one listing at most, whatever memory there is: some 30 GB of answers, which take hours.
+const MOST_OBJECTS: u64 = 100_000_000;
+/// Bytes that a list of refs may take: half a million of them.
+const MOST_REFS: u64 = 64 << 20;
+/// Folders in which refs are, in today's and in former layouts.
+const REFS: [&str; 2] = ["refs", "r"];
+
+/// Bounds of the listings of a store.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// Objects of one listing.
+    objects: u64,
+    /// Whether the store lists by name.
+    is_ordered: bool,
+}
+
+impl Bounds {
+    /// The bounds that the user sets, or those of the machine, for a store that lists by name or does not.
+    pub(super) fn of(settings: &Settings, is_ordered: bool) -> Self {
+        let objects = settings.max_listed.unwrap_or_else(default_objects);
+        Bounds { objects, is_ordered }
+    }
+
+    /// The default bounds, for a store that lists in any order.
+    pub(super) fn unordered() -> Self {
+        Bounds { objects: default_objects(), is_ordered: false }
+    }
+
+    /// Bytes that a list of the objects below `folder` may take.
+    pub(super) fn list_size(&self, folder: &str) -> u64 {
+        let all = self.objects.saturating_mul(TABLE_ENTRY);
+        if REFS.contains(&folder.split('/').next().unwrap_or_default()) { all.min(MOST_REFS) } else { all }
+    }
+}
+
+/// As many as a quarter of this machine's memory holds.
+fn default_objects() -> u64 {
+    let quarter = memory::available_memory().map_or(MOST_OBJECTS, |bytes| bytes / 4 / TABLE_ENTRY);
+    quarter.min(MOST_OBJECTS)
+}
+
+/// A listing that is under way.
+#[derive(Debug)]
+pub(super) struct Listing<'a> {
+    /// Without a slash at its end.
+    prefix: &'a str,
+    bounds: Bounds,
+    seen: u64,
+    previous: Option<String>,
+    /// Whether names have come in the order of their bytes so far, and in that of their components.
+    by_bytes: bool,
+    by_components: bool,
+}
+
+impl<'a> Listing<'a> {
+    pub(super) fn new(prefix: &'a str, bounds: Bounds) -> Self {
+        Listing { prefix, bounds, seen: 0, previous: None, by_bytes: true, by_components: true }
+    }
+
+    /// Whether `object` is one of those that are listed; the mark of a folder is not.
+    ///
+    /// Errors: it cannot come here, or there are too many.
+    pub(super) fn admit(&mut self, object: &ObjectInfo) -> Result<bool> {
+        self.seen += 1;
+        if self.seen > self.bounds.objects {
+            return Err(too_many(self.prefix, self.bounds.objects));
+        }
+        let rest = object.key.strip_prefix(self.prefix);
+        let is_below = self.prefix.is_empty() || rest.is_some_and(|rest| rest.starts_with('/'));
+        if !is_below {
+            // Programs with windows make empty objects that stand for folders; the client cuts the slash off.
+            return if rest == Some("") { Ok(false) } else { Err(self.lies(&object.key, "is not below it")) };
+        }
+        if self.bounds.is_ordered && object.size > 0 {
+            self.check_order(&object.key)?;
+        }
+        Ok(true)
+    }
+
+    /// Stores that keep directories order names by their components.
+    fn check_order(&mut self, key: &str) -> Result<()> {
+        if let Some(previous) = &mut self.previous {
+            self.by_bytes &= previous.as_str() < key;
+            self.by_components &= previous.split('/').lt(key.split('/'));
+            if !self.by_bytes && !self.by_components {
+                return Err(self.lies(key, "comes again, or after a later one"));
+            }
+            key.clone_into(previous);
+        } else {
+            self.previous = Some(key.to_owned());
+        }
+        Ok(())
+    }
+
+    fn lies(&self, key: &str, why: &str) -> Error {
+        Error::corrupt(format!("listing `{}`: the store's listing cannot be right: {key:?} {why}", self.prefix))
+    }
+}
+
+/// The error of a listing with more objects than may be listed.
+pub(super) fn too_many(prefix: &str, most: u64) -> Error {
+    Error::new(
+        ErrorKind::OutOfMemory,
+        format!(
+            "listing `{prefix}`: the store lists more objects than the limit allows ({most}): if the repository is that large, raise \
+             --max-listed"
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn listed(prefix: &str, keys: &[&str]) -> Result<usize> {
+        let mut listing = Listing::new(prefix, Bounds { objects: 5, is_ordered: true });
+        let objects = keys.iter().map(|key| ObjectInfo { key: (*key).to_owned(), size: 1, modified: 0 });
+        let mut count = 0;
+        for object in objects {
+            count += usize::from(listing.admit(&object)?);
+        }
+        Ok(count)
+    }
+
+    #[test]
+    fn names_come_in_order() {
+        assert_eq!(listed("refs", &["refs/a-b/x", "refs/a/x", "refs/b/x"]).unwrap(), 3, "by bytes");
+        assert_eq!(listed("refs", &["refs/a/x", "refs/a-b/x", "refs/b/x"]).unwrap(), 3, "by components");
+        for keys in [["c/b", "c/a"], ["c/a", "c/a"]] {
+            assert_eq!(listed("c", &keys).unwrap_err().kind(), ErrorKind::Corrupt);
+        }
+        // Each step is right in one of the orders, and they lead in a circle.
+        assert!(listed("c", &["c/a-b/x", "c/a/x", "c/a-b/x"]).is_err());
+    }
+
+    #[test]
+    fn names_are_below_the_prefix() {
+        assert_eq!(listed("chunks", &["chunks", "chunks/A"]).unwrap(), 1, "a folder's mark is left out");
+        assert!(listed("chunks", &["snapshots/A"]).is_err());
+        assert!(listed("chunks", &["chunks2/A"]).is_err());
+        assert_eq!(listed("", &["repo"]).unwrap(), 1);
+    }
+
+    #[test]
+    fn a_listing_has_an_end() {
+        let error = listed("c", &["c/1", "c/2", "c/3", "c/4", "c/5", "c/6"]).unwrap_err();
+        assert!(error.to_string().contains("--max-listed"), "{error}");
+        assert!(Bounds::unordered().list_size("refs/") <= MOST_REFS);
+        assert!(Bounds::unordered().list_size("chunks") > 0);
+    }
+}

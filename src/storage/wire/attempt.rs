@@ -1,0 +1,113 @@
+//! One try of a request: what has moved, and when it has been too slow.
+
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Method;
+use object_store::client::{HttpError, HttpErrorKind, HttpRequest};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::super::deadline::{Clock, Operation};
+use super::Wire;
+
+/// Left to the operation's own deadline.
+const FOR_EVER: Duration = Duration::MAX;
+/// Bytes that the operating system holds of what is sent, at most: the largest buffer of a socket that Linux makes by itself. When
+/// the last piece has left the client, so many may still be on their way.
+const SOCKET_BUFFER: u64 = 4 << 20;
+
+/// Headers of requests for which a store moves bytes by itself.
+const COPY_SOURCES: [&str; 3] = ["x-amz-copy-source", "x-goog-copy-source", "x-ms-copy-source"];
+
+/// A try of a request.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    wire: Wire,
+    operation: Option<Arc<Operation>>,
+    clock: Mutex<Clock>,
+    patience: Duration,
+    /// How long the body of the answer may stay below the minimum rate.
+    body_patience: Duration,
+}
+
+impl Attempt {
+    /// A try of `request` for `operation`.
+    pub(super) fn new(wire: &Wire, operation: Option<Arc<Operation>>, request: &HttpRequest) -> Arc<Self> {
+        let length = request.body().content_length() as u64;
+        let body_patience = if operation.is_some() && works_by_itself(request) { FOR_EVER } else { wire.patience() };
+        let sending = wire.deadline.time_of(length.min(SOCKET_BUFFER), wire.under_way());
+        // The operation's own deadline is there in any case.
+        let patience = body_patience.saturating_add(sending.min(wire.deadline.budget()));
+        let clock = Mutex::new(Clock::new(wire.deadline.with_budget(patience)));
+        Arc::new(Attempt { wire: wire.clone(), operation, clock, patience, body_patience })
+    }
+
+    /// Waits for the answer.
+    pub(super) async fn answer<T>(&self, asking: impl Future<Output = Result<T, HttpError>>) -> Result<T, HttpError> {
+        let mut asking = std::pin::pin!(asking);
+        loop {
+            let expires = self.expires();
+            match tokio::time::timeout_at(expires, &mut asking).await {
+                Ok(answer) => return answer,
+                Err(_) if self.expires() > expires => {}
+                Err(_) => return Err(self.too_slow("the server did not answer")),
+            }
+        }
+    }
+
+    /// Counts bytes that were sent or have come.
+    pub(super) fn moved(&self, bytes: u64) {
+        let sharers = self.wire.under_way();
+        self.wire.count(bytes);
+        self.clock.lock().add_transfer(Instant::now(), bytes, sharers);
+        if let Some(operation) = &self.operation {
+            operation.add_transfer(bytes, sharers);
+        }
+    }
+
+    /// Begins to wait for the body of the answer.
+    pub(super) fn begin_body(&self) {
+        *self.clock.lock() = Clock::new(self.wire.deadline.with_budget(self.body_patience));
+    }
+
+    /// When it has been too slow, if nothing more moves.
+    pub(super) fn expires(&self) -> Instant {
+        self.clock.lock().expires()
+    }
+
+    /// The error of a try that was too slow.
+    pub(super) fn too_slow(&self, what: impl Display) -> HttpError {
+        let message = format!("{what} within {} s", self.patience.as_secs_f32());
+        HttpError::new(HttpErrorKind::Timeout, std::io::Error::new(std::io::ErrorKind::TimedOut, message))
+    }
+}
+
+/// Whether the store works on `request` before it answers, or drips meanwhile: it copies an object, or joins the parts of one.
+fn works_by_itself(request: &HttpRequest) -> bool {
+    let joins =
+        request.method() == Method::POST && request.uri().query().is_some_and(|query| query.contains("uploadId="));
+    joins || COPY_SOURCES.iter().any(|name| request.headers().contains_key(*name))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use object_store::client::HttpRequestBody;
+
+    use super::*;
+
+    #[test]
+    fn a_store_that_copies_has_the_operation_s_time() {
+        let request = |method: Method, uri: &str| {
+            http::Request::builder().method(method).uri(uri).body(HttpRequestBody::empty()).unwrap()
+        };
+        assert!(works_by_itself(&request(Method::POST, "http://h/b/k?uploadId=1")));
+        assert!(!works_by_itself(&request(Method::PUT, "http://h/b/k?partNumber=1&uploadId=1")));
+        let mut copy = request(Method::PUT, "http://h/b/k");
+        assert!(!works_by_itself(&copy));
+        copy.headers_mut().insert("x-amz-copy-source", "b/j".parse().unwrap());
+        assert!(works_by_itself(&copy));
+    }
+}

@@ -1,0 +1,227 @@
+//! Bodies on the line: counted as they move, and bounded.
+//!
+//! The store's client collects answers whole: pages of listings, documents of errors, credentials. Nothing that a server
+//! announces is believed; an answer ends where what was asked for ends.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, CONTENT_RANGE, RANGE};
+use http::{HeaderMap, Method, StatusCode};
+use http_body::{Body, Frame};
+use object_store::PutPayload;
+use object_store::client::{HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponseBody};
+use tokio::time::Sleep;
+
+use super::super::deadline::{Operation, UNBOUNDED};
+use super::attempt::Attempt;
+use super::pressure::Permit;
+
+/// Bytes that are sent at a time: how finely it is seen whether a server takes them.
+const PIECE: usize = 64 << 10;
+/// An answer that is no object has at most so many bytes: the largest are pages of listings. Azure's have 5,000 entries of 1 to 2 KiB.
+const MOST_ANSWER: u64 = 16 << 20;
+/// Bytes that are read of a refusal: it is for people.
+const MOST_REFUSAL: u64 = 64 << 10;
+
+/// What is taken of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bound {
+    /// More is an error.
+    Most(u64),
+    /// The rest is left out.
+    First(u64),
+}
+
+/// What decides the bound of the answer to a request.
+pub(super) struct Asked {
+    method: Method,
+    /// First and last byte of the range that is asked for.
+    range: Option<(u64, u64)>,
+    /// Bytes that are taken of the object, if it is one.
+    object: Option<u64>,
+}
+
+impl Asked {
+    pub(super) fn of(request: &HttpRequest, operation: Option<&Operation>) -> Self {
+        Asked {
+            method: request.method().clone(),
+            range: range_of(request.headers()),
+            object: operation.and_then(|operation| operation.limit_of(request.uri().path())),
+        }
+    }
+
+    /// The bound of an answer.
+    ///
+    /// Errors: a range that none has asked for, and that the client could not add up.
+    pub(super) fn bound(&self, status: StatusCode, headers: &HeaderMap) -> Result<Bound, HttpError> {
+        let text = |name| headers.get(name).and_then(|value: &http::HeaderValue| value.to_str().ok());
+        if status == StatusCode::PARTIAL_CONTENT
+            && text(CONTENT_RANGE).is_some_and(|said| said.contains(&u64::MAX.to_string()))
+        {
+            return Err(wrong("the server gives a range that no object has"));
+        }
+        Ok(match (self.object.filter(|_| self.method == Method::GET), self.range) {
+            _ if !status.is_success() => Bound::First(MOST_REFUSAL),
+            (Some(UNBOUNDED), _) => Bound::Most(UNBOUNDED),
+            (Some(limit), Some((first, last))) if status == StatusCode::PARTIAL_CONTENT => {
+                Bound::Most(limit.min(last.saturating_sub(first).saturating_add(1)))
+            }
+            (Some(limit), _) => Bound::Most(limit),
+            (None, _) => Bound::Most(MOST_ANSWER),
+        })
+    }
+}
+
+/// The range `bytes=FIRST-LAST` that a request asks for.
+fn range_of(headers: &HeaderMap) -> Option<(u64, u64)> {
+    let (first, last) = headers.get(RANGE)?.to_str().ok()?.strip_prefix("bytes=")?.split_once('-')?;
+    Some((first.parse().ok()?, last.parse().ok()?))
+}
+
+fn wrong(what: &'static str) -> HttpError {
+    HttpError::new(HttpErrorKind::Decode, std::io::Error::new(std::io::ErrorKind::InvalidData, what))
+}
+
+/// The body of `request` in pieces that tell `attempt` when they have been sent.
+pub(super) fn counted(request: HttpRequest, attempt: &Arc<Attempt>) -> HttpRequest {
+    if request.body().content_length() <= PIECE {
+        return request;
+    }
+    let (mut parts, mut body) = request.into_parts();
+    // What is in pieces does not know its length any more.
+    parts.headers.entry(CONTENT_LENGTH).or_insert_with(|| body.content_length().into());
+    let mut pieces = Vec::new();
+    let mut context = Context::from_waker(Waker::noop());
+    // All of it is in memory: it is never pending, and has no errors.
+    while let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut body).poll_frame(&mut context) {
+        let Ok(mut bytes) = frame.into_data() else { continue };
+        while !bytes.is_empty() {
+            let bytes = bytes.split_to(bytes.len().min(PIECE));
+            pieces.push(Bytes::from_owner(Piece { bytes, attempt: Arc::clone(attempt) }));
+        }
+    }
+    HttpRequest::from_parts(parts, HttpRequestBody::from(PutPayload::from_iter(pieces)))
+}
+
+/// A part of what is sent. The client drops it when the operating system has it.
+struct Piece {
+    bytes: Bytes,
+    attempt: Arc<Attempt>,
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        self.attempt.moved(self.bytes.len() as u64);
+    }
+}
+
+/// The body of an answer, which may not become too slow or too long. The request is under way until its end.
+pub(super) struct Watched {
+    body: HttpResponseBody,
+    attempt: Arc<Attempt>,
+    expiry: Pin<Box<Sleep>>,
+    bound: Bound,
+    is_over: bool,
+    _permit: Permit,
+}
+
+impl Watched {
+    pub(super) fn new(body: HttpResponseBody, attempt: Arc<Attempt>, bound: Bound, permit: Permit) -> Self {
+        let expiry = Box::pin(tokio::time::sleep_until(attempt.expires()));
+        Watched { body, attempt, expiry, bound, is_over: false, _permit: permit }
+    }
+
+    /// As much of `bytes` as may be taken.
+    fn take(&mut self, mut bytes: Bytes) -> Result<Bytes, HttpError> {
+        let length = bytes.len() as u64;
+        self.attempt.moved(length);
+        match &mut self.bound {
+            Bound::Most(left) => {
+                *left = left.checked_sub(length).ok_or_else(|| wrong("the server sends more than was asked for"))?;
+            }
+            Bound::First(left) => {
+                bytes.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
+                *left = left.saturating_sub(length);
+                self.is_over = *left == 0;
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+impl Body for Watched {
+    type Data = Bytes;
+    type Error = HttpError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
+            let taken = frame.map(|frame| match frame?.into_data() {
+                Ok(bytes) => self.take(bytes).map(Frame::data),
+                Err(trailers) => Ok(trailers),
+            });
+            self.is_over |= matches!(taken, None | Some(Err(_)));
+            return Poll::Ready(taken);
+        }
+        while self.expiry.as_mut().poll(context).is_ready() {
+            let expires = self.attempt.expires();
+            if expires <= self.expiry.deadline() {
+                self.is_over = true;
+                return Poll::Ready(Some(Err(self.attempt.too_slow("the server sent too little"))));
+            }
+            self.expiry.as_mut().reset(expires);
+        }
+        Poll::Pending
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.is_over || self.body.is_end_stream()
+    }
+
+    // No size is said: the client would make room for what the server announces.
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn asked(range: Option<(u64, u64)>, object: Option<u64>) -> Asked {
+        Asked { method: Method::GET, range, object }
+    }
+
+    #[test]
+    fn an_answer_is_bounded_by_what_was_asked_for() {
+        let none = HeaderMap::new();
+        let bound = |asked: Asked, status| asked.bound(status, &none).unwrap();
+        assert_eq!(bound(asked(None, None), StatusCode::OK), Bound::Most(MOST_ANSWER));
+        assert_eq!(bound(asked(None, Some(1 << 30)), StatusCode::OK), Bound::Most(1 << 30));
+        assert_eq!(bound(asked(Some((10, 19)), Some(10)), StatusCode::PARTIAL_CONTENT), Bound::Most(10));
+        // The rest of an object, after the line broke.
+        assert_eq!(bound(asked(Some((15, 19)), Some(10)), StatusCode::PARTIAL_CONTENT), Bound::Most(5));
+        for status in [StatusCode::FORBIDDEN, StatusCode::SERVICE_UNAVAILABLE, StatusCode::FOUND] {
+            assert_eq!(bound(asked(None, Some(1 << 30)), status), Bound::First(MOST_REFUSAL));
+        }
+    }
+
+    #[test]
+    fn a_range_that_cannot_be_added_up_is_refused() {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_RANGE, format!("bytes 0-{}/7", u64::MAX).parse().unwrap());
+        assert!(asked(Some((0, 6)), Some(7)).bound(StatusCode::PARTIAL_CONTENT, &headers).is_err());
+    }
+}
