@@ -7,7 +7,6 @@ mod hostile;
 #[path = "common/lab.rs"]
 mod lab;
 #[path = "virtuals/made.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
 mod made;
 #[path = "common/writing.rs"]
 mod writing;
