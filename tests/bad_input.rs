@@ -307,5 +307,5 @@ fn a_snapshot_that_explodes_is_stopped_by_the_memory_bound() {
     std::fs::write(&file, bytes).unwrap();
     let mount = Mount::prepare();
     let refused = mount.command(copy.path(), &["--memory", "32M"]).failure();
-    assert_says(&refused, &[&id, "expands to more than the 32 MiB", "raise --memory"]);
+    assert_says(&refused, &[&id, "the memory bound leaves", "raise --memory"]);
 }

@@ -14,6 +14,7 @@ use crate::memory;
 use crate::reader::Reader;
 use crate::repo::Repository;
 use crate::repo::update::system_clock;
+use crate::scratch::moved::{self, Wanted};
 use crate::scratch::place::default_path;
 use crate::session::{self, Facts, Opening, Session, Upload};
 
@@ -51,12 +52,18 @@ pub async fn open(
     let storage = Arc::clone(repository.storage());
     let local = storage.local_path();
     let scratch = scratch(repository, branch, arguments)?;
+    let is_default = arguments.scratch.is_none() && !arguments.ephemeral;
+    let brought = match (&local, is_default) {
+        (Some(_), true) => bring_work(repository, branch, &scratch, mountpoint).await?,
+        _ => None,
+    };
     let opening =
         Opening { branch, scratch: &scratch, mountpoint, local: local.as_deref(), discard: arguments.discard, limit };
     let virtuals = repository.virtuals();
     let reader =
         |fixed: u64| Ok(Reader::new(Arc::clone(&storage), limits.budget(fixed)?).with_virtuals(Arc::clone(virtuals)));
     let (working, reader, told) = session::open(repository, &opening, reader).await?;
+    let told = [brought, told].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
     let options = Options { pack_below: arguments.pack_below, memory: limits.uploads(), ..Options::default() };
     let engine = Engine::new(Arc::clone(&storage), Arc::clone(&reader), system_clock, options);
     let shown = arguments.show_control;
@@ -83,6 +90,21 @@ pub async fn open(
     }
     let control = Arc::new(Control::new(Arc::clone(&session), shown));
     Ok((session, control, told))
+}
+
+/// Brings the work of a repository that was moved to `scratch`. Returns what to tell the user of it.
+async fn bring_work(
+    repository: &Repository,
+    branch: &str,
+    scratch: &Path,
+    mountpoint: &Path,
+) -> Result<Option<String>> {
+    let identity = match repository.identity().await {
+        Ok(Some(identity)) => identity.to_string(),
+        // What cannot be read is told of by whoever needs it.
+        Ok(None) | Err(_) => return Ok(None),
+    };
+    moved::bring(&Wanted { path: scratch, branch, identity: &identity, mountpoint })
 }
 
 fn scratch(repository: &Repository, branch: &str, arguments: &MountArgs) -> Result<PathBuf> {

@@ -189,6 +189,8 @@ struct Waiting<'a> {
     what: &'a str,
     given_back: u64,
     since: Instant,
+    /// Whether caches have been asked to give way.
+    has_asked: bool,
 }
 
 impl<'a> Waiting<'a> {
@@ -198,7 +200,7 @@ impl<'a> Waiting<'a> {
             return Err(too_much(bytes, what, limit));
         }
         let given_back = BUDGET.given_back.load(Ordering::Relaxed);
-        Ok(Waiting { bytes, what, given_back, since: Instant::now() })
+        Ok(Waiting { bytes, what, given_back, since: Instant::now(), has_asked: false })
     }
 
     /// The bytes, if there are as many now.
@@ -209,8 +211,11 @@ impl<'a> Waiting<'a> {
         let Err(used) = BUDGET.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) else {
             return Ok(Some(Held { bytes }));
         };
-        let caches: Vec<_> = BUDGET.caches.lock().iter().filter_map(Weak::upgrade).collect();
-        caches.iter().for_each(|cache| cache.give_back((used + bytes).saturating_sub(limit)));
+        // Once: what is in use is held on to by others, and comes back when they are done.
+        if !std::mem::replace(&mut self.has_asked, true) {
+            let caches: Vec<_> = BUDGET.caches.lock().iter().filter_map(Weak::upgrade).collect();
+            caches.iter().for_each(|cache| cache.give_back((used + bytes).saturating_sub(limit)));
+        }
         let given_back = BUDGET.given_back.load(Ordering::Relaxed);
         if given_back != self.given_back {
             (self.given_back, self.since) = (given_back, Instant::now());

@@ -23,6 +23,7 @@ mod boot;
 pub mod data;
 pub mod durable;
 pub mod journal;
+pub mod moved;
 pub mod needs;
 pub mod place;
 pub mod record;

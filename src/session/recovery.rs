@@ -87,12 +87,7 @@ pub async fn open(
         info!("{moved}");
     }
     let told = told.map(|told| moved.map_or(told.clone(), |moved| format!("{told}; {moved}")));
-    let told = [working.salvaged(), told].into_iter().flatten().reduce(|one, other| {
-        format!(
-            "{one}
-{other}"
-        )
-    });
+    let told = [working.salvaged(), told].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
     Ok((working, reader, told))
 }
 

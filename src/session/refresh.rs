@@ -78,7 +78,10 @@ impl Session {
             if checked.tip == base.id() {
                 return Ok(format!("{branch} has no newer commit than {}", base.id()));
             }
-            self.working.preserve(&derived.untracked_entries(), &derived.foreign).await?;
+            let derived = match self.working.preserve(&derived.untracked_entries(), &derived.foreign).await? {
+                true => self.derive().await?.1,
+                false => derived,
+            };
             let tree = tree_at(&repository, &self.working, &self.reader, checked.tip).await?;
             let mut notices =
                 self.others_changes(&repository, (&base.tree, &tree), &checked.commits_between, &[]).await?;

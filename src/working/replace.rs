@@ -57,7 +57,8 @@ impl WorkingTree {
 
     /// Copies into the scratch directory whatever only the snapshot has and no commit will keep: files of `untracked`, or what they
     /// lack, files that are deleted and still open, and files below the directories `foreign`, which are chunks in the wrong place.
-    pub async fn preserve(&self, untracked: &HashSet<(Id, Name)>, foreign: &[(Id, Vec<Place>)]) -> Result<()> {
+    /// Returns whether there were any: other names of theirs refer to the copies then, and not to the snapshot.
+    pub async fn preserve(&self, untracked: &HashSet<(Id, Name)>, foreign: &[(Id, Vec<Place>)]) -> Result<bool> {
         let base = self.base();
         let mut wanted: Vec<Id> = Vec::new();
         {
@@ -82,10 +83,11 @@ impl WorkingTree {
             };
             wanted.extend(locked.state.iter().filter(|(_, inode)| lost(inode)).map(|(id, _)| id));
         }
+        let is_needed = !wanted.is_empty();
         for id in wanted {
             self.own(id).await?;
         }
-        Ok(())
+        Ok(is_needed)
     }
 
     /// Writes the journal anew.

@@ -579,3 +579,22 @@ fn changes_that_give_way_leave_what_others_wrote() {
     assert_eq!((read(&pair.a, "y/c/0").unwrap(), read(&pair.a, "y/c/1").unwrap()), ("other".into(), "other".into()));
     assert_clean(&pair.a);
 }
+
+#[test]
+fn a_refresh_keeps_a_copy_that_has_an_untracked_name_too() {
+    let pair = Pair::with(&[("x/zarr.json", line()), ("x/c/1", "first".to_owned())]);
+    for name in ["y/zarr.json", "y/c/1", "y/backup"] {
+        let (from, to) = (name.replace("y/", "x/").replace("backup", "c/1"), pair.a.root().join(name));
+        std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+        std::fs::hard_link(pair.a.root().join(from), to).unwrap();
+    }
+    remove(&pair.a, "x/c/1");
+    write(&pair.a, "x/c/1", "second");
+    write(&pair.b, "z/zarr.json", line());
+    commit(&pair.b, "others");
+    refresh(&pair.a);
+    assert_eq!((read(&pair.a, "y/c/1").unwrap(), read(&pair.a, "y/backup").unwrap()), ("first".into(), "first".into()));
+    commit(&pair.a, "the copy");
+    let keys = pair.committed();
+    assert_eq!((&*keys["x/c/1"], &*keys["y/c/1"]), ("second", "first"));
+}

@@ -1,8 +1,9 @@
 //! Scratch directories that are somebody else's, or where none may be.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use crate::common::{Mount, icechunkfs, read_files, watchdog};
+use crate::common::{Mount, copy_tree, icechunkfs, program, read_files, run, watchdog};
 use crate::writing::{GROUP, Reference, Writable, create, put, tell};
 
 #[track_caller]
@@ -94,6 +95,54 @@ fn a_repository_that_was_moved_or_linked_to_resumes_its_work() {
     let mount = Mount::prepare();
     mount.command(&moved, &scratch).success();
     assert!(read_files(&mount.path()) == shown);
+}
+
+/// The scratch directory that nobody names is found by what the repository is, too; that of a copy stays its own.
+#[test]
+fn a_repository_that_was_moved_brings_the_work_that_waits_by_default() {
+    watchdog();
+    let made = Writable::new(&[]);
+    put(&made.root().join("zarr.json"), GROUP).unwrap();
+    made.commit("a group").unwrap();
+    made.unmount();
+    let mut defaults = Defaults::default();
+    let mut mounted = |repository: &Path| {
+        let mount = Mount::prepare();
+        let said = run(Command::new(program()).arg("mount").arg(repository).arg(mount.path()));
+        let status = std::fs::read(mount.path().join(".icechunk/status.json")).unwrap();
+        let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
+        defaults.0.push(Path::new(status["scratch"].as_str().unwrap()).parent().unwrap().to_owned());
+        (mount, said.stderr)
+    };
+    let (mount, _) = mounted(made.repository());
+    put(&mount.path().join("a/zarr.json"), GROUP).unwrap();
+    let shown = read_files(&mount.path());
+    drop(mount);
+    let copy = made.repository().with_file_name("copy");
+    copy_tree(made.repository(), &copy);
+    let (mount, said) = mounted(&copy);
+    assert!(!said.contains("resuming") && !mount.path().join("a").exists(), "{said}");
+    drop(mount);
+    let moved = made.repository().with_file_name("moved");
+    std::fs::rename(made.repository(), &moved).unwrap();
+    let (mount, said) = mounted(&moved);
+    for words in ["goes on in", "resuming", "the repository was at"] {
+        assert!(said.contains(words), "`{words}` is not in: {said}");
+    }
+    assert!(read_files(&mount.path()) == shown);
+    tell(&mount.path().join(".icechunk/commit"), "moved").unwrap();
+}
+
+/// Directories in the place of root's scratch directories, which go with the test.
+#[derive(Default)]
+struct Defaults(Vec<PathBuf>);
+
+impl Drop for Defaults {
+    fn drop(&mut self) {
+        for directory in &self.0 {
+            let _ = std::fs::remove_dir_all(directory);
+        }
+    }
 }
 
 /// A journal of a release that did not write what identifies the repository.

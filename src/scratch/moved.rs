@@ -1,0 +1,129 @@
+//! The work of a local repository that was moved: its scratch directory goes by the old path, and is brought to the new one.
+//!
+//! A scratch directory that nobody names is found by the repository's path. When nothing waits at the path where the repository is
+//! now, the other scratch directories of this user are looked through for one of the same repository, by what identifies it, whose
+//! own path leads nowhere any more. A copy is no move: as long as the old path exists, the work there is its own.
+
+use std::path::{Path, PathBuf};
+
+use super::journal;
+use super::needs::open_directory;
+use super::place::Place;
+use super::record::Record;
+use crate::error::{Error, ErrorKind, Result};
+
+/// What the scratch directory at `wanted` would be about.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// Its path: below a directory for the repository, below one for all of them.
+    pub path: &'a Path,
+    /// The branch.
+    pub branch: &'a str,
+    /// What identifies the repository, as journals have it.
+    pub identity: &'a str,
+    /// Where it will be mounted.
+    pub mountpoint: &'a Path,
+}
+
+/// Brings the scratch directory of a repository that was moved to where it is wanted. Returns what to tell the user, if there is one.
+///
+/// Nothing is moved if work waits there already, if another daemon uses the old directory, or if there are several.
+pub fn bring(wanted: &Wanted<'_>) -> Result<Option<String>> {
+    let Some((of_repository, all)) = wanted.path.parent().and_then(|above| Some((above, above.parent()?))) else {
+        return Ok(None);
+    };
+    if wanted.path.symlink_metadata().is_ok_and(|found| !found.is_dir()) || has_journal(wanted.path)? {
+        return Ok(None);
+    }
+    let found = candidates(wanted, all)?;
+    let old = match found.as_slice() {
+        [] => return Ok(None),
+        [old] => old,
+        [..] => {
+            let listed: Vec<String> = found.iter().map(|path| path.display().to_string()).collect();
+            return Ok(Some(format!(
+                "uncommitted work of this repository, from where it was before, waits in {}: name one with --scratch",
+                listed.join(", ")
+            )));
+        }
+    };
+    // Its lock is ours until it is elsewhere.
+    let place = match Place::open(old, wanted.mountpoint, None) {
+        Err(error) if error.kind() == ErrorKind::Busy => return Ok(None),
+        place => place?,
+    };
+    let failed = |path: &Path| {
+        let path = path.display().to_string();
+        move |e| Error::io(path, e)
+    };
+    std::fs::create_dir_all(of_repository).map_err(failed(of_repository))?;
+    if let Err(error) = std::fs::rename(place.path(), wanted.path) {
+        // What an earlier mount left here, such as bytes that a power cut made nameless, is not moved away.
+        return Ok(Some(format!(
+            "uncommitted work of this repository, from where it was before, waits in {}: name that with --scratch ({error})",
+            old.display()
+        )));
+    }
+    for directory in [old.parent(), Some(of_repository), Some(all)].into_iter().flatten() {
+        std::fs::File::open(directory).and_then(|opened| opened.sync_all()).map_err(failed(directory))?;
+    }
+    Ok(Some(format!("the work that waited in {} goes on in {}", old.display(), wanted.path.display())))
+}
+
+/// Scratch directories below `all` with work for the same branch of the same repository, whose place is gone.
+fn candidates(wanted: &Wanted<'_>, all: &Path) -> Result<Vec<PathBuf>> {
+    let Some(name) = wanted.path.file_name() else { return Ok(Vec::new()) };
+    let entries = match std::fs::read_dir(all) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(|e| Error::io(all.display(), e))?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(|e| Error::io(all.display(), e))?.path().join(name);
+        if path == wanted.path {
+            continue;
+        }
+        match is_of(wanted, &path) {
+            Ok(true) => found.push(path),
+            Ok(false) => {}
+            // Whoever mounts that repository is told.
+            Err(error) => tracing::debug!("{error}"),
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn is_of(wanted: &Wanted<'_>, path: &Path) -> Result<bool> {
+    let mut base = None;
+    each(path, |record| {
+        if let Record::Base { repository, branch, identity, .. } = record {
+            base = Some((repository, branch, identity));
+        }
+    })?;
+    Ok(base.is_some_and(|(repository, branch, identity)| {
+        let is_gone = Path::new(&repository).is_absolute()
+            && Path::new(&repository).symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
+        is_gone && branch == wanted.branch && identity.as_deref() == Some(wanted.identity)
+    }))
+}
+
+fn has_journal(path: &Path) -> Result<bool> {
+    let mut has = false;
+    each(path, |_| has = true)?;
+    Ok(has)
+}
+
+/// Calls `visit` with the records of the journal in `path`, if there is one.
+fn each(path: &Path, mut visit: impl FnMut(Record)) -> Result<()> {
+    use rustix::io::Errno;
+    let directory = match open_directory(rustix::fs::CWD, path, rustix::fs::OFlags::NOFOLLOW) {
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
+        opened => opened.map_err(|errno| Error::io(path.display(), errno.into()))?,
+    };
+    let Some(journal) = journal::find(&directory, path)? else { return Ok(()) };
+    journal::look(journal, path, |record| {
+        visit(record);
+        Ok(())
+    })
+}
