@@ -71,7 +71,7 @@ static METER: Meter = Meter;
 
 /// The limits of every walk: the process may take [`MEMORY`].
 fn bounded() -> open::Limits {
-    icechunkfs::memory::set_total(MEMORY);
+    icechunkfs::memory::set_bound(MEMORY);
     open::Limits::default()
 }
 

@@ -65,7 +65,7 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
     };
     let arguments = Arguments::parse_from(words);
     if let Some(total) = arguments.memory {
-        memory::set_total(total);
+        memory::set_bound(total);
     }
     let outcome = match arguments.command {
         Command::Mount(mount) => mount::run(mount),

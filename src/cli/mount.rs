@@ -25,7 +25,7 @@ use crate::tree::numbering::Numbering;
 pub fn run(mut arguments: MountArgs) -> Result<()> {
     let extra = mount_options::apply(&mut arguments)?;
     if let Some(total) = arguments.memory {
-        memory::set_total(total);
+        memory::set_bound(total);
     }
     let spec = arguments.reference.spec()?;
     // What a fork would lose: the working directory that paths are relative to.

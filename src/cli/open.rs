@@ -61,7 +61,7 @@ pub struct Limits {
 impl Limits {
     /// Bytes that a snapshot may take. What the user asked for is looked at before anything is read within it.
     pub fn of_snapshot(&self) -> Result<u64> {
-        let said = memory::said();
+        let said = memory::explicit_bound();
         if let Some(total) = said {
             Budget::new(total, 0)?;
         }
@@ -70,14 +70,14 @@ impl Limits {
 
     /// Bytes of chunks on their way to a store at a time.
     pub fn uploads(&self) -> u64 {
-        memory::said().map_or(MOST_UPLOADS, |total| (total / UPLOADS_SHARE).min(MOST_UPLOADS))
+        memory::explicit_bound().map_or(MOST_UPLOADS, |total| (total / UPLOADS_SHARE).min(MOST_UPLOADS))
     }
 
     /// The budget of a mount of which `fixed` bytes are taken already.
     pub fn budget(&self, fixed: u64) -> Result<Budget> {
         // The default makes room for a large snapshot; a bound that the user gave does not.
-        let total = memory::said().unwrap_or_else(|| {
-            memory::raise_to(SNAPSHOTS * fixed);
+        let total = memory::explicit_bound().unwrap_or_else(|| {
+            memory::raise_default_bound(SNAPSHOTS * fixed);
             memory::default_memory().max(2 * fixed)
         });
         Ok(Budget::new(total, fixed)?.with_ahead(self.ahead))

@@ -67,7 +67,7 @@ pub fn run(arguments: &StatsArgs) -> Result<()> {
                 let found = repository.find(&arguments.reference).await?;
                 let limits = open::Limits::default();
                 let tree = open::tree(&repository, &RefSpec::Snapshot(found.id), limits).await?;
-                let bound = memory::said().unwrap_or_else(memory::default_memory) / SHARE;
+                let bound = memory::explicit_bound().unwrap_or_else(memory::default_memory) / SHARE;
                 let bounds = Bounds { chunks: bound, manifests: bound };
                 stats::collect(&repository, &tree, bounds, arguments.jobs.into(), &counters).await
             })

@@ -14,7 +14,7 @@ use crate::memory;
 use crate::reader::Reader;
 use crate::repo::Repository;
 use crate::repo::update::system_clock;
-use crate::scratch::moved::{self, Wanted};
+use crate::scratch::moved::{self, ScratchKey};
 use crate::scratch::place::default_path;
 use crate::session::{self, Facts, Opening, Session, Upload};
 
@@ -53,8 +53,8 @@ pub async fn open(
     let local = storage.local_path();
     let scratch = scratch(repository, branch, arguments)?;
     let is_default = arguments.scratch.is_none() && !arguments.ephemeral;
-    let brought = match (&local, is_default) {
-        (Some(_), true) => bring_work(repository, branch, &scratch, mountpoint).await?,
+    let relocated = match (&local, is_default) {
+        (Some(_), true) => relocate_scratch(repository, branch, &scratch, mountpoint).await?,
         _ => None,
     };
     let opening =
@@ -63,7 +63,7 @@ pub async fn open(
     let reader =
         |fixed: u64| Ok(Reader::new(Arc::clone(&storage), limits.budget(fixed)?).with_virtuals(Arc::clone(virtuals)));
     let (working, reader, told) = session::open(repository, &opening, reader).await?;
-    let told = [brought, told].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
+    let told = [relocated, told].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
     let options = Options { pack_below: arguments.pack_below, memory: limits.uploads(), ..Options::default() };
     let engine = Engine::new(Arc::clone(&storage), Arc::clone(&reader), system_clock, options);
     let shown = arguments.show_control;
@@ -73,7 +73,7 @@ pub async fn open(
         "allow_other": arguments.allow_other,
         "show_control": shown,
         "pack_below": arguments.pack_below,
-        "memory": memory::said(),
+        "memory": memory::explicit_bound(),
         "upload": arguments.upload.to_string(),
         "upload_limit": arguments.store.upload_limit,
         "allow_virtual": arguments.virtuals.allow_virtual,
@@ -92,8 +92,8 @@ pub async fn open(
     Ok((session, control, told))
 }
 
-/// Brings the work of a repository that was moved to `scratch`. Returns what to tell the user of it.
-async fn bring_work(
+/// Relocates the scratch directory of a repository that was moved to `scratch`. Returns a message for the user.
+async fn relocate_scratch(
     repository: &Repository,
     branch: &str,
     scratch: &Path,
@@ -104,7 +104,7 @@ async fn bring_work(
         // What cannot be read is told of by whoever needs it.
         Ok(None) | Err(_) => return Ok(None),
     };
-    moved::bring(&Wanted { path: scratch, branch, identity: &identity, mountpoint })
+    moved::relocate(&ScratchKey { path: scratch, branch, identity: &identity, mountpoint })
 }
 
 fn scratch(repository: &Repository, branch: &str, arguments: &MountArgs) -> Result<PathBuf> {

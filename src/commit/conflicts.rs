@@ -156,13 +156,22 @@ impl Theirs {
         Ok(theirs)
     }
 
+    /// Returns the chunks that `changes` writes and others have changed.
+    pub(super) fn updates_in_doubt(&self, changes: &ChangeSet) -> BTreeMap<NodeId, Vec<Coords>> {
+        self.in_doubt(changes, |change| !matches!(change, ChunkChange::Delete))
+    }
+
     /// The chunks that `changes` deletes and others have changed. Those that are not there any more were deleted by both.
     pub(super) fn deletions_in_doubt(&self, changes: &ChangeSet) -> BTreeMap<NodeId, Vec<Coords>> {
+        self.in_doubt(changes, |change| matches!(change, ChunkChange::Delete))
+    }
+
+    fn in_doubt(&self, changes: &ChangeSet, is_wanted: impl Fn(&ChunkChange) -> bool) -> BTreeMap<NodeId, Vec<Coords>> {
         let mut doubtful: BTreeMap<NodeId, Vec<Coords>> = BTreeMap::new();
         for (id, ours) in &changes.chunks {
             let Some(theirs) = self.chunks.get(id) else { continue };
-            let deleted = ours.iter().filter(|(_, change)| matches!(change, ChunkChange::Delete));
-            let both: Vec<Coords> = deleted.map(|(c, _)| c).filter(|c| theirs.contains_key(*c)).cloned().collect();
+            let ours = ours.iter().filter(|(_, change)| is_wanted(change));
+            let both: Vec<Coords> = ours.map(|(c, _)| c).filter(|c| theirs.contains_key(*c)).cloned().collect();
             if !both.is_empty() {
                 doubtful.insert(*id, both);
             }
@@ -219,15 +228,15 @@ impl Found<'_> {
 /// Chunks by array.
 pub(super) type ChunkSet = BTreeMap<NodeId, BTreeSet<Coords>>;
 
-/// All that keeps `changes`, made for `base`, from being applied to `tip`, which `commits` have led to, oldest first. `gone`
-/// are the chunks that both sides deleted.
+/// All that keeps `changes`, made for `base`, from being applied to `tip`, which `commits` have led to, oldest first. In
+/// `agreed` chunks both sides end up with the same, or the other commits with what there was before.
 pub(super) fn find(
     base: &Snapshot,
     tip: &Snapshot,
     changes: &ChangeSet,
     commits: &[OtherCommit],
     theirs: &Theirs,
-    gone: &ChunkSet,
+    agreed: &ChunkSet,
 ) -> Result<Vec<Conflict>> {
     let (before, after) = (Tree::new(base), Tree::new(tip));
     let mut found = Found { commits, conflicts: BTreeMap::new() };
@@ -244,7 +253,7 @@ pub(super) fn find(
     }
     deletions(changes, theirs, &mut found);
     updates(changes, base, theirs, &mut found)?;
-    chunks(changes, theirs, gone, &path_of, &mut found);
+    chunks(changes, theirs, agreed, &path_of, &mut found);
     places(changes, theirs, &before, &after, &mut found);
     Ok(found.conflicts.into_values().collect())
 }
@@ -311,7 +320,7 @@ fn without_place<'a>(
 fn chunks<'a>(
     changes: &ChangeSet,
     theirs: &Theirs,
-    gone: &ChunkSet,
+    agreed: &ChunkSet,
     path_of: &impl Fn(&NodeId) -> &'a str,
     found: &mut Found<'_>,
 ) {
@@ -330,8 +339,8 @@ fn chunks<'a>(
         } else {
             others.iter().filter(|(coords, _)| ours.contains_key(*coords)).collect()
         };
-        let is_there = |coords: &Coords| !gone.get(id).is_some_and(|gone| gone.contains(coords));
-        let both = both.into_iter().filter(|(coords, _)| is_there(coords));
+        let is_open = |coords: &Coords| !agreed.get(id).is_some_and(|agreed| agreed.contains(coords));
+        let both = both.into_iter().filter(|(coords, _)| is_open(coords));
         found.add_chunks(ConflictKind::ChunkDoubleUpdate, path, both);
     }
 }

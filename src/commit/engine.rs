@@ -328,7 +328,7 @@ impl Engine {
             if !conflicts.is_empty() {
                 return Ok(conflicts);
             }
-            self.go_on_from(work, repository, landed.id).await?;
+            self.rebase_onto_landed(work, repository, landed.id).await?;
             rest = after;
         }
         let conflicts = self.rebase(work, repository, rest).await?;
@@ -341,13 +341,13 @@ impl Engine {
         }
     }
 
-    /// Says the changes relative to `landed`, an earlier commit of theirs that follows the base.
-    async fn go_on_from(&self, work: &mut Work<'_>, repository: &Repository, landed: ObjectId) -> Result<()> {
+    /// Rebases the changes onto `landed`, a commit of an earlier state of theirs that follows the base.
+    async fn rebase_onto_landed(&self, work: &mut Work<'_>, repository: &Repository, landed: ObjectId) -> Result<()> {
         info!("commit {landed}, which had been given up, is on the branch: this one follows it");
         let after = Arc::new(repository.snapshot(landed, MAX_SNAPSHOT).await?);
         let log = rebase::read_log(&**repository.storage(), landed).await?;
         let landed = Landed { before: &work.base, after: &after, log: &log, reader: &self.reader };
-        work.changes = landed.relative(&work.changes).await?;
+        work.changes = landed.rebase(&work.changes).await?;
         work.base = after;
         (work.is_restated, work.has_landed) = (true, true);
         Ok(())

@@ -30,14 +30,14 @@ pub(super) struct Landed<'a> {
     pub(super) before: &'a Snapshot,
     /// Its own.
     pub(super) after: &'a Snapshot,
-    /// What it touched.
+    /// Its transaction log.
     pub(super) log: &'a TransactionLog,
-    /// What reads manifests of both.
+    /// Reads manifests of both.
     pub(super) reader: &'a Arc<Reader>,
 }
 
 /// A node as the mount shows it.
-struct Shown {
+struct VisibleNode {
     id: NodeId,
     path: String,
     zarr_json: Bytes,
@@ -50,8 +50,8 @@ struct Shown {
 type Changed = BTreeMap<Coords, ChunkChange>;
 
 impl Landed<'_> {
-    /// `changes`, which were made for [`Landed::before`], on top of [`Landed::after`].
-    pub(super) async fn relative(&self, changes: &ChangeSet) -> Result<ChangeSet> {
+    /// Returns `changes`, which were made for [`Landed::before`], relative to [`Landed::after`].
+    pub(super) async fn rebase(&self, changes: &ChangeSet) -> Result<ChangeSet> {
         let shown = self.shown(changes);
         let made: HashSet<NodeId> =
             [Change::NewGroups, Change::NewArrays].into_iter().flat_map(|change| self.log.nodes(change)).collect();
@@ -98,12 +98,12 @@ impl Landed<'_> {
         Ok(out)
     }
 
-    /// Everything that the mount shows.
-    fn shown(&self, changes: &ChangeSet) -> Vec<Shown> {
+    /// Returns all nodes that the mount shows.
+    fn shown(&self, changes: &ChangeSet) -> Vec<VisibleNode> {
         let deleted: HashSet<NodeId> = changes.deleted.iter().map(|node| node.id).collect();
         let updated: HashMap<NodeId, &Bytes> = changes.updated.iter().map(|node| (node.id, &node.zarr_json)).collect();
         let moved: HashMap<NodeId, &str> = changes.moved.iter().map(|one| (one.node, one.to.as_str())).collect();
-        let kept = self.before.nodes().filter(|node| !deleted.contains(&node.id)).map(|node| Shown {
+        let kept = self.before.nodes().filter(|node| !deleted.contains(&node.id)).map(|node| VisibleNode {
             id: node.id,
             path: moved.get(&node.id).map_or(node.path, |to| *to).to_owned(),
             zarr_json: match updated.get(&node.id) {
@@ -113,7 +113,7 @@ impl Landed<'_> {
             is_array: is_array(&node),
             is_created: false,
         });
-        let created = changes.created.iter().map(|node| Shown {
+        let created = changes.created.iter().map(|node| VisibleNode {
             id: node.id,
             path: node.path.clone(),
             zarr_json: node.zarr_json.clone(),
@@ -126,7 +126,7 @@ impl Landed<'_> {
     /// Makes a node that the late commit does not have, with all of its chunks.
     async fn make(
         &self,
-        node: &Shown,
+        node: &VisibleNode,
         ours: Option<&Changed>,
         before: &References<'_>,
         out: &mut ChangeSet,
@@ -151,7 +151,11 @@ impl Landed<'_> {
 }
 
 /// For each of `shown` that `after` has, its id there. `made` are the nodes that the late commit made.
-fn same_nodes(shown: &[Shown], after: &HashMap<NodeId, Node<'_>>, made: &HashSet<NodeId>) -> HashMap<NodeId, NodeId> {
+fn same_nodes(
+    shown: &[VisibleNode],
+    after: &HashMap<NodeId, Node<'_>>,
+    made: &HashSet<NodeId>,
+) -> HashMap<NodeId, NodeId> {
     let known = shown.iter().filter(|node| after.contains_key(&node.id));
     let mut same: HashMap<NodeId, NodeId> = known.map(|node| (node.id, node.id)).collect();
     let made = after.values().filter(|node| made.contains(&node.id) && !same.contains_key(&node.id));
@@ -164,10 +168,10 @@ fn same_nodes(shown: &[Shown], after: &HashMap<NodeId, Node<'_>>, made: &HashSet
     same
 }
 
-/// What must become of the chunks of `node`, which is `there` after the late commit: of those that `ours` or that commit
-/// `touched`, those that it does not have as the mount shows them.
+/// Returns the changes that make the chunks of `node`, which is `there` after the late commit, as the mount shows them. Only
+/// chunks that `ours` or that commit `touched` can differ.
 async fn chunks(
-    node: &Shown,
+    node: &VisibleNode,
     there: NodeId,
     ours: Option<&Changed>,
     mut touched: BTreeSet<Coords>,
@@ -202,6 +206,6 @@ fn is_array(node: &Node<'_>) -> bool {
 }
 
 /// Chunks per dimension of a node, which has none if it is a group.
-fn grid(node: &Shown) -> Result<Vec<u32>> {
+fn grid(node: &VisibleNode) -> Result<Vec<u32>> {
     if node.is_array { Ok(ArrayMetadata::parse(&node.zarr_json)?.grid) } else { Ok(Vec::new()) }
 }

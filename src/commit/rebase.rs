@@ -63,8 +63,35 @@ pub(super) async fn since(
     let tip = Arc::new(repository.snapshot(tip.id, MAX_SNAPSHOT).await?);
     let theirs = Theirs::read(&others, changes)?;
     let gone = absent(reader, &tip, theirs.deletions_in_doubt(changes)).await?;
-    let conflicts = conflicts::find(base, &tip, changes, &others, &theirs, &gone)?;
+    let mut agreed = unchanged(reader, base, &tip, theirs.updates_in_doubt(changes)).await?;
+    for (node, chunks) in &gone {
+        agreed.entry(*node).or_default().extend(chunks.iter().cloned());
+    }
+    let conflicts = conflicts::find(base, &tip, changes, &others, &theirs, &agreed)?;
     Ok(Some(Since { tip, commits: commits.iter().map(|commit| commit.id).collect(), conflicts, gone }))
+}
+
+/// Returns those of `chunks` that are in `tip` as they are in `base`: commits in between have changed them and changed them back.
+async fn unchanged(
+    reader: &Arc<Reader>,
+    base: &Snapshot,
+    tip: &Snapshot,
+    chunks: BTreeMap<NodeId, Vec<Coords>>,
+) -> Result<ChunkSet> {
+    let mut unchanged = ChunkSet::new();
+    if chunks.is_empty() {
+        return Ok(unchanged);
+    }
+    let [before, after] =
+        [base, tip].map(|snapshot| References::new(snapshot, reader, |node| chunks.contains_key(node)));
+    for (node, coords) in &chunks {
+        for coords in coords {
+            if before.find(*node, coords).await? == after.find(*node, coords).await? {
+                unchanged.entry(*node).or_default().insert(coords.clone());
+            }
+        }
+    }
+    Ok(unchanged)
 }
 
 /// Those of `chunks` that `snapshot` does not have, though it has their array.

@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 
 use super::frame;
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::{self, HeldBytes};
+use crate::memory::{self, ReservedBytes};
 
 /// Magic, implementation name, version, type, compression.
 pub const HEADER_LEN: usize = 39;
@@ -155,7 +155,7 @@ impl Header {
 ///
 /// A file that would expand beyond `limit` is an error of kind [`ErrorKind::OutOfMemory`] when the limit is the caller's,
 /// and [`ErrorKind::Corrupt`] when it is the format's own ([`MAX_PAYLOAD`]).
-pub fn decode(file: &[u8], expected: FileType, limit: u64) -> Result<(Header, HeldBytes)> {
+pub fn decode(file: &[u8], expected: FileType, limit: u64) -> Result<(Header, ReservedBytes)> {
     let (header, body) = Header::parse(file)?;
     if header.file_type != expected {
         return Err(Error::corrupt(format!(
@@ -170,24 +170,24 @@ pub fn decode(file: &[u8], expected: FileType, limit: u64) -> Result<(Header, He
 
 /// What is behind the header of a file of type `expected`, as [`decode`] gives it. What it takes is held first
 /// ([`crate::memory`]): as much as the file claims, and where it claims nothing, twice as much whenever it turns out to be more.
-pub(super) fn expand(body: &[u8], is_compressed: bool, expected: FileType, limit: u64) -> Result<HeldBytes> {
+pub(super) fn expand(body: &[u8], is_compressed: bool, expected: FileType, limit: u64) -> Result<ReservedBytes> {
     let (limit, what) = (limit.min(MAX_PAYLOAD), format!("a {}", expected.name()));
     if !is_compressed {
-        let held = memory::hold_now(within(body.len() as u64, expected, limit)?, &what)?;
-        return Ok(HeldBytes::new(body.to_vec(), held));
+        let held = memory::reserve_blocking(within(body.len() as u64, expected, limit)?, &what)?;
+        return Ok(ReservedBytes::new(body.to_vec(), held));
     }
     let damaged = |e| Error::with_source(ErrorKind::Corrupt, "the compressed payload is damaged", e);
     // Concatenated frames, checksums and absent content sizes are all in use: the streaming decoder takes them all.
     let mut decoder = zstd::stream::read::Decoder::with_buffer(body)
         .map_err(|e| Error::with_source(ErrorKind::Corrupt, "zstd", e))?;
     let window = frame::window(body);
-    let _window = memory::hold_now(window, &what)?;
+    let _window = memory::reserve_blocking(window, &what)?;
     decoder.window_log_max(window.next_power_of_two().ilog2()).map_err(damaged)?;
     let length = match frame::content_size(body) {
         Some(claimed) => within(claimed, expected, limit)?,
         None => (body.len() as u64).max(SMALL).min(limit),
     };
-    let mut held = memory::hold_now(length, &what)?;
+    let mut held = memory::reserve_blocking(length, &what)?;
     let mut payload = Vec::new();
     reserve(&mut payload, length)?;
     loop {
@@ -205,7 +205,7 @@ pub(super) fn expand(body: &[u8], is_compressed: bool, expected: FileType, limit
     }
     payload.shrink_to_fit();
     held.resize(payload.len() as u64, &what)?;
-    Ok(HeldBytes::new(payload, held))
+    Ok(ReservedBytes::new(payload, held))
 }
 
 /// Makes room for `more` bytes, which the machine may not have though the budget does.

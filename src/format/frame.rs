@@ -1,6 +1,6 @@
-//! What the first bytes of compressed data say of the memory that it takes (RFC 8878, 3.1.1).
+//! Reads the memory that a zstd frame needs from its header (RFC 8878, 3.1.1).
 
-/// What a damaged frame is taken to need: it will not be decompressed. Bytes.
+/// The window of a damaged frame, which will not be decompressed. Bytes.
 const LEAST_WINDOW: u64 = 1 << 10;
 /// The decoder accepts no more of its own accord. Bytes.
 const MOST_WINDOW: u64 = 1 << 27;

@@ -7,7 +7,7 @@ use flatbuffers::{Follow, Verifiable, VerifierOptions};
 
 use super::envelope;
 use crate::error::Result;
-use crate::memory::HeldBytes;
+use crate::memory::ReservedBytes;
 
 /// No table of the schemas is nested deeper than this: repo, update, status, ...
 const MAX_DEPTH: usize = 16;
@@ -23,7 +23,7 @@ pub trait Root {
 
 /// The bytes of a flatbuffer whose root is `R`, verified when this value was made and unchanged since.
 pub struct Verified<R: Root> {
-    bytes: HeldBytes,
+    bytes: ReservedBytes,
     root: PhantomData<fn() -> R>,
 }
 
@@ -31,7 +31,7 @@ impl<R: Root> Verified<R> {
     /// Verifies `bytes`: every offset within the buffer, every required field present, every string UTF-8.
     ///
     /// The work is bounded by the length of the buffer, whatever is in it.
-    pub fn new(bytes: impl Into<HeldBytes>) -> Result<Self> {
+    pub fn new(bytes: impl Into<ReservedBytes>) -> Result<Self> {
         let bytes = bytes.into();
         let options = VerifierOptions {
             max_depth: MAX_DEPTH,
@@ -52,7 +52,7 @@ impl<R: Root> Verified<R> {
     ///
     /// `bytes` must be a valid flatbuffer with root `R`.
     pub(super) unsafe fn trusted(bytes: Vec<u8>) -> Self {
-        let bytes = HeldBytes::from(bytes);
+        let bytes = ReservedBytes::from(bytes);
         debug_assert!(flatbuffers::root::<R::Table<'_>>(&bytes).is_ok() || bytes.len() > 1 << 20, "laid out wrongly");
         Verified { bytes, root: PhantomData }
     }

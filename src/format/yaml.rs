@@ -20,7 +20,7 @@ const MAX_VALUES: usize = 1 << 16;
 /// Bytes of text of a document with its aliases expanded.
 const MAX_TEXT: usize = 4 << 20;
 
-/// What a part of a document comes to.
+/// The size of a part of a document, aliases expanded.
 #[derive(Clone, Copy, Default)]
 struct Extent {
     values: usize,
@@ -33,7 +33,7 @@ struct Open {
     extent: Extent,
 }
 
-/// The value that a document says, if it is within the bounds.
+/// Parses a document that is within the bounds.
 ///
 /// An error of kind [`ErrorKind::Corrupt`] if it is not, or is no YAML.
 pub(super) fn parse(bytes: &[u8]) -> Result<Value> {

@@ -1,12 +1,12 @@
 //! How much memory the process may take, and the one budget for whatever is decoded.
 //!
 //! A few kilobytes of a repository can stand for gigabytes: compressed, or as a claim. Whoever fetches or decodes a document first
-//! takes its size out of this budget ([`hold`], [`hold_now`]) and keeps the [`Held`] as long as the bytes live. What does not fit
+//! reserves its size in this budget ([`reserve`], [`reserve_blocking`]) and keeps the [`Reservation`] as long as the bytes live. What does not fit
 //! is refused with a message that says how to allow more; no document of a real repository comes near the default.
 //!
 //! Documents are decoded side by side, and the budget is what they share: who finds it taken waits for others to give back. A
 //! snapshot may be held for as long as a mount lives, so waiting must end: if nothing at all is given back for [`PATIENCE`], there
-//! is not enough. Caches give way before that ([`give_way`]).
+//! is not enough. Caches evict documents before that ([`register_cache`]).
 
 mod machine;
 
@@ -38,13 +38,13 @@ static BUDGET: LazyLock<Budget> = LazyLock::new(|| Budget {
     caches: Mutex::default(),
 });
 
-/// What the user said; 0 for nothing. Bytes.
-static SAID: AtomicU64 = AtomicU64::new(0);
+/// The bound that the user gave, in bytes; 0 for none.
+static BOUND: AtomicU64 = AtomicU64::new(0);
 
-/// Something that holds decoded documents only to have them at hand.
-pub trait GivesWay: Send + Sync {
-    /// Drops documents of `bytes` bytes, or all it has.
-    fn give_back(&self, bytes: u64);
+/// A cache of decoded documents.
+pub trait Evict: Send + Sync {
+    /// Evicts documents of at least `bytes` bytes, or all.
+    fn evict(&self, bytes: u64);
 }
 
 struct Budget {
@@ -52,83 +52,83 @@ struct Budget {
     used: AtomicU64,
     /// How often something was given back: as long as this grows, waiting is worth while.
     given_back: AtomicU64,
-    caches: Mutex<Vec<Weak<dyn GivesWay>>>,
+    caches: Mutex<Vec<Weak<dyn Evict>>>,
 }
 
-/// Bytes taken out of the budget, which go back when this is dropped.
+/// Bytes reserved in the budget; they are released when this is dropped.
 #[derive(Debug, Default)]
-pub struct Held {
+pub struct Reservation {
     bytes: u64,
 }
 
-/// The process may take `total` bytes: what the user says.
-pub fn set_total(total: u64) {
-    SAID.store(total, Ordering::Relaxed);
+/// Sets the bound that the user gave: the process may take `total` bytes.
+pub fn set_bound(total: u64) {
+    BOUND.store(total, Ordering::Relaxed);
     BUDGET.limit.store(total.max(MIN_MEMORY) - PROGRAM, Ordering::Relaxed);
 }
 
-/// How many bytes the user said that the process may take, if he did.
-pub fn said() -> Option<u64> {
-    Some(SAID.load(Ordering::Relaxed)).filter(|said| *said > 0)
+/// Returns the bound that the user gave, in bytes, if there is one.
+pub fn explicit_bound() -> Option<u64> {
+    Some(BOUND.load(Ordering::Relaxed)).filter(|said| *said > 0)
 }
 
-/// Where nobody said how much the process may take: it may take `total` bytes at least.
-pub fn raise_to(total: u64) {
+/// Raises the default bound to `total` bytes. Without effect on smaller values.
+pub fn raise_default_bound(total: u64) {
     BUDGET.limit.fetch_max(total.saturating_sub(PROGRAM), Ordering::Relaxed);
 }
 
-/// From now on `cache` gives way when there is not enough.
-pub fn give_way(cache: &Arc<impl GivesWay + 'static>) {
-    let cache: Arc<dyn GivesWay> = Arc::clone(cache) as _;
+/// Registers a cache that is asked to evict documents when the budget is short.
+pub fn register_cache(cache: &Arc<impl Evict + 'static>) {
+    let cache: Arc<dyn Evict> = Arc::clone(cache) as _;
     let mut caches = BUDGET.caches.lock();
     caches.retain(|cache| cache.strong_count() > 0);
     caches.push(Arc::downgrade(&cache));
 }
 
-/// Takes `bytes` out of the budget for `what`, on a thread that may wait.
+/// Reserves `bytes` for `what`, on a thread that may block.
 ///
 /// An error of kind [`ErrorKind::OutOfMemory`] if there are never as many, or others keep theirs.
-pub fn hold_now(bytes: u64, what: &str) -> Result<Held> {
-    let mut waiting = Waiting::new(bytes, what)?;
+pub fn reserve_blocking(bytes: u64, what: &str) -> Result<Reservation> {
+    let mut waiter = Waiter::new(bytes, what)?;
     loop {
-        match waiting.look()? {
-            Some(held) => return Ok(held),
+        match waiter.try_reserve()? {
+            Some(reservation) => return Ok(reservation),
             None => std::thread::sleep(LOOK_EVERY),
         }
     }
 }
 
-/// As [`hold_now`], where nothing may wait but a task.
-pub async fn hold(bytes: u64, what: &str) -> Result<Held> {
-    let mut waiting = Waiting::new(bytes, what)?;
+/// As [`reserve_blocking`], in a task.
+pub async fn reserve(bytes: u64, what: &str) -> Result<Reservation> {
+    let mut waiter = Waiter::new(bytes, what)?;
     loop {
-        match waiting.look()? {
-            Some(held) => return Ok(held),
+        match waiter.try_reserve()? {
+            Some(reservation) => return Ok(reservation),
             None => tokio::time::sleep(LOOK_EVERY).await,
         }
     }
 }
 
-impl Held {
-    /// Bytes held.
+impl Reservation {
+    /// Bytes reserved.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Takes as many more for `what` as make `bytes`, on a thread that may wait; gives back what is more.
+    /// Grows or shrinks the reservation to `bytes`. Growing may block the thread.
     pub fn resize(&mut self, bytes: u64, what: &str) -> Result<()> {
         match bytes.checked_sub(self.bytes) {
             Some(more) => {
-                let mut more = hold_now(more, what)?;
+                let mut more = reserve_blocking(more, what)?;
                 self.bytes += std::mem::take(&mut more.bytes);
             }
-            None => drop(Held { bytes: std::mem::replace(&mut self.bytes, bytes) - bytes }),
+            None => drop(Reservation { bytes: std::mem::replace(&mut self.bytes, bytes) - bytes }),
         }
         Ok(())
     }
 }
 
-impl Drop for Held {
+impl Drop for Reservation {
     fn drop(&mut self) {
         if self.bytes > 0 {
             BUDGET.used.fetch_sub(self.bytes, Ordering::Relaxed);
@@ -137,34 +137,34 @@ impl Drop for Held {
     }
 }
 
-/// Bytes together with what they take of the budget.
+/// Bytes together with their reservation.
 #[derive(Debug)]
-pub struct HeldBytes {
+pub struct ReservedBytes {
     bytes: Vec<u8>,
-    _held: Held,
+    _reservation: Reservation,
 }
 
-impl HeldBytes {
-    /// `bytes`, for which `held` was taken.
-    pub fn new(bytes: Vec<u8>, held: Held) -> Self {
-        HeldBytes { bytes, _held: held }
+impl ReservedBytes {
+    /// Joins `bytes` with the reservation that was made for them.
+    pub fn new(bytes: Vec<u8>, reservation: Reservation) -> Self {
+        ReservedBytes { bytes, _reservation: reservation }
     }
 }
 
-impl From<Vec<u8>> for HeldBytes {
-    /// Bytes that this program has made itself.
+impl From<Vec<u8>> for ReservedBytes {
+    /// Bytes that this program has made itself, which need no reservation.
     fn from(bytes: Vec<u8>) -> Self {
-        HeldBytes { bytes, _held: Held::default() }
+        ReservedBytes { bytes, _reservation: Reservation::default() }
     }
 }
 
-impl AsRef<[u8]> for HeldBytes {
+impl AsRef<[u8]> for ReservedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl std::ops::Deref for HeldBytes {
+impl std::ops::Deref for ReservedBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -172,19 +172,19 @@ impl std::ops::Deref for HeldBytes {
     }
 }
 
-/// `bytes`, which keep `held` until nobody has them any more.
-pub fn keep(bytes: Bytes, held: Held) -> Bytes {
-    struct Owner(Bytes, #[expect(dead_code, reason = "it goes back to the budget with the bytes")] Held);
+/// Returns `bytes` that release the reservation when the last clone is dropped.
+pub fn with_reservation(bytes: Bytes, reservation: Reservation) -> Bytes {
+    struct Owner(Bytes, #[expect(dead_code, reason = "it goes back to the budget with the bytes")] Reservation);
     impl AsRef<[u8]> for Owner {
         fn as_ref(&self) -> &[u8] {
             &self.0
         }
     }
-    Bytes::from_owner(Owner(bytes, held))
+    Bytes::from_owner(Owner(bytes, reservation))
 }
 
-/// Somebody who waits for room.
-struct Waiting<'a> {
+/// A reservation that may have to wait.
+struct Waiter<'a> {
     bytes: u64,
     what: &'a str,
     given_back: u64,
@@ -193,28 +193,28 @@ struct Waiting<'a> {
     has_asked: bool,
 }
 
-impl<'a> Waiting<'a> {
+impl<'a> Waiter<'a> {
     fn new(bytes: u64, what: &'a str) -> Result<Self> {
         let limit = BUDGET.limit.load(Ordering::Relaxed);
         if bytes > limit {
             return Err(too_much(bytes, what, limit));
         }
         let given_back = BUDGET.given_back.load(Ordering::Relaxed);
-        Ok(Waiting { bytes, what, given_back, since: Instant::now(), has_asked: false })
+        Ok(Waiter { bytes, what, given_back, since: Instant::now(), has_asked: false })
     }
 
-    /// The bytes, if there are as many now.
-    fn look(&mut self) -> Result<Option<Held>> {
+    /// Returns the reservation if the budget has room now.
+    fn try_reserve(&mut self) -> Result<Option<Reservation>> {
         let bytes = self.bytes;
         let limit = BUDGET.limit.load(Ordering::Relaxed);
         let take = |used: u64| used.checked_add(bytes).filter(|used| *used <= limit);
         let Err(used) = BUDGET.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) else {
-            return Ok(Some(Held { bytes }));
+            return Ok(Some(Reservation { bytes }));
         };
         // Once: what is in use is held on to by others, and comes back when they are done.
         if !std::mem::replace(&mut self.has_asked, true) {
             let caches: Vec<_> = BUDGET.caches.lock().iter().filter_map(Weak::upgrade).collect();
-            caches.iter().for_each(|cache| cache.give_back((used + bytes).saturating_sub(limit)));
+            caches.iter().for_each(|cache| cache.evict((used + bytes).saturating_sub(limit)));
         }
         let given_back = BUDGET.given_back.load(Ordering::Relaxed);
         if given_back != self.given_back {
@@ -243,10 +243,10 @@ mod tests {
     use super::*;
 
     /// A cache that holds one document.
-    struct Cache(Mutex<Option<Held>>);
+    struct Cache(Mutex<Option<Reservation>>);
 
-    impl GivesWay for Cache {
-        fn give_back(&self, _bytes: u64) {
+    impl Evict for Cache {
+        fn evict(&self, _bytes: u64) {
             drop(self.0.lock().take());
         }
     }
@@ -256,10 +256,10 @@ mod tests {
     fn what_does_not_fit_waits_is_made_room_for_or_is_refused() {
         let limit = BUDGET.limit.load(Ordering::Relaxed);
         let most = limit - (limit >> 3);
-        assert_eq!(hold_now(limit + 1, "a claim").unwrap_err().kind(), ErrorKind::OutOfMemory);
+        assert_eq!(reserve_blocking(limit + 1, "a claim").unwrap_err().kind(), ErrorKind::OutOfMemory);
 
-        let mut first = hold_now(most, "the first").unwrap();
-        let second = std::thread::spawn(move || hold_now(most, "the second").unwrap());
+        let mut first = reserve_blocking(most, "the first").unwrap();
+        let second = std::thread::spawn(move || reserve_blocking(most, "the second").unwrap());
         std::thread::sleep(LOOK_EVERY * 4);
         assert!(!second.is_finished(), "both fit");
         first.resize(1000, "less").unwrap();
@@ -267,13 +267,13 @@ mod tests {
         assert_eq!((first.bytes(), second.bytes()), (1000, most));
 
         let begin = Instant::now();
-        let refused = hold_now(most, "the third").unwrap_err();
+        let refused = reserve_blocking(most, "the third").unwrap_err();
         assert!(refused.to_string().contains("the third") && refused.to_string().contains("--memory"), "{refused}");
         assert!(begin.elapsed() >= PATIENCE);
 
         let cache = Arc::new(Cache(Mutex::new(Some(second))));
-        give_way(&cache);
-        hold_now(most, "the fourth").unwrap();
+        register_cache(&cache);
+        reserve_blocking(most, "the fourth").unwrap();
         assert!(cache.0.lock().is_none());
     }
 }

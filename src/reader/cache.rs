@@ -19,7 +19,7 @@ use super::shard_layout::Layout;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::manifest::Manifest;
-use crate::memory::{self, GivesWay};
+use crate::memory::{self, Evict};
 
 /// Bytes of bookkeeping per entry: key, links and hash table slot, rounded up.
 const ENTRY_OVERHEAD: u64 = 128;
@@ -73,8 +73,8 @@ pub struct Cache {
     state: Arc<Mutex<State>>,
 }
 
-impl GivesWay for Mutex<State> {
-    fn give_back(&self, bytes: u64) {
+impl Evict for Mutex<State> {
+    fn evict(&self, bytes: u64) {
         let mut state = self.lock();
         let keep = state.bytes.saturating_sub(bytes);
         state.evict_to(keep);
@@ -93,7 +93,7 @@ impl Cache {
     pub fn new(capacity: u64) -> Self {
         let state = State { entries: LruCache::unbounded(), loading: HashMap::new(), bytes: 0, capacity };
         let state = Arc::new(Mutex::new(state));
-        memory::give_way(&state);
+        memory::register_cache(&state);
         Cache { state }
     }
 

@@ -1,4 +1,4 @@
-//! The work of a local repository that was moved: its scratch directory goes by the old path, and is brought to the new one.
+//! The work of a local repository that was moved: its scratch directory is named after the old path and is renamed.
 //!
 //! A scratch directory that nobody names is found by the repository's path. When nothing waits at the path where the repository is
 //! now, the other scratch directories of this user are looked through for one of the same repository, by what identifies it, whose
@@ -12,30 +12,30 @@ use super::place::Place;
 use super::record::Record;
 use crate::error::{Error, ErrorKind, Result};
 
-/// What the scratch directory at `wanted` would be about.
+/// Identifies a default scratch directory.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct ScratchKey<'a> {
     /// Its path: below a directory for the repository, below one for all of them.
     pub path: &'a Path,
     /// The branch.
     pub branch: &'a str,
-    /// What identifies the repository, as journals have it.
+    /// The repository's identity, as journals have it.
     pub identity: &'a str,
     /// Where it will be mounted.
     pub mountpoint: &'a Path,
 }
 
-/// Brings the scratch directory of a repository that was moved to where it is wanted. Returns what to tell the user, if there is one.
+/// Brings the scratch directory of a repository that was moved to where it is key. Returns what to tell the user, if there is one.
 ///
 /// Nothing is moved if work waits there already, if another daemon uses the old directory, or if there are several.
-pub fn bring(wanted: &Wanted<'_>) -> Result<Option<String>> {
-    let Some((of_repository, all)) = wanted.path.parent().and_then(|above| Some((above, above.parent()?))) else {
+pub fn relocate(key: &ScratchKey<'_>) -> Result<Option<String>> {
+    let Some((of_repository, all)) = key.path.parent().and_then(|above| Some((above, above.parent()?))) else {
         return Ok(None);
     };
-    if wanted.path.symlink_metadata().is_ok_and(|found| !found.is_dir()) || has_journal(wanted.path)? {
+    if key.path.symlink_metadata().is_ok_and(|found| !found.is_dir()) || has_journal(key.path)? {
         return Ok(None);
     }
-    let found = candidates(wanted, all)?;
+    let found = candidates(key, all)?;
     let old = match found.as_slice() {
         [] => return Ok(None),
         [old] => old,
@@ -48,7 +48,7 @@ pub fn bring(wanted: &Wanted<'_>) -> Result<Option<String>> {
         }
     };
     // Its lock is ours until it is elsewhere.
-    let place = match Place::open(old, wanted.mountpoint, None) {
+    let place = match Place::open(old, key.mountpoint, None) {
         Err(error) if error.kind() == ErrorKind::Busy => return Ok(None),
         place => place?,
     };
@@ -57,7 +57,7 @@ pub fn bring(wanted: &Wanted<'_>) -> Result<Option<String>> {
         move |e| Error::io(path, e)
     };
     std::fs::create_dir_all(of_repository).map_err(failed(of_repository))?;
-    if let Err(error) = std::fs::rename(place.path(), wanted.path) {
+    if let Err(error) = std::fs::rename(place.path(), key.path) {
         // What an earlier mount left here, such as bytes that a power cut made nameless, is not moved away.
         return Ok(Some(format!(
             "uncommitted work of this repository, from where it was before, waits in {}: name that with --scratch ({error})",
@@ -67,12 +67,12 @@ pub fn bring(wanted: &Wanted<'_>) -> Result<Option<String>> {
     for directory in [old.parent(), Some(of_repository), Some(all)].into_iter().flatten() {
         std::fs::File::open(directory).and_then(|opened| opened.sync_all()).map_err(failed(directory))?;
     }
-    Ok(Some(format!("the work that waited in {} goes on in {}", old.display(), wanted.path.display())))
+    Ok(Some(format!("the work that waited in {} goes on in {}", old.display(), key.path.display())))
 }
 
 /// Scratch directories below `all` with work for the same branch of the same repository, whose place is gone.
-fn candidates(wanted: &Wanted<'_>, all: &Path) -> Result<Vec<PathBuf>> {
-    let Some(name) = wanted.path.file_name() else { return Ok(Vec::new()) };
+fn candidates(key: &ScratchKey<'_>, all: &Path) -> Result<Vec<PathBuf>> {
+    let Some(name) = key.path.file_name() else { return Ok(Vec::new()) };
     let entries = match std::fs::read_dir(all) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(|e| Error::io(all.display(), e))?,
@@ -80,10 +80,10 @@ fn candidates(wanted: &Wanted<'_>, all: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in entries {
         let path = entry.map_err(|e| Error::io(all.display(), e))?.path().join(name);
-        if path == wanted.path {
+        if path == key.path {
             continue;
         }
-        match is_of(wanted, &path) {
+        match is_of(key, &path) {
             Ok(true) => found.push(path),
             Ok(false) => {}
             // Whoever mounts that repository is told.
@@ -94,7 +94,7 @@ fn candidates(wanted: &Wanted<'_>, all: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn is_of(wanted: &Wanted<'_>, path: &Path) -> Result<bool> {
+fn is_of(key: &ScratchKey<'_>, path: &Path) -> Result<bool> {
     let mut base = None;
     each(path, |record| {
         if let Record::Base { repository, branch, identity, .. } = record {
@@ -104,7 +104,7 @@ fn is_of(wanted: &Wanted<'_>, path: &Path) -> Result<bool> {
     Ok(base.is_some_and(|(repository, branch, identity)| {
         let is_gone = Path::new(&repository).is_absolute()
             && Path::new(&repository).symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
-        is_gone && branch == wanted.branch && identity.as_deref() == Some(wanted.identity)
+        is_gone && branch == key.branch && identity.as_deref() == Some(key.identity)
     }))
 }
 

@@ -152,8 +152,8 @@ pub(super) async fn landed(repository: &Repository, working: &WorkingTree, base:
     Ok(commits.iter().map(|commit| commit.id).find(|id| unpublished.contains(id)))
 }
 
-/// What to do about it.
-pub(super) fn commit_first(landed: ObjectId) -> String {
+/// Returns the message about a commit that landed late.
+pub(super) fn landed_message(landed: ObjectId) -> String {
     format!(
         "commit {landed} of this mount is on the branch, though its publication seemed to have failed: what the mount shows was \
          changed since. Commit that first"
@@ -168,7 +168,7 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
     let branch = &working.origin().branch;
     let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await;
     if let Some(landed) = landed(repository, working, base).await.unwrap_or_default() {
-        let told = commit_first(landed);
+        let told = landed_message(landed);
         warn!("{told}");
         return Ok(Some(told));
     }

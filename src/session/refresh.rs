@@ -3,7 +3,7 @@
 use super::Session;
 use super::commit::refuse_open;
 use super::rebase::{self, Rebased};
-use super::recovery::{commit_first, landed, tree_at};
+use super::recovery::{landed, landed_message, tree_at};
 use crate::commit::conflicts::Conflict;
 use crate::error::{Error, ErrorKind, Result};
 use crate::printable;
@@ -108,7 +108,7 @@ impl Session {
     async fn refuse_landed(&self, repository: &Repository, base: &Base) -> Result<()> {
         match landed(repository, &self.working, base.id()).await? {
             None => Ok(()),
-            Some(landed) => Err(Error::new(ErrorKind::Stale, format!("{}, then refresh", commit_first(landed)))),
+            Some(landed) => Err(Error::new(ErrorKind::Stale, format!("{}, then refresh", landed_message(landed)))),
         }
     }
 }

@@ -252,9 +252,9 @@ impl Storage for LocalStorage {
                 if metadata.len() > limit {
                     return Err(too_large(key, metadata.len(), limit));
                 }
-                let held = memory::hold_now(metadata.len(), key)?;
+                let held = memory::reserve_blocking(metadata.len(), key)?;
                 let bytes = read_exactly(&file, key, 0, metadata.len())?;
-                Ok((memory::keep(bytes, held), version_of(&metadata)))
+                Ok((memory::with_reservation(bytes, held), version_of(&metadata)))
             })
         })
         .await

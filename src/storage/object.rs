@@ -145,9 +145,9 @@ impl ObjectStorage {
                 return Err(too_large(key, size, limit));
             }
             let version = Version { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
-            let held = memory::hold(size, key).await?;
+            let held = memory::reserve(size, key).await?;
             let bytes = collect(found, size).await.map_err(|error| from_store(key, error))?;
-            Ok(Some((memory::keep(bytes, held), version)))
+            Ok(Some((memory::with_reservation(bytes, held), version)))
         };
         self.deadline.read(key, limit, key, reading).await
     }

@@ -598,3 +598,15 @@ fn a_refresh_keeps_a_copy_that_has_an_untracked_name_too() {
     let keys = pair.committed();
     assert_eq!((&*keys["x/c/1"], &*keys["y/c/1"]), ("second", "first"));
 }
+
+#[test]
+fn what_others_wrote_and_removed_again_is_no_conflict() {
+    let pair = Pair::with(&[("y/zarr.json", line()), ("y/c/1", "first".to_owned())]);
+    write(&pair.a, "y/c/0", "ours");
+    write(&pair.b, "y/c/0", "other");
+    commit(&pair.b, "written");
+    remove(&pair.b, "y/c/0");
+    commit(&pair.b, "removed again");
+    commit(&pair.a, "ours");
+    assert_eq!(pair.committed()["y/c/0"], "ours");
+}

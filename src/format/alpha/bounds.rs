@@ -7,7 +7,7 @@
 use super::MAX_DEPTH;
 use super::container::{Body, Encoding};
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::{self, Held};
+use crate::memory::{self, Reservation};
 
 /// Bytes of memory that a value of any kind takes at most beside its own bytes: a member of a JSON object with its place in
 /// the order.
@@ -23,13 +23,13 @@ pub struct Outline {
 }
 
 /// Checks `body`, whose values may take `limit` bytes of memory. What they may take is held for as long as they are used.
-pub fn check(body: &Body, limit: u64) -> Result<(Outline, Held)> {
+pub fn check(body: &Body, limit: u64) -> Result<(Outline, Reservation)> {
     let (outline, values) = examine(body)?;
     let bytes = values.saturating_mul(VALUE);
     if bytes > limit {
         return Err(too_many(values, limit));
     }
-    Ok((outline, memory::hold_now(bytes, "what it says")?))
+    Ok((outline, memory::reserve_blocking(bytes, "what it says")?))
 }
 
 /// As [`check`] for a document of which nothing is kept that is not counted elsewhere.

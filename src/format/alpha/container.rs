@@ -5,7 +5,7 @@
 
 use super::super::envelope::{self, FILE_IDENTIFIER, FileType, HEADER_LEN, Header, MAGIC, MAX_PAYLOAD};
 use crate::error::Result;
-use crate::memory::HeldBytes;
+use crate::memory::ReservedBytes;
 
 /// Every zstd frame begins so.
 const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
@@ -23,7 +23,7 @@ pub enum Encoding {
 #[derive(Debug)]
 pub struct Body {
     /// The document.
-    pub bytes: HeldBytes,
+    pub bytes: ReservedBytes,
     /// What it is written in.
     pub encoding: Encoding,
 }
@@ -32,7 +32,7 @@ pub struct Body {
 #[derive(Debug)]
 pub enum Opened {
     /// Of today's format.
-    Flatbuffer(Header, HeldBytes),
+    Flatbuffer(Header, ReservedBytes),
     /// Of one before 0.2.
     Alpha(Body),
 }
@@ -52,7 +52,7 @@ pub fn open(file: &[u8], expected: FileType, limit: u64) -> Result<Opened> {
     let is_compressed = file.starts_with(ZSTD_MAGIC);
     let bytes = match is_compressed || encoding(file).is_some() {
         true => envelope::expand(file, is_compressed, expected, limit.min(MAX_PAYLOAD))?,
-        false => HeldBytes::from(Vec::new()),
+        false => ReservedBytes::from(Vec::new()),
     };
     match encoding(&bytes) {
         Some(encoding) => Ok(Opened::Alpha(Body { bytes, encoding })),
