@@ -379,7 +379,9 @@ impl World {
         // Untracked files go back with directories that were moved; each is still somewhere, or gave way to a key.
         let (before, after) = (untracked_of(&side.view), untracked_of(&found));
         for (path, leaf) in &before {
-            let gave_way = side.base.keys().any(|key| is_at_or_below(key, path));
+            // The place where its directory goes back to may have something of the base under its name.
+            let name = path.rsplit('/').next();
+            let gave_way = side.base.keys().any(|key| key.split('/').any(|part| Some(part) == name));
             if !after.values().any(|other| other == leaf) && !gave_way {
                 return Err(format!("mount {who}: a discard lost {path}"));
             }
