@@ -20,10 +20,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::boot;
+use super::spare::Spare;
 use crate::error::{Error, Result};
 
 /// How long a change waits for the flush that makes it durable. A tenth of ext4's commit interval: a flush costs one or two commits of
@@ -35,10 +36,6 @@ const AFTER_FAILURE: Duration = Duration::from_secs(5);
 const AT_A_TIME: usize = 256;
 /// A disk with fewer free bytes than this is nearly full: unneeded data files are unlinked at once.
 const NEARLY_FULL: u64 = 32 << 20;
-/// A file that only takes up room. On a full disk it makes place for what gives space back: a deletion, a discard, a commit.
-pub(super) const SPARE: &str = "spare";
-/// The least size of [`SPARE`]. Bytes.
-const LEAST_SPARE: u64 = 256 << 10;
 
 const EXT4: u64 = 0xef53;
 const XFS: u64 = 0x5846_5342;
@@ -51,6 +48,7 @@ pub struct Durable {
     data: Option<OwnedFd>,
     /// The file system commits what was changed before together with what was changed later, whatever file is flushed.
     in_order: bool,
+    spare: Spare,
     state: Mutex<State>,
     changed: Condvar,
     /// Held throughout a flush. Taken before `state`.
@@ -81,7 +79,6 @@ struct State {
     /// The thread waits for something to flush. Only then is it woken: each change would be one more switch between threads.
     idle: bool,
     closed: bool,
-    spare: u64,
     /// Called after a flush, to see to the journal's length.
     upkeep: Option<Arc<dyn Fn() + Send + Sync>>,
 }
@@ -113,6 +110,7 @@ impl Durable {
             directory: Arc::clone(directory),
             data: rustix::fs::openat(&**directory, "data", flags, Mode::empty()).ok(),
             in_order: matches!(kind, EXT4 | XFS),
+            spare: Spare::new(directory),
             state: Mutex::new(State {
                 file: Arc::new(file),
                 length,
@@ -127,7 +125,6 @@ impl Durable {
                 failed: false,
                 idle: false,
                 closed: false,
-                spare: 0,
                 upkeep: None,
             }),
             changed: Condvar::new(),
@@ -162,6 +159,9 @@ impl Durable {
         }
         state.length += line.len() as u64;
         self.wake(&mut state);
+        let length = state.length;
+        drop(state);
+        self.spare.follow(length);
         Ok(())
     }
 
@@ -388,37 +388,15 @@ impl Durable {
         self.state.lock().upkeep = Some(upkeep);
     }
 
-    /// Sees to it that there is room for what gives space back when the disk is full: at least as much as a new journal takes.
-    pub fn keep_spare(&self) {
-        let (length, has) = {
-            let state = self.state.lock();
-            (state.length, state.spare)
-        };
-        let wanted = LEAST_SPARE + length + length / 4;
-        if has >= wanted && has / 4 <= wanted {
-            return;
-        }
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        // It need not be had: a disk may be too full for it now and not later.
-        let Ok(spare) = rustix::fs::openat(&*self.directory, SPARE, flags, Mode::from_raw_mode(0o600)) else { return };
-        let wanted = wanted.next_multiple_of(LEAST_SPARE);
-        let kept = rustix::fs::ftruncate(&spare, wanted)
-            .and_then(|()| rustix::fs::fallocate(&spare, FallocateFlags::empty(), 0, wanted));
-        if kept.is_err() {
-            // What there was is better than nothing.
-            let _ = rustix::fs::ftruncate(&spare, has);
-            if has == 0 {
-                self.use_spare();
-            }
-            return;
-        }
-        self.state.lock().spare = wanted;
+    /// The room that is kept for what gives room back.
+    pub(super) fn spare(&self) -> &Spare {
+        &self.spare
     }
 
-    /// Gives up the room that was kept. False if there was none.
-    pub(super) fn use_spare(&self) -> bool {
-        self.state.lock().spare = 0;
-        rustix::fs::unlinkat(&*self.directory, SPARE, AtFlags::empty()).is_ok()
+    /// Sees to it that there is room for what gives space back when the disk is full.
+    pub fn keep_spare(&self) {
+        let length = self.length();
+        self.spare.keep(length);
     }
 
     /// Ends the thread after a last flush.

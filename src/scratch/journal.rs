@@ -101,7 +101,7 @@ impl Journal {
 
     /// Writes a journal of `records` in place of what there is: durable when this returns, and before that the old one holds.
     pub fn replace(directory: &Arc<OwnedFd>, records: &[Record]) -> Result<Self> {
-        let spare = || rustix::fs::unlinkat(&**directory, super::durable::SPARE, AtFlags::empty()).is_ok();
+        let spare = || rustix::fs::unlinkat(&**directory, super::spare::NAME, AtFlags::empty()).is_ok();
         let (file, length) = write_new(directory, records, spare)?;
         take_name(directory, NEW_NAME)?;
         let journal = Self::over(directory, file, length, false);
@@ -131,7 +131,7 @@ impl Journal {
     /// As [`Journal::replace`], with all that waits for the lines of this one.
     pub fn rewrite(&mut self, records: &[Record]) -> Result<()> {
         let turn = self.durable.hold()?;
-        let (file, length) = write_new(&self.directory, records, || self.durable.use_spare())?;
+        let (file, length) = write_new(&self.directory, records, || self.durable.spare().give_all())?;
         take_name(&self.directory, NEW_NAME)?;
         self.durable.replaced(turn, file, length);
         self.compact_length = length;
@@ -141,6 +141,16 @@ impl Journal {
     /// Writes a journal of `records`, which say what this one says up to byte `position`, beside it.
     pub fn compacted(directory: &OwnedFd, durable: &Durable, position: u64, records: &[Record]) -> Result<Compacted> {
         let (replaces, _) = durable.file();
+        let spare = durable.spare();
+        // The journal is at least as long as what it says. Only a disk that is nearly full is worth a second look.
+        if !spare.has_room_for(position) {
+            let length = spelled_length(records)?;
+            while length <= position / TIMES_LONGER && !spare.has_room_for(length) && spare.give_step() {}
+            if !spare.has_room_for(length) {
+                let why = "writing the scratch journal anew: the disk has hardly more room than that takes";
+                return Err(Error::new(ErrorKind::NoSpace, why));
+            }
+        }
         let (file, length) = write_as(directory, COMPACT_NAME, records)?;
         Ok(Compacted { file, length, position, replaces })
     }
@@ -178,8 +188,8 @@ impl Journal {
         }
         // What would fill the disk further must leave room for what empties it.
         let frees = self.frees_space || matches!(record, Record::Remove { .. } | Record::Publishing { .. });
-        if is_full(&added) && frees && self.durable.use_spare() {
-            return append();
+        while is_full(&added) && frees && self.durable.spare().give_step() {
+            added = append();
         }
         added
     }
@@ -340,6 +350,15 @@ fn each_line(file: File, durable: Option<u64>, mut apply: impl FnMut(Record) -> 
 
 fn is_full<T>(result: &Result<T>) -> bool {
     result.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace)
+}
+
+/// Bytes of a journal of `records`.
+fn spelled_length(records: &[Record]) -> Result<u64> {
+    let mut line = Vec::new();
+    records.iter().try_fold(0, |length, record| {
+        spell(record, &mut line)?;
+        Ok(length + line.len() as u64)
+    })
 }
 
 fn spell(record: &Record, line: &mut Vec<u8>) -> Result<()> {

@@ -8,6 +8,7 @@
 //! | `data/N` | the bytes of changed files, one file each ([`data`]) |
 //! | `lock` | who uses it |
 //! | `boot` | when the machine was started that used it last, and what was on the disk then ([`durable`]) |
+//! | `spare` | room for what gives room back on a full disk ([`spare`]) |
 //! | `lost+found` | bytes that a power cut left without a name |
 //! | `README` | the same, for whoever comes across it |
 //!
@@ -29,4 +30,5 @@ pub mod place;
 pub mod record;
 pub mod salvage;
 pub mod search;
+mod spare;
 pub mod waiting;

@@ -100,7 +100,12 @@ impl WorkingTree {
         };
         let compacted = Journal::compacted(self.scratch.directory(), &durable, position, &records)?;
         durable.flush()?;
-        self.lock().journal.go_on_with(compacted).map(drop)
+        let mut locked = self.lock();
+        locked.journal.go_on_with(compacted)?;
+        let durable = Arc::clone(locked.journal.durable());
+        drop(locked);
+        durable.keep_spare();
+        Ok(())
     }
 
     /// What to tell the user of bytes that a power cut left without a name.

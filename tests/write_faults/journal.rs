@@ -123,6 +123,25 @@ fn a_full_disk_lets_removals_through_however_long_the_journal_is() {
 }
 
 #[test]
+fn a_disk_that_the_journal_has_filled_lets_everything_be_removed() {
+    watchdog();
+    for disk in [Disk::tmpfs(6), Disk::ext4(16)].into_iter().flatten() {
+        let repository = tempfile::tempdir().unwrap();
+        let place = repository.path().join("repo");
+        crate::writing::create(&place);
+        let mount = Writable::placed(&place, &disk.path().join("scratch"), &[]);
+        let link = |n: usize| mount.root().join(format!("{n}-{}", "x".repeat(200)));
+        // Faster than the journal is flushed.
+        let made = (0..).find(|&n| std::os::unix::fs::symlink("nowhere", link(n)).is_err()).unwrap();
+        assert!(made > 1000, "{made}");
+        for n in 0..made {
+            std::fs::remove_file(link(n)).unwrap();
+        }
+        assert_eq!(std::fs::read_dir(mount.root()).unwrap().count(), 0);
+    }
+}
+
+#[test]
 fn what_a_power_cut_left_without_a_name_is_kept() {
     watchdog();
     let mount = Writable::new(&[]);
