@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::args::UnmountArgs;
 use super::{logging, note, working};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fuse::daemon_mark::Daemon;
 use crate::fuse::inquiry::{self, Question};
 use crate::fuse::mount_table::{self, FILE_SYSTEM_TYPE};
 use crate::fuse::unmount::{self, Force};
@@ -13,6 +14,8 @@ use crate::session::request::{Answer, Command};
 
 /// How long a daemon may take to count what is uncommitted: a second for a million files, and storage that is slow.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a daemon may take to end when its mount is gone: it flushes what a disk may need some seconds for.
+const ENDING: Duration = Duration::from_secs(10);
 
 /// Unmounts what is mounted at the mountpoint, if it is ours.
 pub fn run(arguments: &UnmountArgs) -> Result<()> {
@@ -29,12 +32,21 @@ pub fn run(arguments: &UnmountArgs) -> Result<()> {
             mount.fs_type
         ))),
         Some(_) if unmount::clean_dead(&mountpoint)? => Ok(()),
-        Some(_) => {
+        Some(mount) => {
             let left = left_behind(&mountpoint)?;
+            let daemon = Daemon::of(&mount);
             if let (Left::Changes(left), true) = (&left, arguments.require_clean) {
                 return Err(Error::new(ErrorKind::Busy, format!("{place} has uncommitted changes: {left}")));
             }
             unmount::unmount(&mountpoint, Force::Polite)?;
+            if let Some(daemon) = daemon
+                && !daemon.ends(ENDING)
+            {
+                note(&format!(
+                    "process {} goes on: it still writes changes to the disk, or the mount is in another namespace, too",
+                    daemon.number()
+                ));
+            }
             match left {
                 Left::Nothing => {}
                 Left::Untracked(left) => note(&format!("not committed: {left}; they stay for the next mount")),

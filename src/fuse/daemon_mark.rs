@@ -9,8 +9,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::MemfdFlags;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::mount_table::Mount;
 
@@ -39,6 +43,43 @@ pub(super) fn find(mount: &Mount) -> Option<u32> {
         let mut files = std::fs::read_dir(entry.path().join("fd")).ok()?.flatten();
         files.any(|file| is_mark_of(&file.path(), &mount.mountpoint)).then_some(number)
     })
+}
+
+/// The process that serves a mount and does nothing else.
+#[derive(Debug)]
+pub struct Daemon {
+    number: u32,
+    handle: OwnedFd,
+}
+
+impl Daemon {
+    /// The daemon of `mount`, if this user may know. None if a program serves the mount that has other things to do.
+    pub fn of(mount: &Mount) -> Option<Self> {
+        let number = find(mount)?;
+        let handle = pidfd_open(Pid::from_raw(number.try_into().ok()?)?, PidfdFlags::empty()).ok()?;
+        let name = std::fs::read_to_string(format!("/proc/{number}/comm")).ok()?;
+        (name.trim_end() == env!("CARGO_PKG_NAME")).then_some(Daemon { number, handle })
+    }
+
+    /// Its number as a process.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Waits for its end. False if it goes on for longer than `patience`.
+    pub fn ends(&self, patience: Duration) -> bool {
+        let begin = Instant::now();
+        loop {
+            let left = patience.saturating_sub(begin.elapsed());
+            let timeout = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+            match poll(&mut [PollFd::new(&self.handle, PollFlags::IN)], Some(&timeout)) {
+                Ok(ended) => return ended > 0,
+                Err(Errno::INTR) => {}
+                // A kernel that cannot tell.
+                Err(_) => return true,
+            }
+        }
+    }
 }
 
 fn is_mark_of(file: &Path, mountpoint: &Path) -> bool {

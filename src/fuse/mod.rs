@@ -12,7 +12,7 @@
 pub mod adapter;
 pub mod answer;
 pub mod backing;
-mod daemon_mark;
+pub mod daemon_mark;
 mod declined;
 mod init;
 pub mod inquiry;

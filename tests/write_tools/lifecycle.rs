@@ -160,6 +160,21 @@ fn work_waits_in_the_scratch_directory() {
 }
 
 #[test]
+fn unmount_returns_when_the_daemon_has_ended() {
+    let mount = Writable::new(&[]);
+    for n in 0..10 {
+        (0..200).for_each(|file| put(&mount.root().join(format!("{n}/{file}")), "mine").unwrap());
+        let daemon = mount.daemon();
+        assert!(daemon > 0);
+        mount.unmount();
+        let state = std::fs::read_to_string(format!("/proc/{daemon}/stat")).unwrap_or_default();
+        // Whoever started it may not have asked yet how it ended.
+        assert!(state.is_empty() || state.contains(") Z "), "{n}: {state}");
+        mount.mount_again(None).success();
+    }
+}
+
+#[test]
 fn an_ephemeral_scratch_directory_goes_when_it_is_empty() {
     let mount = Writable::new(&[]);
     let scratch_of = |mount: &Mount| {
