@@ -63,6 +63,7 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         Some(Err(error)) => return report(&error),
         None => words,
     };
+    memory::tame_allocator();
     let arguments = Arguments::parse_from(words);
     if let Some(total) = arguments.memory {
         memory::set_bound(total);

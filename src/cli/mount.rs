@@ -60,7 +60,6 @@ pub fn run(mut arguments: MountArgs) -> Result<()> {
 
 /// Everything from opening the repository to the end of the mount. `outcome` is told once the mount answers.
 fn serve(arguments: &MountArgs, extra: &Extra, spec: &RefSpec, outcome: Option<&mut Option<Outcome>>) -> Result<()> {
-    memory::tame_allocator();
     let runtime = open::runtime()?;
     let mountpoint = session::prepare(&arguments.mountpoint, extra.nonempty)?;
     // A mount that is only tried out leaves nothing behind, a scratch directory neither.
