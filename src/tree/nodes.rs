@@ -11,7 +11,7 @@
 //! directories have a range of their own (see [`super::numbering`]). The root's base is 1, which is what FUSE wants.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -22,6 +22,7 @@ use super::positions::{Coords, Positions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::{ArrayData, ManifestInfo, ManifestRef, NodeData, Snapshot};
+use crate::memory;
 use crate::zarr::array::{ArrayMetadata, MAX_RANK};
 use crate::zarr::chunk_key::{KeyEncoding, Separator, parse_number};
 use crate::zarr::shard::Sharding;
@@ -145,10 +146,16 @@ impl NodeTable {
 
     /// Builds the table of `snapshot` with the numbers that `numbering` has given out before.
     pub fn build_after(snapshot: &Snapshot, numbering: &mut Numbering) -> Result<Self> {
+        // While the table is built, the budget says whether there is room for it. What it takes then belongs to the mount's share.
+        let _room = memory::reserve_blocking(snapshot.expanded_size(), "the table of its nodes")?;
         let mut paths: Vec<(&str, u32)> = Vec::with_capacity(snapshot.node_count());
+        let mut ids: Vec<NodeId> = Vec::with_capacity(snapshot.node_count());
         for (position, node) in snapshot.nodes().enumerate() {
             match check_path(node.path) {
-                Ok(()) => paths.push((node.path, u32::try_from(position).map_err(too_many)?)),
+                Ok(()) => {
+                    paths.push((node.path, u32::try_from(position).map_err(too_many)?));
+                    ids.push(node.id);
+                }
                 Err(why) => error!("node {:?} cannot be shown: {why}", node.path),
             }
         }
@@ -160,6 +167,9 @@ impl NodeTable {
             }
             same
         });
+        if has_twice(ids) {
+            leave_one_of_each_id(&mut paths, snapshot);
+        }
 
         let manifests = snapshot.manifests().into_iter().map(|info| (info.id, info)).collect();
         let mut table = NodeTable {
@@ -455,6 +465,25 @@ impl NodeTable {
         let fixed = self.nodes.len() * (size_of::<Node>() + 12) + self.names.len();
         (fixed + arrays + self.manifests.len() * 2 * size_of::<ManifestInfo>()) as u64
     }
+}
+
+/// Whether an id is there twice. It is in no snapshot that a client has written.
+fn has_twice(mut ids: Vec<NodeId>) -> bool {
+    ids.sort_unstable();
+    std::iter::zip(&ids, ids.iter().skip(1)).any(|(one, next)| one == next)
+}
+
+/// Leaves out nodes that have the id of one before them. Inode numbers and chunks are known by it: one node would show the other's bytes,
+/// and a directory could be in itself.
+fn leave_one_of_each_id(paths: &mut Vec<(&str, u32)>, snapshot: &Snapshot) {
+    let mut seen = HashSet::new();
+    paths.retain(|(path, position)| {
+        let is_first = snapshot.node(*position as usize).is_none_or(|node| seen.insert(node.id));
+        if !is_first {
+            error!("node {path:?} cannot be shown: it has the id of another node");
+        }
+        is_first
+    });
 }
 
 fn too_many<E>(_: E) -> Error {

@@ -197,6 +197,27 @@ async fn hostile_paths_are_left_out_and_the_rest_is_there() {
 }
 
 #[tokio::test]
+async fn a_node_with_the_id_of_another_is_left_out() {
+    let nodes = [
+        group(1, "/"),
+        array(2, "/a", ARRAY_2D, &[]),
+        group(3, "/b"),
+        group(3, "/b/b"),
+        array(2, "/c", ARRAY_2D, &[]),
+        group(4, "/d"),
+    ];
+    let tree = tree(&nodes, &[]).await;
+    let shown = files(&tree).await;
+    assert_eq!(shown.into_keys().collect::<Vec<_>>(), ["a/zarr.json", "b/zarr.json", "d/zarr.json", "zarr.json"]);
+    let entries = entries(&tree, ROOT, 100).await.into_iter().filter(|(name, _)| !name.starts_with('.'));
+    let mut numbers: Vec<u64> = entries.map(|(_, attributes)| attributes.inode).collect();
+    let count = numbers.len();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), count);
+}
+
+#[tokio::test]
 async fn an_impossible_grid_works_by_table() {
     let huge = r#"{"zarr_format":3,"node_type":"array","shape":[4294967295,4294967295],"data_type":"int8",
         "chunk_grid":{"name":"regular","configuration":{"chunk_shape":[1,1]}},
