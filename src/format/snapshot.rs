@@ -26,6 +26,8 @@ impl Root for SnapshotRoot {
 pub struct Snapshot {
     buffer: Verified<SnapshotRoot>,
     version: SpecVersion,
+    /// Bytes that a table of the nodes takes at most.
+    expanded: u64,
 }
 
 /// One group or array, read in place.
@@ -87,11 +89,17 @@ pub struct ManifestInfo {
     pub chunk_refs: u32,
 }
 
+/// Bytes that a node takes in tables, but for its name and its manifests.
+const NODE_BYTES: u64 = 160;
+/// How many times as many bytes as a snapshot has its nodes may take in tables. In files that clients write every node has parts of its own,
+/// 44 bytes at least, and every reference to a manifest 32.
+const MAX_EXPANSION: u64 = 6;
+
 impl Snapshot {
     /// Decodes a snapshot file whose payload may take `limit` bytes of memory.
     pub fn decode(file: &[u8], limit: u64) -> Result<Self> {
         let (header, payload) = envelope::decode(file, FileType::Snapshot, limit)?;
-        Ok(Snapshot { buffer: Verified::new(payload)?, version: header.version })
+        Self::of(Verified::new(payload)?, header.version)
     }
 
     /// The file's root table, for [`crate::repo::verify`], which looks at what nobody else needs.
@@ -118,7 +126,41 @@ impl Snapshot {
 
     /// The snapshot that `draft` would be once it is written.
     pub fn from_draft(draft: &SnapshotDraft) -> Result<Self> {
-        Ok(Snapshot { buffer: Verified::new(draft.payload()?)?, version: draft.version })
+        Self::of(Verified::new(draft.payload()?)?, draft.version)
+    }
+
+    fn of(buffer: Verified<SnapshotRoot>, version: SpecVersion) -> Result<Self> {
+        let mut snapshot = Snapshot { buffer, version, expanded: 0 };
+        snapshot.expanded = snapshot.count_expanded()?;
+        Ok(snapshot)
+    }
+
+    /// Bytes that a table of the nodes takes, with their names and what they say of manifests.
+    ///
+    /// An error of kind [`crate::error::ErrorKind::Corrupt`] if that is out of proportion: parts of a flatbuffer may stand in many places, so that a
+    /// few bytes of it could mean very many.
+    fn count_expanded(&self) -> Result<u64> {
+        let most = MAX_EXPANSION * self.buffer.len() as u64;
+        let mut expanded = 0_u64;
+        for stored in self.buffer.root().nodes() {
+            expanded += NODE_BYTES + stored.path().len() as u64;
+            let refs = stored.node_data_as_array().map(|array| array.manifests());
+            for reference in refs.into_iter().flatten() {
+                let extents = reference.extents().len() * size_of::<(u32, u32)>();
+                expanded += (size_of::<ManifestRef>() + extents) as u64;
+            }
+            if expanded > most {
+                return Err(Error::corrupt(
+                    "the snapshot's nodes share what they say of their manifests: it would take too much memory",
+                ));
+            }
+        }
+        Ok(expanded)
+    }
+
+    /// Bytes that a table of the nodes takes at most.
+    pub(crate) fn expanded_size(&self) -> u64 {
+        self.expanded
     }
 
     /// The version of this very file, which may be older than the repository's.
@@ -260,5 +302,58 @@ impl<'a> ArrayData<'a> {
     /// length is not possible.
     pub fn grid(&self) -> Option<Vec<u32>> {
         Some(self.dimensions()?.iter().map(|d| d.num_chunks).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use flatbuffers::FlatBufferBuilder;
+
+    use super::super::testing;
+    use super::*;
+
+    /// A snapshot with `arrays` arrays that share references to `references` manifests, which share extents of `rank` dimensions.
+    fn shared(arrays: u32, references: usize, rank: usize) -> Vec<u8> {
+        let mut b = FlatBufferBuilder::new();
+        let extents = Some(b.create_vector(&vec![fb::ChunkIndexRange::new(0, 1); rank]));
+        let manifest = fb::ObjectId12::new(&[7; 12]);
+        let args = fb::ManifestRefArgs { object_id: Some(&manifest), extents };
+        let references: Vec<_> = (0..references).map(|_| fb::ManifestRef::create(&mut b, &args)).collect();
+        let shape = Some(b.create_vector::<fb::DimensionShape>(&[]));
+        let manifests = Some(b.create_vector(&references));
+        let args = fb::ArrayNodeDataArgs { shape, manifests, ..Default::default() };
+        let array = fb::ArrayNodeData::create(&mut b, &args).as_union_value();
+        let user_data = Some(b.create_vector(b"{}"));
+        let nodes: Vec<_> = (0..arrays)
+            .map(|n| {
+                let path = Some(b.create_string(&format!("/{n}")));
+                let id = fb::ObjectId8::new(&u64::from(n).to_be_bytes());
+                let node_data = Some(array);
+                let (id, node_data_type) = (Some(&id), fb::NodeData::Array);
+                let args = fb::NodeSnapshotArgs { id, path, user_data, node_data_type, node_data, extra: None };
+                fb::NodeSnapshot::create(&mut b, &args)
+            })
+            .collect();
+        let nodes = Some(b.create_vector(&nodes));
+        let message = Some(b.create_string(""));
+        let metadata = Some(b.create_vector::<flatbuffers::ForwardsUOffset<fb::MetadataItem<'_>>>(&[]));
+        let manifest_files = Some(b.create_vector::<fb::ManifestFileInfo>(&[]));
+        let id = Some(&manifest);
+        let args = fb::SnapshotArgs { id, nodes, message, metadata, manifest_files, ..Default::default() };
+        let root = fb::Snapshot::create(&mut b, &args);
+        b.finish(root, Some("Ichk"));
+        testing::file(1, b.finished_data())
+    }
+
+    #[test]
+    fn what_is_shared_to_mean_very_much_is_refused() {
+        let decode = |file: Vec<u8>| Snapshot::decode(&file, 1 << 30);
+        assert_eq!(decode(shared(1000, 0, 0)).unwrap().nodes().count(), 1000);
+        assert_eq!(decode(shared(1, 100, 4)).unwrap().nodes().count(), 1);
+        // Each of these files has some kilobytes.
+        let error = decode(shared(1, 100, 1000)).unwrap_err().to_string();
+        assert!(error.contains("too much memory"), "{error}");
+        assert!(decode(shared(100, 40, 4)).is_err());
     }
 }
