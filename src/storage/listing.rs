@@ -45,10 +45,11 @@ impl Bounds {
     }
 }
 
-/// As many as a quarter of this machine's memory holds.
+/// As many as a quarter of this machine's memory holds, or half of what the user lets this process take.
 fn default_objects() -> u64 {
-    let quarter = memory::available_memory().map_or(MOST_OBJECTS, |bytes| bytes / 4 / TABLE_ENTRY);
-    quarter.min(MOST_OBJECTS)
+    let machine = || memory::available_memory().map(|bytes| bytes / 4);
+    let bytes = memory::explicit_bound().map(|bytes| bytes / 2).or_else(machine);
+    bytes.map_or(MOST_OBJECTS, |bytes| bytes / TABLE_ENTRY).min(MOST_OBJECTS)
 }
 
 /// A listing that is under way.

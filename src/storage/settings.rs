@@ -64,7 +64,7 @@ pub struct Settings {
     /// Give up a transfer if it moves less than so many bytes a second over that time; parallel transfers share it [default: 64K].
     #[arg(long, value_name = "SIZE", value_parser = min_rate, env = "ICECHUNKFS_MIN_RATE", hide_env = true)]
     pub min_rate: Option<u64>,
-    /// Objects that a folder of the store may list, at most [default: what a quarter of this machine's memory holds].
+    /// Objects that a folder of the store may list, at most [default: what half of --memory holds, or a quarter of this machine's].
     #[arg(long, value_name = "N", env = "ICECHUNKFS_MAX_LISTED", hide_env = true)]
     pub max_listed: Option<u64>,
     /// Requests that may be under way at a time, at most [default: 64].
