@@ -1,10 +1,10 @@
 //! Manifests of releases before 0.2, in every wrapping: every reference, and searching for it.
-#![no_main]
-use icechunkfs::format::manifest::Manifest;
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|file: &[u8]| {
-    for file in [file, &icechunkfs_fuzz_file(2, file)] {
+use super::file;
+use icechunkfs::format::manifest::Manifest;
+
+pub(crate) fn run(file: &[u8]) {
+    for file in [file, &file::around(2, file)] {
         let Ok(manifest) = Manifest::decode(file, 1 << 24) else { continue };
         for node in manifest.arrays().take(100).collect::<Vec<_>>() {
             let Ok(Some(refs)) = manifest.array(node) else { continue };
@@ -16,6 +16,4 @@ fuzz_target!(|file: &[u8]| {
             }
         }
     }
-});
-
-include!("file.rs");
+}

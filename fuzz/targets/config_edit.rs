@@ -1,11 +1,10 @@
 //! Changing a configuration that anybody may have stored: what is written means what was to be written. The input is the name
 //! of a setting, a value, and a document, a line each but for the last.
-#![no_main]
+
 use icechunkfs::format::config::RepoConfig;
 use icechunkfs::format::config_edit::{self, encode, problems};
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: &[u8]| {
+pub(crate) fn run(input: &[u8]) {
     let mut parts = input.splitn(3, |byte| *byte == b'\n');
     let (Some(key), Some(value), Some(document)) = (parts.next(), parts.next(), parts.next()) else { return };
     let (Ok(key), Ok(value)) = (std::str::from_utf8(key), std::str::from_utf8(value)) else { return };
@@ -18,4 +17,4 @@ fuzz_target!(|input: &[u8]| {
         assert_eq!(RepoConfig::from_yaml(&text).ok().map(|read| read.members().clone()), Some(changed.members.clone()));
     }
     let _ = encode::flexbuffer(&changed.members);
-});
+}

@@ -1,7 +1,14 @@
-/// A file of version 2, uncompressed, around a payload.
-fn icechunkfs_fuzz_file(file_type: u8, payload: &[u8]) -> Vec<u8> {
-    let mut file = b"ICE\xF0\x9F\xA7\x8ACHUNKfuzz                    ".to_vec();
-    file.extend_from_slice(&[2, file_type, 0]);
-    file.extend_from_slice(payload);
-    file
+//! Files of version 2 around a payload.
+
+/// Name and versions, up to the type of the file.
+const MAGIC: &[u8] = b"ICE\xF0\x9F\xA7\x8ACHUNKfuzz                    ";
+
+/// A file around a payload that is not compressed: compression would hide it from the fuzzer.
+pub(crate) fn around(file_type: u8, payload: &[u8]) -> Vec<u8> {
+    [MAGIC, &[2, file_type, 0], payload].concat()
+}
+
+/// A file around a payload that is compressed already.
+pub(crate) fn compressed(file_type: u8, payload: &[u8]) -> Vec<u8> {
+    [MAGIC, &[2, file_type, 1], payload].concat()
 }

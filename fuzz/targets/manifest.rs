@@ -1,10 +1,10 @@
 //! Manifests: every reference, and searching for it.
-#![no_main]
-use icechunkfs::format::manifest::Manifest;
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|payload: &[u8]| {
-    let Ok(manifest) = Manifest::decode(&icechunkfs_fuzz_file(2, payload), 1 << 24) else { return };
+use super::file;
+use icechunkfs::format::manifest::Manifest;
+
+pub(crate) fn run(payload: &[u8]) {
+    let Ok(manifest) = Manifest::decode(&file::around(2, payload), 1 << 24) else { return };
     for node in manifest.arrays().take(100).collect::<Vec<_>>() {
         let Ok(Some(refs)) = manifest.array(node) else { continue };
         for at in 0..refs.len().min(1000) {
@@ -14,6 +14,4 @@ fuzz_target!(|payload: &[u8]| {
             let _ = (refs.length(at), refs.payload(at));
         }
     }
-});
-
-include!("file.rs");
+}

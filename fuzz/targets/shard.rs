@@ -1,9 +1,8 @@
 //! What an array's `zarr.json` says of shards, and an index behind it: a NUL byte is between the two.
-#![no_main]
-use icechunkfs::zarr::shard::{Index, Sharding};
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| {
+use icechunkfs::zarr::shard::{Index, Sharding};
+
+pub(crate) fn run(bytes: &[u8]) {
     let at = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     let (document, rest) = bytes.split_at(at);
     let Ok(Some(sharding)) = Sharding::parse(document) else { return };
@@ -27,4 +26,4 @@ fuzz_target!(|bytes: &[u8]| {
         let is_sound = index.entry(number).is_none_or(|(_, length)| length == 0) || index.place(number).is_some();
         assert!(is_sound || faulty.binary_search_by_key(&number, |fault| fault.number).is_ok());
     }
-});
+}

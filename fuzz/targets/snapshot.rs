@@ -1,11 +1,11 @@
 //! Snapshots, and the table of nodes made from them.
-#![no_main]
+
+use super::file;
 use icechunkfs::format::snapshot::Snapshot;
 use icechunkfs::tree::nodes::NodeTable;
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|payload: &[u8]| {
-    let Ok(snapshot) = Snapshot::decode(&icechunkfs_fuzz_file(1, payload), 1 << 24) else { return };
+pub(crate) fn run(payload: &[u8]) {
+    let Ok(snapshot) = Snapshot::decode(&file::around(1, payload), 1 << 24) else { return };
     let _ = (snapshot.metadata(), snapshot.parent_id(), snapshot.manifests());
     let Ok(table) = NodeTable::build(&snapshot) else { return };
     for index in 0..table.len().min(1000) as u32 {
@@ -19,6 +19,4 @@ fuzz_target!(|payload: &[u8]| {
             assert_eq!(table.child(index, table.name(child)), Some(child));
         }
     }
-});
-
-include!("file.rs");
+}

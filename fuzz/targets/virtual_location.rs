@@ -1,20 +1,20 @@
 //! Locations of virtual chunks, and prefixes: one spelling each, and no way round a permission.
-#![no_main]
+
 use icechunkfs::format::config::RepoConfig;
 use icechunkfs::storage::settings::Settings;
 use icechunkfs::storage::virtuals::Virtuals;
 use icechunkfs::storage::virtuals::address::Address;
 use icechunkfs::storage::virtuals::permissions::Permissions;
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| {
+pub(crate) fn run(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     // A location, and a configuration with containers.
     let (location, config) = text.split_once('\n').unwrap_or((text, ""));
     if let Ok(address) = Address::object(location) {
         assert!(Address::object(&address.to_string()).is_ok_and(|again| again == address), "{address}");
     }
-    let containers = RepoConfig::from_yaml(config.as_bytes()).map(|config| config.virtual_containers()).unwrap_or_default();
+    let containers =
+        RepoConfig::from_yaml(config.as_bytes()).map(|config| config.virtual_containers()).unwrap_or_default();
     let allowed = ["file:///srv/data", "s3://bucket/data", "https://host:8443/a"].map(str::to_owned);
     let maps = ["vcc://moved=/srv/moved".to_owned()];
     let Ok(permissions) = Permissions::from_words(&allowed, &maps, &[], &[]) else { unreachable!("they are right") };
@@ -27,4 +27,4 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let words = [location.to_owned()];
     let _ = Permissions::from_words(&words, &words, &words, &words);
-});
+}
