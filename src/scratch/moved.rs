@@ -4,7 +4,11 @@
 //! now, the other scratch directories of this user are looked through for one of the same repository, by what identifies it, whose
 //! own path leads nowhere any more. A copy is no move: as long as the old path exists, the work there is its own.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, OFlags};
+use rustix::io::Errno;
 
 use super::journal;
 use super::needs::open_directory;
@@ -25,14 +29,14 @@ pub struct ScratchKey<'a> {
     pub mountpoint: &'a Path,
 }
 
-/// Brings the scratch directory of a repository that was moved to where it is key. Returns what to tell the user, if there is one.
+/// Renames the scratch directory of a repository that was moved to the path in `key`. Returns a message for the user if there is one.
 ///
 /// Nothing is moved if work waits there already, if another daemon uses the old directory, or if there are several.
 pub fn relocate(key: &ScratchKey<'_>) -> Result<Option<String>> {
     let Some((of_repository, all)) = key.path.parent().and_then(|above| Some((above, above.parent()?))) else {
         return Ok(None);
     };
-    if key.path.symlink_metadata().is_ok_and(|found| !found.is_dir()) || has_journal(key.path)? {
+    if key.path.symlink_metadata().is_ok_and(|found| !found.is_dir()) || journal_in(key.path)?.is_some() {
         return Ok(None);
     }
     let found = candidates(key, all)?;
@@ -65,7 +69,7 @@ pub fn relocate(key: &ScratchKey<'_>) -> Result<Option<String>> {
         )));
     }
     for directory in [old.parent(), Some(of_repository), Some(all)].into_iter().flatten() {
-        std::fs::File::open(directory).and_then(|opened| opened.sync_all()).map_err(failed(directory))?;
+        File::open(directory).and_then(|opened| opened.sync_all()).map_err(failed(directory))?;
     }
     Ok(Some(format!("the work that waited in {} goes on in {}", old.display(), key.path.display())))
 }
@@ -95,11 +99,13 @@ fn candidates(key: &ScratchKey<'_>, all: &Path) -> Result<Vec<PathBuf>> {
 }
 
 fn is_of(key: &ScratchKey<'_>, path: &Path) -> Result<bool> {
+    let Some(journal) = journal_in(path)? else { return Ok(false) };
     let mut base = None;
-    each(path, |record| {
+    journal::look(journal, path, |record| {
         if let Record::Base { repository, branch, identity, .. } = record {
             base = Some((repository, branch, identity));
         }
+        Ok(())
     })?;
     Ok(base.is_some_and(|(repository, branch, identity)| {
         let is_gone = Path::new(&repository).is_absolute()
@@ -108,22 +114,10 @@ fn is_of(key: &ScratchKey<'_>, path: &Path) -> Result<bool> {
     }))
 }
 
-fn has_journal(path: &Path) -> Result<bool> {
-    let mut has = false;
-    each(path, |_| has = true)?;
-    Ok(has)
-}
-
-/// Calls `visit` with the records of the journal in `path`, if there is one.
-fn each(path: &Path, mut visit: impl FnMut(Record)) -> Result<()> {
-    use rustix::io::Errno;
-    let directory = match open_directory(rustix::fs::CWD, path, rustix::fs::OFlags::NOFOLLOW) {
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
-        opened => opened.map_err(|errno| Error::io(path.display(), errno.into()))?,
-    };
-    let Some(journal) = journal::find(&directory, path)? else { return Ok(()) };
-    journal::look(journal, path, |record| {
-        visit(record);
-        Ok(())
-    })
+/// Opens the journal of the scratch directory at `path`, if there is one.
+fn journal_in(path: &Path) -> Result<Option<File>> {
+    match open_directory(CWD, path, OFlags::NOFOLLOW) {
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+        opened => journal::find(&opened.map_err(|errno| Error::io(path.display(), errno.into()))?, path),
+    }
 }

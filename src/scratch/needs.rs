@@ -1,8 +1,7 @@
 //! What uncommitted work needs of its repository: for whoever removes things there.
 //!
 //! A scratch directory refers to the snapshot that it is based on and, where chunks were copied whole or written in part, to chunk
-//! objects. It is looked
-//! at while its daemon writes to it, and nothing is changed.
+//! objects. It is read while its daemon writes to it, and nothing is changed.
 
 use std::collections::BTreeSet;
 use std::fs::File;
