@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use super::changes::{ChangeSet, ChunkChange, WrittenNode};
 use crate::error::Result;
 use crate::format::ids::{NodeId, ObjectId};
-use crate::format::snapshot::{NodeData, Snapshot};
+use crate::format::snapshot::Snapshot;
 use crate::format::transaction_log::{Change, TransactionLog};
 use crate::zarr::array::ArrayMetadata;
 use crate::zarr::{Coords, is_in_grid};
@@ -188,8 +188,7 @@ struct Tree<'a> {
 
 impl<'a> Tree<'a> {
     fn new(snapshot: &'a Snapshot) -> Self {
-        let by_id: HashMap<_, _> =
-            snapshot.nodes().map(|node| (node.id, (node.path, matches!(node.data, NodeData::Array(_))))).collect();
+        let by_id: HashMap<_, _> = snapshot.nodes().map(|node| (node.id, (node.path, node.is_array()))).collect();
         let by_path = by_id.iter().map(|(id, (path, _))| (*path, *id)).collect();
         Tree { by_id, by_path }
     }

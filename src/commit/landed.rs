@@ -18,7 +18,7 @@ use super::changes::{ChangeSet, ChunkChange, DeletedNode, StoredPayload, Written
 use super::references::References;
 use crate::error::Result;
 use crate::format::ids::NodeId;
-use crate::format::snapshot::{Node, NodeData, Snapshot};
+use crate::format::snapshot::{Node, Snapshot};
 use crate::format::transaction_log::{Change, Move, TransactionLog};
 use crate::reader::Reader;
 use crate::zarr::array::ArrayMetadata;
@@ -93,7 +93,7 @@ impl Landed<'_> {
         out.deleted.extend(deleted.map(|node| DeletedNode {
             id: node.id,
             path: node.path.to_owned(),
-            is_array: is_array(node),
+            is_array: node.is_array(),
         }));
         Ok(out)
     }
@@ -110,7 +110,7 @@ impl Landed<'_> {
                 Some(bytes) => (*bytes).clone(),
                 None => Bytes::copy_from_slice(node.zarr_json),
             },
-            is_array: is_array(&node),
+            is_array: node.is_array(),
             is_created: false,
         });
         let created = changes.created.iter().map(|node| VisibleNode {
@@ -161,7 +161,7 @@ fn same_nodes(
     let made = after.values().filter(|node| made.contains(&node.id) && !same.contains_key(&node.id));
     let by_path: HashMap<&str, &Node<'_>> = made.map(|node| (node.path, node)).collect();
     let other_ids = shown.iter().filter(|node| !after.contains_key(&node.id)).filter_map(|node| {
-        let there = by_path.get(node.path.as_str()).filter(|there| is_array(there) == node.is_array)?;
+        let there = by_path.get(node.path.as_str()).filter(|there| there.is_array() == node.is_array)?;
         Some((node.id, there.id))
     });
     same.extend(other_ids.collect::<Vec<_>>());
@@ -199,10 +199,6 @@ async fn chunks(
         }
     }
     Ok(chunks)
-}
-
-fn is_array(node: &Node<'_>) -> bool {
-    matches!(node.data, NodeData::Array(_))
 }
 
 /// Chunks per dimension of a node, which has none if it is a group.

@@ -17,7 +17,7 @@ use super::nodes::Sources;
 use super::upload::StoredChunks;
 use crate::error::{Error, Result};
 use crate::format::ids::NodeId;
-use crate::format::snapshot::{Node, NodeData, Snapshot};
+use crate::format::snapshot::{Node, Snapshot};
 
 /// A change set in the terms of the repository's version.
 pub(super) struct Stored<'a> {
@@ -60,7 +60,7 @@ pub(super) fn without_moves<'a>(
         let node = stored.get(&moved.node).ok_or_else(missing)?;
         let zarr_json = updated.remove(&moved.node).cloned();
         let zarr_json = zarr_json.unwrap_or_else(|| Bytes::copy_from_slice(node.zarr_json));
-        let is_array = matches!(node.data, NodeData::Array(_));
+        let is_array = node.is_array();
         out.deleted.push(DeletedNode { id: moved.node, path: moved.from.clone(), is_array });
         out.created.push(WrittenNode { id, path: moved.to.clone(), zarr_json, is_array });
         if is_array {

@@ -43,6 +43,13 @@ pub struct Node<'a> {
     pub data: NodeData<'a>,
 }
 
+impl Node<'_> {
+    /// Returns whether the node is an array.
+    pub fn is_array(&self) -> bool {
+        matches!(self.data, NodeData::Array(_))
+    }
+}
+
 /// What a node is, beyond its `zarr.json`.
 #[derive(Clone, Debug)]
 pub enum NodeData<'a> {

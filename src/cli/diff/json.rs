@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Compared, is_array};
+use super::Compared;
 use crate::compare::{Count, NodeDifference};
 use crate::zarr::Coords;
 
@@ -54,7 +54,7 @@ fn node(compared: &Compared, difference: &NodeDifference) -> Value {
     let mut out = Map::new();
     let mut put = |name: &str, value: Value| drop(out.insert(name.to_owned(), value));
     put("path", shown.path.into());
-    put("kind", if is_array(shown) { "array" } else { "group" }.into());
+    put("kind", if shown.is_array() { "array" } else { "group" }.into());
     put("what", what.into());
     if let Some(before) = before.as_ref().filter(|_| difference.is_moved) {
         put("from", before.path.into());
@@ -67,7 +67,7 @@ fn node(compared: &Compared, difference: &NodeDifference) -> Value {
             put(name, serde_json::from_slice(node.zarr_json).unwrap_or_else(|_| text()));
         }
     }
-    if is_array(shown) && difference.has_chunks() {
+    if shown.is_array() && difference.has_chunks() {
         put("chunks", chunks(difference.added, difference.replaced, difference.replacing, difference.removed));
     }
     if let Some(lists) = difference.coords.as_ref().filter(|_| difference.has_chunks()) {

@@ -18,7 +18,7 @@ use super::virtual_args::VirtualArgs;
 use super::{logging, open, print, print_json, working};
 use crate::compare::{self, Count, NodeDifference, Wanted};
 use crate::error::{Context, Error, Result};
-use crate::format::snapshot::{Node, NodeData, Snapshot};
+use crate::format::snapshot::{Node, Snapshot};
 use crate::reader::Reader;
 use crate::storage::settings::Settings;
 
@@ -135,7 +135,7 @@ impl Compared {
         let mut summary = Summary::default();
         for difference in &self.nodes {
             let (before, after) = self.node(difference);
-            let is_array = after.as_ref().or(before.as_ref()).is_some_and(is_array);
+            let is_array = after.as_ref().or(before.as_ref()).is_some_and(Node::is_array);
             let count = |counts: &mut [u64; 2]| {
                 let [groups, arrays] = counts;
                 *if is_array { arrays } else { groups } += 1;
@@ -158,8 +158,4 @@ impl Compared {
         }
         summary
     }
-}
-
-fn is_array(node: &Node<'_>) -> bool {
-    matches!(node.data, NodeData::Array(_))
 }

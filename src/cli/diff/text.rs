@@ -8,7 +8,7 @@ use indicatif::HumanBytes;
 use serde_json::Value;
 use similar::TextDiff;
 
-use super::{Compared, is_array};
+use super::Compared;
 use crate::compare::{Count, NodeDifference};
 use crate::format::snapshot::Node;
 use crate::printable;
@@ -25,7 +25,7 @@ pub(super) fn of(compared: &Compared, patch: bool) -> String {
     let mut text = String::new();
     for difference in &compared.nodes {
         let (before, after) = compared.node(difference);
-        let kind = |node: &Node<'_>| if is_array(node) { "array" } else { "group" };
+        let kind = |node: &Node<'_>| if node.is_array() { "array" } else { "group" };
         // Writing into a string cannot fail.
         let _ = match (&before, &after) {
             (None, Some(node)) => writeln!(text, "added    {}  {}{}", shown(node), kind(node), many(difference.added)),

@@ -8,7 +8,7 @@ use super::{Context, Read, blocking, check_envelope, read, report_lost};
 use crate::error::{ErrorKind, Result};
 use crate::format::envelope::FileType;
 use crate::format::ids::{NodeId, ObjectId};
-use crate::format::snapshot::{NodeData, Snapshot};
+use crate::format::snapshot::Snapshot;
 use crate::format::transaction_log::{Change, TransactionLog};
 
 /// Bytes that a log may have, stored and in memory: the format's own limit.
@@ -161,7 +161,7 @@ fn check_alone(findings: &Findings, key: &str, id: ObjectId, log: &TransactionLo
 /// second may have deleted.
 fn check_beside(findings: &Findings, key: &str, log: &TransactionLog, snapshot: &Snapshot) {
     let present: HashMap<NodeId, (&str, bool)> =
-        snapshot.nodes().map(|node| (node.id, (node.path, matches!(node.data, NodeData::Array(_))))).collect();
+        snapshot.nodes().map(|node| (node.id, (node.path, node.is_array()))).collect();
     let deleted: HashSet<NodeId> = log.nodes(Change::DeletedGroups).chain(log.nodes(Change::DeletedArrays)).collect();
     for id in &deleted {
         if let Some((path, _)) = present.get(id) {

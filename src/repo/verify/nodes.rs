@@ -91,7 +91,7 @@ pub(super) fn check(
     }
     let mut kinds: HashMap<&str, bool> = HashMap::new();
     for node in snapshot.nodes() {
-        let is_array = matches!(node.data, NodeData::Array(_));
+        let is_array = node.is_array();
         if kinds.insert(node.path, is_array).is_some() {
             findings.add(Severity::Error, "node-twice", &key, Some(node.path), None, "it is in the snapshot twice");
         }

@@ -118,7 +118,7 @@ impl<'a> Walk<'a> {
                 self.out.tracked.insert((directory.id, document_name()));
                 self.keep(index, &path);
                 let node = self.stored(index)?;
-                matches!(node.data, NodeData::Array(_)).then_some((node.id, Some(index)))
+                node.is_array().then_some((node.id, Some(index)))
             }),
             Doc::Written(bytes) => self.written(directory, lower, &path, bytes),
         };
@@ -165,7 +165,7 @@ impl<'a> Walk<'a> {
     /// A directory that has no document now.
     async fn without_document(&mut self, position: usize, path: &str, lower: Option<NodeIndex>) -> Result<()> {
         let Some(index) = lower else { return Ok(()) };
-        let was_array = self.stored(index).is_some_and(|node| matches!(node.data, NodeData::Array(_)));
+        let was_array = self.stored(index).is_some_and(|node| node.is_array());
         if was_array && self.any_chunk_left(position, index).await? {
             self.fault(
                 path,
@@ -192,7 +192,7 @@ impl<'a> Walk<'a> {
                 let index = lower?;
                 self.keep(index, path);
                 let node = self.stored(index)?;
-                return matches!(node.data, NodeData::Array(_)).then_some((node.id, Some(index)));
+                return node.is_array().then_some((node.id, Some(index)));
             }
         };
         if self.not_text.contains(&directory.id) {
@@ -262,7 +262,7 @@ impl<'a> Walk<'a> {
             from: node.path.to_owned(),
             to: path.to_owned(),
             node: node.id,
-            is_array: matches!(node.data, NodeData::Array(_)),
+            is_array: node.is_array(),
         });
         self.out.changes.moved.extend(moved);
     }
@@ -366,11 +366,7 @@ impl<'a> Walk<'a> {
         let gone = (0..self.kept.len()).filter(|&at| !self.kept.get(at).copied().unwrap_or(true));
         let gone: Vec<DeletedNode> = gone
             .filter_map(|at| self.stored(NodeIndex::try_from(at).ok()?))
-            .map(|node| DeletedNode {
-                id: node.id,
-                path: node.path.to_owned(),
-                is_array: matches!(node.data, NodeData::Array(_)),
-            })
+            .map(|node| DeletedNode { id: node.id, path: node.path.to_owned(), is_array: node.is_array() })
             .collect();
         self.out.changes.deleted = gone;
     }
