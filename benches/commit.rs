@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use icechunkfs::commit::changes::{ChangeSet, ChunkChange, ChunkFile, StoredPayload, WrittenNode};
+use icechunkfs::commit::changes::{ChangeSet, ChunkChange, ChunkFile, WrittenNode};
 use icechunkfs::commit::engine::{Engine, Options, Outcome, Request};
 use icechunkfs::commit::progress::Progress;
+use icechunkfs::format::chunk_payload::ChunkPayload;
 use icechunkfs::format::ids::{NodeId, ObjectId};
 use icechunkfs::format::repo_state::Operation;
 use icechunkfs::format::snapshot::Snapshot;
@@ -105,7 +106,7 @@ fn array(grid: &[u32]) -> WrittenNode {
 fn a_million() -> ChangeSet {
     let chunks = (0..100_u32).flat_map(|i| (0..100).flat_map(move |j| (0..100).map(move |k| [i, j, k])));
     let stored = |coords: [u32; 3]| {
-        let payload = StoredPayload::Native { chunk: ObjectId::random().unwrap(), offset: 0, length: 4 << 20 };
+        let payload = ChunkPayload::Native { chunk: ObjectId::random().unwrap(), offset: 0, length: 4 << 20 };
         (Coords::from_slice(&coords), ChunkChange::Stored(payload))
     };
     ChangeSet {
@@ -116,7 +117,7 @@ fn a_million() -> ChangeSet {
 }
 
 fn one(n: u32) -> ChangeSet {
-    let change = ChunkChange::Stored(StoredPayload::Inline(Bytes::from(vec![1; 8])));
+    let change = ChunkChange::Stored(ChunkPayload::Inline(Bytes::from(vec![1; 8])));
     ChangeSet { chunks: [(NODE, [(Coords::from_slice(&[n, 50, 50]), change)].into())].into(), ..ChangeSet::default() }
 }
 

@@ -20,8 +20,9 @@ use icechunk::format::SnapshotId;
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunk::ops::expiration::{ExpiredRefAction, expire};
 use icechunk::repository::VersionInfo;
-use icechunkfs::commit::changes::{ChunkChange, StoredPayload};
+use icechunkfs::commit::changes::ChunkChange;
 use icechunkfs::commit::engine::{Options, Outcome, Request};
+use icechunkfs::format::chunk_payload::ChunkPayload;
 use icechunkfs::format::ids::ObjectId;
 use icechunkfs::format::snapshot::{NodeData, Snapshot};
 use icechunkfs::repo::{MAX_SNAPSHOT, Repository};
@@ -387,7 +388,7 @@ async fn bytes_elsewhere_are_read_where_that_is_allowed() {
     let mut model = Model::default();
     let id = model.array("/a", &[1]);
     let mut changes = model.changes_since(&Model::default(), &lab.scratch);
-    let virtual_chunk = |offset| StoredPayload::Virtual {
+    let virtual_chunk = |offset| ChunkPayload::Virtual {
         location: format!("file://{}", file.display()),
         offset,
         length: 10,

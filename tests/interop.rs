@@ -23,8 +23,9 @@ use icechunk::ops::expiration::{ExpiredRefAction, expire};
 use icechunk::ops::gc::{GCConfig, garbage_collect};
 use icechunk::repository::VersionInfo;
 use icechunk::{RepositoryConfig, Store};
-use icechunkfs::commit::changes::{ChangeSet, ChunkChange, StoredPayload, WrittenNode};
+use icechunkfs::commit::changes::{ChangeSet, ChunkChange, WrittenNode};
 use icechunkfs::commit::engine::{Options, Outcome, Request};
+use icechunkfs::format::chunk_payload;
 use icechunkfs::format::envelope::SpecVersion::{V1, V2};
 use icechunkfs::format::ids::ObjectId;
 use icechunkfs::format::snapshot::{NodeData, Snapshot};
@@ -163,7 +164,7 @@ async fn what_older_releases_wrote_survives_our_commits() {
                 let coords = Coords::from_elem(0, metadata.grid.len());
                 let change = ChunkChange::File(lab.scratch.file(name.as_bytes()));
                 changes.chunks.entry(node.id).or_default().insert(coords.clone(), change);
-                let new = StoredPayload::Inline(Bytes::from(name.clone().into_bytes()));
+                let new = chunk_payload::ChunkPayload::Inline(Bytes::from(name.clone().into_bytes()));
                 expected.insert((node.path.to_owned(), coords.to_vec()), new);
             }
         }
@@ -188,7 +189,7 @@ async fn what_older_releases_wrote_survives_our_commits() {
 }
 
 /// Every chunk that a reader finds, and where it is.
-async fn all_refs(lab: &Lab, snapshot: &Arc<Snapshot>) -> BTreeMap<(String, Vec<u32>), StoredPayload> {
+async fn all_refs(lab: &Lab, snapshot: &Arc<Snapshot>) -> BTreeMap<(String, Vec<u32>), chunk_payload::ChunkPayload> {
     let mut found = BTreeMap::new();
     let infos: BTreeMap<ObjectId, _> = snapshot.manifests().into_iter().map(|info| (info.id, info)).collect();
     for node in snapshot.nodes() {

@@ -14,9 +14,10 @@ use std::time::Duration;
 
 use icechunk::RepositoryConfig;
 use icechunk::format::format_constants::SpecVersionBin;
-use icechunkfs::commit::changes::{ChangeSet, ChunkChange, StoredPayload};
+use icechunkfs::commit::changes::{ChangeSet, ChunkChange};
 use icechunkfs::commit::engine::{OnConflict, Options, Outcome, Request};
 use icechunkfs::error::ErrorKind;
+use icechunkfs::format::chunk_payload::ChunkPayload;
 use icechunkfs::format::snapshot::NodeData;
 use icechunkfs::repo::change_refs::RefKind;
 use icechunkfs::repo::collect::{self, Wanted};
@@ -121,9 +122,9 @@ async fn commit_on_and_on(place: &std::path::Path, n: usize) -> BTreeMap<u32, Ve
                 let Ok(manifest) = lab.reader.manifest(infos[&reference.id]).await else { continue };
                 let refs = manifest.array(id).unwrap().unwrap();
                 let at = number as usize % refs.len();
-                let payload: StoredPayload = refs.payload(at).unwrap().into();
+                let payload: ChunkPayload = refs.payload(at).unwrap().into();
                 let from = refs.coords(at).get(0);
-                if let (StoredPayload::Native { .. }, Some(bytes)) = (&payload, shown_at(&lab, &payload).await) {
+                if let (ChunkPayload::Native { .. }, Some(bytes)) = (&payload, shown_at(&lab, &payload).await) {
                     let to = 63 - number % 8;
                     assert_ne!(from, 64);
                     chunks.insert(Coords::from_slice(&[to]), ChunkChange::Stored(payload));
@@ -154,8 +155,8 @@ async fn commit_on_and_on(place: &std::path::Path, n: usize) -> BTreeMap<u32, Ve
 }
 
 /// The bytes of a chunk, if they are there still.
-async fn shown_at(lab: &Lab, payload: &StoredPayload) -> Option<Vec<u8>> {
-    let StoredPayload::Native { chunk, offset, length } = payload else { return None };
+async fn shown_at(lab: &Lab, payload: &ChunkPayload) -> Option<Vec<u8>> {
+    let ChunkPayload::Native { chunk, offset, length } = payload else { return None };
     lab.storage.get_range(&format!("chunks/{chunk}"), *offset, *length).await.ok().map(|bytes| bytes.to_vec())
 }
 

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use crate::error::{Error, Result};
-use crate::format::ids::{NodeId, ObjectId};
-use crate::format::manifest::{Checksum, Payload};
+use crate::format::chunk_payload::ChunkPayload;
+use crate::format::ids::NodeId;
 use crate::format::transaction_log::Move;
 use crate::zarr::Coords;
 
@@ -64,7 +64,7 @@ pub enum ChunkChange {
     /// Its bytes are in a file, not in the repository yet.
     File(ChunkFile),
     /// It is where another chunk of this repository is already.
-    Stored(StoredPayload),
+    Stored(ChunkPayload),
 }
 
 /// A file that holds exactly one chunk. Nobody writes to it while a commit runs.
@@ -78,33 +78,6 @@ pub struct ChunkFile {
     pub length: u64,
     /// Whether it may become an object of the repository under a second name. Not while the kernel has it open by itself.
     pub may_link: bool,
-}
-
-/// Where the bytes of a chunk are, owned: [`Payload`] without its manifest.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StoredPayload {
-    /// In the manifest.
-    Inline(Bytes),
-    /// In an object below `chunks/`.
-    Native {
-        /// The object's id.
-        chunk: ObjectId,
-        /// Where in the object the chunk begins.
-        offset: u64,
-        /// Bytes of the chunk.
-        length: u64,
-    },
-    /// In somebody else's file.
-    Virtual {
-        /// Absolute URL.
-        location: String,
-        /// Where in the file the chunk begins.
-        offset: u64,
-        /// Bytes of the chunk.
-        length: u64,
-        /// How to notice that the file has changed since.
-        checksum: Option<Checksum>,
-    },
 }
 
 impl ChangeSet {
@@ -137,27 +110,5 @@ impl ChunkFile {
         rustix::fs::openat2(&self.directory, &self.name, flags, Mode::empty(), resolve)
             .map(File::from)
             .map_err(|e| Error::io(format!("the chunk's file {}", self.name), e.into()))
-    }
-}
-
-impl StoredPayload {
-    /// Bytes of the chunk.
-    pub fn length(&self) -> u64 {
-        match self {
-            StoredPayload::Inline(bytes) => bytes.len() as u64,
-            StoredPayload::Native { length, .. } | StoredPayload::Virtual { length, .. } => *length,
-        }
-    }
-}
-
-impl From<Payload<'_>> for StoredPayload {
-    fn from(payload: Payload<'_>) -> Self {
-        match payload {
-            Payload::Inline(bytes) => StoredPayload::Inline(Bytes::copy_from_slice(bytes)),
-            Payload::Native { chunk, offset, length } => StoredPayload::Native { chunk, offset, length },
-            Payload::Virtual { location, offset, length, checksum } => {
-                StoredPayload::Virtual { location, offset, length, checksum }
-            }
-        }
     }
 }

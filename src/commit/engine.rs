@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::sync::OnceCell;
 use tracing::info;
 
-use super::changes::{ChangeSet, ChunkFile, StoredPayload};
+use super::changes::{ChangeSet, ChunkFile};
 use super::conflicts::{Conflict, ConflictKind};
 use super::hierarchy::{effective, write_nodes};
 use super::keep;
@@ -28,6 +28,7 @@ use super::times::Renewed;
 use super::upload::{self, Memory, StoredChunks, blocking};
 use super::without_moves::without_moves;
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::chunk_payload::ChunkPayload;
 use crate::format::config::RepoConfig;
 use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::SpecVersion;
@@ -142,7 +143,7 @@ impl Engine {
     }
 
     /// Stores `file` as an object of its own, before the commit that will refer to it; nothing does yet.
-    pub async fn store_ahead(&self, file: ChunkFile) -> Result<StoredPayload> {
+    pub async fn store_ahead(&self, file: ChunkFile) -> Result<ChunkPayload> {
         upload::ahead(&self.storage, &self.memory, file).await
     }
 

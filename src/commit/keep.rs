@@ -11,9 +11,10 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 
-use super::changes::{ChangeSet, ChunkChange, StoredPayload};
+use super::changes::{ChangeSet, ChunkChange};
 use super::upload::{AT_ONCE, Memory};
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::ObjectId;
 use crate::repo::Repository;
 use crate::storage::Storage;
@@ -34,9 +35,9 @@ pub(super) async fn keep(
     now: u64,
     memory: &Memory,
 ) -> Result<()> {
-    let is_doubtful = |payload: &StoredPayload| place(payload).is_some_and(|(chunk, ..)| !vouched.contains(&chunk));
+    let is_doubtful = |payload: &ChunkPayload| place(payload).is_some_and(|(chunk, ..)| !vouched.contains(&chunk));
     let changes = changes.chunks.values_mut().flat_map(BTreeMap::values_mut);
-    let stored: Vec<&mut StoredPayload> = changes
+    let stored: Vec<&mut ChunkPayload> = changes
         .filter_map(|change| match change {
             ChunkChange::Stored(payload) if is_doubtful(payload) => Some(payload),
             _ => None,
@@ -52,7 +53,7 @@ pub(super) async fn keep(
 }
 
 /// Stores the bytes of chunks that are in the repository already once more, so that `stored` refers to objects of its own.
-async fn store_anew(storage: &Arc<dyn Storage>, stored: Vec<&mut StoredPayload>, memory: &Memory) -> Result<()> {
+async fn store_anew(storage: &Arc<dyn Storage>, stored: Vec<&mut ChunkPayload>, memory: &Memory) -> Result<()> {
     let places: BTreeSet<Place> = stored.iter().filter_map(|payload| place(payload)).collect();
     type Copying<'a> = BoxFuture<'a, Result<(Place, ObjectId)>>;
     let copying = places.into_iter().map(|(chunk, offset, length)| -> Copying<'_> {
@@ -73,14 +74,14 @@ async fn store_anew(storage: &Arc<dyn Storage>, stored: Vec<&mut StoredPayload>,
     }
     for payload in stored {
         if let Some((place, new)) = place(payload).and_then(|place| Some((place, copies.get(&place)?))) {
-            *payload = StoredPayload::Native { chunk: *new, offset: 0, length: place.2 };
+            *payload = ChunkPayload::Native { chunk: *new, offset: 0, length: place.2 };
         }
     }
     Ok(())
 }
 
 /// Fails if a chunk object that `stored` refers to is not there.
-async fn look_for(storage: &Arc<dyn Storage>, stored: Vec<&mut StoredPayload>) -> Result<()> {
+async fn look_for(storage: &Arc<dyn Storage>, stored: Vec<&mut ChunkPayload>) -> Result<()> {
     let ends: BTreeSet<(ObjectId, u64)> = stored
         .iter()
         .filter_map(|payload| place(payload))
@@ -101,10 +102,10 @@ async fn look_for(storage: &Arc<dyn Storage>, stored: Vec<&mut StoredPayload>) -
     Ok(())
 }
 
-fn place(payload: &StoredPayload) -> Option<Place> {
+fn place(payload: &ChunkPayload) -> Option<Place> {
     match payload {
-        StoredPayload::Native { chunk, offset, length } => Some((*chunk, *offset, *length)),
-        StoredPayload::Inline(_) | StoredPayload::Virtual { .. } => None,
+        ChunkPayload::Native { chunk, offset, length } => Some((*chunk, *offset, *length)),
+        ChunkPayload::Inline(_) | ChunkPayload::Virtual { .. } => None,
     }
 }
 

@@ -14,9 +14,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::changes::{ChangeSet, ChunkChange, DeletedNode, StoredPayload, WrittenNode};
+use super::changes::{ChangeSet, ChunkChange, DeletedNode, WrittenNode};
 use super::references::References;
 use crate::error::Result;
+use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::NodeId;
 use crate::format::snapshot::{Node, Snapshot};
 use crate::format::transaction_log::{Change, Move, TransactionLog};
@@ -190,7 +191,7 @@ async fn chunks(
             None if node.is_created => None,
             None => before.find(node.id, &coords).await?.map(ChunkChange::Stored),
         };
-        let present: Option<StoredPayload> = after.find(there, &coords).await?;
+        let present: Option<ChunkPayload> = after.find(there, &coords).await?;
         match (wanted, present) {
             (Some(ChunkChange::Stored(wanted)), Some(present)) if wanted == present => {}
             (Some(change), _) => drop(chunks.insert(coords, change)),

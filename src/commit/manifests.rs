@@ -15,14 +15,14 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 
-use super::changes::StoredPayload;
 use super::splitting::{Cells, Splitting};
 use super::upload::{ChunkList, blocking};
 use crate::error::{Context, Error, Result};
+use crate::format::chunk_payload::ChunkPayload;
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::manifest::{ArrayRefs, Manifest};
-use crate::format::manifest_draft::{BuiltManifest, ManifestDraft, Place};
+use crate::format::manifest_draft::{BuiltManifest, ManifestDraft};
 use crate::format::snapshot::{ManifestInfo, ManifestRef};
 use crate::reader::Reader;
 use crate::storage::Storage;
@@ -262,7 +262,7 @@ fn build(
     node: NodeId,
     version: SpecVersion,
     sources: &[Source],
-    changes: &[(Coords, Option<StoredPayload>)],
+    changes: &[(Coords, Option<ChunkPayload>)],
     picked: &[usize],
 ) -> Result<Option<BuiltManifest>> {
     let lists: Vec<(ArrayRefs<'_>, &Source)> = sources
@@ -327,7 +327,7 @@ type Changes<'a, I> = std::iter::Peekable<I>;
 #[inline]
 fn merge<'a, I>(draft: &mut ManifestDraft, changes: &mut Changes<'a, I>, refs: &ArrayRefs<'_>, at: usize) -> Result<()>
 where
-    I: Iterator<Item = &'a (Coords, Option<StoredPayload>)>,
+    I: Iterator<Item = &'a (Coords, Option<ChunkPayload>)>,
 {
     use std::cmp::Ordering;
     while let Some((coords, place)) = changes.peek() {
@@ -345,18 +345,10 @@ where
     draft.copy(refs, at)
 }
 
-fn push(draft: &mut ManifestDraft, coords: &[u32], place: Option<&StoredPayload>) -> Result<()> {
-    match place {
-        None => Ok(()),
-        Some(StoredPayload::Inline(bytes)) => draft.push(coords, Place::Inline(bytes)),
-        Some(&StoredPayload::Native { chunk, offset, length }) => {
-            draft.push(coords, Place::Native { chunk, offset, length })
-        }
-        Some(StoredPayload::Virtual { location, offset, length, checksum }) => {
-            let place = Place::Virtual { location, offset: *offset, length: *length, checksum: checksum.as_ref() };
-            draft.push(coords, place)
-        }
-    }
+/// Adds a reference that is new or changed; there is none if the chunk was deleted.
+#[inline]
+fn push(draft: &mut ManifestDraft, coords: &[u32], payload: Option<&ChunkPayload>) -> Result<()> {
+    payload.map_or(Ok(()), |payload| draft.push(coords, payload))
 }
 
 /// The dictionary that all compressed locations of these lists need; none where they need different ones.
@@ -370,23 +362,23 @@ fn common_dictionary<'a>(lists: &[(ArrayRefs<'a>, &Source)]) -> Option<&'a [u8]>
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::format::manifest::Payload;
+    use crate::format::chunk_payload::ChunkPayload;
     use crate::format::testing::{id, node_id};
 
     /// A manifest of node 1 with chunks of one byte.
     fn source(chunks: &[(&[u32], u8)], within: &[(u32, u32)]) -> Source {
         let mut draft = ManifestDraft::new(id(1), SpecVersion::V2, node_id(1), 0);
         for (coords, byte) in chunks {
-            draft.push(coords, Place::Inline(&[*byte])).unwrap();
+            draft.push(coords, &ChunkPayload::Inline([*byte])).unwrap();
         }
         Source { manifest: Arc::new(draft.finish().unwrap().manifest), node: node_id(1), within: within.to_vec() }
     }
 
-    fn inline(byte: u8) -> Option<StoredPayload> {
-        Some(StoredPayload::Inline(vec![byte].into()))
+    fn inline(byte: u8) -> Option<ChunkPayload> {
+        Some(ChunkPayload::Inline(vec![byte].into()))
     }
 
-    fn built(sources: &[Source], changes: &[(Coords, Option<StoredPayload>)]) -> Vec<(Vec<u32>, u8)> {
+    fn built(sources: &[Source], changes: &[(Coords, Option<ChunkPayload>)]) -> Vec<(Vec<u32>, u8)> {
         let picked: Vec<usize> = (0..changes.len()).collect();
         let Some(built) = build(node_id(2), SpecVersion::V2, sources, changes, &picked).unwrap() else {
             return Vec::new();
@@ -394,7 +386,7 @@ mod tests {
         let refs = built.manifest.array(node_id(2)).unwrap().unwrap();
         (0..refs.len())
             .map(|at| {
-                let Payload::Inline(bytes) = refs.payload(at).unwrap() else { unreachable!("all are inline") };
+                let ChunkPayload::Inline(bytes) = refs.payload(at).unwrap() else { unreachable!("all are inline") };
                 (refs.coords(at).iter().collect(), bytes.first().copied().unwrap_or_default())
             })
             .collect()

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::changes::StoredPayload;
 use crate::error::{Error, Result};
+use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::manifest::Manifest;
 use crate::format::snapshot::{ManifestInfo, ManifestRef, NodeData, Snapshot};
@@ -44,24 +44,24 @@ impl<'a> References<'a> {
     }
 
     /// Where chunk `coords` of array `node` is; none if it has no such chunk.
-    pub(super) async fn find(&self, node: NodeId, coords: &Coords) -> Result<Option<StoredPayload>> {
+    pub(super) async fn find(&self, node: NodeId, coords: &Coords) -> Result<Option<ChunkPayload>> {
         // The first manifest whose extents have the chunk is the only one that may list it.
         let mut manifests = self.arrays.get(&node).into_iter().flatten();
         let Some(reference) = manifests.find(|manifest| manifest.covers(coords)) else { return Ok(None) };
         let manifest = self.manifest(reference).await?;
         let Some(refs) = manifest.array(node)? else { return Ok(None) };
-        refs.find(coords).map(|at| refs.payload(at).map(StoredPayload::from)).transpose()
+        refs.find(coords).map(|at| refs.payload(at).map(ChunkPayload::from)).transpose()
     }
 
     /// All chunks of array `node`.
-    pub(super) async fn all(&self, node: NodeId) -> Result<Vec<(Coords, StoredPayload)>> {
+    pub(super) async fn all(&self, node: NodeId) -> Result<Vec<(Coords, ChunkPayload)>> {
         let mut all = Vec::new();
         for reference in self.arrays.get(&node).into_iter().flatten() {
             let manifest = self.manifest(reference).await?;
             let Some(refs) = manifest.array(node)? else { continue };
             for at in 0..refs.len() {
                 let coords: Coords = refs.coords(at).iter().collect();
-                all.push((coords, StoredPayload::from(refs.payload(at)?)));
+                all.push((coords, ChunkPayload::from(refs.payload(at)?)));
             }
         }
         Ok(all)

@@ -9,11 +9,12 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::changes::{ChangeSet, ChunkChange, ChunkFile, StoredPayload};
+use super::changes::{ChangeSet, ChunkChange, ChunkFile};
 use super::pack::{self, Job, Pending, Sizes};
 use super::progress::Progress;
 use super::times::Renewed;
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::storage::{Storage, changed_file};
 use crate::zarr::Coords;
@@ -44,7 +45,7 @@ impl Memory {
 }
 
 /// Changed chunks of one array, in grid order: where each is now; none for one that is gone.
-pub(super) type ChunkList = Arc<Vec<(Coords, Option<StoredPayload>)>>;
+pub(super) type ChunkList = Arc<Vec<(Coords, Option<ChunkPayload>)>>;
 
 /// Changed chunks by array.
 pub(super) type StoredChunks = BTreeMap<NodeId, ChunkList>;
@@ -60,7 +61,7 @@ pub(super) async fn upload(
     renewed: &Renewed,
     progress: &Progress,
 ) -> Result<StoredChunks> {
-    let mut stored: BTreeMap<NodeId, Vec<(Coords, Option<StoredPayload>)>> = BTreeMap::new();
+    let mut stored: BTreeMap<NodeId, Vec<(Coords, Option<ChunkPayload>)>> = BTreeMap::new();
     let mut jobs = Vec::new();
     for (&node, chunks) in &changes.chunks {
         let slots = chunks.iter().map(|(coords, change)| {
@@ -81,7 +82,7 @@ pub(super) async fn upload(
     progress.expect(total.0, total.1);
 
     // Boxed one by one: the compiler does not see through a closure that it may change threads.
-    type Running<'a> = BoxFuture<'a, Result<(NodeId, Vec<(usize, StoredPayload)>)>>;
+    type Running<'a> = BoxFuture<'a, Result<(NodeId, Vec<(usize, ChunkPayload)>)>>;
     let running = jobs.into_iter().map(|(node, job)| -> Running<'_> {
         Box::pin(async move {
             // Files that are linked pass through no memory of ours.
@@ -108,14 +109,14 @@ pub(super) async fn upload(
     Ok(stored.into_iter().map(|(node, chunks)| (node, Arc::new(chunks))).collect())
 }
 
-async fn run(storage: &Arc<dyn Storage>, job: Job, renewed: &Renewed) -> Result<Vec<(usize, StoredPayload)>> {
+async fn run(storage: &Arc<dyn Storage>, job: Job, renewed: &Renewed) -> Result<Vec<(usize, ChunkPayload)>> {
     match job {
         Job::Inline(all) => {
             let read = move || {
                 let inline = |p: Pending| {
                     let mut bytes = Vec::new();
                     append(&p.file, &mut bytes)?;
-                    Ok((p.slot, StoredPayload::Inline(bytes.into())))
+                    Ok((p.slot, ChunkPayload::Inline(bytes.into())))
                 };
                 all.into_iter().map(inline).collect::<Result<Vec<_>>>()
             };
@@ -135,7 +136,7 @@ async fn run(storage: &Arc<dyn Storage>, job: Job, renewed: &Renewed) -> Result<
             let (bytes, offsets) = blocking(read).await?;
             let chunk = ObjectId::random()?;
             storage.put_new(&format!("chunks/{chunk}"), bytes).await?;
-            let place = |(slot, offset, length)| (slot, StoredPayload::Native { chunk, offset, length });
+            let place = |(slot, offset, length)| (slot, ChunkPayload::Native { chunk, offset, length });
             Ok(offsets.into_iter().map(place).collect())
         }
         Job::Single(pending) => {
@@ -145,7 +146,7 @@ async fn run(storage: &Arc<dyn Storage>, job: Job, renewed: &Renewed) -> Result<
     }
 }
 
-async fn single(storage: &Arc<dyn Storage>, file: ChunkFile, renewed: &Renewed) -> Result<StoredPayload> {
+async fn single(storage: &Arc<dyn Storage>, file: ChunkFile, renewed: &Renewed) -> Result<ChunkPayload> {
     let length = file.length;
     let chunk = ObjectId::random()?;
     let (key, name) = (format!("chunks/{chunk}"), file.name.clone());
@@ -156,11 +157,11 @@ async fn single(storage: &Arc<dyn Storage>, file: ChunkFile, renewed: &Renewed) 
     let stored =
         if may_link { storage.put_file(&key, file, length).await } else { storage.put_copy(&key, file, length).await };
     stored.context(|| format!("the chunk's file {name}"))?;
-    Ok(StoredPayload::Native { chunk, offset: 0, length })
+    Ok(ChunkPayload::Native { chunk, offset: 0, length })
 }
 
 /// Stores one file as an object of its own, before any commit wants it.
-pub(super) async fn ahead(storage: &Arc<dyn Storage>, memory: &Memory, file: ChunkFile) -> Result<StoredPayload> {
+pub(super) async fn ahead(storage: &Arc<dyn Storage>, memory: &Memory, file: ChunkFile) -> Result<ChunkPayload> {
     let _permit = memory.take(file.length).await;
     let renewed = Renewed::default();
     let stored = single(storage, file, &renewed).await?;

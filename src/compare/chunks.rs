@@ -10,8 +10,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::commit::changes::StoredPayload;
 use crate::error::Result;
+use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::manifest::{ArrayRefs, Manifest};
 use crate::format::snapshot::{ManifestInfo, ManifestRef};
@@ -42,9 +42,9 @@ pub struct ChunkDifference {
     /// Which.
     pub coords: Coords,
     /// Where it was; none if there was none.
-    pub before: Option<StoredPayload>,
+    pub before: Option<ChunkPayload>,
     /// Where it is; none if it is gone.
-    pub after: Option<StoredPayload>,
+    pub after: Option<ChunkPayload>,
 }
 
 /// All differences between two lists, page by page.
@@ -76,7 +76,7 @@ struct Item {
 enum Found {
     Nothing,
     Same,
-    Other(StoredPayload),
+    Other(ChunkPayload),
 }
 
 impl ChunkList<'_> {
@@ -232,8 +232,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::format::chunk_payload::ChunkPayload;
     use crate::format::envelope::SpecVersion;
-    use crate::format::manifest_draft::{ManifestDraft, Place};
+    use crate::format::manifest_draft::ManifestDraft;
     use crate::format::testing::{id, node_id};
     use crate::reader::memory::Budget;
     use crate::storage::object::ObjectStorage;
@@ -293,7 +294,7 @@ mod tests {
                 }
                 let mut draft = ManifestDraft::new(id(number + 1), SpecVersion::V2, node_id(1), 0);
                 for (coords, byte) in &refs {
-                    draft.push(coords, Place::Inline(&[*byte])).unwrap();
+                    draft.push(coords, &ChunkPayload::Inline([*byte])).unwrap();
                 }
                 if !draft.is_empty() {
                     reader.keep_manifest(draft.finish().unwrap().manifest);
@@ -337,8 +338,8 @@ mod tests {
             let mut found = BTreeMap::new();
             while let Some(page) = differences.page().await.unwrap() {
                 for chunk in page {
-                    let byte = |payload: Option<StoredPayload>| match payload {
-                        Some(StoredPayload::Inline(bytes)) => bytes.first().copied(),
+                    let byte = |payload: Option<ChunkPayload>| match payload {
+                        Some(ChunkPayload::Inline(bytes)) => bytes.first().copied(),
                         _ => None,
                     };
                     let both = (byte(chunk.before), byte(chunk.after));

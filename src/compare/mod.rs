@@ -14,8 +14,8 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 
 use self::chunks::{ChunkDifference, ChunkDifferences, ChunkList};
-use crate::commit::changes::StoredPayload;
 use crate::error::{Context, ErrorKind, Result};
+use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::{ManifestInfo, ManifestRef, Node, NodeData, Snapshot};
 use crate::reader::{NativeChunk, Reader};
@@ -239,7 +239,7 @@ async fn one(
 
 /// Whether two chunks have the same bytes. Of what lies in files that may not be read that is not known, and they count as
 /// others.
-async fn have_same_bytes(reader: &Arc<Reader>, a: &StoredPayload, b: &StoredPayload) -> Result<bool> {
+async fn have_same_bytes(reader: &Arc<Reader>, a: &ChunkPayload, b: &ChunkPayload) -> Result<bool> {
     if a.length() != b.length() {
         return Ok(false);
     }
@@ -257,16 +257,16 @@ async fn have_same_bytes(reader: &Arc<Reader>, a: &StoredPayload, b: &StoredPayl
     Ok(true)
 }
 
-async fn piece(reader: &Arc<Reader>, payload: &StoredPayload, offset: u64, length: usize) -> Result<Vec<u8>> {
+async fn piece(reader: &Arc<Reader>, payload: &ChunkPayload, offset: u64, length: usize) -> Result<Vec<u8>> {
     let chunk = match payload {
-        StoredPayload::Inline(bytes) => {
+        ChunkPayload::Inline(bytes) => {
             let start = usize::try_from(offset).unwrap_or(usize::MAX);
             return Ok(bytes.get(start..start.saturating_add(length)).unwrap_or_default().to_vec());
         }
-        StoredPayload::Native { chunk, offset, length } => {
+        ChunkPayload::Native { chunk, offset, length } => {
             NativeChunk { object: *chunk, offset: *offset, length: *length }.into()
         }
-        StoredPayload::Virtual { location, offset, length, checksum } => {
+        ChunkPayload::Virtual { location, offset, length, checksum } => {
             reader.virtual_chunk(location, *offset, *length, checksum.clone())?
         }
     };

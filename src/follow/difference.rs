@@ -10,10 +10,10 @@ use std::fmt;
 
 use tracing::warn;
 
-use crate::commit::changes::StoredPayload;
 use crate::compare::chunks::ChunkDifferences;
 use crate::compare::logs;
 use crate::error::Result;
+use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::NodeId;
 use crate::repo::Repository;
 use crate::scratch::record::Name;
@@ -310,7 +310,7 @@ impl Pair {
     }
 }
 
-async fn payload(tree: &Tree, node: NodeIndex, coords: &Coords) -> Result<Option<StoredPayload>> {
+async fn payload(tree: &Tree, node: NodeIndex, coords: &Coords) -> Result<Option<ChunkPayload>> {
     let Some(chunks) = tree.chunks(node) else { return Ok(None) };
     match chunks.find(coords).await? {
         Some(_) => tree.stored(tree.table().inode(&Place::Chunk(node, coords.clone()))).await,

@@ -11,6 +11,7 @@ use std::io::Read;
 
 use super::alpha;
 use super::alpha::container::{self, Opened};
+use super::chunk_payload::{Checksum, ChunkPayload};
 use super::envelope::FileType;
 use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
@@ -46,34 +47,7 @@ pub struct ArrayRefs<'a> {
     manifest: &'a Manifest,
 }
 
-/// Where the bytes of a chunk are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Payload<'a> {
-    /// In the manifest itself.
-    Inline(&'a [u8]),
-    /// In an object below `chunks/`.
-    Native {
-        /// The object's id.
-        chunk: ObjectId,
-        /// Where in the object the chunk begins.
-        offset: u64,
-        /// Bytes of the chunk.
-        length: u64,
-    },
-    /// In somebody else's file.
-    Virtual {
-        /// Absolute URL, `vcc://container/...` included.
-        location: String,
-        /// Where in the file the chunk begins.
-        offset: u64,
-        /// Bytes of the chunk.
-        length: u64,
-        /// How to notice that the file has changed since.
-        checksum: Option<Checksum>,
-    },
-}
-
-/// Which of the three a [`Payload`] is.
+/// Which of the three a [`ChunkPayload`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// In the manifest itself.
@@ -82,15 +56,6 @@ pub enum Kind {
     Native,
     /// In somebody else's file.
     Virtual,
-}
-
-/// Tells whether the target of a virtual reference is still what it was.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Checksum {
-    /// The object's entity tag.
-    Etag(String),
-    /// Not modified after this second since 1970-01-01 UTC.
-    LastModified(u32),
 }
 
 impl Manifest {
@@ -253,14 +218,14 @@ impl<'a> ArrayRefs<'a> {
     }
 
     /// Where the bytes of the chunk at `at` are.
-    pub fn payload(&self, at: usize) -> Result<Payload<'a>> {
+    pub fn payload(&self, at: usize) -> Result<ChunkPayload<&'a [u8]>> {
         let stored = self.refs.get(at);
         let (offset, length) = (stored.offset(), stored.length());
         if let Some(chunk) = stored.chunk_id() {
             if offset.checked_add(length).is_none() {
                 return Err(self.broken(at, "its offset and length are beyond any file"));
             }
-            return Ok(Payload::Native { chunk: ObjectId::from(chunk), offset, length });
+            return Ok(ChunkPayload::Native { chunk: ObjectId::from(chunk), offset, length });
         }
         if is_virtual(&stored) {
             let location = match (stored.compressed_location(), stored.location()) {
@@ -272,10 +237,10 @@ impl<'a> ArrayRefs<'a> {
                 (None, 0) => None,
                 (None, seconds) => Some(Checksum::LastModified(seconds)),
             };
-            return Ok(Payload::Virtual { location, offset, length, checksum });
+            return Ok(ChunkPayload::Virtual { location, offset, length, checksum });
         }
         match stored.inline() {
-            Some(bytes) => Ok(Payload::Inline(bytes.bytes())),
+            Some(bytes) => Ok(ChunkPayload::Inline(bytes.bytes())),
             None => Err(self.broken(at, "it is neither inline nor native nor virtual")),
         }
     }
@@ -367,10 +332,10 @@ mod tests {
         ];
         let manifest = decode(&[(node_id(1), refs)]);
         let refs = manifest.array(node_id(1)).unwrap().unwrap();
-        assert_eq!(refs.payload(refs.find(&[0, 1]).unwrap()).unwrap(), Payload::Inline(&[7]));
-        let native = Payload::Native { chunk: id(9), offset: 100, length: 50 };
+        assert_eq!(refs.payload(refs.find(&[0, 1]).unwrap()).unwrap(), ChunkPayload::Inline([7].as_slice()));
+        let native = ChunkPayload::Native { chunk: id(9), offset: 100, length: 50 };
         assert_eq!(refs.payload(refs.find(&[1, 0]).unwrap()).unwrap(), native);
-        let location = Payload::Virtual { location: "s3://b/k".into(), offset: 3, length: 4, checksum: None };
+        let location = ChunkPayload::Virtual { location: "s3://b/k".into(), offset: 3, length: 4, checksum: None };
         assert_eq!(refs.payload(refs.find(&[1, 1]).unwrap()).unwrap(), location);
         assert!(refs.payload(refs.find(&[2, 0]).unwrap()).unwrap_err().to_string().contains("neither"));
         assert!(refs.payload(refs.find(&[2, 1]).unwrap()).is_err());
@@ -394,7 +359,10 @@ mod tests {
     fn arrays_out_of_order_are_found() {
         let manifest = decode(&[(node_id(2), vec![(vec![0], inline(2))]), (node_id(1), vec![(vec![0], inline(1))])]);
         for n in [1, 2] {
-            assert_eq!(manifest.array(node_id(n)).unwrap().unwrap().payload(0).unwrap(), Payload::Inline(&[n]));
+            assert_eq!(
+                manifest.array(node_id(n)).unwrap().unwrap().payload(0).unwrap(),
+                ChunkPayload::Inline([n].as_slice())
+            );
         }
     }
 }

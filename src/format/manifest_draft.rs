@@ -8,9 +8,10 @@
 //! References are handed over in order. Those that are taken from an older manifest are copied member by member, so that
 //! virtual locations keep their checksums and, as long as one dictionary serves them all, their compression.
 
+use super::chunk_payload::{Checksum, ChunkPayload};
 use super::envelope::{self, FileType, MAX_PAYLOAD, SpecVersion};
 use super::ids::{NodeId, ObjectId};
-use super::manifest::{ArrayRefs, Checksum, Manifest};
+use super::manifest::{ArrayRefs, Manifest};
 use super::snapshot::{ManifestInfo, ManifestRef};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -31,33 +32,6 @@ const PLAIN: u8 = 0;
 const ZSTD_DICTIONARY: u8 = 1;
 /// Bytes of a native reference of a three-dimensional array, for the first allocation.
 const TYPICAL_REF: usize = 56;
-
-/// Where the bytes of a chunk are, for a reference that is new.
-#[derive(Clone, Copy, Debug)]
-pub enum Place<'a> {
-    /// In the manifest itself. Not empty.
-    Inline(&'a [u8]),
-    /// In an object below `chunks/`.
-    Native {
-        /// The object's id.
-        chunk: ObjectId,
-        /// Where in the object the chunk begins.
-        offset: u64,
-        /// Bytes of the chunk.
-        length: u64,
-    },
-    /// In somebody else's file.
-    Virtual {
-        /// Absolute URL.
-        location: &'a str,
-        /// Where in the file the chunk begins.
-        offset: u64,
-        /// Bytes of the chunk.
-        length: u64,
-        /// How to notice that the file has changed since.
-        checksum: Option<&'a Checksum>,
-    },
-}
 
 /// A manifest of one array on its way.
 #[derive(Debug)]
@@ -148,22 +122,23 @@ impl ManifestDraft {
     }
 
     /// Adds a new reference, which sorts behind all before.
-    pub fn push(&mut self, coords: &[u32], place: Place<'_>) -> Result<()> {
-        let members = match place {
+    pub fn push<B: AsRef<[u8]>>(&mut self, coords: &[u32], payload: &ChunkPayload<B>) -> Result<()> {
+        if payload.length() == 0 {
             // An empty chunk makes the reference implementation fail.
-            Place::Inline([]) | Place::Native { length: 0, .. } | Place::Virtual { length: 0, .. } => {
-                return Err(Error::invalid(format!("chunk {coords:?} is empty, which cannot be stored")));
-            }
-            Place::Inline(bytes) => Members { inline: Some(bytes), ..Members::default() },
-            Place::Native { chunk, offset, length } => {
+            return Err(Error::invalid(format!("chunk {coords:?} is empty, which cannot be stored")));
+        }
+        let members = match payload {
+            ChunkPayload::Inline(bytes) => Members { inline: Some(bytes.as_ref()), ..Members::default() },
+            &ChunkPayload::Native { chunk, offset, length } => {
                 Members { chunk_id: Some(chunk.0), offset, length, ..Members::default() }
             }
-            Place::Virtual { location, offset, length, checksum } => {
+            ChunkPayload::Virtual { location, offset, length, checksum } => {
                 let (etag, last_modified) = match checksum {
                     Some(Checksum::Etag(tag)) => (Some(tag.as_str()), 0),
                     Some(Checksum::LastModified(seconds)) => (None, *seconds),
                     None => (None, 0),
                 };
+                let (offset, length) = (*offset, *length);
                 Members { location: Some(location), offset, length, etag, last_modified, ..Members::default() }
             }
         };
@@ -420,10 +395,10 @@ fn append(out: &mut Vec<u8>, bytes: &[u8], is_text: bool) {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::format::manifest::Payload;
+    use crate::format::chunk_payload::ChunkPayload;
     use crate::format::testing::{id, node_id};
 
-    fn all(manifest: &Manifest) -> Vec<(Vec<u32>, Payload<'_>)> {
+    fn all(manifest: &Manifest) -> Vec<(Vec<u32>, ChunkPayload<&[u8]>)> {
         let refs = manifest.array(node_id(1)).unwrap().unwrap();
         (0..refs.len()).map(|at| (refs.coords(at).iter().collect(), refs.payload(at).unwrap())).collect()
     }
@@ -433,15 +408,25 @@ mod tests {
         let coords = |n: u32| (0..rank as u32).map(|axis| n * 3 + axis).collect::<Vec<u32>>();
         let etag = Checksum::Etag("\"tag\"".into());
         let places = [
-            Place::Inline(b"abcde"),
-            Place::Native { chunk: id(3), offset: 0, length: 10 },
-            Place::Native { chunk: id(3), offset: u64::MAX - 100, length: 10 },
-            Place::Virtual { location: "s3://bucket/key", offset: 5, length: 6, checksum: Some(&etag) },
-            Place::Virtual { location: "s3://b/k", offset: 0, length: 1, checksum: Some(&Checksum::LastModified(77)) },
-            Place::Virtual { location: "gs://b/ключ", offset: 0, length: 1, checksum: None },
+            ChunkPayload::Inline(b"abcde".as_slice()),
+            ChunkPayload::Native { chunk: id(3), offset: 0, length: 10 },
+            ChunkPayload::Native { chunk: id(3), offset: u64::MAX - 100, length: 10 },
+            ChunkPayload::Virtual {
+                location: "s3://bucket/key".to_owned(),
+                offset: 5,
+                length: 6,
+                checksum: Some(etag.clone()),
+            },
+            ChunkPayload::Virtual {
+                location: "s3://b/k".to_owned(),
+                offset: 0,
+                length: 1,
+                checksum: Some(Checksum::LastModified(77)),
+            },
+            ChunkPayload::Virtual { location: "gs://b/ключ".to_owned(), offset: 0, length: 1, checksum: None },
         ];
         for (n, place) in places.into_iter().enumerate().take(if rank == 0 { 1 } else { 6 }) {
-            draft.push(&coords(n as u32), place).unwrap();
+            draft.push(&coords(n as u32), &place).unwrap();
         }
         draft
     }
@@ -503,8 +488,8 @@ mod tests {
     #[test]
     fn empty_chunks_and_empty_manifests_are_refused() {
         let mut draft = ManifestDraft::new(id(1), SpecVersion::V2, node_id(1), 0);
-        assert!(draft.push(&[0], Place::Inline(&[])).is_err());
-        assert!(draft.push(&[0], Place::Native { chunk: id(1), offset: 0, length: 0 }).is_err());
+        assert!(draft.push(&[0], &ChunkPayload::Inline(&[])).is_err());
+        assert!(draft.push(&[0], &ChunkPayload::<&[u8]>::Native { chunk: id(1), offset: 0, length: 0 }).is_err());
         assert!(draft.is_empty() && draft.finish().is_err());
     }
 }

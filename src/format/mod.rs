@@ -11,6 +11,7 @@
 //! input may panic.
 
 pub mod alpha;
+pub mod chunk_payload;
 pub mod config;
 pub mod config_edit;
 pub mod draft;

@@ -16,10 +16,11 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, TryStreamExt};
 
-use crate::commit::changes::{ChunkChange, StoredPayload};
+use crate::commit::changes::ChunkChange;
 use crate::compare::chunks::{ChunkDifference, ChunkDifferences};
 use crate::compare::{Count, Listed};
 use crate::error::{Context, Result};
+use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::{ManifestInfo, Snapshot};
 use crate::reader::{NativeChunk, Reader};
@@ -129,7 +130,7 @@ async fn carry_out(
     out.objects_after += jobs.iter().filter(|job| matches!(job, Job::Pack(_))).count() as u64;
     moving().for_each(|(_, chunk)| out.moved = out.moved.and(Count { chunks: 1, bytes: chunk.length }));
     // Boxed one by one: the compiler does not see through a closure that it may change threads.
-    type Running<'a> = BoxFuture<'a, Result<Vec<(Coords, StoredPayload)>>>;
+    type Running<'a> = BoxFuture<'a, Result<Vec<(Coords, ChunkPayload)>>>;
     let running: Vec<Running<'_>> =
         jobs.iter().map(|job| -> Running<'_> { Box::pin(run(storage, reader, job)) }).collect();
     let mut running = futures_util::stream::iter(running).buffer_unordered(PACKS_AT_ONCE);
@@ -140,7 +141,7 @@ async fn carry_out(
     Ok(())
 }
 
-async fn run(storage: &Arc<dyn Storage>, reader: &Arc<Reader>, job: &Job) -> Result<Vec<(Coords, StoredPayload)>> {
+async fn run(storage: &Arc<dyn Storage>, reader: &Arc<Reader>, job: &Job) -> Result<Vec<(Coords, ChunkPayload)>> {
     let (Job::Pack(moving) | Job::Inline(moving)) = job;
     type Reading<'a> = BoxFuture<'a, Result<Bytes>>;
     let reading: Vec<Reading<'_>> = moving
@@ -156,14 +157,14 @@ async fn run(storage: &Arc<dyn Storage>, reader: &Arc<Reader>, job: &Job) -> Res
     let read: Vec<Bytes> = futures_util::stream::iter(reading).buffered(READS_AT_ONCE).try_collect().await?;
     let names = moving.iter().map(|(coords, _)| coords.clone());
     if let Job::Inline(_) = job {
-        return Ok(names.zip(read.into_iter().map(StoredPayload::Inline)).collect());
+        return Ok(names.zip(read.into_iter().map(ChunkPayload::Inline)).collect());
     }
     let object = ObjectId::random()?;
     let mut bytes = Vec::with_capacity(read.iter().map(Bytes::len).sum());
     let mut placed = Vec::with_capacity(read.len());
     for (coords, part) in names.zip(&read) {
         let (offset, length) = (bytes.len() as u64, part.len() as u64);
-        placed.push((coords, StoredPayload::Native { chunk: object, offset, length }));
+        placed.push((coords, ChunkPayload::Native { chunk: object, offset, length }));
         bytes.extend_from_slice(part);
     }
     drop(read);
@@ -174,7 +175,7 @@ async fn run(storage: &Arc<dyn Storage>, reader: &Arc<Reader>, job: &Job) -> Res
 /// What is done about the chunks of a page, which come in the order of the grid.
 fn plan(page: Vec<ChunkDifference>, sizes: Sizes) -> Vec<Job> {
     let native = |chunk: ChunkDifference| match chunk.after? {
-        StoredPayload::Native { chunk: object, offset, length } => {
+        ChunkPayload::Native { chunk: object, offset, length } => {
             Some((chunk.coords, NativeChunk { object, offset, length }))
         }
         _ => None,
@@ -242,7 +243,7 @@ mod tests {
         let page = chunks.iter().zip(0..).map(|(&(object, offset, length), at)| ChunkDifference {
             coords: Coords::from_slice(&[at]),
             before: None,
-            after: Some(StoredPayload::Native { chunk: id(object), offset, length }),
+            after: Some(ChunkPayload::Native { chunk: id(object), offset, length }),
         });
         let names = |all: &[Moving]| all.iter().flat_map(|(coords, _)| coords.to_vec()).collect();
         let named = |job: &Job| match job {

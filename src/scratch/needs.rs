@@ -13,8 +13,8 @@ use rustix::io::Errno;
 
 use super::journal;
 use super::record::{Body, Record, Source, Stored};
-use crate::commit::changes::StoredPayload;
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::ObjectId;
 
 /// How often a journal that looks damaged is read again: it may have been written in that moment.
@@ -93,7 +93,7 @@ impl Needs {
             Record::Borrowed { from, .. } => Source::Stored(from),
             _ => return Ok(()),
         };
-        if let Source::Stored(Stored(StoredPayload::Native { chunk, .. })) = source {
+        if let Source::Stored(Stored(ChunkPayload::Native { chunk, .. })) = source {
             self.chunks.insert(chunk);
         }
         Ok(())
@@ -134,9 +134,9 @@ mod tests {
             snapshot: id(1).to_string(),
             identity: None,
         };
-        let copied = StoredPayload::Native { chunk: id(7), offset: 3, length: 4 };
+        let copied = ChunkPayload::Native { chunk: id(7), offset: 3, length: 4 };
         let moved = Record::Moved { id: ROOT + 1, source: Source::Stored(Stored(copied)), at: Time(0, 0) };
-        let from = Stored(StoredPayload::Native { chunk: id(9), offset: 0, length: 40 });
+        let from = Stored(ChunkPayload::Native { chunk: id(9), offset: 0, length: 40 });
         let written = Record::Borrowed { data: 3, from, missing: vec![(5, 40)] };
         let publishing = Record::Publishing { snapshot: id(2).to_string() };
         let directory = Arc::new(OwnedFd::from(std::fs::File::open(&scratch).unwrap()));

@@ -8,9 +8,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::commit::changes::StoredPayload;
 use crate::error::Error;
-use crate::format::manifest::Checksum;
+use crate::format::chunk_payload::{Checksum, ChunkPayload};
 
 /// Number of an inode in the scratch directory. [`ROOT`] is the root; others are never used twice.
 pub type Id = u64;
@@ -81,10 +80,10 @@ pub enum Source {
     Stored(Stored),
 }
 
-/// [`StoredPayload`], with the bytes of an inline chunk as hexadecimal digits.
+/// [`ChunkPayload`], with the bytes of an inline chunk as hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
-pub struct Stored(pub StoredPayload);
+pub struct Stored(pub ChunkPayload);
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -277,11 +276,11 @@ impl From<Name> for Spelled {
 impl From<Stored> for Written {
     fn from(Stored(payload): Stored) -> Self {
         match payload {
-            StoredPayload::Inline(bytes) => Written::Inline(to_hex(&bytes)),
-            StoredPayload::Native { chunk, offset, length } => {
+            ChunkPayload::Inline(bytes) => Written::Inline(to_hex(&bytes)),
+            ChunkPayload::Native { chunk, offset, length } => {
                 Written::Native { chunk: chunk.to_string(), offset, length }
             }
-            StoredPayload::Virtual { location, offset, length, checksum } => {
+            ChunkPayload::Virtual { location, offset, length, checksum } => {
                 let (etag, last_modified) = match checksum {
                     Some(Checksum::Etag(etag)) => (Some(etag), None),
                     Some(Checksum::LastModified(seconds)) => (None, Some(seconds)),
@@ -301,14 +300,12 @@ impl TryFrom<Written> for Stored {
             Written::Inline(digits) => {
                 let bytes =
                     from_hex(&digits).ok_or_else(|| Error::corrupt("an inline chunk is no hexadecimal text"))?;
-                StoredPayload::Inline(Bytes::from(bytes))
+                ChunkPayload::Inline(Bytes::from(bytes))
             }
-            Written::Native { chunk, offset, length } => {
-                StoredPayload::Native { chunk: chunk.parse()?, offset, length }
-            }
+            Written::Native { chunk, offset, length } => ChunkPayload::Native { chunk: chunk.parse()?, offset, length },
             Written::Virtual { location, offset, length, etag, last_modified } => {
                 let checksum = etag.map(Checksum::Etag).or(last_modified.map(Checksum::LastModified));
-                StoredPayload::Virtual { location, offset, length, checksum }
+                ChunkPayload::Virtual { location, offset, length, checksum }
             }
         }))
     }
@@ -333,9 +330,9 @@ mod tests {
     fn records_survive_the_round_trip() {
         let meta = Meta { mode: 0o644, uid: 1, gid: 2, atime: Time(1, 2), mtime: Time(-3, 4), ctime: Time(5, 6) };
         let payloads = [
-            StoredPayload::Inline(Bytes::from_static(&[0, 255, 16])),
-            StoredPayload::Native { chunk: id(7), offset: 1, length: u64::MAX },
-            StoredPayload::Virtual {
+            ChunkPayload::Inline(Bytes::from_static(&[0, 255, 16])),
+            ChunkPayload::Native { chunk: id(7), offset: 1, length: u64::MAX },
+            ChunkPayload::Virtual {
                 location: "s3://b/k".into(),
                 offset: 1,
                 length: 2,

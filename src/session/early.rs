@@ -19,9 +19,10 @@ use tokio::task::JoinSet;
 use super::Session;
 use super::changes::chunks::is_chunk;
 use super::changes::documents::Document as Checked;
-use crate::commit::changes::{ChangeSet, ChunkChange, ChunkFile, StoredPayload};
+use crate::commit::changes::{ChangeSet, ChunkChange, ChunkFile};
 use crate::commit::request::Vouched;
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::ObjectId;
 use crate::repo::update::system_clock;
 use crate::scratch::data::Stat;
@@ -246,7 +247,7 @@ impl Session {
     /// Forgets those of `old` that are not there any more.
     async fn look_at(&self, old: Vec<(u64, Uploaded)>) {
         let looks = old.into_iter().map(|(data, uploaded)| async move {
-            let StoredPayload::Native { chunk, length, .. } = uploaded.payload else { return };
+            let ChunkPayload::Native { chunk, length, .. } = uploaded.payload else { return };
             // The last byte is there if all are.
             if let Err(error) = self.storage.get_range(&format!("chunks/{chunk}"), length.saturating_sub(1), 1).await {
                 tracing::info!("a chunk that was uploaded before is uploaded again: {error}");
@@ -278,10 +279,10 @@ impl Session {
     }
 }
 
-fn chunk_of(payload: &StoredPayload) -> Option<ObjectId> {
+fn chunk_of(payload: &ChunkPayload) -> Option<ObjectId> {
     match payload {
-        StoredPayload::Native { chunk, .. } => Some(*chunk),
-        StoredPayload::Inline(_) | StoredPayload::Virtual { .. } => None,
+        ChunkPayload::Native { chunk, .. } => Some(*chunk),
+        ChunkPayload::Inline(_) | ChunkPayload::Virtual { .. } => None,
     }
 }
 

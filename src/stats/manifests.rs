@@ -12,8 +12,9 @@ use super::chunks::ChunkSet;
 use super::reach::{Holder, Reach};
 use super::{Bounds, Chunks, Counters};
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::ObjectId;
-use crate::format::manifest::{Kind, Manifest, Payload};
+use crate::format::manifest::{Kind, Manifest};
 use crate::format::snapshot::ManifestInfo;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::storage::Storage;
@@ -153,11 +154,13 @@ fn look(file: &[u8], held: Held, limit: u64, pass: &Mutex<Pass>) -> Result<()> {
                     counted.inline_bytes = counted.inline_bytes.saturating_add(refs.length(at));
                 }
                 Kind::Native | Kind::Virtual => match refs.payload(at)? {
-                    Payload::Native { chunk, offset, length } => set.add(chunk, offset, length, false, held.holder)?,
-                    Payload::Virtual { location, offset, length, .. } => {
+                    ChunkPayload::Native { chunk, offset, length } => {
+                        set.add(chunk, offset, length, false, held.holder)?
+                    }
+                    ChunkPayload::Virtual { location, offset, length, .. } => {
                         set.add(name_of(&location), offset, length, true, held.holder)?;
                     }
-                    Payload::Inline(_) => {}
+                    ChunkPayload::Inline(_) => {}
                 },
             }
         }

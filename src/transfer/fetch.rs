@@ -11,10 +11,9 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 
 use super::walk::BATCH_BYTES;
-use crate::commit::changes::StoredPayload;
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::chunk_payload::{Checksum, ChunkPayload};
 use crate::format::ids::ObjectId;
-use crate::format::manifest::Checksum;
 use crate::reader::{Data, NativeChunk};
 use crate::tree::Tree;
 use crate::tree::nodes::Place;
@@ -42,7 +41,7 @@ pub(super) enum Content {
 #[derive(Clone, Debug)]
 enum Origin {
     Document(bytes::Bytes),
-    Stored(StoredPayload),
+    Stored(ChunkPayload),
 }
 
 /// Whether an error says that something in the repository cannot be read, now and later, by this user.
@@ -52,9 +51,9 @@ pub(super) fn is_unreadable(error: &Error) -> bool {
 }
 
 /// Where the bytes of chunk or document `inode` are, as a payload.
-pub(super) async fn payload(tree: &Tree, inode: u64) -> Result<StoredPayload> {
+pub(super) async fn payload(tree: &Tree, inode: u64) -> Result<ChunkPayload> {
     Ok(match origin(tree, inode).await? {
-        Origin::Document(bytes) => StoredPayload::Inline(bytes),
+        Origin::Document(bytes) => ChunkPayload::Inline(bytes),
         Origin::Stored(payload) => payload,
     })
 }
@@ -103,7 +102,7 @@ fn whole(data: Data) -> Content {
     Content::Part(Arc::new(data), 0..length)
 }
 
-type Wanted = Vec<(usize, StoredPayload)>;
+type Wanted = Vec<(usize, ChunkPayload)>;
 type Fetched = Vec<(usize, Result<Content>)>;
 
 /// The file that is exactly chunk `inode`, if there is one.
@@ -119,7 +118,7 @@ pub(super) async fn whole_file(tree: &Arc<Tree>, inode: u64) -> Result<Option<Fi
 /// Those of `wanted` that are files of this machine, and the rest.
 async fn files(tree: &Arc<Tree>, wanted: Wanted) -> (Wanted, Fetched) {
     let is_large =
-        |payload: &StoredPayload| matches!(payload, StoredPayload::Native { length, .. } if *length >= WORTH_COPYING);
+        |payload: &ChunkPayload| matches!(payload, ChunkPayload::Native { length, .. } if *length >= WORTH_COPYING);
     if !tree.reader().has_files() || !wanted.iter().any(|(_, payload)| is_large(payload)) {
         return (wanted, Vec::new());
     }
@@ -129,7 +128,7 @@ async fn files(tree: &Arc<Tree>, wanted: Wanted) -> (Wanted, Fetched) {
         let (mut rest, mut found) = (Vec::new(), Vec::new());
         for (at, payload) in wanted {
             let file = match &payload {
-                StoredPayload::Native { chunk, offset, length } if *length >= WORTH_COPYING => {
+                ChunkPayload::Native { chunk, offset, length } if *length >= WORTH_COPYING => {
                     reader.whole_file(NativeChunk { object: *chunk, offset: *offset, length: *length })
                 }
                 _ => None,
@@ -153,10 +152,10 @@ enum Object {
 
 impl Object {
     /// A part of it, as if it were a chunk.
-    fn part(&self, offset: u64, length: u64) -> StoredPayload {
+    fn part(&self, offset: u64, length: u64) -> ChunkPayload {
         match self.clone() {
-            Object::Native(chunk) => StoredPayload::Native { chunk, offset, length },
-            Object::Virtual(location, checksum) => StoredPayload::Virtual { location, offset, length, checksum },
+            Object::Native(chunk) => ChunkPayload::Native { chunk, offset, length },
+            Object::Virtual(location, checksum) => ChunkPayload::Virtual { location, offset, length, checksum },
         }
     }
 }
@@ -186,7 +185,7 @@ pub(super) async fn payloads(tree: &Arc<Tree>, wanted: Wanted) -> Fetched {
     done.into_iter().flatten().collect()
 }
 
-async fn read_one(tree: &Arc<Tree>, payload: &StoredPayload) -> Result<Content> {
+async fn read_one(tree: &Arc<Tree>, payload: &ChunkPayload) -> Result<Content> {
     let length = payload.length();
     let size = u32::try_from(length).map_err(|_| Error::new(ErrorKind::OutOfMemory, "a chunk of 4 GiB at a time"))?;
     let data = tree.read_stored(payload, 0, size).await?;
@@ -229,10 +228,10 @@ fn runs(wanted: Wanted, merge: bool) -> (Vec<Run>, Wanted) {
     let (mut ranges, mut single) = (Vec::new(), Vec::new());
     for (at, payload) in wanted {
         match payload {
-            StoredPayload::Native { chunk, offset, length } if merge && length > 0 => {
+            ChunkPayload::Native { chunk, offset, length } if merge && length > 0 => {
                 ranges.push((Object::Native(chunk), offset, length, at));
             }
-            StoredPayload::Virtual { location, offset, length, checksum } if merge && length > 0 => {
+            ChunkPayload::Virtual { location, offset, length, checksum } if merge && length > 0 => {
                 ranges.push((Object::Virtual(location, checksum), offset, length, at));
             }
             other => single.push((at, other)),
@@ -263,12 +262,12 @@ mod tests {
     #![allow(clippy::indexing_slicing)]
     use super::*;
 
-    fn native(object: u8, offset: u64, length: u64) -> StoredPayload {
-        StoredPayload::Native { chunk: ObjectId([object; 12]), offset, length }
+    fn native(object: u8, offset: u64, length: u64) -> ChunkPayload {
+        ChunkPayload::Native { chunk: ObjectId([object; 12]), offset, length }
     }
 
-    fn somewhere(location: &str, offset: u64, length: u64, tag: &str) -> StoredPayload {
-        StoredPayload::Virtual { location: location.into(), offset, length, checksum: Some(Checksum::Etag(tag.into())) }
+    fn somewhere(location: &str, offset: u64, length: u64, tag: &str) -> ChunkPayload {
+        ChunkPayload::Virtual { location: location.into(), offset, length, checksum: Some(Checksum::Etag(tag.into())) }
     }
 
     /// That of a native object; 0 for a virtual one.
@@ -304,7 +303,7 @@ mod tests {
             native(1, 150 + GAP, 1),
             native(1, 152 + 2 * GAP, 1),
             native(1, 0, 100),
-            StoredPayload::Inline("x".into()),
+            ChunkPayload::Inline("x".into()),
             native(3, 0, MOST),
             native(3, MOST, 1),
         ];

@@ -13,8 +13,9 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use super::fetch::{Content, is_unreadable, payloads};
 use super::walk::BATCH_BYTES;
 use super::{Counters, blocking};
-use crate::commit::changes::{ChangeSet, ChunkChange, ChunkFile, StoredPayload};
+use crate::commit::changes::{ChangeSet, ChunkChange, ChunkFile};
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::NodeId;
 use crate::tree::Tree;
 use crate::tree::nodes::NodeIndex;
@@ -28,7 +29,7 @@ struct Candidate {
     node: NodeId,
     coords: Coords,
     file: ChunkFile,
-    stored: StoredPayload,
+    stored: ChunkPayload,
 }
 
 /// Takes out of `changes` the chunks that `tree` has with the same bytes; returns how many those are, and how many bytes.

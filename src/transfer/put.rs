@@ -10,8 +10,8 @@ use super::destination::{Before, Destination};
 use super::fetch::{Content, payload, whole_file};
 use super::new_file::set_time;
 use super::walk::{BATCH_BYTES, Item};
-use crate::commit::changes::StoredPayload;
 use crate::error::{Context, Error, Result};
+use crate::format::chunk_payload::ChunkPayload;
 use crate::reader::Data;
 use crate::tree::Tree;
 
@@ -183,7 +183,7 @@ impl Target {
         Ok(true)
     }
 
-    async fn is_same_large(self: &Arc<Self>, tree: &Arc<Tree>, item: &Item, payload: &StoredPayload) -> Result<bool> {
+    async fn is_same_large(self: &Arc<Self>, tree: &Arc<Tree>, item: &Item, payload: &ChunkPayload) -> Result<bool> {
         let (this, own) = (Arc::clone(self), item.clone());
         let (folder, mut file) = blocking(move || {
             let folder = this.destination.folder(&own.folder)?;
@@ -209,7 +209,7 @@ impl Target {
 }
 
 /// The next bytes of a large chunk.
-async fn step(tree: &Arc<Tree>, item: &Item, payload: &StoredPayload, offset: u64) -> Result<Data> {
+async fn step(tree: &Arc<Tree>, item: &Item, payload: &ChunkPayload, offset: u64) -> Result<Data> {
     let data = tree.read_stored(payload, offset, STEP).await.context(|| item.path())?;
     if data.is_empty() {
         return Err(Error::corrupt(format!("{}: it ends after {offset} bytes", item.path())));

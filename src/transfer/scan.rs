@@ -21,8 +21,9 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::{Counters, LeftOut, kind_of};
-use crate::commit::changes::{ChunkFile, StoredPayload};
+use crate::commit::changes::ChunkFile;
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::chunk_payload::ChunkPayload;
 use crate::repo::create::GROUP_DOCUMENT;
 use crate::scratch::record::{Id, Name, Source, Stored};
 use crate::tree::directory::{Entry, Extent};
@@ -279,7 +280,7 @@ impl Scanned {
             let has =
                 lower.as_ref().is_some_and(|place| matches!(tree.step(place, ZARR_JSON), Some(Place::Metadata(_))));
             if !has {
-                let document = StoredPayload::Inline(Bytes::from_static(GROUP_DOCUMENT));
+                let document = ChunkPayload::Inline(Bytes::from_static(GROUP_DOCUMENT));
                 let group = new_file(Source::Stored(Stored(document)), &mut next_id);
                 entries.insert(Name::new(ZARR_JSON.as_bytes()), group);
             }
@@ -399,7 +400,7 @@ impl Contents for Scanned {
     async fn whole(&self, file: &FrozenFile, limit: u64) -> Result<Bytes> {
         let number = match &file.source {
             Source::Data(number) => *number,
-            Source::Stored(Stored(StoredPayload::Inline(document))) => return Ok(document.clone()),
+            Source::Stored(Stored(ChunkPayload::Inline(document))) => return Ok(document.clone()),
             Source::Stored(_) | Source::Lower => return Ok(Bytes::new()),
         };
         let (root, path) = (Arc::clone(&self.root), self.path(number).to_vec());

@@ -25,10 +25,9 @@ use self::ahead::Ahead;
 use self::chunks::{Chunks, FoundChunk};
 use self::nodes::{Array, NodeIndex, NodeTable, Place, ZARR_JSON};
 use self::positions::Coords;
-use crate::commit::changes::StoredPayload;
 use crate::compare::chunks::ChunkList;
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::format::manifest::Payload;
+use crate::format::chunk_payload::ChunkPayload;
 use crate::format::snapshot::Snapshot;
 use crate::reader::{ChunkRange, Data, NativeChunk, Reader};
 use crate::zarr::chunk_key::{Separator, parse_number};
@@ -252,12 +251,12 @@ impl Tree {
     pub fn native_chunk(&self, source: &Source) -> Result<Option<NativeChunk>> {
         let Source::Chunk(found, node) = source else { return Ok(None) };
         match self.payload(found, *node)? {
-            Payload::Native { chunk, offset, length } => Ok(Some(NativeChunk { object: chunk, offset, length })),
+            ChunkPayload::Native { chunk, offset, length } => Ok(Some(NativeChunk { object: chunk, offset, length })),
             _ => Ok(None),
         }
     }
 
-    fn payload<'a>(&self, found: &'a FoundChunk, node: NodeIndex) -> Result<Payload<'a>> {
+    fn payload<'a>(&self, found: &'a FoundChunk, node: NodeIndex) -> Result<ChunkPayload<&'a [u8]>> {
         let refs = self.table.array(node).map(|array| found.manifest.array(array.id)).transpose()?.flatten();
         refs.ok_or_else(|| Error::corrupt("the chunk's reference is gone"))?.payload(found.at)
     }
@@ -327,7 +326,7 @@ impl Tree {
         };
         let range = clamp(offset, size, found.length);
         match self.payload(found, node)? {
-            Payload::Inline(bytes) => {
+            ChunkPayload::Inline(bytes) => {
                 let part = bytes.get(range.start as usize..range.end as usize).unwrap_or_default();
                 let place = found.manifest.range_of(part).unwrap_or_default();
                 Ok(Data::Inline(Arc::clone(&found.manifest), place))
@@ -345,45 +344,47 @@ impl Tree {
     }
 
     /// Where the bytes of a chunk are that are not in its manifest. A virtual one that may not be read is an error.
-    fn range_of(&self, payload: Payload<'_>) -> Result<Option<ChunkRange>> {
+    fn range_of(&self, payload: ChunkPayload<&[u8]>) -> Result<Option<ChunkRange>> {
         match payload {
-            Payload::Inline(_) => Ok(None),
-            Payload::Native { chunk, offset, length } => Ok(Some(NativeChunk { object: chunk, offset, length }.into())),
-            Payload::Virtual { location, offset, length, checksum } => {
+            ChunkPayload::Inline(_) => Ok(None),
+            ChunkPayload::Native { chunk, offset, length } => {
+                Ok(Some(NativeChunk { object: chunk, offset, length }.into()))
+            }
+            ChunkPayload::Virtual { location, offset, length, checksum } => {
                 self.reader.virtual_chunk(&location, offset, length, checksum).map(Some)
             }
         }
     }
 
     /// Where the bytes of a stored chunk are; none if they are given already. A virtual one that may not be read is an error.
-    pub fn range_of_stored(&self, payload: &StoredPayload) -> Result<Option<ChunkRange>> {
+    pub fn range_of_stored(&self, payload: &ChunkPayload) -> Result<Option<ChunkRange>> {
         match payload {
-            StoredPayload::Inline(_) => Ok(None),
-            StoredPayload::Native { chunk, offset, length } => {
+            ChunkPayload::Inline(_) => Ok(None),
+            ChunkPayload::Native { chunk, offset, length } => {
                 Ok(Some(NativeChunk { object: *chunk, offset: *offset, length: *length }.into()))
             }
-            StoredPayload::Virtual { location, offset, length, checksum } => {
+            ChunkPayload::Virtual { location, offset, length, checksum } => {
                 self.reader.virtual_chunk(location, *offset, *length, checksum.clone()).map(Some)
             }
         }
     }
 
     /// Up to `size` bytes from `offset` on of a chunk that is stored somewhere in the repository.
-    pub async fn read_stored(&self, payload: &StoredPayload, offset: u64, size: u32) -> Result<Data> {
+    pub async fn read_stored(&self, payload: &ChunkPayload, offset: u64, size: u32) -> Result<Data> {
         self.read_stored_part(payload, None, offset, size).await
     }
 
     /// As [`Tree::read_stored`], of a chunk that is read as those of the array at `node` are.
     pub async fn read_stored_part(
         &self,
-        payload: &StoredPayload,
+        payload: &ChunkPayload,
         node: Option<NodeIndex>,
         offset: u64,
         size: u32,
     ) -> Result<Data> {
         let range = clamp(offset, size, payload.length());
         let array = node.and_then(|node| self.table.array(node));
-        if let StoredPayload::Inline(bytes) = payload {
+        if let ChunkPayload::Inline(bytes) = payload {
             return Ok(Data::Bytes(bytes.slice(range.start as usize..range.end as usize)));
         }
         let Some(chunk) = self.range_of_stored(payload)? else { return Ok(Data::Bytes(bytes::Bytes::new())) };
@@ -413,7 +414,7 @@ impl Tree {
     }
 
     /// Where the bytes of chunk `inode` are; none for what is no chunk.
-    pub async fn stored(&self, inode: u64) -> Result<Option<StoredPayload>> {
+    pub async fn stored(&self, inode: u64) -> Result<Option<ChunkPayload>> {
         match self.source(inode).await? {
             Source::Chunk(found, node) => Ok(Some(self.payload(&found, node)?.into())),
             Source::Metadata(_) => Ok(None),

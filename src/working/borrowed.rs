@@ -18,8 +18,8 @@ use futures_util::{StreamExt, TryStreamExt};
 
 use super::content::{read_file, write_file};
 use super::{Locked, WorkingTree, no_such};
-use crate::commit::changes::StoredPayload;
 use crate::error::{Context, Error, Result};
+use crate::format::chunk_payload::ChunkPayload;
 use crate::scratch::record::{Id, Record, Source, Stored, Time};
 use crate::tree::nodes::Place;
 
@@ -35,14 +35,14 @@ const AT_A_TIME: usize = 4;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Borrowed {
     /// Where all of it was.
-    from: StoredPayload,
+    from: ChunkPayload,
     /// What of it is not in the data file: ranges in order that do not touch.
     missing: Vec<Range<u64>>,
 }
 
 impl Borrowed {
     /// A file of which `missing` is at `from`; none if that is nothing.
-    pub(super) fn new(from: StoredPayload, missing: &[(u64, u64)]) -> Option<Self> {
+    pub(super) fn new(from: ChunkPayload, missing: &[(u64, u64)]) -> Option<Self> {
         let mut ranges: Vec<Range<u64>> = missing
             .iter()
             .map(|&(begin, end)| begin..end.min(from.length()))
@@ -106,7 +106,7 @@ impl WorkingTree {
     }
 
     /// Where the repository has the bytes of inode `id`, if fetching `missing` of them is worth being put off.
-    async fn worth_borrowing(&self, id: Id, missing: impl Fn(u64) -> u64) -> Result<Option<StoredPayload>> {
+    async fn worth_borrowing(&self, id: Id, missing: impl Fn(u64) -> u64) -> Result<Option<ChunkPayload>> {
         let base = self.base();
         if base.tree.reader().is_local() {
             return Ok(None);
@@ -125,7 +125,7 @@ impl WorkingTree {
         };
         // Other people's files may change, or may not be read: that is told to who writes, and not to who commits.
         Ok(payload.filter(|payload| {
-            matches!(payload, StoredPayload::Native { .. }) && missing(payload.length()) >= WORTH_BORROWING
+            matches!(payload, ChunkPayload::Native { .. }) && missing(payload.length()) >= WORTH_BORROWING
         }))
     }
 
@@ -157,7 +157,7 @@ impl WorkingTree {
         id: Id,
         data: u64,
         file: Arc<File>,
-        from: StoredPayload,
+        from: ChunkPayload,
         missing: Range<u64>,
         at: Time,
     ) -> Result<()> {
@@ -275,7 +275,7 @@ impl WorkingTree {
         self.files().set_times(data, times.atime, times.mtime)
     }
 
-    async fn fetch_stored(&self, from: &StoredPayload, range: &Range<u64>) -> Result<Bytes> {
+    async fn fetch_stored(&self, from: &ChunkPayload, range: &Range<u64>) -> Result<Bytes> {
         let (base, length) = (self.base(), range.end - range.start);
         if let Some(chunk) = base.tree.range_of_stored(from)? {
             return base.tree.reader().read_exactly(&chunk, range.start, length).await;
@@ -296,7 +296,7 @@ mod tests {
     use crate::format::testing::id;
 
     fn borrowed(missing: &[(u64, u64)]) -> Option<Borrowed> {
-        Borrowed::new(StoredPayload::Native { chunk: id(1), offset: 0, length: 1000 }, missing)
+        Borrowed::new(ChunkPayload::Native { chunk: id(1), offset: 0, length: 1000 }, missing)
     }
 
     #[test]

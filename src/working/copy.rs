@@ -4,8 +4,8 @@
 //! becomes a second reference to the same stored bytes, now and in the commit: nothing is read or written.
 
 use super::WorkingTree;
-use crate::commit::changes::StoredPayload;
 use crate::error::Result;
+use crate::format::chunk_payload::ChunkPayload;
 use crate::scratch::data::copy_range;
 use crate::scratch::record::{Record, Source, Stored, Time};
 
@@ -66,7 +66,7 @@ impl WorkingTree {
     }
 
     /// Where the repository has the bytes of file `number`, if it has them and they are a chunk's.
-    async fn payload_of(&self, number: u64) -> Result<Option<StoredPayload>> {
+    async fn payload_of(&self, number: u64) -> Result<Option<ChunkPayload>> {
         let base = self.base();
         let lower = {
             let locked = self.lock();
@@ -83,7 +83,7 @@ impl WorkingTree {
     }
 
     /// Makes empty file `number` a reference to `payload`. False if it is not to be had so.
-    fn refer(&self, number: u64, payload: StoredPayload) -> Result<bool> {
+    fn refer(&self, number: u64, payload: ChunkPayload) -> Result<bool> {
         let mut locked = self.lock();
         let Some(id) = locked.state.by_number(number) else { return Ok(false) };
         let Some(Source::Data(data)) = locked.state.get(id).and_then(|inode| inode.source().cloned()) else {

@@ -18,8 +18,9 @@ use tokio::time::Instant;
 use super::WorkingTree;
 use super::frozen::FrozenFile;
 use super::state::State;
-use crate::commit::changes::{ChunkFile, StoredPayload};
+use crate::commit::changes::ChunkFile;
 use crate::error::Result;
+use crate::format::chunk_payload::ChunkPayload;
 use crate::scratch::data::{Files, Rest, Stat};
 use crate::scratch::record::{Id, Name, Source};
 use crate::tree::Tree;
@@ -69,7 +70,7 @@ enum Copy {
 #[derive(Clone, Debug)]
 pub struct Uploaded {
     /// Where.
-    pub payload: StoredPayload,
+    pub payload: ChunkPayload,
     /// The file when it was read.
     pub stat: Stat,
     /// When it was stored.
@@ -266,7 +267,7 @@ fn is_same(one: &Stat, other: &Stat) -> bool {
 
 impl Ticket {
     /// The bytes are stored as `payload`. False if the file has changed since they were read.
-    pub fn stored(self, payload: StoredPayload) -> bool {
+    pub fn stored(self, payload: ChunkPayload) -> bool {
         let mut inner = self.uploads.inner.lock();
         let is_current = self.is_current(&inner);
         if is_current {
@@ -412,8 +413,8 @@ mod tests {
         Stat { size, blocks: 8, mtime: Time(1, 0), ctime: Time(1, 0), links: 1 }
     }
 
-    fn payload() -> StoredPayload {
-        StoredPayload::Inline("x".into())
+    fn payload() -> ChunkPayload {
+        ChunkPayload::Inline("x".into())
     }
 
     fn uploads() -> Arc<Uploads> {

@@ -5,9 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use icechunkfs::format::chunk_payload::ChunkPayload;
 use icechunkfs::format::envelope::{Header, SpecVersion};
 use icechunkfs::format::ids::{NodeId, ObjectId};
-use icechunkfs::format::manifest::{Manifest, Payload};
+use icechunkfs::format::manifest::Manifest;
 use icechunkfs::format::repo_info::RepoInfo;
 use icechunkfs::format::repo_state::{Operation, RepoState};
 use icechunkfs::format::snapshot::{ManifestInfo, NodeData, Snapshot};
@@ -120,12 +121,12 @@ fn check_manifest(repo: &Path, node: NodeId, grid: &[u32], extents: &[(u32, u32)
         assert_eq!(coords.len(), grid.len(), "{what}: rank of {coords:?}");
         assert!(coords.iter().zip(grid).all(|(c, n)| c < n), "{what}: {coords:?} outside {grid:?}");
         match refs.payload(at).unwrap() {
-            Payload::Inline(bytes) => assert!(!bytes.is_empty(), "{what}: {coords:?}"),
-            Payload::Native { chunk, offset, length } => {
+            ChunkPayload::Inline(bytes) => assert!(!bytes.is_empty(), "{what}: {coords:?}"),
+            ChunkPayload::Native { chunk, offset, length } => {
                 let size = std::fs::metadata(repo.join("chunks").join(chunk.to_string())).unwrap().len();
                 assert!(length > 0 && offset + length <= size, "{what}: {coords:?}: {offset}+{length} of {size}");
             }
-            Payload::Virtual { length, location, .. } => assert!(length > 0 && location.contains("://"), "{what}"),
+            ChunkPayload::Virtual { length, location, .. } => assert!(length > 0 && location.contains("://"), "{what}"),
         }
     }
 }

@@ -11,11 +11,11 @@ use icechunk::RepositoryConfig;
 use icechunk::format::SnapshotId;
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunk::repository::VersionInfo;
-use icechunkfs::commit::changes::{ChunkChange, StoredPayload};
+use icechunkfs::commit::changes::ChunkChange;
 use icechunkfs::commit::engine::{Options, Outcome, Request};
+use icechunkfs::format::chunk_payload::ChunkPayload;
 use icechunkfs::format::config_edit;
 use icechunkfs::format::ids::ObjectId;
-use icechunkfs::format::manifest::Payload;
 use icechunkfs::format::snapshot::{NodeData, Snapshot};
 use icechunkfs::repo::change_refs::RefKind;
 use icechunkfs::repo::collect::{self, FindUncommitted, Uncommitted};
@@ -270,14 +270,14 @@ impl World {
                 for at in 0..refs.len() {
                     let from: Vec<u32> = refs.coords(at).iter().collect();
                     let payload = refs.payload(at).unwrap();
-                    if !matches!(payload, Payload::Native { .. }) || self.random.below(3) > 0 {
+                    if !matches!(payload, ChunkPayload::Native { .. }) || self.random.below(3) > 0 {
                         continue;
                     }
                     let Some(bytes) = self.models[&base.id()].nodes[&node.id].chunks.get(&from).cloned() else {
                         continue;
                     };
                     let to = vec![3; from.len()];
-                    let stored: StoredPayload = payload.into();
+                    let stored: ChunkPayload = payload.into();
                     let chunks = changes.chunks.entry(node.id).or_default();
                     chunks.insert(Coords::from_slice(&to), ChunkChange::Stored(stored));
                     after.nodes.get_mut(&node.id).unwrap().chunks.insert(to, bytes);
@@ -520,12 +520,12 @@ impl World {
                 for at in 0..refs.len() {
                     let coords: String = refs.coords(at).iter().map(|c| format!("/{c}")).collect();
                     let bytes = match refs.payload(at).unwrap() {
-                        Payload::Inline(bytes) => bytes.to_vec(),
-                        Payload::Native { chunk, offset, length } => {
+                        ChunkPayload::Inline(bytes) => bytes.to_vec(),
+                        ChunkPayload::Native { chunk, offset, length } => {
                             let key = format!("chunks/{chunk}");
                             self.lab.storage.get_range(&key, offset, length).await.unwrap().to_vec()
                         }
-                        Payload::Virtual { .. } => unreachable!("nobody makes such"),
+                        ChunkPayload::Virtual { .. } => unreachable!("nobody makes such"),
                     };
                     keys.insert(format!("{prefix}c{coords}"), bytes);
                 }

@@ -13,10 +13,10 @@ use std::cmp::Ordering;
 use flatbuffers::{FlatBufferBuilder, ForwardsUOffset, Vector, WIPOffset};
 use serde::de::{self, DeserializeSeed};
 
+use super::super::chunk_payload::Checksum;
 use super::super::envelope::{FILE_IDENTIFIER, MAX_PAYLOAD};
 use super::super::generated::icechunk as fb;
 use super::super::ids::{NodeId, ObjectId};
-use super::super::manifest::Checksum;
 use super::chunk_map::{File, Location, NativeRef, StoredChecksum, VirtualRef};
 use super::container::{Body, Encoding};
 use super::{MAX_DEPTH, bounds, wrong};
@@ -195,7 +195,8 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
     use crate::format::alpha::spelling::AnyNodeId;
-    use crate::format::manifest::{Manifest, Payload};
+    use crate::format::chunk_payload::ChunkPayload;
+    use crate::format::manifest::Manifest;
     use rmpv::Value;
     use serde_json::json;
 
@@ -224,10 +225,10 @@ mod tests {
     fn is_complete(manifest: &Manifest, nodes: [NodeId; 2]) {
         let refs = manifest.array(nodes[0]).unwrap().unwrap();
         let found = |coords: &[u32]| refs.payload(refs.find(coords).unwrap()).unwrap();
-        assert_eq!(found(&[0, 1]), Payload::Inline(&[5]));
-        assert_eq!(found(&[1, 0]), Payload::Native { chunk: ObjectId([7; 12]), offset: 2, length: 3 });
+        assert_eq!(found(&[0, 1]), ChunkPayload::Inline([5].as_slice()));
+        assert_eq!(found(&[1, 0]), ChunkPayload::Native { chunk: ObjectId([7; 12]), offset: 2, length: 3 });
         let scalar = manifest.array(nodes[1]).unwrap().unwrap();
-        assert_eq!(scalar.payload(scalar.find(&[]).unwrap()).unwrap(), Payload::Inline(&[6]));
+        assert_eq!(scalar.payload(scalar.find(&[]).unwrap()).unwrap(), ChunkPayload::Inline([6].as_slice()));
         assert_eq!((refs.len(), scalar.len(), manifest.arrays().count()), (2, 1, 2));
     }
 
@@ -311,7 +312,7 @@ mod tests {
             let chunks = map(vec![(list(vec![1.into(), list(vec![0.into()])]), place)]);
             let manifest = decode(&pack(&list(vec![0.into(), map(vec![]), chunks])));
             let refs = manifest.array(AnyNodeId::from_number(1).0).unwrap().unwrap();
-            let expected = Payload::Virtual { location: "s3://b/k".into(), offset: 8, length: 9, checksum };
+            let expected = ChunkPayload::Virtual { location: "s3://b/k".into(), offset: 8, length: 9, checksum };
             assert_eq!(refs.payload(0).unwrap(), expected);
         }
     }

@@ -10,8 +10,9 @@ use futures_util::{StreamExt, TryStreamExt};
 
 use super::Progress;
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::ObjectId;
-use crate::format::manifest::{Manifest, Payload};
+use crate::format::manifest::Manifest;
 use crate::format::snapshot::{NodeData, Snapshot};
 use crate::repo::MAX_SNAPSHOT;
 use crate::storage::{Storage, decoded};
@@ -171,8 +172,12 @@ async fn chunks_of(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<Vec<Part>
                 // An object that is named beside something else is kept too.
                 if let Some(chunk) = refs.raw(position).chunk_id() {
                     match refs.payload(position)? {
-                        Payload::Native { offset, length, .. } => all.push((ObjectId::from(chunk), offset, length)),
-                        Payload::Inline(_) | Payload::Virtual { .. } => all.push((ObjectId::from(chunk), 0, 0)),
+                        ChunkPayload::Native { offset, length, .. } => {
+                            all.push((ObjectId::from(chunk), offset, length))
+                        }
+                        ChunkPayload::Inline(_) | ChunkPayload::Virtual { .. } => {
+                            all.push((ObjectId::from(chunk), 0, 0))
+                        }
                     }
                 }
             }

@@ -11,10 +11,11 @@ use super::report::Severity;
 use super::virtuals::Objects;
 use super::{Context, Read, blocking, check_envelope, read, report_lost};
 use crate::error::Result;
+use crate::format::chunk_payload::ChunkPayload;
 use crate::format::envelope::{FileType, Header, SpecVersion};
 use crate::format::generated::icechunk as fb;
 use crate::format::ids::{NodeId, ObjectId};
-use crate::format::manifest::{ArrayRefs, Manifest, Payload};
+use crate::format::manifest::{ArrayRefs, Manifest};
 
 /// Bytes that a manifest may have, stored and in memory: the format's own limit.
 const MAX_MANIFEST: u64 = 1 << 31;
@@ -182,14 +183,14 @@ impl Work {
             || add(Severity::Warning, "zero-length", Some(coords), "it has no bytes: newer clients refuse such".into());
         let from = || Reference { manifest: self.key.clone(), path: Arc::clone(name), coords: coords.to_vec() };
         match payload {
-            Payload::Inline([]) => empty(),
-            Payload::Inline(_) => {}
-            Payload::Native { length: 0, .. } | Payload::Virtual { length: 0, .. } => empty(),
-            Payload::Native { chunk, offset, length } if is_needed => {
+            ChunkPayload::Inline([]) => empty(),
+            ChunkPayload::Inline(_) => {}
+            ChunkPayload::Native { length: 0, .. } | ChunkPayload::Virtual { length: 0, .. } => empty(),
+            ChunkPayload::Native { chunk, offset, length } if is_needed => {
                 self.sought.presence.need(&self.context.findings, chunk, offset.saturating_add(length), from);
             }
-            Payload::Native { .. } => {}
-            Payload::Virtual { location, offset, length, checksum } => {
+            ChunkPayload::Native { .. } => {}
+            ChunkPayload::Virtual { location, offset, length, checksum } => {
                 match offset.checked_add(length) {
                     Some(end) if is_needed => {
                         self.sought.objects.need(&self.context.findings, &location, checksum, end, from);

@@ -14,7 +14,7 @@ use super::Context;
 use super::chunks::Reference;
 use super::report::{Findings, Severity};
 use crate::error::ErrorKind;
-use crate::format::manifest::Checksum;
+use crate::format::chunk_payload::Checksum;
 use crate::storage::virtuals::{VirtualObject, Virtuals};
 
 /// Objects that are asked for at a time.

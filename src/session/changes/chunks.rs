@@ -11,6 +11,7 @@ use super::below;
 use super::walk::Walk;
 use crate::commit::changes::ChunkChange;
 use crate::error::{Context, Result};
+use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::NodeId;
 use crate::scratch::data::LOST;
 use crate::scratch::record::{Id, Name, Source};
@@ -261,7 +262,7 @@ impl Walk<'_> {
 
     async fn bytes_as_chunk(&self, file: &FrozenFile) -> Result<ChunkChange> {
         let bytes = self.contents.whole(file, super::documents::MAX_DOCUMENT).await?;
-        Ok(ChunkChange::Stored(crate::commit::changes::StoredPayload::Inline(bytes)))
+        Ok(ChunkChange::Stored(ChunkPayload::Inline(bytes)))
     }
 
     /// Every chunk of the snapshot at or below `place` is gone.

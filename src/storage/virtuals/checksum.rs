@@ -1,7 +1,7 @@
 //! Whether an object is still what a reference was made to.
 
 use crate::error::{Error, Result};
-use crate::format::manifest::Checksum;
+use crate::format::chunk_payload::Checksum;
 use crate::printable;
 
 /// What an object's store says of the state that the object is in.

@@ -21,7 +21,7 @@ use super::super::object::too_short;
 use super::address::{Address, quoted};
 use super::checksum::State;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::manifest::Checksum;
+use crate::format::chunk_payload::Checksum;
 use crate::{printable, shell};
 
 /// A directory, or a file, that the user allowed.

@@ -42,8 +42,8 @@ use super::connect;
 use super::object::timed_out;
 use super::settings::Settings;
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::chunk_payload::Checksum;
 use crate::format::config::Container;
-use crate::format::manifest::Checksum;
 use crate::shell;
 
 /// Buckets and servers that are connected at a time. Beyond that the one that was used longest ago is let go.

@@ -16,7 +16,7 @@ use super::super::wire::Wire;
 use super::address::Address;
 use super::checksum::State;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::manifest::Checksum;
+use crate::format::chunk_payload::Checksum;
 
 /// What stores say of a range that begins behind the object's end.
 const BEHIND_THE_END: [&str; 3] = ["416", "InvalidRange", "Range Not Satisfiable"];

@@ -24,7 +24,7 @@ use super::super::wire::Wire;
 use super::address::{Address, quoted};
 use super::checksum::State;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::manifest::Checksum;
+use crate::format::chunk_payload::Checksum;
 
 /// Bytes before a range that are taken from a server that gives whole objects only. They come anew for each chunk.
 const MOST_SKIPPED: u64 = 64 << 20;

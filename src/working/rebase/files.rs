@@ -13,8 +13,8 @@ use super::super::content::write_file;
 use super::super::state::{Inode, Node};
 use super::merge::{FileName, Merge, same_but_times};
 use super::{Purpose, is_of_base};
-use crate::commit::changes::StoredPayload;
 use crate::error::{Context, Error, Result};
+use crate::format::chunk_payload::ChunkPayload;
 use crate::scratch::record::{Id, Source, Stored};
 use crate::tree::Tree;
 use crate::tree::nodes::Place;
@@ -73,7 +73,7 @@ impl WorkingTree {
                 Place::Chunk(..) => tree.stored(number).await?,
                 Place::Metadata(node) | Place::Directory(node) => {
                     let bytes = tree.zarr_json(*node).filter(|bytes| bytes.len() <= MOST_INLINE);
-                    bytes.map(|bytes| StoredPayload::Inline(Bytes::copy_from_slice(bytes)))
+                    bytes.map(|bytes| ChunkPayload::Inline(Bytes::copy_from_slice(bytes)))
                 }
             };
             if let Some(payload) = payload {

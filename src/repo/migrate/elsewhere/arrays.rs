@@ -14,9 +14,10 @@ use lru::LruCache;
 use super::nodes::Array;
 use super::objects::{Objects, digest};
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::chunk_payload::ChunkPayload;
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
-use crate::format::manifest::{ArrayRefs, Manifest, Payload};
+use crate::format::manifest::{ArrayRefs, Manifest};
 use crate::format::manifest_draft::ManifestDraft;
 use crate::format::snapshot::{ManifestInfo, ManifestRef};
 use crate::steps;
@@ -189,7 +190,7 @@ impl<'m> Listed<'m> {
         self.coords(item).cmp(other.coords(of_other))
     }
 
-    fn payload(&self, item: (u32, u32)) -> Result<Option<Payload<'m>>> {
+    fn payload(&self, item: (u32, u32)) -> Result<Option<ChunkPayload<&'m [u8]>>> {
         self.at(item).map(|(refs, at)| refs.payload(at)).transpose()
     }
 
@@ -212,7 +213,7 @@ impl<'m> Listed<'m> {
             if payload == payload_before {
                 continue;
             }
-            if let Some(Payload::Native { chunk, .. }) = payload {
+            if let Some(ChunkPayload::Native { chunk, .. }) = payload {
                 objects.push(chunk);
             }
             match (item, other) {
