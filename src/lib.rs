@@ -1,6 +1,6 @@
 //! icechunkfs shows one ref of an [Icechunk](https://icechunk.io) repository as a plain directory of Zarr files.
 //!
-//! The folders are floors: each uses only those below it.
+//! The folders are floors: each uses only those below it (`tests/floors.rs` holds them to this table).
 //!
 //! | floor | what it knows |
 //! |---|---|
@@ -23,12 +23,12 @@
 //! | [`storage`] | where a repository lies: objects by key, with deadlines; others' objects, and which of them may be read |
 //! | [`disk_cache`] | bytes of a distant repository on a disk of this machine |
 //! | [`mod@format`] | bytes to values, no I/O: headers, ids, the four kinds of file, metadata, configuration |
-//! | [`error`] | what can go wrong: one kind each, one place that makes it an errno |
 //! | [`memory`] | the budget that everything decoded shares, and what the machine has |
 //! | [`trust`] | which files of this machine other users cannot tamper with |
-//! | [`printable`], [`shell`] | text of others as a terminal, a log or a shell may have it |
 //! | [`store_names`], [`endpoint`] | names that become part of a store's address, and the address |
 //! | [`size`], [`file_name`], [`steps`] | sizes as people write them; any text as a file's name; where tests make things fail |
+//! | [`error`] | what can go wrong: one kind each, one place that makes it an errno |
+//! | [`printable`], [`shell`] | text of others as a terminal, a log or a shell may have it |
 //!
 //! A request travels down once: the kernel asks [`fuse::adapter`], which asks [`tree::Tree`], which finds the chunk's reference
 //! in a manifest that [`reader::Reader`] holds in memory, which reads bytes from [`storage::Storage`]. What is in memory is
