@@ -1,6 +1,6 @@
 //! icechunkfs shows one ref of an [Icechunk](https://icechunk.io) repository as a plain directory of Zarr files.
 //!
-//! The folders are floors: each uses only those below it (`tests/floors.rs` holds them to this table).
+//! The folders are floors: each uses only those below it (`tests/architecture.rs` holds them to this table).
 //!
 //! | floor | what it knows |
 //! |---|---|

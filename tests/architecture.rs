@@ -1,4 +1,4 @@
-//! The folders of `src/` are floors: each uses only those below it in the table of `src/lib.rs`.
+//! The structure is what the documents say: floors that use only those below them, and functions where `docs/architecture.md` names them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::collections::BTreeMap;
@@ -71,6 +71,42 @@ fn each_floor_uses_only_those_below_it() {
     }
     assert!(looked_at > 1000, "{looked_at}");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The words in backquotes of a document, each with what stands between it and the one before.
+fn quoted(document: &str) -> Vec<(&str, &str)> {
+    let parts: Vec<&str> = document.split('`').collect();
+    parts.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect()
+}
+
+#[test]
+fn every_function_of_the_architecture_is_where_it_is_said_to_be() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let document = std::fs::read_to_string(root.join("docs/architecture.md")).unwrap();
+    // Drawings have no backquotes in them, but three before and after.
+    let document = document.replace("```", "");
+    let words = quoted(&document);
+    let is_file = |word: &str| word.starts_with("src/") && word.ends_with(".rs");
+    let (mut found, mut wrong) = (0, Vec::new());
+    let mut look = |file: &str, needles: [String; 2]| match std::fs::read_to_string(root.join(file)) {
+        Err(error) => wrong.push(format!("{file}: {error}")),
+        Ok(text) if needles.iter().any(|needle| text.contains(needle.as_str())) => found += 1,
+        Ok(_) => wrong.push(format!("{file} has no {}", needles[0])),
+    };
+    for ((_, word), (between, next)) in std::iter::zip(&words, words.iter().skip(1)) {
+        if is_file(word) {
+            if between.trim().is_empty() || between.trim() == "and" && !is_file(next) {
+                look(word, [format!("fn {next}("), format!("fn {next}<")]);
+            } else {
+                look(word, [String::new(), String::new()]);
+            }
+        }
+        if is_file(next) && between.trim() == "of" {
+            look(next, [format!("{word}: "), format!("fn {word}(")]);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(found > 40, "{found}");
 }
 
 #[test]
