@@ -137,8 +137,9 @@ fn a_repo_file_that_expands_is_refused() {
 fn a_snapshot_that_expands_is_refused() {
     for says_so in [true, false] {
         let made = made();
+        let snapshot = bomb(1, 1600 << 20, says_so);
         for file in files(made.repository(), "snapshots") {
-            std::fs::write(file, bomb(1, 1600 << 20, says_so)).unwrap();
+            std::fs::write(file, &snapshot).unwrap();
         }
         all_are_bounded(made.repository(), "snapshot", &["ls", "cat", "export", "mount"]);
     }
@@ -147,12 +148,13 @@ fn a_snapshot_that_expands_is_refused() {
 #[test]
 fn manifests_and_logs_that_expand_share_one_bound() {
     let made = made();
+    // Two of them are more than there is.
+    let (manifest, log) = (bomb(2, 40 << 20, true), bomb(4, 600 << 20, false));
     for file in files(made.repository(), "manifests") {
-        // Two of them are more than there is.
-        std::fs::write(file, bomb(2, 40 << 20, true)).unwrap();
+        std::fs::write(file, &manifest).unwrap();
     }
     for file in files(made.repository(), "transactions") {
-        std::fs::write(file, bomb(4, 600 << 20, false)).unwrap();
+        std::fs::write(file, &log).unwrap();
     }
     all_are_bounded(made.repository(), "manifests", &[]);
 }
