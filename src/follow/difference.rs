@@ -19,7 +19,7 @@ use crate::repo::Repository;
 use crate::scratch::record::Name;
 use crate::tree::Tree;
 use crate::tree::nodes::{Array, NodeIndex, Place, ZARR_JSON};
-use crate::working::replace::{Notice, node_ids};
+use crate::working::replace::{Invalidation, node_ids};
 use crate::zarr::Coords;
 
 /// Commits whose logs are read. Beyond, the manifests tell as much with fewer requests.
@@ -55,29 +55,31 @@ impl Difference {
     }
 
     /// What the kernel must forget before; of files that are `open` it may keep what it has.
-    pub(super) fn before(&self, old: &Tree, open: &HashSet<u64>) -> Vec<Notice> {
-        let mut notices = self.of_names();
-        notices.extend(self.files.iter().filter(|file| !open.contains(file)).map(|file| Notice::Inode(*file)));
-        notices.extend(open.iter().filter(|file| self.is_changed(old, **file)).filter_map(|file| name_of(old, *file)));
-        notices
+    pub(super) fn before(&self, old: &Tree, open: &HashSet<u64>) -> Vec<Invalidation> {
+        let mut invalidations = self.of_names();
+        invalidations
+            .extend(self.files.iter().filter(|file| !open.contains(file)).map(|file| Invalidation::Inode(*file)));
+        invalidations
+            .extend(open.iter().filter(|file| self.is_changed(old, **file)).filter_map(|file| name_of(old, *file)));
+        invalidations
     }
 
     /// What it must forget afterwards: listings that it made meanwhile, and files that were read.
-    pub(super) fn after(&self, old: &Tree, stale: &HashSet<u64>, retired: &[u64]) -> Vec<Notice> {
+    pub(super) fn after(&self, old: &Tree, stale: &HashSet<u64>, retired: &[u64]) -> Vec<Invalidation> {
         // The names again: the kernel takes a directory's lock for it, and so waits for listings of before.
-        let mut notices = self.of_names();
-        notices.extend(stale.iter().map(|file| Notice::Inode(*file)));
-        notices.extend(retired.iter().filter_map(|file| name_of(old, *file)));
-        notices
+        let mut invalidations = self.of_names();
+        invalidations.extend(stale.iter().map(|file| Invalidation::Inode(*file)));
+        invalidations.extend(retired.iter().filter_map(|file| name_of(old, *file)));
+        invalidations
     }
 
     /// Names, and the listings that they are in.
-    fn of_names(&self) -> Vec<Notice> {
-        let entry = |(directory, name): &(u64, String)| Notice::Entry(*directory, Name::new(name.as_bytes()));
-        let mut notices: Vec<Notice> = self.names.iter().map(entry).collect();
+    fn of_names(&self) -> Vec<Invalidation> {
+        let entry = |(directory, name): &(u64, String)| Invalidation::Entry(*directory, Name::new(name.as_bytes()));
+        let mut invalidations: Vec<Invalidation> = self.names.iter().map(entry).collect();
         let directories: HashSet<u64> = self.names.iter().map(|(directory, _)| *directory).collect();
-        notices.extend(directories.into_iter().map(Notice::Inode));
-        notices
+        invalidations.extend(directories.into_iter().map(Invalidation::Inode));
+        invalidations
     }
 
     fn name(&mut self, tree: &Tree, place: &Place) {
@@ -87,9 +89,9 @@ impl Difference {
     }
 }
 
-fn name_of(tree: &Tree, file: u64) -> Option<Notice> {
+fn name_of(tree: &Tree, file: u64) -> Option<Invalidation> {
     let (above, name) = tree.parent_of(&tree.table().place(file)?)?;
-    Some(Notice::Entry(tree.table().inode(&above), Name::new(name.as_bytes())))
+    Some(Invalidation::Entry(tree.table().inode(&above), Name::new(name.as_bytes())))
 }
 
 /// What is not the same in `old` and `new`, two snapshots of `repository`.

@@ -32,11 +32,11 @@ use crate::format::ids::ObjectId;
 use crate::reader::Reader;
 use crate::repo::watch::{Look, Watch};
 use crate::repo::{MAX_SNAPSHOT, Repository};
-use crate::session::Kernel;
+use crate::session::Invalidator;
 use crate::tree::Tree;
 use crate::tree::nodes::NodeTable;
 use crate::tree::numbering::Numbering;
-use crate::working::replace::Notice;
+use crate::working::replace::Invalidation;
 
 /// How long requests that began before a move may take until the next step. What takes longer had begun long before.
 const OLD_REQUESTS: Duration = Duration::from_secs(5);
@@ -50,7 +50,7 @@ pub struct Follower {
     numbering: Mutex<Numbering>,
     watch: tokio::sync::Mutex<Watch>,
     /// Whom to tell; known once the mount is up.
-    kernel: OnceLock<Arc<dyn Kernel>>,
+    kernel: OnceLock<Arc<dyn Invalidator>>,
 }
 
 impl std::fmt::Debug for Follower {
@@ -88,7 +88,7 @@ impl Follower {
     }
 
     /// Begins to follow, on the current runtime, until that ends.
-    pub fn begin(self: &Arc<Self>, kernel: Arc<dyn Kernel>) {
+    pub fn begin(self: &Arc<Self>, kernel: Arc<dyn Invalidator>) {
         let _ = self.kernel.set(kernel);
         let follower = Arc::clone(self);
         drop(tokio::spawn(async move {
@@ -135,23 +135,25 @@ impl Follower {
         let new = Tree::new(snapshot, table, Arc::clone(&self.reader));
         let difference = Arc::new(difference(repository, &old, &new).await?);
         let open = self.shown.forgetting();
-        self.tell(difference.before(&old, &open)).await?;
+        self.invalidate(difference.before(&old, &open)).await?;
         let moved = self.shown.replace(&old, new, &difference);
         // An answer of before must not be what the kernel remembers.
         let patience = tokio::time::Instant::now() + OLD_REQUESTS;
         while Arc::strong_count(&moved.before) > 1 && tokio::time::Instant::now() < patience {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        self.tell(difference.after(&old, &moved.stale, &moved.retired)).await?;
+        self.invalidate(difference.after(&old, &moved.stale, &moved.retired)).await?;
         self.shown.told();
         self.numbering.lock().forget_old_grids();
         info!("branch {} is followed to snapshot {tip}: {}", self.branch, difference);
         Ok(())
     }
 
-    async fn tell(&self, notices: Vec<Notice>) -> Result<()> {
+    async fn invalidate(&self, invalidations: Vec<Invalidation>) -> Result<()> {
         let Some(kernel) = self.kernel.get().map(Arc::clone) else { return Ok(()) };
-        let told = tokio::task::spawn_blocking(move || notices.iter().for_each(|notice| kernel.tell(notice)));
-        told.await.map_err(|e| Error::with_source(ErrorKind::Io, "telling the kernel", e))
+        let sent = tokio::task::spawn_blocking(move || {
+            invalidations.iter().for_each(|invalidation| kernel.invalidate(invalidation))
+        });
+        sent.await.map_err(|e| Error::with_source(ErrorKind::Io, "invalidating the caches of the kernel", e))
     }
 }

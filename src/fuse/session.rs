@@ -25,9 +25,9 @@ use crate::control::Control;
 use crate::error::{Error, ErrorKind, Result};
 use crate::follow::Follower;
 use crate::follow::shown::Shown;
-use crate::session::{Kernel, Session};
+use crate::session::{Invalidator, Session};
 use crate::tree::Tree;
-use crate::working::replace::Notice;
+use crate::working::replace::Invalidation;
 
 /// Subtype of the file system: it shows as `fuse.icechunkfs`.
 const SUBTYPE: &str = "icechunkfs";
@@ -67,17 +67,17 @@ pub enum Served {
     Branch(Arc<Session>, Arc<Control>),
 }
 
-/// Carries notices to the kernel.
+/// Carries invalidations to the kernel.
 struct Notifications(fuser::Notifier);
 
-impl Kernel for Notifications {
-    fn tell(&self, notice: &Notice) {
+impl Invalidator for Notifications {
+    fn invalidate(&self, invalidation: &Invalidation) {
         // What the kernel does not know needs no telling; and if the mount is gone, nobody does.
-        let _ = match notice {
-            Notice::Entry(parent, name) => self.0.inval_entry(INodeNo(*parent), OsStr::from_bytes(&name.0)),
-            Notice::Inode(number) => self.0.inval_inode(INodeNo(*number), 0, 0),
+        let _ = match invalidation {
+            Invalidation::Entry(parent, name) => self.0.inval_entry(INodeNo(*parent), OsStr::from_bytes(&name.0)),
+            Invalidation::Inode(number) => self.0.inval_inode(INodeNo(*number), 0, 0),
             // A negative offset means no bytes.
-            Notice::Attributes(number) => self.0.inval_inode(INodeNo(*number), -1, 0),
+            Invalidation::Attributes(number) => self.0.inval_inode(INodeNo(*number), -1, 0),
         };
     }
 }

@@ -22,7 +22,7 @@ use crate::format::ids::ObjectId;
 use crate::scratch::data::{Files, Rest};
 use crate::steps;
 use crate::working::frozen::Frozen;
-use crate::working::replace::{Notice, Still};
+use crate::working::replace::{Invalidation, TreeGuard};
 
 /// How long a commit waits for files to be closed before it is refused. What is on its way takes microseconds.
 const CLOSES: Duration = Duration::from_millis(500);
@@ -105,8 +105,8 @@ impl Session {
     pub async fn commit(&self, wish: Wish) -> Result<Committed> {
         let _turn = self.turn.lock().await;
         self.decide().await?;
-        let (committed, notices) = {
-            let still = self.working.still().await;
+        let (committed, invalidations) = {
+            let guard = self.working.quiesce().await;
             self.wait_for_closes().await;
             let (frozen, derived) = self.derive().await?;
             refuse_open(&frozen)?;
@@ -122,17 +122,22 @@ impl Session {
             let ungrouped = ungrouped_by(base.tree.snapshot(), &derived.changes).into_iter().map(|node| node.path);
             let ungrouped: Vec<String> = ungrouped.collect();
             self.working.set_linking(true);
-            let published = self.publish(&still, derived, wish).await;
+            let published = self.publish(&guard, derived, wish).await;
             self.working.set_linking(false);
-            let (committed, notices) = published?;
-            (Committed { untracked, ungrouped, ..committed }, notices)
+            let (committed, invalidations) = published?;
+            (Committed { untracked, ungrouped, ..committed }, invalidations)
         };
         // The gate is open again: the kernel may have to wait for requests that waited for it.
-        self.tell(notices).await?;
+        self.invalidate(invalidations).await?;
         Ok(committed)
     }
 
-    async fn publish(&self, still: &Still<'_>, mut derived: Derived, wish: Wish) -> Result<(Committed, Vec<Notice>)> {
+    async fn publish(
+        &self,
+        guard: &TreeGuard<'_>,
+        mut derived: Derived,
+        wish: Wish,
+    ) -> Result<(Committed, Vec<Invalidation>)> {
         self.working.preserve(&derived.untracked_entries(), &derived.foreign).await?;
         self.working.fetch_rest(&derived.data_files()).await?;
         self.spare_open_files(&mut derived);
@@ -172,7 +177,7 @@ impl Session {
         }
         let outcome = match outcome {
             Ok(outcome) => outcome,
-            Err(error) => return self.after_failure(still, &derived, error).await,
+            Err(error) => return self.after_failure(guard, &derived, error).await,
         };
         let snapshot = match &outcome {
             Outcome::Conflicts(conflicts) => {
@@ -205,14 +210,14 @@ impl Session {
             }
         };
         let tree = tree_at(&repository, &self.working, &self.reader, new_base).await.context(not_shown)?;
-        let mut notices = rebase::follow_commit(&self.working, still, &tree, &derived, &self.new_ids).await?;
-        notices.extend(self.working.renumbered(&base.tree, &tree));
+        let mut invalidations = rebase::follow_commit(&self.working, guard, &tree, &derived, &self.new_ids).await?;
+        invalidations.extend(self.working.renumbered(&base.tree, &tree));
         self.working.set_undecided(false);
         self.working.not_published();
         self.working.forget_uploads();
         self.new_ids.lock().clear();
         if !others.is_empty() {
-            notices
+            invalidations
                 .extend(self.others_changes(&repository, (&base.tree, &tree), &others, &derived.changes.moved).await?);
         }
         let committed = Committed {
@@ -222,7 +227,7 @@ impl Session {
             chunks: derived.changes.chunk_count(),
             ..Committed::default()
         };
-        Ok((committed, notices))
+        Ok((committed, invalidations))
     }
 
     /// What keeps the tree from moving to another commit besides its changes: names that are untracked in `derived`.
@@ -246,20 +251,20 @@ impl Session {
     /// A commit failed. If that was at its very end it may be visible all the same, and then it is done.
     async fn after_failure(
         &self,
-        still: &Still<'_>,
+        guard: &TreeGuard<'_>,
         derived: &Derived,
         error: Error,
-    ) -> Result<(Committed, Vec<Notice>)> {
+    ) -> Result<(Committed, Vec<Invalidation>)> {
         if self.working.publishing().is_none() {
             return Err(error);
         }
         self.working.set_undecided(true);
-        match self.decide_still(still).await {
-            Ok(Some((id, notices))) => {
+        match self.decide_still(guard).await {
+            Ok(Some((id, invalidations))) => {
                 tracing::warn!("the commit is visible as snapshot {id}, although: {error}");
                 let (nodes, chunks) = (derived.changes.node_count(), derived.changes.chunk_count());
                 let snapshot = Some(id.to_string());
-                Ok((Committed { snapshot, nodes, chunks, ..Committed::default() }, notices))
+                Ok((Committed { snapshot, nodes, chunks, ..Committed::default() }, invalidations))
             }
             Ok(None) => Err(error),
             Err(other) => {
@@ -275,17 +280,17 @@ impl Session {
             return Ok(());
         }
         let decided = {
-            let still = self.working.still().await;
-            self.decide_still(&still).await.context(|| "finding out what became of the last commit")?
+            let guard = self.working.quiesce().await;
+            self.decide_still(&guard).await.context(|| "finding out what became of the last commit")?
         };
-        self.tell(decided.map(|(_, notices)| notices).unwrap_or_default()).await
+        self.invalidate(decided.map(|(_, invalidations)| invalidations).unwrap_or_default()).await
     }
 
-    async fn decide_still(&self, still: &Still<'_>) -> Result<Option<(ObjectId, Vec<Notice>)>> {
+    async fn decide_still(&self, guard: &TreeGuard<'_>) -> Result<Option<(ObjectId, Vec<Invalidation>)>> {
         let repository = self.repository().await?;
         let base = self.working.base();
         let finished = match self.working.publishing() {
-            Some(id) => finish(&repository, &self.working, &self.reader, still, id).await?.map(|done| (id, done)),
+            Some(id) => finish(&repository, &self.working, &self.reader, guard, id).await?.map(|done| (id, done)),
             None => None,
         };
         self.working.set_undecided(false);
@@ -299,9 +304,10 @@ impl Session {
         self.conflicts.lock().clear();
         if !done.others.is_empty() {
             let tree = &self.working.base().tree;
-            done.notices.extend(self.others_changes(&repository, (&base.tree, tree), &done.others, &done.moved).await?);
+            done.invalidations
+                .extend(self.others_changes(&repository, (&base.tree, tree), &done.others, &done.moved).await?);
         }
-        Ok(Some((id, done.notices)))
+        Ok(Some((id, done.invalidations)))
     }
 
     /// The kernel tells of a closed file only after `close` has returned: a program that closes and then commits must not

@@ -16,27 +16,29 @@ use crate::repo::Repository;
 use crate::scratch::record::Name;
 use crate::tree::Tree;
 use crate::tree::nodes::Place;
-use crate::working::replace::{Notice, node_ids};
+use crate::working::replace::{Invalidation, node_ids};
 use crate::zarr::Coords;
 
-/// Where changes are told that did not come through the kernel. Calls may wait for requests to be answered: no lock may be
+/// Drops what the kernel caches of changes that did not come through it. Calls may wait for requests to be answered: no lock may be
 /// held, and nothing that a request needs.
-pub trait Kernel: Send + Sync {
-    /// Carries a notice to the kernel. One about something that it does not know is fine.
-    fn tell(&self, notice: &Notice);
+pub trait Invalidator: Send + Sync {
+    /// Sends an invalidation to the kernel. One of something that the kernel does not know has no effect.
+    fn invalidate(&self, invalidation: &Invalidation);
 }
 
 impl Session {
-    /// Tells the kernel, and returns when it knows.
-    pub(super) async fn tell(&self, notices: Vec<Notice>) -> Result<()> {
-        let Some(kernel) = self.kernel.get().map(Arc::clone).filter(|_| !notices.is_empty()) else { return Ok(()) };
-        let notices = self.working.for_kernel(notices);
-        let told = tokio::task::spawn_blocking(move || {
-            for notice in &notices {
-                kernel.tell(notice);
+    /// Sends invalidations to the kernel. Returns when it has carried them out.
+    pub(super) async fn invalidate(&self, invalidations: Vec<Invalidation>) -> Result<()> {
+        let Some(kernel) = self.kernel.get().map(Arc::clone).filter(|_| !invalidations.is_empty()) else {
+            return Ok(());
+        };
+        let invalidations = self.working.for_kernel(invalidations);
+        let sent = tokio::task::spawn_blocking(move || {
+            for invalidation in &invalidations {
+                kernel.invalidate(invalidation);
             }
         });
-        told.await.map_err(|e| Error::with_source(ErrorKind::Io, "telling the kernel", e))
+        sent.await.map_err(|e| Error::with_source(ErrorKind::Io, "invalidating the caches of the kernel", e))
     }
 
     /// What others changed between `old` and `new` in commits `commits`. What is `moved` from one to the other was moved here.
@@ -46,7 +48,7 @@ impl Session {
         (old, new): (&Tree, &Tree),
         commits: &[ObjectId],
         moved: &[Move],
-    ) -> Result<Vec<Notice>> {
+    ) -> Result<Vec<Invalidation>> {
         let mut trees = [(old, node_ids(old)), (new, node_ids(new))];
         let [_, (_, ids)] = &mut trees;
         for one in moved {
@@ -55,7 +57,7 @@ impl Session {
                 free.insert(index);
             }
         }
-        let mut notices = HashSet::new();
+        let mut invalidations = HashSet::new();
         for id in commits {
             // Without a log, everything may have changed.
             let Ok(log) = read_log(&**repository.storage(), *id).await else { return Ok(everything(old, new)) };
@@ -65,8 +67,8 @@ impl Session {
             }
             for (tree, ids) in &trees {
                 for index in nodes.iter().filter_map(|node| ids.get(node)) {
-                    name_of(tree, &Place::Directory(*index), &mut notices);
-                    name_of(tree, &Place::Metadata(*index), &mut notices);
+                    name_of(tree, &Place::Directory(*index), &mut invalidations);
+                    name_of(tree, &Place::Metadata(*index), &mut invalidations);
                 }
                 for (node, chunks) in log.updated_chunks() {
                     let Some(index) = ids.get(&node) else { continue };
@@ -77,32 +79,32 @@ impl Session {
                     for coords in chunks.filter(inside) {
                         for depth in 0..=coords.len() {
                             let prefix = coords.get(..depth).unwrap_or_default();
-                            name_of(tree, &Place::Chunk(*index, Coords::from_slice(prefix)), &mut notices);
+                            name_of(tree, &Place::Chunk(*index, Coords::from_slice(prefix)), &mut invalidations);
                         }
                     }
                 }
             }
         }
-        Ok(notices.into_iter().collect())
+        Ok(invalidations.into_iter().collect())
     }
 }
 
-fn name_of(tree: &Tree, place: &Place, notices: &mut HashSet<Notice>) {
-    notices.insert(Notice::Inode(tree.table().inode(place)));
+fn name_of(tree: &Tree, place: &Place, invalidations: &mut HashSet<Invalidation>) {
+    invalidations.insert(Invalidation::Inode(tree.table().inode(place)));
     if let Some((above, name)) = tree.parent_of(place) {
-        notices.insert(Notice::Entry(tree.table().inode(&above), Name::new(name.as_bytes())));
+        invalidations.insert(Invalidation::Entry(tree.table().inode(&above), Name::new(name.as_bytes())));
     }
 }
 
 /// Every node of both: what is below goes with its directory.
-fn everything(old: &Tree, new: &Tree) -> Vec<Notice> {
-    let mut notices = HashSet::new();
+fn everything(old: &Tree, new: &Tree) -> Vec<Invalidation> {
+    let mut invalidations = HashSet::new();
     for tree in [old, new] {
         for index in 0..tree.table().len() {
             let Ok(index) = u32::try_from(index) else { continue };
-            name_of(tree, &Place::Directory(index), &mut notices);
-            name_of(tree, &Place::Metadata(index), &mut notices);
+            name_of(tree, &Place::Directory(index), &mut invalidations);
+            name_of(tree, &Place::Metadata(index), &mut invalidations);
         }
     }
-    notices.into_iter().collect()
+    invalidations.into_iter().collect()
 }

@@ -26,7 +26,7 @@ use self::changes::Derived;
 use self::changes::walk::{NewIds, derive};
 pub use self::commit::{Committed, Wish};
 pub use self::early::Upload;
-pub use self::kernel::Kernel;
+pub use self::kernel::Invalidator;
 pub use self::recovery::{Opening, open};
 use crate::commit::conflicts::Conflict;
 use crate::commit::engine::Engine;
@@ -48,7 +48,7 @@ pub struct Session {
     engine: Engine,
     facts: Facts,
     /// Whom to tell what changed; known once the mount is up.
-    kernel: OnceLock<Arc<dyn Kernel>>,
+    kernel: OnceLock<Arc<dyn Invalidator>>,
     /// One commit, discard or refresh at a time.
     turn: tokio::sync::Mutex<()>,
     progress: Mutex<Arc<Progress>>,
@@ -114,7 +114,7 @@ impl Session {
     }
 
     /// Whom to tell what changed without the kernel's doing.
-    pub fn attach(&self, kernel: Arc<dyn Kernel>) {
+    pub fn attach(&self, kernel: Arc<dyn Invalidator>) {
         // The first one stays: there is one mount.
         let _ = self.kernel.set(kernel);
     }

@@ -19,13 +19,13 @@ use crate::tree::nodes::Place;
 use crate::working::WorkingTree;
 use crate::working::frozen::FrozenEntry;
 use crate::working::rebase::{Candidate, Collision, Purpose};
-use crate::working::replace::{Notice, Still, node_ids};
+use crate::working::replace::{Invalidation, TreeGuard, node_ids};
 use crate::zarr::Coords;
 
 /// What a move came to.
 pub(super) enum Rebased {
     /// The tree is on the new base; the kernel must be told this.
-    Done(Vec<Notice>),
+    Done(Vec<Invalidation>),
     /// Nothing was moved: these names are in the way.
     Collisions(Vec<Collision>),
 }
@@ -33,7 +33,7 @@ pub(super) enum Rebased {
 /// Puts `working` on `tree`; its changes, which are `before`, stay uncommitted.
 pub(super) async fn keep(
     working: &WorkingTree,
-    still: &Still<'_>,
+    guard: &TreeGuard<'_>,
     tree: &Arc<Tree>,
     before: &Derived,
     new_ids: &NewIds,
@@ -50,17 +50,17 @@ pub(super) async fn keep(
         let kept = check_kept(before, &after, tree).await;
         kept.map_err(|error| if before.faults.is_empty() { error } else { settle_first(&error) })
     };
-    install(working, still, checked.await, candidate).map(Rebased::Done)
+    install(working, guard, checked.await, candidate).map(Rebased::Done)
 }
 
 /// Puts `working` on `tree`, a snapshot that its changes, which are `before`, were committed as.
 pub(super) async fn follow_commit(
     working: &WorkingTree,
-    still: &Still<'_>,
+    guard: &TreeGuard<'_>,
     tree: &Arc<Tree>,
     before: &Derived,
     new_ids: &NewIds,
-) -> Result<Vec<Notice>> {
+) -> Result<Vec<Invalidation>> {
     let candidate = working.plan_rebase(tree, Purpose::Published { tracked: &before.tracked }, false).await?;
     let checked = async {
         if let Some(collision) = candidate.collisions.first() {
@@ -69,24 +69,24 @@ pub(super) async fn follow_commit(
         let after = detect(working, &candidate, new_ids).await?;
         check_committed(before, &after)
     };
-    install(working, still, checked.await, candidate)
+    install(working, guard, checked.await, candidate)
 }
 
 /// Gives up the changes at and below `path`, but not untracked files.
 pub(super) async fn discard(
     working: &WorkingTree,
-    still: &Still<'_>,
+    guard: &TreeGuard<'_>,
     path: &str,
     before: &Derived,
     new_ids: &NewIds,
-) -> Result<Vec<Notice>> {
+) -> Result<Vec<Invalidation>> {
     let mut untracked = before.untracked_entries();
     let candidate = working.plan_discard(path, &mut untracked).await?;
     let checked = async {
         let after = detect(working, &candidate, new_ids).await?;
         check_discarded(before, &after, &candidate)
     };
-    install(working, still, checked.await, candidate)
+    install(working, guard, checked.await, candidate)
 }
 
 /// Names of `working` that stand in the way of what `tip` has, though no change does: they would be lost, or hide something.
@@ -117,9 +117,14 @@ async fn detect(working: &WorkingTree, candidate: &Candidate, new_ids: &NewIds) 
     derive_from(Arc::clone(candidate.base()), &candidate.contents(working), &candidate.frozen(), new_ids).await
 }
 
-fn install(working: &WorkingTree, still: &Still<'_>, checked: Result<()>, candidate: Candidate) -> Result<Vec<Notice>> {
+fn install(
+    working: &WorkingTree,
+    guard: &TreeGuard<'_>,
+    checked: Result<()>,
+    candidate: Candidate,
+) -> Result<Vec<Invalidation>> {
     match checked {
-        Ok(()) => working.install(still, candidate),
+        Ok(()) => working.install(guard, candidate),
         Err(error) => {
             working.abandon(candidate);
             Err(error)

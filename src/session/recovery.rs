@@ -19,7 +19,7 @@ use crate::scratch::place::Place;
 use crate::tree::Tree;
 use crate::tree::nodes::NodeTable;
 use crate::tree::numbering::Numbering;
-use crate::working::replace::{Notice, Still};
+use crate::working::replace::{Invalidation, TreeGuard};
 use crate::working::{Recovered, WorkingTree};
 
 /// How to begin.
@@ -75,8 +75,8 @@ pub async fn open(
     let working = Arc::new(WorkingTree::open(tree, numbering, scratch, origin, recovered)?);
     working.begin_upkeep();
     if let Some(publishing) = publishing {
-        let still = working.still().await;
-        let finished = finish(repository, &working, &reader, &still, publishing).await;
+        let guard = working.quiesce().await;
+        let finished = finish(repository, &working, &reader, &guard, publishing).await;
         if finished.context(|| "a commit that was interrupted")?.is_none() {
             info!("a commit was interrupted before it was visible: its changes are still here");
             working.not_published_yet();
@@ -106,7 +106,7 @@ pub(super) async fn tree_at(
 #[derive(Debug)]
 pub(super) struct Finished {
     /// What the kernel must be told.
-    pub(super) notices: Vec<Notice>,
+    pub(super) invalidations: Vec<Invalidation>,
     /// The commits below it that the tree did not have, newest first.
     pub(super) others: Vec<ObjectId>,
     /// What it moved.
@@ -119,7 +119,7 @@ pub(super) async fn finish(
     repository: &Repository,
     working: &WorkingTree,
     reader: &Arc<Reader>,
-    still: &Still<'_>,
+    guard: &TreeGuard<'_>,
     id: ObjectId,
 ) -> Result<Option<Finished>> {
     let branch = RefSpec::Branch(working.origin().branch.clone());
@@ -136,10 +136,10 @@ pub(super) async fn finish(
     let derived = derive(working, &frozen, &NewIds::default()).await?;
     working.preserve(&derived.untracked_entries(), &derived.foreign).await?;
     let tree = tree_at(repository, working, reader, id).await?;
-    let notices = rebase::follow_commit(working, still, &tree, &derived, &NewIds::default()).await?;
+    let invalidations = rebase::follow_commit(working, guard, &tree, &derived, &NewIds::default()).await?;
     working.not_published();
     info!("a commit was interrupted after it was visible: it is snapshot {id}");
-    Ok(Some(Finished { notices, others, moved: derived.changes.moved }))
+    Ok(Some(Finished { invalidations, others, moved: derived.changes.moved }))
 }
 
 /// The commit of this mount that was given up, before something was changed, and that the branch has all the same.
@@ -175,11 +175,11 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
     if derived.changes.is_empty() && derived.faults.is_empty() {
         let tip = tip?;
         if tip != base {
-            let still = working.still().await;
+            let guard = working.quiesce().await;
             working.preserve(&derived.untracked_entries(), &derived.foreign).await?;
             let tree = tree_at(repository, working, reader, tip).await?;
             // Nothing here waits for a commit: whatever others did must not keep a mount from coming up.
-            match rebase::keep(working, &still, &tree, &derived, &NewIds::default()).await {
+            match rebase::keep(working, &guard, &tree, &derived, &NewIds::default()).await {
                 Ok(Rebased::Done(_)) => {}
                 Ok(Rebased::Collisions(collisions)) => {
                     let path = collisions.first().map(|collision| collision.path.as_str()).unwrap_or_default();

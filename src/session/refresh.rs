@@ -16,8 +16,8 @@ impl Session {
         let _turn = self.turn.lock().await;
         self.decide().await?;
         let path = self.relative(path)?;
-        let notices = {
-            let still = self.working.still().await;
+        let invalidations = {
+            let guard = self.working.quiesce().await;
             self.wait_for_closes().await;
             let (frozen, derived) = self.derive().await?;
             let below = |other: &String| path == "/" || *other == path || other.starts_with(&format!("{path}/"));
@@ -25,12 +25,12 @@ impl Session {
                 return Err(Error::new(ErrorKind::Busy, format!("{open} is open for writing: close it first")));
             }
             self.working.preserve(&derived.untracked_entries(), &[]).await?;
-            let notices = rebase::discard(&self.working, &still, &path, &derived, &self.new_ids).await?;
+            let invalidations = rebase::discard(&self.working, &guard, &path, &derived, &self.new_ids).await?;
             self.new_ids.lock().clear();
             self.working.forget_uploads();
-            notices
+            invalidations
         };
-        self.tell(notices).await?;
+        self.invalidate(invalidations).await?;
         Ok(format!("discarded what differed below {}", printable::line(&path)))
     }
 
@@ -54,8 +54,8 @@ impl Session {
     pub async fn refresh(&self) -> Result<String> {
         let _turn = self.turn.lock().await;
         self.decide().await?;
-        let (said, notices) = {
-            let still = self.working.still().await;
+        let (said, invalidations) = {
+            let guard = self.working.quiesce().await;
             self.wait_for_closes().await;
             let (frozen, derived) = self.derive().await?;
             // Half of a chunk on top of another base would be neither one's.
@@ -83,11 +83,11 @@ impl Session {
                 false => derived,
             };
             let tree = tree_at(&repository, &self.working, &self.reader, checked.tip).await?;
-            let mut notices =
+            let mut invalidations =
                 self.others_changes(&repository, (&base.tree, &tree), &checked.commits_between, &[]).await?;
-            notices.extend(self.working.renumbered(&base.tree, &tree));
-            match rebase::keep(&self.working, &still, &tree, &derived, &self.new_ids).await? {
-                Rebased::Done(more) => notices.extend(more),
+            invalidations.extend(self.working.renumbered(&base.tree, &tree));
+            match rebase::keep(&self.working, &guard, &tree, &derived, &self.new_ids).await? {
+                Rebased::Done(more) => invalidations.extend(more),
                 Rebased::Collisions(collisions) => {
                     let conflicts = rebase::as_conflicts(collisions, tree.snapshot());
                     let message = untracked_in_the_way(&conflicts);
@@ -97,9 +97,9 @@ impl Session {
             }
             self.conflicts.lock().clear();
             let said = format!("moved over {} commits to {}", checked.commits_between.len(), checked.tip);
-            (said, notices)
+            (said, invalidations)
         };
-        self.tell(notices).await?;
+        self.invalidate(invalidations).await?;
         Ok(said)
     }
 

@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use futures_util::FutureExt;
 
 use super::listing::join;
-use super::replace::Notice;
+use super::replace::Invalidation;
 use super::state::{Directory, Entry, Inode, Node, State, UPPER};
 use crate::error::{Error, ErrorKind, Result};
 use crate::scratch::record::{Id, Meta, Name, ROOT, Time};
@@ -38,7 +38,7 @@ pub(super) struct Discard<'a> {
 pub(super) struct Discarded {
     pub(super) state: State,
     /// What the kernel must be told.
-    pub(super) notices: Vec<Notice>,
+    pub(super) invalidations: Vec<Invalidation>,
 }
 
 fn is_below(path: &str, top: &str) -> bool {
@@ -124,7 +124,7 @@ impl<'a> Discard<'a> {
     /// An error of kind [`ErrorKind::NotADirectory`] if a file that stays has no directory to be in; nothing is changed then.
     pub(super) fn carry_out(self, meta: impl Fn(&Place) -> Meta) -> Result<Discarded> {
         self.refuse_what_is_in_the_way()?;
-        let notices = self.notices();
+        let invalidations = self.invalidations();
         let mut new = self.state.successor();
         let root = self.state.get(ROOT).ok_or_else(|| Error::corrupt("a state without a root"))?;
         new.adopt(ROOT, root, root.lower.clone().map(|place| (place, crate::tree::ROOT)));
@@ -153,7 +153,7 @@ impl<'a> Discard<'a> {
             new.put_entry(parent, Name::new(name.as_bytes()), Some(*id), false, None);
         }
         self.leave_the_rest(&mut new, &taken);
-        Ok(Discarded { state: new, notices })
+        Ok(Discarded { state: new, invalidations })
     }
 
     /// What the snapshot has at the path cannot show again below a directory that was deleted, or made anew.
@@ -240,17 +240,17 @@ impl<'a> Discard<'a> {
     }
 
     /// Every name that is not the snapshot's affair may mean something else now.
-    fn notices(&self) -> Vec<Notice> {
-        let mut notices = Vec::new();
+    fn invalidations(&self) -> Vec<Invalidation> {
+        let mut invalidations = Vec::new();
         for (_, inode) in self.state.iter() {
             if inode.number < UPPER && !inode.is_directory() {
-                notices.push(Notice::Inode(inode.number));
+                invalidations.push(Invalidation::Inode(inode.number));
             }
             for (name, _) in inode.directory().into_iter().flat_map(Directory::iter) {
-                notices.push(Notice::Entry(inode.number, name.clone()));
+                invalidations.push(Invalidation::Entry(inode.number, name.clone()));
             }
         }
-        notices
+        invalidations
     }
 }
 

@@ -1,4 +1,4 @@
-//! What it takes to put the tree on another snapshot, besides the merge ([`super::rebase`]): holding it still, bringing here what
+//! What it takes to put the tree on another snapshot, besides the merge ([`super::rebase`]): keeping operations out, bringing here what
 //! would be lost, the journal written anew, and what the kernel must be told.
 //!
 //! The gate is held for writing throughout, so that nothing changes underneath and no file is open for writing.
@@ -20,23 +20,23 @@ use crate::scratch::record::{Id, Name, Record, Source};
 use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, NodeTable, Place};
 
-/// What the kernel must be told after something changed without its doing.
+/// Tells the kernel to drop what it caches of something that changed without its doing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Notice {
-    /// A name means something else now, or nothing.
+pub enum Invalidation {
+    /// The dentry of a name in a directory.
     Entry(u64, Name),
-    /// Bytes and attributes are others.
+    /// The pages and the attributes of an inode.
     Inode(u64),
-    /// Attributes are others; the bytes are the same.
+    /// The attributes of an inode; its pages stay.
     Attributes(u64),
 }
 
-/// Holds the tree still.
-pub type Still<'a> = RwLockWriteGuard<'a, ()>;
+/// Exclusive access to the working tree: no operation changes it while this is held.
+pub type TreeGuard<'a> = RwLockWriteGuard<'a, ()>;
 
 impl WorkingTree {
-    /// Waits until nobody changes anything, and keeps it so.
-    pub async fn still(&self) -> Still<'_> {
+    /// Waits for the operations that change the tree, and keeps others out.
+    pub async fn quiesce(&self) -> TreeGuard<'_> {
         self.gate.write().await
     }
 
@@ -112,9 +112,9 @@ impl WorkingTree {
     }
 
     /// Arrays whose chunks have other numbers in `new` than in `old`: the kernel must look all of their files up again.
-    pub fn renumbered(&self, old: &Tree, new: &Tree) -> Vec<Notice> {
+    pub fn renumbered(&self, old: &Tree, new: &Tree) -> Vec<Invalidation> {
         let ids = node_ids(new);
-        let mut notices = Vec::new();
+        let mut invalidations = Vec::new();
         for (id, index) in node_ids(old) {
             let (Some(before), Some(now)) = (old.table().array(index), ids.get(&id)) else { continue };
             let Some(after) = new.table().array(*now).filter(|after| after.first_number != before.first_number) else {
@@ -122,32 +122,34 @@ impl WorkingTree {
             };
             let top = match new.parent_of(&Place::Directory(*now)) {
                 // What is below goes with it.
-                Some((above, name)) => Notice::Entry(new.table().inode(&above), Name::new(name.as_bytes())),
-                None => Notice::Entry(crate::tree::ROOT, Name::new(if after.encoding.prefixed { b"c" } else { b"0" })),
+                Some((above, name)) => Invalidation::Entry(new.table().inode(&above), Name::new(name.as_bytes())),
+                None => {
+                    Invalidation::Entry(crate::tree::ROOT, Name::new(if after.encoding.prefixed { b"c" } else { b"0" }))
+                }
             };
-            notices.push(top);
+            invalidations.push(top);
         }
-        notices
+        invalidations
     }
 
-    /// `notices` with the numbers by which the kernel knows what they are about: what was made here and committed keeps its
+    /// `invalidations` with the numbers by which the kernel knows what they are about: what was made here and committed keeps its
     /// own, besides the snapshot's.
-    pub fn for_kernel(&self, mut notices: Vec<Notice>) -> Vec<Notice> {
+    pub fn for_kernel(&self, mut invalidations: Vec<Invalidation>) -> Vec<Invalidation> {
         let locked = self.lock();
         let own = |number: u64| {
             let inode = locked.state.get(locked.state.by_number(number)?)?;
             Some(inode.number).filter(|own| *own != number)
         };
-        let more: Vec<Notice> = notices
+        let more: Vec<Invalidation> = invalidations
             .iter()
-            .filter_map(|notice| match notice {
-                Notice::Entry(parent, name) => Some(Notice::Entry(own(*parent)?, name.clone())),
-                Notice::Inode(number) => own(*number).map(Notice::Inode),
-                Notice::Attributes(number) => own(*number).map(Notice::Attributes),
+            .filter_map(|invalidation| match invalidation {
+                Invalidation::Entry(parent, name) => Some(Invalidation::Entry(own(*parent)?, name.clone())),
+                Invalidation::Inode(number) => own(*number).map(Invalidation::Inode),
+                Invalidation::Attributes(number) => own(*number).map(Invalidation::Attributes),
             })
             .collect();
-        notices.extend(more);
-        notices
+        invalidations.extend(more);
+        invalidations
     }
 
     /// Plans to give up what differs at and below `path`, but not files of `untracked`. Those that stand in the place of something
@@ -189,9 +191,9 @@ impl WorkingTree {
         }
         discard.give_way(&in_the_way);
         kept.retain(|id| !in_the_way.contains(id));
-        let Discarded { state, notices } = discard.carry_out(|place| base.meta_of(place))?;
+        let Discarded { state, invalidations } = discard.carry_out(|place| base.meta_of(place))?;
         let candidate = Candidate::of(state, base, &old, generation);
-        Ok(Candidate { notices, new_data, kept, ..candidate })
+        Ok(Candidate { invalidations, new_data, kept, ..candidate })
     }
 
     /// Parts untracked names from files that have another name where the base has them: they keep the bytes.

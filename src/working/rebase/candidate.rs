@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::super::frozen::{Contents, Frozen, FrozenFile};
-use super::super::replace::Notice;
+use super::super::replace::Invalidation;
 use super::super::state::State;
 use super::super::{Base, WorkingTree};
 use super::Collision;
@@ -28,7 +28,7 @@ pub struct Candidate {
     /// Entries that are the base's own: kept only for inodes that the kernel knows by numbers of ours.
     pub(in super::super) disposable: Vec<(Id, Name, Id)>,
     /// What the kernel must be told.
-    pub(in super::super) notices: Vec<Notice>,
+    pub(in super::super) invalidations: Vec<Invalidation>,
     /// Data files that nobody needs any more.
     pub(in super::super) gone: Vec<u64>,
     /// Data files that were made for it.
@@ -41,8 +41,8 @@ pub struct Candidate {
 
 impl Candidate {
     pub(super) fn new(merged: Merged, base: Arc<Base>, old: &State, new_data: Vec<u64>, generation: u64) -> Self {
-        let Merged { state, collisions, notices, disposable } = merged;
-        Candidate::of(state, base, old, generation).with(collisions, notices, disposable, new_data)
+        let Merged { state, collisions, invalidations, disposable } = merged;
+        Candidate::of(state, base, old, generation).with(collisions, invalidations, disposable, new_data)
     }
 
     /// A candidate of `state` over `base`, in the place of `old`.
@@ -50,19 +50,19 @@ impl Candidate {
         let used = data_of(&state);
         state.forget_borrowed(&used);
         let gone = data_of(old).difference(&used).copied().collect();
-        let (collisions, notices, disposable, new_data, kept) = Default::default();
+        let (collisions, invalidations, disposable, new_data, kept) = Default::default();
         let is_published = false;
-        Candidate { collisions, kept, state, base, disposable, notices, gone, new_data, is_published, generation }
+        Candidate { collisions, kept, state, base, disposable, invalidations, gone, new_data, is_published, generation }
     }
 
     fn with(
         self,
         collisions: Vec<Collision>,
-        notices: Vec<Notice>,
+        invalidations: Vec<Invalidation>,
         disposable: Vec<(Id, Name, Id)>,
         new_data: Vec<u64>,
     ) -> Self {
-        Candidate { collisions, notices, disposable, new_data, ..self }
+        Candidate { collisions, invalidations, disposable, new_data, ..self }
     }
 
     /// What differs from its base.

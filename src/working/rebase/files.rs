@@ -18,7 +18,7 @@ use crate::format::chunk_payload::ChunkPayload;
 use crate::scratch::record::{Id, Source, Stored};
 use crate::tree::Tree;
 use crate::tree::nodes::Place;
-use crate::working::replace::Notice;
+use crate::working::replace::Invalidation;
 
 /// Bytes that are copied at once out of the old base.
 const STEP: u32 = 1 << 20;
@@ -145,7 +145,7 @@ impl Merge<'_> {
                 self.notice_name(name.parent, &name.name);
             }
             if !base.is_empty() {
-                self.out.notices.push(Notice::Attributes(inode.number));
+                self.out.invalidations.push(Invalidation::Attributes(inode.number));
             }
             // The number stays with whatever the base shows by it.
             let mut is_split = is_known_as_base || (is_of_base(inode.number) && !base.is_empty());
@@ -218,12 +218,12 @@ impl Merge<'_> {
         for (at, name) in names.into_iter().enumerate() {
             let Some(place) = name.place.clone().filter(|_| Some(at) == keeper) else {
                 self.notice_name(name.parent, &name.name);
-                self.out.notices.push(Notice::Inode(inode.number));
+                self.out.invalidations.push(Invalidation::Inode(inode.number));
                 continue;
             };
             if natural == Some(at) {
                 if is_published {
-                    self.out.notices.push(Notice::Attributes(inode.number));
+                    self.out.invalidations.push(Invalidation::Attributes(inode.number));
                 } else if !same_but_times(&inode.meta, &self.to.meta(0o644)) || inode.meta.mtime != self.from.time {
                     // Modes, owners and times that were set last until a commit.
                     self.adopt(id, inode, Some(&place));

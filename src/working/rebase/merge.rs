@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::super::Base;
 use super::super::listing::join;
-use super::super::replace::{Notice, node_ids, translate};
+use super::super::replace::{Invalidation, node_ids, translate};
 use super::super::state::{Directory, Entry, Inode, Node, State};
 use super::whiteout::{Shows, Whiteouts};
 use super::{Collision, Purpose, bare, is_of_base};
@@ -23,7 +23,7 @@ use crate::tree::nodes::{NodeIndex, Place};
 pub(super) struct Merged {
     pub(super) state: State,
     pub(super) collisions: Vec<Collision>,
-    pub(super) notices: Vec<Notice>,
+    pub(super) invalidations: Vec<Invalidation>,
     /// Entries that are the base's own: kept only for inodes that the kernel knows by numbers of ours.
     pub(super) disposable: Vec<(Id, Name, Id)>,
 }
@@ -109,8 +109,12 @@ impl<'a> Merge<'a> {
         purpose: Purpose<'a>,
     ) -> Self {
         let ids = node_ids(&to.tree);
-        let out =
-            Merged { state: old.successor(), collisions: Vec::new(), notices: Vec::new(), disposable: Vec::new() };
+        let out = Merged {
+            state: old.successor(),
+            collisions: Vec::new(),
+            invalidations: Vec::new(),
+            disposable: Vec::new(),
+        };
         let (names, made) = (BTreeMap::new(), Vec::new());
         Merge { old, opens, from: Arc::clone(from), to, purpose, out, names, ids, made }
     }
@@ -241,7 +245,7 @@ impl<'a> Merge<'a> {
         let before = inode.lower.clone();
         let is_other = before != placement.lower || !Arc::ptr_eq(&self.from.tree, &self.to.tree);
         if is_other {
-            self.out.notices.push(Notice::Inode(inode.number));
+            self.out.invalidations.push(Invalidation::Inode(inode.number));
         }
         self.adopt(id, inode, placement.lower.as_ref());
         let parent = here.visit.new;
@@ -444,7 +448,7 @@ impl<'a> Merge<'a> {
     pub(super) fn notice_name(&mut self, parent: Id, name: &Name) {
         let numbers = [self.old.get(parent), self.out.state.get(parent)].into_iter().flatten();
         let numbers: HashSet<u64> = numbers.map(|inode| inode.number).collect();
-        self.out.notices.extend(numbers.into_iter().map(|number| Notice::Entry(number, name.clone())));
+        self.out.invalidations.extend(numbers.into_iter().map(|number| Invalidation::Entry(number, name.clone())));
     }
 }
 

@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 pub use self::candidate::Candidate;
 use self::merge::Merge;
-use super::replace::{Notice, Still};
+use super::replace::{Invalidation, TreeGuard};
 use super::state::{Node, UPPER};
 use super::{Base, Locked, WorkingTree};
 use crate::error::{Error, ErrorKind, Result};
@@ -60,7 +60,7 @@ pub struct Collision {
 impl WorkingTree {
     /// Plans to put the tree on `tree`. Nothing is changed yet; a dry run only finds collisions and must not be installed.
     ///
-    /// The caller holds the tree still, and has called [`WorkingTree::preserve`] unless it is a dry run.
+    /// The caller holds the tree guard, and has called [`WorkingTree::preserve`] unless it is a dry run.
     pub async fn plan_rebase(&self, tree: &Arc<Tree>, purpose: Purpose<'_>, is_dry_run: bool) -> Result<Candidate> {
         let (old, opens, generation) = {
             let locked = self.lock();
@@ -89,14 +89,14 @@ impl WorkingTree {
     ///
     /// If the journal cannot be written, nothing is changed, unless the changes have been published: then the tree moves all the
     /// same, and takes no more changes until the journal can be written.
-    pub fn install(&self, _still: &Still<'_>, candidate: Candidate) -> Result<Vec<Notice>> {
+    pub fn install(&self, _guard: &TreeGuard<'_>, candidate: Candidate) -> Result<Vec<Invalidation>> {
         let mut locked = self.lock();
         if locked.generation != candidate.generation {
             drop(locked);
             self.abandon(candidate);
             return Err(Error::new(ErrorKind::Stale, "the working tree changed while it was moved: try again"));
         }
-        let Candidate { mut state, base, disposable, notices, gone, new_data, is_published, .. } = candidate;
+        let Candidate { mut state, base, disposable, invalidations, gone, new_data, is_published, .. } = candidate;
         state.take_counts(&locked.state);
         if !is_published {
             state.take_unpublished(&locked.state);
@@ -135,7 +135,7 @@ impl WorkingTree {
             self.files.remove_in_background(gone.into_iter().filter(|number| !backed.contains(number)).collect());
         }
         self.lock().journal.keep_spare();
-        Ok(notices)
+        Ok(invalidations)
     }
 
     /// Gives up a candidate.
