@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::changes::guard::refuse_unasked;
 use super::rebase;
 use super::recovery::{finish, tree_at};
-use super::{Derived, Session};
+use super::{DetectedChanges, Session};
 use crate::commit::changes::ChunkChange;
 use crate::commit::engine::{MayRebaseOnto, OnConflict, Outcome, Request};
 use crate::commit::membership::ungrouped_by;
@@ -108,21 +108,21 @@ impl Session {
         let (committed, invalidations) = {
             let guard = self.working.quiesce().await;
             self.wait_for_closes().await;
-            let (frozen, derived) = self.derive().await?;
+            let (frozen, detected) = self.detect_changes().await?;
             refuse_open(&frozen)?;
-            refuse_faults(&derived)?;
-            refuse_unasked(&self.working.base().tree, &frozen, &derived.changes)?;
-            let derived = self.refuse_mapped(derived).await?;
-            let untracked: Vec<String> = derived.untracked.iter().map(|file| file.path.clone()).collect();
+            refuse_violations(&detected)?;
+            refuse_unasked(&self.working.base().tree, &frozen, &detected.changes)?;
+            let detected = self.refuse_mapped(detected).await?;
+            let untracked: Vec<String> = detected.untracked.iter().map(|file| file.path.clone()).collect();
             // One that was given up may have landed, and then no changes are what is wanted instead of its own.
-            if derived.changes.is_empty() && !wish.amend && self.working.unpublished().is_empty() {
+            if detected.changes.is_empty() && !wish.amend && self.working.unpublished().is_empty() {
                 return Ok(Committed { untracked, ..Committed::default() });
             }
             let base = self.working.base();
-            let ungrouped = ungrouped_by(base.tree.snapshot(), &derived.changes).into_iter().map(|node| node.path);
+            let ungrouped = ungrouped_by(base.tree.snapshot(), &detected.changes).into_iter().map(|node| node.path);
             let ungrouped: Vec<String> = ungrouped.collect();
             self.working.set_linking(true);
-            let published = self.publish(&guard, derived, wish).await;
+            let published = self.publish(&guard, detected, wish).await;
             self.working.set_linking(false);
             let (committed, invalidations) = published?;
             (Committed { untracked, ungrouped, ..committed }, invalidations)
@@ -135,12 +135,12 @@ impl Session {
     async fn publish(
         &self,
         guard: &TreeGuard<'_>,
-        mut derived: Derived,
+        mut detected: DetectedChanges,
         wish: Wish,
     ) -> Result<(Committed, Vec<Invalidation>)> {
-        self.working.preserve(&derived.untracked_entries(), &derived.foreign).await?;
-        self.working.fetch_rest(&derived.data_files()).await?;
-        self.spare_open_files(&mut derived);
+        self.working.preserve(&detected.untracked_entries(), &detected.foreign).await?;
+        self.working.fetch_rest(&detected.data_files()).await?;
+        self.spare_open_files(&mut detected);
         let base = self.working.base();
         let working = Arc::clone(&self.working);
         let message = if wish.message.is_empty() { DEFAULT_MESSAGE.to_owned() } else { wish.message };
@@ -154,30 +154,30 @@ impl Session {
             about_to_publish: Some(Arc::new(move |id| working.about_to_publish(id))),
             vouched: None,
             unpublished: self.working.unpublished(),
-            may_rebase_onto: Some(self.may_rebase_onto(&derived)),
+            may_rebase_onto: Some(self.may_rebase_onto(&detected)),
         };
         let progress = Arc::new(Progress::default());
         *self.progress.lock() = Arc::clone(&progress);
-        let files = self.working.uploads().are_on().then(|| derived.changes.clone());
-        let (_hold, vouched) = self.use_uploads(&mut derived.changes).await?;
+        let files = self.working.uploads().are_on().then(|| detected.changes.clone());
+        let (_hold, vouched) = self.use_uploads(&mut detected.changes).await?;
         let has_uploads = vouched.as_ref().is_some_and(|vouched| !vouched.chunks.is_empty());
         let mut request = Request { vouched, ..request };
         // Boxed: the compiler does not see through futures this deep that they may change threads.
         let commit: BoxFuture<'_, Result<Outcome>> =
-            Box::pin(self.engine.commit(base.tree.snapshot(), &derived.changes, &request, &progress));
+            Box::pin(self.engine.commit(base.tree.snapshot(), &detected.changes, &request, &progress));
         let mut outcome = commit.await;
         let is_stale = outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Stale);
         if let Some(files) = files.filter(|_| has_uploads && is_stale) {
             // Garbage may have been collected in this very moment, and what was uploaded before with it. The files are still there.
-            derived.changes = files;
-            request.vouched = self.use_uploads(&mut derived.changes).await?.1;
+            detected.changes = files;
+            request.vouched = self.use_uploads(&mut detected.changes).await?.1;
             let commit: BoxFuture<'_, Result<Outcome>> =
-                Box::pin(self.engine.commit(base.tree.snapshot(), &derived.changes, &request, &progress));
+                Box::pin(self.engine.commit(base.tree.snapshot(), &detected.changes, &request, &progress));
             outcome = commit.await;
         }
         let outcome = match outcome {
             Ok(outcome) => outcome,
-            Err(error) => return self.after_failure(guard, &derived, error).await,
+            Err(error) => return self.after_failure(guard, &detected, error).await,
         };
         let snapshot = match &outcome {
             Outcome::Conflicts(conflicts) => {
@@ -192,7 +192,7 @@ impl Session {
                 self.working.not_published();
                 return Err(Error::new(ErrorKind::Stale, message));
             }
-            Outcome::Nothing if derived.changes.is_empty() => return Ok(Default::default()),
+            Outcome::Nothing if detected.changes.is_empty() => return Ok(Default::default()),
             // Ours gave way to theirs, or are in an earlier commit of ours that landed late: the tree moves on.
             Outcome::Nothing => None,
             Outcome::Committed { snapshot, .. } => Some(*snapshot),
@@ -210,7 +210,7 @@ impl Session {
             }
         };
         let tree = tree_at(&repository, &self.working, &self.reader, new_base).await.context(not_shown)?;
-        let mut invalidations = rebase::follow_commit(&self.working, guard, &tree, &derived, &self.new_ids).await?;
+        let mut invalidations = rebase::follow_commit(&self.working, guard, &tree, &detected, &self.new_ids).await?;
         invalidations.extend(self.working.renumbered(&base.tree, &tree));
         self.working.set_undecided(false);
         self.working.not_published();
@@ -218,23 +218,23 @@ impl Session {
         self.new_ids.lock().clear();
         if !others.is_empty() {
             invalidations
-                .extend(self.others_changes(&repository, (&base.tree, &tree), &others, &derived.changes.moved).await?);
+                .extend(self.others_changes(&repository, (&base.tree, &tree), &others, &detected.changes.moved).await?);
         }
         let committed = Committed {
             snapshot: snapshot.map(|id: ObjectId| id.to_string()),
             rebased_over: others.iter().map(ObjectId::to_string).collect(),
-            nodes: derived.changes.node_count(),
-            chunks: derived.changes.chunk_count(),
+            nodes: detected.changes.node_count(),
+            chunks: detected.changes.chunk_count(),
             ..Committed::default()
         };
         Ok((committed, invalidations))
     }
 
-    /// What keeps the tree from moving to another commit besides its changes: names that are untracked in `derived`.
-    fn may_rebase_onto(&self, derived: &Derived) -> MayRebaseOnto {
+    /// What keeps the tree from moving to another commit besides its changes: names that are untracked in `detected`.
+    fn may_rebase_onto(&self, detected: &DetectedChanges) -> MayRebaseOnto {
         let (working, reader) = (Arc::clone(&self.working), Arc::clone(&self.reader));
-        let untracked = Arc::new(derived.untracked_entries());
-        let paths: Arc<HashSet<String>> = Arc::new(derived.untracked.iter().map(|file| file.path.clone()).collect());
+        let untracked = Arc::new(detected.untracked_entries());
+        let paths: Arc<HashSet<String>> = Arc::new(detected.untracked.iter().map(|file| file.path.clone()).collect());
         Arc::new(move |snapshot, has_landed| {
             let (working, reader, untracked) = (Arc::clone(&working), Arc::clone(&reader), Arc::clone(&untracked));
             let paths = Arc::clone(&paths);
@@ -252,7 +252,7 @@ impl Session {
     async fn after_failure(
         &self,
         guard: &TreeGuard<'_>,
-        derived: &Derived,
+        detected: &DetectedChanges,
         error: Error,
     ) -> Result<(Committed, Vec<Invalidation>)> {
         if self.working.publishing().is_none() {
@@ -262,7 +262,7 @@ impl Session {
         match self.decide_still(guard).await {
             Ok(Some((id, invalidations))) => {
                 tracing::warn!("the commit is visible as snapshot {id}, although: {error}");
-                let (nodes, chunks) = (derived.changes.node_count(), derived.changes.chunk_count());
+                let (nodes, chunks) = (detected.changes.node_count(), detected.changes.chunk_count());
                 let snapshot = Some(id.to_string());
                 Ok((Committed { snapshot, nodes, chunks, ..Committed::default() }, invalidations))
             }
@@ -321,15 +321,15 @@ impl Session {
 
     /// Refuses files that are mapped for writing. A mapping that the kernel made by itself outlives the handle, and we do not hear
     /// of its end; what is written through it after the commit would be lost, or change the object that the file was linked to.
-    async fn refuse_mapped(&self, mut derived: Derived) -> Result<Derived> {
+    async fn refuse_mapped(&self, mut detected: DetectedChanges) -> Result<DetectedChanges> {
         if !self.working.was_passed_on() {
-            return Ok(derived);
+            return Ok(detected);
         }
         // The kernel's own handles are open for writing, whatever programs do with them. Those are not linked.
         let backed = self.working.backed_data();
         let look = move || {
             let mut mapped = Vec::new();
-            for change in derived.changes.chunks.values_mut().flat_map(|chunks| chunks.values_mut()) {
+            for change in detected.changes.chunks.values_mut().flat_map(|chunks| chunks.values_mut()) {
                 let ChunkChange::File(file) = change else { continue };
                 let Some(number) = file.name.parse::<u64>().ok().filter(|number| !backed.contains(number)) else {
                     continue;
@@ -346,25 +346,25 @@ impl Session {
                 std::thread::sleep(LOOK_EVERY);
                 mapped.retain(|(_, file)| file.open().is_ok_and(|file| Files::rest(&file) == Rest::Written));
             }
-            Ok((derived, mapped))
+            Ok((detected, mapped))
         };
         let looked = tokio::task::spawn_blocking(look).await;
-        let (derived, mapped) =
+        let (detected, mapped) =
             looked.map_err(|e| Error::with_source(ErrorKind::Io, "looking for mapped files", e))??;
         if mapped.is_empty() {
-            return Ok(derived);
+            return Ok(detected);
         }
         let numbers = mapped.iter().map(|(number, _)| *number).collect();
         Err(busy("mapped", &self.working.paths_of_data(&numbers)))
     }
 
     /// A data file that the kernel reads by itself must stay the file's own: it is copied, not linked, into the repository.
-    fn spare_open_files(&self, derived: &mut Derived) {
+    fn spare_open_files(&self, detected: &mut DetectedChanges) {
         let backed = self.working.backed_data();
         if backed.is_empty() {
             return;
         }
-        for change in derived.changes.chunks.values_mut().flat_map(|chunks| chunks.values_mut()) {
+        for change in detected.changes.chunks.values_mut().flat_map(|chunks| chunks.values_mut()) {
             if let ChunkChange::File(file) = change
                 && file.name.parse().is_ok_and(|number: u64| backed.contains(&number))
             {
@@ -393,12 +393,13 @@ fn busy(how: &str, paths: &[String]) -> Error {
     )
 }
 
-fn refuse_faults(derived: &Derived) -> Result<()> {
-    if derived.faults.is_empty() {
+fn refuse_violations(detected: &DetectedChanges) -> Result<()> {
+    if detected.violations.is_empty() {
         return Ok(());
     }
-    let faults: Vec<String> = derived.faults.iter().map(|fault| format!("{}: {}", fault.path, fault.why)).collect();
-    Err(Error::invalid(format!("not committed; {}", listed(&faults))))
+    let violations: Vec<String> =
+        detected.violations.iter().map(|violation| format!("{}: {}", violation.path, violation.why)).collect();
+    Err(Error::invalid(format!("not committed; {}", listed(&violations))))
 }
 
 fn listed(items: &[String]) -> String {

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::Session;
-use super::changes::Derived;
+use super::changes::DetectedChanges;
 use crate::commit::changes::ChunkChange;
 use crate::error::Result;
 use crate::format::ids::NodeId;
@@ -49,29 +49,29 @@ pub struct NodeDiff {
 impl Session {
     /// What differs now, node by node.
     pub async fn diff(&self) -> Result<Diff> {
-        let (_, derived) = self.derive().await?;
-        let paths = self.paths_of_arrays(&derived);
+        let (_, detected) = self.detect_changes().await?;
+        let paths = self.paths_of_arrays(&detected);
         let json = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok();
         let before: HashMap<&str, &[u8]> =
-            derived.before.iter().map(|(path, bytes)| (path.as_str(), &**bytes)).collect();
+            detected.before.iter().map(|(path, bytes)| (path.as_str(), &**bytes)).collect();
         let mut nodes = Vec::new();
-        for node in &derived.changes.created {
+        for node in &detected.changes.created {
             let path = node.path.clone();
             nodes.push(NodeDiff { path, what: "added", after: json(&node.zarr_json), ..NodeDiff::default() });
         }
-        for node in &derived.changes.updated {
+        for node in &detected.changes.updated {
             let before = before.get(node.path.as_str()).and_then(|bytes| json(bytes));
             let after = json(&node.zarr_json);
             nodes.push(NodeDiff { path: node.path.clone(), what: "changed", before, after, ..NodeDiff::default() });
         }
-        for node in &derived.changes.deleted {
+        for node in &detected.changes.deleted {
             nodes.push(NodeDiff { path: node.path.clone(), what: "deleted", ..NodeDiff::default() });
         }
-        for moved in &derived.changes.moved {
+        for moved in &detected.changes.moved {
             let from = Some(moved.from.clone());
             nodes.push(NodeDiff { path: moved.to.clone(), what: "moved", from, ..NodeDiff::default() });
         }
-        for (id, chunks) in &derived.changes.chunks {
+        for (id, chunks) in &detected.changes.chunks {
             let path = paths.get(id).cloned().unwrap_or_else(|| id.to_string());
             let (deleted, written): (Vec<_>, Vec<_>) =
                 chunks.iter().partition(|(_, change)| matches!(change, ChunkChange::Delete));
@@ -86,9 +86,9 @@ impl Session {
     }
 
     /// Paths of arrays whose chunks changed.
-    pub(super) fn paths_of_arrays(&self, derived: &Derived) -> HashMap<NodeId, String> {
+    pub(super) fn paths_of_arrays(&self, detected: &DetectedChanges) -> HashMap<NodeId, String> {
         let base = self.working.base();
-        let changes = &derived.changes;
+        let changes = &detected.changes;
         let mut paths: HashMap<NodeId, String> = HashMap::new();
         for node in base.tree.snapshot().nodes().filter(|node| changes.chunks.contains_key(&node.id)) {
             paths.insert(node.id, node.path.to_owned());

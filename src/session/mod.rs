@@ -22,8 +22,8 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use self::changes::Derived;
-use self::changes::walk::{NewIds, derive};
+use self::changes::DetectedChanges;
+use self::changes::walk::{NewIds, detect_changes};
 pub use self::commit::{Committed, Wish};
 pub use self::early::Upload;
 pub use self::kernel::Invalidator;
@@ -124,10 +124,10 @@ impl Session {
     }
 
     /// What the working tree would commit now, and the state that this is about.
-    async fn derive(&self) -> Result<(Frozen, Derived)> {
+    async fn detect_changes(&self) -> Result<(Frozen, DetectedChanges)> {
         let frozen = self.working.freeze();
-        let derived = derive(&self.working, &frozen, &self.new_ids).await?;
-        Ok((frozen, derived))
+        let detected = detect_changes(&self.working, &frozen, &self.new_ids).await?;
+        Ok((frozen, detected))
     }
 
     /// The commits that led to the base, newest first.

@@ -1,13 +1,13 @@
 //! Rebase with its check: a working tree is put on another snapshot only if nothing but that becomes of its changes.
 //!
-//! The check does not know how the merge works. It compares what would be committed before and after, as [`derive`] finds it out
+//! The check does not know how the merge works. It compares what would be committed before and after, as [`detect_changes`] finds it out
 //! from the files, and refuses whatever it cannot account for.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use super::changes::Derived;
-use super::changes::walk::{NewIds, derive_from};
+use super::changes::DetectedChanges;
+use super::changes::walk::{NewIds, detect_changes_in};
 use crate::commit::changes::ChunkChange;
 use crate::commit::conflicts::{Conflict, ConflictKind};
 use crate::error::{Error, ErrorKind, Result};
@@ -35,7 +35,7 @@ pub(super) async fn keep(
     working: &WorkingTree,
     guard: &TreeGuard<'_>,
     tree: &Arc<Tree>,
-    before: &Derived,
+    before: &DetectedChanges,
     new_ids: &NewIds,
 ) -> Result<Rebased> {
     let untracked = before.untracked_entries();
@@ -48,7 +48,7 @@ pub(super) async fn keep(
     let checked = async {
         let after = detect(working, &candidate, new_ids).await?;
         let kept = check_kept(before, &after, tree).await;
-        kept.map_err(|error| if before.faults.is_empty() { error } else { settle_first(&error) })
+        kept.map_err(|error| if before.violations.is_empty() { error } else { settle_first(&error) })
     };
     install(working, guard, checked.await, candidate).map(Rebased::Done)
 }
@@ -58,7 +58,7 @@ pub(super) async fn follow_commit(
     working: &WorkingTree,
     guard: &TreeGuard<'_>,
     tree: &Arc<Tree>,
-    before: &Derived,
+    before: &DetectedChanges,
     new_ids: &NewIds,
 ) -> Result<Vec<Invalidation>> {
     let candidate = working.plan_rebase(tree, Purpose::Published { tracked: &before.tracked }, false).await?;
@@ -77,7 +77,7 @@ pub(super) async fn discard(
     working: &WorkingTree,
     guard: &TreeGuard<'_>,
     path: &str,
-    before: &Derived,
+    before: &DetectedChanges,
     new_ids: &NewIds,
 ) -> Result<Vec<Invalidation>> {
     let mut untracked = before.untracked_entries();
@@ -113,8 +113,8 @@ pub(super) fn as_conflicts(collisions: Vec<Collision>, tip: &Snapshot) -> Vec<Co
     collisions.into_iter().map(conflict).collect()
 }
 
-async fn detect(working: &WorkingTree, candidate: &Candidate, new_ids: &NewIds) -> Result<Derived> {
-    derive_from(Arc::clone(candidate.base()), &candidate.contents(working), &candidate.frozen(), new_ids).await
+async fn detect(working: &WorkingTree, candidate: &Candidate, new_ids: &NewIds) -> Result<DetectedChanges> {
+    detect_changes_in(Arc::clone(candidate.base()), &candidate.contents(working), &candidate.frozen(), new_ids).await
 }
 
 fn install(
@@ -157,8 +157,8 @@ enum Owner {
     Created(String),
 }
 
-fn summary(derived: &Derived) -> Summary {
-    let changes = &derived.changes;
+fn summary(detected: &DetectedChanges) -> Summary {
+    let changes = &detected.changes;
     let mut all = Summary::new();
     all.extend(changes.deleted.iter().map(|node| (Item::Deleted(node.id), node.path.clone())));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -180,13 +180,15 @@ fn summary(derived: &Derived) -> Summary {
             all.insert(Item::Chunk(owner.clone(), coords.clone()), how);
         }
     }
-    all.extend(derived.faults.iter().map(|fault| (Item::Violation(fault.path.clone()), fault.why.clone())));
-    all.extend(derived.untracked.iter().map(|file| (Item::Untracked(file.path.clone()), String::new())));
+    all.extend(
+        detected.violations.iter().map(|violation| (Item::Violation(violation.path.clone()), violation.why.clone())),
+    );
+    all.extend(detected.untracked.iter().map(|file| (Item::Untracked(file.path.clone()), String::new())));
     all
 }
 
 /// What stays uncommitted must be the same over the new base, but for what was deleted on both sides.
-async fn check_kept(before: &Derived, after: &Derived, tree: &Tree) -> Result<()> {
+async fn check_kept(before: &DetectedChanges, after: &DetectedChanges, tree: &Tree) -> Result<()> {
     let (before, after) = (summary(before), summary(after));
     // What keeps a commit from being made is found in the files that programs touched: which of them are told of, and in which
     // words, may differ. That there is something must not.
@@ -219,7 +221,7 @@ async fn check_kept(before: &Derived, after: &Derived, tree: &Tree) -> Result<()
 }
 
 /// After a commit nothing is left, and nothing untracked is gone.
-fn check_committed(before: &Derived, after: &Derived) -> Result<()> {
+fn check_committed(before: &DetectedChanges, after: &DetectedChanges) -> Result<()> {
     let untracked = |item: &&Item| matches!(item, Item::Untracked(_));
     let (before, after) = (summary(before), summary(after));
     if let Some((item, how)) = after.iter().find(|(item, _)| !untracked(item)) {
@@ -232,7 +234,7 @@ fn check_committed(before: &Derived, after: &Derived) -> Result<()> {
 }
 
 /// A discard adds no change, and takes no untracked file away. It may bring one back to where its directory was.
-fn check_discarded(before: &Derived, after: &Derived, candidate: &Candidate) -> Result<()> {
+fn check_discarded(before: &DetectedChanges, after: &DetectedChanges, candidate: &Candidate) -> Result<()> {
     // Without the array that was above it, a file may look like a chunk that has none: what counts is that it is there.
     let frozen = candidate.frozen();
     let entries = frozen.directories().iter().flat_map(|directory| directory.entries.values());

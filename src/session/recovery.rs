@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tracing::{info, warn};
 
-use super::changes::walk::{NewIds, derive};
+use super::changes::walk::{NewIds, detect_changes};
 use super::origin;
 use super::rebase::{self, Rebased};
 use crate::commit::rebase::commits_since;
@@ -133,13 +133,13 @@ pub(super) async fn finish(
     let below = history.iter().skip(at + 1).map(|commit| commit.id);
     let others = below.take_while(|other| *other != base).collect();
     let frozen = working.freeze();
-    let derived = derive(working, &frozen, &NewIds::default()).await?;
-    working.preserve(&derived.untracked_entries(), &derived.foreign).await?;
+    let detected = detect_changes(working, &frozen, &NewIds::default()).await?;
+    working.preserve(&detected.untracked_entries(), &detected.foreign).await?;
     let tree = tree_at(repository, working, reader, id).await?;
-    let invalidations = rebase::follow_commit(working, guard, &tree, &derived, &NewIds::default()).await?;
+    let invalidations = rebase::follow_commit(working, guard, &tree, &detected, &NewIds::default()).await?;
     working.not_published();
     info!("a commit was interrupted after it was visible: it is snapshot {id}");
-    Ok(Some(Finished { invalidations, others, moved: derived.changes.moved }))
+    Ok(Some(Finished { invalidations, others, moved: detected.changes.moved }))
 }
 
 /// The commit of this mount that was given up, before something was changed, and that the branch has all the same.
@@ -163,7 +163,7 @@ pub(super) fn landed_message(landed: ObjectId) -> String {
 /// Moves a tree without changes to the branch's newest commit; tells what one with changes has.
 async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Reader>) -> Result<Option<String>> {
     let frozen = working.freeze();
-    let derived = derive(working, &frozen, &NewIds::default()).await?;
+    let detected = detect_changes(working, &frozen, &NewIds::default()).await?;
     let base = working.base().id();
     let branch = &working.origin().branch;
     let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await;
@@ -172,14 +172,14 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
         warn!("{told}");
         return Ok(Some(told));
     }
-    if derived.changes.is_empty() && derived.faults.is_empty() {
+    if detected.changes.is_empty() && detected.violations.is_empty() {
         let tip = tip?;
         if tip != base {
             let guard = working.quiesce().await;
-            working.preserve(&derived.untracked_entries(), &derived.foreign).await?;
+            working.preserve(&detected.untracked_entries(), &detected.foreign).await?;
             let tree = tree_at(repository, working, reader, tip).await?;
             // Nothing here waits for a commit: whatever others did must not keep a mount from coming up.
-            match rebase::keep(working, &guard, &tree, &derived, &NewIds::default()).await {
+            match rebase::keep(working, &guard, &tree, &detected, &NewIds::default()).await {
                 Ok(Rebased::Done(_)) => {}
                 Ok(Rebased::Collisions(collisions)) => {
                     let path = collisions.first().map(|collision| collision.path.as_str()).unwrap_or_default();
@@ -200,7 +200,7 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
         }
         return Ok(None);
     }
-    let (nodes, chunks) = (derived.changes.node_count(), derived.changes.chunk_count());
+    let (nodes, chunks) = (detected.changes.node_count(), detected.changes.chunk_count());
     let moved = match tip {
         Ok(tip) if tip == base => "",
         Ok(tip) if matches!(repository.since(tip, base).await, Ok(None)) => "; the branch was reset since",
@@ -209,7 +209,7 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
     };
     let told = format!(
         "resuming uncommitted work: {nodes} nodes and {chunks} chunks changed, {} bytes, based on snapshot {base}{moved}, in {}",
-        derived.bytes,
+        detected.bytes,
         working.scratch().path().display()
     );
     warn!("{told}");

@@ -19,13 +19,13 @@ impl Session {
         let invalidations = {
             let guard = self.working.quiesce().await;
             self.wait_for_closes().await;
-            let (frozen, derived) = self.derive().await?;
+            let (frozen, detected) = self.detect_changes().await?;
             let below = |other: &String| path == "/" || *other == path || other.starts_with(&format!("{path}/"));
             if let Some(open) = frozen.open_for_writing.iter().find(|other| below(other)) {
                 return Err(Error::new(ErrorKind::Busy, format!("{open} is open for writing: close it first")));
             }
-            self.working.preserve(&derived.untracked_entries(), &[]).await?;
-            let invalidations = rebase::discard(&self.working, &guard, &path, &derived, &self.new_ids).await?;
+            self.working.preserve(&detected.untracked_entries(), &[]).await?;
+            let invalidations = rebase::discard(&self.working, &guard, &path, &detected, &self.new_ids).await?;
             self.new_ids.lock().clear();
             self.working.forget_uploads();
             invalidations
@@ -57,14 +57,14 @@ impl Session {
         let (said, invalidations) = {
             let guard = self.working.quiesce().await;
             self.wait_for_closes().await;
-            let (frozen, derived) = self.derive().await?;
+            let (frozen, detected) = self.detect_changes().await?;
             // Half of a chunk on top of another base would be neither one's.
             refuse_open(&frozen)?;
             let base = self.working.base();
             let branch = self.working.origin().branch.clone();
             let repository = self.repository().await?;
             self.refuse_landed(&repository, &base).await?;
-            let checked = self.engine.check(base.tree.snapshot(), &branch, &derived.changes).await?;
+            let checked = self.engine.check(base.tree.snapshot(), &branch, &detected.changes).await?;
             if !checked.conflicts.is_empty() {
                 let count = checked.conflicts.len();
                 *self.conflicts.lock() = checked.conflicts;
@@ -78,15 +78,15 @@ impl Session {
             if checked.tip == base.id() {
                 return Ok(format!("{branch} has no newer commit than {}", base.id()));
             }
-            let derived = match self.working.preserve(&derived.untracked_entries(), &derived.foreign).await? {
-                true => self.derive().await?.1,
-                false => derived,
+            let detected = match self.working.preserve(&detected.untracked_entries(), &detected.foreign).await? {
+                true => self.detect_changes().await?.1,
+                false => detected,
             };
             let tree = tree_at(&repository, &self.working, &self.reader, checked.tip).await?;
             let mut invalidations =
                 self.others_changes(&repository, (&base.tree, &tree), &checked.commits_between, &[]).await?;
             invalidations.extend(self.working.renumbered(&base.tree, &tree));
-            match rebase::keep(&self.working, &guard, &tree, &derived, &self.new_ids).await? {
+            match rebase::keep(&self.working, &guard, &tree, &detected, &self.new_ids).await? {
                 Rebased::Done(more) => invalidations.extend(more),
                 Rebased::Collisions(collisions) => {
                     let conflicts = rebase::as_conflicts(collisions, tree.snapshot());

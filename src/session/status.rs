@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::Session;
-use super::changes::{Fault, Untracked};
+use super::changes::{Untracked, Violation};
 use super::recovery::landed;
 use crate::commit::changes::ChunkChange;
 use crate::commit::membership::ungrouped_by;
@@ -62,7 +62,8 @@ pub struct Status {
     /// A commit of this mount that seemed to have failed and is on the branch: the next one follows it.
     pub landed: Option<String>,
     /// What keeps all this from being committed.
-    pub faults: Vec<Fault>,
+    #[serde(rename = "faults")]
+    pub violations: Vec<Violation>,
     /// Where it waits.
     pub scratch: String,
 }
@@ -90,7 +91,7 @@ pub struct ArrayStatus {
 impl Session {
     /// What differs now.
     pub async fn status(&self) -> Result<Status> {
-        let (frozen, derived) = self.derive().await?;
+        let (frozen, detected) = self.detect_changes().await?;
         let base = self.working.base();
         let origin = self.working.origin();
         // A branch that cannot be looked at must not hide what is here.
@@ -105,8 +106,8 @@ impl Session {
                 Err(error) => branch_gone = error.kind() == ErrorKind::NotFound,
             }
         }
-        let paths = self.paths_of_arrays(&derived);
-        let arrays: Vec<ArrayStatus> = derived
+        let paths = self.paths_of_arrays(&detected);
+        let arrays: Vec<ArrayStatus> = detected
             .changes
             .chunks
             .iter()
@@ -116,9 +117,9 @@ impl Session {
                 ArrayStatus { path, written: chunks.len() - deleted, deleted }
             })
             .collect();
-        let (uploaded_chunks, uploaded_bytes) = self.uploaded(&derived.changes)?;
-        let ungrouped = ungrouped_by(base.tree.snapshot(), &derived.changes);
-        let changes = derived.changes;
+        let (uploaded_chunks, uploaded_bytes) = self.uploaded(&detected.changes)?;
+        let ungrouped = ungrouped_by(base.tree.snapshot(), &detected.changes);
+        let changes = detected.changes;
         Ok(Status {
             ungrouped: ungrouped.into_iter().map(|node| node.path).collect(),
             repository: origin.repository.clone(),
@@ -128,7 +129,7 @@ impl Session {
             branch_reset,
             branch_gone,
             tip: tip.map(|id| id.to_string()),
-            clean: changes.is_empty() && derived.faults.is_empty(),
+            clean: changes.is_empty() && detected.violations.is_empty(),
             added: sorted(changes.created.into_iter().map(|node| node.path)),
             changed: sorted(changes.updated.into_iter().map(|node| node.path)),
             deleted: sorted(changes.deleted.into_iter().map(|node| node.path)),
@@ -136,13 +137,13 @@ impl Session {
             chunks_written: arrays.iter().map(|array| array.written).sum(),
             chunks_deleted: arrays.iter().map(|array| array.deleted).sum(),
             arrays,
-            bytes: derived.bytes,
+            bytes: detected.bytes,
             uploaded_chunks,
             uploaded_bytes,
             open_for_writing: frozen.open_for_writing,
-            untracked: derived.untracked,
+            untracked: detected.untracked,
             landed: late.map(|id| id.to_string()),
-            faults: derived.faults,
+            violations: detected.violations,
             scratch: self.working.scratch().path().to_string_lossy().into_owned(),
         })
     }
@@ -206,8 +207,9 @@ impl Status {
         let untracked: Vec<String> = self.untracked.iter().map(|file| file.path.clone()).collect();
         list(&mut text, "untracked (never committed)", &untracked);
         list(&mut text, "in a directory without zarr.json, so that they belong to no group", &self.ungrouped);
-        let faults: Vec<String> = self.faults.iter().map(|fault| format!("{}: {}", fault.path, fault.why)).collect();
-        list(&mut text, "cannot be committed", &faults);
+        let violations: Vec<String> =
+            self.violations.iter().map(|violation| format!("{}: {}", violation.path, violation.why)).collect();
+        list(&mut text, "cannot be committed", &violations);
         text + &format!("changes wait in {}\n", printable::line(&self.scratch))
     }
 }

@@ -28,8 +28,8 @@ use crate::repo::create;
 use crate::repo::refs::RefSpec;
 use crate::repo::update::Clock;
 use crate::scratch::record::Time;
-use crate::session::changes::walk::{NewIds, derive_from};
-use crate::session::changes::{Derived, Fault};
+use crate::session::changes::walk::{NewIds, detect_changes_in};
+use crate::session::changes::{DetectedChanges, Violation};
 use crate::storage::Storage;
 use crate::tree::Tree;
 use crate::tree::nodes::NodeTable;
@@ -146,12 +146,13 @@ pub async fn import(
     let tree = tree(snapshot, &storage, memory)?;
     let reader = Arc::clone(tree.reader());
     let mut out = Imported { dry_run: wish.dry_run, ..Imported::default() };
-    let (mut derived, clashes) = derive(&scanned, &tree, wish).await?;
+    let (mut detected, clashes) = detect_changes(&scanned, &tree, wish).await?;
     let relative = |path: &str| below(&wish.path, path);
-    let faults = derived.faults.iter().map(|Fault { path, why }| LeftOut { path: relative(path), why: why.clone() });
+    let faults =
+        detected.violations.iter().map(|Violation { path, why }| LeftOut { path: relative(path), why: why.clone() });
     let mut faults: Vec<LeftOut> = faults.collect();
     faults.extend(clashes);
-    let mut untracked: Vec<String> = derived.untracked.iter().map(|file| relative(&file.path)).collect();
+    let mut untracked: Vec<String> = detected.untracked.iter().map(|file| relative(&file.path)).collect();
     untracked.extend(scanned.others.iter().cloned());
     untracked.sort();
     (out.untracked_count, out.faults_count) = (untracked.len() as u64, faults.len() as u64);
@@ -162,11 +163,11 @@ pub async fn import(
         return Ok(out);
     }
     if !wish.whole {
-        let unchanged = known::leave_out(&tree, &mut derived.changes, wish.jobs, counters).await?;
+        let unchanged = known::leave_out(&tree, &mut detected.changes, wish.jobs, counters).await?;
         out.chunks_unchanged = unchanged.0;
     }
-    tally(&mut out, &derived.changes);
-    if wish.dry_run || derived.changes.is_empty() {
+    tally(&mut out, &detected.changes);
+    if wish.dry_run || detected.changes.is_empty() {
         return Ok(out);
     }
     let (repository, branch) = match target {
@@ -186,8 +187,8 @@ pub async fn import(
         }
         false => Arc::clone(tree.snapshot()),
     };
-    let changes = std::mem::take(&mut derived.changes);
-    drop((scanned, tree, derived));
+    let changes = std::mem::take(&mut detected.changes);
+    drop((scanned, tree, detected));
     let engine = Engine::new(Arc::clone(repository.storage()), reader, clock, options);
     let message = match wish.message.is_empty() {
         true => format!("Import of {}", source.display()),
@@ -235,11 +236,15 @@ fn tree(snapshot: Snapshot, storage: &Arc<dyn Storage>, memory: &dyn Fn(u64) -> 
 }
 
 /// What the files would commit over `tree`, and those that cannot stand where they are.
-async fn derive(scanned: &scan::Scanned, tree: &Arc<Tree>, wish: &Wish) -> Result<(Derived, Vec<LeftOut>)> {
+async fn detect_changes(
+    scanned: &scan::Scanned,
+    tree: &Arc<Tree>,
+    wish: &Wish,
+) -> Result<(DetectedChanges, Vec<LeftOut>)> {
     let (frozen, clashes) = scanned.over(tree, &wish.path, wish.delete).await?;
     let base = Arc::new(Base { tree: Arc::clone(tree), time: Time::default(), uid: 0, gid: 0 });
-    let derived = derive_from(base, scanned, &frozen, &NewIds::default()).await?;
-    Ok((derived, clashes))
+    let detected = detect_changes_in(base, scanned, &frozen, &NewIds::default()).await?;
+    Ok((detected, clashes))
 }
 
 /// `path`, an absolute one in the repository, relative to the group `top`.

@@ -178,7 +178,10 @@ impl Walk<'_> {
                     let path = format!("/{}", table.path(node));
                     let rest = path.strip_prefix(&top).unwrap_or(&path);
                     let path = below(at.trim_end_matches('/'), rest.trim_start_matches('/'));
-                    self.fault(below(&path, ZARR_JSON), "a group or array below an array, where Zarr has none");
+                    self.report_violation(
+                        below(&path, ZARR_JSON),
+                        "a group or array below an array, where Zarr has none",
+                    );
                 }
             }
         }
@@ -196,7 +199,7 @@ impl Walk<'_> {
             if !inside(&coords) && !changes.contains_key(&coords) {
                 let why =
                     format!("it is outside the array's grid of {:?} chunks, which shrank: remove it first", array.grid);
-                self.fault(below(&array.path, &array.encoding.key(&coords)), why);
+                self.report_violation(below(&array.path, &array.encoding.key(&coords)), why);
             }
         }
         Ok(())
@@ -216,7 +219,7 @@ impl Walk<'_> {
         let coords = match array.meaning(key) {
             Meaning::Chunk(coords) => coords,
             Meaning::Wrong(why) => {
-                self.fault(path, why);
+                self.report_violation(path, why);
                 return Ok(());
             }
             Meaning::Nothing => {
@@ -235,7 +238,7 @@ impl Walk<'_> {
             Source::Stored(stored) => ChunkChange::Stored(stored.0.clone()),
             Source::Data(number) => {
                 let Some(file) = self.contents.changed(*number).context(|| path.clone())? else {
-                    self.fault(path, LOST);
+                    self.report_violation(path, LOST);
                     return Ok(());
                 };
                 self.out.bytes += file.length;
@@ -248,7 +251,10 @@ impl Walk<'_> {
             ChunkChange::Delete => false,
         };
         if empty {
-            self.fault(path, "it is empty, and a chunk never is: is a program still writing it? Otherwise remove it");
+            self.report_violation(
+                path,
+                "it is empty, and a chunk never is: is a program still writing it? Otherwise remove it",
+            );
         }
         changes.insert(coords, change);
         Ok(())
@@ -318,7 +324,7 @@ impl Walk<'_> {
                 _ if is_of(&chunk, owner) => {
                     let why = "it is a chunk by the names that the array had: its rank or chunk_key_encoding has changed; \
                                give it its new name, or remove it";
-                    self.fault(below(&array.path, &key), why);
+                    self.report_violation(below(&array.path, &key), why);
                 }
                 _ => stray.push(chunk),
             }
@@ -371,7 +377,7 @@ impl Walk<'_> {
             if format!("/{}", self.base.tree.table().path(index)) == path);
         // Old repositories may have such; a group that became an array with nodes below it is no old repository.
         if !was_there || array.index.is_none() {
-            self.fault(below(&path, ZARR_JSON), "a group or array below an array, where Zarr has none");
+            self.report_violation(below(&path, ZARR_JSON), "a group or array below an array, where Zarr has none");
         }
         if !is_shared {
             self.nested(position, path);

@@ -7,8 +7,8 @@
 //! What a directory *is* is decided by its `zarr.json` and by the nearest array above it, never by what its name looks like.
 //!
 //! Every file is one of three things: **tracked** (a `zarr.json` or a chunk, which a commit takes), **untracked** (nothing
-//! that Zarr has a place for, which stays as it is), or a **fault**: something that looks as if it should be tracked and cannot
-//! be. One fault keeps everything from being committed, and all are told at once.
+//! that Zarr has a place for, which stays as it is), or a **violation**: something that looks as if it should be tracked and cannot
+//! be. One violation keeps everything from being committed, and all are told at once.
 
 pub mod chunks;
 pub mod documents;
@@ -25,11 +25,11 @@ use crate::tree::nodes::Place;
 
 /// What a working tree would commit.
 #[derive(Debug, Default)]
-pub struct Derived {
+pub struct DetectedChanges {
     /// The changes.
     pub changes: ChangeSet,
     /// What keeps it from being committed.
-    pub faults: Vec<Fault>,
+    pub violations: Vec<Violation>,
     /// What is not committed and stays.
     pub untracked: Vec<Untracked>,
     /// Chunks of the snapshot that show where no array is, by the directory that shows them: they stay too.
@@ -42,7 +42,7 @@ pub struct Derived {
     pub bytes: u64,
 }
 
-impl Derived {
+impl DetectedChanges {
     /// Numbers of the data files that become chunks.
     pub fn data_files(&self) -> HashSet<u64> {
         let changes = self.changes.chunks.values().flat_map(|chunks| chunks.values());
@@ -62,7 +62,7 @@ impl Derived {
 
 /// Something that cannot be committed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Fault {
+pub struct Violation {
     /// Where.
     pub path: String,
     /// What is wrong, and what to do.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::chunks::ArrayInHand;
 use super::documents::{Document, MAX_DOCUMENT};
-use super::{Derived, Fault, Untracked, below};
+use super::{DetectedChanges, Untracked, Violation, below};
 use crate::commit::changes::{DeletedNode, WrittenNode};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::NodeId;
@@ -31,7 +31,7 @@ pub(super) struct Walk<'a> {
     pub(super) contents: &'a dyn Contents,
     pub(super) base: Arc<Base>,
     pub(super) frozen: &'a Frozen,
-    pub(super) out: Derived,
+    pub(super) out: DetectedChanges,
     new_ids: &'a NewIds,
     /// Nodes of the snapshot that are still there, by index.
     kept: Vec<bool>,
@@ -56,19 +56,19 @@ enum Doc {
 }
 
 /// What `frozen`, a state of `working`, would commit.
-pub async fn derive(working: &WorkingTree, frozen: &Frozen, new_ids: &NewIds) -> Result<Derived> {
-    derive_from(working.base(), working, frozen, new_ids).await
+pub async fn detect_changes(working: &WorkingTree, frozen: &Frozen, new_ids: &NewIds) -> Result<DetectedChanges> {
+    detect_changes_in(working.base(), working, frozen, new_ids).await
 }
 
 /// What `frozen`, relative to `base` and with its bytes in `contents`, would commit.
-pub async fn derive_from(
+pub async fn detect_changes_in(
     base: Arc<Base>,
     contents: &dyn Contents,
     frozen: &Frozen,
     new_ids: &NewIds,
-) -> Result<Derived> {
+) -> Result<DetectedChanges> {
     let kept = vec![false; base.tree.table().len()];
-    let (out, pending) = (Derived::default(), vec![(Frozen::ROOT, "/".to_owned())]);
+    let (out, pending) = (DetectedChanges::default(), vec![(Frozen::ROOT, "/".to_owned())]);
     let (groups_like_chunks, not_text, shared_chunks) = Default::default();
     let mut walk =
         Walk { contents, base, frozen, out, new_ids, kept, pending, groups_like_chunks, not_text, shared_chunks };
@@ -77,8 +77,8 @@ pub async fn derive_from(
     }
     walk.deleted();
     walk.out.untracked.sort_by(|a, b| a.path.cmp(&b.path));
-    walk.out.faults.sort_by(|a, b| a.path.cmp(&b.path));
-    walk.out.faults.dedup();
+    walk.out.violations.sort_by(|a, b| a.path.cmp(&b.path));
+    walk.out.violations.dedup();
     Ok(walk.out)
 }
 
@@ -87,8 +87,8 @@ impl<'a> Walk<'a> {
         self.frozen.get(position).ok_or_else(|| Error::corrupt("a directory without entries"))
     }
 
-    pub(super) fn fault(&mut self, path: impl Into<String>, why: impl ToString) {
-        self.out.faults.push(Fault { path: path.into(), why: why.to_string() });
+    pub(super) fn report_violation(&mut self, path: impl Into<String>, why: impl ToString) {
+        self.out.violations.push(Violation { path: path.into(), why: why.to_string() });
     }
 
     pub(super) fn untracked(&mut self, path: String, id: Id, entry: (Id, Name)) {
@@ -167,7 +167,7 @@ impl<'a> Walk<'a> {
         let Some(index) = lower else { return Ok(()) };
         let was_array = self.stored(index).is_some_and(|node| node.is_array());
         if was_array && self.any_chunk_left(position, index).await? {
-            self.fault(
+            self.report_violation(
                 path,
                 "its zarr.json is gone while chunks are still there: an editor may be saving it; restore it, or remove the array",
             );
@@ -187,7 +187,7 @@ impl<'a> Walk<'a> {
         let (bytes, document) = match checked {
             Ok(checked) => checked,
             Err(why) => {
-                self.fault(below(path, ZARR_JSON), why);
+                self.report_violation(below(path, ZARR_JSON), why);
                 // What it was stays out of the list of deletions.
                 let index = lower?;
                 self.keep(index, path);
@@ -196,7 +196,7 @@ impl<'a> Walk<'a> {
             }
         };
         if self.not_text.contains(&directory.id) {
-            self.fault(path, "its name is not UTF-8, which Icechunk needs");
+            self.report_violation(path, "its name is not UTF-8, which Icechunk needs");
         }
         self.out.tracked.insert((directory.id, document_name()));
         let is_array = document.is_array();
@@ -224,7 +224,7 @@ impl<'a> Walk<'a> {
                 None => {
                     let Ok(id) = NodeId::random() else {
                         drop(ids);
-                        self.fault(path, "the system has no random numbers");
+                        self.report_violation(path, "the system has no random numbers");
                         return None;
                     };
                     ids.insert((directory.id, is_array), id);
@@ -282,7 +282,7 @@ impl<'a> Walk<'a> {
                 FrozenEntry::File(_) if self.shared_chunks.contains(&(directory.id, name.clone())) => {}
                 FrozenEntry::File(file) => {
                     if self.is_stray(&child) {
-                        self.fault(child, STRAY);
+                        self.report_violation(child, STRAY);
                     } else {
                         self.untracked(child, file.id, (directory.id, name.clone()));
                     }
@@ -298,7 +298,7 @@ impl<'a> Walk<'a> {
             for (place, rest) in self.untouched_chunks(directory, place).await? {
                 let child = below(path, &rest);
                 if self.is_stray(&child) {
-                    self.fault(child, STRAY);
+                    self.report_violation(child, STRAY);
                 } else {
                     stray.push(place);
                 }
