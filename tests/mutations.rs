@@ -158,7 +158,12 @@ async fn use_it(files: &Files, refs: &[RefSpec]) {
             let _ = tree.total_bytes().await;
             let bounds = stats::Bounds { chunks: 0, manifests: MEMORY };
             let _ = stats::collect(&repository, &tree, bounds, 2, &stats::Counters::default()).await;
-            let wish = export::Wish { dry_run: true, skip_unreadable: true, jobs: 2, ..export::Wish::default() };
+            let wish = export::ExportOptions {
+                dry_run: true,
+                skip_unreadable: true,
+                jobs: 2,
+                ..export::ExportOptions::default()
+            };
             let _ = export::export(tree, "", None, wish, Arc::default(), &|_| Ok(())).await;
         }
     }

@@ -23,7 +23,7 @@ use super::tag::TagArgs;
 use super::verify::VerifyArgs;
 use super::virtual_args::VirtualArgs;
 use crate::error::{Error, Result};
-use crate::fuse::io_mode::Wish;
+use crate::fuse::io_mode::IoOption;
 use crate::repo::history::parse_time;
 use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
 use crate::session::Upload;
@@ -231,8 +231,8 @@ pub struct MountArgs {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub ahead: Option<u64>,
     /// How files are opened: auto, cached (never ask on open) or passthrough (the kernel reads chunk files; needs root).
-    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = str::parse::<Wish>)]
-    pub io: Wish,
+    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = str::parse::<IoOption>)]
+    pub io: IoOption,
     /// Let other users in; the kernel checks file modes.
     #[arg(long)]
     pub allow_other: bool,

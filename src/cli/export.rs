@@ -17,7 +17,7 @@ use crate::printable;
 use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
 use crate::storage::settings::Settings;
 use crate::transfer::destination::{self, Contents, Destination};
-use crate::transfer::export::{self, Exported, Wish};
+use crate::transfer::export::{self, ExportOptions, Exported};
 use crate::transfer::{Counters, LeftOut};
 
 /// Between two drawings of how far it is.
@@ -99,7 +99,7 @@ pub fn run(arguments: &ExportArgs) -> Result<()> {
                 true => Destination::look(&path, &contents, local.as_deref(), force)?,
                 false => Some(Destination::open(&path, &contents, local.as_deref(), force)?),
             };
-            let wish = Wish {
+            let options = ExportOptions {
                 delete: arguments.delete,
                 checksum: arguments.checksum,
                 dry_run: arguments.dry_run,
@@ -114,7 +114,7 @@ pub fn run(arguments: &ExportArgs) -> Result<()> {
                     .confirm(&format!("{dest}: what the snapshot does not have will be removed:\n{listed}"))
             };
             let destination = destination.map(Arc::new);
-            export::export(tree, &contents.path, destination, wish, Arc::clone(&counters), &confirm).await
+            export::export(tree, &contents.path, destination, options, Arc::clone(&counters), &confirm).await
         })
     })?;
     if arguments.json {

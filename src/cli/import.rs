@@ -21,7 +21,7 @@ use crate::repo::refs::DEFAULT_BRANCH;
 use crate::repo::update::system_clock;
 use crate::size;
 use crate::storage::{self, settings::Settings};
-use crate::transfer::import::{self, Imported, Target, Wish};
+use crate::transfer::import::{self, ImportOptions, Imported, Target};
 use crate::transfer::{Counters, LeftOut};
 
 /// Between two drawings of how far it is.
@@ -80,7 +80,7 @@ pub struct ImportArgs {
 
 /// Imports.
 pub fn run(arguments: &ImportArgs) -> Result<()> {
-    let wish = Wish {
+    let options = ImportOptions {
         path: arguments.path.trim_matches('/').to_owned(),
         message: arguments.message.clone(),
         metadata: rewriting::metadata(&arguments.metadata)?,
@@ -95,7 +95,7 @@ pub fn run(arguments: &ImportArgs) -> Result<()> {
         jobs: arguments.jobs.into(),
     };
     let limits = open::Limits::default();
-    let options = Options { pack_below: arguments.pack_below, memory: limits.uploads(), ..Options::default() };
+    let engine_options = Options { pack_below: arguments.pack_below, memory: limits.uploads(), ..Options::default() };
     let (counters, progress) = (Arc::new(Counters::default()), Progress::default());
     let ended = AtomicBool::new(false);
     let imported = std::thread::scope(|scope| {
@@ -105,7 +105,7 @@ pub fn run(arguments: &ImportArgs) -> Result<()> {
                 let target = target(arguments).await?;
                 let budget = |fixed| limits.budget(fixed);
                 let told = (&counters, &progress);
-                import::import(&arguments.src, target, &wish, options, &budget, system_clock, told).await
+                import::import(&arguments.src, target, &options, engine_options, &budget, system_clock, told).await
             })
         });
         ended.store(true, Ordering::Relaxed);

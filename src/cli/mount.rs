@@ -13,7 +13,7 @@ use super::mount_options::{self, Extra};
 use super::{logging, open, writable};
 use crate::error::{Error, ErrorKind, Result};
 use crate::follow::Follower;
-use crate::fuse::io_mode::{self, IoMode, Wish};
+use crate::fuse::io_mode::{self, IoMode, IoOption};
 use crate::fuse::session::{self, GRACE, Mounted, Options, Served};
 use crate::fuse::unmount::{self, Force};
 use crate::memory;
@@ -68,7 +68,7 @@ fn serve(arguments: &MountArgs, extra: &Extra, spec: &RefSpec, outcome: Option<&
     let (mode, reason) = io_mode::choose(arguments.io, prepared.tree().table(), prepared.tree().reader().has_files())?;
     // Scratch files are always files of this machine: there the kernel can move the bytes whatever the chunks' size.
     let writable = matches!(prepared.served, Served::Branch(..));
-    let mode = if writable && arguments.io == Wish::Auto && io_mode::obstacle(true).is_none() {
+    let mode = if writable && arguments.io == IoOption::Auto && io_mode::obstacle(true).is_none() {
         IoMode::Passthrough
     } else {
         mode
@@ -83,7 +83,7 @@ fn serve(arguments: &MountArgs, extra: &Extra, spec: &RefSpec, outcome: Option<&
         nonempty: extra.nonempty,
         flags: extra.flags.clone(),
         mode,
-        insist: arguments.io != Wish::Auto,
+        insist: arguments.io != IoOption::Auto,
         writable,
     };
     let reader = Arc::clone(prepared.tree().reader());

@@ -158,7 +158,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::cli::args::{Arguments, Command};
-    use crate::fuse::io_mode::Wish;
+    use crate::fuse::io_mode::IoOption;
     use crate::session::Upload;
     use clap::Parser;
 
@@ -181,7 +181,7 @@ mod tests {
         .unwrap();
         assert!(arguments.read_only && arguments.allow_other);
         assert_eq!(arguments.reference.tag.as_deref(), Some("v1"));
-        assert_eq!((arguments.memory, arguments.io), (Some(64 << 20), Wish::Cached));
+        assert_eq!((arguments.memory, arguments.io), (Some(64 << 20), IoOption::Cached));
         assert_eq!((arguments.upload, arguments.store.upload_limit), (Upload::Commit, Some(10 << 20)));
         assert_eq!(extra, Extra { nonempty: true, flags: vec![Flag::NoExec], fake: false });
     }

@@ -115,7 +115,7 @@ struct Work<'a> {
     /// Since when all of it is stored; none in version 1.
     stored_since: Option<Mark>,
     /// Chunk objects that are believed to be there.
-    vouched: HashSet<ObjectId>,
+    known_objects: HashSet<ObjectId>,
     /// The changes are others since their chunks were stored: they are relative to a commit of ours that landed late.
     is_restated: bool,
     /// There is such a commit below the base.
@@ -236,8 +236,12 @@ impl Engine {
                 None => splitting::rules(&config).cloned().unwrap_or_else(splitting::uncut),
             }),
             rebased_over: Vec::new(),
-            stored_since: request.vouched.as_ref().map(|vouched| vouched.mark).or(repository.mark()),
-            vouched: request.vouched.as_ref().map(|vouched| vouched.chunks.clone()).unwrap_or_default(),
+            stored_since: request.known_objects.as_ref().map(|known_objects| known_objects.mark).or(repository.mark()),
+            known_objects: request
+                .known_objects
+                .as_ref()
+                .map(|known_objects| known_objects.chunks.clone())
+                .unwrap_or_default(),
             is_restated: false,
             has_landed: false,
         };
@@ -279,7 +283,7 @@ impl Engine {
                     info!("garbage was collected while the commit was made: it is stored anew");
                     let repository = Repository::open(Arc::clone(&self.storage)).await?;
                     work.stored_since = repository.mark();
-                    work.vouched.clear();
+                    work.known_objects.clear();
                     self.store_chunks(&mut work, &repository, sizes, renewed).await?;
                     work.manifests.forget();
                 }
@@ -432,7 +436,7 @@ impl Engine {
         work.progress.enter(Stage::Chunks);
         work.is_restated = false;
         let now = (self.clock)();
-        keep::keep(repository, &mut work.changes, &work.vouched, now, &self.memory).await?;
+        keep::keep(repository, &mut work.changes, &work.known_objects, now, &self.memory).await?;
         work.chunks = upload::upload(&self.storage, &work.changes, sizes, &self.memory, renewed, work.progress).await?;
         Ok(())
     }

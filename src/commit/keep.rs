@@ -25,17 +25,18 @@ const LONGEST_COLLECTION: u64 = 86_400 * 1_000_000;
 /// Where a chunk is: object, offset, length.
 type Place = (ObjectId, u64, u64);
 
-/// Sees to it that what `changes` refer to in `repository` stays there, but for the objects `vouched`, which somebody else has seen to.
+/// Keeps garbage collection from removing what `changes` refer to in `repository`. The objects in `known_objects` are safe already.
 ///
 /// Errors: [`ErrorKind::Stale`] if one of them is gone already.
 pub(super) async fn keep(
     repository: &Repository,
     changes: &mut ChangeSet,
-    vouched: &HashSet<ObjectId>,
+    known_objects: &HashSet<ObjectId>,
     now: u64,
     memory: &Memory,
 ) -> Result<()> {
-    let is_doubtful = |payload: &ChunkPayload| place(payload).is_some_and(|(chunk, ..)| !vouched.contains(&chunk));
+    let is_doubtful =
+        |payload: &ChunkPayload| place(payload).is_some_and(|(chunk, ..)| !known_objects.contains(&chunk));
     let changes = changes.chunks.values_mut().flat_map(BTreeMap::values_mut);
     let stored: Vec<&mut ChunkPayload> = changes
         .filter_map(|change| match change {

@@ -20,7 +20,7 @@ pub(super) struct References<'a> {
 }
 
 impl<'a> References<'a> {
-    /// Those of the arrays for which `is_wanted`.
+    /// Returns the references of the arrays for which `is_wanted` returns true.
     pub(super) fn new(
         snapshot: &'a Snapshot,
         reader: &'a Arc<Reader>,

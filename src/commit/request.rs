@@ -36,7 +36,7 @@ pub struct Request {
     /// and chunks in the changes are the same bytes in other places ([`super::changes::ChunkChange::Stored`]).
     pub rewrite: Option<Rewrite>,
     /// What the caller vouches for. Other chunk objects that the changes refer to are looked at, and stored anew in cases of doubt.
-    pub vouched: Option<Vouched>,
+    pub known_objects: Option<KnownObjects>,
     /// Called with the id of the new snapshot before each attempt to publish, so that the caller can write it down: if it
     /// comes to an end before it hears of the outcome, it finds out by looking for the id in the history.
     pub about_to_publish: Option<AboutToPublish>,
@@ -61,9 +61,9 @@ pub struct Rewrite {
     pub splitting: Option<Value>,
 }
 
-/// Chunk objects that nothing refers to yet and that are there all the same.
+/// Chunk objects that are in the store although nothing refers to them yet.
 #[derive(Clone, Debug)]
-pub struct Vouched {
+pub struct KnownObjects {
     /// A moment until which no collection of garbage can have taken them.
     pub mark: Mark,
     /// The objects.

@@ -138,7 +138,7 @@ impl Shared {
         let tree = view.tree();
         let source = tree.source(inode).await?;
         // What the kernel reads by itself we do not hear of.
-        tree.is_wanted(inode, &source);
+        tree.record_access(inode, &source);
         let Some(chunk) = tree.native_chunk(&source)? else { return Ok(None) };
         let reader = tree.reader();
         if let Some(answer) = reader.whole_file_now(chunk) {

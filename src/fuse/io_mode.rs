@@ -24,7 +24,7 @@ pub const PASSTHROUGH_FROM: u64 = 1 << 20;
 
 /// What the user asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Wish {
+pub enum IoOption {
     /// Decide from the data.
     #[default]
     Auto,
@@ -43,14 +43,14 @@ pub enum IoMode {
     Passthrough,
 }
 
-impl FromStr for Wish {
+impl FromStr for IoOption {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
         match text {
-            "auto" => Ok(Wish::Auto),
-            "cached" => Ok(Wish::Cached),
-            "passthrough" => Ok(Wish::Passthrough),
+            "auto" => Ok(IoOption::Auto),
+            "cached" => Ok(IoOption::Cached),
+            "passthrough" => Ok(IoOption::Passthrough),
             _ => Err(Error::invalid(format!("`{text}` is no I/O mode: auto, cached and passthrough are"))),
         }
     }
@@ -88,16 +88,16 @@ fn has_sys_admin() -> bool {
 
 /// The mode for a mount of `table`, whose chunks may be files of this machine, and the reason in a few words. An error of kind [`ErrorKind::Unsupported`] if the user
 /// insists on what cannot be.
-pub fn choose(wish: Wish, table: &NodeTable, has_files: bool) -> Result<(IoMode, String)> {
+pub fn choose(option: IoOption, table: &NodeTable, has_files: bool) -> Result<(IoMode, String)> {
     let obstacle = obstacle(has_files);
-    match (wish, obstacle) {
-        (Wish::Cached, _) => Ok((IoMode::Cached, "as asked for".to_owned())),
-        (Wish::Passthrough, None) => Ok((IoMode::Passthrough, "as asked for".to_owned())),
-        (Wish::Passthrough, Some(why)) => {
+    match (option, obstacle) {
+        (IoOption::Cached, _) => Ok((IoMode::Cached, "as asked for".to_owned())),
+        (IoOption::Passthrough, None) => Ok((IoMode::Passthrough, "as asked for".to_owned())),
+        (IoOption::Passthrough, Some(why)) => {
             Err(Error::new(ErrorKind::Unsupported, format!("--io passthrough is not possible: {why}")))
         }
-        (Wish::Auto, Some(why)) => Ok((IoMode::Cached, format!("no passthrough: {why}"))),
-        (Wish::Auto, None) => {
+        (IoOption::Auto, Some(why)) => Ok((IoMode::Cached, format!("no passthrough: {why}"))),
+        (IoOption::Auto, None) => {
             let mean = mean_chunk_bytes(table);
             let mode = if mean >= PASSTHROUGH_FROM { IoMode::Passthrough } else { IoMode::Cached };
             let size = if mean < 1 << 10 { format!("{mean} bytes") } else { format!("{} KiB", mean >> 10) };
@@ -126,9 +126,9 @@ mod tests {
 
     #[test]
     fn words_of_the_command_line() {
-        assert_eq!("auto".parse::<Wish>().unwrap(), Wish::Auto);
-        assert_eq!("passthrough".parse::<Wish>().unwrap(), Wish::Passthrough);
-        assert!("fast".parse::<Wish>().is_err());
+        assert_eq!("auto".parse::<IoOption>().unwrap(), IoOption::Auto);
+        assert_eq!("passthrough".parse::<IoOption>().unwrap(), IoOption::Passthrough);
+        assert!("fast".parse::<IoOption>().is_err());
     }
 
     #[test]

@@ -62,7 +62,7 @@ pub struct Reader {
     /// Bytes that reads may hold which nobody waits for yet.
     ahead: Arc<Semaphore>,
     /// How shards are being read.
-    habits: shards::Habits,
+    access_pattern: shards::AccessPattern,
     /// Manifests are decoded one after another: each needs memory that the cache does not count yet.
     decoding: Semaphore,
 }
@@ -88,7 +88,7 @@ impl Reader {
             buffers: BufferPool::new(budget.buffers()),
             reads: Arc::new(Semaphore::new(budget.reads_in_flight())),
             ahead: Arc::new(Semaphore::new(budget.reads_in_flight())),
-            habits: shards::Habits::default(),
+            access_pattern: shards::AccessPattern::default(),
             decoding: Semaphore::new(1),
             budget,
         }

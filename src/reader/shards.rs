@@ -7,7 +7,7 @@
 //!
 //! A program that begins with the first bytes of a shard, in long steps, and has not looked at the index, wants the whole shard:
 //! copying tools do that, and readers of all of an array. For them the index would be a request for nothing, and the shard is read
-//! as other large chunks are ([`super::pieces`]). So there are two ways to cut a shard; what came in one way is found in the other.
+//! as other large chunks are ([`super::pieces`]). So a shard is cut in two ways; bytes that were fetched in one way are found in the other.
 //!
 //! A damaged index is the reading program's to complain about: here it only means other pieces.
 
@@ -47,19 +47,19 @@ const LEAP: u64 = 4 << 20;
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 const STREAMS: usize = 4;
 
-/// How shards are being read.
+/// Remembers how programs read each shard.
 #[derive(Debug)]
-pub(super) struct Habits {
+pub(super) struct AccessPattern {
     shards: Mutex<LruCache<ChunkRange, Streams>>,
 }
 
-/// In which way a shard is read.
+/// How a shard is fetched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Way {
+enum ReadMode {
     /// By its index.
     #[default]
     Parts,
-    /// Its first bytes, by somebody who may want all of it.
+    /// By its first bytes; a second read may mean a full scan.
     Beginning,
     /// As a whole, without its index.
     Whole,
@@ -68,7 +68,7 @@ enum Way {
 /// How one shard is being read.
 #[derive(Debug, Default)]
 struct Streams {
-    way: Way,
+    mode: ReadMode,
     streams: VecDeque<Stream>,
 }
 
@@ -81,16 +81,16 @@ struct Stream {
     front: u64,
 }
 
-impl Default for Habits {
+impl Default for AccessPattern {
     fn default() -> Self {
-        Habits { shards: Mutex::new(LruCache::new(REMEMBERED)) }
+        AccessPattern { shards: Mutex::new(LruCache::new(REMEMBERED)) }
     }
 }
 
 impl Streams {
     /// `range` is read. Returns the stream that it goes on with, if it gets that any further.
     fn note(&mut self, range: &Range<u64>) -> Option<&mut Stream> {
-        let whole = self.way == Way::Whole;
+        let whole = self.mode == ReadMode::Whole;
         let near = |stream: &Stream| {
             let run = (stream.end - stream.begin).max(range.end - range.start);
             // Who reads all of it has the kernel read ahead, twice over.
@@ -111,7 +111,7 @@ impl Streams {
 
     /// Whether half of `length` bytes or more were read one after another.
     fn most_of(&self, length: u64) -> bool {
-        self.way == Way::Whole || self.streams.iter().any(|stream| stream.end - stream.begin >= length / 2)
+        self.mode == ReadMode::Whole || self.streams.iter().any(|stream| stream.end - stream.begin >= length / 2)
     }
 }
 
@@ -146,7 +146,7 @@ impl Reader {
         }
         let range = offset..offset.checked_add(length as u64)?;
         if only(shard, offset, length as u64).is_some_and(|(piece, _)| self.cache.get(&Key::Chunk(piece)).is_some()) {
-            self.habits.shards.lock().get_or_insert_mut(shard.clone(), Streams::default).note(&range);
+            self.access_pattern.shards.lock().get_or_insert_mut(shard.clone(), Streams::default).note(&range);
             return self.read_now(shard, offset, length);
         }
         let Some(Value::Layout(layout)) = self.cache.get(&layout_key(shard)) else { return None };
@@ -175,8 +175,8 @@ impl Reader {
         }
         let end = offset.checked_add(length as u64).filter(|end| *end <= shard.length);
         let range = offset..end.ok_or_else(|| not_in_chunk(offset, length))?;
-        match self.way(sharding, shard, &range) {
-            Way::Whole => {
+        match self.mode(sharding, shard, &range) {
+            ReadMode::Whole => {
                 if let Some(data) = self.beginning_of(shard, &range) {
                     // The rest comes meanwhile.
                     let _ = self.fetch_ahead(vec![(0, piece_at(shard, 0).0)]);
@@ -184,11 +184,11 @@ impl Reader {
                 }
                 return self.read(shard, offset, length).await;
             }
-            Way::Beginning => {
+            ReadMode::Beginning => {
                 let bytes = self.whole(&part(shard, &(0..VERY_LONG.min(shard.length)))).await?;
                 return slice(&bytes, offset, length).map(Data::Bytes).ok_or_else(|| not_in_chunk(offset, length));
             }
-            Way::Parts => {}
+            ReadMode::Parts => {}
         }
         if let Some(data) = self.found_whole(shard, &range).await {
             return Ok(data);
@@ -216,33 +216,33 @@ impl Reader {
         join(&parts, &range).ok_or_else(|| not_in_chunk(offset, length))
     }
 
-    /// In which way somebody reads `shard` who wants `range` of it now.
-    fn way(&self, sharding: &Sharding, shard: &ChunkRange, range: &Range<u64>) -> Way {
+    /// Returns how to fetch `range` of `shard`, by the access pattern so far.
+    fn mode(&self, sharding: &Sharding, shard: &ChunkRange, range: &Range<u64>) -> ReadMode {
         let long = range.end - range.start;
         // Of several requests at once the first one need not come first.
         let begins = if range.start == 0 { long >= LONG } else { range.start < LEAP && long >= VERY_LONG };
         let index = index_piece(sharding, shard.length).filter(|_| begins && sharding.location == IndexLocation::End);
         let first = match index.map(|place| self.is_near(&part(shard, &place))) {
-            Some(false) if long >= VERY_LONG => Way::Whole,
-            Some(false) => Way::Beginning,
-            _ => Way::Parts,
+            Some(false) if long >= VERY_LONG => ReadMode::Whole,
+            Some(false) => ReadMode::Beginning,
+            _ => ReadMode::Parts,
         };
-        let mut shards = self.habits.shards.lock();
+        let mut shards = self.access_pattern.shards.lock();
         if !shards.contains(shard) {
-            shards.put(shard.clone(), Streams { way: first, ..Streams::default() });
+            shards.put(shard.clone(), Streams { mode: first, ..Streams::default() });
         }
-        let Some(streams) = shards.get_mut(shard).filter(|streams| streams.way != Way::Parts) else {
-            return Way::Parts;
+        let Some(streams) = shards.get_mut(shard).filter(|streams| streams.mode != ReadMode::Parts) else {
+            return ReadMode::Parts;
         };
         let is_first = streams.streams.is_empty();
         let further = streams.note(range).is_some();
-        streams.way = match streams.way {
+        streams.mode = match streams.mode {
             // One who jumps does not read the whole after all.
-            _ if streams.streams.len() > 1 => Way::Parts,
-            Way::Beginning if further && !is_first => Way::Whole,
-            way => way,
+            _ if streams.streams.len() > 1 => ReadMode::Parts,
+            ReadMode::Beginning if further && !is_first => ReadMode::Whole,
+            mode => mode,
         };
-        streams.way
+        streams.mode
     }
 
     /// The bytes of `range`, if they are among those that came first.
@@ -279,7 +279,7 @@ impl Reader {
         join(&parts, range)
     }
 
-    /// Whether `piece` is on this machine, or on its way.
+    /// Whether `piece` is on this machine, or on its mode.
     fn is_near(&self, piece: &ChunkRange) -> bool {
         self.has(piece)
             || piece.name().is_some_and(|name| self.storage.disk_cache().is_some_and(|disk| disk.has(&name)))
@@ -358,7 +358,7 @@ impl Reader {
     fn go_on_in(self: &Arc<Self>, shard: &ChunkRange, layout: &Layout, range: &Range<u64>) {
         let most = self.most_ahead();
         let wanted = {
-            let mut shards = self.habits.shards.lock();
+            let mut shards = self.access_pattern.shards.lock();
             let streams = shards.get_or_insert_mut(shard.clone(), Streams::default);
             streams.note(range).map(|stream| stream.ahead(layout, most))
         };
@@ -383,7 +383,7 @@ impl Reader {
     fn fetch_batch(self: &Arc<Self>, shard: &ChunkRange, layout: &Layout, batch: Vec<(usize, ChunkRange)>) -> bool {
         let Some(left) = self.fetch_ahead(batch) else { return false };
         let begin = layout.piece(left).start;
-        if let Some(streams) = self.habits.shards.lock().get_mut(shard) {
+        if let Some(streams) = self.access_pattern.shards.lock().get_mut(shard) {
             streams.streams.iter_mut().for_each(|stream| stream.front = stream.front.min(begin));
         }
         true
@@ -391,7 +391,7 @@ impl Reader {
 
     /// Whether most of `shard` was read, one byte after the other.
     pub fn reads_most_of(&self, shard: &ChunkRange) -> bool {
-        self.habits.shards.lock().peek(shard).is_some_and(|streams| streams.most_of(shard.length))
+        self.access_pattern.shards.lock().peek(shard).is_some_and(|streams| streams.most_of(shard.length))
     }
 
     /// What of `shard` somebody wants first who does not want all of it: the index.

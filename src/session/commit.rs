@@ -30,12 +30,12 @@ const CLOSES: Duration = Duration::from_millis(500);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// Message of a commit for which none is given.
 const DEFAULT_MESSAGE: &str = "Changes made through a mount";
-/// Faults and files that an error lists; the rest is counted.
+/// Violations and files that an error lists; the rest is counted.
 const LISTED: usize = 20;
 
-/// What is wanted of a commit.
+/// Options of a commit.
 #[derive(Clone, Debug, Default)]
-pub struct Wish {
+pub struct CommitOptions {
     /// The message; a default one if it is empty.
     pub message: String,
     /// The commit's metadata.
@@ -94,7 +94,7 @@ impl std::fmt::Display for Committed {
 impl Session {
     /// Commits with `message`, or a default one if it is empty.
     pub async fn commit_with_message(&self, message: &str) -> Result<Committed> {
-        self.commit(Wish { message: message.to_owned(), ..Wish::default() }).await
+        self.commit(CommitOptions { message: message.to_owned(), ..CommitOptions::default() }).await
     }
 
     /// Commits all that differs.
@@ -102,7 +102,7 @@ impl Session {
     /// Errors: [`ErrorKind::Busy`] if files are open for writing, [`ErrorKind::InvalidInput`] if something cannot be
     /// committed (all of it is named), [`ErrorKind::Stale`] if others changed the same things; the working tree stays as it
     /// is.
-    pub async fn commit(&self, wish: Wish) -> Result<Committed> {
+    pub async fn commit(&self, options: CommitOptions) -> Result<Committed> {
         let _turn = self.turn.lock().await;
         self.decide().await?;
         let (committed, invalidations) = {
@@ -115,14 +115,14 @@ impl Session {
             let detected = self.refuse_mapped(detected).await?;
             let untracked: Vec<String> = detected.untracked.iter().map(|file| file.path.clone()).collect();
             // One that was given up may have landed, and then no changes are what is wanted instead of its own.
-            if detected.changes.is_empty() && !wish.amend && self.working.unpublished().is_empty() {
+            if detected.changes.is_empty() && !options.amend && self.working.unpublished().is_empty() {
                 return Ok(Committed { untracked, ..Committed::default() });
             }
             let base = self.working.base();
             let ungrouped = ungrouped_by(base.tree.snapshot(), &detected.changes).into_iter().map(|node| node.path);
             let ungrouped: Vec<String> = ungrouped.collect();
             self.working.set_linking(true);
-            let published = self.publish(&guard, detected, wish).await;
+            let published = self.publish(&guard, detected, options).await;
             self.working.set_linking(false);
             let (committed, invalidations) = published?;
             (Committed { untracked, ungrouped, ..committed }, invalidations)
@@ -136,32 +136,32 @@ impl Session {
         &self,
         guard: &TreeGuard<'_>,
         mut detected: DetectedChanges,
-        wish: Wish,
+        options: CommitOptions,
     ) -> Result<(Committed, Vec<Invalidation>)> {
         self.working.preserve(&detected.untracked_entries(), &detected.foreign).await?;
         self.working.fetch_rest(&detected.data_files()).await?;
         self.spare_open_files(&mut detected);
         let base = self.working.base();
         let working = Arc::clone(&self.working);
-        let message = if wish.message.is_empty() { DEFAULT_MESSAGE.to_owned() } else { wish.message };
+        let message = if options.message.is_empty() { DEFAULT_MESSAGE.to_owned() } else { options.message };
         let request = Request {
             branch: self.working.origin().branch.clone(),
             message,
-            metadata: wish.metadata,
-            amend: wish.amend,
-            on_conflict: wish.on_conflict,
+            metadata: options.metadata,
+            amend: options.amend,
+            on_conflict: options.on_conflict,
             rewrite: None,
             about_to_publish: Some(Arc::new(move |id| working.about_to_publish(id))),
-            vouched: None,
+            known_objects: None,
             unpublished: self.working.unpublished(),
             may_rebase_onto: Some(self.may_rebase_onto(&detected)),
         };
         let progress = Arc::new(Progress::default());
         *self.progress.lock() = Arc::clone(&progress);
         let files = self.working.uploads().are_on().then(|| detected.changes.clone());
-        let (_hold, vouched) = self.use_uploads(&mut detected.changes).await?;
-        let has_uploads = vouched.as_ref().is_some_and(|vouched| !vouched.chunks.is_empty());
-        let mut request = Request { vouched, ..request };
+        let (_hold, known_objects) = self.use_uploads(&mut detected.changes).await?;
+        let has_uploads = known_objects.as_ref().is_some_and(|known_objects| !known_objects.chunks.is_empty());
+        let mut request = Request { known_objects, ..request };
         // Boxed: the compiler does not see through futures this deep that they may change threads.
         let commit: BoxFuture<'_, Result<Outcome>> =
             Box::pin(self.engine.commit(base.tree.snapshot(), &detected.changes, &request, &progress));
@@ -170,7 +170,7 @@ impl Session {
         if let Some(files) = files.filter(|_| has_uploads && is_stale) {
             // Garbage may have been collected in this very moment, and what was uploaded before with it. The files are still there.
             detected.changes = files;
-            request.vouched = self.use_uploads(&mut detected.changes).await?.1;
+            request.known_objects = self.use_uploads(&mut detected.changes).await?.1;
             let commit: BoxFuture<'_, Result<Outcome>> =
                 Box::pin(self.engine.commit(base.tree.snapshot(), &detected.changes, &request, &progress));
             outcome = commit.await;

@@ -20,7 +20,7 @@ use super::Session;
 use super::changes::chunks::is_chunk;
 use super::changes::documents::Document as Checked;
 use crate::commit::changes::{ChangeSet, ChunkChange, ChunkFile};
-use crate::commit::request::Vouched;
+use crate::commit::request::KnownObjects;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::ObjectId;
@@ -202,7 +202,7 @@ impl Session {
 
     /// Lets `changes` refer to what is stored already, once what is on its way has arrived, and vouches for it. Nothing new begins while
     /// the result is held.
-    pub(super) async fn use_uploads(&self, changes: &mut ChangeSet) -> Result<(Hold, Option<Vouched>)> {
+    pub(super) async fn use_uploads(&self, changes: &mut ChangeSet) -> Result<(Hold, Option<KnownObjects>)> {
         let hold = self.working.uploads().hold();
         if !self.working.uploads().are_on() {
             return Ok((hold, None));
@@ -213,7 +213,7 @@ impl Session {
             let age = u64::try_from((uploaded.at.elapsed() + SKEW).as_micros()).unwrap_or(u64::MAX);
             repository.may_have_been_collected_since(system_clock().saturating_sub(age))
         };
-        let mut vouched = HashSet::new();
+        let mut known_objects = HashSet::new();
         let mut old: Vec<(u64, Uploaded)> = Vec::new();
         for change in changes.chunks.values_mut().flat_map(|chunks| chunks.values_mut()) {
             let ChunkChange::File(file) = change else { continue };
@@ -223,7 +223,7 @@ impl Session {
                 // It looked like garbage: the file is stored once more.
                 self.working.uploads().changed(data);
             } else if uploaded.at.elapsed() < BELIEVED {
-                vouched.extend(chunk_of(&uploaded.payload));
+                known_objects.extend(chunk_of(&uploaded.payload));
                 *change = ChunkChange::Stored(uploaded.payload);
             } else {
                 old.push((data, uploaded));
@@ -236,12 +236,12 @@ impl Session {
                     && let Some((data, stat)) = self.data_file(file)?
                     && let Some(uploaded) = self.working.uploads().find(data, &stat)
                 {
-                    vouched.extend(chunk_of(&uploaded.payload));
+                    known_objects.extend(chunk_of(&uploaded.payload));
                     *change = ChunkChange::Stored(uploaded.payload);
                 }
             }
         }
-        Ok((hold, repository.mark().map(|mark| Vouched { mark, chunks: vouched })))
+        Ok((hold, repository.mark().map(|mark| KnownObjects { mark, chunks: known_objects })))
     }
 
     /// Forgets those of `old` that are not there any more.

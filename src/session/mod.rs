@@ -24,7 +24,7 @@ use serde_json::{Map, Value};
 
 use self::changes::DetectedChanges;
 use self::changes::walk::{NewIds, detect_changes};
-pub use self::commit::{Committed, Wish};
+pub use self::commit::{CommitOptions, Committed};
 pub use self::early::Upload;
 pub use self::kernel::Invalidator;
 pub use self::recovery::{Opening, open};

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Session, Wish};
+use super::{CommitOptions, Session};
 use crate::commit::engine::OnConflict;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -97,7 +97,7 @@ impl Session {
                     Some("theirs") => OnConflict::Theirs,
                     Some(other) => return Err(Error::invalid(format!("--on-conflict {other}: ours or theirs it is"))),
                 };
-                let committed = self.commit(Wish { message, metadata, amend, on_conflict }).await?;
+                let committed = self.commit(CommitOptions { message, metadata, amend, on_conflict }).await?;
                 Ok((committed.to_string(), value(&committed)?))
             }
             Command::Discard { path } => {

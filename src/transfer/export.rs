@@ -24,9 +24,9 @@ const LISTED: usize = 1000;
 /// What can be done about something that cannot be read.
 const SKIP: &str = "--skip-unreadable exports the rest and lists what was left out";
 
-/// What is wanted of an export.
+/// Options of an export.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wish {
+pub struct ExportOptions {
     /// Remove what the snapshot does not have.
     pub delete: bool,
     /// Compare bytes, not sizes and times.
@@ -101,7 +101,7 @@ struct Export {
     tree: Arc<Tree>,
     /// None if there is no such directory, and only counting is wanted.
     target: Option<Arc<Target>>,
-    wish: Wish,
+    options: ExportOptions,
     counters: Arc<Counters>,
 }
 
@@ -116,7 +116,7 @@ pub async fn export(
     tree: Arc<Tree>,
     path: &str,
     destination: Option<Arc<Destination>>,
-    wish: Wish,
+    options: ExportOptions,
     counters: Arc<Counters>,
     confirm: &(dyn Fn(&[String]) -> Result<()> + Sync),
 ) -> Result<Exported> {
@@ -124,19 +124,20 @@ pub async fn export(
     if start.kind != Kind::Directory {
         return Err(Error::invalid(format!("`{path}` is one file: `icechunkfs cat` writes it to standard output")));
     }
-    let mut out = Exported { snapshot: tree.snapshot().id().to_string(), dry_run: wish.dry_run, ..Exported::default() };
+    let mut out =
+        Exported { snapshot: tree.snapshot().id().to_string(), dry_run: options.dry_run, ..Exported::default() };
     let mut done = Done::default();
     for hidden in without_file_names(&tree, path) {
         let error = Error::new(ErrorKind::Unsupported, "no file can have that name");
-        if !wish.skip_unreadable {
+        if !options.skip_unreadable {
             return Err(skippable(&error.context(format!("node {hidden:?}"))));
         }
         done.leave_out(hidden, &error);
     }
-    if let (true, Some(destination)) = (wish.delete, &destination) {
+    if let (true, Some(destination)) = (options.delete, &destination) {
         let extra = prune::find(destination, &tree, start.inode).await?;
         let paths: Vec<String> = extra.iter().map(Extra::path).collect();
-        if !extra.is_empty() && !wish.dry_run {
+        if !extra.is_empty() && !options.dry_run {
             confirm(&paths)?;
             prune::remove(destination, extra).await?;
         }
@@ -146,10 +147,10 @@ pub async fn export(
     counters.expect(expected(&tree, start.inode));
     let target = destination.clone().map(|destination| {
         let time = tree.snapshot().flushed_at();
-        Arc::new(Target::new(destination, time, wish.checksum, wish.dry_run))
+        Arc::new(Target::new(destination, time, options.checksum, options.dry_run))
     });
-    let walk = Walk::new(Arc::clone(&tree), start.inode, wish.skip_unreadable);
-    let export = Arc::new(Export { tree, target, wish, counters });
+    let walk = Walk::new(Arc::clone(&tree), start.inode, options.skip_unreadable);
+    let export = Arc::new(Export { tree, target, options, counters });
     let batches = try_unfold(walk, |mut walk| async move {
         let mut left_out = Done::default();
         let batch = walk.next().await?;
@@ -166,12 +167,12 @@ pub async fn export(
             Ok(done)
         }
     });
-    let all = running.try_buffer_unordered(wish.jobs.max(1)).try_fold(done, |mut all, one| async move {
+    let all = running.try_buffer_unordered(options.jobs.max(1)).try_fold(done, |mut all, one| async move {
         all += one;
         Ok(all)
     });
     let done = all.await?;
-    if let (Some(destination), false) = (destination, wish.dry_run) {
+    if let (Some(destination), false) = (destination, options.dry_run) {
         blocking(move || destination.finish()).await?;
     }
     out.files = done.written + done.unchanged;
@@ -238,7 +239,7 @@ impl Export {
         for (item, need) in wanted {
             match need {
                 Need::Nothing => self.has(&mut done, &item),
-                Need::Write if self.wish.dry_run => self.wrote(&mut done, &item),
+                Need::Write if self.options.dry_run => self.wrote(&mut done, &item),
                 _ if item.size > BATCH_BYTES => {
                     let written = target.large(&self.tree, &item, need).await;
                     self.account(&mut done, &item, written)?;
@@ -284,7 +285,7 @@ impl Export {
         match written {
             Ok(true) => self.wrote(done, item),
             Ok(false) => self.has(done, item),
-            Err(error) if self.wish.skip_unreadable && is_unreadable(&error) => {
+            Err(error) if self.options.skip_unreadable && is_unreadable(&error) => {
                 self.counters.did(1, 0);
                 done.leave_out(item.path(), &error);
             }

@@ -47,9 +47,9 @@ pub enum Target {
     Empty(Arc<dyn Storage>),
 }
 
-/// What is wanted of an import.
+/// Options of an import.
 #[derive(Clone, Debug, Default)]
-pub struct Wish {
+pub struct ImportOptions {
     /// The group that the directory is; empty for the root.
     pub path: String,
     /// The commit's message.
@@ -112,14 +112,14 @@ pub struct Imported {
 pub async fn import(
     source: &Path,
     target: Target,
-    wish: &Wish,
-    options: Options,
+    options: &ImportOptions,
+    engine_options: Options,
     memory: &dyn Fn(u64) -> Result<Budget>,
     clock: Clock,
     (counters, progress): (&Arc<Counters>, &Progress),
 ) -> Result<Imported> {
     let root = Arc::new(open(source, &target)?);
-    let (jobs, count) = (wish.jobs, Arc::clone(counters));
+    let (jobs, count) = (options.jobs, Arc::clone(counters));
     let scanned = blocking(move || scan::scan(root, jobs, &count)).await.context(|| source.display())?;
     if scanned.has(MARKER) {
         return Err(Error::invalid(format!(
@@ -145,9 +145,9 @@ pub async fn import(
     };
     let tree = tree(snapshot, &storage, memory)?;
     let reader = Arc::clone(tree.reader());
-    let mut out = Imported { dry_run: wish.dry_run, ..Imported::default() };
-    let (mut detected, clashes) = detect_changes(&scanned, &tree, wish).await?;
-    let relative = |path: &str| below(&wish.path, path);
+    let mut out = Imported { dry_run: options.dry_run, ..Imported::default() };
+    let (mut detected, clashes) = detect_changes(&scanned, &tree, options).await?;
+    let relative = |path: &str| below(&options.path, path);
     let faults =
         detected.violations.iter().map(|Violation { path, why }| LeftOut { path: relative(path), why: why.clone() });
     let mut faults: Vec<LeftOut> = faults.collect();
@@ -162,12 +162,12 @@ pub async fn import(
     if out.faults_count > 0 {
         return Ok(out);
     }
-    if !wish.whole {
-        let unchanged = known::leave_out(&tree, &mut detected.changes, wish.jobs, counters).await?;
+    if !options.whole {
+        let unchanged = known::leave_out(&tree, &mut detected.changes, options.jobs, counters).await?;
         out.chunks_unchanged = unchanged.0;
     }
     tally(&mut out, &detected.changes);
-    if wish.dry_run || detected.changes.is_empty() {
+    if options.dry_run || detected.changes.is_empty() {
         return Ok(out);
     }
     let (repository, branch) = match target {
@@ -189,12 +189,12 @@ pub async fn import(
     };
     let changes = std::mem::take(&mut detected.changes);
     drop((scanned, tree, detected));
-    let engine = Engine::new(Arc::clone(repository.storage()), reader, clock, options);
-    let message = match wish.message.is_empty() {
+    let engine = Engine::new(Arc::clone(repository.storage()), reader, clock, engine_options);
+    let message = match options.message.is_empty() {
         true => format!("Import of {}", source.display()),
-        false => wish.message.clone(),
+        false => options.message.clone(),
     };
-    let (metadata, on_conflict) = (wish.metadata.clone(), wish.on_conflict);
+    let (metadata, on_conflict) = (options.metadata.clone(), options.on_conflict);
     let request = Request { branch, message, metadata, on_conflict, ..Request::default() };
     match Box::pin(engine.commit(&base, &changes, &request, progress)).await? {
         Outcome::Nothing => {}
@@ -239,9 +239,9 @@ fn tree(snapshot: Snapshot, storage: &Arc<dyn Storage>, memory: &dyn Fn(u64) -> 
 async fn detect_changes(
     scanned: &scan::Scanned,
     tree: &Arc<Tree>,
-    wish: &Wish,
+    options: &ImportOptions,
 ) -> Result<(DetectedChanges, Vec<LeftOut>)> {
-    let (frozen, clashes) = scanned.over(tree, &wish.path, wish.delete).await?;
+    let (frozen, clashes) = scanned.over(tree, &options.path, options.delete).await?;
     let base = Arc::new(Base { tree: Arc::clone(tree), time: Time::default(), uid: 0, gid: 0 });
     let detected = detect_changes_in(base, scanned, &frozen, &NewIds::default()).await?;
     Ok((detected, clashes))

@@ -264,18 +264,18 @@ impl Tree {
     /// Up to `size` bytes of file `inode` from `offset` on: fewer only at the end of the file.
     pub async fn read(self: &Arc<Self>, inode: u64, offset: u64, size: u32) -> Result<Data> {
         let source = self.source(inode).await?;
-        self.is_wanted(inode, &source);
+        self.record_access(inode, &source);
         self.read_source(&source, offset, size).await.context(|| self.describe(inode))
     }
 
-    /// Somebody opens or reads file `inode`, whose bytes come from `source`: what he will want next is fetched.
-    pub fn is_wanted(self: &Arc<Self>, inode: u64, source: &Source) {
+    /// Records an access to file `inode`, whose bytes come from `source`, and may start a prefetch.
+    pub fn record_access(self: &Arc<Self>, inode: u64, source: &Source) {
         if let (Some(ahead), Source::Chunk(found, node)) = (&self.ahead, source) {
             self.look_ahead(ahead, *node, found, inode);
         }
     }
 
-    /// Fetches what will be wanted after chunk `inode`.
+    /// Prefetches what the access pattern says comes after chunk `inode`.
     fn look_ahead(self: &Arc<Self>, ahead: &Ahead, node: NodeIndex, found: &FoundChunk, inode: u64) {
         let (Some(array), Ok(Place::Chunk(_, at))) = (self.table.array(node), self.place(inode)) else { return };
         // Of shards not more than the last one was read.
