@@ -26,7 +26,7 @@
 //! | [`memory`] | the budget that everything decoded shares, and what the machine has |
 //! | [`trust`] | which files of this machine other users cannot tamper with |
 //! | [`store_names`], [`endpoint`] | names that become part of a store's address, and the address |
-//! | [`size`], [`file_name`], [`steps`] | sizes as people write them; any text as a file's name; where tests make things fail |
+//! | [`size`], [`file_name`], [`failpoints`] | sizes as people write them; any text as a file's name; where tests make things fail |
 //! | [`error`] | what can go wrong: one kind each, one place that makes it an errno |
 //! | [`printable`], [`shell`] | text of others as a terminal, a log or a shell may have it |
 //!
@@ -41,6 +41,7 @@ pub mod control;
 pub mod disk_cache;
 pub mod endpoint;
 pub mod error;
+pub mod failpoints;
 pub mod file_name;
 pub mod follow;
 pub mod format;
@@ -55,7 +56,6 @@ pub mod session;
 pub mod shell;
 pub mod size;
 pub mod stats;
-pub mod steps;
 pub mod storage;
 pub mod store_names;
 pub mod transfer;

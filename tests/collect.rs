@@ -22,6 +22,7 @@ use futures_util::TryStreamExt;
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunkfs::commit::engine::{AboutToPublish, Outcome, Request};
 use icechunkfs::error::{Error, ErrorKind};
+use icechunkfs::failpoints;
 use icechunkfs::format::ids::ObjectId;
 use icechunkfs::format::repo_info::RepoInfo;
 use icechunkfs::format::repo_state::RepoState;
@@ -29,7 +30,6 @@ use icechunkfs::repo::collect::{self, Wanted};
 use icechunkfs::repo::expire;
 use icechunkfs::repo::update::system_clock;
 use icechunkfs::repo::verify;
-use icechunkfs::steps;
 use lab::{Lab, Model, Random, reopen};
 use serde_json::Value;
 use world::{Actor, World, check, collect_by_reference, expire_by_reference, nothing_uncommitted};
@@ -168,7 +168,7 @@ async fn what_is_interrupted_is_finished_by_the_next() {
         read_files(place).into_keys().filter(|key| !key.starts_with("overwritten/")).collect::<BTreeSet<_>>()
     };
     let finished = names(whole.path());
-    for point in steps::COLLECTION {
+    for point in failpoints::COLLECTION {
         for how in ["abort", "eio"] {
             let place = tempfile::tempdir().unwrap();
             copy_tree(world.place(), place.path());

@@ -19,8 +19,8 @@ use icechunk::format::format_constants::SpecVersionBin;
 use icechunkfs::commit::changes::ChangeSet;
 use icechunkfs::commit::engine::{Options, Outcome};
 use icechunkfs::error::{Error, ErrorKind};
+use icechunkfs::failpoints;
 use icechunkfs::format::envelope::SpecVersion;
-use icechunkfs::steps;
 use icechunkfs::storage::{self, Storage};
 use lab::{Lab, Model, create, history, reference_keys, request};
 
@@ -135,7 +135,7 @@ async fn child() {
 async fn any_point_may_be_the_last() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         for (point, action) in
-            steps::COMMIT.iter().flat_map(|point| [(point, "abort"), (point, "eio"), (point, "enospc")])
+            failpoints::COMMIT.iter().flat_map(|point| [(point, "abort"), (point, "eio"), (point, "enospc")])
         {
             let directory = tempfile::tempdir().unwrap();
             let place = directory.path().join("repo");

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use common::read_files;
 use crash::worker::{Random, Worker, is_key};
-use icechunkfs::steps;
+use icechunkfs::failpoints;
 use writing::{GROUP, Reference, Writable, array, number, put};
 
 /// Deaths in CI, of both kinds together.
@@ -48,7 +48,7 @@ fn assert_same(what: &str, found: &Files, expected: &Files) {
 #[test]
 fn nothing_closed_is_lost_when_the_daemon_dies_at_random() {
     common::watchdog();
-    let kills = number("ICECHUNKFS_KILLS", IN_CI).saturating_sub(3 * 2 * (steps::COMMIT.len() + 1)).max(1);
+    let kills = number("ICECHUNKFS_KILLS", IN_CI).saturating_sub(3 * 2 * (failpoints::COMMIT.len() + 1)).max(1);
     let seed = number("ICECHUNKFS_SEED", 1) as u64;
     let mut told = Vec::new();
     let counts = Mutex::new([0; 3]);
@@ -260,7 +260,7 @@ fn every_step_of_a_commit_may_fail_or_be_the_last() {
     common::watchdog();
     let works = [Work::First, Work::Changes, Work::Rebase];
     let mut never = Vec::new();
-    for step in steps::COMMIT.into_iter().chain([steps::COMMITTED]) {
+    for step in failpoints::COMMIT.into_iter().chain([failpoints::COMMITTED]) {
         for action in ["abort", "eio"] {
             let reached = works.into_iter().filter(|work| commit_with_fault(step, action, *work)).count();
             if reached == 0 {

@@ -15,9 +15,9 @@ use futures_util::TryStreamExt;
 use icechunk::RepositoryConfig;
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunk::repository::VersionInfo;
+use icechunkfs::failpoints;
 use icechunkfs::format::repo_info::RepoInfo;
 use icechunkfs::format::repo_state::{Operation, RepoState};
-use icechunkfs::steps;
 use lab::{create, keys_at, reopen, set};
 use serde_json::Value;
 
@@ -168,7 +168,7 @@ async fn old_repository(place: &Path) {
 
 #[tokio::test]
 async fn a_migration_that_was_killed_is_finished_by_the_next() {
-    for step in steps::MIGRATION {
+    for step in failpoints::MIGRATION {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path();
         old_repository(place).await;

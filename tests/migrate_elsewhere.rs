@@ -20,10 +20,10 @@ use futures_util::TryStreamExt;
 use icechunk::format::snapshot::{NodeData, NodeSnapshot};
 use icechunk::repository::VersionInfo;
 use icechunk::session::Session;
+use icechunkfs::failpoints;
 use icechunkfs::format::ids::NodeId;
 use icechunkfs::format::snapshot::Snapshot;
 use icechunkfs::format::transaction_log::{Change, TransactionLog};
-use icechunkfs::steps;
 use lab::{history, reopen, set};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -314,7 +314,7 @@ fn a_migration_that_was_killed_goes_on() {
         migrate(&fixture.repository, &whole, &[]).success();
         let mut expected = read_files(&whole);
         expected.remove("repo");
-        for step in steps::MIGRATION_ELSEWHERE {
+        for step in failpoints::MIGRATION_ELSEWHERE {
             let new = directory.path().join(step);
             let killed = run(Command::new(program())
                 .args(["migrate".as_ref(), fixture.repository.as_os_str(), "--to".as_ref(), new.as_os_str()])
@@ -358,7 +358,7 @@ fn a_migration_that_fails_says_so_and_goes_on_later() {
         return;
     }
     let fixture = FixtureSet::own().get("v0-first-json");
-    for step in steps::MIGRATION_ELSEWHERE {
+    for step in failpoints::MIGRATION_ELSEWHERE {
         let directory = tempfile::tempdir().unwrap();
         let new = directory.path().join("new");
         let failed = run(Command::new(program())

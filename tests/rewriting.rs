@@ -37,10 +37,10 @@ use icechunk::session::CommitMethod;
 use icechunkfs::commit::engine::Outcome;
 use icechunkfs::commit::squash::{Squash, squash};
 use icechunkfs::error::ErrorKind;
+use icechunkfs::failpoints;
 use icechunkfs::format::envelope::SpecVersion;
 use icechunkfs::format::ids::ObjectId;
 use icechunkfs::repo::update::system_clock;
-use icechunkfs::steps;
 use lab::{Lab, Model, Random, create, history, keys_at, reference_keys, reopen, request, set, splitting};
 use reference_diff::reference_logs;
 use scramble::scramble;
@@ -466,7 +466,7 @@ async fn any_point_may_be_the_last() {
         ("squash", &["--last", "2", "--yes", "-m", "one"][..]),
         ("rewrite-manifests", &["--split", "*=2", "-m", "one"]),
     ] {
-        for (point, action) in steps::COMMIT.iter().flat_map(|point| [(*point, "abort"), (*point, "eio")]) {
+        for (point, action) in failpoints::COMMIT.iter().flat_map(|point| [(*point, "abort"), (*point, "eio")]) {
             if name == "squash" && rewriting.contains(&point) {
                 continue;
             }

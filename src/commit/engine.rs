@@ -28,6 +28,7 @@ use super::times::Renewed;
 use super::upload::{self, Memory, StoredChunks, blocking};
 use super::without_moves::without_moves;
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::failpoints;
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::config::RepoConfig;
 use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
@@ -41,7 +42,6 @@ use crate::repo::clock::Moment;
 use crate::repo::collect::mark::Mark;
 use crate::repo::update::Clock;
 use crate::repo::{MAX_SNAPSHOT, Repository};
-use crate::steps;
 use crate::storage::Storage;
 
 /// Name of the metadata item in which implementations keep notes of their own.
@@ -254,10 +254,10 @@ impl Engine {
         let stored = without_moves(&work.base, &work.changes, &work.chunks, &work.new_ids)?;
         nodes::apply(&work.base, &stored.changes, &stored.sources, version)?;
         drop(stored);
-        steps::reach("commit.chunks")?;
+        failpoints::reach("commit.chunks")?;
         let sizes = self.sizes(&config);
         self.store_chunks(&mut work, &repository, sizes, renewed).await?;
-        steps::reach("commit.chunks.done")?;
+        failpoints::reach("commit.chunks.done")?;
         for attempt in 0..=self.options.max_rebases {
             if attempt > 0 {
                 pause(attempt).await?;
@@ -456,10 +456,10 @@ impl Engine {
             nodes: Vec::new(),
             manifests: Vec::new(),
         };
-        steps::reach("commit.manifests")?;
+        failpoints::reach("commit.manifests")?;
         let stored = without_moves(&work.base, &work.changes, &work.chunks, &work.new_ids)?;
         write_nodes(&work.base, &stored, &mut work.manifests, work.rewrite.is_some(), &mut draft).await?;
-        steps::reach("commit.manifests.done")?;
+        failpoints::reach("commit.manifests.done")?;
 
         work.progress.enter(Stage::Snapshot);
         let moment = Moment::after(self.clock, work.base.flushed_at()).await;
@@ -484,22 +484,22 @@ impl Engine {
         let version = work.version;
         let files = move || Ok((log.encode(id, version)?, draft.encode()?));
         let (log, snapshot) = blocking(files).await?;
-        steps::reach("commit.log")?;
+        failpoints::reach("commit.log")?;
         self.storage.put_new(&format!("transactions/{id}"), log.into()).await?;
-        steps::reach("commit.log.done")?;
-        steps::reach("commit.snapshot")?;
+        failpoints::reach("commit.log.done")?;
+        failpoints::reach("commit.snapshot")?;
         let (key, logged) = (format!("snapshots/{id}"), format!("transactions/{id}"));
         let stored = self.storage.put_new(&key, snapshot.into());
         let (stored, checked) = tokio::join!(stored, moment.check(&*self.storage, &logged));
         stored.and(checked)?;
         self.storage.sync(&["chunks", "manifests", "transactions", "snapshots"]).await?;
-        steps::reach("commit.snapshot.done")?;
+        failpoints::reach("commit.snapshot.done")?;
 
         work.progress.enter(Stage::Publish);
         if let Some(about_to_publish) = &work.request.about_to_publish {
             about_to_publish(id)?;
         }
-        steps::reach("commit.publish")?;
+        failpoints::reach("commit.publish")?;
         let Request { branch, amend, .. } = work.request;
         let replaced = [parent];
         let replaces = if *amend { replaced.as_slice() } else { &[] };
@@ -515,7 +515,7 @@ impl Engine {
             Published::Done => {}
         }
         // It is there, whatever happens from here on.
-        let _ = steps::reach("commit.publish.done");
+        let _ = failpoints::reach("commit.publish.done");
         Ok(Attempt::Committed(id))
     }
 

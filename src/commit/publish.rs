@@ -6,13 +6,13 @@
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::failpoints;
 use crate::format::ids::ObjectId;
 use crate::format::repo_state::{Operation, RepoState, SnapshotRecord};
 use crate::repo::Repository;
 use crate::repo::collect::mark::Mark;
 use crate::repo::update::{self, Clock};
 use crate::repo::v1;
-use crate::steps;
 use crate::storage::Storage;
 
 /// The feature flag that allows commits with moves.
@@ -67,7 +67,7 @@ pub(super) async fn v2(storage: &Arc<dyn Storage>, clock: Clock, publication: &P
         Err(error)
     };
     let updated =
-        update::update_with_checked_clock(&**storage, clock, change, || steps::reach("commit.backup.done")).await;
+        update::update_with_checked_clock(&**storage, clock, change, || failpoints::reach("commit.backup.done")).await;
     match (outcome, updated) {
         (Some(found), _) => Ok(found),
         (None, Ok(_)) => Ok(Published::Done),

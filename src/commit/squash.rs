@@ -21,6 +21,7 @@ use super::publish::{self, Publication, Published, no_amend_of_the_first};
 use super::rebase::read_log;
 use super::upload::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::failpoints;
 use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
@@ -30,7 +31,6 @@ use crate::format::snapshot::Snapshot;
 use crate::repo::clock::Moment;
 use crate::repo::update::Clock;
 use crate::repo::{MAX_SNAPSHOT, Repository};
-use crate::steps;
 
 /// What is wanted.
 #[derive(Clone, Debug)]
@@ -108,15 +108,15 @@ pub async fn squash(repository: &Repository, clock: Clock, wanted: &Squash<'_>) 
     };
     let files = blocking(move || Ok((log.encode(id, SpecVersion::V2)?, draft.encode()?))).await;
     let (log, file) = files.context(|| format!("snapshot {}", tip.id))?;
-    steps::reach("commit.log")?;
+    failpoints::reach("commit.log")?;
     storage.put_new(&format!("transactions/{id}"), log.into()).await?;
-    steps::reach("commit.log.done")?;
+    failpoints::reach("commit.log.done")?;
     moment.check(&**storage, &format!("transactions/{id}")).await?;
-    steps::reach("commit.snapshot")?;
+    failpoints::reach("commit.snapshot")?;
     storage.put_new(&format!("snapshots/{id}"), file.into()).await?;
     storage.sync(&["transactions", "snapshots"]).await?;
-    steps::reach("commit.snapshot.done")?;
-    steps::reach("commit.publish")?;
+    failpoints::reach("commit.snapshot.done")?;
+    failpoints::reach("commit.publish")?;
     let replaces: Vec<ObjectId> = commits.iter().map(|commit| commit.id).collect();
     let record = SnapshotRecord {
         parent: None,
@@ -148,7 +148,7 @@ pub async fn squash(repository: &Repository, clock: Clock, wanted: &Squash<'_>) 
         }
     }
     // It is there, whatever happens from here on.
-    let _ = steps::reach("commit.publish.done");
+    let _ = failpoints::reach("commit.publish.done");
     Ok(id)
 }
 

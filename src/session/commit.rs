@@ -18,9 +18,9 @@ use crate::commit::membership::ungrouped_by;
 use crate::commit::progress::Progress;
 use crate::commit::rebase::commits_since;
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::failpoints;
 use crate::format::ids::ObjectId;
 use crate::scratch::data::{Files, Rest};
-use crate::steps;
 use crate::working::frozen::Frozen;
 use crate::working::replace::{Invalidation, TreeGuard};
 
@@ -200,7 +200,7 @@ impl Session {
         // Until the tree is on it, nothing may be changed.
         self.working.set_undecided(snapshot.is_some());
         self.conflicts.lock().clear();
-        steps::reach(steps::COMMITTED).context(not_shown)?;
+        failpoints::reach(failpoints::COMMITTED).context(not_shown)?;
         let repository = self.repository().await.context(not_shown)?;
         let (new_base, others) = match (snapshot, &outcome) {
             (Some(snapshot), Outcome::Committed { rebased_over, .. }) => (snapshot, rebased_over.clone()),

@@ -301,7 +301,7 @@ fn an_import_that_is_killed_has_done_all_or_nothing() {
     files.retain(|path, _| !path.starts_with("a/c/") || path.len() < "a/c/00".len());
     fs::remove_dir_all(&source).unwrap();
     write(&source, &files);
-    let steps = icechunkfs::steps::COMMIT.iter().filter(|point| !point.contains("publish.done"));
+    let steps = icechunkfs::failpoints::COMMIT.iter().filter(|point| !point.contains("publish.done"));
     for step in steps.filter(|step| **step != "commit.backup.done") {
         let repo = place.path().join("step");
         let mut import = Command::new(program());

@@ -8,8 +8,8 @@ use futures_util::{StreamExt, TryStreamExt};
 
 use super::{Collected, Count, Found, Progress, is_older};
 use crate::error::{Context, Result};
+use crate::failpoints;
 use crate::format::ids::ObjectId;
-use crate::steps;
 use crate::storage::{ObjectInfo, Storage};
 
 /// Objects that are removed by one call.
@@ -158,7 +158,7 @@ impl Garbage {
                 .collect();
             let removed: Result<()> = futures_util::stream::iter(batches).buffer_unordered(AT_ONCE).try_collect().await;
             removed.context(|| "some objects could not be removed; run this again to go on")?;
-            steps::reach(point)?;
+            failpoints::reach(point)?;
         }
         Ok(())
     }

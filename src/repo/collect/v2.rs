@@ -9,12 +9,12 @@ use super::reach::Needed;
 use super::sweep::Listed;
 use super::{Collected, Count, FindUncommitted, Found, Progress, Wanted};
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::failpoints;
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::RepoInfo;
 use crate::format::repo_state::{Operation, RepoState};
 use crate::repo::MAX_REPO_FILE;
 use crate::repo::update::{self, Clock};
-use crate::steps;
 use crate::storage::{Storage, decoded};
 
 /// How often all begins anew because somebody made something hang on what should go.
@@ -83,13 +83,13 @@ async fn attempt(
             Carried::Not => Err(Error::new(ErrorKind::Stale, "something hangs on a commit that should go")),
         }
     };
-    let backed_up = || steps::reach("gc.backup.done");
+    let backed_up = || failpoints::reach("gc.backup.done");
     let written = match update::update_without_name(&**storage, clock, change, backed_up).await {
         Ok(written) => written,
         Err(_) if carried == Carried::Not => return Ok(None),
         Err(error) => return Err(error),
     };
-    steps::reach("gc.repo.done")?;
+    failpoints::reach("gc.repo.done")?;
     // From here on nothing that is published can need what is not kept, but what was published just before can.
     if let Carried::Out(new) = carried {
         found.needed.add(storage, new, progress).await?;

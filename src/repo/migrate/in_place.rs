@@ -17,6 +17,7 @@ use futures_util::{StreamExt, stream};
 
 use super::{Contents, operations};
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::failpoints;
 use crate::format::config_edit::encode;
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
@@ -24,7 +25,6 @@ use crate::format::repo_state::{Operation, RawItem, RepoState, SnapshotRecord, S
 use crate::repo::refs::DEFAULT_BRANCH;
 use crate::repo::update::{self, Clock};
 use crate::repo::{Generation, Repository, v1};
-use crate::steps;
 use crate::storage::{Condition, Storage};
 
 /// Snapshot files that are read at a time.
@@ -82,13 +82,13 @@ pub async fn migrate(repository: &Repository, clock: Clock, dry_run: bool, progr
                 summary.removed = old_refs(&**storage).await?.len() + usize::from(summary.has_config);
                 return Ok(summary);
             }
-            steps::reach("migrate.repo")?;
+            failpoints::reach("migrate.repo")?;
             let created = storage.put("repo", file.into(), Condition::Absent).await;
             created.map_err(|error| match error.kind() {
                 ErrorKind::Contended => error.context("another migration was faster: run this again to finish it"),
                 _ => error,
             })?;
-            steps::reach("migrate.repo.done")?;
+            failpoints::reach("migrate.repo.done")?;
         }
         Generation::V2(_) => {
             let old = old_refs(&**storage).await?;
@@ -130,13 +130,13 @@ async fn finish(storage: &Arc<dyn Storage>, clock: Clock, summary: &mut Summary,
         }
         summary.removed += removed.len();
         storage.delete(&removed).await?;
-        steps::reach(if only_main { "migrate.main.done" } else { "migrate.refs.done" })?;
+        failpoints::reach(if only_main { "migrate.main.done" } else { "migrate.refs.done" })?;
     }
     if summary.left.is_empty() {
         summary.removed += usize::from(summary.has_config);
         storage.delete(&[v1::CONFIG_KEY.to_owned()]).await?;
     }
-    steps::reach("migrate.done")
+    failpoints::reach("migrate.done")
 }
 
 fn has(repository: &Repository, id: ObjectId) -> bool {

@@ -14,13 +14,13 @@ use lru::LruCache;
 use super::nodes::Array;
 use super::objects::{Objects, digest};
 use crate::error::{Error, ErrorKind, Result};
+use crate::failpoints;
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::manifest::{ArrayRefs, Manifest};
 use crate::format::manifest_draft::ManifestDraft;
 use crate::format::snapshot::{ManifestInfo, ManifestRef};
-use crate::steps;
 use crate::storage::{Storage, decoded};
 
 /// Bytes that a manifest may take. The format's own limit.
@@ -245,7 +245,7 @@ impl<'m> Listed<'m> {
         let built = draft.finish()?;
         objects.put(&format!("manifests/{id}"), built.file).await?;
         objects.count_manifest();
-        steps::reach("migrate.to.manifest.done")?;
+        failpoints::reach("migrate.to.manifest.done")?;
         Ok((built.reference, built.info))
     }
 }

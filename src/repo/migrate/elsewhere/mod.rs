@@ -30,6 +30,7 @@ use self::nodes::{Done, Names};
 use self::objects::Objects;
 use super::{Contents, in_place};
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::failpoints;
 use crate::format::config_edit::encode;
 use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::SpecVersion;
@@ -38,7 +39,6 @@ use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::RawItem;
 use crate::repo::update::Clock;
 use crate::repo::{MAX_REPO_FILE, Repository, v1};
-use crate::steps;
 use crate::storage::{Condition, Storage};
 
 /// The note at the root of a place in which a migration is going on.
@@ -114,7 +114,7 @@ pub async fn migrate(
     progress.commits.store(contents.commits.len() as u64, Ordering::Relaxed);
     if let (Some(destination), false) = (destination, dry_run) {
         begin(&**destination, repository.storage().location()).await?;
-        steps::reach("migrate.to.begun")?;
+        failpoints::reach("migrate.to.begun")?;
     }
     let written = destination.filter(|_| !dry_run);
     let mut objects = Objects::new(Arc::clone(repository.storage()), written.map(Arc::clone)).await?;
@@ -126,12 +126,12 @@ pub async fn migrate(
         if let Some(root) = contents.main()?.last() {
             destination.check_conditions(&format!("transactions/{}", root.id), MAX_REPO_FILE).await?;
         }
-        steps::reach("migrate.to.repo")?;
+        failpoints::reach("migrate.to.repo")?;
         let put = destination.put("repo", file.into(), Condition::Absent).await;
         put.context(|| destination.location().to_owned())?;
-        steps::reach("migrate.to.repo.done")?;
+        failpoints::reach("migrate.to.repo.done")?;
         destination.delete(&[NOTE.to_owned()]).await?;
-        steps::reach("migrate.to.done")?;
+        failpoints::reach("migrate.to.done")?;
     }
     Ok(objects.summary(contents))
 }
@@ -287,9 +287,9 @@ impl Migration<'_> {
         };
         let log = log.encode(commit.id, SpecVersion::V2)?;
         objects.put(&format!("transactions/{}", commit.id), log).await?;
-        steps::reach("migrate.to.log.done")?;
+        failpoints::reach("migrate.to.log.done")?;
         objects.put(&format!("snapshots/{}", commit.id), draft.encode()?).await?;
-        steps::reach("migrate.to.snapshot.done")?;
+        failpoints::reach("migrate.to.snapshot.done")?;
         Ok(done)
     }
 }

@@ -18,9 +18,9 @@ use tracing::warn;
 
 use super::Summary;
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::failpoints;
 use crate::format::ids::ObjectId;
 use crate::repo::migrate::Contents;
-use crate::steps;
 use crate::storage::{Condition, ObjectInfo, Storage};
 
 /// Chunks that are on their way at a time.
@@ -103,7 +103,7 @@ impl Objects {
                 Some(there) if *there == size => Ok(Copied::Found),
                 there => copy(source, &**destination, &key, size, there.is_some()).await,
             };
-            steps::reach("migrate.to.chunk.done")?;
+            failpoints::reach("migrate.to.chunk.done")?;
             copied.context(|| key)
         });
         let copies: Vec<Copied> = copies.buffer_unordered(AT_ONCE).try_collect().await?;
