@@ -1,6 +1,6 @@
 //! Rebase with its check: a working tree is put on another snapshot only if nothing but that becomes of its changes.
 //!
-//! The check does not know how the merge works. It compares what would be committed before and after, as [`detect_changes`] finds it out
+//! The check does not know how the merge works. It compares what would be committed before and after, as `detect_changes` finds it out
 //! from the files, and refuses whatever it cannot account for.
 
 use std::collections::{BTreeMap, HashSet};
