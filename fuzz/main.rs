@@ -5,46 +5,26 @@
 //!
 //! ```text
 //! fuzz                          the targets' names
-//! fuzz TARGET [CORPUS | FILE | -OPTION=VALUE]...      as libFuzzer has it
+//! fuzz TARGET [CORPUS | FILE | -OPTION=VALUE]...      with libFuzzer's own options
 //! ```
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+#[path = "../tests/common/counted.rs"]
+mod counted;
 mod targets;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::{CString, c_char, c_int};
 use std::process::ExitCode;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What a target may have allocated at a time, in bytes: a sixteenth of what the first mutated repositories took.
+use counted::Counted;
+
+/// Bytes that a target may have allocated at a time. The first mutated repositories took 16 times as many. libFuzzer keeps the input
+/// that made it more.
 const MOST_MEMORY: usize = 256 << 20;
 
-/// Counts what is allocated, and ends the process when it is too much: libFuzzer keeps the input that made it so.
-struct Bounded;
-
-static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: passes every call on to the system's allocator unchanged, and counts.
-unsafe impl GlobalAlloc for Bounded {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let all = ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
-        if all > MOST_MEMORY {
-            std::process::abort();
-        }
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        ALLOCATED.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Bounded = Bounded;
+static ALLOCATOR: Counted = Counted(MOST_MEMORY);
 
 static TARGET: OnceLock<targets::Target> = OnceLock::new();
 
@@ -57,7 +37,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// What libFuzzer calls with each input.
+/// Passes an input of libFuzzer's on to the target.
 extern "C" fn call(bytes: *const u8, length: usize) -> c_int {
     let bytes = match length {
         0 => &[][..],
@@ -70,7 +50,7 @@ extern "C" fn call(bytes: *const u8, length: usize) -> c_int {
     0
 }
 
-/// What the crate that brings libFuzzer would call.
+/// The crate that brings libFuzzer refers to this function.
 #[unsafe(no_mangle)]
 fn rust_fuzzer_test_input(bytes: &[u8]) -> i32 {
     call(bytes.as_ptr(), bytes.len())

@@ -10,16 +10,15 @@ mod common;
 mod damage;
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use common::{Fixture, FixtureSet, Mount, place, program, read_files, watchdog};
-use damage::{Random, mutate};
+use common::{Fixture, FixtureSet, Mount, Output, place, program, read_files, watchdog};
+use damage::{Random, is_chunk, mutate};
 
 /// Address space of each process, in bytes.
 const ADDRESS_SPACE: u64 = 1 << 30;
@@ -71,19 +70,8 @@ impl Sound {
     }
 }
 
-/// Ends the child when something else fails.
-struct Guard(Child);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// What went wrong with a command, if something did; whether it succeeded otherwise.
+/// Runs a command with bounded address space. Returns whether it succeeded, or in words that it fell over.
 fn run(mut command: Command) -> Result<bool, String> {
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let limit = libc::rlimit { rlim_cur: ADDRESS_SPACE, rlim_max: ADDRESS_SPACE };
     // SAFETY: the closure makes one system call, on memory that it owns.
     unsafe {
@@ -92,26 +80,14 @@ fn run(mut command: Command) -> Result<bool, String> {
             _ => Err(std::io::Error::last_os_error()),
         });
     }
-    let begin = Instant::now();
-    let mut child = Guard(command.spawn().unwrap());
-    let mut pipe = child.0.stderr.take().unwrap();
-    let said = std::thread::spawn(move || {
-        let mut said = Vec::new();
-        pipe.read_to_end(&mut said).map(|_| String::from_utf8_lossy(&said).into_owned())
-    });
-    let status = loop {
-        match child.0.try_wait().unwrap() {
-            Some(status) => break status,
-            None if begin.elapsed() > DEADLINE => return Err(format!("{command:?}: not done after {DEADLINE:?}")),
-            None => std::thread::sleep(Duration::from_millis(1)),
-        }
+    let Some(Output { status, stderr, .. }) = common::run_within(&mut command, DEADLINE) else {
+        return Err(format!("{command:?}: not done after {DEADLINE:?}"));
     };
-    let said = said.join().unwrap().unwrap();
     // The test itself asks wrongly.
-    assert!(!said.contains("Usage:"), "{command:?}: {said}");
+    assert!(!stderr.contains("Usage:"), "{command:?}: {stderr}");
     let is_known = status.code().is_some_and(|code| (0..10).contains(&code));
-    if !is_known || said.contains("panicked") {
-        return Err(format!("{command:?}: {status} (signal {:?}): {said}", status.signal()));
+    if !is_known || stderr.contains("panicked") {
+        return Err(format!("{command:?}: {status} (signal {:?}): {stderr}", status.signal()));
     }
     Ok(status.success())
 }
@@ -149,10 +125,10 @@ fn through_everything(number: u64, sound: &Sound, repo: &Path, beside: &Path) ->
     ];
     let mut refused = Vec::new();
     for words in reading {
-        tell(words, &mut refused)?;
+        run_noted(words, &mut refused)?;
     }
     for key in &sound.keys {
-        tell(&["cat", repo, key, "--branch", branch], &mut refused)?;
+        run_noted(&["cat", repo, key, "--branch", branch], &mut refused)?;
     }
 
     mounted(repo, &["--branch", branch], &mut refused)?;
@@ -180,14 +156,14 @@ fn through_everything(number: u64, sound: &Sound, repo: &Path, beside: &Path) ->
         &["expire", repo, "--older-than", "0s", "--yes"],
     ];
     for words in writing {
-        tell(words, &mut refused)?;
+        run_noted(words, &mut refused)?;
     }
-    tell(&["gc", repo, "--older-than", "0s", "--yes"], &mut refused)?;
+    run_noted(&["gc", repo, "--older-than", "0s", "--yes"], &mut refused)?;
     Ok(refused)
 }
 
 /// Runs a command, and notes it if it is refused.
-fn tell(words: &[&str], refused: &mut Vec<String>) -> Result<bool, String> {
+fn run_noted(words: &[&str], refused: &mut Vec<String>) -> Result<bool, String> {
     let done = icechunkfs(words)?;
     if !done {
         refused.push(words.join(" "));
@@ -207,7 +183,7 @@ fn mounted(repo: &str, words: &[&str], refused: &mut Vec<String>) -> Result<(), 
     }
     all.extend(words);
     let with_log = |why: String| format!("{why}\nlog of the mount:\n{}", mount.log());
-    if !tell(&all, refused).map_err(with_log)? {
+    if !run_noted(&all, refused).map_err(with_log)? {
         return Ok(());
     }
     let mut command = Command::new("sh");
@@ -229,7 +205,7 @@ fn mounted(repo: &str, words: &[&str], refused: &mut Vec<String>) -> Result<(), 
         &["discard", &place],
     ];
     for words in commands.into_iter().filter(|words| is_writable || words[0] == "prefetch") {
-        tell(words, refused).map_err(with_log)?;
+        run_noted(words, refused).map_err(with_log)?;
     }
     if !icechunkfs(&["unmount", &place]).map_err(with_log)? {
         return Err(with_log(format!("{place} is not unmounted")));
@@ -269,16 +245,13 @@ fn no_command_panics_hangs_or_takes_all_memory() {
             if sound.name == "own-v2-basic" { &["migrate", "init", "migrate", "migrate"] } else { &["ops", "init"] };
         assert_eq!(names, known, "{}: {refused:#?}", sound.name);
     }
-    let is_chunk = |key: &str| key.starts_with("chunks/") || key.starts_with("c/");
     let mut targets: Vec<(&Sound, &String)> = Vec::new();
     for sound in &sound {
         targets.extend(sound.files.keys().filter(|key| !is_chunk(key)).map(|key| (sound, key)));
     }
     // Every file has its turn before any has a second one.
     let mut random = Random(seed | 1);
-    for at in (1..targets.len()).rev() {
-        targets.swap(at, random.below(at + 1));
-    }
+    random.shuffle(&mut targets);
     let failures = Mutex::new(Vec::new());
     let (next, done) = (AtomicU64::new(range.start), AtomicU64::new(0));
     std::thread::scope(|scope| {

@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod common;
+#[path = "common/counted.rs"]
+mod counted;
 #[path = "common/damage.rs"]
 mod damage;
 #[path = "common/lab.rs"]
@@ -11,17 +13,17 @@ mod lab;
 #[path = "common/shard.rs"]
 mod shard;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use common::FixtureSet;
-use damage::{Random, change, mutate};
+use counted::{Counted, NOW, PEAK};
+use damage::{Random, change, is_chunk, mutate};
 use icechunkfs::cli::open;
 use icechunkfs::error::{Error, ErrorKind, Result};
 use icechunkfs::format::config::RepoConfig;
@@ -47,30 +49,8 @@ const SLACK: usize = 64 << 20;
 /// How long one mutant may take.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Counts what is allocated, and the most there ever was.
-struct Meter;
-
-static NOW: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: passes every call on to the system's allocator unchanged, and counts.
-unsafe impl GlobalAlloc for Meter {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
-        PEAK.fetch_max(now, Ordering::Relaxed);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static METER: Meter = Meter;
+static ALLOCATOR: Counted = Counted(usize::MAX);
 
 /// The limits of every walk: the process may take [`MEMORY`].
 fn bounded() -> open::Limits {
@@ -361,15 +341,12 @@ fn damaged_files_do_no_harm() {
         })
         .collect();
     let mut random = Random(seed | 1);
-    // Every file has its turn before any has a second one. Chunks are bytes to us: there is nothing in them to get wrong.
+    // Every file has its turn before any has a second one.
     let mut targets: Vec<(usize, String)> = Vec::new();
     for (at, (_, files, _)) in fixtures.iter().enumerate() {
-        let is_chunk = |key: &str| key.starts_with("chunks/") || key.starts_with("c/");
         targets.extend(files.0.keys().filter(|key| !is_chunk(key)).map(|key| (at, key.clone())));
     }
-    for at in (1..targets.len()).rev() {
-        targets.swap(at, random.below(at + 1));
-    }
+    random.shuffle(&mut targets);
     println!("{} files", targets.len());
     for n in 0..count {
         let (at, key) = targets[n as usize % targets.len()].clone();

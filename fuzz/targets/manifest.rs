@@ -4,7 +4,13 @@ use super::file;
 use icechunkfs::format::manifest::Manifest;
 
 pub(crate) fn run(payload: &[u8]) {
-    let Ok(manifest) = Manifest::decode(&file::around(2, payload), 1 << 24) else { return };
+    if let Ok(manifest) = Manifest::decode(&file::around(2, payload), 1 << 24) {
+        look_through(&manifest);
+    }
+}
+
+/// Looks at every reference, and for each of them.
+pub(super) fn look_through(manifest: &Manifest) {
     for node in manifest.arrays().take(100).collect::<Vec<_>>() {
         let Ok(Some(refs)) = manifest.array(node) else { continue };
         for at in 0..refs.len().min(1000) {

@@ -1,4 +1,4 @@
-//! What is printed of others' text: nothing that a terminal, a log or a shell would act on, and nothing lost.
+//! Escaping of text that somebody else wrote: no terminal, log or shell acts on it, and nothing is lost.
 
 use icechunkfs::{printable, shell};
 
@@ -43,7 +43,7 @@ fn expect_harmless(text: &str, but: &str) {
     assert!(!text.chars().any(|c| acts(c) && !but.contains(c)), "{text:?}");
 }
 
-/// What bash makes of one word of quoted parts; none if it is not one.
+/// Reads one word of quoted parts as bash does. None if it is not one word.
 fn read_word(word: &str) -> Option<Vec<u8>> {
     let (mut rest, mut read) = (word.as_bytes(), Vec::new());
     loop {

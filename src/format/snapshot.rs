@@ -98,7 +98,7 @@ pub struct ManifestInfo {
 
 /// Bytes that a node takes in tables, but for its name and its manifests.
 const NODE_BYTES: u64 = 160;
-/// How many times as many bytes as a snapshot has its nodes may take in tables. In files that clients write every node has parts of its own,
+/// Most bytes that the nodes may take in tables for each byte of the snapshot. In files that clients write every node has parts of its own,
 /// 44 bytes at least, and every reference to a manifest 32.
 const MAX_EXPANSION: u64 = 6;
 
@@ -342,15 +342,7 @@ mod tests {
                 fb::NodeSnapshot::create(&mut b, &args)
             })
             .collect();
-        let nodes = Some(b.create_vector(&nodes));
-        let message = Some(b.create_string(""));
-        let metadata = Some(b.create_vector::<flatbuffers::ForwardsUOffset<fb::MetadataItem<'_>>>(&[]));
-        let manifest_files = Some(b.create_vector::<fb::ManifestFileInfo>(&[]));
-        let id = Some(&manifest);
-        let args = fb::SnapshotArgs { id, nodes, message, metadata, manifest_files, ..Default::default() };
-        let root = fb::Snapshot::create(&mut b, &args);
-        b.finish(root, Some("Ichk"));
-        testing::file(1, b.finished_data())
+        testing::snapshot_of(b, ObjectId([7; 12]), &nodes)
     }
 
     #[test]

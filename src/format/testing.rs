@@ -1,7 +1,7 @@
 //! Files for tests: right ones, and ones that break a rule on purpose.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use flatbuffers::FlatBufferBuilder;
+use flatbuffers::{FlatBufferBuilder, WIPOffset};
 
 use super::envelope::MAGIC;
 use super::generated::icechunk as fb;
@@ -142,7 +142,16 @@ pub(crate) fn snapshot(id: ObjectId, nodes: &[TestNode<'_>]) -> Vec<u8> {
             fb::NodeSnapshot::create(&mut b, &args)
         })
         .collect();
-    let nodes = Some(b.create_vector(&nodes));
+    snapshot_of(b, id, &nodes)
+}
+
+/// A snapshot with nodes that `b` has already.
+pub(crate) fn snapshot_of<'b>(
+    mut b: FlatBufferBuilder<'b>,
+    id: ObjectId,
+    nodes: &[WIPOffset<fb::NodeSnapshot<'b>>],
+) -> Vec<u8> {
+    let nodes = Some(b.create_vector(nodes));
     let message = Some(b.create_string("test"));
     let metadata = Some(b.create_vector::<flatbuffers::ForwardsUOffset<fb::MetadataItem<'_>>>(&[]));
     let manifest_files = Some(b.create_vector::<fb::ManifestFileInfo>(&[]));

@@ -35,6 +35,17 @@ impl Random {
     pub fn below(&mut self, n: usize) -> usize {
         (self.next() % n.max(1) as u64) as usize
     }
+
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for at in (1..items.len()).rev() {
+            items.swap(at, self.below(at + 1));
+        }
+    }
+}
+
+/// Returns whether an object of a repository is a chunk: bytes to us, with nothing in them to get wrong.
+pub fn is_chunk(key: &str) -> bool {
+    key.starts_with("chunks/") || key.starts_with("c/")
 }
 
 /// One change to a file: in the stored bytes, or, more to the point, in the payload that they compress.

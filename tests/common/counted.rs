@@ -1,0 +1,32 @@
+//! An allocator that counts, and ends the process when too much is allocated.
+#![allow(dead_code, unreachable_pub)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes that are allocated now.
+pub static NOW: AtomicUsize = AtomicUsize::new(0);
+/// The most that was allocated since this was last set. Bytes.
+pub static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts what is allocated; the process aborts when it is more than so many bytes.
+pub struct Counted(pub usize);
+
+// SAFETY: passes every call on to the system's allocator unchanged, and counts.
+unsafe impl GlobalAlloc for Counted {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        PEAK.fetch_max(now, Ordering::Relaxed);
+        if now > self.0 {
+            std::process::abort();
+        }
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
