@@ -14,7 +14,7 @@ use crate::session::request::{Answer, Command};
 
 /// How long a daemon may take to count what is uncommitted: a second for a million files, and storage that is slow.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a daemon may take to end when its mount is gone: it flushes what a disk may need some seconds for.
+/// Deadline of a daemon's end once its mount is gone. A flush takes a slow disk some seconds.
 const ENDING: Duration = Duration::from_secs(10);
 
 /// Unmounts what is mounted at the mountpoint, if it is ours.

@@ -101,7 +101,7 @@ async fn relocate_scratch(
 ) -> Result<Option<String>> {
     let identity = match repository.identity().await {
         Ok(Some(identity)) => identity.to_string(),
-        // What cannot be read is told of by whoever needs it.
+        // The commands that need the identity report the error.
         Ok(None) | Err(_) => return Ok(None),
     };
     moved::relocate(&ScratchKey { path: scratch, branch, identity: &identity, mountpoint })

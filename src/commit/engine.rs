@@ -197,7 +197,7 @@ impl Engine {
         renewed: &Renewed,
         progress: &Progress,
     ) -> Result<Outcome> {
-        if changes.is_empty() && !request.may_be_empty() && request.unpublished.is_empty() {
+        if request.is_nothing_for(changes) {
             return Ok(Outcome::Nothing);
         }
         let repository = Repository::open(Arc::clone(&self.storage)).await?;
@@ -213,7 +213,7 @@ impl Engine {
             return Err(Error::invalid(format!("metadata `{RESERVED}` is reserved: choose another name")));
         }
         let changes = effective(base, changes);
-        if changes.is_empty() && !request.may_be_empty() && request.unpublished.is_empty() {
+        if request.is_nothing_for(&changes) {
             return Ok(Outcome::Nothing);
         }
         let config = repository.config().await?;
@@ -236,12 +236,8 @@ impl Engine {
                 None => splitting::rules(&config).cloned().unwrap_or_else(splitting::uncut),
             }),
             rebased_over: Vec::new(),
-            stored_since: request.known_objects.as_ref().map(|known_objects| known_objects.mark).or(repository.mark()),
-            known_objects: request
-                .known_objects
-                .as_ref()
-                .map(|known_objects| known_objects.chunks.clone())
-                .unwrap_or_default(),
+            stored_since: request.known_objects.as_ref().map(|known| known.mark).or(repository.mark()),
+            known_objects: request.known_objects.as_ref().map(|known| known.chunks.clone()).unwrap_or_default(),
             is_restated: false,
             has_landed: false,
         };
@@ -267,7 +263,7 @@ impl Engine {
                     return Ok(Outcome::Conflicts(conflicts));
                 }
                 self.renew_ids(&mut work, &repository).await?;
-                if std::mem::take(&mut work.is_restated) {
+                if work.is_restated {
                     self.store_chunks(&mut work, &repository, sizes, renewed).await?;
                 }
             }

@@ -165,7 +165,7 @@ fn same_nodes(
         let there = by_path.get(node.path.as_str()).filter(|there| there.is_array() == node.is_array)?;
         Some((node.id, there.id))
     });
-    same.extend(other_ids.collect::<Vec<_>>());
+    same.extend(other_ids);
     same
 }
 

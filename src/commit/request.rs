@@ -6,6 +6,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use serde_json::{Map, Value};
 
+use super::changes::ChangeSet;
 use super::conflicts::Conflict;
 use crate::error::Result;
 use crate::format::ids::ObjectId;
@@ -48,9 +49,14 @@ pub struct Request {
 }
 
 impl Request {
-    /// Whether a commit is made though nothing was changed.
+    /// Returns whether a commit is made though nothing was changed.
     pub(super) fn may_be_empty(&self) -> bool {
         self.amend || self.rewrite.is_some()
+    }
+
+    /// Returns whether there is nothing to do for `changes`, whatever the branch has by now.
+    pub(super) fn is_nothing_for(&self, changes: &ChangeSet) -> bool {
+        changes.is_empty() && !self.may_be_empty() && self.unpublished.is_empty()
     }
 }
 

@@ -32,7 +32,7 @@ use crate::format::ids::ObjectId;
 use crate::reader::Reader;
 use crate::repo::watch::{Look, Watch};
 use crate::repo::{MAX_SNAPSHOT, Repository};
-use crate::session::Invalidator;
+use crate::session::{Invalidator, invalidate_all};
 use crate::tree::Tree;
 use crate::tree::nodes::NodeTable;
 use crate::tree::numbering::Numbering;
@@ -150,10 +150,9 @@ impl Follower {
     }
 
     async fn invalidate(&self, invalidations: Vec<Invalidation>) -> Result<()> {
-        let Some(kernel) = self.kernel.get().map(Arc::clone) else { return Ok(()) };
-        let sent = tokio::task::spawn_blocking(move || {
-            invalidations.iter().for_each(|invalidation| kernel.invalidate(invalidation))
-        });
-        sent.await.map_err(|e| Error::with_source(ErrorKind::Io, "invalidating the caches of the kernel", e))
+        match self.kernel.get() {
+            Some(kernel) => invalidate_all(Arc::clone(kernel), invalidations).await,
+            None => Ok(()),
+        }
     }
 }

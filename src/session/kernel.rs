@@ -26,19 +26,21 @@ pub trait Invalidator: Send + Sync {
     fn invalidate(&self, invalidation: &Invalidation);
 }
 
+/// Sends invalidations to the kernel, on a thread that may block. Returns when it has carried them out.
+pub async fn invalidate_all(kernel: Arc<dyn Invalidator>, invalidations: Vec<Invalidation>) -> Result<()> {
+    let sent = tokio::task::spawn_blocking(move || {
+        invalidations.iter().for_each(|invalidation| kernel.invalidate(invalidation));
+    });
+    sent.await.map_err(|e| Error::with_source(ErrorKind::Io, "invalidating the caches of the kernel", e))
+}
+
 impl Session {
     /// Sends invalidations to the kernel. Returns when it has carried them out.
     pub(super) async fn invalidate(&self, invalidations: Vec<Invalidation>) -> Result<()> {
         let Some(kernel) = self.kernel.get().map(Arc::clone).filter(|_| !invalidations.is_empty()) else {
             return Ok(());
         };
-        let invalidations = self.working.for_kernel(invalidations);
-        let sent = tokio::task::spawn_blocking(move || {
-            for invalidation in &invalidations {
-                kernel.invalidate(invalidation);
-            }
-        });
-        sent.await.map_err(|e| Error::with_source(ErrorKind::Io, "invalidating the caches of the kernel", e))
+        invalidate_all(kernel, self.working.for_kernel(invalidations)).await
     }
 
     /// What others changed between `old` and `new` in commits `commits`. What is `moved` from one to the other was moved here.

@@ -26,7 +26,7 @@ use self::changes::DetectedChanges;
 use self::changes::walk::{NewIds, detect_changes};
 pub use self::commit::{CommitOptions, Committed};
 pub use self::early::Upload;
-pub use self::kernel::Invalidator;
+pub use self::kernel::{Invalidator, invalidate_all};
 pub use self::recovery::{Opening, open};
 use crate::commit::conflicts::Conflict;
 use crate::commit::engine::Engine;
