@@ -36,7 +36,7 @@ use crate::error::Context;
 use crate::scratch::record::Name;
 use crate::tree::directory::Extent;
 use crate::working::WorkingTree;
-use crate::working::content::How;
+use crate::working::handles::OpenOptions;
 use crate::working::listing::Listed;
 use crate::working::namespace::{New, Rename};
 use crate::working::set_attributes::Settings;
@@ -234,7 +234,7 @@ impl Filesystem for WorkingAdapter {
         if control::is_control(parent.0) || control::is_control(new_parent.0) {
             return self.shared.empty("rename", Err(control::fixed()), reply);
         }
-        let how = if flags == RenameFlags::RENAME_NOREPLACE {
+        let mode = if flags == RenameFlags::RENAME_NOREPLACE {
             Rename::NoReplace
         } else if flags == RenameFlags::RENAME_EXCHANGE {
             Rename::Exchange
@@ -245,7 +245,7 @@ impl Filesystem for WorkingAdapter {
         };
         let (name, new_name) = (name(of), name(new_of));
         self.serve(|shared| async move {
-            let done = shared.working.rename(parent.0, name.clone(), new_parent.0, new_name, how).await;
+            let done = shared.working.rename(parent.0, name.clone(), new_parent.0, new_name, mode).await;
             shared.empty("rename", shared.at(done, parent.0, &name), reply);
         });
     }
@@ -286,8 +286,8 @@ impl Filesystem for WorkingAdapter {
                 }
             });
         }
-        let how = How { write: write || truncate, truncate, passthrough: self.shared.passthrough };
-        self.serve(|shared| async move { shared.open(inode.0, how, reply).await });
+        let options = OpenOptions { write: write || truncate, truncate, passthrough: self.shared.passthrough };
+        self.serve(|shared| async move { shared.open(inode.0, options, reply).await });
     }
 
     fn release(

@@ -22,7 +22,7 @@ use crate::scratch::record::{Name, Time};
 use crate::tree::directory::Extent;
 use crate::working::WorkingTree;
 use crate::working::attributes::Attributes;
-use crate::working::content::How;
+use crate::working::handles::OpenOptions;
 use crate::working::listing::Listed;
 use crate::working::namespace::New;
 
@@ -159,20 +159,20 @@ impl Shared {
     }
 
     /// Flags with which an inode is opened whose bytes come through us.
-    pub(super) fn plain(&self, how: How, in_scratch: bool) -> FopenFlags {
+    pub(super) fn plain(&self, options: OpenOptions, in_scratch: bool) -> FopenFlags {
         // Where the kernel may have written by itself before, its page cache may be older than the file.
         let keep = if in_scratch && self.passthrough { FopenFlags::empty() } else { FopenFlags::FOPEN_KEEP_CACHE };
-        if how.write { keep } else { keep | FopenFlags::FOPEN_NOFLUSH }
+        if options.write { keep } else { keep | FopenFlags::FOPEN_NOFLUSH }
     }
 
-    pub(super) async fn open(&self, number: u64, how: How, reply: ReplyOpen) {
-        let opened = match self.working.open_file(number, how).await {
+    pub(super) async fn open(&self, number: u64, options: OpenOptions, reply: ReplyOpen) {
+        let opened = match self.working.open_file(number, options).await {
             Ok(opened) => opened,
             Err(error) => return reply.error(self.errno("open", &error.context(self.working.describe(number)))),
         };
-        let writes = if how.write { WRITES } else { 0 };
+        let writes = if options.write { WRITES } else { 0 };
         let Some(file) = opened.backing else {
-            return reply.opened(FileHandle(writes), self.plain(how, opened.in_scratch));
+            return reply.opened(FileHandle(writes), self.plain(options, opened.in_scratch));
         };
         let backing = self.backings.acquire(number).map(Ok);
         let backing = backing.unwrap_or_else(|| reply.open_backing(&*file).map(|id| self.backings.insert(number, id)));
@@ -185,7 +185,7 @@ impl Shared {
                 let place = self.working.describe(number);
                 self.log.failed("open", &Error::io(format!("{place}: no passthrough, copying"), error));
                 self.working.not_backed(number);
-                reply.opened(FileHandle(writes), self.plain(how, true));
+                reply.opened(FileHandle(writes), self.plain(options, true));
             }
         }
     }

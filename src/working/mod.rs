@@ -17,6 +17,7 @@ mod discard;
 mod durability;
 mod edit;
 pub mod frozen;
+pub mod handles;
 pub mod listing;
 pub mod namespace;
 pub mod opens;
