@@ -23,6 +23,9 @@ use counted::Counted;
 /// that made it more.
 const MOST_MEMORY: usize = 256 << 20;
 
+/// The bound that the program keeps by itself, as `--memory` sets it. Bytes.
+const MEMORY_BOUND: u64 = 192 << 20;
+
 #[global_allocator]
 static ALLOCATOR: Counted = Counted(MOST_MEMORY);
 
@@ -66,6 +69,8 @@ fn main() -> ExitCode {
         return if name.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(2) };
     };
     TARGET.get_or_init(|| *target);
+    // What a document claims is refused by the budget, below the bound of this process.
+    icechunkfs::memory::set_bound(MEMORY_BOUND);
     // Before the stack is unwound: libFuzzer says where it was.
     let say = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -180,10 +180,15 @@ pub(super) fn expand(body: &[u8], is_compressed: bool, expected: FileType, limit
     // Concatenated frames, checksums and absent content sizes are all in use: the streaming decoder takes them all.
     let mut decoder = zstd::stream::read::Decoder::with_buffer(body)
         .map_err(|e| Error::with_source(ErrorKind::Corrupt, "zstd", e))?;
+    // Before anything is reserved for it: a few bytes may claim gigabytes.
+    let claimed = frame::content_size(body);
+    if claimed.is_some_and(|claimed| claimed > frame::max_expansion(body.len())) {
+        return Err(Error::corrupt("the compressed payload claims to expand to more than its length allows"));
+    }
     let window = frame::window(body);
     let _window = memory::reserve_blocking(window, &what)?;
     decoder.window_log_max(window.next_power_of_two().ilog2()).map_err(damaged)?;
-    let length = match frame::content_size(body) {
+    let length = match claimed {
         Some(claimed) => within(claimed, expected, limit)?,
         None => (body.len() as u64).max(SMALL).min(limit),
     };

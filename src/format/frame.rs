@@ -5,6 +5,16 @@ const LEAST_WINDOW: u64 = 1 << 10;
 /// The decoder accepts no more of its own accord. Bytes.
 const MOST_WINDOW: u64 = 1 << 27;
 
+/// The least that a block takes: its header (RFC 8878, 3.1.1.2). Bytes.
+const LEAST_BLOCK: u64 = 3;
+/// The most that a block expands to. Bytes.
+const MOST_OF_A_BLOCK: u64 = 128 << 10;
+
+/// Returns the most bytes that a frame of `length` bytes can expand to, whatever its header claims.
+pub(super) fn max_expansion(length: usize) -> u64 {
+    (length as u64 / LEAST_BLOCK).saturating_mul(MOST_OF_A_BLOCK)
+}
+
 /// Bytes that the first frame of `body` expands to, if it says so.
 pub(super) fn content_size(body: &[u8]) -> Option<u64> {
     zstd::zstd_safe::get_frame_content_size(body).ok().flatten()
@@ -38,6 +48,15 @@ mod tests {
         }
         encoder.write_all(&vec![7; length]).unwrap();
         encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn no_frame_expands_to_more_than_its_blocks_allow() {
+        for length in [0, 1, 1000, 10 << 20, 200 << 20] {
+            for level in [1, 3, 19] {
+                assert!(length as u64 <= max_expansion(compressed(level, length, false).len()), "{length}");
+            }
+        }
     }
 
     #[test]
