@@ -1,4 +1,4 @@
-//! `icechunkfs amend`: another message or other metadata for a branch's newest commit, without a mount.
+//! `icechunkfs amend`: replaces the message or metadata of a branch's newest commit, without a mount.
 
 use clap::Args;
 use serde_json::json;
@@ -14,39 +14,39 @@ use crate::repo::refs::DEFAULT_BRANCH;
 use crate::repo::update::system_clock;
 use crate::storage::settings::Settings;
 
-/// `icechunkfs amend`
+/// Arguments of `icechunkfs amend`.
 #[derive(Debug, Args)]
 pub struct AmendArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://).
     pub repo: String,
-    /// The branch whose newest commit it is.
+    /// The branch whose newest commit is replaced.
     #[arg(long, value_name = "NAME", default_value = DEFAULT_BRANCH)]
     pub branch: String,
-    /// Its new message.
+    /// The new commit message.
     #[arg(short, long, value_name = "TEXT")]
     pub message: Option<String>,
-    /// A metadata item that it gets; VALUE is JSON, or else taken as text. Others stay. Repeatable.
+    /// Set a metadata item; VALUE is JSON, otherwise text. Other items stay. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     pub metadata: Vec<String>,
-    /// A metadata item that it loses. Repeatable.
+    /// Remove a metadata item. Repeatable.
     #[arg(long, value_name = "KEY")]
     pub unset: Vec<String>,
-    /// Print {"branch", "snapshot", "replaced", "parent", "kept"}: the new snapshot's id, those that it replaces (newest
-    /// first), and refs that still point to one of them. Snapshot is null if the commit says so already.
+    /// Print {"branch", "snapshot", "replaced", "parent", "kept"}: the new snapshot's id, the ids that it replaces (newest
+    /// first), and refs that still point to one of them. Snapshot is null if nothing changes.
     #[arg(long)]
     pub json: bool,
-    /// Whether to ask.
+    /// Confirmation.
     #[command(flatten)]
     pub confirm: ConfirmArgs,
     /// Verbosity.
     #[command(flatten)]
     pub common: CommonArgs,
-    /// How to reach the repository. Last, since its heading goes for all that follows.
+    /// Store settings. Last, because their help heading applies to all later options.
     #[command(flatten)]
     pub store: Settings,
 }
 
-/// Replaces the commit.
+/// Replaces the newest commit of a branch.
 pub fn run(arguments: &AmendArgs) -> Result<()> {
     let AmendArgs { branch, .. } = arguments;
     let set = rewriting::metadata(&arguments.metadata)?;

@@ -1,4 +1,4 @@
-//! The words of the command line. Scripts depend on them: they only grow.
+//! Arguments of the command line. Scripts depend on them: they are extended, never changed.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -34,10 +34,10 @@ use crate::storage::settings::Settings;
 #[derive(Debug, Parser)]
 #[command(name = "icechunkfs", version, propagate_version = true, max_term_width = 100)]
 pub struct Arguments {
-    /// Bound for everything held in memory, such as 256M [default: 512M, or a quarter of what there is].
+    /// Limit for everything held in memory, such as 256M [default: 512M, or a quarter of the memory if that is less].
     #[arg(long, global = true, value_name = "SIZE", value_parser = size::parse)]
     pub memory: Option<u64>,
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -45,102 +45,109 @@ pub struct Arguments {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Show a branch, tag or snapshot of a repository as a directory.
+    /// Mount a branch, tag or snapshot of a repository as a directory.
     ///
     /// Returns when the mount answers; a daemon serves it until it is unmounted with `icechunkfs unmount`, `umount`,
-    /// SIGTERM or SIGINT. A branch can be written to, unless the mount is read-only: what programs change waits in a scratch
-    /// directory until `touch MOUNTPOINT/.icechunk/commit` or `icechunkfs commit` makes one commit of it.
+    /// SIGTERM or SIGINT. A branch is writable unless the mount is read-only: uncommitted changes are kept in a scratch
+    /// directory until `touch MOUNTPOINT/.icechunk/commit` or `icechunkfs commit` commits them.
     Mount(MountArgs),
-    /// Take a mount away, also one whose daemon has died.
+    /// Remove a mount, even if its daemon has died.
     #[command(visible_alias = "umount")]
     Unmount(UnmountArgs),
-    /// Commit what was changed in a mount.
+    /// Commit the changes in a mount.
     Commit(CommitArgs),
-    /// Show what was changed in a mount and is not committed, counted.
+    /// Show a summary of the uncommitted changes in a mount.
     Status(LookArgs),
-    /// Show what differs, node by node: what was changed in a mount and is not committed, or what is not the same in two
-    /// snapshots of a repository.
+    /// Show differences node by node: the uncommitted changes in a mount, or those between two snapshots of a repository.
     #[command(override_usage = super::diff::USAGE)]
     Diff(Box<DiffArgs>),
-    /// Give a branch's newest commit another message or other metadata (version 2). Another commit takes its place; the old one
-    /// stays until garbage is collected.
+    /// Replace the message or metadata of a branch's newest commit (version 2). The old commit stays until garbage is
+    /// collected.
     Amend(Box<AmendArgs>),
-    /// Make one commit of a branch's newest ones (version 2). It shows what the last of them shows; the old ones stay until
+    /// Combine the newest commits of a branch into one with the contents of the last (version 2). The old commits stay until
     /// garbage is collected.
     Squash(Box<SquashArgs>),
-    /// Write all manifests of a branch anew, as one commit that changes nothing else: cut by other rules, or put together where
-    /// many commits have left many.
+    /// Rewrite all manifests of a branch in a commit that changes nothing else: split by other rules, or merged where many
+    /// commits have left many.
     RewriteManifests(Box<RewriteManifestsArgs>),
-    /// Give up what was changed in a mount. Files that no commit would take stay.
+    /// Discard the uncommitted changes in a mount. Untracked files stay.
     Discard(DiscardArgs),
-    /// Move a mount to its branch's newest commit. What was changed stays, if others did not change the same things.
+    /// Move a mount to its branch's newest commit. Uncommitted changes stay; a conflict refuses the move.
     Refresh(LookArgs),
-    /// Read what is below a path of a mount, so that the mount's cache (--cache) has it, for programs in a hurry and for mounts
-    /// that are offline.
+    /// Read everything below a path of a mount into the mount's cache (--cache), for fast or offline use.
     Prefetch(PrefetchArgs),
     /// Create an empty repository (format version 2).
     Init(InitArgs),
     /// List branches and tags with their snapshot ids.
     Refs(RefsArgs),
-    /// List, make, delete and reset branches.
+    /// List, create, delete and reset branches.
     Branch(BranchArgs),
-    /// List, make and delete tags.
+    /// List, create and delete tags.
     Tag(TagArgs),
-    /// Show and change the configuration that is stored in a repository, for all programs that open it.
+    /// Show and change the configuration stored in a repository, which applies to all programs that open it.
     Config(ConfigArgs),
-    /// Show what was done to a repository, newest first: commits, branches, tags, configuration, maintenance.
+    /// Show the operations log of a repository, newest first: commits, branches, tags, configuration, maintenance.
     Ops(OpsArgs),
-    /// Show the commits that led to a branch, tag or snapshot, newest first.
+    /// Show the history of a branch, tag or snapshot, newest first.
     Log(LogArgs),
-    /// List groups and arrays, with shape, chunks stored and bytes.
+    /// List groups and arrays with shape, stored chunks and bytes.
     Ls(LsArgs),
-    /// Make a repository of an older generation one of the newest (version 2). Version 1 is migrated in place: data stay where they
-    /// are, and programs that know version 1 only cannot open it any more. With --to, a new repository is made elsewhere.
+    /// Migrate an older repository to format version 2. Version 1 is migrated in place: the data stay where they are, and programs
+    /// that support only version 1 can no longer open it. With --to, a new repository is created elsewhere.
     Migrate(MigrateArgs),
-    /// Forget old commits: histories become shorter. What branches and tags point to stays as it is. `icechunkfs gc` then gives back the
-    /// room.
+    /// Remove old commits from histories. Branches and tags keep their contents. Run `icechunkfs gc` afterwards to free the space.
     Expire(ExpireArgs),
-    /// Remove what nothing needs any more: commits that no branch or tag leads to, with their manifests and chunks, and what
-    /// commits that failed have left.
-    Gc(GcArgs),
-    /// Check a repository: every rule of its format, and that every object is there with its length.
-    Verify(VerifyArgs),
-    /// Write the files of a branch, tag or snapshot, as a mount shows them, into a directory, without mounting.
+    /// Remove garbage: commits that no branch or tag leads to, with their manifests and chunks, and leftovers of failed commits.
     ///
-    /// Each file is there whole or not at all. An export that was ended goes on when it is given again. When the command has
-    /// returned well, all is on the disk. Files have the commit's time.
+    /// Keeps everything that branches and tags lead to, that uncommitted changes on this machine are based on (in its mounts, and
+    /// in scratch directories in their default locations), and that is younger than --older-than. Only their age protects
+    /// running commits of other programs, scratch directories elsewhere, and uncommitted changes of users other than root and the
+    /// user who runs this: choose a time before they began, or name the scratch directories with --keep-scratch.
+    Gc(GcArgs),
+    /// Check a repository: every rule of its format, and that every object exists with its length.
+    ///
+    /// Severities: an error is lost or unreadable data or history; a warning is a violated rule while everything can be read, as old
+    /// releases caused it; a note is an object that nothing needs (`icechunkfs gc` removes it).
+    ///
+    /// Exit status: 0 if there are only notes, 3 if there are warnings, 4 if there are errors; 1 if the repository could not be
+    /// checked, 2 for usage errors.
+    Verify(VerifyArgs),
+    /// Export the files of a branch, tag or snapshot, as a mount shows them, into a directory, without mounting.
+    ///
+    /// Each file is written whole or not at all. An interrupted export continues when it is run again. When the command
+    /// succeeds, everything is on the disk. Files have the commit's time.
     Export(ExportArgs),
     /// Commit the files of a directory to a branch, or to a new repository, without mounting.
     ///
-    /// As with `cp -r` into a mount and a commit: what SRC has replaces what is at the same path, everything else stays (--delete
-    /// makes the branch a mirror), files that Zarr has no place for are listed and left out, and what cannot be committed refuses all
-    /// of it. The commit is there as a whole or not at all. SRC stays as it is.
+    /// Works like `cp -r` into a mount and a commit: SRC replaces what is at the same path, everything else stays (--delete
+    /// makes the branch a mirror), files that Zarr has no place for are listed and left out, and a node that cannot be committed
+    /// refuses the whole import. The commit is atomic. SRC stays unchanged.
     Import(ImportArgs),
-    /// Show what a repository's bytes are for: by kind, by ref, by array, and what no ref leads to.
+    /// Show the storage use of a repository: by kind, by ref, by array, and unreachable objects.
     Stats(StatsArgs),
     /// Write the bytes of one Zarr key to standard output, without mounting.
     Cat(CatArgs),
 }
 
-/// Picks one snapshot: branch `main` when nothing is said.
+/// Selection of one snapshot; branch `main` by default.
 #[derive(Clone, Debug, Default, Args)]
 pub struct RefArgs {
     /// Newest commit of this branch [default: main].
     #[arg(long, value_name = "NAME", conflicts_with_all = ["tag", "snapshot"])]
     pub branch: Option<String>,
-    /// What this tag points to.
+    /// Snapshot that this tag points to.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["snapshot", "as_of"])]
     pub tag: Option<String>,
-    /// The snapshot with this id.
+    /// Snapshot with this id.
     #[arg(long, value_name = "ID", conflicts_with = "as_of")]
     pub snapshot: Option<String>,
-    /// Newest commit of the branch that is not after this time: RFC 3339, or a date (its whole day, UTC).
+    /// Newest commit of the branch that is not after this time: RFC 3339, or a date (the end of that day, UTC).
     #[arg(long, value_name = "TIME")]
     pub as_of: Option<String>,
 }
 
 impl RefArgs {
-    /// The ref that the words mean.
+    /// Returns the selected ref. Fails if the arguments contradict each other.
     pub fn spec(&self) -> Result<RefSpec> {
         let branch = || self.branch.clone().unwrap_or_else(|| DEFAULT_BRANCH.to_owned());
         match (&self.tag, &self.snapshot, &self.as_of) {
@@ -159,20 +166,20 @@ impl RefArgs {
     }
 }
 
-/// What every command takes.
+/// Arguments of every command.
 #[derive(Clone, Debug, Default, Args)]
 pub struct CommonArgs {
-    /// Say more; twice says everything.
+    /// Log more; twice logs everything.
     #[arg(short, long, action = ArgAction::Count)]
     pub verbose: u8,
 }
 
-/// How often a followed branch is looked at, in seconds: a small request each time.
+/// Default interval between checks of a followed branch, in seconds; each check is a small request.
 pub const FOLLOW_EVERY: &str = "10";
-/// Seconds between two looks: more often is no use, and less often hardly following.
+/// Allowed intervals, in seconds: shorter ones are of no use, and longer ones hardly follow.
 const INTERVALS: std::ops::RangeInclusive<f64> = 0.1..=86_400.0;
 
-/// Seconds between two looks at a branch, as a user says them.
+/// Parses the interval between checks of a followed branch, in seconds.
 pub fn parse_interval(text: &str) -> Result<Duration> {
     let wrong = || Error::invalid(format!("`{text}` is no number of seconds: from 0.1 to 86400"));
     let seconds: f64 = text.parse().map_err(|_| wrong())?;
@@ -182,113 +189,113 @@ pub fn parse_interval(text: &str) -> Result<Duration> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// `icechunkfs mount`
+/// Arguments of `icechunkfs mount`.
 #[derive(Clone, Debug, Args)]
 pub struct MountArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
     pub repo: String,
-    /// An empty directory.
+    /// The mountpoint: an empty directory.
     pub mountpoint: PathBuf,
-    /// Which snapshot.
+    /// Snapshot to mount.
     #[command(flatten)]
     pub reference: RefArgs,
-    /// Mount read-only. Tags, snapshots and times of the past always are.
+    /// Mount read-only. Tags, snapshots and past times always are.
     #[arg(long)]
     pub read_only: bool,
-    /// Show the branch's newest commit, whichever it is: look for one every so many seconds [default: 10]. Files that are open
-    /// are read to their end as they were. Read-only.
+    /// Follow the branch: check for a newer commit every SECONDS [default: 10] and move to it. Open files keep their
+    /// contents. Read-only.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = FOLLOW_EVERY, value_parser = parse_interval)]
     pub follow: Option<Duration>,
-    /// Keep uncommitted changes in this directory [default: one for each branch below /var/lib/icechunkfs (root) or
-    /// $XDG_STATE_HOME/icechunkfs]. Other users may neither own it nor write to it or to a directory above it, except sticky ones
-    /// such as /tmp and those that ICECHUNKFS_SAFE_DIRECTORY names, with `:` between them.
+    /// Keep uncommitted changes in this directory [default: one per branch below /var/lib/icechunkfs (root) or
+    /// $XDG_STATE_HOME/icechunkfs]. Other users must neither own it nor be able to write to it or to a directory above it, except
+    /// sticky ones such as /tmp and those that ICECHUNKFS_SAFE_DIRECTORY lists, separated by `:`.
     #[arg(long, value_name = "DIR", conflicts_with = "ephemeral")]
     pub scratch: Option<PathBuf>,
-    /// Give up uncommitted changes of earlier mounts.
+    /// Discard the uncommitted changes of earlier mounts.
     #[arg(long)]
     pub discard: bool,
-    /// Keep uncommitted changes in a temporary directory, which is removed at the end if all were committed.
+    /// Keep uncommitted changes in a temporary directory, which is removed at the end if everything was committed.
     #[arg(long)]
     pub ephemeral: bool,
-    /// List the directory .icechunk at the root. It is there in any case.
+    /// List the directory .icechunk at the root. It exists in any case.
     #[arg(long)]
     pub show_control: bool,
-    /// Store chunks smaller than this together in objects of some MiB.
+    /// Pack chunks smaller than this into objects of some MiB.
     #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size::parse)]
     pub pack_below: u64,
-    /// When chunks are uploaded to an object store: eager (as soon as they are closed, so that a commit has little left to do)
-    /// or commit.
+    /// Time at which chunks are uploaded to an object store: eager (as soon as they are closed, so that a commit has little left
+    /// to do) or commit.
     #[arg(long, value_name = "WHEN", default_value = "eager", value_parser = str::parse::<Upload>)]
     pub upload: Upload,
     /// Stay in the foreground and log to standard error.
     #[arg(short, long)]
     pub foreground: bool,
-    /// What `-o memory=` says.
+    /// Memory limit of `-o memory=`, in bytes.
     #[arg(skip)]
     pub memory: Option<u64>,
-    /// Fetch at most so much ahead of a program that reads chunk after chunk from an object store; 0 fetches nothing that is
-    /// not asked for [default: 1/16 of the memory].
+    /// Prefetch at most this much for a program that reads chunk after chunk from an object store; 0 prefetches nothing
+    /// [default: 1/16 of the memory].
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub ahead: Option<u64>,
-    /// How files are opened: auto, cached (never ask on open) or passthrough (the kernel reads chunk files; needs root).
+    /// I/O mode of files: auto, cached (never ask the daemon on open) or passthrough (the kernel reads chunk files; needs root).
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = str::parse::<IoOption>)]
     pub io: IoOption,
-    /// Let other users in; the kernel checks file modes.
+    /// Allow access by other users; the kernel checks file modes.
     #[arg(long)]
     pub allow_other: bool,
-    /// Options as mount(8) takes them, such as ro,allow_other,tag=v1,memory=256M,nonempty.
+    /// Options in the form of mount(8), such as ro,allow_other,tag=v1,memory=256M,nonempty.
     #[arg(short = 'o', value_name = "OPT[,OPT...]")]
     pub options: Vec<String>,
-    /// Log into this file instead of the system's log. Other users may neither own it nor write to it.
+    /// Log to this file instead of the system log. Other users must neither own it nor be able to write to it.
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,
     /// Verbosity.
     #[command(flatten)]
     pub common: CommonArgs,
-    /// How to reach the repository. Last, since its heading goes for all that follows.
+    /// Store settings. Last, because their help heading applies to all later options.
     #[command(flatten)]
     pub store: Settings,
-    /// Virtual chunks. Its heading goes for all that follows, too.
+    /// Virtual chunks. Their help heading applies to all later options, too.
     #[command(flatten)]
     pub virtuals: VirtualArgs,
 }
 
 impl MountArgs {
-    /// What they say about memory.
+    /// Returns the memory limits.
     pub fn limits(&self) -> Limits {
         Limits { ahead: self.ahead }
     }
 }
 
-/// `icechunkfs unmount`
+/// Arguments of `icechunkfs unmount`.
 #[derive(Debug, Args)]
 pub struct UnmountArgs {
-    /// Where it is mounted.
+    /// The mountpoint.
     pub mountpoint: PathBuf,
     /// Refuse if there are uncommitted changes. Otherwise they stay in the scratch directory, for the next mount.
     #[arg(long)]
     pub require_clean: bool,
-    /// Take the mount out of the tree now, without asking its daemon: it may stand still. Programs keep what they have open, and the daemon
-    /// ends with the last of them. Uncommitted changes stay in the scratch directory.
+    /// Detach the mount now, without asking its daemon, which may hang. Programs keep their open files, and the daemon ends
+    /// with the last of them. Uncommitted changes stay in the scratch directory.
     #[arg(long, conflicts_with = "require_clean")]
     pub force: bool,
 }
 
-/// `icechunkfs commit`
+/// Arguments of `icechunkfs commit`.
 #[derive(Debug, Args)]
 pub struct CommitArgs {
-    /// Where the branch is mounted.
+    /// The mountpoint of the branch.
     pub mountpoint: PathBuf,
     /// The commit message.
     #[arg(short, long, value_name = "TEXT", default_value = "")]
     pub message: String,
-    /// A metadata item of the commit; VALUE is JSON, or else taken as text. Repeatable.
+    /// Set a metadata item of the commit; VALUE is JSON, otherwise text. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     pub metadata: Vec<String>,
     /// Replace the branch's newest commit.
     #[arg(long)]
     pub amend: bool,
-    /// Chunks that others changed too: ours replaces theirs, theirs keeps theirs. Without it they refuse the commit.
+    /// Resolve conflicts between chunks: ours keeps the chunks of this mount, theirs those of concurrent commits [default: refuse].
     #[arg(long, value_name = "WHOSE", value_parser = ["ours", "theirs"])]
     pub on_conflict: Option<String>,
     /// Print {"snapshot", "rebased_over", "nodes", "chunks"}; snapshot is null if there was nothing to commit.
@@ -296,47 +303,47 @@ pub struct CommitArgs {
     pub json: bool,
 }
 
-/// `icechunkfs status` and `refresh`, and `diff` of a mount
+/// Arguments of `icechunkfs status` and `refresh`, and of `diff` of a mount.
 #[derive(Debug, Args)]
 pub struct LookArgs {
-    /// Where the branch is mounted.
+    /// The mountpoint of the branch.
     pub mountpoint: PathBuf,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
 }
 
-/// `icechunkfs discard`
+/// Arguments of `icechunkfs discard`.
 #[derive(Debug, Args)]
 pub struct DiscardArgs {
-    /// Where the branch is mounted.
+    /// The mountpoint of the branch.
     pub mountpoint: PathBuf,
-    /// What to give up, with everything below: a path in the mount. Everything if it is not given.
+    /// A path in the mount: discard what is at and below it [default: everything].
     pub path: Option<String>,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
 }
 
-/// `icechunkfs prefetch`
+/// Arguments of `icechunkfs prefetch`.
 #[derive(Debug, Args)]
 pub struct PrefetchArgs {
-    /// Where the repository is mounted.
+    /// The mountpoint of the repository.
     pub mountpoint: PathBuf,
-    /// What to read, with everything below: a path in the mount. Everything if it is not given.
+    /// A path in the mount: read what is at and below it [default: everything].
     pub path: Option<String>,
-    /// Only this part of the array at PATH, as Python programs write it: 0:100,:,-5 (elements, not chunks).
+    /// Read only this part of the array at PATH, in Python's notation: 0:100,:,-5 (elements, not chunks).
     #[arg(long, value_name = "SLICES", allow_hyphen_values = true)]
     pub slice: Option<String>,
-    /// Files that are read at a time.
+    /// Number of files to read at a time.
     #[arg(short, long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub jobs: u16,
 }
 
-/// `icechunkfs init`
+/// Arguments of `icechunkfs init`.
 #[derive(Debug, Args)]
 pub struct InitArgs {
-    /// Where: a path or a URL (s3://, gs://, az://, abfs://, file://). Nothing may be there but an empty directory.
+    /// The location: a path or a URL (s3://, gs://, az://, abfs://, file://). It must be empty or not exist.
     pub repo: String,
     /// Add a first commit with a root group.
     #[arg(long)]
@@ -344,12 +351,12 @@ pub struct InitArgs {
     /// Verbosity.
     #[command(flatten)]
     pub common: CommonArgs,
-    /// How to reach the repository. Last, since its heading goes for all that follows.
+    /// Store settings. Last, because their help heading applies to all later options.
     #[command(flatten)]
     pub store: Settings,
 }
 
-/// `icechunkfs refs`
+/// Arguments of `icechunkfs refs`.
 #[derive(Debug, Args)]
 pub struct RefsArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
@@ -360,64 +367,64 @@ pub struct RefsArgs {
     /// Verbosity.
     #[command(flatten)]
     pub common: CommonArgs,
-    /// How to reach the repository. Last, since its heading goes for all that follows.
+    /// Store settings. Last, because their help heading applies to all later options.
     #[command(flatten)]
     pub store: Settings,
 }
 
-/// `icechunkfs log`
+/// Arguments of `icechunkfs log`.
 #[derive(Debug, Args)]
 pub struct LogArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
     pub repo: String,
-    /// Where to begin.
+    /// Snapshot to begin with.
     #[command(flatten)]
     pub reference: RefArgs,
-    /// The commits of all branches and tags. Without --graph or --svg they come a branch or tag after the other.
+    /// Show the commits of all branches and tags. Without --graph or --svg, each branch or tag follows the other.
     #[arg(long, conflicts_with_all = ["branch", "tag", "snapshot", "as_of"])]
     pub all: bool,
-    /// Draw which commit led to which, with branches and tags beside them.
+    /// Draw the commits and their parents, with branches and tags.
     #[arg(long)]
     pub graph: bool,
-    /// Write that as a picture (SVG).
+    /// Draw them as a picture (SVG).
     #[arg(long, conflicts_with = "graph")]
     pub svg: bool,
     /// Write the picture into this file instead of standard output.
     #[arg(short, long, value_name = "FILE", requires = "svg")]
     pub output: Option<PathBuf>,
-    /// When --graph has colours: auto (on a terminal), always or never.
+    /// Use colors in --graph: auto (on a terminal), always or never.
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = ["auto", "always", "never"])]
     pub color: String,
     /// Print a list of {"id", "parent_id", "message", "written_at", "metadata"}; with --all also "refs": ["branch/NAME", ...,
     /// "tag/NAME", ...].
     #[arg(long, conflicts_with_all = ["graph", "svg"])]
     pub json: bool,
-    /// At most this many commits.
+    /// Show at most this many commits.
     #[arg(short = 'n', value_name = "N")]
     pub count: Option<usize>,
     /// Verbosity.
     #[command(flatten)]
     pub common: CommonArgs,
-    /// How to reach the repository. Last, since its heading goes for all that follows.
+    /// Store settings. Last, because their help heading applies to all later options.
     #[command(flatten)]
     pub store: Settings,
 }
 
-/// `icechunkfs ls`
+/// Arguments of `icechunkfs ls`.
 #[derive(Debug, Args)]
 pub struct LsArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
     pub repo: String,
-    /// The group to list, or an array, or with --shards a chunk; the root when nothing is said.
+    /// The group to list, or an array, or with --shards a chunk; the root by default.
     #[arg(default_value = "")]
     pub path: String,
-    /// Which snapshot.
+    /// Snapshot to list.
     #[command(flatten)]
     pub reference: RefArgs,
-    /// List what is in shards instead: of an array's chunks, of those of all arrays in a group, or of one chunk. Their indexes are
-    /// read and looked at; if one is wrong, so is the exit status. With --json a list of {"path", "bytes", "index": {"offset",
+    /// List the inner chunks of shards instead: in an array, in all arrays of a group, or in one chunk. The indexes are
+    /// read and checked; an invalid one is a failure. With --json a list of {"path", "bytes", "index": {"offset",
     /// "bytes", "location", "byte_order", "checksum"}, "grid", "inner_shape", "inner_chunks": [{"coords", "offset", "bytes"}],
-    /// "faults"}; an inner chunk that is a shard has "index" and what follows, too. Offsets count from the file's beginning.
+    /// "faults"}; an inner chunk that is a shard also has "index" and the members after it. Offsets count from the file's beginning.
     #[arg(long)]
     pub shards: bool,
     /// Print a list of {"path", "kind", "shape", "chunks", "bytes"}.
@@ -429,31 +436,31 @@ pub struct LsArgs {
     /// Verbosity.
     #[command(flatten)]
     pub common: CommonArgs,
-    /// How to reach the repository. Last, since its heading goes for all that follows.
+    /// Store settings. Last, because their help heading applies to all later options.
     #[command(flatten)]
     pub store: Settings,
-    /// Virtual chunks, which --shards looks into. Its heading goes for all that follows, too.
+    /// Virtual chunks, for --shards. Their help heading applies to all later options, too.
     #[command(flatten)]
     pub virtuals: VirtualArgs,
 }
 
-/// `icechunkfs cat`
+/// Arguments of `icechunkfs cat`.
 #[derive(Debug, Args)]
 pub struct CatArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
     pub repo: String,
     /// The key as a path in the mount, such as group/array/zarr.json or group/array/c/0/1.
     pub key: String,
-    /// Which snapshot.
+    /// Snapshot to read.
     #[command(flatten)]
     pub reference: RefArgs,
     /// Verbosity.
     #[command(flatten)]
     pub common: CommonArgs,
-    /// How to reach the repository. Last, since its heading goes for all that follows.
+    /// Store settings. Last, because their help heading applies to all later options.
     #[command(flatten)]
     pub store: Settings,
-    /// Virtual chunks. Its heading goes for all that follows, too.
+    /// Virtual chunks. Their help heading applies to all later options, too.
     #[command(flatten)]
     pub virtuals: VirtualArgs,
 }

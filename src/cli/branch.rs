@@ -1,4 +1,4 @@
-//! `icechunkfs branch`: names of snapshots that move with each commit.
+//! `icechunkfs branch`: refs that move with each commit.
 
 use clap::{Args, Subcommand};
 
@@ -11,55 +11,54 @@ use crate::printable;
 use crate::repo::change_refs::RefKind;
 use crate::repo::update::system_clock;
 
-/// `icechunkfs branch`
+/// Arguments of `icechunkfs branch`.
 #[derive(Debug, Args)]
 pub struct BranchArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
     pub repo: String,
-    /// What to do.
+    /// The action to run.
     #[command(subcommand)]
     pub action: BranchAction,
 }
 
-/// What can be done to branches.
+/// Actions on branches.
 #[derive(Debug, Subcommand)]
 pub enum BranchAction {
     /// List branches and their newest commits.
     List(ListArgs),
-    /// Make a branch.
+    /// Create a branch.
     Create(CreateArgs),
     /// Delete a branch. Its commits stay until garbage is collected.
     Delete(DeleteArgs),
-    /// Make a branch point to another snapshot. Asks if commits are then on no branch or tag.
-    ///
-    /// Refuses if somebody commits to the branch meanwhile.
+    /// Make a branch point to another snapshot. Asks first if commits are then on no branch or tag; refuses if the branch moves in
+    /// the meantime.
     Reset(ResetArgs),
 }
 
-/// `icechunkfs branch REPO reset`
+/// Arguments of `icechunkfs branch REPO reset`.
 #[derive(Debug, Args)]
 pub struct ResetArgs {
-    /// Its name.
+    /// The name of the branch.
     pub name: String,
-    /// What it is to point to: a branch, a tag, a snapshot id, or one of these and ~N for N commits before it.
+    /// The new target: a branch, a tag, a snapshot id, or one of these and ~N for N commits before it.
     #[arg(long, value_name = "REF")]
     pub to: String,
-    /// Only if it points to this snapshot. Without it: to the one that it pointed to when the command looked.
+    /// Reset only if the branch points to this snapshot [default: the one that it points to when the command starts].
     #[arg(long, value_name = "ID")]
     pub expect: Option<String>,
     /// Print {"name", "previous", "snapshot"}.
     #[arg(long)]
     pub json: bool,
-    /// Whether to ask.
+    /// Confirmation.
     #[command(flatten)]
     pub confirm: ConfirmArgs,
-    /// How to reach the repository.
+    /// Store settings and verbosity.
     #[command(flatten)]
     pub reach: ReachArgs,
 }
 
 impl BranchAction {
-    /// Verbosity.
+    /// Returns the verbosity.
     pub(super) fn verbose(&self) -> u8 {
         let reach = match self {
             BranchAction::List(list) => &list.reach,
@@ -71,7 +70,7 @@ impl BranchAction {
     }
 }
 
-/// Does what is asked.
+/// Runs the action.
 pub fn run(arguments: &BranchArgs) -> Result<()> {
     let repo = &arguments.repo;
     match &arguments.action {
@@ -94,7 +93,7 @@ fn reset_branch(repo: &str, arguments: &ResetArgs) -> Result<()> {
     refs.branches.insert(name.clone(), to);
     let lost = work.loss(previous, refs.branches.into_values().chain(refs.tags.into_values()))?;
     let mounted = work.mounted(name);
-    // What is still on a branch or tag is not destroyed; what a mount has would have to be committed elsewhere.
+    // Commits that stay on a branch or tag are not lost. Changes in a mount would need another branch to be committed to.
     if lost.is_some() || mounted.is_some() {
         let mut question = format!(
             "branch `{}` will go from {} to {}.",

@@ -1,11 +1,11 @@
-//! `icechunkfs cat`: the bytes of one key.
+//! `icechunkfs cat`: writes the bytes of one key.
 
 use super::args::CatArgs;
 use super::{open, print_raw};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::tree::Kind;
 
-/// Bytes read at a time.
+/// Bytes per read.
 const STEP: u32 = 1 << 20;
 
 /// Writes the bytes of a key to standard output.

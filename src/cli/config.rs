@@ -1,4 +1,4 @@
-//! `icechunkfs config`: the configuration that is stored in a repository, for all who open it.
+//! `icechunkfs config`: the configuration stored in a repository, which applies to all programs that open it.
 
 use std::fmt::Write;
 use std::io::Read;
@@ -15,68 +15,68 @@ use crate::format::config_edit::{self, Changed, Setting, problems};
 use crate::printable;
 use crate::repo::update::system_clock;
 
-/// Bytes of a value on standard input. A configuration has some thousand.
+/// Maximum bytes of a value on standard input. A configuration has some thousand.
 const MAX_INPUT: u64 = 1 << 20;
 
-/// `icechunkfs config`
+/// Arguments of `icechunkfs config`.
 #[derive(Debug, Args)]
 pub struct ConfigArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
     pub repo: String,
-    /// What to do.
+    /// The action to run.
     #[command(subcommand)]
     pub action: ConfigAction,
 }
 
-/// What can be done to a configuration.
+/// Actions on a configuration.
 #[derive(Debug, Subcommand)]
 pub enum ConfigAction {
-    /// Show what is set.
+    /// Show the settings.
     Get(GetArgs),
-    /// Set one thing. What readers would not accept is refused.
+    /// Set one setting. Values that readers would reject are refused.
     ///
     /// A virtual chunk container is named by its URL prefix or by its name, and a new one is set as a whole:
     /// set virtual_chunk_containers.ocean '{"url_prefix": "s3://ocean/", "store": {"s3": {"region": "us-east-1"}}}'
     Set(SetArgs),
-    /// Unset one thing: its default holds then.
+    /// Unset one setting: its default applies again.
     Unset(UnsetArgs),
 }
 
-/// `icechunkfs config REPO get`
+/// Arguments of `icechunkfs config REPO get`.
 #[derive(Debug, Args)]
 pub struct GetArgs {
-    /// A setting, such as manifest.splitting or virtual_chunk_containers.NAME.url_prefix. A part with a dot in it is written in
-    /// double quotes. All that is set if it is not given.
+    /// A setting, such as manifest.splitting or virtual_chunk_containers.NAME.url_prefix; double quotes enclose a part that
+    /// contains a dot [default: all that are set].
     pub key: Option<String>,
-    /// Show every setting there is, with the defaults of those that are not set.
+    /// Show all settings, with the defaults of those that are not set.
     #[arg(long, conflicts_with = "key")]
     pub all: bool,
-    /// Print the value as JSON, null if it is not set; the whole as it is stored; with --all a list of {"key", "value",
+    /// Print the value as JSON, null if it is not set; without KEY the stored configuration; with --all a list of {"key", "value",
     /// "default", "kind"}.
     #[arg(long)]
     pub json: bool,
-    /// How to reach the repository.
+    /// Store settings and verbosity.
     #[command(flatten)]
     pub reach: ReachArgs,
 }
 
-/// `icechunkfs config REPO set`
+/// Arguments of `icechunkfs config REPO set`.
 #[derive(Debug, Args)]
 pub struct SetArgs {
     /// The setting. `get --all` lists them.
     pub key: String,
-    /// JSON, or else taken as text; - for standard input.
+    /// The value: JSON, otherwise text; - for standard input.
     #[arg(allow_hyphen_values = true)]
     pub value: String,
     /// Print {"key", "old", "new"}.
     #[arg(long)]
     pub json: bool,
-    /// How to reach the repository.
+    /// Store settings and verbosity.
     #[command(flatten)]
     pub reach: ReachArgs,
 }
 
-/// `icechunkfs config REPO unset`
+/// Arguments of `icechunkfs config REPO unset`.
 #[derive(Debug, Args)]
 pub struct UnsetArgs {
     /// The setting.
@@ -84,13 +84,13 @@ pub struct UnsetArgs {
     /// Print {"key", "old", "new"}.
     #[arg(long)]
     pub json: bool,
-    /// How to reach the repository.
+    /// Store settings and verbosity.
     #[command(flatten)]
     pub reach: ReachArgs,
 }
 
 impl ConfigAction {
-    /// Verbosity.
+    /// Returns the verbosity.
     pub(super) fn verbose(&self) -> u8 {
         let reach = match self {
             ConfigAction::Get(get) => &get.reach,
@@ -101,7 +101,7 @@ impl ConfigAction {
     }
 }
 
-/// Does what is asked.
+/// Runs the action.
 pub fn run(arguments: &ConfigArgs) -> Result<()> {
     let repo = &arguments.repo;
     match &arguments.action {
@@ -189,7 +189,7 @@ fn show_one(setting: &Setting, json: bool) -> Result<()> {
     }
 }
 
-/// What can cost others their work is said, though it is allowed.
+/// Warns about allowed changes that can make other programs lose commits.
 fn warn_of(changed: &Changed) {
     let is_off = |name: &str| {
         changed.members.get("storage").and_then(|storage| storage.get(name)) == Some(&Value::Bool(false))
@@ -202,11 +202,10 @@ fn warn_of(changed: &Changed) {
     }
 }
 
-/// Tells what was done.
 fn say(work: &Work, key: &str, changed: Option<Changed>, json: bool) -> Result<()> {
     let changed = match changed {
         Some(changed) => changed,
-        // It was like that: what it is now is what it was.
+        // Nothing changed: the new value is the old one.
         None => {
             let stored = work.runtime.block_on(work.repository.config())?;
             let setting = config_edit::get(stored.members(), key)?;

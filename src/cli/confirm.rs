@@ -1,7 +1,7 @@
-//! Asking before something is destroyed.
+//! Confirmation of destructive commands.
 //!
-//! A command that destroys says what will be gone, and goes on only when somebody says so: by `--yes` beforehand, or by an
-//! answer on the terminal. Where nobody can be asked it refuses: a script that destroys has to say that it means it.
+//! A destructive command lists what it will remove, and continues only if the user confirms: by `--yes`, or by an answer
+//! on the terminal. Without a terminal it refuses, so that a script that destroys data must state the intent.
 
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 
@@ -10,10 +10,10 @@ use clap::Args;
 use crate::error::{Error, ErrorKind, Result};
 use crate::printable;
 
-/// Bytes of an answer that are looked at. An answer is one word.
+/// Bytes of an answer that are read. An answer is one word.
 const LONGEST_ANSWER: u64 = 256;
 
-/// What every command takes that destroys something.
+/// Arguments of destructive commands.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct ConfirmArgs {
     /// Do not ask. Without a terminal to ask on, the command refuses unless this is given.
@@ -22,17 +22,17 @@ pub struct ConfirmArgs {
 }
 
 impl ConfirmArgs {
-    /// Returns once it is certain that the user wants `what`: a sentence, or several lines of them, that says what will be
-    /// gone. Names in it went through [`printable::line`]. To be called before anything is changed, and without a deadline running: people think.
+    /// Returns if the user confirms `what`, one or more sentences that list what will be removed. Names in it must have gone through
+    /// [`printable::line`]. Must be called before anything is changed, and outside of any deadline: users take time to answer.
     ///
-    /// Errors: [`ErrorKind::InvalidInput`] if nobody can be asked, [`ErrorKind::NotPermitted`] if the answer is no.
+    /// Fails with [`ErrorKind::InvalidInput`] if there is no terminal, with [`ErrorKind::NotPermitted`] if the answer is no.
     pub fn confirm(self, what: &str) -> Result<()> {
         if self.yes {
             return Ok(());
         }
         let what = printable::lines(what);
         let (stdin, stderr) = (std::io::stdin(), std::io::stderr());
-        // The question goes where results do not, so that they can be piped.
+        // The question goes to standard error, so that results can be piped.
         if !stdin.is_terminal() || !stderr.is_terminal() {
             return Err(Error::of_lines(
                 ErrorKind::InvalidInput,
@@ -47,7 +47,7 @@ impl ConfirmArgs {
     }
 }
 
-/// Puts the question and reads the answer. Whatever is not a clear yes is a no, the end of the input too.
+/// Writes the question and reads the answer. Returns true only for a clear yes; the end of the input is a no.
 fn ask(what: &str, input: impl Read, mut output: impl Write) -> std::io::Result<bool> {
     write!(output, "{what}\nGo on? [y/N] ")?;
     output.flush()?;

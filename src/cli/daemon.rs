@@ -1,7 +1,7 @@
-//! Into the background, and back with the outcome.
+//! Moves a command to the background and reports its outcome.
 //!
-//! The command forks before it has any thread. The child does all the work and stays; the parent waits for one message,
-//! prints what went wrong if something did, and ends with the status that scripts see. So the command returns when the mount
+//! The command forks before it has any thread. The child does all the work and stays as the daemon; the parent waits for one message,
+//! prints the error if there is one, and exits with the status that scripts see. So the command returns when the mount
 //! answers, and not before.
 
 use std::fs::File;
@@ -12,17 +12,17 @@ use rustix::pipe::PipeFlags;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// First byte of the child's message: all is well. What the user should know follows, if there is anything.
+/// First byte of the child's message: success. A note for the user may follow.
 const READY: u8 = b'+';
-/// First byte of the child's message: it failed. The exit status and the message follow.
+/// First byte of the child's message: failure. The exit status and the message follow.
 const FAILED: u8 = b'-';
 
-/// Which of the two processes this is.
+/// Side of the fork that this process is on.
 #[derive(Debug)]
 pub enum Process {
-    /// The daemon, which must say how it went.
+    /// The daemon, which must report the outcome.
     Daemon(Outcome),
-    /// The command, which has the daemon's answer: success, or a message to print and a status to exit with.
+    /// The command, with the daemon's answer: success, or a message to print and a status to exit with.
     Command(std::result::Result<(), (String, u8)>),
 }
 
@@ -32,17 +32,17 @@ pub struct Outcome {
     pipe: File,
 }
 
-/// Splits this process in two. Must be called while it has one thread.
+/// Forks the process. Must be called while it has one thread.
 pub fn fork() -> Result<Process> {
     let (read, write) =
         rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| Error::io("making a pipe", e.into()))?;
-    // SAFETY: this process has a single thread, so that the child has all of its state in order: no other thread can have
-    // been in the middle of anything, such as holding the allocator's lock.
+    // SAFETY: this process has a single thread, so that the child's state is consistent: no other thread can have been
+    // interrupted, for example while it held the allocator's lock.
     match unsafe { libc::fork() } {
         -1 => Err(Error::io("starting the daemon", std::io::Error::last_os_error())),
         0 => {
             drop(read);
-            // A session of its own: the terminal's signals and its end are not meant for the daemon.
+            // A new session: the terminal's signals and its end are not meant for the daemon.
             rustix::process::setsid().map_err(|e| Error::io("starting the daemon", e.into()))?;
             Ok(Process::Daemon(Outcome { pipe: File::from(write) }))
         }
@@ -55,7 +55,7 @@ pub fn fork() -> Result<Process> {
 
 fn wait_for(pipe: OwnedFd, child: libc::pid_t) -> std::result::Result<(), (String, u8)> {
     let mut message = Vec::new();
-    // An error here is as good as silence: the daemon is gone.
+    // A read error means the same as silence: the daemon has ended.
     let _ = File::from(pipe).read_to_end(&mut message);
     match message.split_first() {
         Some((&READY, text)) => {
@@ -79,7 +79,7 @@ fn died(child: libc::pid_t) -> String {
 }
 
 impl Outcome {
-    /// Tells the command that the mount answers, with what the user should know, and lets go of the terminal and the working directory.
+    /// Reports that the mount answers, with a note for the user, and detaches from the terminal and the working directory.
     pub fn ready(mut self, told: &str) -> Result<()> {
         let null = File::options().read(true).write(true).open("/dev/null").map_err(|e| Error::io("/dev/null", e))?;
         let detached = rustix::stdio::dup2_stdin(&null)
@@ -91,16 +91,16 @@ impl Outcome {
         self.pipe.write_all(&message).map_err(|e| Error::io("telling that the mount is ready", e))
     }
 
-    /// Tells the command what went wrong.
+    /// Reports a failure.
     pub fn failed(mut self, error: &Error) {
         let mut message = vec![FAILED, error.exit_code()];
         message.extend_from_slice(error.to_string().as_bytes());
-        // If the command is gone too, nobody is left to be told; the log has it.
+        // If the command has ended too, nothing receives the message; the log has it.
         let _ = self.pipe.write_all(&message);
     }
 }
 
-/// The error that the command ends with when the daemon reported one.
+/// Returns the error that the command ends with after the daemon reported a failure.
 pub fn reported(message: String, status: u8) -> Error {
     Error::new(if status == 2 { ErrorKind::InvalidInput } else { ErrorKind::Io }, message)
 }

@@ -1,4 +1,4 @@
-//! `icechunkfs expire`: histories become shorter.
+//! `icechunkfs expire`: removes old commits from histories.
 
 use std::fmt::Write;
 
@@ -16,38 +16,38 @@ use crate::repo::history::format_time;
 use crate::repo::update::system_clock;
 use crate::storage::settings::Settings;
 
-/// `icechunkfs expire`
+/// Arguments of `icechunkfs expire`.
 #[derive(Debug, Args)]
 pub struct ExpireArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://).
     pub repo: String,
-    /// How old: a duration such as 30d or 12h (s, m, h, d, w), a time (RFC 3339), or a date (its beginning, UTC).
+    /// Expire commits older than this: a duration such as 30d or 12h (s, m, h, d, w), a time (RFC 3339), or a date (its beginning, UTC).
     #[arg(long, value_name = "AGE")]
     pub older_than: String,
-    /// Delete tags that point to a commit that old.
+    /// Delete tags that point to a commit older than AGE.
     #[arg(long)]
     pub delete_expired_tags: bool,
-    /// Delete branches whose newest commit is that old; never `main`.
+    /// Delete branches whose newest commit is older than AGE; never `main`.
     #[arg(long)]
     pub delete_expired_branches: bool,
-    /// Only say what would be done.
+    /// Show the result without changing anything.
     #[arg(long)]
     pub dry_run: bool,
     /// Print {"older_than", "dry_run", "released": [ID], "edited": [ID], "deleted_branches": {NAME: ID}, "deleted_tags": {NAME: ID}}.
     #[arg(long)]
     pub json: bool,
-    /// Whether to ask.
+    /// Confirmation.
     #[command(flatten)]
     pub confirm: ConfirmArgs,
     /// Verbosity.
     #[command(flatten)]
     pub common: CommonArgs,
-    /// How to reach the repository. Last, since its heading goes for all that follows.
+    /// Store settings. Last, because their help heading applies to all later options.
     #[command(flatten)]
     pub store: Settings,
 }
 
-/// Expires, once it is certain that the user wants that.
+/// Expires commits, after confirmation.
 pub fn run(arguments: &ExpireArgs) -> Result<()> {
     let older_than = parse_older_than(&arguments.older_than, system_clock()).map_err(|e| e.context("--older-than"))?;
     let wanted = Wanted {

@@ -1,4 +1,4 @@
-//! `icechunkfs export`: a snapshot as a plain tree of files.
+//! `icechunkfs export`: writes a snapshot as a plain tree of files.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -20,63 +20,62 @@ use crate::transfer::destination::{self, Contents, Destination};
 use crate::transfer::export::{self, ExportOptions, Exported};
 use crate::transfer::{Counters, LeftOut};
 
-/// Between two drawings of how far it is.
+/// Interval between updates of the progress bar.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Paths that words list; the rest is counted.
+/// Number of paths listed as text; the rest is counted.
 const LISTED: usize = 20;
 
-/// `icechunkfs export`
+/// Arguments of `icechunkfs export`.
 #[derive(Debug, Args)]
 pub struct ExportArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
     pub repo: String,
-    /// A directory of this machine: a new or empty one, or one in which an export of the same was not finished, which then goes
-    /// on.
+    /// A local directory: new, empty, or with an unfinished export of the same contents, which then continues.
     pub dest: String,
-    /// What to export: a branch, a tag, a snapshot id, or something before one, such as main~2.
+    /// The snapshot to export: a branch, a tag, a snapshot id, or one before it, such as main~2.
     #[arg(value_name = "REF", default_value = DEFAULT_BRANCH)]
     pub reference: String,
-    /// Only this group or array, whose files are then at the top of DEST.
+    /// Export only this group or array, with its files at the top of DEST.
     #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
     pub path: String,
-    /// Go into a directory that holds other things: a file that is not the snapshot's, by size and time, is replaced, and what the
-    /// snapshot does not have stays.
+    /// Export into a directory with other contents: files that differ from the snapshot in size or time are replaced, and
+    /// files that the snapshot does not have stay.
     #[arg(long)]
     pub force: bool,
-    /// As --force, and remove what the snapshot does not have.
+    /// Like --force, and remove files that the snapshot does not have.
     #[arg(long)]
     pub delete: bool,
-    /// Compare the bytes of files that are there, instead of size and time.
+    /// Compare the bytes of existing files instead of size and time.
     #[arg(short, long)]
     pub checksum: bool,
-    /// Only say what would be done.
+    /// Show the result without changing anything.
     #[arg(short = 'n', long)]
     pub dry_run: bool,
-    /// Leave out what cannot be read, such as virtual chunks that are not allowed, and list it.
+    /// Leave out files that cannot be read, such as virtual chunks that are not allowed, and list them.
     #[arg(long)]
     pub skip_unreadable: bool,
-    /// Batches of files that are on their way at a time.
+    /// Number of batches of files to export at a time.
     #[arg(short, long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub jobs: u16,
     /// Print {"snapshot", "files", "bytes", "written", "written_bytes", "unchanged", "removed": [PATH], "removed_count",
-    /// "left_out": [{"path", "why"}], "left_out_count", "dry_run"}; lists have a thousand entries at most.
+    /// "left_out": [{"path", "why"}], "left_out_count", "dry_run"}; lists have at most a thousand entries.
     #[arg(long)]
     pub json: bool,
-    /// Whether to ask before files are removed.
+    /// Confirmation that files may be removed.
     #[command(flatten)]
     pub confirm: ConfirmArgs,
     /// Verbosity.
     #[command(flatten)]
     pub common: CommonArgs,
-    /// How to reach the repository. Last, since its heading goes for all that follows.
+    /// Store settings. Last, because their help heading applies to all later options.
     #[command(flatten)]
     pub store: Settings,
-    /// Virtual chunks. Its heading goes for all that follows, too.
+    /// Virtual chunks. Their help heading applies to all later options, too.
     #[command(flatten)]
     pub virtuals: VirtualArgs,
 }
 
-/// Exports.
+/// Exports a snapshot.
 pub fn run(arguments: &ExportArgs) -> Result<()> {
     let path = destination::local(&arguments.dest)?;
     let counters = Arc::new(Counters::default());
@@ -91,7 +90,7 @@ pub fn run(arguments: &ExportArgs) -> Result<()> {
                 snapshot: found.id.to_string(),
                 path: arguments.path.trim_matches('/').to_owned(),
             };
-            // Before a directory is made for it.
+            // Before a directory is created for it.
             tree.resolve(&contents.path).await?;
             let local = repository.storage().local_path();
             let force = arguments.force || arguments.delete;
@@ -149,7 +148,7 @@ fn in_words(exported: &Exported, dest: &str) -> String {
     text
 }
 
-/// The first of `lines`, of which there are `count`, and how many are not shown.
+/// Formats the first of `lines`, of which there are `count`, and the number of the rest.
 pub(super) fn listed(lines: impl Iterator<Item = String>, count: u64) -> String {
     let mut shown: Vec<String> = lines.take(LISTED).collect();
     let more = count.saturating_sub(shown.len() as u64);
@@ -159,7 +158,7 @@ pub(super) fn listed(lines: impl Iterator<Item = String>, count: u64) -> String 
     shown.join("\n")
 }
 
-/// Does `work`, and draws how far it is.
+/// Runs `work` and draws its progress.
 pub(super) fn watched<T: Send>(counters: &Counters, template: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -174,7 +173,7 @@ fn draw(bar: &ProgressBar, counters: &Counters, ended: &AtomicBool) {
     while !ended.load(Ordering::Relaxed) && !bar.is_hidden() {
         std::thread::sleep(LOOK_EVERY);
         let (found, done, bytes) = counters.now();
-        // Nothing is drawn while a question is asked.
+        // Nothing is drawn while a question is open.
         if done > 0 {
             bar.set_length(found);
             bar.set_position(done);

@@ -1,4 +1,4 @@
-//! `icechunkfs gc`: what nothing needs any more is removed.
+//! `icechunkfs gc`: removes garbage.
 
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -27,50 +27,45 @@ use crate::scratch::search::Found;
 use crate::storage::settings::Settings;
 use crate::trust;
 
-/// Between two drawings of how far it is.
+/// Interval between updates of the progress bar.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// `icechunkfs gc`
-///
-/// Needed is what branches and tags lead to, what uncommitted work of this machine is based on (its mounts, and scratch directories in
-/// their usual places), and everything that is younger than --older-than. Commits of other programs that are under way,
-/// scratch directories elsewhere, and the work of users other than root and the one who runs this are safe only by their age: name a
-/// time before they began, or the scratch directories with --keep-scratch.
+/// Arguments of `icechunkfs gc`.
 #[derive(Debug, Args)]
 pub struct GcArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://).
     pub repo: String,
-    /// Remove only what was stored before: a duration such as 30d or 12h (s, m, h, d, w), a time (RFC 3339), or a date (its
+    /// Remove only objects stored before: a duration such as 30d or 12h (s, m, h, d, w), a time (RFC 3339), or a date (its
     /// beginning, UTC).
     #[arg(long, value_name = "AGE")]
     pub older_than: String,
-    /// Only say what would be removed.
+    /// Show the result without changing anything.
     #[arg(long)]
     pub dry_run: bool,
-    /// Keep what the uncommitted work in this scratch directory needs, too. Repeatable.
+    /// Also keep what the uncommitted changes in this scratch directory need. Repeatable.
     #[arg(long, value_name = "DIR")]
     pub keep_scratch: Vec<PathBuf>,
-    /// Print {"older_than", "dry_run", "commits": [ID], "snapshots", "transaction_logs", "manifests", "chunks", "total", "packs",
-    /// "unknown_objects", "uncommitted": [{"scratch", "branch", "snapshots"}], "not_looked_at": [DIR], "not_counted": [{"path", "user"}]},
-    /// where each kind is {"objects", "bytes"}; "packs" are objects that stay, with the bytes in them that nothing needs.
+    /// Print {"older_than", "dry_run", "commits": [ID], "snapshots", "transaction_logs", "manifests", "chunks", "copies_of_repo", "total",
+    /// "packs", "unknown_objects", "uncommitted": [{"scratch", "branch", "snapshots"}], "not_looked_at": [DIR], "not_counted": [{"path",
+    /// "user"}]}, where each kind is {"objects", "bytes"}; "packs" are objects that stay, with the bytes in them that nothing needs.
     #[arg(long)]
     pub json: bool,
-    /// Whether to ask.
+    /// Confirmation.
     #[command(flatten)]
     pub confirm: ConfirmArgs,
     /// Verbosity.
     #[command(flatten)]
     pub common: CommonArgs,
-    /// How to reach the repository. Last, since its heading goes for all that follows.
+    /// Store settings. Last, because their help heading applies to all later options.
     #[command(flatten)]
     pub store: Settings,
 }
 
-/// Collects, once it is certain that the user wants that.
+/// Collects garbage, after confirmation.
 pub fn run(arguments: &GcArgs) -> Result<()> {
     let runtime = open::runtime()?;
     let done = run_on(&runtime, arguments);
-    // A thread that looks into a file system that does not answer is not waited for.
+    // Do not wait for a thread that is blocked on a file system that does not answer.
     runtime.shutdown_background();
     done
 }

@@ -1,4 +1,4 @@
-//! `icechunkfs import`: a directory of Zarr files as one commit.
+//! `icechunkfs import`: commits a directory of Zarr files.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -24,61 +24,61 @@ use crate::storage::{self, settings::Settings};
 use crate::transfer::import::{self, ImportOptions, Imported, Target};
 use crate::transfer::{Counters, LeftOut};
 
-/// Between two drawings of how far it is.
+/// Interval between updates of the progress bar.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// `icechunkfs import`
+/// Arguments of `icechunkfs import`.
 #[derive(Debug, Args)]
 pub struct ImportArgs {
-    /// A directory of this machine with a Zarr hierarchy of version 3.
+    /// A local directory with a Zarr hierarchy of version 3.
     pub src: PathBuf,
-    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://). Where there is none, one is created.
+    /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://). It is created if it does not exist.
     pub repo: String,
-    /// The branch.
+    /// The branch to commit to.
     #[arg(long, value_name = "NAME", default_value = DEFAULT_BRANCH)]
     pub branch: String,
-    /// Put SRC there: it becomes this group, or array. Groups above that are not there are made.
+    /// Import SRC as this group or array. Missing groups above it are created.
     #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
     pub path: String,
     /// The commit message [default: Import of SRC].
     #[arg(short, long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub message: String,
-    /// A metadata item of the commit; VALUE is JSON, or else taken as text. Repeatable.
+    /// Set a metadata item of the commit; VALUE is JSON, otherwise text. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     pub metadata: Vec<String>,
-    /// Chunks that others changed meanwhile too: ours replaces theirs, theirs keeps theirs. Without it they refuse the commit.
+    /// Resolve conflicts between chunks: ours keeps the chunks of SRC, theirs those of concurrent commits [default: refuse].
     #[arg(long, value_name = "WHOSE", value_parser = ["ours", "theirs"])]
     pub on_conflict: Option<String>,
-    /// Make the branch (below --path) a mirror: what SRC does not have is deleted. Earlier commits keep it.
+    /// Make the branch (below --path) a mirror: delete everything that SRC does not have. Earlier commits keep it.
     #[arg(long)]
     pub delete: bool,
-    /// Store all chunks. Otherwise those are left out that the branch has with the same bytes, for which they are read.
+    /// Store all chunks. Otherwise chunks are read, and those that the branch has with the same bytes are left out.
     #[arg(short = 'W', long)]
     pub whole: bool,
-    /// Only say what would be done.
+    /// Show the result without changing anything.
     #[arg(short = 'n', long)]
     pub dry_run: bool,
-    /// Threads that look at files at a time.
+    /// Number of threads that examine files.
     #[arg(short, long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub jobs: u16,
-    /// Store chunks smaller than this together in objects of some MiB.
+    /// Pack chunks smaller than this into objects of some MiB.
     #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size::parse)]
     pub pack_below: u64,
     /// Print {"snapshot", "created_repository", "rebased_over", "nodes_created", "nodes_updated", "nodes_deleted",
     /// "chunks_written", "bytes_written", "chunks_deleted", "chunks_unchanged", "untracked": [PATH], "untracked_count",
     /// "faults": [{"path", "why"}], "faults_count", "conflicts", "dry_run"}; snapshot is null if nothing was committed, lists
-    /// have a thousand entries at most.
+    /// have at most a thousand entries.
     #[arg(long)]
     pub json: bool,
     /// Verbosity.
     #[command(flatten)]
     pub common: CommonArgs,
-    /// How to reach the repository. Last, since its heading goes for all that follows.
+    /// Store settings. Last, because their help heading applies to all later options.
     #[command(flatten)]
     pub store: Settings,
 }
 
-/// Imports.
+/// Imports a directory.
 pub fn run(arguments: &ImportArgs) -> Result<()> {
     let options = ImportOptions {
         path: arguments.path.trim_matches('/').to_owned(),
@@ -120,7 +120,7 @@ pub fn run(arguments: &ImportArgs) -> Result<()> {
     failure.map_or(Ok(()), Err)
 }
 
-/// The repository, or the place for one.
+/// Opens the repository, or the empty location for one.
 async fn target(arguments: &ImportArgs) -> Result<Target> {
     let nothing = |storage| match arguments.branch.as_str() {
         DEFAULT_BRANCH => Ok(Target::Empty(storage)),
@@ -149,7 +149,7 @@ async fn target(arguments: &ImportArgs) -> Result<Target> {
     }
 }
 
-/// Why nothing was committed, if that is a failure.
+/// Returns the failure that prevented the commit, if any.
 fn failure(imported: &Imported) -> Option<Error> {
     if imported.faults_count > 0 {
         let faults = imported.faults.iter().map(|LeftOut { path, why }| printable::line(&format!("  {path}: {why}")));

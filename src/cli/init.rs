@@ -1,4 +1,4 @@
-//! `icechunkfs init`: an empty repository.
+//! `icechunkfs init`: creates an empty repository.
 
 use super::args::InitArgs;
 use super::open;

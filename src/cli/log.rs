@@ -1,4 +1,4 @@
-//! `icechunkfs log`: the commits that led to a snapshot.
+//! `icechunkfs log`: prints or draws the history of a snapshot.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -58,7 +58,7 @@ pub fn run(arguments: &LogArgs) -> Result<()> {
             return repository.histories(refs.branches.values().chain(refs.tags.values()).copied()).await;
         }
         let tip = repository.resolve(&spec).await?;
-        // One more than is drawn: a line leads there.
+        // One commit more than is drawn: the last line leads to it.
         repository.history(tip, limit.saturating_add(usize::from(is_drawn))).await
     })?;
     if is_drawn {
@@ -95,7 +95,7 @@ pub fn run(arguments: &LogArgs) -> Result<()> {
         }
         text.push('\n');
         for line in commit.message.lines() {
-            // Anybody may have written it, for any terminal.
+            // The message is untrusted text.
             let _ = writeln!(text, "    {}", printable::line(line));
         }
         text.push('\n');
@@ -103,7 +103,7 @@ pub fn run(arguments: &LogArgs) -> Result<()> {
     print(&text)
 }
 
-/// Says of each commit which branches and tags point to it.
+/// Adds to each commit the branches and tags that point to it.
 fn add_refs(commits: &mut [Commit], refs: &Refs) {
     let mut names: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (kind, refs) in [("branch", &refs.branches), ("tag", &refs.tags)] {
@@ -116,14 +116,14 @@ fn add_refs(commits: &mut [Commit], refs: &Refs) {
     }
 }
 
-/// What standard output can show.
+/// Returns the capabilities of standard output.
 fn look(color: &str) -> Look {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let is_terminal = std::io::stdout().is_terminal();
     let colours = match color {
         "always" => true,
         "never" => false,
-        // What programs agree on: https://no-color.org, and terminals that have none.
+        // Conventions: https://no-color.org, and terminals without colors.
         _ => is_terminal && variable("NO_COLOR").is_none() && variable("TERM").is_none_or(|term| term != "dumb"),
     };
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(variable).unwrap_or_default().to_lowercase();
@@ -131,11 +131,11 @@ fn look(color: &str) -> Look {
     Look { unicode: locale.contains("utf-8") || locale.contains("utf8"), colours, width: width.filter(|_| is_terminal) }
 }
 
-/// Writes a picture to standard output or into the file `path`: whole or not at all.
+/// Writes a picture to standard output, or atomically to the file `path`.
 fn write_picture(picture: &str, path: Option<&Path>) -> Result<()> {
     let Some(path) = path else { return print_raw(picture.as_bytes()) };
     let failed = |e| Error::io(path.display(), e);
-    // A device or a pipe is written to as it is.
+    // A device or a pipe is written to directly.
     if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
         return std::fs::write(path, picture).map_err(failed);
     }

@@ -1,6 +1,6 @@
-//! Where messages go: standard error, a file, or the system's log.
+//! Log output: standard error, a file, or the system log.
 //!
-//! Whatever is in a message, it is one line there, and a terminal only shows it.
+//! Every message becomes one line of escaped text, whatever it contains.
 
 use std::io::Write;
 use std::path::Path;
@@ -14,28 +14,28 @@ use tracing_subscriber::fmt::{MakeWriter, SubscriberBuilder};
 use crate::error::{Error, ErrorKind, Result};
 use crate::{printable, trust};
 
-/// Logs warnings and errors to standard error; with `verbose` more.
+/// Logs warnings and errors to standard error; more if `verbose`.
 pub fn to_stderr(verbose: u8) {
     install(builder(level(verbose, Level::WARN)).without_time().with_writer(OneLine(std::io::stderr)).finish());
 }
 
-/// Logs to standard error as a mount in the foreground does: what happens to it is of interest.
+/// Logs to standard error for a foreground mount: informational messages, too.
 pub fn to_foreground(verbose: u8) {
     install(builder(level(verbose, Level::INFO)).with_writer(OneLine(std::io::stderr)).finish());
 }
 
-/// Logs to the end of a file, which no other user may write to.
+/// Logs to the end of a file, which no other user may be able to write to.
 pub fn to_file(path: &Path, verbose: u8) -> Result<()> {
     let file = trust::open_log(path).map_err(|e| e.context(format!("the log file {}", path.display())))?;
     install(builder(level(verbose, Level::INFO)).with_writer(OneLine(Mutex::new(file))).finish());
     Ok(())
 }
 
-/// Logs to the system's log (journald reads it too).
+/// Logs to the system log (journald reads it too).
 pub fn to_syslog(verbose: u8) -> Result<()> {
     let syslog = Syslog::new(c"icechunkfs", Options::LOG_PID, Facility::Daemon)
         .ok_or_else(|| Error::new(ErrorKind::Io, "the system's log is open already"))?;
-    // syslog has time, name and level of its own.
+    // syslog adds time, name and level.
     install(
         builder(level(verbose, Level::INFO)).with_level(false).without_time().with_writer(OneLine(syslog)).finish(),
     );
@@ -45,7 +45,7 @@ pub fn to_syslog(verbose: u8) -> Result<()> {
 /// Writes each event as one line.
 struct OneLine<M>(M);
 
-/// Takes whole events: the formatter hands each over at once.
+/// Receives whole events: the formatter hands over each at once.
 struct OneLineWriter<W>(W);
 
 impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for OneLine<M> {
@@ -55,7 +55,7 @@ impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for OneLine<M> {
         OneLineWriter(self.0.make_writer())
     }
 
-    // The system's log has a priority for each level.
+    // The system log has a priority for each level.
     fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Self::Writer {
         OneLineWriter(self.0.make_writer_for(metadata))
     }
@@ -88,6 +88,6 @@ fn level(verbose: u8, quiet: Level) -> Level {
 
 fn install(subscriber: impl tracing::Subscriber + Send + Sync) {
     use tracing_subscriber::util::SubscriberInitExt;
-    // Fails only if there is one already, which is as good.
+    // Fails only if a subscriber exists, which is as good.
     let _ = subscriber.try_init();
 }

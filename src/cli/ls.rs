@@ -1,4 +1,4 @@
-//! `icechunkfs ls`: groups and arrays, with shape, chunks stored and bytes.
+//! `icechunkfs ls`: lists groups and arrays with shape, stored chunks and bytes.
 
 use std::fmt::Write;
 
@@ -53,7 +53,7 @@ async fn node_at(tree: &Tree, path: &str) -> Result<NodeIndex> {
     }
 }
 
-/// What to list: the children of a group, or everything below it; an array stands for itself.
+/// Returns the nodes to list: the children of a group, or everything below it; an array itself.
 pub(super) fn nodes(tree: &Tree, start: NodeIndex, recursive: bool) -> Vec<NodeIndex> {
     let table = tree.table();
     let children = table.children(start);

@@ -1,4 +1,4 @@
-//! `icechunkfs migrate`: a repository of an older generation becomes one of version 2.
+//! `icechunkfs migrate`: converts an older repository to version 2.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,23 +17,23 @@ use crate::repo::migrate::in_place::{self, Progress, Summary};
 use crate::repo::update::system_clock;
 use crate::storage::{self, settings::Settings};
 
-/// Between two drawings of how far it is.
+/// Interval between updates of the progress bar.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// `icechunkfs migrate`
+/// Arguments of `icechunkfs migrate`.
 #[derive(Debug, Args)]
 pub struct MigrateArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://).
     pub repo: String,
-    /// Make a new repository in this place (a path or a URL, empty or without a repository) and leave the old one as it is. The
-    /// only way for what releases before 0.2 wrote. Where both are directories of one file system, chunks take no room again. A
-    /// migration that was interrupted goes on when it is started anew.
+    /// Create a new repository at this location (a path or a URL, empty or without a repository) and leave the old one unchanged.
+    /// Required for repositories of releases before 0.2. If both are directories of one file system, chunks take no additional space.
+    /// An interrupted migration continues when it is run again.
     #[arg(long, value_name = "DEST")]
     pub to: Option<String>,
-    /// Only say what would be done.
+    /// Show the result without changing anything.
     #[arg(long)]
     pub dry_run: bool,
-    /// Whether to ask.
+    /// Confirmation.
     #[command(flatten)]
     pub confirm: ConfirmArgs,
     /// Print {"from_version", "to_version", "dry_run", "finished", "branches", "tags", "deleted_tags", "commits", "config",
@@ -44,12 +44,12 @@ pub struct MigrateArgs {
     /// Verbosity.
     #[command(flatten)]
     pub common: CommonArgs,
-    /// How to reach the repository. Last, since its heading goes for all that follows.
+    /// Store settings. Last, because their help heading applies to all later options.
     #[command(flatten)]
     pub store: Settings,
 }
 
-/// Migrates.
+/// Migrates a repository.
 pub fn run(arguments: &MigrateArgs) -> Result<()> {
     if let Some(to) = &arguments.to {
         return elsewhere(arguments, to);
@@ -123,7 +123,7 @@ fn tell(arguments: &MigrateArgs, summary: &Summary) -> Result<()> {
     print(&text)
 }
 
-/// Does `work`, calling `draw` now and then until it is done; `draw` gives what is to be drawn.
+/// Runs `work` and draws its progress: the state that `draw` returns.
 fn drawing<T: Send>(draw: impl Fn() -> Drawn + Sync, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -144,7 +144,7 @@ fn drawing<T: Send>(draw: impl Fn() -> Drawn + Sync, work: impl FnOnce() -> Resu
     })
 }
 
-/// How far it is.
+/// State of the progress bar.
 struct Drawn {
     template: &'static str,
     length: u64,
@@ -161,7 +161,7 @@ fn draw(progress: &Progress) -> Drawn {
     }
 }
 
-/// A new repository at `to`.
+/// Migrates to a new repository at `to`.
 fn elsewhere(arguments: &MigrateArgs, to: &str) -> Result<()> {
     let progress = elsewhere::Progress::default();
     let draw = || Drawn {
@@ -175,7 +175,7 @@ fn elsewhere(arguments: &MigrateArgs, to: &str) -> Result<()> {
             let repository = open::repository(&arguments.repo, &arguments.store).await?;
             let destination = match arguments.dry_run {
                 false => Some(storage::open_new(to, &arguments.store).await?),
-                // Nothing is made to look into.
+                // A dry run creates nothing.
                 true => match storage::open(to, &arguments.store).await {
                     Ok(destination) => Some(destination),
                     Err(error) if error.kind() == ErrorKind::NotFound => None,

@@ -1,7 +1,7 @@
-//! The command line: one file a command.
+//! The command line: one file per command.
 //!
-//! [`args`] has the words, [`mount_options`] those behind `-o`, [`daemon`] the way into the background, [`logging`] where
-//! messages go. A command prints its result on stdout, and on failure one message on stderr that a person can act on.
+//! [`args`] has the arguments, [`mount_options`] those of `-o`; [`daemon`] moves a mount to the background, [`logging`] selects the
+//! log. A command prints its result on stdout, and on failure one actionable message on stderr.
 
 #![allow(rustdoc::broken_intra_doc_links, reason = "what is in brackets there is for the reader of --help")]
 
@@ -56,7 +56,7 @@ use crate::error::{Error, Result};
 use crate::memory;
 use crate::printable;
 
-/// Runs the command that `words` (the program's name first) ask for.
+/// Runs the command in `words`, which begin with the program's name.
 pub fn run(words: Vec<OsString>) -> ExitCode {
     let words = match mount_helper::as_mount_helper(&words) {
         Some(Ok(translated)) => translated,
@@ -118,14 +118,13 @@ fn report(error: &Error) -> ExitCode {
     ExitCode::from(error.exit_code())
 }
 
-/// Writes a command's result in words, as a terminal may have it: see [`printable`]. What is put into a line and may have ends
-/// of lines itself went through [`printable::line`].
+/// Prints a command's result as text, escaped for a terminal: see [`printable`]. Values in it that may contain line breaks must have
+/// gone through [`printable::line`].
 fn print(text: &str) -> Result<()> {
     print_raw(printable::lines(text).as_bytes())
 }
 
-/// Writes bytes as they are: of a file, of a picture, of what was escaped before. A reader that has gone away (`| head`) is no
-/// failure.
+/// Writes bytes unchanged: of a file, of a picture, of escaped text. A closed pipe (`| head`) is no failure.
 fn print_raw(bytes: &[u8]) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
@@ -134,14 +133,14 @@ fn print_raw(bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// `value` as indented JSON and a newline.
+/// Prints `value` as indented JSON and a newline.
 fn print_json(value: &impl serde::Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|e| Error::with_source(crate::error::ErrorKind::Io, "writing JSON", e))?;
     print_raw((printable::json(&text) + "\n").as_bytes())
 }
 
-/// Says something on standard error that is no failure.
+/// Prints a note on standard error that is no failure.
 fn note(text: &str) {
     eprintln!("icechunkfs: {}", printable::line(text));
 }

@@ -1,4 +1,4 @@
-//! `icechunkfs mount`: a snapshot as a directory, served by a daemon.
+//! `icechunkfs mount`: mounts a snapshot or branch and serves it, by default from a daemon.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub fn run(mut arguments: MountArgs) -> Result<()> {
         memory::set_bound(total);
     }
     let spec = arguments.reference.spec()?;
-    // What a fork would lose: the working directory that paths are relative to.
+    // A daemon loses the working directory that relative paths depend on.
     let log_file = arguments.log_file.as_deref().map(std::path::absolute).transpose();
     let log_file = log_file.map_err(|e| Error::io("the log file", e))?;
     if arguments.foreground || extra.fake {
@@ -50,7 +50,7 @@ pub fn run(mut arguments: MountArgs) -> Result<()> {
                 if let Some(outcome) = outcome.take() {
                     outcome.failed(error);
                 }
-                // The command has printed it, or ended long ago.
+                // The command has printed the error, or ended long ago.
                 std::process::exit(i32::from(error.exit_code()));
             }
             Ok(())
@@ -58,15 +58,15 @@ pub fn run(mut arguments: MountArgs) -> Result<()> {
     }
 }
 
-/// Everything from opening the repository to the end of the mount. `outcome` is told once the mount answers.
+/// Serves the mount, from opening the repository to the end. Reports to `outcome` when the mount answers.
 fn serve(arguments: &MountArgs, extra: &Extra, spec: &RefSpec, outcome: Option<&mut Option<Outcome>>) -> Result<()> {
     let runtime = open::runtime()?;
     let mountpoint = session::prepare(&arguments.mountpoint, extra.nonempty)?;
-    // A mount that is only tried out leaves nothing behind, a scratch directory neither.
+    // A fake mount leaves nothing behind, not even a scratch directory.
     let read_only = arguments.read_only || arguments.follow.is_some() || extra.fake;
     let prepared = runtime.block_on(prepare(arguments, spec, &mountpoint, read_only))?;
     let (mode, reason) = io_mode::choose(arguments.io, prepared.tree().table(), prepared.tree().reader().has_files())?;
-    // Scratch files are always files of this machine: there the kernel can move the bytes whatever the chunks' size.
+    // Data files are always local files: the kernel can move their bytes whatever the chunks' size.
     let writable = matches!(prepared.served, Served::Branch(..));
     let mode = if writable && arguments.io == IoOption::Auto && io_mode::obstacle(true).is_none() {
         IoMode::Passthrough
@@ -105,16 +105,16 @@ fn serve(arguments: &MountArgs, extra: &Extra, spec: &RefSpec, outcome: Option<&
         runtime.block_on(writable::end(session, arguments.ephemeral));
     }
     runtime.block_on(reader.settle());
-    // A thread that waits for a dead network file system must not keep the daemon.
+    // A thread that is blocked on a dead network file system must not keep the daemon alive.
     runtime.shutdown_background();
     served
 }
 
-/// What is to be mounted.
+/// An opened repository, ready to be mounted.
 struct Prepared {
     served: Served,
     source: String,
-    /// What the user should know.
+    /// Note for the user.
     told: String,
 }
 
@@ -158,20 +158,20 @@ async fn prepare(arguments: &MountArgs, spec: &RefSpec, mountpoint: &Path, read_
     Ok(Prepared { served: Served::Snapshot(tree), source, told })
 }
 
-/// A mount that is in the table but does not answer is a failure of ours, better told now than met by the first program.
+/// Checks that the mount answers: a failure is better reported now than met by the first program.
 fn check_answer(mountpoint: &Path) -> Result<()> {
     match std::fs::metadata(mountpoint) {
         Ok(metadata) if metadata.is_dir() => Ok(()),
         Ok(_) => Err(Error::new(ErrorKind::Io, format!("{}: the mount is not a directory", mountpoint.display()))),
         Err(error) => {
-            // Nobody can use it: do not leave it behind.
+            // No program can use it: do not leave it behind.
             let _ = unmount::unmount(mountpoint, Force::Detach);
             Err(Error::io(format!("{}: the mount does not answer", mountpoint.display()), error))
         }
     }
 }
 
-/// Logs on SIGUSR1 what is going on: for whoever wonders why a program waits.
+/// Logs the gauges on SIGUSR1, to find out why a program waits.
 fn tell_on_signals(runtime: &Runtime, reader: Arc<Reader>) -> Result<()> {
     let _runtime = runtime.enter();
     let mut asked = signal(SignalKind::user_defined1()).map_err(|e| Error::io("listening for signals", e))?;
@@ -188,7 +188,7 @@ fn end_on_signals(runtime: &Runtime, mountpoint: PathBuf) -> Result<()> {
     let _runtime = runtime.enter();
     let listen = |kind| signal(kind).map_err(|e| Error::io("listening for signals", e));
     let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
-    // The end of a terminal is no reason to end a mount.
+    // The end of a terminal must not end a mount.
     let mut hangup = listen(SignalKind::hangup())?;
     runtime.spawn(async move {
         loop {

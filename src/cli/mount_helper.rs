@@ -1,12 +1,12 @@
-//! Called as mount(8)'s helper: its words as those of `icechunkfs mount`.
+//! The helper of mount(8): translates its arguments to those of `icechunkfs mount`.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use crate::error::{Error, Result};
 
-/// The words of `icechunkfs mount`, when this program was called as mount(8)'s helper: `mount.icechunkfs REPO MOUNTPOINT
-/// [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`. None when it was called by its own name.
+/// Translates the arguments if this program was called as mount(8)'s helper: `mount.icechunkfs REPO MOUNTPOINT
+/// [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`. Returns none if it was called by its own name.
 pub fn as_mount_helper(words: &[OsString]) -> Option<Result<Vec<OsString>>> {
     let (name, rest) = words.split_first()?;
     let name = Path::new(name).file_name()?.to_str()?;
@@ -26,9 +26,9 @@ fn translate_helper(words: &[OsString]) -> Result<Vec<OsString>> {
                 out.push("-o".into());
                 out.push(value(&mut words)?);
             }
-            // The type is known, and the namespace was entered already.
+            // The type is known, and mount(8) has entered the namespace already.
             Some("-t" | "-N") => drop(value(&mut words)?),
-            // "Sloppy" asks to ignore unknown options; mount_options knows the word.
+            // "Sloppy" means to ignore unknown options; mount_options implements it.
             Some("-s") => out.extend(["-o".into(), "sloppy".into()]),
             Some("-n") => {}
             Some("-v") => out.push("-v".into()),
@@ -48,7 +48,7 @@ fn translate_helper(words: &[OsString]) -> Result<Vec<OsString>> {
     Ok(out)
 }
 
-/// A path that begins with a dash must not be read as an option.
+/// Prefixes a path that begins with a dash, which would be read as an option.
 fn guard(word: &OsStr) -> OsString {
     if word.as_encoded_bytes().starts_with(b"-") {
         let mut guarded = OsString::from("./");

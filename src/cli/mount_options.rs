@@ -1,4 +1,4 @@
-//! The words behind `-o`: every option of `icechunkfs mount` in the form that mount(8) and fstab know, beside theirs.
+//! The options of `-o`: every option of `icechunkfs mount` in the form of mount(8) and fstab, and their own options.
 
 use super::args::{FOLLOW_EVERY, MountArgs, parse_interval};
 use crate::error::{Error, Result};
@@ -6,18 +6,18 @@ use crate::fuse::session::Flag;
 use crate::size;
 use crate::storage::settings::{Settings, Source};
 
-/// What `-o` says that no word of the command line does.
+/// Options of `-o` that no other argument has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extra {
-    /// Mount over files and mounts.
+    /// True if the mountpoint may have files or mounts.
     pub nonempty: bool,
-    /// Flags for the kernel.
+    /// Mount flags for the kernel.
     pub flags: Vec<Flag>,
-    /// Check everything, but do not mount (`mount -f`).
+    /// True to check everything, but not mount (`mount -f`).
     pub fake: bool,
 }
 
-/// Takes the options in `arguments.options` over into the other members.
+/// Applies `arguments.options` to the other members, and returns the options without a member.
 pub fn apply(arguments: &mut MountArgs) -> Result<Extra> {
     let mut extra = Extra::default();
     let words: Vec<String> = arguments.options.iter().flat_map(|list| split(list)).collect();
@@ -36,7 +36,7 @@ pub fn apply(arguments: &mut MountArgs) -> Result<Extra> {
         let within = |error: Error| error.context(format!("-o {word}"));
         match name {
             "ro" => arguments.read_only = true,
-            // mount(8) says it unless told otherwise; it is no demand for writing.
+            // mount(8) adds it by default; it does not demand a writable mount.
             "rw" => {}
             "branch" => arguments.reference.branch = Some(needed()?.to_owned()),
             "tag" => arguments.reference.tag = Some(needed()?.to_owned()),
@@ -82,7 +82,7 @@ pub fn apply(arguments: &mut MountArgs) -> Result<Extra> {
     Ok(extra)
 }
 
-/// What moves by itself is neither of the past nor written to.
+/// Fails if a mount that follows its branch shows the past or is writable.
 fn check_follow(arguments: &MountArgs) -> Result<()> {
     let of = &arguments.reference;
     let fixed = of.tag.is_some() || of.snapshot.is_some() || of.as_of.is_some();
@@ -98,7 +98,7 @@ fn check_follow(arguments: &MountArgs) -> Result<()> {
     }
 }
 
-/// Options that mean something to mount(8), systemd or the kernel's defaults, and nothing to us.
+/// Returns true for options of mount(8), systemd or the kernel's defaults, which icechunkfs ignores.
 fn is_for_others(name: &str) -> bool {
     const KNOWN: &[&str] = &[
         "defaults",
@@ -137,7 +137,7 @@ fn is_for_others(name: &str) -> bool {
     KNOWN.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
 }
 
-/// The words of a list. A comma behind a backslash belongs to its word, so that every ref name can be said.
+/// Splits a list of options. A backslash escapes a comma, so that every ref name can be written.
 fn split(list: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut letters = list.chars();

@@ -1,4 +1,4 @@
-//! What `icechunkfs branch` and `icechunkfs tag` have in common: listing, making and deleting refs.
+//! Listing, creating and deleting refs, for `icechunkfs branch` and `icechunkfs tag`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -24,62 +24,62 @@ use crate::repo::update::system_clock;
 use crate::scratch::waiting;
 use crate::storage::settings::Settings;
 
-/// How to reach a repository, and how much to say about it.
+/// Store settings and verbosity.
 #[derive(Clone, Debug, Args)]
 pub struct ReachArgs {
     /// Verbosity.
     #[command(flatten)]
     pub common: CommonArgs,
-    /// How to reach the repository. Last, since its heading goes for all that follows.
+    /// Store settings. Last, because their help heading applies to all later options.
     #[command(flatten)]
     pub store: Settings,
 }
 
-/// `list`
+/// Arguments of `list`.
 #[derive(Debug, Args)]
 pub struct ListArgs {
-    /// Say when each commit was made, and its message. In repositories of version 1 that reads the snapshots.
+    /// Show the time and message of each commit. In repositories of version 1 this reads the snapshots.
     #[arg(short, long)]
     pub long: bool,
     /// Print a list of {"name", "snapshot"}; with --long also "written_at" and "message".
     #[arg(long)]
     pub json: bool,
-    /// How to reach the repository.
+    /// Store settings and verbosity.
     #[command(flatten)]
     pub reach: ReachArgs,
 }
 
-/// `create`
+/// Arguments of `create`.
 #[derive(Debug, Args)]
 pub struct CreateArgs {
     /// The new name.
     pub name: String,
-    /// What it points to: a branch, a tag, a snapshot id, or one of these and ~N for N commits before it.
+    /// The target: a branch, a tag, a snapshot id, or one of these and ~N for N commits before it.
     #[arg(long, value_name = "REF", default_value = DEFAULT_BRANCH)]
     pub at: String,
     /// Print {"name", "snapshot"}.
     #[arg(long)]
     pub json: bool,
-    /// How to reach the repository.
+    /// Store settings and verbosity.
     #[command(flatten)]
     pub reach: ReachArgs,
 }
 
-/// `delete`
+/// Arguments of `delete`.
 #[derive(Debug, Args)]
 pub struct DeleteArgs {
-    /// Its name.
+    /// The name to delete.
     pub name: String,
-    /// Only if it points to this snapshot. Without it: to the one that it pointed to when the command looked.
+    /// Delete only if it points to this snapshot [default: the one that it points to when the command starts].
     #[arg(long, value_name = "ID")]
     pub expect: Option<String>,
-    /// Print {"name", "snapshot"}: what it pointed to.
+    /// Print {"name", "snapshot"}: the snapshot that it pointed to.
     #[arg(long)]
     pub json: bool,
-    /// Whether to ask.
+    /// Confirmation.
     #[command(flatten)]
     pub confirm: ConfirmArgs,
-    /// How to reach the repository.
+    /// Store settings and verbosity.
     #[command(flatten)]
     pub reach: ReachArgs,
 }
@@ -94,7 +94,7 @@ struct Listed {
     message: Option<String>,
 }
 
-/// A repository that a command works on, and the threads for it.
+/// An opened repository and the runtime for it.
 pub(super) struct Work {
     pub(super) runtime: Runtime,
     pub(super) repository: Repository,
@@ -107,7 +107,6 @@ impl Work {
         Ok(Work { runtime, repository })
     }
 
-    /// All refs of `kind`, by name.
     pub(super) fn refs(&self, kind: RefKind) -> Result<BTreeMap<String, ObjectId>> {
         let refs = self.runtime.block_on(self.repository.refs())?;
         Ok(match kind {
@@ -116,7 +115,7 @@ impl Work {
         })
     }
 
-    /// What `name` points to, which must be `expect` if that is said.
+    /// Returns the snapshot that `name` points to. Fails if that is not `expect`.
     pub(super) fn target(&self, kind: RefKind, name: &str, expect: Option<&str>) -> Result<ObjectId> {
         let expect: Option<ObjectId> =
             expect.map(|id| id.parse().map_err(|e: Error| e.context("--expect"))).transpose()?;
@@ -130,7 +129,7 @@ impl Work {
         }
     }
 
-    /// A commit in words. That it cannot be read is no reason to leave its ref where it is.
+    /// Describes a commit as text. A damaged commit must not prevent changes of its ref.
     pub(super) fn described(&self, id: ObjectId) -> String {
         match self.commit(id) {
             Ok(Some(commit)) => {
@@ -146,8 +145,7 @@ impl Work {
         Ok(self.runtime.block_on(self.repository.history(id, 1))?.pop())
     }
 
-    /// What becomes of commits when a ref that points to `tip` is gone, and `others` are what all refs point to then. None if
-    /// nothing is lost.
+    /// Describes the commits that are lost if a ref to `tip` is removed and all refs then point to `others`; none if nothing is lost.
     pub(super) fn loss(&self, tip: ObjectId, others: impl IntoIterator<Item = ObjectId>) -> Result<Option<String>> {
         Ok(match self.repository.commits_beyond(tip, others)? {
             Some(0) => None,
@@ -166,13 +164,12 @@ impl Work {
         })
     }
 
-    /// As [`mounted`], of this repository.
     pub(super) fn mounted(&self, name: &str) -> Option<String> {
         mounted(&self.repository, name)
     }
 }
 
-/// What a mount of branch `name` on this machine has to do with it. None if there is none.
+/// Describes the use of branch `name` on this machine: its mount, its uncommitted changes. None if there are none.
 pub(super) fn mounted(repository: &Repository, name: &str) -> Option<String> {
     let location = writable::scratch_location(repository);
     let waiting = waiting::look(&location, name)?;
@@ -187,7 +184,6 @@ pub(super) fn mounted(repository: &Repository, name: &str) -> Option<String> {
     }
 }
 
-/// Lists the refs of `kind`.
 pub(super) fn list(repo: &str, kind: RefKind, arguments: &ListArgs) -> Result<()> {
     let work = Work::begin(repo, &arguments.reach)?;
     let mut listed = Vec::new();
@@ -225,7 +221,6 @@ pub(super) fn list(repo: &str, kind: RefKind, arguments: &ListArgs) -> Result<()
     print(&text)
 }
 
-/// Makes a ref of `kind`.
 pub(super) fn create(repo: &str, kind: RefKind, arguments: &CreateArgs) -> Result<()> {
     let work = Work::begin(repo, &arguments.reach)?;
     let target = work.runtime.block_on(work.repository.find(&arguments.at))?.id;
@@ -234,7 +229,7 @@ pub(super) fn create(repo: &str, kind: RefKind, arguments: &CreateArgs) -> Resul
     say(arguments.json, name, target, || format!("{kind} `{name}` points to {target}"))
 }
 
-/// Deletes a ref of `kind`; `more` is what has to be said about this kind before.
+/// Deletes a ref of `kind`; `more` is an additional warning for this kind.
 pub(super) fn delete(repo: &str, kind: RefKind, arguments: &DeleteArgs, more: &str) -> Result<()> {
     let work = Work::begin(repo, &arguments.reach)?;
     let name = &arguments.name;
@@ -258,7 +253,7 @@ pub(super) fn delete(repo: &str, kind: RefKind, arguments: &DeleteArgs, more: &s
     say(arguments.json, name, target, || format!("deleted {kind} `{name}`, which pointed to {target}"))
 }
 
-/// Asks `question`. What is `mounted` is said in any case: it is not what the user looked at.
+/// Asks `question`. Logs `mounted` even if it does not ask: the user may not know of the mount.
 pub(super) fn ask(confirm: ConfirmArgs, mut question: String, mounted: Option<String>) -> Result<()> {
     if let Some(mounted) = mounted {
         if confirm.yes {
@@ -269,7 +264,6 @@ pub(super) fn ask(confirm: ConfirmArgs, mut question: String, mounted: Option<St
     confirm.confirm(&question)
 }
 
-/// Tells what was done.
 fn say(json: bool, name: &str, target: ObjectId, text: impl FnOnce() -> String) -> Result<()> {
     if json {
         return print_json(&serde_json::json!({"name": name, "snapshot": target.to_string()}));

@@ -1,4 +1,4 @@
-//! What every command that looks into a repository begins with.
+//! Opens repositories and trees for the commands.
 
 use std::sync::Arc;
 
@@ -16,19 +16,19 @@ use crate::tree::Tree;
 use crate::tree::nodes::NodeTable;
 use crate::tree::numbering::Numbering;
 
-/// Threads that carry out requests which had to wait. They do not wait themselves, so that few are enough.
+/// Worker threads for requests that had to wait. The threads never block, so that few are enough.
 const THREADS: std::ops::RangeInclusive<usize> = 2..=8;
-/// Threads that wait for local disks.
+/// Threads that block on local disks.
 const WAITING_THREADS: usize = 32;
 
-/// Bytes of chunks on their way to a store at a time, at most, and what part of the user's bound they may be.
+/// Maximum bytes of chunks on their way to a store, and the divisor of the user's memory limit for them.
 const MOST_UPLOADS: u64 = 32 << 20;
 const UPLOADS_SHARE: u64 = 8;
 
-/// Snapshots that a commit holds at a time, with what it reads besides: its base, the newest one, and the one it writes.
+/// Memory of a commit, in snapshots: its base, the tip, the one that it writes, and the rest that it reads.
 const SNAPSHOTS: u64 = 4;
 
-/// The threads on which everything asynchronous runs.
+/// Creates the threads on which all asynchronous code runs.
 pub fn runtime() -> Result<Runtime> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     tokio::runtime::Builder::new_multi_thread()
@@ -45,21 +45,21 @@ pub async fn repository(repo: &str, settings: &Settings) -> Result<Repository> {
     Repository::open(storage::open(repo, settings).await?).await
 }
 
-/// As [`repository`], for a command that reads chunks: virtual ones as far as `virtuals` allow it.
+/// Opens the repository for a command that reads chunks: virtual ones as far as `virtuals` allow it.
 pub async fn repository_with(repo: &str, settings: &Settings, virtuals: &VirtualArgs) -> Result<Repository> {
     let permissions = virtuals.permissions()?;
     Ok(virtual_args::allow(repository(repo, settings).await?, permissions, settings).await)
 }
 
-/// What the user says about memory, where he does.
+/// Memory limits of the user.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
-    /// Bytes that are fetched ahead of one reader.
+    /// Maximum bytes to prefetch for one reader.
     pub ahead: Option<u64>,
 }
 
 impl Limits {
-    /// Bytes that a snapshot may take. What the user asked for is looked at before anything is read within it.
+    /// Returns the maximum bytes of a snapshot. Checks the user's memory limit before anything is read within it.
     pub fn of_snapshot(&self) -> Result<u64> {
         let said = memory::explicit_bound();
         if let Some(total) = said {
@@ -68,14 +68,14 @@ impl Limits {
         Ok(said.unwrap_or(MAX_SNAPSHOT))
     }
 
-    /// Bytes of chunks on their way to a store at a time.
+    /// Returns the maximum bytes of chunks on their way to a store.
     pub fn uploads(&self) -> u64 {
         memory::explicit_bound().map_or(MOST_UPLOADS, |total| (total / UPLOADS_SHARE).min(MOST_UPLOADS))
     }
 
-    /// The budget of a mount of which `fixed` bytes are taken already.
+    /// Returns the budget of a mount of which `fixed` bytes are in use already.
     pub fn budget(&self, fixed: u64) -> Result<Budget> {
-        // The default makes room for a large snapshot; a bound that the user gave does not.
+        // The default makes room for a large snapshot; the user's limit does not.
         let total = memory::explicit_bound().unwrap_or_else(|| {
             memory::raise_default_bound(SNAPSHOTS * fixed);
             memory::default_memory().max(2 * fixed)
@@ -84,12 +84,12 @@ impl Limits {
     }
 }
 
-/// The tree of the snapshot that `spec` picks, within `limits`, or the default ones.
+/// Opens the tree of the snapshot that `spec` selects, within `limits`.
 pub async fn tree(repository: &Repository, spec: &RefSpec, limits: Limits) -> Result<Arc<Tree>> {
     tree_after(repository, spec, limits, &mut Numbering::default()).await
 }
 
-/// As [`tree`], with numbers of `numbering`.
+/// Opens the tree like [`tree`], with inode numbers of `numbering`.
 pub async fn tree_after(
     repository: &Repository,
     spec: &RefSpec,

@@ -1,4 +1,4 @@
-//! `icechunkfs ops`: what was done to a repository.
+//! `icechunkfs ops`: prints the operations log of a repository.
 
 use std::fmt::Write;
 
@@ -13,20 +13,20 @@ use crate::format::repo_state::Operation;
 use crate::printable;
 use crate::repo::history::format_time;
 
-/// `icechunkfs ops`
+/// Arguments of `icechunkfs ops`.
 #[derive(Debug, Args)]
 pub struct OpsArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
     pub repo: String,
-    /// At most this many operations.
+    /// Show at most this many operations.
     #[arg(short = 'n', value_name = "N")]
     pub count: Option<usize>,
-    /// Print a list of {"at", "operation", "file"} and what belongs to the operation: "branch", "tag", "snapshot", "previous",
-    /// "from_version", "to_version", "flag", "value", "status", "reason", "kind". "file" is where the repository is kept as it
-    /// was then; null for the newest.
+    /// Print a list of {"at", "operation", "file"} and the members of the operation: "branch", "tag", "snapshot", "previous",
+    /// "from_version", "to_version", "flag", "value", "status", "reason", "kind". "file" is the copy of the repository's state
+    /// at that time; null for the newest.
     #[arg(long)]
     pub json: bool,
-    /// How to reach the repository.
+    /// Store settings and verbosity.
     #[command(flatten)]
     pub reach: ReachArgs,
 }
@@ -37,7 +37,7 @@ pub fn run(arguments: &OpsArgs) -> Result<()> {
     let mut operations = work.repository.operations()?;
     let wanted = arguments.count.unwrap_or(usize::MAX);
     let mut entries = Vec::new();
-    // What a damaged file ends is shown as far as it goes.
+    // Entries before a damaged file are shown.
     let ended = loop {
         if entries.len() == wanted {
             break Ok(());
@@ -62,7 +62,7 @@ pub fn run(arguments: &OpsArgs) -> Result<()> {
     ended
 }
 
-/// What an operation is called, what it was done to, and more about it in words.
+/// Returns the name of an operation, its subject, and details as text.
 fn told(operation: &Operation) -> (&'static str, Option<&str>, String) {
     match operation {
         Operation::RepoInitialized => ("repository created", None, String::new()),

@@ -1,8 +1,8 @@
-//! `icechunkfs prefetch`: what is below a path of a mount is read once, so that the mount's cache has it.
+//! `icechunkfs prefetch`: reads everything below a path of a mount once, so that the mount's cache has it.
 //!
-//! It is read through the mount, which knows where it lies and where to keep it, without leaving it in the kernel's page cache
-//! (`O_DIRECT`). Neighbours are read one after another by one thread, so that the mount sees that they are and fetches several at a
-//! time; there are several threads, since one waits most of the time.
+//! Reads go through the mount, which knows the store and the cache, and bypass the kernel's page cache (`O_DIRECT`). One thread
+//! reads neighbors in sequence, so that the mount detects the access pattern and prefetches; there are several threads, because
+//! each waits most of the time.
 
 use std::fs::File;
 use std::io;
@@ -27,18 +27,18 @@ use crate::zarr::array::ArrayMetadata;
 use crate::zarr::chunk_key::{KeyEncoding, Separator, parse_number};
 use crate::zarr::slices::Slices;
 
-/// Files that one thread reads one after another: enough for the mount to see where it goes.
+/// Files that one thread reads in sequence: enough for the mount to detect the access pattern.
 const BATCH: usize = 64;
-/// Batches that wait for a thread.
+/// Batches that may wait for a thread.
 const WAITING: usize = 16;
-/// Bytes that are asked for at a time: what the kernel sends on as one request.
+/// Bytes per read: the most that the kernel passes on as one request.
 const READ: usize = 1 << 20;
-/// Where reads that pass the page cache have to begin, in memory. Bytes.
+/// Alignment of the buffer for reads that bypass the page cache, in bytes.
 const ALIGNMENT: usize = 4096;
-/// Directories below one another that are gone into. Deeper than any path can be.
+/// Maximum depth of directories: deeper than any path can be.
 const DEEPEST: usize = 4096;
 
-/// Reads what the words name.
+/// Reads the files that the arguments select.
 pub fn run(arguments: &PrefetchArgs) -> Result<()> {
     logging::to_stderr(0);
     let mountpoint = inquiry::expect_answer(&arguments.mountpoint)?;
@@ -65,7 +65,7 @@ pub fn run(arguments: &PrefetchArgs) -> Result<()> {
     files.send();
     drop(files);
     for reader in readers {
-        // A thread that panicked has counted nothing more: its batch is among what failed.
+        // A thread that panicked does not count its other files.
         let _ = reader.join();
     }
     bar.finish_and_clear();
@@ -73,7 +73,6 @@ pub fn run(arguments: &PrefetchArgs) -> Result<()> {
     done.tell()
 }
 
-/// What came of it.
 #[derive(Debug, Default)]
 struct Done {
     files: AtomicU64,
@@ -94,7 +93,7 @@ impl Done {
     }
 }
 
-/// Files that were found, on their way to those who read them.
+/// Files that were found, on their way to the reading threads.
 struct Files<'a> {
     batch: Vec<PathBuf>,
     sender: SyncSender<Vec<PathBuf>>,
@@ -111,12 +110,12 @@ impl Files<'_> {
     }
 
     fn send(&mut self) {
-        // Whoever should receive it is gone only if he has panicked.
+        // The receivers are gone only if they panicked.
         let _ = self.sender.send(std::mem::take(&mut self.batch));
     }
 }
 
-/// Every file at or below `path`, but what is in the directory `control`.
+/// Finds every file at or below `path`, except those in the directory `control`.
 fn find(path: &Path, control: &Path, depth: usize, files: &mut Files<'_>) -> Result<()> {
     let failed = |e| Error::io(path.display(), e);
     if !path.symlink_metadata().map_err(failed)?.is_dir() {
@@ -136,7 +135,7 @@ fn find(path: &Path, control: &Path, depth: usize, files: &mut Files<'_>) -> Res
     Ok(())
 }
 
-/// Chunks of one array.
+/// Ranges of chunks of one array.
 struct Part {
     encoding: KeyEncoding,
     ranges: Vec<Range<u32>>,
@@ -162,7 +161,7 @@ impl Part {
         Ok(Part { encoding: metadata.key_encoding, ranges: slices.chunks(&document)? })
     }
 
-    /// The chunks of it that are stored.
+    /// Finds the stored chunks.
     fn find(&self, array: &Path, files: &mut Files<'_>) -> Result<()> {
         match (self.encoding.separator, self.ranges.len()) {
             (Separator::Slash, 1..) if self.encoding.prefixed => self.descend(&array.join("c"), &self.ranges, files),
@@ -196,7 +195,7 @@ impl Part {
     }
 }
 
-/// The names in `directory`; an array without chunks has none.
+/// Calls `then` for each name in `directory`; an array without chunks does not have the directory.
 fn each_name(directory: &Path, mut then: impl FnMut(&str) -> Result<()>) -> Result<()> {
     let failed = |e| Error::io(directory.display(), e);
     let entries = match std::fs::read_dir(directory) {
@@ -216,7 +215,7 @@ fn read_batches(receiver: &Mutex<Receiver<Vec<PathBuf>>>, done: &Done, bar: &Pro
     let begin = memory.as_ptr().align_offset(ALIGNMENT);
     let Some(buffer) = memory.get_mut(begin..begin + READ) else { return };
     loop {
-        // Whoever waits for a batch keeps the others waiting for the next one, which is what they would do anyway.
+        // A thread that waits for a batch blocks the other threads, which could only wait for the next one.
         let batch = receiver.lock().recv();
         let Ok(batch) = batch else { return };
         for path in batch {
@@ -236,10 +235,10 @@ fn read_batches(receiver: &Mutex<Receiver<Vec<PathBuf>>>, done: &Done, bar: &Pro
     }
 }
 
-/// Reads all of the file at `path` and returns how many bytes that were.
+/// Reads the whole file at `path` and returns the number of bytes.
 fn read(path: &Path, buffer: &mut [u8]) -> io::Result<u64> {
     match read_with(path, buffer, libc::O_DIRECT) {
-        // Where the kernel reads the file by itself, its file system may not have it so.
+        // With passthrough, the file system below may not support `O_DIRECT`.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => read_with(path, buffer, 0),
         read => read,
     }

@@ -1,4 +1,4 @@
-//! `icechunkfs refs`: branches and tags with snapshot ids.
+//! `icechunkfs refs`: lists branches and tags with their snapshot ids.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

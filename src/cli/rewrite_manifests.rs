@@ -1,4 +1,4 @@
-//! `icechunkfs rewrite-manifests`: all manifests of a branch anew, cut as the repository's rules or new ones say.
+//! `icechunkfs rewrite-manifests`: rewrites all manifests of a branch, split by the repository's rules or by new ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::size;
 use crate::storage::settings::Settings;
 
-/// `icechunkfs rewrite-manifests`
+/// Arguments of `icechunkfs rewrite-manifests`.
 #[derive(Debug, Args)]
 pub struct RewriteManifestsArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://).
@@ -35,23 +35,23 @@ pub struct RewriteManifestsArgs {
     /// The branch that gets the commit.
     #[arg(long, value_name = "NAME", default_value = DEFAULT_BRANCH)]
     pub branch: String,
-    /// How arrays are cut, instead of by the rules in the repository's configuration: [PATH:]DIM=N[,DIM=N], so many chunks along a
-    /// dimension in one manifest. DIM is a number from 0, a name, or * for any; PATH a regular expression that is found in the
-    /// array's path; without it all arrays are meant. The first rule that says something of a dimension counts. `none` cuts
-    /// nothing. Later commits go by the configuration again. Repeatable.
+    /// Split arrays by this rule instead of those in the repository's configuration: [PATH:]DIM=N[,DIM=N], with N chunks along a
+    /// dimension in one manifest. DIM is a number from 0, a name, or * for any; PATH is a regular expression to be found in the
+    /// array's path [default: all arrays]. The first rule that matches a dimension applies. `none` splits nothing. Later commits
+    /// use the configuration again. Repeatable.
     #[arg(long, value_name = "RULE")]
     pub split: Vec<String>,
-    /// Store small chunks anew as well: those that have an object each, or share one of which little is needed any more. They
-    /// are put together in objects of some MiB; the old objects stay until garbage is collected.
+    /// Repack small chunks, too: those that have an object each, or share one that is mostly garbage. They are packed into
+    /// objects of some MiB; the old objects stay until garbage is collected.
     #[arg(long)]
     pub repack: bool,
-    /// With --repack, put together chunks smaller than this.
+    /// With --repack, pack chunks smaller than this.
     #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size::parse)]
     pub pack_below: u64,
-    /// The message of the commit.
+    /// The commit message.
     #[arg(short, long, value_name = "TEXT", default_value = "Manifests rewritten")]
     pub message: String,
-    /// A metadata item of the commit; VALUE is JSON, or else taken as text. Repeatable.
+    /// Set a metadata item of the commit; VALUE is JSON, otherwise text. Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     pub metadata: Vec<String>,
     /// Replace the branch's newest commit instead of adding one (version 2).
@@ -59,28 +59,27 @@ pub struct RewriteManifestsArgs {
     pub amend: bool,
     /// Print {"branch", "snapshot", "parent", "manifests", "bytes", "arrays"}: manifests and their bytes each as {"before", "after"},
     /// and for each array {"path", "manifests"}. With --repack also "repacked": {"chunks", "bytes", "objects": {"before", "after"},
-    /// "complete"}; what is not complete can be done again.
+    /// "complete"}; if it is not complete, run the command again.
     #[arg(long)]
     pub json: bool,
-    /// Whether to ask before a commit is replaced.
+    /// Confirmation that a commit may be replaced.
     #[command(flatten)]
     pub confirm: ConfirmArgs,
     /// Verbosity.
     #[command(flatten)]
     pub common: CommonArgs,
-    /// How to reach the repository. Last, since its heading goes for all that follows.
+    /// Store settings. Last, because their help heading applies to all later options.
     #[command(flatten)]
     pub store: Settings,
 }
 
-/// A number before and after.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Change {
     before: u64,
     after: u64,
 }
 
-/// Writes the manifests.
+/// Rewrites the manifests of a branch.
 pub fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
     let splitting = rules(&arguments.split)?;
     let metadata = rewriting::metadata(&arguments.metadata)?;
@@ -134,7 +133,7 @@ pub fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
         bar.finish_and_clear();
         match outcome.context(|| repository.storage().location().to_owned())? {
             Outcome::Committed { snapshot, rebased_over } => {
-                // What it was made of may be newer than what was read at first.
+                // The commit may be based on a newer snapshot than the one read first.
                 let before = rebased_over.last().copied().unwrap_or(tip);
                 told(&repository, [before, snapshot], repacked.as_ref(), arguments).await
             }
@@ -145,7 +144,6 @@ pub fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
     })
 }
 
-/// Says what was done.
 async fn told(
     repository: &Repository,
     ids: [ObjectId; 2],
@@ -204,7 +202,7 @@ async fn told(
     print_json(&said)
 }
 
-/// The arrays of a snapshot: path and number of manifests.
+/// Returns path and number of manifests of each array in a snapshot.
 fn arrays(snapshot: &Snapshot) -> BTreeMap<NodeId, (&str, u64)> {
     let array = |node: Node<'_>| match &node.data {
         NodeData::Array(array) => Some(array.manifests().iter().map(|m| m.id).collect::<BTreeSet<_>>().len() as u64),
@@ -213,7 +211,7 @@ fn arrays(snapshot: &Snapshot) -> BTreeMap<NodeId, (&str, u64)> {
     snapshot.nodes().filter_map(|node| Some((node.id, (node.path, array(node.clone())?)))).collect()
 }
 
-/// The words of `--split` as the configuration has them; none if there are no words.
+/// Translates `--split` to the form of the configuration; none if it is not given.
 fn rules(words: &[String]) -> Result<Option<Value>> {
     match words {
         [] => Ok(None),

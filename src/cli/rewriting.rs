@@ -1,4 +1,4 @@
-//! What the commands have in common that put a commit in the place of others.
+//! Common functions of the commands that replace commits.
 
 use std::collections::HashSet;
 
@@ -11,10 +11,10 @@ use crate::printable;
 use crate::repo::Repository;
 use crate::repo::history::format_time;
 
-/// Refs that are listed in words; the rest is counted.
+/// Number of refs listed as text; the rest is counted.
 const LISTED: usize = 10;
 
-/// The words `KEY=VALUE` of `--metadata`: JSON, or else text.
+/// Parses the items `KEY=VALUE` of `--metadata`: VALUE is JSON, otherwise text.
 pub(super) fn metadata(items: &[String]) -> Result<Map<String, Value>> {
     let mut metadata = Map::new();
     for item in items {
@@ -26,12 +26,12 @@ pub(super) fn metadata(items: &[String]) -> Result<Map<String, Value>> {
     Ok(metadata)
 }
 
-/// The tip of a branch, which must exist.
+/// Returns the tip of a branch, which must exist.
 pub(super) async fn tip(repository: &Repository, branch: &str) -> Result<ObjectId> {
     repository.resolve(&crate::repo::refs::RefSpec::Branch(branch.to_owned())).await
 }
 
-/// Other refs that go on pointing to one of `commits`, as `tag v1`.
+/// Returns the other refs that still point to one of `commits`, such as `tag v1`.
 pub(super) async fn others(repository: &Repository, branch: &str, commits: &[SnapshotInfo]) -> Result<Vec<String>> {
     let ids: HashSet<ObjectId> = commits.iter().map(|commit| commit.id).collect();
     let refs = repository.refs().await?;
@@ -41,7 +41,7 @@ pub(super) async fn others(repository: &Repository, branch: &str, commits: &[Sna
     Ok(named.chain(tags.map(|(name, _)| format!("tag {name}"))).collect())
 }
 
-/// What becomes of refs that go on pointing to what is replaced, as a line; nothing if there are none.
+/// Formats the refs that still point to replaced commits as a line; empty if there are none.
 pub(super) fn kept(others: &[String]) -> String {
     match others.len() {
         0 => String::new(),
@@ -53,7 +53,6 @@ pub(super) fn kept(others: &[String]) -> String {
     }
 }
 
-/// A commit in one line.
 pub(super) fn line(commit: &SnapshotInfo) -> String {
     let first = commit.message.lines().next().unwrap_or_default();
     format!("{}  {}  {}", commit.id, format_time(commit.flushed_at), printable::line(first))

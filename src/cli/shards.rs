@@ -1,7 +1,7 @@
-//! `icechunkfs ls --shards`: what is in the shards of arrays, as their indexes have it.
+//! `icechunkfs ls --shards`: lists the inner chunks of shards, as their indexes have them.
 //!
-//! Only indexes are read. One line an inner chunk, written as it is found: a shard may have a million of them, and be made of shards
-//! again. Of what cannot be right nothing is followed, so that an index that was made to mislead does not lead in circles.
+//! Only indexes are read. Each inner chunk is one line, written when it is found: a shard may have a million of them, and be made of
+//! shards again. Invalid entries are not followed, so that a hostile index does not lead in circles.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -20,18 +20,18 @@ use crate::tree::positions::Coords;
 use crate::tree::{Kind, Tree};
 use crate::zarr::shard::{Fault, Index, IndexLocation, Sharding, Wrong};
 
-/// Bytes that are read at a time.
+/// Bytes per read.
 const STEP: u64 = 1 << 20;
-/// Shards that are looked up at a time.
+/// Shards per lookup.
 const PAGE: usize = 1000;
-/// Bytes of output that are written at a time.
+/// Bytes of output per write.
 const BUFFER: usize = 64 << 10;
 
-/// What is printed, and what was wrong.
+/// Output, and the faults found so far.
 struct Output {
     json: bool,
     text: String,
-    /// Entries of the outermost list so far.
+    /// Number of entries in the outermost list so far.
     shards: u64,
     first: Option<Error>,
     faults: u64,
@@ -40,17 +40,17 @@ struct Output {
 /// A shard, or an inner chunk that is one.
 struct Shard<'a> {
     tree: &'a Arc<Tree>,
-    /// The file that has it.
+    /// Inode of the file.
     inode: u64,
-    /// What it is called in messages.
+    /// Path for messages.
     path: &'a str,
     sharding: &'a Sharding,
-    /// Where in the file it lies.
+    /// Range in the file.
     place: Range<u64>,
     depth: usize,
 }
 
-/// Prints the shards of an array, of all arrays in a group, or one.
+/// Prints the shards of an array, of all arrays in a group, or of one chunk.
 pub(super) fn run(arguments: &LsArgs) -> Result<()> {
     let spec = arguments.reference.spec()?;
     let mut output = Output { json: arguments.json, text: String::new(), shards: 0, first: None, faults: 0 };
@@ -70,7 +70,7 @@ pub(super) fn run(arguments: &LsArgs) -> Result<()> {
                     match sharded(&tree, node) {
                         Ok((array, sharding)) => output.array(&tree, node, array, &sharding).await?,
                         Err(error) if alone => return Err(error),
-                        // Most nodes of a group have none.
+                        // Most nodes of a group have no shards.
                         Err(_) => {}
                     }
                 }
@@ -85,7 +85,7 @@ pub(super) fn run(arguments: &LsArgs) -> Result<()> {
     output.end()
 }
 
-/// The array at `node` and what its shards look like; an error that says why it has none.
+/// Returns the array at `node` and the layout of its shards. Fails with the reason if it has none.
 fn sharded(tree: &Tree, node: NodeIndex) -> Result<(&Array, Sharding)> {
     let place = || format!("/{}", tree.table().path(node));
     let Some(array) = tree.table().array(node) else {
@@ -141,7 +141,7 @@ impl Output {
         self.flush(false)
     }
 
-    /// Everything about a shard behind its name.
+    /// Writes everything about a shard after its name.
     async fn contents(&mut self, shard: &Shard<'_>) -> Result<()> {
         let (sharding, length) = (shard.sharding, shard.place.end - shard.place.start);
         let index = match sharding.index_place(length) {
@@ -239,7 +239,7 @@ impl Output {
         );
     }
 
-    /// An inner chunk, but for its end.
+    /// Writes an inner chunk, except its end.
     fn inner(&mut self, shard: &Shard<'_>, number: u64, offset: u64, bytes: u64, is_first: bool) {
         let coords = shard.sharding.coords(number);
         if self.json {
@@ -252,7 +252,7 @@ impl Output {
         }
     }
 
-    /// Something is wrong.
+    /// Reports a fault.
     fn wrong(&mut self, shard: &Shard<'_>, fault: &Error) {
         if !self.json {
             let _ = writeln!(self.text, "{}WRONG: {fault}", "  ".repeat(shard.depth + 1));
@@ -288,7 +288,7 @@ impl Output {
         Ok(())
     }
 
-    /// The end of the output; an error if anything was wrong.
+    /// Ends the output. Fails if there was a fault.
     fn end(mut self) -> Result<()> {
         if self.json {
             self.text.push_str(if self.shards == 0 { "[]\n" } else { "\n]\n" });

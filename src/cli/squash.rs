@@ -1,4 +1,4 @@
-//! `icechunkfs squash`: the newest commits of a branch become one.
+//! `icechunkfs squash`: combines the newest commits of a branch into one.
 
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -16,58 +16,58 @@ use crate::repo::refs::DEFAULT_BRANCH;
 use crate::repo::update::system_clock;
 use crate::storage::settings::Settings;
 
-/// Commits that are listed in the question; the rest is counted.
+/// Number of commits listed in the question; the rest is counted.
 const LISTED: usize = 20;
 
-/// `icechunkfs squash`
+/// Arguments of `icechunkfs squash`.
 #[derive(Debug, Args)]
 pub struct SquashArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, file://).
     pub repo: String,
-    /// The branch whose newest commits they are.
+    /// The branch whose newest commits are combined.
     #[arg(long, value_name = "NAME", default_value = DEFAULT_BRANCH)]
     pub branch: String,
-    /// Which commits.
+    /// Commits to combine.
     #[command(flatten)]
     pub range: RangeArgs,
-    /// The message of the one [default: all their messages, the oldest first].
+    /// The new commit message [default: the messages of all commits, oldest first].
     #[arg(short, long, value_name = "TEXT")]
     pub message: Option<String>,
-    /// A metadata item that it gets; VALUE is JSON, or else taken as text. It keeps those of the commits that become one, the
-    /// newest of each name. Repeatable.
+    /// Set a metadata item; VALUE is JSON, otherwise text. The items of the combined commits stay, the newest of each name.
+    /// Repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     pub metadata: Vec<String>,
-    /// Print {"branch", "snapshot", "replaced", "parent", "kept"}: the new snapshot's id, those that it replaces (newest
+    /// Print {"branch", "snapshot", "replaced", "parent", "kept"}: the new snapshot's id, the ids that it replaces (newest
     /// first), and refs that still point to one of them.
     #[arg(long)]
     pub json: bool,
-    /// Whether to ask.
+    /// Confirmation.
     #[command(flatten)]
     pub confirm: ConfirmArgs,
     /// Verbosity.
     #[command(flatten)]
     pub common: CommonArgs,
-    /// How to reach the repository. Last, since its heading goes for all that follows.
+    /// Store settings. Last, because their help heading applies to all later options.
     #[command(flatten)]
     pub store: Settings,
 }
 
-/// Where the commits begin that become one. They end with the branch's newest.
+/// Beginning of the commits to combine, which end with the branch's newest.
 #[derive(Clone, Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct RangeArgs {
-    /// So many, with the newest.
+    /// Combine this many commits.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
     pub last: Option<u32>,
-    /// From this one on: a branch, a tag, an id, or one of them and ~N for N commits before it.
+    /// Combine this commit and all after it: a branch, a tag, an id, or one of them and ~N for N commits before it.
     #[arg(long, value_name = "REF")]
     pub from: Option<String>,
-    /// All after this one.
+    /// Combine all commits after this one.
     #[arg(long, value_name = "REF")]
     pub since: Option<String>,
 }
 
-/// Makes one commit of several.
+/// Combines several commits into one.
 pub fn run(arguments: &SquashArgs) -> Result<()> {
     let SquashArgs { branch, .. } = arguments;
     let set = rewriting::metadata(&arguments.metadata)?;
@@ -108,7 +108,7 @@ pub fn run(arguments: &SquashArgs) -> Result<()> {
     })
 }
 
-/// The commits that become one, newest first.
+/// Returns the commits to combine, newest first.
 async fn range(repository: &Repository, branch: &str, range: &RangeArgs) -> Result<Vec<SnapshotInfo>> {
     let tip = rewriting::tip(repository, branch).await?;
     let commits = if let Some(last) = range.last {

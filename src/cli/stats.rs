@@ -1,4 +1,4 @@
-//! `icechunkfs stats`: what a repository's bytes are for.
+//! `icechunkfs stats`: shows the storage use of a repository.
 
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -17,45 +17,45 @@ use crate::stats::{self, Bounds, ByKind, Counters, RefStats, Size, Stats};
 use crate::storage::settings::Settings;
 use crate::{memory, printable};
 
-/// Between two drawings of how far it is.
+/// Interval between updates of the progress bar.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// What copies of `repo` are called.
+/// Name of the copies of `repo`.
 const BACKUPS: &str = "earlier states of repo";
-/// Arrays and refs that words list; the rest is counted. JSON has all.
+/// Number of arrays and refs listed as text; the rest is counted. JSON has all.
 const LISTED: usize = 30;
-/// Characters of a full bar.
+/// Width of a full bar, in characters.
 const WIDTH: usize = 24;
-/// What part of the memory the list of chunks may take, and manifests that are being read as much.
+/// Divisor of the memory for the list of chunks, and for the manifests that are being read.
 const SHARE: u64 = 4;
 
-/// `icechunkfs stats`
+/// Arguments of `icechunkfs stats`.
 #[derive(Debug, Args)]
 pub struct StatsArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
     pub repo: String,
-    /// Whose arrays are listed: a branch, a tag, a snapshot id, or something before one, such as main~2.
+    /// The snapshot whose arrays are listed: a branch, a tag, a snapshot id, or one before it, such as main~2.
     #[arg(value_name = "REF", default_value = DEFAULT_BRANCH)]
     pub reference: String,
-    /// Snapshots and manifests that are read at a time.
+    /// Number of snapshots and manifests to read at a time.
     #[arg(short, long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub jobs: u16,
-    /// Print all of it: {"repository", "spec_version", "stored", "reachable", "unreachable", "missing": {"chunks", "manifests",
+    /// Print {"repository", "spec_version", "stored", "reachable", "unreachable", "missing": {"chunks", "manifests",
     /// "snapshots", "transactions": {"objects", "bytes"}}, "shared": {"objects", "bytes"}, "dead_bytes", "dead_in", "chunks":
     /// {"native", "native_bytes", "virtual", "virtual_bytes", "inline", "inline_bytes", "references"}, "refs": [{"kind", "name",
     /// "snapshot", "commits", "nodes", "references", "only_here"}], "snapshot", "arrays": [{"path", "shape", "places", "chunks",
-    /// "bytes", "native_bytes", "inline_bytes", "virtual_bytes", "manifests", "manifest_bytes"}]}; "stored" has "refs" and
-    /// "backups" too, and "removable_backups".
+    /// "bytes", "native_bytes", "inline_bytes", "virtual_bytes", "manifests", "manifest_bytes"}]}; "stored" also has "refs",
+    /// "backups" and "removable_backups".
     #[arg(long)]
     pub json: bool,
     /// Verbosity.
     #[command(flatten)]
     pub common: CommonArgs,
-    /// How to reach the repository. Last, since its heading goes for all that follows.
+    /// Store settings. Last, because their help heading applies to all later options.
     #[command(flatten)]
     pub store: Settings,
 }
 
-/// Counts and draws.
+/// Collects and prints the statistics.
 pub fn run(arguments: &StatsArgs) -> Result<()> {
     let counters = Counters::default();
     let ended = AtomicBool::new(false);
@@ -93,13 +93,13 @@ fn draw(counters: &Counters, ended: &AtomicBool) {
     bar.finish_and_clear();
 }
 
-/// A table whose columns are as wide as what is in them.
+/// A table whose columns are as wide as their contents.
 struct Table {
     bars: bool,
     rows: Vec<Row>,
 }
 
-/// Cells, and how long the bar behind them is: so much of so much.
+/// Cells, and the bar after them: a part and the whole.
 type Row = (Vec<String>, Option<(u64, u64)>);
 
 impl Table {
@@ -107,7 +107,7 @@ impl Table {
         Table { bars, rows: Vec::new() }
     }
 
-    /// A row of cells, of which the first is text and the others are numbers, and a bar of so much of so much behind it.
+    /// Adds a row: the first cell is text, the others are numbers; `part` is a bar as a part and the whole.
     fn row(&mut self, cells: Vec<String>, part: Option<(u64, u64)>) {
         self.rows.push((cells.iter().map(|cell| printable::line(cell)).collect(), part));
     }
@@ -135,7 +135,7 @@ impl Table {
     }
 }
 
-/// A bar that is as full as `part` is of `whole`, to an eighth of a character.
+/// Formats a bar that is filled by `part` of `whole`, to an eighth of a character.
 fn bar(part: u64, whole: u64) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     if whole == 0 {

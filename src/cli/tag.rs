@@ -1,4 +1,4 @@
-//! `icechunkfs tag`: names of snapshots that never change.
+//! `icechunkfs tag`: refs that never change.
 
 use clap::{Args, Subcommand};
 
@@ -8,40 +8,40 @@ use crate::error::Result;
 use crate::printable;
 use crate::repo::change_refs::RefKind;
 
-/// `icechunkfs tag`
+/// Arguments of `icechunkfs tag`.
 #[derive(Debug, Args)]
 pub struct TagArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
     pub repo: String,
-    /// What to do.
+    /// The action to run.
     #[command(subcommand)]
     pub action: TagAction,
 }
 
-/// What can be done to tags.
+/// Actions on tags.
 #[derive(Debug, Subcommand)]
 pub enum TagAction {
-    /// List tags and what they point to.
+    /// List tags and their snapshots.
     List(ListTagsArgs),
-    /// Make a tag. The name must be new: also a deleted tag's name cannot be used again.
+    /// Create a tag. The name must be new; the name of a deleted tag cannot be used again.
     Create(CreateArgs),
     /// Delete a tag. Its name cannot be used again.
     Delete(DeleteArgs),
 }
 
-/// `icechunkfs tag REPO list`
+/// Arguments of `icechunkfs tag REPO list`.
 #[derive(Debug, Args)]
 pub struct ListTagsArgs {
-    /// List the names of deleted tags instead, which cannot be used again; with --json a list of names.
+    /// List the names of deleted tags instead, which cannot be used again; with --json as a list.
     #[arg(long, conflicts_with = "long")]
     pub deleted: bool,
-    /// As for branches.
+    /// Arguments common with branches.
     #[command(flatten)]
     pub list: ListArgs,
 }
 
 impl TagAction {
-    /// Verbosity.
+    /// Returns the verbosity.
     pub(super) fn verbose(&self) -> u8 {
         let reach = match self {
             TagAction::List(list) => &list.list.reach,
@@ -52,7 +52,7 @@ impl TagAction {
     }
 }
 
-/// Does what is asked.
+/// Runs the action.
 pub fn run(arguments: &TagArgs) -> Result<()> {
     let repo = &arguments.repo;
     match &arguments.action {

@@ -1,7 +1,7 @@
-//! Uncommitted work on a repository, as far as this machine knows: what a collection must not take from under it.
+//! Finds uncommitted changes on this machine that are based on a repository, for a garbage collection to keep what they need.
 //!
-//! Scratch directories are where mounts put them when nothing is said, and where the mounts that are there now have them. Those that
-//! were named with `--scratch` and are not mounted are known to nobody, nor are those of other machines.
+//! The search covers the default locations of scratch directories, and those of existing mounts. Scratch directories that were named
+//! with `--scratch` and are not mounted cannot be found, nor those of other machines.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use crate::scratch::search::{Foreign, Found};
 use crate::storage::Storage;
 use crate::trust;
 
-/// How long the search may take. Homes may be on a network file system that does not answer.
+/// Deadline of the search. Home directories may be on a network file system that does not answer.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 const UNKNOWN: &str = "what uncommitted work needs is not known: mount the branch and commit or discard it, or remove the scratch directory";
 
-/// Looks for uncommitted work on the repository in `storage`, and in the scratch directories `named`. What was found last is in
-/// `found`.
+/// Returns a function that finds uncommitted changes on the repository in `storage`, also in the scratch directories `named`. It
+/// stores its last result in `found`.
 pub(super) fn finder(storage: &Arc<dyn Storage>, named: Vec<PathBuf>, found: Arc<Mutex<Found>>) -> FindUncommitted {
     let storage = Arc::clone(storage);
     Arc::new(move || {
@@ -57,17 +57,17 @@ pub(super) fn finder(storage: &Arc<dyn Storage>, named: Vec<PathBuf>, found: Arc
 
 struct Search {
     location: String,
-    /// The repository's directory, if it is one.
+    /// Directory of the repository, if it is local.
     local: Option<PathBuf>,
     named: Vec<PathBuf>,
-    /// What is looked at.
+    /// Path that is being searched.
     at: Arc<Mutex<PathBuf>>,
 }
 
 impl Search {
     fn run(&self) -> Result<Found> {
         let mut found = Found::default();
-        // By where the repository really is, whatever the words for it.
+        // By the real location of the repository, whatever path the user gave.
         let local_words = self.local.as_ref().map(|path| path.to_string_lossy().into_owned());
         for place in place::places_for(local_words.as_deref().unwrap_or(&self.location)) {
             *self.at.lock() = place.base.join(&place.rest);
@@ -107,13 +107,13 @@ impl Search {
         }
     }
 
-    /// Whether another user's mount says that it is of this repository. Its words are not followed.
+    /// Returns true if another user's mount claims to be of this repository. Its path is not followed.
     fn is_named_by(&self, mount: &Mount) -> bool {
         mount.source == self.location || self.local.as_deref().is_some_and(|local| Path::new(&mount.source) == local)
     }
 }
 
-/// Whether the work of `user` counts: of root, of the user that runs this, and of the one who does so by `sudo`.
+/// Returns true if the changes of `user` count: root, the current user, and the user who called `sudo`.
 fn is_counted(user: u32) -> bool {
     trust::is_trusted(user) || (rustix::process::geteuid().is_root() && sudo_user() == Some(user))
 }
@@ -122,7 +122,7 @@ fn sudo_user() -> Option<u32> {
     std::env::var("SUDO_UID").ok()?.parse().ok()
 }
 
-/// The scratch directory of a mount; none if it has none.
+/// Returns the scratch directory of a mount, if it has one.
 fn scratch_of(mount: &Mount) -> Result<Option<PathBuf>> {
     if mount.read_only {
         return Ok(None);
@@ -131,7 +131,7 @@ fn scratch_of(mount: &Mount) -> Result<Option<PathBuf>> {
     let told = match inquiry::content(mount, ".icechunk/info.json")? {
         Ok(told) => told,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        // A daemon that has died: its scratch directory is one of those that are looked at anyway, or nobody knows it.
+        // The daemon has died: its scratch directory may be outside of the locations that are searched.
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
             return Err(Error::new(
                 ErrorKind::Busy,

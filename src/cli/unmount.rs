@@ -1,4 +1,4 @@
-//! `icechunkfs unmount`: takes a mount away, also one whose daemon has died.
+//! `icechunkfs unmount`: removes a mount, even if its daemon has died.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use crate::fuse::mount_table::{self, FILE_SYSTEM_TYPE};
 use crate::fuse::unmount::{self, Force};
 use crate::session::request::{Answer, Command};
 
-/// How long a daemon may take to count what is uncommitted: a second for a million files, and storage that is slow.
+/// Deadline for the daemon to count uncommitted changes: a second for a million files, and slow storage.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Deadline of a daemon's end once its mount is gone. A flush takes a slow disk some seconds.
+/// Deadline for the daemon to end after its mount is gone. A flush takes a slow disk some seconds.
 const ENDING: Duration = Duration::from_secs(10);
 
-/// Unmounts what is mounted at the mountpoint, if it is ours.
+/// Unmounts the mountpoint if icechunkfs is mounted there.
 pub fn run(arguments: &UnmountArgs) -> Result<()> {
     logging::to_stderr(0);
     if arguments.force {
@@ -59,24 +59,21 @@ pub fn run(arguments: &UnmountArgs) -> Result<()> {
     }
 }
 
-/// Takes a mount of ours out of the tree without asking its daemon, which ends when the last file in it is closed.
+/// Detaches a mount without asking its daemon, which ends when the last open file is closed.
 fn detach(mountpoint: &Path) -> Result<()> {
     unmount::unmount(&mount_table::expect(mountpoint)?, Force::Detach)
 }
 
-/// What an unmount leaves in the scratch directory.
+/// State that an unmount leaves in the scratch directory.
 enum Left {
-    /// Nothing, or that cannot be found out.
+    /// Nothing, or unknown.
     Nothing,
-    /// Only files that no commit takes.
+    /// Only files that no commit includes.
     Untracked(String),
-    /// Uncommitted changes.
     Changes(String),
 }
 
-/// Finds out what an unmount leaves, in words.
-///
-/// Errors: [`ErrorKind::Timeout`] if the daemon does not say so in time.
+/// Describes what an unmount leaves. Fails with [`ErrorKind::Timeout`] if the daemon does not answer in time.
 fn left_behind(mountpoint: &Path) -> Result<Left> {
     let request = working::control_directory(mountpoint).join("request");
     let question = working::spell(&Command::Status)?;

@@ -1,4 +1,4 @@
-//! `icechunkfs verify`: what is wrong with a repository, where, and how bad.
+//! `icechunkfs verify`: finds everything that is wrong with a repository, with location and severity.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -20,30 +20,24 @@ use crate::repo::verify::{self, Progress, Wanted};
 use crate::storage;
 use crate::storage::settings::Settings;
 
-/// Exit status if nothing worse than warnings was found.
+/// Exit status for warnings without errors.
 const WARNINGS: u8 = 3;
-/// Exit status if errors were found; `fsck` has the same.
+/// Exit status for errors, the same as `fsck`'s.
 const ERRORS: u8 = 4;
-/// Between two drawings of how far it is.
+/// Interval between updates of the progress bar.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// `icechunkfs verify`
-///
-/// Severities: an error is data or history that is lost or cannot be read; a warning is a rule that is broken while all can be
-/// read, as releases of old have done; a note is something that lies about and that nothing needs (`icechunkfs gc` removes it).
-///
-/// Exit status: 0 if there is nothing but notes, 3 if there are warnings, 4 if there are errors; 1 if the repository could not be
-/// checked, 2 for wrong words.
+/// Arguments of `icechunkfs verify`.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct VerifyArgs {
     /// The repository: a path or a URL (s3://, gs://, az://, abfs://, https://, file://).
     pub repo: String,
-    /// Only what this branch, tag or snapshot needs [default: all commits, and what nothing needs].
+    /// Check only what this branch, tag or snapshot needs [default: all commits, and unneeded objects].
     #[arg(value_name = "REF")]
     pub reference: Option<String>,
-    /// Look for the chunk objects too: that each is there, and long enough for what refers to it. Objects with virtual chunks are
-    /// looked for as far as they may be read (--allow-virtual), and must not have changed.
+    /// Check chunk objects, too: each must exist and be long enough for its references. Objects with virtual chunks are
+    /// checked as far as they may be read (--allow-virtual), and must not have changed.
     #[arg(long)]
     pub chunks: bool,
     /// Print {"findings": [{"severity", "rule", "object", "node", "chunks", "message", "times"}], "errors", "warnings", "notes",
@@ -54,15 +48,15 @@ pub struct VerifyArgs {
     /// Verbosity.
     #[command(flatten)]
     pub common: CommonArgs,
-    /// How to reach the repository. Last, since its heading goes for all that follows.
+    /// Store settings. Last, because their help heading applies to all later options.
     #[command(flatten)]
     pub store: Settings,
-    /// Virtual chunks. Its heading goes for all that follows, too.
+    /// Virtual chunks. Their help heading applies to all later options, too.
     #[command(flatten)]
     pub virtuals: VirtualArgs,
 }
 
-/// Checks, and tells what was found.
+/// Checks a repository and prints the findings.
 pub fn run(arguments: &VerifyArgs) -> Result<ExitCode> {
     let progress = Arc::new(Progress::default());
     let ended = AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! The words about virtual chunks, for every command that reads chunks.
+//! The arguments for virtual chunks, of every command that reads chunks.
 
 use std::sync::Arc;
 
@@ -11,30 +11,30 @@ use crate::storage::settings::Settings;
 use crate::storage::virtuals::Virtuals;
 use crate::storage::virtuals::permissions::Permissions;
 
-/// The variable with more of `--virtual-option`. It is not clap's: only in the environment may an option be secret.
+/// Variable with further values of `--virtual-option`. It is not clap's: options may be secret only in the environment.
 const VARIABLE: &str = "ICECHUNKFS_VIRTUAL_OPTION";
 
-/// Which virtual chunks may be read, and how.
+/// Virtual chunks that may be read, and the access to them.
 #[derive(Clone, Default, Args)]
 #[command(next_help_heading = "Virtual chunks (each is also a variable ICECHUNKFS_..., with one word a line)")]
 pub struct VirtualArgs {
-    /// Read virtual chunks that lie below PREFIX: a URL (s3://bucket/data, https://host/path, file:///data) or a path. Nothing
-    /// else of other people's files is read. Repeatable.
+    /// Read virtual chunks below PREFIX: a URL (s3://bucket/data, https://host/path, file:///data) or a path. No other file
+    /// outside the repository is read. Repeatable.
     #[arg(long, value_name = "PREFIX", env = "ICECHUNKFS_ALLOW_VIRTUAL", hide_env = true, value_delimiter = '\n')]
     pub allow_virtual: Vec<String>,
-    /// Read what references say is below FROM (a URL; vcc://NAME is a container) below TO instead, a path or a URL: data that
-    /// has moved, or a copy of it. Allows FROM. Repeatable.
+    /// Read virtual chunks below FROM (a URL; vcc://NAME is a container) from TO instead, a path or a URL: for data that
+    /// have moved, or a copy of them. Allows FROM. Repeatable.
     #[arg(long, value_name = "FROM=TO", env = "ICECHUNKFS_VIRTUAL_MAP", hide_env = true, value_delimiter = '\n')]
     pub virtual_map: Vec<String>,
-    /// How what is below PREFIX is reached: KEY is an option of object stores, such as region, endpoint_url, profile, anonymous
-    /// or secrets (a file). `PREFIX,unchecked` takes the bytes as they are, whatever state the reference was made to. Allows nothing.
-    /// Repeatable. Secrets, such as header, are taken only from the variable, which counts beside the option.
+    /// Set an option for everything below PREFIX: KEY is an option of object stores, such as region, endpoint_url, profile, anonymous
+    /// or secrets (a file). `PREFIX,unchecked` reads objects even if they changed after the reference was made. Allows nothing.
+    /// Repeatable. Secrets, such as header, are accepted only in the variable, which adds to the option.
     #[arg(long, value_name = "PREFIX,KEY=VALUE", value_delimiter = '\n')]
     pub virtual_option: Vec<String>,
 }
 
 impl VirtualArgs {
-    /// What the words permit. Wrong ones are told before anything is opened.
+    /// Returns the permissions. Invalid arguments fail before anything is opened.
     pub fn permissions(&self) -> Result<Permissions> {
         let environment = std::env::var(VARIABLE).unwrap_or_default();
         let environment: Vec<String> = environment.lines().filter(|word| !word.is_empty()).map(str::to_owned).collect();
@@ -42,12 +42,12 @@ impl VirtualArgs {
     }
 }
 
-/// `repository` with those virtual chunks that `permissions` allow, reached as its configuration and `settings` say.
+/// Adds to `repository` the virtual chunks that `permissions` allow, reached as its configuration and `settings` define.
 pub async fn allow(repository: Repository, permissions: Permissions, settings: &Settings) -> Repository {
     let containers = match repository.config().await {
         Ok(config) => config.virtual_containers(),
         Err(error) => {
-            // All that is not virtual can be read.
+            // Everything that is not virtual can be read.
             warn!("containers of virtual chunks are not known: the configuration cannot be read: {error}");
             Vec::new()
         }
@@ -55,7 +55,7 @@ pub async fn allow(repository: Repository, permissions: Permissions, settings: &
     repository.with_virtuals(Arc::new(Virtuals::new(permissions, containers, settings)))
 }
 
-/// Without the words of options, which may be secret.
+/// Omits the values of options, which may be secret.
 impl std::fmt::Debug for VirtualArgs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("VirtualArgs")

@@ -19,10 +19,10 @@ use crate::fuse::{inquiry, mount_table};
 use crate::session::request::{Answer, Command};
 use crate::working::namespace::CONTROL_DIRECTORY;
 
-/// Between two looks at how far a commit is.
+/// Interval between updates of the progress bar.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// Commits what was changed in a mount.
+/// Commits the changes in a mount.
 pub fn commit(arguments: &CommitArgs) -> Result<()> {
     logging::to_stderr(0);
     let command = Command::Commit {
@@ -36,28 +36,28 @@ pub fn commit(arguments: &CommitArgs) -> Result<()> {
     let watcher = watch(control.clone(), Arc::clone(&done));
     let answer = ask(&control, &command);
     done.store(true, Ordering::Relaxed);
-    // It ends by itself; a bar that is left half drawn is no failure.
+    // The thread ends by itself; a bar that is left half drawn is no failure.
     let _ = watcher.join();
     say(&answer?, arguments.json)
 }
 
-/// Shows what was changed, counted.
+/// Prints a summary of the uncommitted changes.
 pub fn status(arguments: &LookArgs) -> Result<()> {
     run(&arguments.mountpoint, &Command::Status, arguments.json)
 }
 
-/// Shows what was changed, node by node.
+/// Prints the uncommitted changes, node by node.
 pub fn diff(arguments: &LookArgs) -> Result<()> {
     run(&arguments.mountpoint, &Command::Diff, arguments.json)
 }
 
-/// Gives up what was changed.
+/// Discards uncommitted changes.
 pub fn discard(arguments: &DiscardArgs) -> Result<()> {
     let path = inside(&arguments.mountpoint, arguments.path.as_deref().unwrap_or_default())?;
     run(&arguments.mountpoint, &Command::Discard { path }, arguments.json)
 }
 
-/// Moves to the branch's newest commit.
+/// Moves a mount to its branch's newest commit.
 pub fn refresh(arguments: &LookArgs) -> Result<()> {
     run(&arguments.mountpoint, &Command::Refresh, arguments.json)
 }
@@ -67,7 +67,7 @@ fn run(mountpoint: &Path, command: &Command, json: bool) -> Result<()> {
     say(&ask(&control(mountpoint)?, command)?, json)
 }
 
-/// The control directory of the mount at `mountpoint`.
+/// Returns the control directory of the mount at `mountpoint`. Fails if the mount is read-only.
 fn control(mountpoint: &Path) -> Result<PathBuf> {
     let mountpoint = inquiry::expect_answer(mountpoint)?;
     let control = control_directory(&mountpoint);
@@ -80,12 +80,12 @@ fn control(mountpoint: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Where the control files of a mount are, if it has any.
+/// Returns the path of the control directory of a mount, whether or not it has one.
 pub(super) fn control_directory(mountpoint: &Path) -> PathBuf {
     mountpoint.join(OsStr::from_bytes(CONTROL_DIRECTORY))
 }
 
-/// `path`, of this machine or in the mount, as one in the mount.
+/// Converts `path`, on this machine or in the mount, to one in the mount.
 pub(super) fn inside(mountpoint: &Path, path: &str) -> Result<String> {
     match std::path::absolute(path) {
         Ok(absolute) if !path.is_empty() => {
@@ -97,19 +97,19 @@ pub(super) fn inside(mountpoint: &Path, path: &str) -> Result<String> {
     }
 }
 
-/// `command` as the daemon reads it.
+/// Encodes `command` for the daemon.
 pub(super) fn spell(command: &Command) -> Result<Vec<u8>> {
     serde_json::to_vec(command).map_err(|e| Error::with_source(ErrorKind::InvalidInput, "the command", e))
 }
 
-/// Gives `command` to the daemon behind `control` and returns its answer.
+/// Sends `command` to the daemon behind `control` and returns its answer.
 pub(super) fn ask(control: &Path, command: &Command) -> Result<Answer> {
     let place = control.join("request");
     let failed = |e| Error::io(place.display(), e);
     let mut file = File::options().read(true).write(true).open(&place).map_err(failed)?;
     file.write_all(&spell(command)?).map_err(failed)?;
     let mut answer = Vec::new();
-    // The answer is at the beginning, wherever the command left off.
+    // The answer is at the beginning, whatever offset the write left.
     let mut buffer = vec![0; 1 << 16];
     loop {
         match file.read_at(&mut buffer, answer.len() as u64).map_err(failed)? {
@@ -143,7 +143,7 @@ fn say(answer: &Answer, json: bool) -> Result<()> {
     Err(Error::new(kind, answer.said.clone()))
 }
 
-/// Draws how far a commit is, if it takes long and somebody is looking.
+/// Draws the progress of a commit if it takes long and standard error is a terminal.
 fn watch(control: PathBuf, done: Arc<AtomicBool>) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
         let bar = progress::still("{msg} {bar:40} {bytes}/{total_bytes} {bytes_per_sec}");

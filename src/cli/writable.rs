@@ -1,4 +1,4 @@
-//! The parts of a mount that can be written to.
+//! Opens and ends writable mounts.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::scratch::moved::{self, ScratchKey};
 use crate::scratch::place::default_path;
 use crate::session::{self, Facts, Opening, Session, Upload};
 
-/// Why `branch` of a repository takes no commits; none if it does.
+/// Returns the reason that `branch` of a repository accepts no commits; none if it does.
 pub async fn obstacle(repository: &Repository, branch: &str) -> Result<Option<String>> {
     if let Err(error) = repository.check_writable() {
         return Ok(Some(error.to_string()));
@@ -40,7 +40,7 @@ pub async fn obstacle(repository: &Repository, branch: &str) -> Result<Option<St
     }
 }
 
-/// Opens `branch` to be written to.
+/// Opens `branch` for writing. Returns a note for the user, too.
 pub async fn open(
     repository: &Repository,
     branch: &str,
@@ -92,7 +92,7 @@ pub async fn open(
     Ok((session, control, told))
 }
 
-/// Relocates the scratch directory of a repository that was moved to `scratch`. Returns a message for the user.
+/// Relocates the scratch directory of a moved repository to `scratch`. Returns a note for the user.
 async fn relocate_scratch(
     repository: &Repository,
     branch: &str,
@@ -114,20 +114,20 @@ fn scratch(repository: &Repository, branch: &str, arguments: &MountArgs) -> Resu
     if arguments.ephemeral {
         let made = tempfile::Builder::new().prefix("icechunkfs-").tempdir();
         let made = made.map_err(|e| Error::io("making a temporary scratch directory", e))?;
-        // It goes at the end, and only if nothing is in it that is nowhere else.
+        // `end` removes the directory if all of its contents were committed.
         return Ok(made.keep());
     }
     default_path(&scratch_location(repository), branch)
 }
 
-/// What names `repository` where scratch directories are: by where it really is, whatever the words for it.
+/// Returns the name of `repository` in paths of scratch directories: its real location, whatever path the user gave.
 pub(super) fn scratch_location(repository: &Repository) -> String {
     let storage = repository.storage();
     let local = storage.local_path().map(|path| path.to_string_lossy().into_owned());
     local.unwrap_or_else(|| storage.location().to_owned())
 }
 
-/// The end of a mount: tells what is left, and takes an ephemeral scratch directory away if nothing is.
+/// Ends a mount: logs uncommitted changes, and removes an ephemeral scratch directory if there are none.
 pub async fn end(session: Arc<Session>, ephemeral: bool) {
     session.end_uploads();
     // Nothing is written to the directory after this.

@@ -1,4 +1,5 @@
 //! An allocator that counts, and ends the process when too much is allocated.
+
 #![allow(dead_code, unreachable_pub)]
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,4 +1,5 @@
 //! Damage for files, by chance and by a seed.
+
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 /// What is put into text.

@@ -1,4 +1,5 @@
 //! A line to a server on which things go wrong, when and how the test says: counted, never by chance or by sleeping.
+
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::io::{Read, Write};

@@ -1,4 +1,5 @@
 //! A repository, the commit engine, and a model of what a working tree shows.
+
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::collections::BTreeMap;

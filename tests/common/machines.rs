@@ -1,4 +1,5 @@
 //! Machines on one network: network namespaces with a bridge between them. One has the store.
+
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::fs::File;
@@ -7,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::common::faulty::Line;
+use crate::common::moto::{self, Server};
+use crate::common::writing::needed;
 use crate::common::{Mount, Output, is_root, run};
-use crate::faulty::Line;
-use crate::moto::{self, Server};
-use crate::writing::needed;
 
 /// The address of the machine with the store, and what the others' begin with.
 const STORE: &str = "10.77.0.1";

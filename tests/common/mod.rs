@@ -1,7 +1,25 @@
 //! What the tests share: mounts that are always taken down, commands that always end, and the fixtures.
+
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+pub mod counted;
+pub mod damage;
+pub mod disk;
+pub mod failing;
+pub mod faulty;
+pub mod fsck;
+pub mod hostile;
+pub mod lab;
+pub mod machines;
+pub mod made;
+pub mod moto;
+pub mod origin;
 pub mod place;
+pub mod reference_diff;
+pub mod scramble;
+pub mod shard;
+pub mod users;
+pub mod writing;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

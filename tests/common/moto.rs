@@ -1,4 +1,5 @@
 //! A server of Amazon's protocol for one test, and the program over it.
+
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::io::{Read, Write};
@@ -7,8 +8,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::common::writing::{array, needed, put, touch};
 use crate::common::{Mount, Output, program, run, watchdog};
-use crate::writing::{array, needed, put, touch};
 
 pub const BUCKET: &str = "icechunkfs-test";
 pub const SECRET: &str = "nobody-may-see-this";

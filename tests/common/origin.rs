@@ -1,4 +1,5 @@
 //! A web server that serves a directory, redirects some of its paths, and remembers what it was asked.
+
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::io::{Read, Write};

@@ -1,7 +1,8 @@
 //! Random changes to a model.
+
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use crate::lab::{Model, Node, Random, is_at_or_below};
+use crate::common::lab::{Model, Node, Random, is_at_or_below};
 
 /// What happens to a model at random.
 pub fn scramble(model: &mut Model, random: &mut Random, allow_moves: bool) {

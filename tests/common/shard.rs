@@ -1,4 +1,5 @@
 //! Shards made by hand: what is in them, and the documents of arrays that have them.
+
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use serde_json::{Value, json};

@@ -1,4 +1,5 @@
 //! A writable mount of a repository of its own, and what the reference implementation says of that repository.
+
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::collections::BTreeMap;

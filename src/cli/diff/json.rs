@@ -1,4 +1,4 @@
-//! The difference as JSON: the shapes that `--help` tells.
+//! The difference as JSON, in the shapes that `--help` documents.
 
 use serde_json::{Map, Value, json};
 
@@ -62,7 +62,7 @@ fn node(compared: &Compared, difference: &NodeDifference) -> Value {
     let has_document = difference.is_changed || before.is_none() || after.is_none();
     for (name, node) in [("before", &before), ("after", &after)] {
         if let Some(node) = node.as_ref().filter(|_| has_document) {
-            // What is no JSON is shown as the text that it is.
+            // A document that is not JSON becomes a string.
             let text = || String::from_utf8_lossy(node.zarr_json).into_owned().into();
             put(name, serde_json::from_slice(node.zarr_json).unwrap_or_else(|_| text()));
         }

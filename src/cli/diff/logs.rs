@@ -1,7 +1,7 @@
-//! `icechunkfs diff --logs`: what the transaction logs between two snapshots say, as the reference implementation's own diff does.
+//! `icechunkfs diff --logs`: the changes in the transaction logs between two snapshots, as the reference implementation's diff has them.
 //!
-//! Logs have the ids of nodes; paths are those of the two snapshots. A node that is in neither, because it came and went in
-//! between, has none and is only counted.
+//! Logs have the ids of nodes; paths are those of the two snapshots. A node that is in neither, because it was created and
+//! deleted in between, has no path and is only counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
@@ -51,7 +51,7 @@ pub(super) async fn run(repository: &Repository, from: ObjectId, to: ObjectId, a
     let mut chunks: BTreeMap<&str, BTreeSet<&Coords>> = BTreeMap::new();
     for (id, coords) in &logged.updated_chunks {
         match paths.get(id) {
-            // Two nodes can have one path, the first in the one snapshot and the second in the other.
+            // Two nodes can have one path, each in one of the snapshots.
             Some(path) => chunks.entry(path).or_default().extend(coords),
             None => drop(in_neither.insert(*id)),
         }

@@ -1,6 +1,6 @@
-//! `icechunkfs diff`: what was changed in a mount, or what is not the same in two snapshots.
+//! `icechunkfs diff`: the uncommitted changes in a mount, or the differences between two snapshots.
 //!
-//! Here are the words and the way to the answer; [`text`] and [`json`] say it, [`logs`] says what transaction logs do.
+//! This module has the arguments and computes the differences; [`text`] and [`json`] print them, [`logs`] prints transaction logs.
 
 mod json;
 mod logs;
@@ -22,65 +22,65 @@ use crate::format::snapshot::{Node, Snapshot};
 use crate::reader::Reader;
 use crate::storage::settings::Settings;
 
-/// The two ways to call it.
+/// The two forms of usage.
 pub const USAGE: &str = "icechunkfs diff [--json] MOUNTPOINT\n       icechunkfs diff [OPTIONS] REPO FROM TO";
 
-/// `icechunkfs diff`
+/// Arguments of `icechunkfs diff`.
 #[derive(Debug, Args)]
 pub struct DiffArgs {
-    /// Where a branch is mounted: what differs is what is not committed. With FROM and TO, a repository: a path or a URL
+    /// The mountpoint of a branch, whose uncommitted changes are shown. With FROM and TO, a repository: a path or a URL
     /// (s3://, gs://, az://, abfs://, https://, file://).
     #[arg(value_name = "MOUNTPOINT|REPO")]
     pub place: OsString,
-    /// The snapshot that is compared with: a branch, a tag, an id, or one of them and ~N for N commits before it.
+    /// The old snapshot: a branch, a tag, an id, or one of them and ~N for N commits before it.
     #[arg(requires = "to")]
     pub from: Option<String>,
-    /// The snapshot in which things are added, changed or gone. Neither needs to be an ancestor of the other.
+    /// The new snapshot. Neither needs to be an ancestor of the other.
     pub to: Option<String>,
-    /// Show the lines of zarr.json that differ, laid out one member a line.
+    /// Show the lines of zarr.json that differ, with one member per line.
     #[arg(short, long, requires = "from", conflicts_with_all = ["stat", "logs", "json"])]
     pub patch: bool,
-    /// Name each chunk, not only their number.
+    /// List each chunk, not only their number.
     #[arg(long, requires = "from")]
     pub chunks: bool,
-    /// Only count.
+    /// Show only counts.
     #[arg(long, requires = "from", conflicts_with_all = ["chunks", "logs"])]
     pub stat: bool,
-    /// Read chunks that were written anew, and leave out those that have the same bytes as before. Without it a chunk is the
+    /// Read chunks that were written again, and leave out those with the same bytes as before. Without it a chunk is the
     /// same if it is in the same place. Chunks in files outside the repository are read as far as that is allowed.
     #[arg(long, requires = "from", conflicts_with = "logs")]
     pub content: bool,
-    /// Show what the transaction logs of the commits after FROM up to TO say was touched, whatever came of it, as the Icechunk
-    /// library does. FROM must be an ancestor of TO.
+    /// Show everything that the transaction logs of the commits after FROM up to TO list as changed, whatever the result, as the
+    /// Icechunk library does. FROM must be an ancestor of TO.
     #[arg(long, requires = "from")]
     pub logs: bool,
-    /// Print JSON. Of two snapshots: {"from", "to", "nodes", "summary"}; each node has "path", "kind" (group or array), "what"
-    /// (a list of added, removed, moved, changed, chunks) and, as it applies, "from" (its path before), "before" and "after"
-    /// (its zarr.json), "chunks" ({"added", "changed", "removed"}, each with "count" and "bytes", changed with "bytes_before"
-    /// too), with --chunks "coords". With --logs: {"from", "to", "new_groups", "new_arrays", "deleted_groups", "deleted_arrays",
-    /// "updated_groups", "updated_arrays", "updated_chunks" ({PATH: [COORDS]}), "moved_nodes" ([{"from", "to"}]),
+    /// Print JSON. For two snapshots: {"from", "to", "nodes", "summary"}; each node has "path", "kind" (group or array), "what"
+    /// (a list of added, removed, moved, changed, chunks) and, where it applies, "from" (its path before), "before" and "after"
+    /// (its zarr.json), "chunks" ({"added", "changed", "removed"}, each with "count" and "bytes", changed also with
+    /// "bytes_before"), with --chunks "coords". With --logs: {"from", "to", "new_groups", "new_arrays", "deleted_groups",
+    /// "deleted_arrays", "updated_groups", "updated_arrays", "updated_chunks" ({PATH: [COORDS]}), "moved_nodes" ([{"from", "to"}]),
     /// "nodes_in_neither", "missing_logs"}.
     #[arg(long)]
     pub json: bool,
     /// Verbosity.
     #[command(flatten)]
     pub common: CommonArgs,
-    /// Chunks in other people's files.
+    /// Virtual chunks.
     #[command(flatten)]
     pub virtuals: VirtualArgs,
-    /// How to reach the repository. Last, since its heading goes for all that follows.
+    /// Store settings. Last, because their help heading applies to all later options.
     #[command(flatten)]
     pub store: Settings,
 }
 
-/// Two snapshots and what is not the same in them.
+/// Two snapshots and their differences.
 struct Compared {
     old: Snapshot,
     new: Snapshot,
     nodes: Vec<NodeDifference>,
 }
 
-/// What differs, counted.
+/// Counts of differences.
 #[derive(Clone, Copy, Debug, Default)]
 struct Summary {
     /// Groups and arrays, in this order.
@@ -94,7 +94,7 @@ struct Summary {
     chunks_removed: Count,
 }
 
-/// Prints what differs.
+/// Prints the differences.
 pub fn run(arguments: &DiffArgs) -> Result<()> {
     let (Some(from), Some(to)) = (&arguments.from, &arguments.to) else {
         return working::diff(&LookArgs { mountpoint: PathBuf::from(&arguments.place), json: arguments.json });
@@ -126,7 +126,7 @@ pub fn run(arguments: &DiffArgs) -> Result<()> {
 }
 
 impl Compared {
-    /// A node as it was and as it is.
+    /// Returns a node before and after.
     fn node(&self, difference: &NodeDifference) -> (Option<Node<'_>>, Option<Node<'_>>) {
         (difference.before.and_then(|at| self.old.node(at)), difference.after.and_then(|at| self.new.node(at)))
     }

@@ -1,4 +1,4 @@
-//! The difference for people.
+//! The difference as text.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
@@ -14,12 +14,12 @@ use crate::format::snapshot::Node;
 use crate::printable;
 use crate::zarr::Coords;
 
-/// What a side without the document is called.
+/// Name of a side without the document.
 const NOTHING: &str = "/dev/null";
-/// How long the shortest way from one document to the other is looked for. After that a longer one will do.
+/// Time to search for the shortest patch; after it a longer one is used.
 const SHORTEST: Duration = Duration::from_secs(2);
 
-/// Every node, and the sum.
+/// Formats every node and the summary.
 pub(super) fn of(compared: &Compared, patch: bool) -> String {
     let moves = Moves::of(compared);
     let mut text = String::new();
@@ -75,7 +75,6 @@ fn kept(
     Ok(())
 }
 
-/// The path of a node as a line has it.
 fn shown(node: &Node<'_>) -> String {
     printable::line(node.path)
 }
@@ -107,13 +106,13 @@ fn chunks(difference: &NodeDifference) -> String {
     parts.join(", ")
 }
 
-/// A chunk's coordinates as its key has them.
+/// Formats a chunk's coordinates as its key has them.
 pub(super) fn spelled(coords: &Coords) -> String {
     let all: Vec<String> = coords.iter().map(u32::to_string).collect();
     if all.is_empty() { "the only chunk".to_owned() } else { all.join("/") }
 }
 
-/// The sum, in a line or two.
+/// Formats the summary, in a line or two.
 pub(super) fn summary(compared: &Compared) -> String {
     let summary = compared.summary();
     let mut nodes = Vec::new();
@@ -147,9 +146,9 @@ pub(super) fn summary(compared: &Compared) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Moves that are worth a line: what lies in a group that was moved went with it.
+/// Moves that get a line each: nodes below a moved group move with it.
 struct Moves {
-    /// By the new path, how many nodes went with it.
+    /// Number of nodes that moved along, by the new path.
     shown: BTreeMap<String, u64>,
 }
 
@@ -168,7 +167,7 @@ impl Moves {
         let mut shown: BTreeMap<String, u64> = BTreeMap::new();
         for (&path, &from) in &all {
             let (mut path, mut from, mut went_along) = (path, from, 0);
-            // Up to the topmost that was moved in the same way.
+            // Up to the topmost group that moved in the same way.
             while let (Some((above, name)), Some((above_from, name_from))) =
                 (path.rsplit_once('/'), from.rsplit_once('/'))
                 && name == name_from
@@ -182,7 +181,7 @@ impl Moves {
     }
 }
 
-/// What differs in the documents of a node, as a patch.
+/// Formats the differences of a node's documents as a patch.
 fn documents(before: Option<&Node<'_>>, after: Option<&Node<'_>>) -> String {
     let name = |node: Option<&Node<'_>>| match node {
         Some(node) => format!("{}/zarr.json", shown(node).trim_end_matches('/')),
@@ -197,7 +196,7 @@ fn documents(before: Option<&Node<'_>>, after: Option<&Node<'_>>) -> String {
         Some(serde_json::to_string_pretty(&value).ok()? + "\n")
     };
     let [mut old, mut new] = [before, after].map(|node| laid_out(node).unwrap_or_else(|| raw(node)));
-    // They mean the same: then it is the layout that differs.
+    // The values are equal: the layout differs.
     if old == new {
         [old, new] = [before, after].map(raw);
     }

@@ -1,8 +1,8 @@
-//! Where each commit is drawn: in which row, and in which lane.
+//! Places each commit of the graph in a row and a lane.
 //!
-//! A commit that has been drawn leaves a lane behind, which goes down to its parent. Where several lanes go to one parent,
-//! they join just above it, in the leftmost of them. A line of commits is drawn to where it joins another before the next one
-//! begins, so that lines that have nothing to do with each other are not mixed.
+//! A drawn commit leaves a lane behind, which leads down to its parent. Several lanes to one parent join just above it, in the
+//! leftmost of them. A line of commits is drawn down to where it joins another before the next one begins, so that unrelated
+//! lines are not mixed.
 
 use std::collections::{BinaryHeap, HashMap};
 
@@ -12,31 +12,30 @@ use crate::format::ids::ObjectId;
 /// A row of the drawing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Which commit: its position in the list.
+    /// Position of the commit in the list.
     pub commit: usize,
-    /// The lane that it is in, from the left.
+    /// Lane of the commit, from the left.
     pub lane: usize,
-    /// The other lanes that pass by it, on to commits further down. In order.
+    /// The other lanes that pass by, down to later commits, in order.
     pub passing: Vec<usize>,
-    /// The lanes that end here, having joined this one just above. In order.
+    /// The lanes that end here, having joined this one just above, in order.
     pub joining: Vec<usize>,
-    /// Whether a line comes down its own lane from above.
+    /// True if a line comes down the commit's own lane from above.
     pub comes_down: bool,
-    /// Whether a line goes on down from it.
+    /// True if a line leads down from the commit.
     pub goes_on: bool,
 }
 
-/// What a lane is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lane {
     Free,
-    /// A commit will begin here; nothing is drawn before.
+    /// Reserved for this commit; nothing is drawn before it.
     Kept(ObjectId),
-    /// It goes down to this commit.
+    /// Leads down to this commit.
     To(ObjectId),
 }
 
-/// The rows for `commits`, of which the first `limit` are drawn. `first`, if it is among them, gets the leftmost lane.
+/// Lays out `commits`, of which the first `limit` are drawn. `first`, if it is among them, gets the leftmost lane.
 pub fn rows(commits: &[Commit], first: Option<ObjectId>, limit: usize) -> Vec<Row> {
     let positions: HashMap<ObjectId, usize> = commits.iter().enumerate().map(|(n, commit)| (commit.id, n)).collect();
     let parent_of = |n: usize| commits.get(n).and_then(|commit| positions.get(&commit.parent?).copied());
@@ -58,7 +57,7 @@ pub fn rows(commits: &[Commit], first: Option<ObjectId>, limit: usize) -> Vec<Ro
         let Some(commit) = commits.get(n).filter(|_| rows.len() < limit) else { break };
         let parent = parent_of(n);
         rows.push(place(&mut lanes, n, commit.id, parent.and_then(|parent| commits.get(parent)).map(|p| p.id)));
-        // The parent is next if all that lead to it are drawn.
+        // The parent is next if all its children are drawn.
         if let Some(parent) = parent
             && let Some(count) = children.get_mut(parent)
         {
@@ -69,7 +68,7 @@ pub fn rows(commits: &[Commit], first: Option<ObjectId>, limit: usize) -> Vec<Ro
     rows
 }
 
-/// Puts `commit` into its lane, which then goes to `parent`.
+/// Puts `commit` into its lane, which then leads to `parent`.
 fn place(lanes: &mut Vec<Lane>, commit: usize, id: ObjectId, parent: Option<ObjectId>) -> Row {
     let mut joining: Vec<usize> =
         lanes.iter().enumerate().filter(|(_, lane)| **lane == Lane::To(id)).map(|(n, _)| n).collect();
@@ -108,7 +107,7 @@ pub(super) mod tests {
         ObjectId([n; 12])
     }
 
-    /// Commits by number, with their parents; the times rise with the numbers.
+    /// Creates commits from numbers and parents; the times rise with the numbers.
     pub(in crate::cli::graph) fn commits(all: &[(u8, u8)]) -> Vec<Commit> {
         let commit = |(n, parent): &(u8, u8)| Commit {
             id: id(*n),
@@ -120,7 +119,7 @@ pub(super) mod tests {
         all.iter().map(commit).collect()
     }
 
-    /// The rows as (number of the commit, lane, passing, joining).
+    /// Returns the rows as (number of the commit, lane, passing, joining).
     fn drawn(commits: &[Commit], first: Option<u8>) -> Vec<(u8, usize, Vec<usize>, Vec<usize>)> {
         let rows = rows(commits, first.map(id), usize::MAX);
         let number = |row: &Row| commits.get(row.commit).map_or(0, |commit| commit.id.0[0]);
@@ -150,7 +149,7 @@ pub(super) mod tests {
             (1, 0, vec![], vec![1]),
         ];
         assert_eq!(drawn(&tree, None), expected);
-        // The branch that matters is at the left; nothing is drawn there before it begins.
+        // The main branch is leftmost; nothing is drawn in its lane before it begins.
         let main = drawn(&tree, Some(5));
         assert_eq!(main.first(), Some(&(7, 1, vec![], vec![])));
         assert!(main.contains(&(5, 0, vec![1, 2], vec![])));

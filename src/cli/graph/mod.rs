@@ -1,6 +1,6 @@
-//! The commits of a repository as a picture: what leads to what, and which branches and tags are where.
+//! The commit graph of a repository: commits and their parents, branches and tags.
 //!
-//! [`layout`] decides where each commit is, [`terminal`] draws it with characters, [`svg`] as a picture. A snapshot has one
+//! [`layout`] places each commit, [`terminal`] draws the graph with characters, [`svg`] as a picture. A snapshot has one
 //! parent, so that lanes join downwards and nothing else: children are above their parents, the newest first.
 
 pub mod layout;
@@ -18,29 +18,29 @@ use crate::repo::refs::{DEFAULT_BRANCH, Refs};
 /// A branch or tag beside a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
-    /// Its name, on one line.
+    /// Name, escaped as one line.
     pub name: String,
-    /// Whether it is a tag.
+    /// True for a tag.
     pub is_tag: bool,
 }
 
-/// A commit as it is drawn.
+/// A commit of the graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit {
-    /// Its id.
+    /// Snapshot id.
     pub id: ObjectId,
-    /// Its parent, if it is drawn too or was left out for being one too many.
+    /// Parent, which may lie beyond the drawn commits.
     pub parent: Option<ObjectId>,
-    /// When it was made, in microseconds since 1970-01-01 UTC.
+    /// Time of the commit, in microseconds since 1970-01-01 UTC.
     pub time: u64,
-    /// Its message.
+    /// Commit message.
     pub message: String,
-    /// What points to it: `main` first, then branches, then tags.
+    /// Refs that point to the commit: `main` first, then branches, then tags.
     pub labels: Vec<Label>,
 }
 
 impl Commit {
-    /// When it was made, to the minute.
+    /// Returns the time of the commit, to the minute.
     pub fn minute(&self) -> String {
         let time = format_time(self.time);
         match (time.get(..10), time.get(11..16)) {
@@ -49,13 +49,13 @@ impl Commit {
         }
     }
 
-    /// The first line of the message.
+    /// Returns the first line of the message.
     pub fn title(&self) -> &str {
         self.message.lines().next().unwrap_or_default()
     }
 }
 
-/// `commits` with the refs that point to them.
+/// Adds to `commits` the refs that point to them.
 pub fn with_labels(commits: Vec<SnapshotInfo>, refs: &Refs) -> Vec<Commit> {
     let mut labels: HashMap<ObjectId, Vec<Label>> = HashMap::new();
     let label = |name: &str, is_tag| Label { name: printable::line(name), is_tag };

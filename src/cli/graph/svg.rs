@@ -1,7 +1,7 @@
-//! The graph as a picture: SVG, for light and dark pages, that needs nothing from elsewhere.
+//! Draws the graph as SVG, for light and dark pages, without external resources.
 //!
-//! Everything that comes from the repository is text that anybody may have written: it is escaped, and what XML has no place
-//! for is shown as a replacement character. Long names and messages are cut, and whole in the tooltip.
+//! All text from the repository is untrusted: it is escaped, and characters that XML forbids become replacement characters.
+//! Long names and messages are truncated; the tooltip has them whole.
 
 use std::fmt::Write;
 
@@ -11,18 +11,18 @@ use super::Commit;
 use super::layout::Row;
 use crate::printable;
 
-/// Distances, in the picture's own units, which are pixels where nothing is scaled.
+/// Distances in user units, which are pixels if the picture is not scaled.
 const ROW: usize = 30;
 const LANE: usize = 20;
 const MARGIN: usize = 20;
 const RADIUS: usize = 6;
-/// Width of a character of the fixed font, and room around it in a label.
+/// Width of a character of the fixed font, and padding in a label.
 const CHARACTER: f64 = 7.9;
 const PADDING: usize = 8;
-/// Columns of text that are shown of a message, and of a name.
+/// Columns of text shown of a message, and of a name.
 const MESSAGE: usize = 80;
 const NAME: usize = 36;
-/// Colours of lanes, in turn: told apart also by those who see fewer colours, and visible on both backgrounds.
+/// Colors of lanes, in turn: distinguishable with color blindness, and visible on both backgrounds.
 const LANES: [&str; 7] = ["#2f81f7", "#e3752f", "#2da44e", "#bf5fd0", "#c99700", "#1b9e9e", "#e0557c"];
 
 const STYLE: &str = "\
@@ -35,7 +35,7 @@ text{font:13px monospace}\
 .back{fill:#0d1117}.text{fill:#e6edf3}.quiet{fill:#8b949e}.ring{stroke:#0d1117}\
 .branch{fill:#12261e}.branch-name{fill:#7ee787}.tag{fill:#0c2d6b}.tag-name{fill:#a5d6ff}}";
 
-/// The picture; `title` says of what.
+/// Draws the picture; `title` names its subject.
 pub fn draw(commits: &[Commit], rows: &[Row], title: &str) -> String {
     let lanes = rows.iter().map(|row| row.lane.max(row.passing.last().copied().unwrap_or_default()) + 1).max();
     let text_at = MARGIN + lanes.unwrap_or(1) * LANE + PADDING;
@@ -62,7 +62,7 @@ pub fn draw(commits: &[Commit], rows: &[Row], title: &str) -> String {
                 out,
                 "<circle class=\"ring\" cx=\"{x}\" cy=\"{y}\" r=\"{RADIUS}\" fill=\"{colour}\" stroke-width=\"2\"/>"
             ),
-            // Where history begins.
+            // The beginning of the history.
             false => writeln!(
                 out,
                 "<circle class=\"back\" cx=\"{x}\" cy=\"{y}\" r=\"{}\" stroke=\"{colour}\" stroke-width=\"3\"/>",
@@ -87,7 +87,7 @@ fn colour(lane: usize) -> &'static str {
     LANES.get(lane % LANES.len()).copied().unwrap_or("#808080")
 }
 
-/// A line from each commit to its parent: down its lane, and into the parent's just above it.
+/// Draws a line from each commit to its parent: down its lane, and into the parent's just above it.
 fn lines(rows: &[Row], commits: &[Commit]) -> String {
     let place: std::collections::HashMap<_, _> = rows
         .iter()
@@ -105,7 +105,7 @@ fn lines(rows: &[Row], commits: &[Commit]) -> String {
                 let bend = y1 - ROW;
                 format!("M{x0} {y0}V{bend}C{x0} {} {x1} {} {x1} {y1}", y1 - ROW / 3, y1 - ROW * 2 / 3)
             }
-            // It is one too many to be drawn: the line goes out of the picture.
+            // The parent is not drawn: the line leaves the picture.
             None => format!("M{x0} {y0}V{}", y(rows.len())),
         };
         let _ = writeln!(out, "<path class=\"line\" stroke=\"{}\" d=\"{path}\"/>", colour(row.lane));
@@ -113,7 +113,7 @@ fn lines(rows: &[Row], commits: &[Commit]) -> String {
     out
 }
 
-/// What stands beside a commit. Returns where it ends.
+/// Draws the text beside a commit. Returns the position at which it ends.
 fn beside(out: &mut String, commit: &Commit, text_at: usize, y: usize) -> usize {
     let base = y + 4;
     let mut at = text_at;
@@ -141,7 +141,7 @@ fn beside(out: &mut String, commit: &Commit, text_at: usize, y: usize) -> usize 
              rx=\"{}\"/><text class=\"{kind}-name\" x=\"{}\" y=\"{base}\"{}>{}</text></g>",
             escaped(&label.name),
             y - 10,
-            // Tags have corners, for those who do not see the colours.
+            // Tags have corners, for users who cannot distinguish the colors.
             if label.is_tag { 3 } else { 10 },
             at + PADDING,
             fitted(text_width),
@@ -151,11 +151,11 @@ fn beside(out: &mut String, commit: &Commit, text_at: usize, y: usize) -> usize 
     }
     let text = cut(commit.title(), MESSAGE);
     let _ = writeln!(out, "<text class=\"text\" x=\"{at}\" y=\"{base}\">{}</text></g>", escaped(&text));
-    // A proportional font is narrower, most of the time; capitals are not.
+    // A proportional font is usually narrower; capitals are not.
     at + wide(&text, CHARACTER)
 }
 
-/// What makes a text as wide as there is room for it, whichever font is found.
+/// Returns the attributes that give a text its width in any font.
 fn fitted(width: usize) -> String {
     format!(" textLength=\"{width}\" lengthAdjust=\"spacingAndGlyphs\"")
 }
@@ -164,7 +164,7 @@ fn wide(text: &str, character: f64) -> usize {
     (text.width() as f64 * character).ceil() as usize
 }
 
-/// As much of `text` as `room` columns show.
+/// Truncates `text` to `room` columns.
 fn cut(text: &str, room: usize) -> String {
     if text.width() <= room {
         return text.to_owned();
@@ -177,7 +177,7 @@ fn cut(text: &str, room: usize) -> String {
     format!("{}…", text.chars().take_while(fits).collect::<String>().trim_end())
 }
 
-/// `text` as XML has it.
+/// Escapes `text` for XML.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -188,7 +188,7 @@ fn escaped(text: &str) -> String {
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
             '\t' | '\n' => out.push(c),
-            // No XML 1.0 document may have these, not even as references.
+            // XML 1.0 forbids these, even as references.
             '\u{fffe}' | '\u{ffff}' => out.push('\u{fffd}'),
             c if printable::is_special(c) => out.push('\u{fffd}'),
             c => out.push(c),

@@ -1,4 +1,4 @@
-//! The graph in characters, one line a commit and one where lanes join.
+//! Draws the graph in characters: one line per commit, and one where lanes join.
 
 use std::fmt::Write;
 
@@ -8,36 +8,35 @@ use super::Commit;
 use super::layout::Row;
 use crate::printable;
 
-/// Colours of lanes, in turn: what a terminal calls red, green, yellow, blue, magenta, cyan.
+/// Colors of lanes, in turn: red, green, yellow, blue, magenta, cyan of the terminal.
 const LANES: [u8; 6] = [31, 32, 33, 34, 35, 36];
 const ID: &str = "33";
 const BRANCH: &str = "1;32";
 const TAG: &str = "1;36";
 const TIME: &str = "2";
 
-/// What the terminal can show.
+/// Capabilities of the terminal.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
-    /// Whether there are lines and dots to draw with, not only ASCII.
+    /// True if line-drawing characters can be used, false if only ASCII.
     pub unicode: bool,
-    /// Whether there are colours.
+    /// True if colors can be used.
     pub colours: bool,
-    /// Columns, if lines are to end there.
+    /// Columns, if lines must end there.
     pub width: Option<usize>,
 }
 
-/// The characters of a graph.
 struct Glyphs {
     commit: char,
     root: char,
     lane: char,
-    /// A lane that others join, from its right, and one that begins so.
+    /// A lane that others join from its right, and one that begins so.
     joined: char,
     begun: char,
     across: char,
-    /// A lane that passes where another one goes across.
+    /// A lane that a horizontal line crosses.
     crossing: char,
-    /// The last and any other lane that joins.
+    /// The last joining lane, and any other.
     last: char,
     other: char,
 }
@@ -65,7 +64,7 @@ const ASCII: Glyphs = Glyphs {
     other: '\'',
 };
 
-/// The drawing.
+/// Draws the graph.
 pub fn draw(commits: &[Commit], rows: &[Row], look: Look) -> String {
     let glyphs = if look.unicode { &UNICODE } else { &ASCII };
     let mut out = String::new();
@@ -86,7 +85,7 @@ pub fn draw(commits: &[Commit], rows: &[Row], look: Look) -> String {
     out
 }
 
-/// A line of so many lanes, each of them two columns wide.
+/// A line of lanes, each of them two columns wide.
 struct Line {
     lanes: usize,
 }
@@ -113,10 +112,10 @@ impl Line {
 
     fn joining(&self, row: &Row, glyphs: &Glyphs, look: Look) -> String {
         let last = row.joining.iter().copied().max().unwrap_or_default();
-        // Lanes that join from the left, where the leftmost is kept for what comes, are drawn as those from the right.
+        // Lanes that join from the left, which happens if the leftmost lane is reserved, are drawn like those from the right.
         let first = row.joining.iter().copied().min().unwrap_or_default().min(row.lane);
         let end = last.max(row.lane);
-        // What goes across has the colour of the lane whose line it is.
+        // A horizontal line has the color of the joining lane.
         let across = |lane: usize| row.joining.iter().copied().find(|joining| *joining > lane).unwrap_or(last);
         let mut out = String::new();
         for lane in 0..self.lanes {
@@ -150,7 +149,7 @@ fn put(out: &mut String, glyph: char, lane: usize, look: Look) {
     let _ = write!(out, "\x1b[{colour}m{glyph}\x1b[0m");
 }
 
-/// What stands beside a commit, `used` columns being taken.
+/// Formats the text beside a commit, after `used` columns.
 fn beside(commit: &Commit, look: Look, used: usize) -> String {
     let painted = |text: &str, style: &str| match look.colours {
         true => format!("\x1b[{style}m{text}\x1b[0m"),
@@ -178,7 +177,7 @@ fn beside(commit: &Commit, look: Look, used: usize) -> String {
     out
 }
 
-/// As much of `text` as `room` columns show.
+/// Truncates `text` to `room` columns.
 fn cut(text: &str, room: usize, unicode: bool) -> String {
     if text.width() <= room {
         return text.to_owned();
@@ -203,7 +202,7 @@ mod tests {
 
     const PLAIN: Look = Look { unicode: true, colours: false, width: None };
 
-    /// The graph alone.
+    /// Draws only the graph, without text.
     fn graph(all: &[(u8, u8)], first: Option<u8>, look: Look) -> Vec<String> {
         let commits = commits(all);
         let drawn = draw(&commits, &rows(&commits, first.map(id), usize::MAX), look);
@@ -219,11 +218,11 @@ mod tests {
         let ascii = Look { unicode: false, ..PLAIN };
         let expected = ["*", "| *", "| *", "| *", "| | *", "| |-'", "| *", "|-'", "o"];
         assert_eq!(graph(&tree, None, ascii), expected);
-        // Several lanes join at once, and some are passed.
+        // Several lanes join at once and cross others.
         let many = [(1, 0), (2, 1), (3, 1), (4, 2), (5, 1), (6, 2), (7, 1), (8, 2)];
         let expected = ["●", "│ ●", "│ │ ●", "│ │ │ ●", "│ │ │ │ ●", "├─┼─┴─┼─╯", "● │   │", "│ │ ● │", "├─┴─┴─╯", "○"];
         assert_eq!(graph(&many, None, PLAIN), expected);
-        // What is at the left begins where it begins.
+        // The reserved leftmost lane is empty until its commit.
         let main = [(1, 0), (2, 1), (3, 2), (4, 2)];
         assert_eq!(graph(&main, Some(2), PLAIN), ["  ●", "  │ ●", "╭─┴─╯", "●", "○"]);
     }

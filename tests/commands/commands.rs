@@ -1,0 +1,40 @@
+//! `ls` and `cat`: a repository looked into without a mount.
+
+use crate::common::{FixtureSet, icechunkfs};
+use sha2::{Digest, Sha256};
+
+#[test]
+fn ls_counts_what_is_stored_and_cat_gives_its_bytes() {
+    let fixture = FixtureSet::own().get("own-v2-basic");
+    let id = fixture.expected["branches"]["main"].as_str().unwrap();
+    let snapshot = &fixture.expected["snapshots"][id];
+    let keys = snapshot["fskeys"].as_object().unwrap();
+    let repo = fixture.repository.as_os_str();
+    let listed = icechunkfs(["ls".as_ref(), repo, "--recursive".as_ref(), "--json".as_ref()]).json();
+    let rows: Vec<_> = listed.as_array().unwrap().iter().filter(|row| row["kind"] != "implicit").collect();
+    let mut paths: Vec<&str> = rows.iter().map(|row| row["path"].as_str().unwrap()).collect();
+    assert!(paths.is_sorted_by_key(|path| path.replace('/', "\0")), "{paths:?}");
+    let mut expected: Vec<&str> = snapshot["nodes"].as_array().unwrap().iter().map(|n| n.as_str().unwrap()).collect();
+    expected.sort_unstable();
+    paths.sort_unstable();
+    assert_eq!(paths, expected);
+    let mut chunks = 0;
+    for row in rows.iter().filter(|row| row["kind"] == "array") {
+        let folder = format!("{}/", row["path"].as_str().unwrap().trim_start_matches('/'));
+        let stored = keys.iter().filter(|(key, _)| key.starts_with(&folder) && !key.ends_with("zarr.json"));
+        let sizes: Vec<u64> = stored.map(|(_, value)| value[0].as_u64().unwrap()).collect();
+        assert_eq!(row["chunks"], sizes.len(), "{folder}");
+        assert_eq!(row["bytes"], sizes.iter().sum::<u64>(), "{folder}");
+        chunks += sizes.len();
+    }
+    assert!(chunks > 50);
+    let below = icechunkfs(["ls".as_ref(), repo, "a/b".as_ref(), "-r".as_ref(), "--json".as_ref()]).json();
+    assert!(below.as_array().unwrap().iter().all(|row| row["path"].as_str().unwrap().starts_with("/a/b")));
+    for (key, value) in keys.iter().step_by(7) {
+        let bytes = icechunkfs(["cat".as_ref(), repo, key.as_ref()]).success();
+        let hash: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hash, value[1].as_str().unwrap(), "{key}");
+    }
+    assert!(icechunkfs(["cat".as_ref(), repo, "a/b".as_ref()]).failure().contains("is a directory"));
+    assert!(icechunkfs(["cat".as_ref(), repo, "a/nothing".as_ref()]).failure().contains("no `a/nothing`"));
+}

@@ -1,0 +1,138 @@
+//! The commit graph, drawn on a terminal and as a picture.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::lab::{self, create, reopen, set};
+use crate::common::{self, FixtureSet, Output, icechunkfs, run};
+use icechunk::RepositoryConfig;
+use icechunk::format::format_constants::SpecVersionBin;
+
+/// Three commits on `main`, two more on `dev` from the first of them, and a tag.
+async fn fork(place: &Path, version: SpecVersionBin) {
+    const GROUP: &[u8] = lab::GROUP.as_bytes();
+    create(place, version, RepositoryConfig::default()).await;
+    let first = set(place, &[("zarr.json", GROUP)], "first").await;
+    reopen(place).await.create_branch("dev", &first).await.unwrap();
+    reopen(place).await.create_tag("v<1>", &first).await.unwrap();
+    set(place, &[("a/zarr.json", GROUP)], "second").await;
+    for name in ["x", "y"] {
+        let mut session = reopen(place).await.writable_session("dev").await.unwrap();
+        let path = format!("/{name}").as_str().try_into().unwrap();
+        session.add_group(path, bytes::Bytes::from_static(GROUP)).await.unwrap();
+        session.commit(format!("{name} & \"more\" <on> dev\nsecond line")).execute().await.unwrap();
+    }
+    set(place, &[("b/zarr.json", GROUP)], "третий").await;
+}
+
+fn log(place: &Path, locale: &str, words: &[&str]) -> Output {
+    run(Command::new(common::program()).arg("log").arg(place).args(words).env("LC_ALL", locale))
+}
+
+/// Each line with ids and times made short.
+fn short(output: Output) -> Vec<String> {
+    let text = String::from_utf8(output.success()).unwrap();
+    let id = regex::Regex::new("[0-9A-Z]{20} 20[0-9-]{8} [0-9:]{5}").unwrap();
+    text.lines().map(|line| id.replace(line, "ID").into_owned()).collect()
+}
+
+#[tokio::test]
+async fn the_graph_shows_what_led_to_what() {
+    for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
+        let place = tempfile::tempdir().unwrap();
+        let place = place.path();
+        fork(place, version).await;
+        assert_eq!(
+            short(log(place, "C.UTF-8", &["--graph", "--all"])),
+            [
+                "●  ID (main) третий",
+                "●  ID second",
+                "│ ●  ID (dev) y & \"more\" <on> dev",
+                "│ ●  ID x & \"more\" <on> dev",
+                "├─╯",
+                "●  ID (tag v<1>) first",
+                "○  ID Repository initialized",
+            ]
+        );
+        let ascii = short(log(place, "C", &["--graph", "--branch", "dev", "-n", "2"]));
+        assert_eq!(ascii, ["*  ID (dev) y & \"more\" <on> dev", "*  ID x & \"more\" <on> dev"]);
+        let coloured = log(place, "C", &["--graph", "--color", "always"]).success();
+        assert!(coloured.starts_with(b"\x1b[31m*\x1b[0m"));
+        let plain = log(place, "C", &["--graph"]).success();
+        assert!(!plain.contains(&0x1b), "no colours where nobody looks");
+
+        let all = icechunkfs(["log".as_ref(), place.as_os_str(), "--all".as_ref(), "--json".as_ref()]).json();
+        let of = |message: &str| {
+            let all = all.as_array().unwrap();
+            all.iter().find(|one| one["message"].as_str().unwrap().starts_with(message)).unwrap()["refs"].clone()
+        };
+        assert_eq!(all.as_array().unwrap().len(), 6);
+        assert_eq!((of("first"), of("третий")), (serde_json::json!(["tag/v<1>"]), serde_json::json!(["branch/main"])));
+        let one = icechunkfs(["log".as_ref(), place.as_os_str(), "--json".as_ref()]).json();
+        assert!(one[0].get("refs").is_none());
+    }
+}
+
+/// Reads a picture to its end, as XML; returns its text.
+fn text_of(picture: &str) -> String {
+    let mut reader = quick_xml::Reader::from_str(picture);
+    reader.config_mut().check_end_names = true;
+    let (mut text, mut depth) = (String::new(), 0);
+    loop {
+        match reader.read_event().unwrap() {
+            quick_xml::events::Event::Start(_) => depth += 1,
+            quick_xml::events::Event::End(_) => depth -= 1,
+            quick_xml::events::Event::Text(part) => text += &part.decode().unwrap(),
+            quick_xml::events::Event::GeneralRef(name) => match name.decode().unwrap().as_ref() {
+                "lt" => text.push('<'),
+                "gt" => text.push('>'),
+                "amp" => text.push('&'),
+                "quot" => text.push('"'),
+                "#39" => text.push('\''),
+                other => panic!("&{other};"),
+            },
+            quick_xml::events::Event::Eof => break,
+            _ => {}
+        }
+    }
+    assert_eq!(depth, 0);
+    text
+}
+
+#[tokio::test]
+async fn the_picture_is_xml_with_all_that_there_is_to_see() {
+    let place = tempfile::tempdir().unwrap();
+    fork(&place.path().join("repo"), SpecVersionBin::V2).await;
+    let repo = place.path().join("repo");
+    let picture = String::from_utf8(log(&repo, "C", &["--svg", "--all"]).success()).unwrap();
+    let text = text_of(&picture);
+    for seen in ["main", "dev", "v<1>", "третий", "x & \"more\" <on> dev", "Repository initialized"] {
+        assert!(text.contains(seen), "{seen}: {text}");
+    }
+    assert_eq!((picture.matches("<circle").count(), picture.matches("<path").count()), (6, 5));
+    // Into a file, which is replaced as a whole.
+    let file = place.path().join("graph.svg");
+    std::fs::write(&file, "old").unwrap();
+    log(&repo, "C", &["--svg", "--all", "-o", file.to_str().unwrap()]).success();
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), picture);
+    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 2);
+    let nowhere = place.path().join("none/graph.svg");
+    assert!(log(&repo, "C", &["--svg", "-o", nowhere.to_str().unwrap()]).failure().contains("graph.svg"));
+    assert!(log(&repo, "C", &["--svg", "--graph"]).status.code() == Some(2));
+}
+
+#[test]
+fn every_fixture_is_drawn() {
+    for set in [Some(FixtureSet::own()), FixtureSet::shared()].into_iter().flatten() {
+        for fixture in set.all() {
+            let picture = log(&fixture.repository, "C", &["--svg", "--all"]).success();
+            text_of(std::str::from_utf8(&picture).unwrap());
+            let drawn = log(&fixture.repository, "C.UTF-8", &["--graph", "--all"]).success();
+            let snapshots = fixture.expected["snapshots"].as_object().unwrap();
+            let drawn = String::from_utf8(drawn).unwrap();
+            for id in snapshots.keys() {
+                assert_eq!(drawn.matches(id.as_str()).count(), 1, "{}: {id}", fixture.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! The command line, without a mount or beside one.
+
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod commands;
+mod config;
+mod confirm;
+mod diff;
+mod graph;
+mod printing;
+mod ref_faults;
+mod refs;
+mod stats;
+mod transfer;
+mod verify;

@@ -1,0 +1,100 @@
+//! An array whose chunks have names that no file can have, beside arrays that are as usual.
+
+use std::path::{Path, PathBuf};
+
+use icechunk::format::ChunkIndices;
+use icechunk::format::format_constants::SpecVersionBin;
+use icechunk::format::manifest::ChunkPayload;
+use icechunk::format::snapshot::ArrayShape;
+
+use crate::common::lab::{GROUP, array_json, create};
+use crate::common::writing::Writable;
+use crate::common::{icechunkfs, read_files};
+
+/// So many coordinates of four digits, joined by dots, have more than 255 characters.
+const DIMENSIONS: usize = 60;
+
+fn repository(place: &Path) -> PathBuf {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        let repository = create(place, SpecVersionBin::V2, icechunk::RepositoryConfig::default()).await;
+        let mut session = repository.writable_session("main").await.unwrap();
+        session.add_group("/".try_into().unwrap(), GROUP.to_owned().into()).await.unwrap();
+        let suffix = serde_json::json!({"suffix": "x".repeat(300), "base_encoding": {"name": "v2"}});
+        let dots = serde_json::json!({"separator": "."});
+        for (name, dimensions, encoding, configuration) in
+            [("good", 1, "default", &dots), ("long", DIMENSIONS, "default", &dots), ("suffix", 1, "suffix", &suffix)]
+        {
+            let (lengths, ones) = (vec![5000; dimensions], vec![1; dimensions]);
+            let mut document: serde_json::Value = serde_json::from_str(&array_json(&lengths, &ones, "")).unwrap();
+            document["chunk_key_encoding"] = serde_json::json!({"name": encoding, "configuration": configuration});
+            document.as_object_mut().unwrap().remove("dimension_names");
+            let shape = ArrayShape::new(vec![(5000, 5000); dimensions]).unwrap();
+            let path: icechunk::format::Path = format!("/{name}").as_str().try_into().unwrap();
+            session.add_array(path.clone(), shape, None, document.to_string().into()).await.unwrap();
+            let payload = Some(ChunkPayload::Inline(vec![7; 10].into()));
+            session.set_chunk_ref(path, ChunkIndices(vec![4000; dimensions]), payload).await.unwrap();
+        }
+        session.commit("long").execute().await.unwrap();
+    });
+    place.to_owned()
+}
+
+#[test]
+fn an_export_leaves_such_an_array_out_and_writes_the_rest() {
+    let directory = tempfile::tempdir().unwrap();
+    let repository = repository(&directory.path().join("repo"));
+    let (repo, dest) = (repository.to_str().unwrap(), directory.path().join("out"));
+    let strict = icechunkfs(["export", repo, directory.path().join("strict").to_str().unwrap()]).failure();
+    assert!(strict.contains("/long") && strict.contains("255"), "{strict}");
+    let output = icechunkfs(["export", repo, dest.to_str().unwrap(), "--skip-unreadable"]);
+    assert!(output.status.success() || output.status.code() == Some(1), "{output:?}");
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), output.stderr);
+    for array in ["/long", "/suffix"] {
+        assert!(said.contains(array), "{said}");
+    }
+    let files = read_files(&dest);
+    assert_eq!(files.get("good/c.4000"), Some(&vec![7; 10]), "{:?}", files.keys());
+    assert!(files.contains_key("zarr.json") && files.contains_key("good/zarr.json"));
+}
+
+#[test]
+fn a_mount_shows_the_rest_and_names_the_array_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let repository = repository(&directory.path().join("repo"));
+    for words in [&["-o", "ro"][..], &[]] {
+        let mount = Writable::of(&repository, words);
+        let names = |path: &str| -> std::io::Result<Vec<String>> {
+            std::fs::read_dir(mount.root().join(path))?
+                .map(|entry| Ok(entry?.file_name().into_string().unwrap()))
+                .collect()
+        };
+        let mut all = names("").unwrap();
+        all.sort();
+        assert_eq!(all, ["good", "long", "suffix", "zarr.json"]);
+        for _ in 0..3 {
+            for array in ["long", "suffix"] {
+                assert_eq!(names(array).unwrap(), ["zarr.json"]);
+            }
+        }
+        assert_eq!(std::fs::read(mount.root().join("good/c.4000")).unwrap(), vec![7; 10]);
+        assert!(std::fs::read(mount.root().join("long/zarr.json")).unwrap().len() > 100);
+        let log = mount.log();
+        for array in ["/long", "/suffix"] {
+            let named = log.lines().filter(|line| line.contains(array) && line.contains("255"));
+            assert_eq!(named.count(), 1, "{log}");
+        }
+    }
+}
+
+#[test]
+fn commands_go_on_beside_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let repository = repository(&directory.path().join("repo"));
+    let repo = repository.to_str().unwrap();
+    let rows = icechunkfs(["ls", repo, "-r", "--json"]).json();
+    assert_eq!(rows.as_array().unwrap().len(), 4, "{rows}");
+    icechunkfs(["stats", repo]).success();
+    let verified = icechunkfs(["verify", repo]);
+    assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
+    assert_eq!(icechunkfs(["cat", repo, "good/c.4000"]).success(), vec![7; 10]);
+}

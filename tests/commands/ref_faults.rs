@@ -1,0 +1,107 @@
+//! Branches, tags and settings, changed over a storage of which each operation fails in turn: what is told is what is done.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::common;
+use crate::common::failing::{Faulty, When};
+use crate::common::lab::{self, create, reopen, set};
+use icechunk::RepositoryConfig;
+use icechunk::format::format_constants::SpecVersionBin;
+use icechunkfs::error::{ErrorKind, Result};
+use icechunkfs::format::config_edit;
+use icechunkfs::format::ids::ObjectId;
+use icechunkfs::repo::Repository;
+use icechunkfs::repo::change_refs::RefKind::{Branch, Tag};
+use icechunkfs::repo::update::system_clock;
+use icechunkfs::storage;
+
+/// What can be done.
+const ACTIONS: [&str; 6] =
+    ["make a branch", "make a tag", "delete a branch", "delete a tag", "reset a branch", "set something"];
+
+async fn act(action: &str, repository: &Repository, tip: ObjectId) -> Result<()> {
+    match action {
+        "make a branch" => repository.create_ref(Branch, "new", tip, system_clock).await,
+        "make a tag" => repository.create_ref(Tag, "new", tip, system_clock).await,
+        "delete a branch" => repository.delete_ref(Branch, "old", tip, system_clock).await,
+        "delete a tag" => repository.delete_ref(Tag, "old", tip, system_clock).await,
+        "reset a branch" => repository.reset_branch("old", ObjectId::INITIAL, tip, system_clock).await,
+        _ => {
+            let change = |stored: &icechunkfs::format::config::RepoConfig| {
+                config_edit::set(stored.members(), "compression.level", "5")
+            };
+            repository.change_config(system_clock, change).await.map(drop)
+        }
+    }
+}
+
+/// Everything that an action can change.
+async fn state(place: &Path) -> String {
+    let repository = Repository::open(storage::open_directory(place).unwrap()).await.unwrap();
+    let (refs, config) = (repository.refs().await.unwrap(), repository.config().await.unwrap());
+    format!("{refs:?} {:?} {config:?}", repository.deleted_tags().await.unwrap())
+}
+
+async fn prepare(place: &Path, version: SpecVersionBin) -> ObjectId {
+    create(place, version, RepositoryConfig::default()).await;
+    set(place, &[("zarr.json", lab::GROUP.as_bytes())], "a commit").await;
+    let repository = Repository::open(storage::open_directory(place).unwrap()).await.unwrap();
+    let tip = repository.branch_tip("main").await.unwrap().unwrap();
+    repository.create_ref(Branch, "old", tip, system_clock).await.unwrap();
+    repository.create_ref(Tag, "old", tip, system_clock).await.unwrap();
+    tip
+}
+
+#[tokio::test]
+async fn what_is_told_is_what_is_done() {
+    let timeout = When::Before(ErrorKind::Timeout);
+    let ways = [
+        (When::Before(ErrorKind::PermissionDenied), false),
+        (timeout, true),
+        (When::After, false),
+        (When::After, true),
+    ];
+    let mut uncertain = 0;
+    for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
+        let original = tempfile::tempdir().unwrap();
+        let tip = prepare(original.path(), version).await;
+        for action in ACTIONS {
+            for (when, for_good) in ways {
+                for operation in 1.. {
+                    let place = tempfile::tempdir().unwrap();
+                    common::copy_tree(original.path(), place.path());
+                    let before = state(place.path()).await;
+                    let inner = storage::open_directory(place.path()).unwrap();
+                    let faulty = Arc::new(Faulty::new(inner, 1_000_000, when, for_good));
+                    let repository = Repository::open(Arc::clone(&faulty) as Arc<dyn storage::Storage>).await.unwrap();
+                    let asked = faulty.log.lock().unwrap().len();
+                    faulty.left.store(operation, std::sync::atomic::Ordering::Relaxed);
+                    let what = format!("{version:?}: {action}, {when:?} {for_good}, operation {operation}");
+                    let done = act(action, &repository, tip).await;
+                    let is_done = state(place.path()).await != before;
+                    match &done {
+                        Ok(()) => assert!(is_done, "{what}: it is said to be done"),
+                        Err(error) if error.to_string().contains("may be changed or not") => uncertain += 1,
+                        Err(error) => assert!(!is_done, "{what}: {error}"),
+                    }
+                    // It can be done again, and the reference opens what there is.
+                    let fine = Repository::open(storage::open_directory(place.path()).unwrap()).await.unwrap();
+                    let again = act(action, &fine, tip).await;
+                    assert!(is_done || again.is_ok(), "{what}: {again:?}");
+                    assert_ne!(state(place.path()).await, before, "{what}");
+                    if operation == 1 {
+                        reopen(place.path()).await;
+                    }
+                    let count = faulty.log.lock().unwrap().len() - asked;
+                    if (count as u64) < operation {
+                        assert!(done.is_ok(), "{what}: nothing failed, {done:?}");
+                        break;
+                    }
+                    assert!(operation < 50, "{what}");
+                }
+            }
+        }
+    }
+    assert!(uncertain > 0, "nobody was left in doubt by a storage that is gone");
+}

@@ -1,0 +1,470 @@
+//! Exports: what is in them, what happens to what is there, and what happens when one is ended.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::trees::{Files, Random, command, json, random, repository};
+use crate::common::writing::{GROUP, array};
+use crate::common::{FixtureSet, Mount, is_root, program, read_files, run};
+
+const MARKER: &str = ".icechunkfs-export";
+
+/// What a mount shows, but what it cannot read.
+fn mounted(repo: &Path, id: &str, words: &[&str]) -> Files {
+    let mount = Mount::new(repo, &[&["--snapshot", id], words].concat());
+    let mut files = Files::new();
+    let mut open = vec![mount.path()];
+    while let Some(directory) = open.pop() {
+        for entry in fs::read_dir(directory).unwrap().map(Result::unwrap) {
+            let path = entry.path();
+            if entry.file_type().unwrap().is_dir() {
+                open.push(path);
+            } else if let Ok(bytes) = fs::read(&path) {
+                files.insert(path.strip_prefix(mount.path()).unwrap().to_str().unwrap().to_owned(), bytes);
+            }
+        }
+    }
+    files
+}
+
+/// The first branch and the first tag of each repository, or only one of them.
+fn check(set: &FixtureSet, refs_of_each: usize) {
+    for fixture in set.all() {
+        let branches = fixture.expected["branches"].as_object().unwrap();
+        let tags = fixture.expected["tags"].as_object().unwrap();
+        let refs = branches.values().next().into_iter().chain(tags.values().next());
+        for id in refs.take(refs_of_each).map(|id| id.as_str().unwrap()) {
+            let place = tempfile::tempdir().unwrap();
+            let dest = place.path().join("new/tree");
+            let said = json(&[&"export", &fixture.repository, &dest, &id, &"--skip-unreadable"]);
+            let (shown, exported) = (mounted(&fixture.repository, id, &[]), read_files(&dest));
+            let what = format!("{} {id}", fixture.name);
+            assert!(shown.keys().eq(exported.keys()), "{what}: {:?}\n{:?}", shown.keys(), exported.keys());
+            assert!(shown == exported, "{what}");
+            assert_eq!(said["files"].as_u64().unwrap() as usize, exported.len(), "{what}");
+            assert_eq!(said["bytes"].as_u64().unwrap() as usize, exported.values().map(Vec::len).sum::<usize>());
+        }
+    }
+}
+
+#[test]
+fn an_export_has_what_a_mount_shows() {
+    check(&FixtureSet::own(), 2);
+    if let Some(set) = FixtureSet::shared() {
+        check(&set, 1);
+    }
+}
+
+#[test]
+fn virtual_chunks_are_exported_where_they_may_be_read() {
+    let Some(set) = FixtureSet::shared() else { return };
+    for name in ["v1-virtual", "v2-virtual"] {
+        let fixture = set.get(name);
+        let id = fixture.expected["branches"]["main"].as_str().unwrap();
+        let place = tempfile::tempdir().unwrap();
+        let (dest, without) = (place.path().join("tree"), place.path().join("without"));
+        let files = fixture.repository.parent().unwrap().join("virtual-src");
+        let map = format!("file:///icechunkfs-virtual/={}", files.display());
+        let words = ["--virtual-map", &map];
+        let said = json(&[&"export", &fixture.repository, &dest, &"--skip-unreadable", &words[0], &words[1]]);
+        let less = json(&[&"export", &fixture.repository, &without, &"--skip-unreadable"]);
+        let left_out = |said: &serde_json::Value| said["left_out_count"].as_u64().unwrap();
+        assert!(left_out(&said) < left_out(&less), "{name}: {} {}", left_out(&said), left_out(&less));
+        let shown = mounted(&fixture.repository, id, &words);
+        assert!(shown == read_files(&dest), "{name}: {} files", shown.len());
+    }
+}
+
+#[test]
+fn zarr_python_reads_an_export() {
+    let python = std::env::var_os("ICECHUNKFS_PYTHON")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target/venv/bin/python"), PathBuf::from);
+    if !crate::common::writing::needed(python.exists(), &format!("{}: scripts/setup makes it", python.display())) {
+        return;
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/read_tools.py");
+    let set = FixtureSet::own();
+    for name in ["own-v2-basic", "own-v2-encodings", "own-v1-basic"] {
+        let fixture = set.get(name);
+        let id = fixture.expected["branches"]["main"].as_str().unwrap();
+        let place = tempfile::tempdir().unwrap();
+        let dest = place.path().join("tree");
+        command(&[&"export", &fixture.repository, &dest]).success();
+        let mut read = Command::new(&python);
+        read.arg(&script).arg(&dest).arg(set.expected_path(name)).arg(id);
+        let said = run(&mut read);
+        assert!(said.status.success(), "{name}: {}{}", String::from_utf8_lossy(&said.stdout), said.stderr);
+    }
+}
+
+#[test]
+fn what_is_there_is_kept_replaced_or_removed_as_asked() {
+    let place = tempfile::tempdir().unwrap();
+    let files = random(&mut Random(7));
+    let repo = repository(place.path(), &files);
+    let dest = place.path().join("tree");
+    fs::create_dir(&dest).unwrap();
+    fs::write(dest.join("mine"), "x").unwrap();
+
+    // Other things are in the way of a beginner's mistake.
+    let said = command(&[&"export", &repo, &dest]).failure();
+    assert!(said.contains("is not empty") && said.contains("--force"), "{said}");
+    let before = read_files(&dest);
+    let planned = json(&[&"export", &repo, &dest, &"--delete", &"-n"]);
+    assert_eq!((planned["written"].as_u64(), planned["removed"][0].as_str()), (Some(files.len() as u64), Some("mine")));
+    assert_eq!(read_files(&dest), before, "a dry run changes nothing");
+
+    let first = json(&[&"export", &repo, &dest, &"--force"]);
+    assert_eq!(first["written"].as_u64().unwrap() as usize, files.len());
+    let mut expected = files.clone();
+    expected.insert("mine".into(), b"x".to_vec());
+    assert_eq!(read_files(&dest), expected);
+    let time = fs::metadata(dest.join("zarr.json")).unwrap().mtime();
+    assert!(
+        read_files(&dest)
+            .keys()
+            .filter(|key| *key != "mine")
+            .all(|key| { fs::metadata(dest.join(key)).unwrap().mtime() == time })
+    );
+
+    // Again: what is there is left alone, and what somebody changed is not.
+    let (edited, longer) = (files.keys().nth(1).unwrap(), files.keys().nth(2).unwrap());
+    let mut wrong = files[edited].clone();
+    wrong[0] ^= 1;
+    fs::write(dest.join(edited), &wrong).unwrap();
+    fs::write(dest.join(longer), [&files[longer][..], b"more"].concat()).unwrap();
+    let inode = |key: &str| fs::metadata(dest.join(key)).unwrap().ino();
+    let kept = inode("zarr.json");
+    let again = json(&[&"export", &repo, &dest, &"--force"]);
+    assert_eq!((again["written"].as_u64(), again["unchanged"].as_u64()), (Some(2), Some(files.len() as u64 - 2)));
+    assert_eq!((read_files(&dest), inode("zarr.json")), (expected.clone(), kept));
+
+    // By bytes: what only has another time is kept, what has the same size and time and other bytes is not.
+    let touch = |key: &str, time: std::time::SystemTime| {
+        fs::File::options().write(true).open(dest.join(key)).unwrap().set_modified(time).unwrap();
+    };
+    let committed = fs::metadata(dest.join(edited)).unwrap().modified().unwrap();
+    fs::write(dest.join(edited), &wrong).unwrap();
+    touch(edited, committed);
+    touch(longer, std::time::SystemTime::now());
+    let checked = json(&[&"export", &repo, &dest, &"--force", &"--checksum"]);
+    assert_eq!(checked["written"].as_u64(), Some(1), "{checked}");
+    assert_eq!(read_files(&dest), expected);
+    assert_eq!(fs::metadata(dest.join(longer)).unwrap().modified().unwrap(), committed);
+
+    // A mirror: not without being asked.
+    fs::create_dir_all(dest.join("g/deep/er")).unwrap();
+    fs::write(dest.join("g/deep/er/x"), "x").unwrap();
+    let said = command(&[&"export", &repo, &dest, &"--delete"]).failure();
+    assert!(said.contains("mine") && said.contains("g/deep") && said.contains("--yes"), "{said}");
+    assert!(dest.join("mine").exists() && dest.join(MARKER).exists());
+    let mirrored = json(&[&"export", &repo, &dest, &"--delete", &"--yes"]);
+    assert_eq!(mirrored["removed_count"].as_u64(), Some(2), "{mirrored}");
+    assert_eq!(read_files(&dest), files);
+    assert!(!dest.join("g/deep").exists());
+}
+
+#[test]
+fn a_part_is_exported_by_its_path() {
+    let place = tempfile::tempdir().unwrap();
+    let mut files = random(&mut Random(11));
+    files.insert("x/zarr.json".into(), GROUP.into());
+    files.insert("x/y/zarr.json".into(), array(&[2], &[1]).into());
+    files.insert("x/y/c/1".into(), b"one".to_vec());
+    let repo = repository(place.path(), &files);
+    for (path, key) in [("x", "y/c/1"), ("/x/y/", "c/1")] {
+        let dest = tempfile::tempdir().unwrap();
+        command(&[&"export", &repo, &dest.path(), &"--path", &path]).success();
+        let found = read_files(dest.path());
+        let prefix = format!("{}/", path.trim_matches('/'));
+        let below = files.iter().filter_map(|(k, v)| Some((k.strip_prefix(&prefix)?.to_owned(), v.clone())));
+        assert_eq!(found, below.collect::<Files>());
+        assert_eq!(found[key], b"one");
+    }
+    let missing = place.path().join("missing");
+    let said = command(&[&"export", &repo, &missing, &"--path", &"nothing"]).failure();
+    assert!(said.contains("nothing") && !missing.exists(), "{said}");
+    assert!(command(&[&"export", &repo, &missing, &"--path", &"x/zarr.json"]).failure().contains("one file"));
+    assert!(command(&[&"export", &repo, &"s3://somewhere/x"]).failure().contains("directory of this machine"));
+    assert!(command(&[&"export", &repo, &repo.join("x")]).failure().contains("the repository is there"));
+}
+
+/// Every file that has its name is complete, whenever the export was ended; and the next one goes on.
+#[test]
+fn an_export_that_is_killed_goes_on() {
+    let place = tempfile::tempdir().unwrap();
+    let mut files = Files::new();
+    let mut numbers = Random(3);
+    files.insert("zarr.json".into(), GROUP.into());
+    for (name, length) in [("small", 3000), ("large", 150_000)] {
+        let chunks = if name == "small" { 1500 } else { 20 };
+        files.insert(format!("{name}/zarr.json"), array(&[chunks], &[1]).into());
+        for at in 0..chunks {
+            files.insert(format!("{name}/c/{at}"), numbers.bytes(8).repeat(length / 8));
+        }
+    }
+    let repo = repository(place.path(), &files);
+    let mut interrupted = 0;
+    for round in 0..2_u64 {
+        let dest = place.path().join(format!("tree{round}"));
+        for attempt in 0..100 {
+            let mut child = Command::new(program());
+            child.arg("export").arg(&repo).arg(&dest).stdout(Stdio::null()).stderr(Stdio::null());
+            let mut child = child.spawn().unwrap();
+            std::thread::sleep(Duration::from_millis(3 + numbers.below(25) + 10 * attempt));
+            let _ = child.kill();
+            let ended = child.wait().unwrap();
+            if dest.exists() {
+                let mut there = read_files(&dest);
+                let is_marked = there.remove(MARKER).is_some();
+                there.retain(|path, _| !path.contains(".icechunkfs-"));
+                assert!(there.iter().all(|(path, bytes)| files[path] == *bytes), "half a file has a name");
+                if ended.success() {
+                    assert!(!is_marked && there == files, "round {round}: {} of {} files", there.len(), files.len());
+                    break;
+                }
+                interrupted += usize::from(!there.is_empty());
+            }
+        }
+        command(&[&"export", &repo, &dest, &"--force"]).success();
+        assert_eq!(read_files(&dest), files);
+    }
+    assert!(interrupted > 1, "{interrupted}");
+
+    // The machine was started anew meanwhile: names alone are not believed.
+    let dest = place.path().join("booted");
+    command(&[&"export", &repo, &dest]).success();
+    let (victim, committed) = (dest.join("small/c/17"), fs::metadata(dest.join("zarr.json")).unwrap());
+    fs::write(&victim, vec![0; 3000]).unwrap();
+    fs::File::options().write(true).open(&victim).unwrap().set_modified(committed.modified().unwrap()).unwrap();
+    let id = json(&[&"log", &repo])[0]["id"].as_str().unwrap().to_owned();
+    let location = repo.display().to_string();
+    let note = |id: &str, boot: &str| {
+        serde_json::json!({"repository": location, "snapshot": id, "path": "", "boot": boot}).to_string()
+    };
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    fs::write(dest.join(MARKER), note(&id, boot.trim())).unwrap();
+    let said = json(&[&"export", &repo, &dest]);
+    assert_eq!((said["written"].as_u64(), fs::read(&victim).unwrap()[0]), (Some(0), 0), "{said}");
+    fs::write(dest.join(MARKER), note(&id, "another")).unwrap();
+    let said = json(&[&"export", &repo, &dest]);
+    assert_eq!((said["written"].as_u64(), read_files(&dest) == files), (Some(1), true), "{said}");
+
+    // Another export was begun there.
+    fs::write(dest.join(MARKER), note("1CECHNKREP0F1RSTCMT0", boot.trim())).unwrap();
+    let said = command(&[&"export", &repo, &dest]).failure();
+    assert!(said.contains("1CECHNKREP0F1RSTCMT0") && said.contains("--force"), "{said}");
+    fs::write(dest.join(MARKER), "nonsense").unwrap();
+    assert!(command(&[&"export", &repo, &dest]).failure().contains("no note of an export"));
+}
+
+#[test]
+fn an_export_follows_no_link_and_stays_below() {
+    let place = tempfile::tempdir().unwrap();
+    let mut files = Files::new();
+    files.insert("zarr.json".into(), GROUP.into());
+    files.insert("a/zarr.json".into(), array(&[2], &[1]).into());
+    files.insert("a/c/0".into(), b"inside".to_vec());
+    let repo = repository(place.path(), &files);
+    let outside = place.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("file"), "untouched").unwrap();
+    let dest = place.path().join("tree");
+    fs::create_dir(&dest).unwrap();
+    // A directory that is a link, and a file that is one.
+    symlink(&outside, dest.join("a")).unwrap();
+    let said = command(&[&"export", &repo, &dest, &"--force"]).failure();
+    assert!(said.contains("a symbolic link is in the way"), "{said}");
+    fs::remove_file(dest.join("a")).unwrap();
+    fs::remove_file(dest.join("zarr.json")).ok();
+    symlink(outside.join("file"), dest.join("zarr.json")).unwrap();
+    command(&[&"export", &repo, &dest, &"--force"]).success();
+    assert_eq!(read_files(&dest), files);
+    assert!(!fs::symlink_metadata(dest.join("zarr.json")).unwrap().is_symlink());
+    assert_eq!(read_files(&outside).len(), 1);
+    assert_eq!(fs::read(outside.join("file")).unwrap(), b"untouched");
+    // Files where directories belong, and the other way round.
+    let dest = place.path().join("clash");
+    fs::create_dir_all(dest.join("zarr.json/x")).unwrap();
+    fs::write(dest.join("a"), "").unwrap();
+    let said = command(&[&"export", &repo, &dest, &"--force"]).failure();
+    assert!(said.contains("--delete"), "{said}");
+    command(&[&"export", &repo, &dest, &"--delete", &"--yes"]).success();
+    assert_eq!(read_files(&dest), files);
+}
+
+/// Names that no file can have are in the snapshot of somebody hostile.
+#[test]
+fn hostile_names_are_told_and_lead_nowhere() {
+    use icechunkfs::format::draft::{NodeDraft, SnapshotDraft, TransactionLogDraft};
+    use icechunkfs::format::envelope::SpecVersion;
+    use icechunkfs::format::ids::{NodeId, ObjectId};
+    use icechunkfs::format::repo_state::{Operation, SnapshotRecord};
+    use icechunkfs::repo::update::{system_clock, update};
+    use icechunkfs::storage::{self, Condition};
+    let place = tempfile::tempdir().unwrap();
+    let repo = place.path().join("repo");
+    command(&[&"init", &repo]).success();
+    let paths =
+        ["/", "/good", "/../escaped", "/a/../../escaped", "/nul\0l", "/./x", "/a//b", "/g/.icechunkfs-zarr.json~"];
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let storage = storage::open_directory(&repo).unwrap();
+        let id = ObjectId::random().unwrap();
+        let node = |path: &&str| NodeDraft {
+            id: NodeId::random().unwrap(),
+            path: (*path).to_owned(),
+            zarr_json: GROUP.into(),
+            array: None,
+        };
+        let snapshot = SnapshotDraft {
+            id,
+            flushed_at: system_clock(),
+            version: SpecVersion::V2,
+            parent: None,
+            message: "hostile".into(),
+            metadata: Vec::new(),
+            nodes: paths.iter().map(node).collect(),
+            manifests: Vec::new(),
+        };
+        storage.put(&format!("snapshots/{id}"), snapshot.encode().unwrap().into(), Condition::Always).await.unwrap();
+        let log = TransactionLogDraft::default().encode(id, SpecVersion::V2).unwrap();
+        storage.put(&format!("transactions/{id}"), log.into(), Condition::Always).await.unwrap();
+        let insert = |state: &mut icechunkfs::format::repo_state::RepoState| {
+            let record = SnapshotRecord {
+                parent: Some(ObjectId::INITIAL),
+                flushed_at: snapshot.flushed_at,
+                message: "hostile".into(),
+                metadata: Vec::new(),
+                pruned_ancestor_tx_logs: Vec::new(),
+            };
+            state.snapshots.insert(id, record);
+            state.branches.insert("main".into(), id);
+            Ok(Operation::NewCommit { branch: "main".into(), new: id })
+        };
+        update(&*storage, system_clock, insert).await.unwrap();
+    });
+    let dest = place.path().join("below/tree");
+    let said = command(&[&"export", &repo, &dest]).failure();
+    assert!(said.contains("no file can have that name") && said.contains("--skip-unreadable"), "{said}");
+    let said = json(&[&"export", &repo, &dest, &"--skip-unreadable"]);
+    assert_eq!(said["left_out_count"].as_u64(), Some(5), "{said}");
+    let found: Vec<String> = read_files(place.path().join("below").as_path()).into_keys().collect();
+    assert_eq!(found, ["tree/g/.icechunkfs-zarr.json~/zarr.json", "tree/good/zarr.json", "tree/zarr.json"]);
+}
+
+#[test]
+fn what_cannot_be_read_fails_or_is_listed() {
+    let place = tempfile::tempdir().unwrap();
+    let fixture = FixtureSet::own().get("own-v2-virtual");
+    let dest = place.path().join("virtual");
+    let said = command(&[&"export", &fixture.repository, &dest]).failure();
+    assert!(said.contains("://") && said.contains("--skip-unreadable"), "{said}");
+    let said = json(&[&"export", &fixture.repository, &dest, &"--skip-unreadable"]);
+    let left_out = said["left_out"].as_array().unwrap();
+    let count = said["left_out_count"].as_u64().unwrap() as usize;
+    assert!(count > 1000 && left_out.len() == 1000, "{count} {}", left_out.len());
+    assert!(left_out.iter().all(|one| !dest.join(one["path"].as_str().unwrap()).exists()));
+
+    // A pack that ends early: what is before its end is there, what is not is told.
+    let mut files = Files::new();
+    files.insert("zarr.json".into(), GROUP.into());
+    files.insert("a/zarr.json".into(), array(&[9], &[1]).into());
+    for at in 0..9 {
+        files.insert(format!("a/c/{at}"), vec![at; 1000]);
+    }
+    let repo = repository(place.path(), &files);
+    let pack = fs::read_dir(repo.join("chunks")).unwrap().next().unwrap().unwrap().path();
+    fs::File::options().write(true).open(&pack).unwrap().set_len(4500).unwrap();
+    let dest = place.path().join("torn");
+    let said = command(&[&"export", &repo, &dest]).failure();
+    assert!(said.contains("too short"), "{said}");
+    let said = json(&[&"export", &repo, &dest, &"--skip-unreadable"]);
+    assert_eq!((said["left_out_count"].as_u64(), said["files"].as_u64()), (Some(5), Some(6)), "{said}");
+    files.retain(|path, _| !("a/c/4".."a/c/9").contains(&path.as_str()));
+    assert_eq!(read_files(&dest), files);
+}
+
+/// Chunks that are not to be in memory at once, as files of their own and within packs.
+#[test]
+fn large_chunks_are_copied_in_steps() {
+    let place = tempfile::tempdir().unwrap();
+    let mut files = Files::new();
+    let mut numbers = Random(5);
+    files.insert("zarr.json".into(), GROUP.into());
+    files.insert("a/zarr.json".into(), array(&[3], &[1]).into());
+    for at in 0..3 {
+        files.insert(format!("a/c/{at}"), numbers.bytes(64).repeat((5 << 20) / 64 + at));
+    }
+    for pack_below in ["256K", "64M"] {
+        let place = place.path().join(pack_below);
+        let (source, repo, dest) = (place.join("source"), place.join("repo"), place.join("tree"));
+        super::trees::write(&source, &files);
+        command(&[&"import", &source, &repo, &"--pack-below", &pack_below]).success();
+        command(&[&"export", &repo, &dest]).success();
+        assert!(read_files(&dest) == files, "{pack_below}");
+        let objects: Vec<u64> =
+            fs::read_dir(repo.join("chunks")).unwrap().map(|e| e.unwrap().metadata().unwrap().nlink()).collect();
+        assert!(objects.iter().all(|links| *links == 1), "a copy shares no inode");
+        assert_eq!(objects.len(), if pack_below == "256K" { 3 } else { 2 });
+        // Compared in steps, too.
+        let edited = dest.join("a/c/1");
+        let mut bytes = files["a/c/1"].clone();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::write(&edited, bytes).unwrap();
+        let said = json(&[&"export", &repo, &dest, &"--force", &"--checksum"]);
+        assert_eq!(said["written"].as_u64(), Some(1), "{said}");
+        assert!(read_files(&dest) == files);
+    }
+}
+
+#[test]
+fn a_full_disk_is_told_and_the_export_goes_on_when_there_is_room() {
+    if !crate::common::writing::needed(is_root(), "root, to mount a small file system") {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let mut files = Files::new();
+    files.insert("zarr.json".into(), GROUP.into());
+    files.insert("a/zarr.json".into(), array(&[64], &[1]).into());
+    for at in 0..64_u8 {
+        files.insert(format!("a/c/{at}"), vec![at; 32 << 10]);
+    }
+    let repo = repository(place.path(), &files);
+    let disk = place.path().join("disk");
+    fs::create_dir(&disk).unwrap();
+    let mount = |options: &str| {
+        run(Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(&disk)).success();
+    };
+    mount("size=1M");
+    let full = std::panic::catch_unwind(|| {
+        let dest = disk.join("tree");
+        let said = command(&[&"export", &repo, &dest]).failure();
+        assert!(said.contains("No space left"), "{said}");
+        let mut there = read_files(&dest);
+        there.remove(MARKER);
+        assert!(there.iter().all(|(path, bytes)| files[path] == *bytes), "{:?}", there.keys());
+        mount("remount,size=8M");
+        let said = json(&[&"export", &repo, &dest]);
+        assert!(said["unchanged"].as_u64().unwrap() > 0, "{said}");
+        assert_eq!(read_files(&dest), files);
+    });
+    run(Command::new("umount").arg(&disk)).success();
+    full.unwrap();
+}
+
+#[test]
+fn one_export_at_a_time_goes_to_a_directory() {
+    let place = tempfile::tempdir().unwrap();
+    let repo = repository(place.path(), &random(&mut Random(2)));
+    let dest = place.path().join("tree");
+    fs::create_dir(&dest).unwrap();
+    let held = fs::File::open(&dest).unwrap();
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    assert!(command(&[&"export", &repo, &dest]).failure().contains("another export"));
+    drop(held);
+    command(&[&"export", &repo, &dest]).success();
+}

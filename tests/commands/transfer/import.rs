@@ -1,0 +1,321 @@
+//! Imports: what becomes of files, what does not, and what the reference makes of it.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::trees::{Files, Random, command, json, random, repository, write};
+use crate::common::writing::{GROUP, Reference, array};
+use crate::common::{FixtureSet, program, read_files};
+
+/// Random trees, one over the other, as the reference reads what comes of it.
+#[test]
+fn trees_come_out_as_they_went_in() {
+    for seed in [1, 2, 3, 4, 5] {
+        let place = tempfile::tempdir().unwrap();
+        let mut numbers = Random(seed * 77);
+        let (source, repo) = (place.path().join("source"), place.path().join("repo"));
+        let mut files = random(&mut numbers);
+        write(&source, &files);
+        let planned = json(&[&"import", &source, &repo, &"-n"]);
+        assert!(!repo.exists() && planned["snapshot"].is_null());
+        let said = json(&[&"import", &source, &repo]);
+        assert_eq!(said["created_repository"], true);
+        for member in ["nodes_created", "chunks_written", "bytes_written"] {
+            assert_eq!(said[member], planned[member], "{member}");
+        }
+        assert_eq!(Reference::open(&repo).keys(), files, "seed {seed}");
+        assert_eq!(read_files(&source), files, "the files stay");
+        assert!(read_files(&source).keys().all(|key| fs::metadata(source.join(key)).unwrap().nlink() == 1));
+
+        // The same again is no commit, and stores nothing.
+        let objects = || fs::read_dir(repo.join("chunks")).map(Iterator::count).unwrap_or(0);
+        let before = objects();
+        let again = json(&[&"import", &source, &repo]);
+        assert!(again["snapshot"].is_null() && again["chunks_unchanged"] == said["chunks_written"], "{again}");
+        assert_eq!(objects(), before);
+
+        // Some are gone, some have other bytes, some are new.
+        let mut after = files.clone();
+        let keys: Vec<String> = files.keys().filter(|key| !key.ends_with("zarr.json")).cloned().collect();
+        for key in &keys {
+            match numbers.below(4) {
+                0 => drop(after.remove(key)),
+                1 => {
+                    let length = 1 + numbers.below(3000);
+                    after.insert(key.clone(), numbers.bytes(length));
+                }
+                _ => {}
+            }
+        }
+        after.insert("g/new/zarr.json".into(), array(&[2], &[1]).into());
+        after.insert("g/new/c/0".into(), b"new".to_vec());
+        fs::remove_dir_all(&source).unwrap();
+        write(&source, &after);
+        // Over what is there: nothing goes.
+        json(&[&"import", &source, &repo, &"-m", &"over", &"--metadata", &"by=me"]);
+        files.extend(after.clone());
+        assert_eq!(Reference::open(&repo).keys(), files, "seed {seed}");
+        // As a mirror.
+        let gone = files.len() - after.len();
+        let said = json(&[&"import", &source, &repo, &"--delete", &"-m", &"mirror"]);
+        assert_eq!(said["chunks_deleted"].as_u64().unwrap() as usize, gone, "{said}");
+        assert_eq!(Reference::open(&repo).keys(), after, "seed {seed}");
+        let history: Vec<String> = Reference::open(&repo).history().into_iter().map(|(_, message)| message).collect();
+        let expected: &[&str] = if gone > 0 { &["mirror", "over"] } else { &["over"] };
+        assert_eq!(&history[..expected.len()], expected);
+        // And out again.
+        let dest = place.path().join("tree");
+        command(&[&"export", &repo, &dest]).success();
+        assert_eq!(read_files(&dest), after);
+    }
+}
+
+#[test]
+fn fixtures_go_round() {
+    let mut sets = vec![FixtureSet::own()];
+    sets.extend(FixtureSet::shared());
+    let mut count = 0;
+    for fixture in sets.iter().flat_map(FixtureSet::all) {
+        if fixture.name.contains("virtual") || fixture.name.contains("split") || fixture.name.starts_with("ref-") {
+            continue;
+        }
+        let place = tempfile::tempdir().unwrap();
+        let (dest, repo) = (place.path().join("tree"), place.path().join("repo"));
+        command(&[&"export", &fixture.repository, &dest]).success();
+        let files = read_files(&dest);
+        if files.is_empty() {
+            continue;
+        }
+        let said = command(&[&"import", &dest, &repo]);
+        // Old releases took what no release takes any more.
+        if !said.status.success() {
+            assert!(said.stderr.contains("nothing was imported"), "{}: {}", fixture.name, said.stderr);
+            continue;
+        }
+        let again = place.path().join("again");
+        command(&[&"export", &repo, &again]).success();
+        assert!(read_files(&again) == files, "{}", fixture.name);
+        count += 1;
+    }
+    assert!(count >= 8, "{count}");
+}
+
+#[test]
+fn what_zarr_has_no_place_for_is_listed_and_what_is_wrong_refuses_all() {
+    let place = tempfile::tempdir().unwrap();
+    let source = place.path().join("source");
+    let repo = place.path().join("repo");
+    let mut files = Files::new();
+    files.insert("zarr.json".into(), GROUP.into());
+    files.insert("a/zarr.json".into(), array(&[2, 2], &[1, 1]).into());
+    files.insert("a/c/0/1".into(), b"one".to_vec());
+    write(&source, &files);
+    fs::write(source.join("README"), "x").unwrap();
+    fs::write(source.join("a/c/0/1.partial"), "x").unwrap();
+    symlink("/etc/hostname", source.join("a/c/0/0")).unwrap();
+    symlink(".", source.join("loop")).unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        source.join("fifo"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o600),
+        0,
+    )
+    .unwrap();
+    let said = json(&[&"import", &source, &repo]);
+    assert_eq!(said["untracked"], serde_json::json!(["README", "a/c/0/0", "a/c/0/1.partial", "fifo", "loop"]));
+    assert_eq!(Reference::open(&repo).keys(), files);
+
+    // What is wrong, and all of it at once.
+    for (name, bytes, why) in [
+        ("a/c/2/0", &b"x"[..], "outside"),
+        ("a/c/0", b"x", "looks like one"),
+        ("b/c/0/0", b"x", "no array above it"),
+        ("a/c/1/1", b"", "it is empty"),
+        ("b/zarr.json", b"{", "not JSON"),
+        ("b/zarr.json", br#"{"zarr_format":2}"#, "zarr_format"),
+        ("a/n/zarr.json", GROUP.as_bytes(), "below an array"),
+    ] {
+        let wrong = place.path().join("wrong");
+        let _ = fs::remove_dir_all(&wrong);
+        write(&wrong, &files);
+        if name == "a/c/0" {
+            fs::remove_dir_all(wrong.join("a/c/0")).unwrap();
+        }
+        write(&wrong, &[(name.to_owned(), bytes.to_vec())].into());
+        let new = place.path().join("refused");
+        let said = command(&[&"import", &wrong, &new]).failure();
+        assert!(said.contains(why) && said.contains(name.rsplit_once('/').unwrap().0), "{name}: {said}");
+        assert!(command(&[&"log", &new]).status.code() != Some(0), "nothing was made");
+        let _ = fs::remove_dir_all(&new);
+    }
+    let old = place.path().join("old");
+    fs::create_dir(&old).unwrap();
+    fs::write(old.join(".zgroup"), "{}").unwrap();
+    assert!(command(&[&"import", &old, &repo]).failure().contains("version 2 of Zarr"));
+    assert!(command(&[&"import", &place.path(), &repo]).failure().contains("the repository is there"));
+    fs::write(source.join(".icechunkfs-export"), "{}").unwrap();
+    assert!(command(&[&"import", &source, &repo]).failure().contains("was not finished"));
+    let said = command(&[&"import", &old, &place.path().join("r"), &"--branch", &"dev"]).failure();
+    assert!(said.contains("dev"), "{said}");
+    let occupied = place.path().join("occupied");
+    write(&occupied, &[("x".to_owned(), vec![1])].into());
+    assert!(command(&[&"import", &source, &occupied]).failure().contains("holds no Icechunk repository"));
+}
+
+#[test]
+fn a_group_is_filled_and_nothing_else_is_touched() {
+    let place = tempfile::tempdir().unwrap();
+    let mut all = random(&mut Random(9));
+    let repo = repository(place.path(), &all);
+    let part = random(&mut Random(10));
+    let source = place.path().join("part");
+    write(&source, &part);
+    let into = |top: &str, part: &Files| {
+        part.iter().map(|(key, bytes)| (format!("{top}/{key}"), bytes.clone())).collect::<Files>()
+    };
+    command(&[&"import", &source, &repo, &"--path", &"x/y z"]).success();
+    all.extend(into("x/y z", &part));
+    all.insert("x/zarr.json".into(), br#"{"zarr_format":3,"node_type":"group","attributes":{}}"#.to_vec());
+    assert_eq!(Reference::open(&repo).keys(), all);
+    // A mirror of the group only.
+    let less: Files = part.into_iter().filter(|(key, _)| !key.starts_with("g/")).collect();
+    fs::remove_dir_all(source.join("g")).unwrap();
+    command(&[&"import", &source, &repo, &"--path", &"/x/y z/", &"--delete"]).success();
+    all.retain(|key, _| !key.starts_with("x/y z/"));
+    all.extend(into("x/y z", &less));
+    assert_eq!(Reference::open(&repo).keys(), all);
+}
+
+/// What replaces something of another kind needs the word for it.
+#[test]
+fn kinds_change_only_in_mirrors() {
+    let before: Files = [
+        ("zarr.json", GROUP.to_owned()),
+        ("a/zarr.json", array(&[2], &[1])),
+        ("a/c/0", "one".to_owned()),
+        ("b/zarr.json", GROUP.to_owned()),
+        ("b/d/zarr.json", GROUP.to_owned()),
+        ("s/zarr.json", array(&[4], &[1])),
+        ("s/c/3", "last".to_owned()),
+    ]
+    .into_iter()
+    .map(|(key, text)| (key.to_owned(), text.into_bytes()))
+    .collect();
+    let cases: [(&str, &[(&str, String)]); 5] = [
+        ("a", &[("a/zarr.json", array(&[2, 2], &[1, 1])), ("a/c/0/0", "two".to_owned())]),
+        ("a", &[("a/zarr.json", GROUP.to_owned())]),
+        ("b", &[("b/zarr.json", array(&[2], &[1]))]),
+        ("s", &[("s/zarr.json", array(&[2], &[1])), ("s/c/0", "first".to_owned())]),
+        ("b", &[("b", "a file".to_owned())]),
+    ];
+    for (top, changed) in cases {
+        let place = tempfile::tempdir().unwrap();
+        let repo = repository(place.path(), &before);
+        let source = place.path().join("changed");
+        let files: Files = changed.iter().map(|(key, text)| ((*key).to_owned(), text.clone().into_bytes())).collect();
+        write(&source, &files);
+        write(&source, &[("zarr.json".to_owned(), GROUP.into())].into());
+        let said = command(&[&"import", &source, &repo]).failure();
+        assert!(said.contains("nothing was imported") && said.contains(top), "{changed:?}: {said}");
+        assert_eq!(Reference::open(&repo).keys(), before);
+        command(&[&"import", &source, &repo, &"--delete"]).success();
+        let mut expected: Files = files.into_iter().filter(|(key, _)| key != "b").collect();
+        expected.insert("zarr.json".into(), GROUP.into());
+        assert_eq!(Reference::open(&repo).keys(), expected, "{changed:?}");
+    }
+}
+
+#[test]
+fn imports_side_by_side_are_all_there() {
+    let place = tempfile::tempdir().unwrap();
+    let repo = repository(place.path(), &[("zarr.json".to_owned(), GROUP.into())].into());
+    let mut expected: Files = [("zarr.json".to_owned(), GROUP.into())].into();
+    let children: Vec<_> = (0..4_u64)
+        .map(|n| {
+            let (source, files) = (place.path().join(format!("s{n}")), random(&mut Random(40 + n)));
+            write(&source, &files);
+            expected.extend(files.into_iter().map(|(key, bytes)| (format!("p{n}/{key}"), bytes)));
+            let mut import = Command::new(program());
+            import.arg("import").arg(&source).arg(&repo).args(["--path", &format!("p{n}")]);
+            import.stdout(Stdio::null()).spawn().unwrap()
+        })
+        .collect();
+    assert!(children.into_iter().all(|mut child| child.wait().unwrap().success()));
+    assert_eq!(Reference::open(&repo).keys(), expected);
+}
+
+#[test]
+fn version_1_and_other_branches_take_imports_too() {
+    let fixture = FixtureSet::own().get("own-v1-basic");
+    let place = tempfile::tempdir().unwrap();
+    let repo = place.path().join("repo");
+    crate::common::copy_tree(&fixture.repository, &repo);
+    let before = Reference::open(&repo).keys();
+    let files = random(&mut Random(21));
+    let source = place.path().join("source");
+    write(&source, &files);
+    Reference::open(&repo).create_branch("side");
+    command(&[&"import", &source, &repo, &"--path", &"imported", &"--branch", &"side"]).success();
+    assert_eq!(Reference::open(&repo).keys(), before, "main is as it was");
+    command(&[&"import", &source, &repo, &"--path", &"imported"]).success();
+    let mut expected = before;
+    expected.extend(files.into_iter().map(|(key, bytes)| (format!("imported/{key}"), bytes)));
+    assert_eq!(Reference::open(&repo).keys(), expected);
+}
+
+/// Ended at any moment, an import is all there or not at all.
+#[test]
+fn an_import_that_is_killed_has_done_all_or_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let mut numbers = Random(31);
+    let mut files: Files =
+        [("zarr.json".to_owned(), GROUP.into()), ("a/zarr.json".to_owned(), array(&[800], &[1]).into())].into();
+    for at in 0..800 {
+        files.insert(format!("a/c/{at}"), numbers.bytes(16).repeat(200));
+    }
+    let source = place.path().join("source");
+    write(&source, &files);
+    let repo = place.path().join("repo");
+    command(&[&"init", &repo]).success();
+    let (mut killed, mut done) = (0, false);
+    while !done {
+        let mut child = Command::new(program());
+        child.arg("import").arg(&source).arg(&repo).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = child.spawn().unwrap();
+        // So short at first that no machine is done by then, and longer every time.
+        std::thread::sleep(Duration::from_millis(2 + numbers.below(4) + 3 * killed));
+        let _ = child.kill();
+        child.wait().unwrap();
+        let keys = Reference::open(&repo).keys();
+        done = !keys.is_empty();
+        assert!(!done || keys == files, "{} of {} keys", keys.len(), files.len());
+        killed += u64::from(!done);
+    }
+    assert!(killed > 2, "{killed}");
+    let said = json(&[&"import", &source, &repo]);
+    assert!(said["snapshot"].is_null(), "{said}");
+    files.retain(|path, _| !path.starts_with("a/c/") || path.len() < "a/c/00".len());
+    fs::remove_dir_all(&source).unwrap();
+    write(&source, &files);
+    let steps = icechunkfs::failpoints::COMMIT.iter().filter(|point| !point.contains("publish.done"));
+    for step in steps.filter(|step| **step != "commit.backup.done") {
+        let repo = place.path().join("step");
+        let mut import = Command::new(program());
+        import.arg("import").arg(&source).arg(&repo).env("ICECHUNKFS_FAULT", format!("{step}=eio"));
+        let said = crate::common::run(&mut import).failure();
+        assert!(said.contains(step), "{step}: {said}");
+        command(&[&"import", &source, &repo]).success();
+        assert_eq!(tree_of(&repo), files, "{step}");
+        fs::remove_dir_all(&repo).unwrap();
+    }
+}
+
+fn tree_of(repo: &Path) -> Files {
+    let place = tempfile::tempdir().unwrap();
+    command(&[&"export", &repo, &place.path()]).success();
+    read_files(place.path())
+}

@@ -1,0 +1,247 @@
+//! What `icechunkfs verify` finds, and what it does not.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::common::lab;
+use crate::common::{self, FixtureSet, icechunkfs, read_files};
+use icechunk::format::format_constants::SpecVersionBin;
+use icechunkfs::format::draft::TransactionLogDraft;
+use icechunkfs::format::envelope::SpecVersion;
+use icechunkfs::format::transaction_log::Move;
+use icechunkfs::repo::update::system_clock;
+use icechunkfs::repo::verify::report::{Report, Severity};
+use icechunkfs::repo::verify::{self, Wanted};
+use icechunkfs::storage::{self, Condition, Storage, object::ObjectStorage};
+use object_store::memory::InMemory;
+
+/// Rules that fixtures of old releases break; all others must be whole, notes aside.
+const KNOWN: &[(&str, &[&str])] = &[
+    ("v1-order-by-0.2.18", &["nodes-sorted"]),
+    ("v1-split", &["chunk-twice", "extents-overlap", "log-sorted"]),
+    ("v1-virtual", &["location"]),
+    ("v2-virtual", &["location"]),
+    ("own-v1-empty-chunk", &["zero-length"]),
+    ("own-v1-split", &["chunk-twice", "extents-overlap", "log-sorted"]),
+    ("own-v1-virtual", &["location"]),
+    ("own-v2-virtual", &["location"]),
+    // Made to break rules that a mount has to cope with.
+    ("own-v2-implicit", &["below-array", "chunk-rank", "extents", "node-path"]),
+    ("ref-test-repo-v1", &["location"]),
+    ("ref-test-repo-v2-migrated", &["location"]),
+];
+
+async fn verify(storage: &Arc<dyn Storage>, chunks: bool) -> Report {
+    let wanted = Wanted { chunks, ..Wanted::default() };
+    verify::verify(storage, wanted, system_clock(), &Default::default()).await.unwrap()
+}
+
+#[tokio::test]
+async fn fixtures_have_the_faults_that_are_known_and_no_others() {
+    for set in [Some(FixtureSet::own()), FixtureSet::shared()].into_iter().flatten() {
+        for fixture in set.all() {
+            let storage = storage::open_directory(&fixture.repository).unwrap();
+            let report = verify(&storage, true).await;
+            let known = KNOWN.iter().find(|(name, _)| *name == fixture.name).map_or(&[][..], |(_, rules)| rules);
+            let mut rules: Vec<&str> =
+                report.findings.iter().filter(|f| f.severity > Severity::Note).map(|f| f.rule).collect();
+            rules.sort_unstable();
+            rules.dedup();
+            assert_eq!(rules, known, "{}: {:#?}", fixture.name, report.findings);
+            assert_eq!(report.errors, 0, "{}", fixture.name);
+            assert!(report.checked.snapshots > 0, "{}", fixture.name);
+            // One ref needs no more than all of them.
+            let tip = fixture.expected["branches"]["main"].as_str().unwrap().parse().unwrap();
+            let wanted = Wanted { snapshot: Some(tip), chunks: true, ..Wanted::default() };
+            let one = verify::verify(&storage, wanted, system_clock(), &Default::default()).await.unwrap();
+            assert_eq!((one.errors, one.checked.snapshots, one.notes), (0, 1, 0), "{}: {one:#?}", fixture.name);
+            assert!(one.checked.chunk_objects <= report.checked.chunk_objects, "{}", fixture.name);
+        }
+    }
+}
+
+/// A repository in memory.
+async fn in_memory(files: &BTreeMap<String, Vec<u8>>) -> Arc<dyn Storage> {
+    let deadline = std::time::Duration::from_secs(5);
+    let storage = ObjectStorage::new(Arc::new(InMemory::new()), "memory".into(), deadline);
+    for (key, bytes) in files {
+        storage.put(key, bytes.clone().into(), Condition::Always).await.unwrap();
+    }
+    Arc::new(storage)
+}
+
+#[tokio::test]
+async fn every_object_that_is_gone_or_cut_is_reported() {
+    let set = FixtureSet::own();
+    for name in set.all().into_iter().map(|fixture| fixture.name) {
+        if KNOWN.iter().any(|(known, _)| *known == name) || set.get(&name).repository.read_dir().unwrap().count() == 0 {
+            continue;
+        }
+        let files = read_files(&set.get(&name).repository);
+        // All of some, and a few of the others: most files of a kind are alike.
+        let step = if ["own-v1-basic", "own-v2-expired", "own-v1-migrated"].contains(&name.as_str()) { 1 } else { 7 };
+        for (key, bytes) in files.iter().step_by(step) {
+            let is_copy = key.starts_with("overwritten/");
+            let mut gone = files.clone();
+            gone.remove(key);
+            let storage = in_memory(&gone).await;
+            let wanted = Wanted { chunks: true, ..Wanted::default() };
+            let report = verify::verify(&storage, wanted.clone(), system_clock(), &Default::default()).await;
+            let found = report.as_ref().map_or(1, |report| report.errors + report.warnings);
+            assert!(found > 0 || is_idle(&set, &name, key), "{name}: {key} is gone, and nobody says so");
+            if is_copy || bytes.is_empty() {
+                continue;
+            }
+            let mut cut = files.clone();
+            cut.insert(key.clone(), bytes[..bytes.len() / 2].to_vec());
+            let storage = in_memory(&cut).await;
+            let report = verify::verify(&storage, wanted, system_clock(), &Default::default()).await;
+            let found = report.as_ref().map_or(1, |report| report.errors + report.warnings);
+            assert!(found > 0 || is_idle(&set, &name, key), "{name}: {key} is cut, and nobody says so");
+        }
+    }
+}
+
+/// Whether a repository can do without an object: a tag's that was deleted, or one that nothing refers to.
+fn is_idle(set: &FixtureSet, name: &str, key: &str) -> bool {
+    let folder = set.get(name).repository;
+    let refs = || walk(&folder.join("refs"));
+    if key.starts_with("refs/") {
+        // Branches and tags of version 1 are what they are: one less is no fault. A migrated repository has no use for them.
+        return !key.contains("branch.main/") || folder.join("repo").exists() || refs().len() > 1;
+    }
+    // A migrated one is of version 1 again without `repo`.
+    if key == "config.yaml" || (key == "repo" && folder.join("refs").exists()) {
+        return true;
+    }
+    let said = common::icechunkfs([Path::new("verify"), &folder, Path::new("--chunks"), Path::new("--json")]);
+    let report: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+    let (kind, _) = key.split_once('/').unwrap_or((key, ""));
+    let findings = report["findings"].as_array().unwrap();
+    findings.iter().any(|f| f["rule"] == "orphan" && f["object"] == format!("{kind}/"))
+        || findings.iter().any(|f| f["rule"] == "backup-orphan" && kind == "overwritten")
+}
+
+fn walk(folder: &Path) -> Vec<std::path::PathBuf> {
+    std::fs::read_dir(folder).map_or(Vec::new(), |entries| entries.flatten().map(|entry| entry.path()).collect())
+}
+
+/// Damage of any kind never ends the check otherwise than with a report or an error, and that of a header is always found.
+#[tokio::test]
+async fn flipped_bits_are_found_or_do_no_harm() {
+    let set = FixtureSet::own();
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = move |n: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as usize % n
+    };
+    let (mut flipped, mut found) = (0, 0);
+    for name in set.all().into_iter().map(|fixture| fixture.name) {
+        let files = read_files(&set.get(&name).repository);
+        let before = verify(&in_memory(&files).await, true).await;
+        let metadata =
+            |key: &String| ["repo", "snapshots/", "manifests/", "transactions/"].iter().any(|p| key.starts_with(p));
+        let keys: Vec<&String> = files.keys().filter(|key| metadata(key)).collect();
+        for _ in 0..60 {
+            let key = keys[random(keys.len())];
+            let mut bytes = files[key].clone();
+            // In the payload, where zstd has no checksum, or in the header.
+            let in_header = random(4) == 0;
+            let at = if in_header { [0, 5, 36, 37, 38][random(5)] } else { random(bytes.len()) };
+            let inside = random(2) == 0 && !in_header;
+            if inside && let Ok(mut payload) = zstd::decode_all(&bytes[39..]) {
+                let at = random(payload.len());
+                payload[at] ^= 1 << random(8);
+                bytes.truncate(39);
+                bytes.extend(zstd::encode_all(payload.as_slice(), 1).unwrap());
+            } else {
+                bytes[at] ^= 1 << random(8);
+            }
+            let mut damaged = files.clone();
+            damaged.insert(key.clone(), bytes);
+            let wanted = Wanted { chunks: true, ..Wanted::default() };
+            let storage = in_memory(&damaged).await;
+            let report = verify::verify(&storage, wanted, system_clock(), &Default::default()).await;
+            let told = |report: &Report| (report.errors, report.warnings);
+            let is_found = report.as_ref().map_or(true, |report| told(report) != told(&before));
+            flipped += 1;
+            found += usize::from(is_found);
+            // The letters behind the version are a name, and one of a version may be another valid one.
+            let is_needed = !before.findings.iter().any(|f| f.rule == "orphan");
+            if in_header && at < 12 && is_needed {
+                assert!(is_found, "{name}: {key}: byte {at} of the header");
+            }
+        }
+    }
+    eprintln!("{found} of {flipped} were found");
+    assert!(found * 10 > flipped * 6, "{found} of {flipped}");
+}
+
+/// A log that says what the format does not allow: a move onto what was deleted, and one below no group.
+#[tokio::test]
+async fn moves_that_replace_nodes_or_lead_below_no_group_are_reported() {
+    let place = tempfile::tempdir().unwrap();
+    lab::create(place.path(), SpecVersionBin::V2, icechunk::RepositoryConfig::default()).await;
+    let lab = lab::Lab::open(place.path());
+    let mut model = lab::Model::default();
+    model.group("/");
+    for array in ["/a", "/b", "/c"] {
+        model.array(array, &[4]);
+    }
+    lab.commit_model(&lab::Model::default(), &model).await;
+    let (a, b, c) = (model.at("/a").unwrap(), model.at("/b").unwrap(), model.at("/c").unwrap());
+    let before = model.clone();
+    model.delete("/b");
+    model.rename("/a", "/b");
+    model.rename("/c", "/none/c");
+    let id = lab.commit_model(&before, &model).await;
+    assert_eq!(verify(&lab.storage, false).await.warnings, 0);
+    // As if the nodes had kept their ids.
+    let snapshot = lab.tip().await;
+    let now = |path: &str| snapshot.nodes().find(|node| node.path == path).unwrap().id;
+    let moved = |from: &str, to: &str| Move { from: from.into(), to: to.into(), node: now(to), is_array: true };
+    let log = TransactionLogDraft {
+        deleted_arrays: vec![a, b, c],
+        moves: vec![moved("/a", "/b"), moved("/c", "/none/c")],
+        ..TransactionLogDraft::default()
+    };
+    let bytes = log.encode(id, SpecVersion::V2).unwrap();
+    lab.storage.put(&format!("transactions/{id}"), bytes.into(), Condition::Always).await.unwrap();
+    let report = verify(&lab.storage, false).await;
+    let text = |rule: &str| {
+        let found = report.findings.iter().find(|finding| finding.rule == rule);
+        found.unwrap_or_else(|| panic!("{report:#?}")).message.clone()
+    };
+    assert!(text("log-move-onto").contains("/a was moved to /b"), "{report:#?}");
+    assert!(text("log-move-group").contains("/c was moved to /none/c"), "{report:#?}");
+    assert_eq!(report.warnings, 2);
+}
+
+#[test]
+fn the_command_tells_by_its_status() {
+    let set = FixtureSet::own();
+    let name = &set.all()[0].name;
+    let place = tempfile::tempdir().unwrap();
+    common::copy_tree(&set.get(name).repository, place.path());
+    let run = |words: &[&str]| {
+        let path = place.path().to_str().unwrap();
+        icechunkfs(["verify", path].iter().chain(words))
+    };
+    let said = run(&["--chunks"]);
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stdout));
+    assert!(run(&["main", "--chunks"]).status.success());
+    assert_eq!(run(&["no-such-ref"]).status.code(), Some(1));
+    assert_eq!(icechunkfs(["verify", "/no/such/place"]).status.code(), Some(1));
+    let victim = walk(&place.path().join("manifests")).remove(0);
+    std::fs::remove_file(&victim).unwrap();
+    let said = run(&["--json"]);
+    assert_eq!(said.status.code(), Some(4));
+    let report: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+    let key = format!("manifests/{}", victim.file_name().unwrap().to_str().unwrap());
+    assert!(report["findings"].as_array().unwrap().iter().any(|f| f["object"] == key && f["severity"] == "error"));
+    let text = String::from_utf8(run(&[]).stdout).unwrap();
+    assert!(text.contains(&format!("error: {key}: it is missing")), "{text}");
+}

@@ -1,0 +1,157 @@
+//! Clocks that are wrong: who may write, with which times, and what the reference makes of it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::common::failing::{Faulty, When};
+use crate::common::fsck;
+use crate::common::lab::{Lab, Model, create, history, reference_keys, reopen, request};
+use bytes::Bytes;
+use futures_util::TryStreamExt;
+use icechunk::format::format_constants::SpecVersionBin;
+use icechunk::ops::expiration::{ExpiredRefAction, expire};
+use icechunk::{RepositoryConfig, Store};
+use icechunkfs::commit::engine::{Engine, Outcome};
+use icechunkfs::error::{ErrorKind, Result};
+use icechunkfs::format::envelope::SpecVersion;
+use icechunkfs::format::ids::ObjectId;
+use icechunkfs::format::repo_info::RepoInfo;
+use icechunkfs::repo::Repository;
+use icechunkfs::repo::change_refs::RefKind;
+use icechunkfs::repo::update::{Clock, system_clock};
+use icechunkfs::storage::{Storage, open_directory};
+use tokio::sync::RwLock;
+
+const HOUR: u64 = 3_600_000_000;
+
+fn ahead() -> u64 {
+    system_clock() + 2 * HOUR
+}
+
+fn behind() -> u64 {
+    system_clock() - 2 * HOUR
+}
+
+/// A repository with an array, and what is in it.
+async fn repository(version: SpecVersionBin) -> (tempfile::TempDir, Model) {
+    let place = tempfile::tempdir().unwrap();
+    create(place.path(), version, RepositoryConfig::default()).await;
+    let mut model = Model::default();
+    model.group("/");
+    model.array("/a", &[100]);
+    Lab::open(place.path()).commit_model(&Model::default(), &model).await;
+    (place, model)
+}
+
+/// Commits chunk `n` of the array, from a machine whose clock is `clock`, to a storage whose clock is `stored` if it tells.
+async fn commit(place: &Path, model: &mut Model, n: u32, clock: Clock, stored: Option<u64>) -> Result<ObjectId> {
+    let storage = Faulty::new(open_directory(place).unwrap(), 0, When::After, false);
+    storage.clock.store(stored.unwrap_or_default(), Ordering::Relaxed);
+    commit_to(Arc::new(storage), model, n, clock).await
+}
+
+async fn commit_to(storage: Arc<dyn Storage>, model: &mut Model, n: u32, clock: Clock) -> Result<ObjectId> {
+    let lab = Lab::over(storage, Default::default());
+    let engine = Engine::new(Arc::clone(&lab.storage), Arc::clone(&lab.reader), clock, Default::default());
+    let before = model.clone();
+    model.chunk("/a", &[n], format!("{n}"));
+    let changes = model.changes_since(&before, &lab.scratch);
+    let outcome = engine.commit(&lab.tip().await, &changes, &request("a commit"), &Default::default()).await;
+    match outcome {
+        Ok(Outcome::Committed { snapshot, .. }) => Ok(snapshot),
+        Ok(other) => panic!("{other:?}"),
+        Err(error) => {
+            *model = before;
+            Err(error)
+        }
+    }
+}
+
+fn spec(version: SpecVersionBin) -> SpecVersion {
+    if version == SpecVersionBin::V1 { SpecVersion::V1 } else { SpecVersion::V2 }
+}
+
+#[tokio::test]
+async fn a_machine_whose_clock_is_not_the_storage_s_writes_nothing() {
+    for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
+        let (place, mut model) = repository(version).await;
+        let before = history(place.path()).await;
+        for (clock, side) in [(ahead as Clock, "2 h ahead of"), (behind, "2 h behind")] {
+            // On a local disk, a file's time is what the storage's clock says.
+            let local = commit_to(open_directory(place.path()).unwrap(), &mut model, 1, clock).await.unwrap_err();
+            assert!(local.kind() == ErrorKind::Io && local.to_string().contains(side), "{local}");
+            let told = commit(place.path(), &mut model, 1, clock, Some(system_clock())).await.unwrap_err();
+            assert!(told.to_string().contains(side), "{told}");
+            if version == SpecVersionBin::V2 {
+                let storage = open_directory(place.path()).unwrap();
+                let repository = Repository::open(storage).await.unwrap();
+                let tip = repository.branch_tip("main").await.unwrap().unwrap();
+                let refused = repository.create_ref(RefKind::Branch, "new", tip, clock).await.unwrap_err();
+                assert!(refused.to_string().contains(side), "{refused}");
+            }
+        }
+        assert_eq!(history(place.path()).await, before);
+        // Ten minutes are what the reference tolerates.
+        commit(place.path(), &mut model, 2, system_clock, Some(system_clock() + HOUR / 10)).await.unwrap();
+        assert_eq!(reference_keys(place.path()).await, model.keys());
+    }
+}
+
+/// A commit from the future: machines with a correct clock go on, right after it.
+#[tokio::test]
+async fn a_commit_from_the_future_locks_nobody_out() {
+    for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
+        let (place, mut model) = repository(version).await;
+        // A store that does not tell the time lets it happen.
+        commit(place.path(), &mut model, 0, ahead, None).await.unwrap();
+        let future = Lab::open(place.path()).tip().await.flushed_at();
+        assert!(future > system_clock() + HOUR);
+        // It does not say either who is wrong, and then nobody goes on.
+        let unsure = commit(place.path(), &mut model, 1, system_clock, None).await.unwrap_err();
+        assert!(unsure.to_string().contains("behind the last change"), "{unsure}");
+        // The storage's clock is that of the machine which is behind: the other one was right.
+        let wrong = commit(place.path(), &mut model, 1, system_clock, Some(ahead())).await.unwrap_err();
+        assert!(wrong.to_string().contains("clock is 2 h behind the storage's"), "{wrong}");
+        for n in 1..4 {
+            commit(place.path(), &mut model, n, system_clock, Some(system_clock())).await.unwrap();
+            assert_eq!(Lab::open(place.path()).tip().await.flushed_at(), future + u64::from(n));
+        }
+        fsck::check(place.path(), spec(version));
+        if version == SpecVersionBin::V2 {
+            let repository = Lab::open(place.path()).repository().await;
+            let tip = repository.branch_tip("main").await.unwrap().unwrap();
+            repository.create_ref(RefKind::Branch, "new", tip, system_clock).await.unwrap();
+        }
+        assert_eq!(reference_keys(place.path()).await, model.keys());
+        assert_eq!(history(place.path()).await.len(), 6);
+    }
+}
+
+/// What the reference does in a repository whose newest commit is from the future: it reads, and writes nothing until then.
+#[tokio::test]
+async fn the_reference_reads_commits_from_the_future_and_waits_to_write() {
+    let (place, mut model) = repository(SpecVersionBin::V2).await;
+    commit(place.path(), &mut model, 0, ahead, None).await.unwrap();
+    commit(place.path(), &mut model, 1, system_clock, Some(system_clock())).await.unwrap();
+    let repository = reopen(place.path()).await;
+    let session = Arc::new(RwLock::new(repository.writable_session("main").await.unwrap()));
+    let store = Store::from_session(Arc::clone(&session)).await;
+    store.set("a/c/7", Bytes::from_static(b"theirs")).await.unwrap();
+    let refused = session.write().await.commit("theirs").execute().await.unwrap_err();
+    assert!(refused.to_string().contains("timestamp"), "{refused}");
+    let tip = session.read().await.snapshot_id().clone();
+    let refused = repository.create_branch("theirs", &tip).await.unwrap_err();
+    assert!(refused.to_string().contains("timestamp"), "{refused}");
+    let assets = Arc::clone(repository.asset_manager());
+    let now = std::time::SystemTime::now().into();
+    let expired = expire(assets, now, ExpiredRefAction::Ignore, ExpiredRefAction::Ignore, None, 1000).await;
+    let refused = expired.unwrap_err();
+    assert!(refused.to_string().contains("timestamp"), "{refused}");
+    // It lists what was done all the same, and shows what is there.
+    let (log, ..) = repository.ops_log().await.unwrap();
+    let log: Vec<_> = log.try_collect().await.unwrap();
+    let info = RepoInfo::decode(&std::fs::read(place.path().join("repo")).unwrap()).unwrap();
+    assert!(log.len() == 4 && info.snapshot_count() == 4, "{}", log.len());
+    assert_eq!(reference_keys(place.path()).await, model.keys());
+}

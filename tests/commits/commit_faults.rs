@@ -1,0 +1,247 @@
+//! Commits that fail or are killed: nothing of them is seen, and the same changes can be committed again.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::common::failing::{Faulty, When};
+use crate::common::fsck;
+use crate::common::lab::{Lab, Model, create, history, reference_keys, request};
+use icechunk::RepositoryConfig;
+use icechunk::format::format_constants::SpecVersionBin;
+use icechunkfs::commit::changes::ChangeSet;
+use icechunkfs::commit::engine::{Options, Outcome};
+use icechunkfs::error::{Error, ErrorKind};
+use icechunkfs::failpoints;
+use icechunkfs::format::envelope::SpecVersion;
+use icechunkfs::storage::{self, Storage};
+
+fn start() -> Model {
+    let mut model = Model::default();
+    model.group("/");
+    model.array("/a", &[10]);
+    model.array("/b", &[10]);
+    (0..5).for_each(|n| model.chunk("/a", &[n], format!("{n}").repeat(600)));
+    model
+}
+
+/// Something of everything: inline, packed and large chunks, nodes that come and go.
+fn change(model: &mut Model) {
+    model.chunk("/a", &[0], "inline");
+    model.chunk("/a", &[1], vec![1; 5000]);
+    model.chunk("/a", &[2], vec![2; 300_000]);
+    model.group("/new");
+    model.delete("/b");
+}
+
+async fn prepare(place: &Path, version: SpecVersionBin) -> Model {
+    create(place, version, RepositoryConfig::default()).await;
+    let model = start();
+    Lab::open(place).commit_model(&Model::default(), &model).await;
+    model
+}
+
+/// Every operation fails in turn, in each way.
+#[tokio::test]
+async fn any_operation_may_fail() {
+    for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
+        for when in [When::Before(ErrorKind::Io), When::Before(ErrorKind::NoSpace), When::After] {
+            for for_good in [false, true] {
+                let mut failures = 0;
+                for operation in 1.. {
+                    let place = tempfile::tempdir().unwrap();
+                    let model = prepare(place.path(), version).await;
+                    let mut changed = model.clone();
+                    change(&mut changed);
+                    let whole = Lab::open(place.path());
+                    let base = whole.tip().await;
+                    let changes = changed.changes_since(&model, &whole.scratch);
+                    let inner = storage::open_directory(place.path()).unwrap();
+                    let faulty = Arc::new(Faulty::new(inner, operation, when, for_good));
+                    let lab = Lab::over(Arc::clone(&faulty) as Arc<dyn Storage>, Options::default());
+                    let outcome = lab.commit(&base, &changes).await;
+                    let what = format!("{version:?}, {when:?}, for good: {for_good}, operation {operation}");
+                    let is_visible = history(place.path()).await.len() == 3;
+                    match &outcome {
+                        Ok(Outcome::Committed { .. }) => assert!(is_visible, "{what}"),
+                        Ok(other) => panic!("{what}: {other:?}"),
+                        Err(error) => {
+                            failures += 1;
+                            let text = error.to_string();
+                            let unsure = text.contains("is not known");
+                            assert!(text.contains("made to fail") || text.contains("is lost"), "{what}: {text}");
+                            assert!(!is_visible || unsure, "{what}: {text}");
+                        }
+                    }
+                    if is_visible {
+                        assert_eq!(reference_keys(place.path()).await, changed.keys(), "{what}");
+                    } else {
+                        assert_eq!(reference_keys(place.path()).await, model.keys(), "{what}");
+                        let again = whole.commit(&base, &changes).await.unwrap();
+                        assert!(matches!(again, Outcome::Committed { .. }), "{what}: {again:?}");
+                        assert_eq!(reference_keys(place.path()).await, changed.keys(), "{what}");
+                    }
+                    fsck::check(
+                        place.path(),
+                        if version == SpecVersionBin::V1 { SpecVersion::V1 } else { SpecVersion::V2 },
+                    );
+                    // The commit did not even come as far as the operation that was to fail.
+                    if outcome.is_ok() && faulty.left.load(Ordering::Relaxed) > u64::from(for_good) {
+                        break;
+                    }
+                }
+                assert!(failures > 8, "{failures}");
+            }
+        }
+    }
+}
+
+const REPOSITORY: &str = "ICECHUNKFS_TEST_REPOSITORY";
+
+/// Not a test by itself: what the next one runs in a process of its own.
+#[tokio::test]
+async fn child() {
+    let Some(place) = std::env::var_os(REPOSITORY) else { return };
+    let place = Path::new(&place);
+    let lab = Lab::open(place);
+    let base = lab.tip().await;
+    let mut model = start();
+    model.take_ids(&base);
+    let mut changed = model.clone();
+    change(&mut changed);
+    let changes: ChangeSet = changed.changes_since(&model, &lab.scratch);
+    let written = place.with_extension("published");
+    let about = move |id: icechunkfs::format::ids::ObjectId| {
+        std::fs::write(&written, id.to_string()).map_err(|e| Error::io("writing it down", e))
+    };
+    let request =
+        icechunkfs::commit::engine::Request { about_to_publish: Some(Arc::new(about)), ..request("a commit") };
+    match lab.commit_as(&base, &changes, request).await {
+        Ok(outcome) => println!("outcome: {outcome:?}"),
+        Err(error) => println!("failed: {error}"),
+    }
+}
+
+/// Killed, or failing, at every named point.
+#[tokio::test]
+async fn any_point_may_be_the_last() {
+    for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
+        for (point, action) in
+            failpoints::COMMIT.iter().flat_map(|point| [(point, "abort"), (point, "eio"), (point, "enospc")])
+        {
+            let directory = tempfile::tempdir().unwrap();
+            let place = directory.path().join("repo");
+            std::fs::create_dir(&place).unwrap();
+            let model = prepare(&place, version).await;
+            let mut changed = model.clone();
+            change(&mut changed);
+            let fault = format!("{point}={action}");
+            let run = Command::new(std::env::current_exe().unwrap())
+                .args(["commit_faults::child", "--exact", "--nocapture"])
+                .env(REPOSITORY, &place)
+                .env("ICECHUNKFS_FAULT", &fault)
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&run.stdout).into_owned();
+            let passed = *point == "commit.backup.done" && version == SpecVersionBin::V1;
+            let published = passed || *point == "commit.publish.done";
+            match action {
+                _ if passed => assert!(said.contains("outcome: Committed"), "{fault}: {said}"),
+                "abort" => assert!(!run.status.success(), "{fault}: {said}"),
+                // Once it is published it is no failure any more.
+                _ if published => assert!(said.contains("outcome: Committed"), "{fault}: {said}"),
+                _ => assert!(said.contains("failed: ") && said.contains(point), "{fault}: {said}"),
+            }
+            let history = history(&place).await;
+            assert_eq!(history.len(), if published { 3 } else { 2 }, "{fault}");
+            if let Ok(id) = std::fs::read_to_string(place.with_extension("published")) {
+                let tip = Lab::open(&place).tip().await.id().to_string();
+                assert_eq!(id == tip, published, "{fault}: what was written down tells");
+            } else {
+                assert!(!published, "{fault}");
+            }
+            if !published {
+                assert_eq!(reference_keys(&place).await, model.keys(), "{fault}");
+                let lab = Lab::open(&place);
+                let mut base = model.clone();
+                base.take_ids(&*lab.tip().await);
+                let mut changed = base.clone();
+                change(&mut changed);
+                lab.commit_model(&base, &changed).await;
+            }
+            assert_eq!(reference_keys(&place).await, changed.keys(), "{fault}");
+            fsck::check(&place, if version == SpecVersionBin::V1 { SpecVersion::V1 } else { SpecVersion::V2 });
+        }
+    }
+}
+
+/// A failed commit may have linked a scratch file already. Trying again links it again; what is stored stays what it was.
+#[tokio::test]
+async fn objects_of_a_failed_commit_are_in_nobodys_way() {
+    let place = tempfile::tempdir().unwrap();
+    let model = prepare(place.path(), SpecVersionBin::V2).await;
+    let mut changed = model.clone();
+    changed.chunk("/a", &[3], vec![3; 1 << 20]);
+    let whole = Lab::open(place.path());
+    let base = whole.tip().await;
+    let changes = changed.changes_since(&model, &whole.scratch);
+    for operation in [4, 5, 6, 7] {
+        let inner = storage::open_directory(place.path()).unwrap();
+        let when = When::Before(ErrorKind::NoSpace);
+        let faulty = Faulty::new(inner, operation, when, true);
+        let lab = Lab::over(Arc::new(faulty), Options::default());
+        assert_eq!(lab.commit(&base, &changes).await.unwrap_err().kind(), ErrorKind::NoSpace);
+    }
+    whole.commit(&base, &changes).await.unwrap();
+    assert_eq!(reference_keys(place.path()).await, changed.keys());
+}
+
+/// Whatever `repo` refers to has been flushed before `repo` is replaced, and nothing is stored after.
+#[tokio::test]
+async fn all_is_durable_before_it_is_published() {
+    let place = tempfile::tempdir().unwrap();
+    let model = prepare(place.path(), SpecVersionBin::V2).await;
+    let mut changed = model.clone();
+    change(&mut changed);
+    let inner = storage::open_directory(place.path()).unwrap();
+    let recorder = Arc::new(Faulty::new(inner, 0, When::After, false));
+    let lab = Lab::over(Arc::clone(&recorder) as Arc<dyn Storage>, Options::default());
+    let base = lab.tip().await;
+    let changes = changed.changes_since(&model, &lab.scratch);
+    recorder.log.lock().unwrap().clear();
+    lab.commit(&base, &changes).await.unwrap();
+    let log = recorder.log.lock().unwrap().clone();
+    let writes: Vec<&str> = log
+        .iter()
+        .filter_map(|what| what.strip_prefix("new ").or(what.strip_prefix("put ")).or(what.strip_prefix("sync ")))
+        .collect();
+    let kinds: Vec<&str> = writes.iter().map(|key| key.split('/').next().unwrap()).collect();
+    let flushed = r#"["chunks", "manifests", "transactions", "snapshots"]"#;
+    let expected = ["chunks", "chunks", "manifests", "transactions", "snapshots", flushed, "overwritten", "repo"];
+    assert_eq!(kinds, expected);
+}
+
+/// A place that takes no writes: an error that says so, and later the same commit.
+#[tokio::test]
+async fn a_repository_that_cannot_be_written() {
+    use std::os::unix::fs::PermissionsExt;
+    if rustix::process::geteuid().is_root() {
+        eprintln!("NOT RUN as root: nothing is forbidden to root");
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let model = prepare(place.path(), SpecVersionBin::V2).await;
+    let mut changed = model.clone();
+    change(&mut changed);
+    let lab = Lab::open(place.path());
+    let base = lab.tip().await;
+    let changes = changed.changes_since(&model, &lab.scratch);
+    let chunks = place.path().join("chunks");
+    let mode = |mode| std::fs::set_permissions(&chunks, std::fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o555);
+    assert_eq!(lab.commit(&base, &changes).await.unwrap_err().kind(), ErrorKind::PermissionDenied);
+    mode(0o755);
+    lab.commit(&base, &changes).await.unwrap();
+    assert_eq!(reference_keys(place.path()).await, changed.keys());
+}

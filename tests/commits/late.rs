@@ -1,0 +1,350 @@
+//! A store that carries out a publication after it has said that it will not: whatever was written, committed or killed meanwhile,
+//! the branch becomes what the mount shows, and others' work stays.
+//!
+//! What must be there is said by a plain map of files beside the mount, which knows nothing of commits.
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::common::faulty::{Fault, Line};
+use crate::common::moto::{self, BUCKET, command, commit, icechunkfs, repository, s3};
+use crate::common::writing::{array, number, put};
+use crate::common::{self, Mount, read_files, run};
+
+/// Files below a directory, by path.
+type Files = BTreeMap<String, Vec<u8>>;
+
+/// Chunks of each array.
+const CHUNKS: usize = 6;
+/// Names that arrays are made under and moved to.
+const NAMES: [&str; 4] = ["x", "y", "z", "g/w"];
+
+/// What publishes a commit, in version 1 and 2.
+fn publishes(request: &str) -> bool {
+    request.starts_with("PUT ") && (request.contains("/repo ") || request.contains("/ref.json "))
+}
+
+/// A mount over a line on which publications can be late, and somebody else's beside it.
+struct World {
+    line: Line,
+    repo: String,
+    mount: Mount,
+    others: Mount,
+    port: u16,
+    scratch: tempfile::TempDir,
+    /// What the mount must show below `ours`.
+    ours: Files,
+    /// What others have committed below `theirs`.
+    theirs: Files,
+    steps: Vec<String>,
+}
+
+/// An empty repository of a version in the bucket.
+fn create(port: u16, version: u64, name: &str) -> String {
+    let repo = repository(name);
+    if version == 2 {
+        icechunkfs(port, &["init", &repo, "--zarr-group"]).success();
+        return repo;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let storage = icechunk::new_local_filesystem_storage(directory.path()).await.unwrap();
+        let version = icechunk::format::format_constants::SpecVersionBin::V1;
+        icechunk::Repository::create(storage).spec_version(version).execute().await.unwrap();
+    });
+    for (key, bytes) in read_files(directory.path()) {
+        moto::request(port, "PUT", &format!("/{BUCKET}/{name}/{key}"), &bytes);
+    }
+    repo
+}
+
+impl World {
+    fn new(port: u16, version: u64, name: &str) -> World {
+        let repo = create(port, version, name);
+        let line = Line::to(port);
+        let scratch = tempfile::tempdir().unwrap();
+        let others = moto::mount(port, &repo, &["--ephemeral"]);
+        put(&others.path().join("zarr.json"), writing_group()).unwrap();
+        put(&others.path().join("ours/zarr.json"), writing_group()).unwrap();
+        put(&others.path().join("theirs/zarr.json"), array(&[100], &[1])).unwrap();
+        commit(&others).unwrap();
+        let mut world = World {
+            mount: Mount::prepare(),
+            line,
+            repo,
+            others,
+            port,
+            scratch,
+            ours: Files::from([("zarr.json".to_owned(), writing_group().into())]),
+            theirs: Files::from([("zarr.json".to_owned(), array(&[100], &[1]).into())]),
+            steps: Vec::new(),
+        };
+        world.mount_again();
+        world
+    }
+
+    fn mount_again(&mut self) {
+        let place = self.mount.path().display().to_string();
+        let log = self.mount.path().with_file_name("log").display().to_string();
+        let scratch = self.scratch.path().display().to_string();
+        let words = ["mount", &self.repo, &place, "--scratch", &scratch, "--log-file", &log, "--timeout", "10"];
+        icechunkfs(self.line.port, &words).success();
+    }
+
+    fn kill(&mut self) {
+        let daemon = self.mount.daemon();
+        run(std::process::Command::new("kill").arg("-9").arg(daemon.to_string())).success();
+        self.mount_again();
+    }
+
+    fn root(&self) -> PathBuf {
+        self.mount.path().join("ours")
+    }
+
+    fn commit(&self, words: &[&str]) -> common::Output {
+        let place = self.mount.path().display().to_string();
+        let words = [&["commit", &place], words].concat();
+        run(&mut command(self.line.port, &words))
+    }
+
+    /// A commit whose publication the store refuses, or so it says.
+    fn commit_late(&mut self) {
+        self.line.decide(|_, request| if publishes(request) { Fault::Late } else { Fault::Pass });
+        let before = self.line.late();
+        let committed = self.commit(&[]);
+        self.line.release();
+        let said = format!("{committed:?} after {}", self.said());
+        assert_eq!(committed.status.success(), self.line.late() == before, "{said}");
+    }
+
+    fn status(&self) -> serde_json::Value {
+        serde_json::from_slice(&std::fs::read(self.mount.path().join(".icechunk/status.json")).unwrap()).unwrap()
+    }
+
+    fn tip(&self) -> String {
+        let log = icechunkfs(self.port, &["log", &self.repo, "--json"]).json();
+        log[0]["id"].as_str().unwrap_or_else(|| panic!("{log}")).to_owned()
+    }
+
+    /// A commit that must succeed, after which the branch has exactly what both sides have.
+    fn commit_and_check(&mut self) {
+        self.commit(&[]).success();
+        self.check();
+        let fresh = moto::mount(self.port, &self.repo, &["-o", "ro"]);
+        for (name, expected) in [("ours", &self.ours), ("theirs", &self.theirs)] {
+            let there = read_files(&fresh.path().join(name));
+            assert_same(&there, expected, &format!("the branch's {name} after {}", self.said()));
+        }
+        let status = self.status();
+        assert!(status["clean"] == true && status["landed"].is_null(), "{status} after {}", self.said());
+    }
+
+    /// The mount shows its own work, whatever became of commits.
+    fn check(&self) {
+        assert_same(&read_files(&self.root()), &self.ours, &format!("the mount's after {}", self.said()));
+    }
+
+    fn said(&self) -> String {
+        self.steps.join("; ")
+    }
+
+    fn put(&mut self, key: &str, bytes: &[u8]) {
+        put(&self.root().join(key), bytes).unwrap();
+        self.ours.insert(key.to_owned(), bytes.to_owned());
+    }
+
+    fn remove(&mut self, key: &str) {
+        let path = self.root().join(key);
+        if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) }.unwrap();
+        let below = format!("{key}/");
+        self.ours.retain(|file, _| file != key && !file.starts_with(&below));
+    }
+
+    fn rename(&mut self, from: &str, to: &str) {
+        std::fs::rename(self.root().join(from), self.root().join(to)).unwrap();
+        let below = format!("{from}/");
+        let moved: Vec<String> = self.ours.keys().filter(|file| file.starts_with(&below)).cloned().collect();
+        for file in moved {
+            let bytes = self.ours.remove(&file).unwrap();
+            self.ours.insert(format!("{to}/{}", &file[below.len()..]), bytes);
+        }
+    }
+
+    fn others_commit(&mut self, chunk: usize, bytes: &[u8]) {
+        let place = self.others.path();
+        put(&place.join(format!("theirs/c/{chunk}")), bytes).unwrap();
+        commit(&self.others).unwrap();
+        self.theirs.insert(format!("c/{chunk}"), bytes.to_owned());
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.ours.contains_key(&format!("{name}/zarr.json"))
+    }
+}
+
+fn writing_group() -> &'static str {
+    r#"{"zarr_format":3,"node_type":"group","attributes":{}}"#
+}
+
+fn assert_same(there: &Files, expected: &Files, what: &str) {
+    let differing = there.keys().chain(expected.keys()).filter(|key| there.get(*key) != expected.get(*key));
+    let text = |bytes: Option<&Vec<u8>>| bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    let told: Vec<String> =
+        differing.map(|key| format!("{key}: {:?}, not {:?}", text(there.get(key)), text(expected.get(key)))).collect();
+    assert!(told.is_empty(), "{what}: {told:#?}");
+}
+
+/// splitmix64
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut at = self.0;
+        at = (at ^ (at >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        at = (at ^ (at >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((at ^ (at >> 31)) % n as u64).unwrap()
+    }
+}
+
+/// One change to the files of the mount.
+fn change(world: &mut World, random: &mut Random, n: usize) {
+    let name = NAMES[random.below(NAMES.len())];
+    let chunk = format!("{name}/c/{}", random.below(CHUNKS));
+    match random.below(12) {
+        _ if !world.has(name) => {
+            if name == "g/w" && !world.ours.contains_key("g/zarr.json") {
+                world.put("g/zarr.json", writing_group().as_bytes());
+            }
+            world.steps.push(format!("make {name}"));
+            world.put(&format!("{name}/zarr.json"), array(&[CHUNKS as u64], &[1]).as_bytes());
+            world.put(&chunk, format!("{n}").as_bytes());
+        }
+        0 => {
+            world.steps.push(format!("remove {name}"));
+            world.remove(name);
+        }
+        1 => {
+            let to = NAMES[random.below(NAMES.len())];
+            if !world.has(to) && (to != "g/w" || world.ours.contains_key("g/zarr.json")) {
+                world.steps.push(format!("move {name} to {to}"));
+                world.rename(name, to);
+            }
+        }
+        2 => {
+            world.steps.push(format!("attributes of {name}"));
+            let document = array(&[CHUNKS as u64], &[1]).replace("\"attributes\":{}", "\"attributes\":{\"n\":1}");
+            world.put(&format!("{name}/zarr.json"), format!("{document}{}", " ".repeat(n % 5)).as_bytes());
+        }
+        3 if world.ours.contains_key("g/zarr.json") => {
+            world.steps.push("remove g".to_owned());
+            world.remove("g");
+        }
+        4..7 if world.ours.contains_key(&chunk) => {
+            world.steps.push(format!("remove {chunk}"));
+            world.remove(&chunk);
+        }
+        _ => {
+            world.steps.push(format!("write {chunk}"));
+            world.put(&chunk, format!("{n}").as_bytes());
+        }
+    }
+}
+
+fn step(world: &mut World, random: &mut Random, n: usize) {
+    match random.below(20) {
+        0..3 => {
+            world.steps.push("commit late".to_owned());
+            world.commit_late();
+        }
+        3..6 if world.line.late() > 0 => {
+            let at = random.below(world.line.late());
+            let landed = world.line.deliver(at);
+            world.steps.push(format!("deliver {at}: {landed}"));
+        }
+        6 => {
+            world.steps.push("commit".to_owned());
+            world.commit_and_check();
+            world.steps.push("committed".to_owned());
+        }
+        7 => {
+            world.steps.push("kill".to_owned());
+            world.kill();
+        }
+        8 => {
+            world.steps.push("mount again".to_owned());
+            world.mount.unmount();
+            world.mount_again();
+        }
+        9 => {
+            world.steps.push("others commit".to_owned());
+            world.others_commit(random.below(100), format!("{n}").as_bytes());
+        }
+        10 => {
+            let place = world.mount.path().display().to_string();
+            let refreshed = icechunkfs(world.line.port, &["refresh", &place]);
+            world.steps.push(format!("refresh: {}", refreshed.status.success()));
+            if !refreshed.status.success() {
+                let said = refreshed.failure();
+                assert!(said.contains("Commit that first"), "{said} after {}", world.said());
+            }
+        }
+        _ => change(world, random, n),
+    }
+    world.check();
+}
+
+#[test]
+fn the_branch_becomes_what_the_mount_shows_whenever_publications_land() {
+    let Some(server) = s3() else { return };
+    let steps = number("ICECHUNKFS_LATE_STEPS", 60);
+    let first = number("ICECHUNKFS_SEED", 1) as u64;
+    for seed in first..first + number("ICECHUNKFS_LATE_SEEDS", 4) as u64 {
+        let version = 1 + seed % 2;
+        let mut world = World::new(server.port, version, &format!("late-{seed}"));
+        let mut random = Random(seed);
+        world.steps.push(format!("seed {seed}, version {version}"));
+        for n in 0..steps {
+            step(&mut world, &mut random, n);
+        }
+        world.commit_and_check();
+    }
+}
+
+/// The sequence that loses work if the late commit is taken for somebody else's, or for all that is there.
+#[test]
+fn what_landed_late_is_gone_on_from() {
+    let Some(server) = s3() else { return };
+    for version in [1, 2] {
+        for is_killed in [false, true] {
+            let mut world = World::new(server.port, version, &format!("on-{version}-{is_killed}"));
+            world.put("x/zarr.json", array(&[6], &[1]).as_bytes());
+            for chunk in 0..3 {
+                world.put(&format!("x/c/{chunk}"), b"first");
+            }
+            world.commit_late();
+            world.put("x/c/1", b"later");
+            world.remove("x/c/2");
+            world.put("y/zarr.json", array(&[6], &[1]).as_bytes());
+            assert!(world.line.deliver(0));
+            if is_killed {
+                world.kill();
+                world.check();
+            }
+            let landed = world.tip();
+            assert_eq!(world.status()["landed"], landed.as_str(), "{}", world.status());
+            let place = world.mount.path().display().to_string();
+            let said = icechunkfs(world.line.port, &["refresh", &place]).failure();
+            assert!(said.contains(&landed) && said.contains("Commit that first"), "{said}");
+            world.commit_and_check();
+            let history = icechunkfs(world.port, &["log", &world.repo, "--json"]).json();
+            assert_eq!(history[1]["id"], landed.as_str(), "it follows the one that landed");
+            let then = moto::mount(world.port, &world.repo, &["-o", "ro", "--snapshot", &landed]);
+            assert_eq!(read(&then.path().join("ours/x/c/1")), "first", "the late commit is as it was");
+        }
+    }
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap()
+}

@@ -1,0 +1,14 @@
+//! Commits: by the engine, concurrent, failing, late, and in turns with the reference.
+
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod clocks;
+mod commit;
+mod commit_faults;
+mod interop;
+mod late;
+mod race;
+mod rebase;

@@ -1,0 +1,190 @@
+//! Eight mounts commit to one branch of one local repository at a time: no commit and no chunk is lost, and who cannot be
+//! reconciled is told so.
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Barrier;
+
+use crate::common::place::place;
+use crate::common::writing::{self, GROUP, Reference, Writable, array, number, put};
+use crate::common::{self, read_files};
+
+/// Each has a daemon of its own: to the file system and to each other they are strangers.
+const WRITERS: usize = 8;
+/// Commits of each; `ICECHUNKFS_RACE_COMMITS` says otherwise, at most 31.
+fn commits() -> usize {
+    number("ICECHUNKFS_RACE_COMMITS", 25)
+}
+
+/// A repository with these arrays of 32 chunks, in one commit after the initial one.
+fn repository(arrays: &[String]) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let place = place(directory.path());
+    writing::create(&place);
+    let documents: Vec<(String, String)> =
+        arrays.iter().map(|name| (format!("{name}/zarr.json"), array(&[32], &[1]))).collect();
+    let mut keys: Vec<(&str, &[u8])> = vec![("zarr.json", GROUP.as_bytes())];
+    keys.extend(documents.iter().map(|(name, text)| (name.as_str(), text.as_bytes())));
+    Reference::open(&place).commit(&keys, "the arrays");
+    directory
+}
+
+/// Runs a writer on each of as many mounts; all begin together.
+fn on_all_mounts<T: Send>(place: &std::path::Path, work: impl Fn(usize, &Writable) -> T + Sync) -> Vec<T> {
+    let mounts: Vec<Writable> = (0..WRITERS).map(|_| Writable::of(place, &[])).collect();
+    let start = Barrier::new(WRITERS);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = mounts
+            .iter()
+            .enumerate()
+            .map(|(writer, mount)| {
+                let (start, work) = (&start, &work);
+                scope.spawn(move || {
+                    start.wait();
+                    work(writer, mount)
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Bytes of which each writer and commit has its own; a few sizes, so that some are inline, some packed, some alone.
+fn content(writer: usize, n: usize) -> Vec<u8> {
+    let length = [40, 3000, 300_000][(writer + n) % 3];
+    format!("writer {writer}, commit {n}. ").into_bytes().into_iter().cycle().take(length).collect()
+}
+
+/// Moves the mount to another snapshot while its work waits: a refresh, a mount anew, or one after a kill, or nothing. A refresh
+/// is refused where others have changed the same things.
+fn move_on(writer: usize, n: usize, mount: &Writable) {
+    match (writer + n) % 6 {
+        0 | 1 => match mount.touch("refresh") {
+            Ok(()) => {}
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "{}", mount.says("refresh")),
+        },
+        2 => {
+            mount.unmount();
+            mount.mount_again(None).success();
+        }
+        3 => {
+            mount.kill(mount.daemon());
+            mount.take_away();
+            mount.mount_again(None).success();
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn disjoint_work_is_all_there() {
+    common::watchdog();
+    let names: Vec<String> = (0..WRITERS).map(|writer| format!("w{writer}")).collect();
+    let directory = repository(&names);
+    let place = place(directory.path());
+    let begin = std::time::Instant::now();
+    on_all_mounts(&place, |writer, mount| {
+        for n in 0..commits() {
+            put(&mount.root().join(format!("w{writer}/c/{n}")), content(writer, n)).unwrap();
+            // One chunk that every commit changes.
+            put(&mount.root().join(format!("w{writer}/c/31")), content(writer, n)).unwrap();
+            move_on(writer, n, mount);
+            for own in 0..=n {
+                let shown = std::fs::read(mount.root().join(format!("w{writer}/c/{own}"))).unwrap();
+                assert!(shown == content(writer, own), "writer {writer} lost chunk {own} before commit {n}");
+            }
+            mount.commit(&format!("w{writer} {n}")).unwrap_or_else(|error| {
+                panic!("writer {writer}, commit {n}: {error}: {}", mount.says("commit"));
+            });
+        }
+    });
+    println!("{} commits in {:?}", WRITERS * commits(), begin.elapsed());
+
+    let reference = Reference::open(&place);
+    let history: Vec<String> = reference.history().into_iter().rev().map(|(_, message)| message).collect();
+    assert_eq!(history.len(), 2 + WRITERS * commits(), "{history:?}");
+    // Each writer's commits are there in their order.
+    for writer in 0..WRITERS {
+        let prefix = format!("w{writer} ");
+        let own: Vec<&str> = history.iter().filter_map(|message| message.trim().strip_prefix(&prefix)).collect();
+        assert_eq!(own, (0..commits()).map(|n| n.to_string()).collect::<Vec<_>>());
+    }
+    let mut expected: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+    expected.insert("zarr.json".into(), GROUP.into());
+    for writer in 0..WRITERS {
+        expected.insert(format!("w{writer}/zarr.json"), array(&[32], &[1]).into_bytes());
+        (0..commits()).for_each(|n| drop(expected.insert(format!("w{writer}/c/{n}"), content(writer, n))));
+        expected.insert(format!("w{writer}/c/31"), content(writer, commits() - 1));
+    }
+    let keys = reference.keys();
+    let lost: Vec<&String> = expected.keys().filter(|name| keys.get(*name) != expected.get(*name)).collect();
+    assert!(lost.is_empty() && keys.len() == expected.len(), "lost or changed: {lost:?}");
+    let fresh = common::Mount::new(&place, &["-o", "ro"]);
+    assert!(read_files(&fresh.path()) == keys);
+}
+
+/// What a writer got for a commit.
+#[derive(Debug, PartialEq)]
+enum Answer {
+    Done,
+    Conflict,
+}
+
+#[test]
+fn overlapping_work_is_there_or_reported() {
+    common::watchdog();
+    /// So few that most commits meet another.
+    const CHUNKS: usize = 12;
+    let directory = repository(&["shared".to_owned()]);
+    let place = place(directory.path());
+    let answers = on_all_mounts(&place, |writer, mount| {
+        let mut answers = Vec::new();
+        for n in 0..commits() {
+            // Chosen without a pattern, and known from the numbers alone.
+            let chunk = (writer * 7 + n * 5 + n * n) % CHUNKS;
+            let file = mount.root().join(format!("shared/c/{chunk}"));
+            put(&file, content(writer, n)).unwrap();
+            move_on(writer, n, mount);
+            assert!(std::fs::read(&file).unwrap() == content(writer, n), "writer {writer} lost chunk {chunk}");
+            match mount.commit(&format!("{writer} {n} {chunk}")) {
+                Ok(()) => answers.push(Answer::Done),
+                Err(error) if error.raw_os_error() == Some(libc::ESTALE) => {
+                    // The work is still there, and what is in its way is named.
+                    assert!(std::fs::read(&file).unwrap() == content(writer, n));
+                    let conflicts = mount.says("conflicts");
+                    assert!(conflicts.contains("shared") && conflicts.contains(&chunk.to_string()), "{conflicts}");
+                    mount.touch("discard").unwrap();
+                    mount.touch("refresh").unwrap();
+                    answers.push(Answer::Conflict);
+                }
+                Err(error) => panic!("writer {writer}, commit {n}: {error}: {}", mount.says("commit")),
+            }
+        }
+        answers
+    });
+    let conflicts = answers.iter().flatten().filter(|answer| **answer == Answer::Conflict).count();
+    println!("{} commits, {conflicts} conflicts", WRITERS * commits() - conflicts);
+    assert!(conflicts > 0, "nobody met anybody: this tested nothing");
+
+    let reference = Reference::open(&place);
+    let mut history = reference.history();
+    history.reverse();
+    assert_eq!(history.len(), 2 + WRITERS * commits() - conflicts);
+    let mut last: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
+    let mut there = BTreeSet::new();
+    for (id, message) in &history[2..] {
+        let numbers: Vec<usize> = message.split_whitespace().map(|word| word.parse().unwrap()).collect();
+        let [writer, n, chunk] = numbers[..] else { panic!("{id}: {message}") };
+        last.insert(chunk, content(writer, n));
+        assert!(there.insert((writer, n)), "{message} stands twice in the history");
+    }
+    for (writer, answers) in answers.iter().enumerate() {
+        for (n, answer) in answers.iter().enumerate() {
+            assert_eq!(there.contains(&(writer, n)), *answer == Answer::Done, "writer {writer}, commit {n}");
+        }
+    }
+    // Each chunk is that of the last commit that wrote it: nobody was overwritten from behind.
+    let keys = reference.keys();
+    for (chunk, bytes) in &last {
+        assert!(keys[&format!("shared/c/{chunk}")] == *bytes, "chunk {chunk} is not that of the last commit");
+    }
+    assert_eq!(keys.len(), 2 + last.len());
+}

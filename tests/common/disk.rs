@@ -1,0 +1,93 @@
+//! A small disk of its own, to be filled.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::common::writing::needed;
+use crate::common::{is_root, run};
+
+/// What the file systems that are tested allocate at once. Bytes.
+pub(crate) const PAGE: u64 = 4096;
+
+/// A mounted file system that goes when it is dropped. Whoever uses it must be declared after it.
+pub(crate) struct Disk {
+    directory: tempfile::TempDir,
+}
+
+impl Disk {
+    /// A disk in memory; none, which is said, for those who may not mount.
+    pub(crate) fn tmpfs(mib: u32) -> Option<Disk> {
+        Disk::mounted(|place| {
+            let size = format!("size={mib}m");
+            run(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "icechunkfs-test"]).arg(place)).success();
+        })
+    }
+
+    /// A disk with a real file system, in a file. It has no space set aside for root.
+    pub(crate) fn ext4(mib: u32) -> Option<Disk> {
+        Disk::mounted(|place| {
+            let image = place.with_file_name("image");
+            File::create(&image).unwrap().set_len(u64::from(mib) << 20).unwrap();
+            run(Command::new("mkfs.ext4").args(["-q", "-m", "0"]).arg(&image)).success();
+            run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(place)).success();
+            // The tests count directories.
+            let _ = std::fs::remove_dir(place.join("lost+found"));
+        })
+    }
+
+    fn mounted(mount: impl Fn(&Path)) -> Option<Disk> {
+        if !needed(is_root(), "root, who may mount a small disk") {
+            return None;
+        }
+        let prefix = format!("icechunkfs-test-{}-", std::process::id());
+        let disk = Disk { directory: tempfile::Builder::new().prefix(&prefix).tempdir().unwrap() };
+        std::fs::create_dir(disk.path()).unwrap();
+        mount(&disk.path());
+        Some(disk)
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.directory.path().join("disk")
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.path().join("filler")
+    }
+
+    /// Fills it, but for so many pages.
+    pub(crate) fn fill(&self, but_for: u64) {
+        self.empty();
+        let mut file = File::create(self.filler()).unwrap();
+        let page = [1; PAGE as usize];
+        let mut length = 0;
+        let error = loop {
+            match file.write(&page).and_then(|count| file.flush().map(|()| count)) {
+                Ok(count) => length += count as u64,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
+        assert!(length >= but_for * PAGE, "{length} bytes were free");
+        file.set_len((length / PAGE - but_for) * PAGE).unwrap();
+        file.sync_all().unwrap();
+    }
+
+    /// There is space again.
+    pub(crate) fn empty(&self) {
+        let _ = std::fs::remove_file(self.filler());
+        // A journalling file system gives blocks back with its next commit only.
+        run(Command::new("sync").arg("-f").arg(self.path())).success();
+    }
+
+    pub(crate) fn remount(&self, options: &str) {
+        run(Command::new("mount").args(["-o", &format!("remount,{options}")]).arg(self.path())).success();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.path()).status();
+    }
+}

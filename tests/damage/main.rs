@@ -1,0 +1,9 @@
+//! Damaged repositories: in this process, under a bound on memory, and through every command.
+
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod mutants;
+mod mutations;

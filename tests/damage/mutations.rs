@@ -1,0 +1,366 @@
+//! Damaged copies of every fixture file: whatever is in them, nothing panics, hangs or takes memory without bound.
+//!
+//! `ICECHUNKFS_MUTATIONS` says how many (default 500); `scripts/soak` asks for many more. `ICECHUNKFS_SEED` repeats a run.
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use crate::common::counted::{Counted, NOW, PEAK};
+use crate::common::damage::{Random, change, is_chunk, mutate};
+use crate::common::lab;
+use crate::common::shard;
+use crate::common::{self, FixtureSet};
+use async_trait::async_trait;
+use bytes::Bytes;
+use icechunkfs::cli::open;
+use icechunkfs::error::{Error, ErrorKind, Result};
+use icechunkfs::format::config::RepoConfig;
+use icechunkfs::format::config_edit::{self, encode, problems};
+use icechunkfs::format::repo_info::RepoInfo;
+use icechunkfs::format::transaction_log::{Change, TransactionLog};
+use icechunkfs::repo::Repository;
+use icechunkfs::repo::refs::RefSpec;
+use icechunkfs::stats;
+use icechunkfs::storage::settings::Settings;
+use icechunkfs::storage::virtuals::Virtuals;
+use icechunkfs::storage::virtuals::permissions::Permissions;
+use icechunkfs::storage::{Condition, ObjectInfo, Storage, Version};
+use icechunkfs::transfer::export;
+use icechunkfs::tree::directory::{Entry, Extent};
+use icechunkfs::tree::{Kind, ROOT, Tree};
+use icechunkfs::zarr::shard::{Index, Sharding};
+
+/// Memory bound of each tree.
+const MEMORY: u64 = 64 << 20;
+/// What the whole walk over one mutant may allocate at once beyond that.
+const SLACK: usize = 64 << 20;
+/// How long one mutant may take.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+#[global_allocator]
+static ALLOCATOR: Counted = Counted(usize::MAX);
+
+/// The limits of every walk: the process may take [`MEMORY`].
+fn bounded() -> open::Limits {
+    icechunkfs::memory::set_bound(MEMORY);
+    open::Limits::default()
+}
+
+/// A repository in memory, whose files can be swapped.
+#[derive(Debug, Clone)]
+struct Files(BTreeMap<String, Bytes>);
+
+impl Files {
+    fn read(root: &Path) -> Files {
+        Files(common::read_files(root).into_iter().map(|(key, bytes)| (key, bytes.into())).collect())
+    }
+
+    fn find(&self, key: &str) -> Result<&Bytes> {
+        self.0.get(key).ok_or_else(|| Error::new(ErrorKind::NotFound, key))
+    }
+}
+
+#[async_trait]
+impl Storage for Files {
+    fn location(&self) -> &str {
+        "mutant"
+    }
+
+    async fn get(&self, key: &str, limit: u64) -> Result<Bytes> {
+        let bytes = self.find(key)?;
+        if bytes.len() as u64 > limit {
+            return Err(Error::new(ErrorKind::OutOfMemory, key));
+        }
+        Ok(bytes.clone())
+    }
+
+    async fn get_versioned(&self, key: &str, limit: u64) -> Result<(Bytes, Version)> {
+        Ok((self.get(key, limit).await?, Version { e_tag: None, version: None }))
+    }
+
+    async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
+        let bytes = self.find(key)?;
+        let end = offset.checked_add(length).filter(|end| *end <= bytes.len() as u64);
+        let end = end.ok_or_else(|| Error::corrupt("too short"))?;
+        Ok(bytes.slice(offset as usize..end as usize))
+    }
+
+    async fn put(&self, key: &str, _bytes: Bytes, _condition: Condition) -> Result<()> {
+        Err(Error::new(ErrorKind::PermissionDenied, key))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+        let found = self.0.iter().filter(|(key, _)| key.starts_with(prefix));
+        Ok(found.map(|(key, bytes)| ObjectInfo { key: key.clone(), size: bytes.len() as u64, modified: 0 }).collect())
+    }
+}
+
+/// Looks at a configuration, and changes it. What is written anew is what was to be written.
+fn change_config(config: &RepoConfig, yaml: Option<&[u8]>) {
+    let members = config.members();
+    let _ = (problems::of(members), config_edit::all(members));
+    let container = r#"{"url_prefix": "s3://a.b/", "store": {"s3": {}}}"#;
+    for (key, value) in [("manifest.preload.preload_if", "true"), ("virtual_chunk_containers.ours", container)] {
+        let Ok(Some(changed)) = config_edit::set(members, key, value) else { continue };
+        if let Ok(text) = encode::yaml(&changed.members, yaml) {
+            assert_eq!(RepoConfig::from_yaml(&text).unwrap().members(), &changed.members);
+        }
+        if let Ok(bytes) = encode::flexbuffer(&changed.members) {
+            assert_eq!(RepoConfig::from_flexbuffer(&bytes).unwrap().members(), &changed.members);
+        }
+        assert!(config_edit::unset(&changed.members, key).unwrap().is_some());
+    }
+}
+
+/// Uses a repository as a mount and the commands would, whatever comes of it.
+async fn use_it(files: &Files, refs: &[RefSpec]) {
+    let Ok(repository) = Repository::open(Arc::new(files.clone())).await else { return };
+    let allowed = virtuals(&repository).await;
+    let repository = repository.with_virtuals(allowed);
+    let _ = repository.refs().await;
+    for spec in refs {
+        let Ok(id) = repository.resolve(spec).await else { continue };
+        let _ = repository.history(id, 1000).await;
+        if let Ok(tree) = open::tree(&repository, spec, bounded()).await {
+            walk(&tree).await;
+            let _ = tree.total_bytes().await;
+            let bounds = stats::Bounds { chunks: 0, manifests: MEMORY };
+            let _ = stats::collect(&repository, &tree, bounds, 2, &stats::Counters::default()).await;
+            let wish = export::ExportOptions {
+                dry_run: true,
+                skip_unreadable: true,
+                jobs: 2,
+                ..export::ExportOptions::default()
+            };
+            let _ = export::export(tree, "", None, wish, Arc::default(), &|_| Ok(())).await;
+        }
+    }
+    if let Ok(bytes) = files.find("repo")
+        && let Ok(info) = RepoInfo::decode(bytes)
+    {
+        let _ = info.config();
+        let _ = info.deleted_tags();
+    }
+    if let Ok(mut operations) = repository.operations() {
+        while let Ok(Some(_)) = operations.next().await {}
+    }
+    let yaml = files.find("config.yaml").ok();
+    let configs = [repository.config().await.ok(), yaml.and_then(|bytes| RepoConfig::from_yaml(bytes).ok())];
+    for config in configs.into_iter().flatten() {
+        change_config(&config, yaml.map(|bytes| &**bytes));
+    }
+    for (key, bytes) in files.0.iter().filter(|(key, _)| key.starts_with("transactions/")) {
+        if let Ok(log) = TransactionLog::decode(bytes, MEMORY) {
+            assert!(log.nodes(Change::NewArrays).count() <= bytes.len() * 1000, "{key}");
+            let _ = log.moves();
+            for (_, chunks) in log.updated_chunks() {
+                chunks.take(1000).for_each(drop);
+            }
+        }
+    }
+}
+
+/// The virtual chunks of the fixtures, all of whose prefixes are read from one directory.
+async fn virtuals(repository: &Repository) -> Arc<Virtuals> {
+    static PLACE: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let place = PLACE.get_or_init(|| {
+        let place = tempfile::tempdir().unwrap();
+        for name in ["raw.bin", "sub dir/pièce#1.bin", "parts/part-00000-of-00024.bin", "parts/part-00023-of-00024.bin"]
+        {
+            let path = place.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, vec![7; 1000]).unwrap();
+        }
+        place
+    });
+    let map = |from: &str| format!("{from}={}", place.path().display());
+    let maps = ["file:///icechunkfs-own-virtual", "s3://icechunkfs-own-virtual/data", "vcc://vsrc"].map(map);
+    let permissions = Permissions::from_words(&["https://127.0.0.1:1".to_owned()], &maps, &[], &[]).unwrap();
+    let containers = repository.config().await.map(|config| config.virtual_containers()).unwrap_or_default();
+    Arc::new(Virtuals::new(permissions, containers, &Settings::default()))
+}
+
+async fn walk(tree: &Arc<Tree>) {
+    let mut open = vec![ROOT];
+    // A hostile grid can have more entries than anybody would list.
+    let mut left = 5000;
+    while let Some(inode) = open.pop() {
+        let mut found = Vec::new();
+        let mut sink = |entry: Entry<'_>| {
+            found.push((entry.name.to_owned(), entry.attributes));
+            found.len() < 2000
+        };
+        let _ = tree.list(inode, 0, Extent::All, &mut sink).await;
+        for (name, attributes) in found {
+            left -= 1;
+            if left == 0 {
+                return;
+            }
+            let looked_up = tree.lookup(inode, &name).await;
+            if let (Ok(Some(looked_up)), false) = (&looked_up, name.starts_with('.')) {
+                assert_eq!(looked_up.inode, attributes.inode, "{name}");
+            }
+            match attributes.kind {
+                Kind::Directory if !name.starts_with('.') => open.push(attributes.inode),
+                Kind::Directory => {}
+                Kind::File => {
+                    let _ = tree.read(attributes.inode, 0, 4096).await;
+                    let _ = tree.read(attributes.inode, u64::MAX - 1, u32::MAX).await;
+                }
+            }
+        }
+    }
+}
+
+/// Damaged documents and indexes of shards: what they say may be anything, and the bytes that are read are those that are there.
+#[test]
+fn damaged_shards_do_no_harm() {
+    const INNER: usize = 600;
+    const COUNT: usize = 2048;
+    let count: usize = std::env::var("ICECHUNKFS_MUTATIONS").map_or(500, |text| text.parse().unwrap());
+    if count <= 20_000 {
+        common::watchdog();
+    }
+    let mut random = Random(20_261_122);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let form = shard::USUAL;
+    let codec = |inner: serde_json::Value| form.codec(serde_json::json!([INNER]), inner);
+    let nested =
+        shard::Form { at_start: true, ..form }.codec(serde_json::json!([60]), serde_json::json!([{"name": "bytes"}]));
+    let documents: Vec<Vec<u8>> =
+        [serde_json::json!([{"name": "bytes"}]), serde_json::json!([nested, {"name": "crc32c"}])]
+            .map(|inner| {
+                let (shape, codecs) = (serde_json::json!([COUNT * INNER]), serde_json::json!([codec(inner)]));
+                shard::array(shape.clone(), shape, codecs).to_string().into_bytes()
+            })
+            .to_vec();
+    let chunks: Vec<Option<Vec<u8>>> = (0..COUNT).map(|n| Some(vec![n as u8; INNER])).collect();
+    let bytes = form.shard(&chunks, shard::shuffled(COUNT));
+
+    // What is said of shards.
+    for n in 0..4 * count {
+        let mut document = documents[n % 2].clone();
+        change(&mut document, &mut random);
+        let (start, before) = (Instant::now(), NOW.load(Ordering::Relaxed));
+        PEAK.store(before, Ordering::Relaxed);
+        if let Ok(Some(sharding)) = Sharding::parse(&document)
+            && let Some(place) = sharding.index_place(bytes.len() as u64)
+        {
+            let index = Bytes::copy_from_slice(&bytes[place.start as usize..place.end as usize]);
+            if let Ok(index) = Index::decode(&sharding, bytes.len() as u64, index) {
+                assert!(index.faults().len() as u64 <= 2 * index.len());
+            }
+        }
+        let used = PEAK.load(Ordering::Relaxed).saturating_sub(before);
+        assert!(used < SLACK && start.elapsed() < DEADLINE, "{used} bytes: {}", String::from_utf8_lossy(&document));
+    }
+
+    // Reading by such an index.
+    let place = tempfile::tempdir().unwrap();
+    let mut files = runtime.block_on(async {
+        let version = icechunk::format::format_constants::SpecVersionBin::V2;
+        lab::create(place.path(), version, icechunk::RepositoryConfig::default()).await;
+        let lab = lab::Lab::open(place.path());
+        let mut model = lab::Model::default();
+        model.group("/");
+        for (n, document) in documents.iter().enumerate() {
+            let path = format!("/a{n}");
+            model.array(&path, &[1]);
+            model.get(&path).zarr_json = String::from_utf8(document.clone()).unwrap();
+            model.chunk(&path, &[0], bytes.clone());
+        }
+        lab.commit_model(&lab::Model::default(), &model).await;
+        Files::read(place.path())
+    });
+    let objects: Vec<String> = files.0.keys().filter(|key| key.starts_with("chunks/")).cloned().collect();
+    assert!(!objects.is_empty());
+    let index = bytes.len() - 16 * COUNT - 4;
+    for n in 0..count / 10 {
+        let mut damaged = bytes.clone();
+        for _ in 0..=random.below(40) {
+            let (at, value) = (index + random.below(16 * COUNT) / 8 * 8, random.next() >> random.below(64));
+            damaged[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        }
+        if n % 4 != 0 {
+            let end = bytes.len() - 4;
+            let sum = crc32c::crc32c(&damaged[index..end]);
+            damaged[end..].copy_from_slice(&sum.to_le_bytes());
+        }
+        objects.iter().for_each(|key| drop(files.0.insert(key.clone(), damaged.clone().into())));
+        let ranges: Vec<(u64, u32)> = (0..30)
+            .map(|_| {
+                (random.below(damaged.len()) as u64, 1 + (random.next() >> (32 + random.below(24))) as u32 % 300_000)
+            })
+            .collect();
+        runtime.block_on(async {
+            let repository = Repository::open(Arc::new(files.clone())).await.unwrap();
+            let limits = bounded();
+            let tree = open::tree(&repository, &RefSpec::default(), limits).await.unwrap();
+            let chunk = tree.resolve(&format!("a{}/c/0", n % 2)).await.unwrap();
+            assert_eq!(chunk.size, damaged.len() as u64);
+            for (offset, size) in ranges {
+                let read = tree.read(chunk.inode, offset, size).await.unwrap();
+                let end = damaged.len().min(offset as usize + size as usize);
+                assert!(*read == damaged[offset as usize..end], "mutation {n}: {size} bytes at {offset}");
+            }
+        });
+    }
+}
+
+#[test]
+fn damaged_files_do_no_harm() {
+    let number = |name: &str, default| std::env::var(name).ok().map_or(default, |text| text.parse().unwrap());
+    let (count, seed) = (number("ICECHUNKFS_MUTATIONS", 500), number("ICECHUNKFS_SEED", 20_261_120));
+    println!("{count} mutations, seed {seed}");
+    // A night's run has no end to watch for; each mutation has a deadline anyway.
+    if count <= 20_000 {
+        common::watchdog();
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let sets = [Some(FixtureSet::own()), FixtureSet::shared()];
+    let fixtures: Vec<(String, Files, Vec<RefSpec>)> = sets
+        .iter()
+        .flatten()
+        .flat_map(|set| set.all().into_iter().chain(set.alphas()))
+        .map(|fixture| {
+            let branches = fixture.expected["branches"].as_object().unwrap().keys();
+            let refs = branches.take(2).map(|name| RefSpec::Branch(name.clone())).collect();
+            (fixture.name.clone(), Files::read(&fixture.repository), refs)
+        })
+        .collect();
+    let mut random = Random(seed | 1);
+    // Every file has its turn before any has a second one.
+    let mut targets: Vec<(usize, String)> = Vec::new();
+    for (at, (_, files, _)) in fixtures.iter().enumerate() {
+        targets.extend(files.0.keys().filter(|key| !is_chunk(key)).map(|key| (at, key.clone())));
+    }
+    random.shuffle(&mut targets);
+    println!("{} files", targets.len());
+    for n in 0..count {
+        let (at, key) = targets[n as usize % targets.len()].clone();
+        let (name, files, refs) = &fixtures[at];
+        let mut mutant = files.clone();
+        let bytes = mutate(&mutant.0[&key], &mut random);
+        mutant.0.insert(key.clone(), bytes.into());
+        let (start, before) = (Instant::now(), NOW.load(Ordering::Relaxed));
+        PEAK.store(before, Ordering::Relaxed);
+        let what = format!("mutation {n} of seed {seed}: {name}/{key}");
+        let outcome = runtime.block_on(async {
+            let refs = refs.clone();
+            // A thread of its own: a panic ends the task and not the test.
+            let handle = tokio::runtime::Handle::current();
+            let task = tokio::task::spawn_blocking(move || handle.block_on(use_it(&mutant, &refs)));
+            tokio::time::timeout(DEADLINE, task).await
+        });
+        match outcome {
+            Ok(Ok(())) => {}
+            Ok(Err(panicked)) => panic!("{what}: {panicked}"),
+            Err(_) => panic!("{what}: not done after {DEADLINE:?}"),
+        }
+        let used = PEAK.load(Ordering::Relaxed).saturating_sub(before);
+        assert!(used < MEMORY as usize + SLACK, "{what}: {used} bytes");
+        assert!(start.elapsed() < DEADLINE, "{what}: {:?}", start.elapsed());
+    }
+}

@@ -1,0 +1,188 @@
+//! Repositories of some kilobytes that stand for gigabytes: no command takes more than the memory it may, or more than seconds.
+//!
+//! Memory is the kernel's own measure of the process, not the program's.
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::writing::{GROUP, Writable, array, put};
+use crate::common::{Mount, program};
+
+/// Bytes that each command may take.
+const MEMORY: u64 = 64 << 20;
+/// What the kernel counts besides: the program's own pages, which are many without optimisation, and the test's own, which a
+/// process has until it becomes the command.
+const PROGRAM: u64 = 120 << 20;
+/// How long a command may take.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// The header of a file of version 2 and of type `kind`, compressed.
+fn header(kind: u8) -> Vec<u8> {
+    let mut file = b"ICE\xF0\x9F\xA7\x8ACHUNK".to_vec();
+    file.extend(b"ic-2.3.0                ");
+    file.extend([2, kind, 1]);
+    file
+}
+
+/// A file of type `kind` that expands to `bytes` bytes, whether it says so or not.
+fn bomb(kind: u8, bytes: u64, says_so: bool) -> Vec<u8> {
+    let mut file = header(kind);
+    let mut encoder = zstd::stream::write::Encoder::new(&mut file, 3).unwrap();
+    if says_so {
+        encoder.set_pledged_src_size(Some(bytes)).unwrap();
+    }
+    std::io::copy(&mut std::io::repeat(0).take(bytes), &mut encoder).unwrap();
+    encoder.finish().unwrap();
+    file
+}
+
+/// What a command did, and the most memory it had.
+struct Ran {
+    status: i32,
+    said: String,
+    peak: u64,
+}
+
+#[expect(clippy::zombie_processes, reason = "wait4 waits for it, and says what it took")]
+fn run(words: &[&str]) -> Ran {
+    let begin = Instant::now();
+    let mut child = Command::new(program())
+        .args(words)
+        .args(["--memory", &MEMORY.to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
+    // SAFETY: the child is ours and has not been waited for; both places are written by the call alone.
+    let waited = unsafe { libc::wait4(i32::try_from(child.id()).unwrap(), &mut status, 0, usage.as_mut_ptr()) };
+    assert!(waited > 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: zeroes are a value of it, and the call has succeeded.
+    let peak = u64::try_from(unsafe { usage.assume_init() }.ru_maxrss).unwrap() * 1024;
+    assert!(begin.elapsed() < DEADLINE, "{words:?} took {:?}", begin.elapsed());
+    Ran { status: libc::WEXITSTATUS(status), said, peak }
+}
+
+/// Runs every command that reads a repository: each ends, with no more memory than it may have.
+fn all_are_bounded(repo: &Path, what: &str, must_fail: &[&str]) {
+    let repo = repo.display().to_string();
+    let place = Mount::prepare();
+    let mounted = place.path().display().to_string();
+    let out = place.path().with_file_name("out").display().to_string();
+    let commands: [&[&str]; 12] = [
+        &["refs", &repo],
+        &["log", &repo],
+        &["ls", &repo],
+        &["ls", "-r", &repo],
+        &["cat", &repo, "a0/c/0"],
+        &["diff", &repo, "main", "main"],
+        &["export", &repo, &out],
+        &["verify", &repo],
+        &["gc", &repo, "--dry-run", "--older-than", "0s", "--yes"],
+        &["stats", &repo],
+        &["config", &repo, "get"],
+        &["mount", &repo, &mounted, "--read-only", "--foreground", "-o", "fake"],
+    ];
+    for words in commands {
+        let ran = run(words);
+        let Ran { status, said, peak } = &ran;
+        assert!(*peak < MEMORY + PROGRAM, "{what}: {words:?} took {} MiB: {said}", peak >> 20);
+        assert!(!said.contains("panicked") && (0..10).contains(status), "{what}: {words:?}: {status}: {said}");
+        if must_fail.contains(&words[0]) {
+            assert!(*status != 0 && said.contains("--memory"), "{what}: {words:?} says nothing of memory: {said}");
+        }
+    }
+}
+
+/// A repository with eight arrays, each with chunks in a manifest of its own.
+fn made() -> Writable {
+    let mount = Writable::new(&[]);
+    put(&mount.root().join("zarr.json"), GROUP).unwrap();
+    for n in 0..8 {
+        put(&mount.root().join(format!("a{n}/zarr.json")), array(&[4], &[1])).unwrap();
+        put(&mount.root().join(format!("a{n}/c/0")), format!("{n}")).unwrap();
+    }
+    mount.commit("eight arrays").unwrap();
+    mount.unmount();
+    mount
+}
+
+/// The files below `folder` of a local repository, the newest first.
+fn files(repo: &Path, folder: &str) -> Vec<std::path::PathBuf> {
+    let mut files: Vec<_> = std::fs::read_dir(repo.join(folder)).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort_by_key(|path| std::cmp::Reverse(path.metadata().unwrap().modified().unwrap()));
+    files
+}
+
+#[test]
+fn a_repo_file_that_expands_is_refused() {
+    for says_so in [true, false] {
+        let made = made();
+        std::fs::write(made.repository().join("repo"), bomb(6, 800 << 20, says_so)).unwrap();
+        all_are_bounded(made.repository(), "repo", &["refs", "log", "ls", "gc", "mount"]);
+    }
+}
+
+#[test]
+fn a_snapshot_that_expands_is_refused() {
+    for says_so in [true, false] {
+        let made = made();
+        let snapshot = bomb(1, 1600 << 20, says_so);
+        for file in files(made.repository(), "snapshots") {
+            std::fs::write(file, &snapshot).unwrap();
+        }
+        all_are_bounded(made.repository(), "snapshot", &["ls", "cat", "export", "mount"]);
+    }
+}
+
+#[test]
+fn manifests_and_logs_that_expand_share_one_bound() {
+    let made = made();
+    // Two of them are more than there is.
+    let (manifest, log) = (bomb(2, 40 << 20, true), bomb(4, 600 << 20, false));
+    for file in files(made.repository(), "manifests") {
+        std::fs::write(file, &manifest).unwrap();
+    }
+    for file in files(made.repository(), "transactions") {
+        std::fs::write(file, &log).unwrap();
+    }
+    all_are_bounded(made.repository(), "manifests", &[]);
+}
+
+#[test]
+fn files_that_are_large_as_they_are_are_not_read() {
+    let made = made();
+    for folder in ["manifests", "snapshots", "transactions"] {
+        for file in files(made.repository(), folder) {
+            std::fs::File::options().write(true).open(&file).unwrap().set_len(1 << 30).unwrap();
+        }
+    }
+    all_are_bounded(made.repository(), "large files", &["ls"]);
+}
+
+#[test]
+fn a_configuration_that_stands_for_billions_of_values_is_refused() {
+    let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for n in 1..9 {
+        let refs = vec![format!("*a{}", n - 1); 10].join(", ");
+        laughs += &format!("a{n}: &a{n} [{refs}]\n");
+    }
+    let nested = "[".repeat(200_000);
+    for (text, what) in [(laughs, "aliases"), (nested, "brackets")] {
+        let directory = tempfile::tempdir().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let storage = icechunk::new_local_filesystem_storage(directory.path()).await.unwrap();
+            let version = icechunk::format::format_constants::SpecVersionBin::V1;
+            icechunk::Repository::create(storage).spec_version(version).execute().await.unwrap();
+        });
+        std::fs::write(directory.path().join("config.yaml"), text).unwrap();
+        all_are_bounded(directory.path(), what, &[]);
+        let said = run(&["config", &directory.path().display().to_string(), "get"]).said;
+        assert!(said.contains("config.yaml") && said.contains("YAML"), "{said}");
+    }
+}

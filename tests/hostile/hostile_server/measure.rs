@@ -1,0 +1,196 @@
+//! A command, how long it takes, and how much memory.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use crate::common::hostile::{BUCKET, Objects, Store};
+use crate::common::watchdog;
+
+/// What `--timeout` says in all cases.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(2);
+/// Cases that run at a time: each waits most of its time.
+pub(crate) const AT_ONCE: usize = 8;
+/// Memory that a command may take in all, in bytes. An unoptimized program of the tests takes 40 to 60 MB for itself.
+const MEMORY: u64 = 160 << 20;
+/// What has not ended by then is killed.
+const HARD: Duration = Duration::from_secs(40);
+
+/// Through which client the store is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Client {
+    Amazon,
+    Google,
+    Azure,
+    Web,
+}
+
+/// What a command did.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub success: bool,
+    pub elapsed: Duration,
+    /// Bytes of memory at most.
+    pub memory: u64,
+    pub stderr: String,
+}
+
+/// The repository, as the client names it.
+pub(crate) fn repository(client: Client, store: &Store) -> String {
+    match client {
+        Client::Amazon => format!("s3://{BUCKET}/repo"),
+        Client::Google => format!("gs://{BUCKET}/repo"),
+        Client::Azure => format!("az://{BUCKET}/repo"),
+        Client::Web => format!("http://127.0.0.1:{}/{BUCKET}/repo", store.port),
+    }
+}
+
+/// The program with `words`, in which `REPO` is the repository in `store`.
+pub(crate) fn command(client: Client, store: &Store, words: &[&str]) -> Command {
+    // Another build can be named, to see what it did.
+    let program = std::env::var_os("ICECHUNKFS_HOSTILE_PROGRAM").unwrap_or_else(|| crate::common::program().into());
+    let mut command = Command::new(program);
+    let own = |name: &str| ["AWS_", "ICECHUNKFS_", "AZURE_", "GOOGLE_"].iter().any(|begin| name.starts_with(begin));
+    for (name, _) in std::env::vars().filter(|(name, _)| own(name)) {
+        command.env_remove(name);
+    }
+    let endpoint = format!("http://127.0.0.1:{}", store.port);
+    match client {
+        Client::Amazon => {
+            command.env("AWS_ACCESS_KEY_ID", "tester").env("AWS_SECRET_ACCESS_KEY", "secret");
+            command.env("AWS_REGION", "us-east-1").env("ICECHUNKFS_ENDPOINT_URL", endpoint);
+        }
+        Client::Google => {
+            command.env("ICECHUNKFS_ENDPOINT_URL", endpoint).env("ICECHUNKFS_ANONYMOUS", "1");
+        }
+        Client::Azure => {
+            command.env("ICECHUNKFS_ENDPOINT_URL", endpoint).env("ICECHUNKFS_ACCOUNT", "tester");
+            command.env("ICECHUNKFS_ANONYMOUS", "1");
+        }
+        Client::Web => {}
+    }
+    // What an endless listing that is honest otherwise ends at.
+    command.env("ICECHUNKFS_MAX_LISTED", "20000");
+    command.env("HOME", "/nonexistent").env("ICECHUNKFS_TIMEOUT", TIMEOUT.as_secs_f32().to_string());
+    let repo = repository(client, store);
+    command.args(words.iter().map(|word| if *word == "REPO" { repo.as_str() } else { word }));
+    command
+}
+
+/// Runs a command to its end, and measures it.
+pub(crate) fn measure(command: &mut Command) -> Outcome {
+    watchdog();
+    let mut errors = tempfile::tempfile().unwrap();
+    let stderr = Stdio::from(errors.try_clone().unwrap());
+    let begin = Instant::now();
+    #[allow(clippy::zombie_processes, reason = "it is waited for below, by its id, with what it used")]
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
+    let pid = libc::pid_t::try_from(child.id()).unwrap();
+    // SAFETY: a structure of numbers.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    let (mut status, mut memory) = (0, 0);
+    loop {
+        // Not the kernel's own sum, which begins with what the test had when it made the process.
+        memory = memory.max(peak(pid));
+        // SAFETY: both are ours, and the process is a child that nobody else waits for.
+        match unsafe { libc::wait4(pid, &raw mut status, libc::WNOHANG, &raw mut usage) } {
+            0 if begin.elapsed() < HARD => std::thread::sleep(Duration::from_millis(5)),
+            0 => {
+                // SAFETY: it has not been waited for, so that it is still that process.
+                unsafe { libc::kill(pid, libc::SIGKILL) };
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            ended => {
+                assert_eq!(ended, pid, "{}", std::io::Error::last_os_error());
+                break;
+            }
+        }
+    }
+    let mut stderr = String::new();
+    std::io::Seek::rewind(&mut errors).unwrap();
+    std::io::Read::read_to_string(&mut errors, &mut stderr).unwrap();
+    Outcome {
+        success: libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,
+        elapsed: begin.elapsed(),
+        memory,
+        stderr,
+    }
+}
+
+/// The most memory that a process has had so far, in bytes; 0 if it has ended.
+fn peak(pid: libc::pid_t) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.map_or(0, |line| line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap() << 10)
+}
+
+/// What is wrong with an outcome, if something is. A command has its deadline, a second, and its own work, which `alone` says and which is
+/// slower beside that of others.
+pub(crate) fn complaint(outcome: &Outcome, alone: Duration) -> Option<String> {
+    let allowed = TIMEOUT + Duration::from_secs(1) + alone * u32::try_from(AT_ONCE).unwrap();
+    if outcome.elapsed > allowed {
+        return Some(format!("took {:?}, {allowed:?} are allowed: {}", outcome.elapsed, outcome.stderr));
+    }
+    if outcome.memory > MEMORY {
+        return Some(format!("took {} MiB: {}", outcome.memory >> 20, outcome.stderr));
+    }
+    outcome.stderr.contains("panicked").then(|| outcome.stderr.clone())
+}
+
+/// Runs `cases` side by side; returns the complaints. What took too long beside others is run again, alone: the machine may have other
+/// work, and what does not end does not end then either.
+pub(crate) fn side_by_side<C: Send + std::fmt::Debug>(
+    cases: Vec<C>,
+    run: impl Fn(&C) -> Option<String> + Sync,
+) -> Vec<String> {
+    let (cases, doubtful) = (Mutex::new(cases), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                loop {
+                    let Some(case) = cases.lock().unwrap().pop() else { break };
+                    if run(&case).is_some() {
+                        doubtful.lock().unwrap().push(case);
+                    }
+                }
+            });
+        }
+    });
+    let doubtful = doubtful.into_inner().unwrap();
+    doubtful.iter().filter_map(|case| Some(format!("{case:?}: {}", run(case)?))).collect()
+}
+
+/// A repository with an array of four chunks, as a store has it.
+pub(crate) fn seed() -> Objects {
+    static SEED: OnceLock<Objects> = OnceLock::new();
+    SEED.get_or_init(|| {
+        let directory = tempfile::tempdir().unwrap();
+        tree(directory.path(), 100_000);
+        let store = Store::new(BTreeMap::new());
+        let source = directory.path().to_str().unwrap();
+        let made = measure(&mut command(Client::Amazon, &store, &["import", source, "REPO"]));
+        assert!(made.success, "{}", made.stderr);
+        let objects = store.objects();
+        assert!(objects.keys().any(|key| key.contains("/chunks/")));
+        objects
+    })
+    .clone()
+}
+
+/// Writes a group with an array `a` of four chunks of `size` bytes.
+pub(crate) fn tree(root: &Path, size: usize) {
+    let array = serde_json::json!({
+        "zarr_format": 3, "node_type": "array", "shape": [4 * size], "data_type": "uint8", "fill_value": 0, "attributes": {},
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [size]}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}}, "codecs": [{"name": "bytes"}]
+    });
+    std::fs::write(root.join("zarr.json"), r#"{"zarr_format":3,"node_type":"group"}"#).unwrap();
+    std::fs::create_dir_all(root.join("a/c")).unwrap();
+    std::fs::write(root.join("a/zarr.json"), array.to_string()).unwrap();
+    for n in 0..4_usize {
+        let bytes: Vec<u8> = (0..size).map(|i| (i % 251) as u8 ^ n as u8).collect();
+        std::fs::write(root.join(format!("a/c/{n}")), bytes).unwrap();
+    }
+}

@@ -1,0 +1,96 @@
+//! Mounts over stores that begin to lie: programs get errors in time, commits too, and the daemon stays small.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use super::measure::{AT_ONCE, Client, TIMEOUT, command, complaint, measure, seed, side_by_side};
+use crate::common::Mount;
+use crate::common::hostile::{Lie, Store, To};
+
+/// A mount, and its store.
+struct Mounted {
+    mount: Mount,
+    store: Store,
+}
+
+fn mounted(words: &[&str]) -> Mounted {
+    let (mount, store) = (Mount::prepare(), Store::new(seed()));
+    let (place, log) = (mount.path().display().to_string(), mount.path().with_file_name("log").display().to_string());
+    let words = [&["mount", "REPO", &place, "--log-file", &log, "--memory", "64M"], words].concat();
+    let outcome = measure(&mut command(Client::Amazon, &store, &words));
+    assert!(outcome.success, "{}", outcome.stderr);
+    Mounted { mount, store }
+}
+
+impl Mounted {
+    /// The most memory that the daemon has taken, in bytes.
+    fn memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.mount.daemon())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    }
+
+    /// Does `work` below the mount; what is wrong with it, if something is.
+    fn complaint(&self, work: impl FnOnce(PathBuf) -> std::io::Result<()>) -> Option<String> {
+        let begin = Instant::now();
+        let done = work(self.mount.path());
+        let elapsed = begin.elapsed();
+        // The work itself takes a moment; beside others, several.
+        let allowed = TIMEOUT + Duration::from_secs(1) + Duration::from_millis(200) * u32::try_from(AT_ONCE).unwrap();
+        if elapsed > allowed {
+            return Some(format!("took {elapsed:?}, {allowed:?} are allowed: {done:?}"));
+        }
+        match done {
+            Ok(()) => Some("it succeeded".to_owned()),
+            Err(error) if !matches!(error.raw_os_error(), Some(libc::EIO | libc::ETIMEDOUT | libc::EACCES)) => {
+                Some(format!("{error}"))
+            }
+            Err(_) => (self.memory() > 160 << 20).then(|| format!("took {} MiB", self.memory() >> 20)),
+        }
+    }
+}
+
+#[test]
+fn a_read_ends_and_the_daemon_stays_small() {
+    let lies = [Lie::Silent, Lie::BodyDrip, Lie::EndlessChunks, Lie::ShortBody, Lie::WrongRange, Lie::EndlessRefusal];
+    let complaints = side_by_side(lies.to_vec(), |&lie| {
+        let mounted = mounted(&["-o", "ro"]);
+        mounted.store.lie(To::Chunks, lie);
+        let complaint = mounted.complaint(|root| std::fs::read(root.join("a/c/1")).map(drop));
+        complaint.or_else(|| {
+            mounted.store.lie(To::Nobody, lie);
+            let read = std::fs::read(mounted.mount.path().join("a/c/1"));
+            (read.as_ref().ok().map(Vec::len) != Some(100_000)).then(|| format!("not read afterwards: {read:?}"))
+        })
+    });
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
+
+#[test]
+fn a_commit_ends_and_loses_nothing() {
+    let lies = [Lie::Silent, Lie::SlowReader, Lie::HeadDrip, Lie::EndlessHeaders, Lie::EndlessRefusal, Lie::Redirects];
+    let complaints = side_by_side(lies.to_vec(), |&lie| {
+        let mounted = mounted(&["--ephemeral", "--upload", "commit"]);
+        let commit = |root: PathBuf| std::fs::write(root.join(".icechunk/commit"), "x");
+        std::fs::write(mounted.mount.path().join("a/c/1"), vec![7; 100_000]).unwrap();
+        mounted.store.lie(To::Writes, lie);
+        let complaint = mounted.complaint(commit);
+        mounted.store.lie(To::Nobody, lie);
+        complaint
+            .or_else(|| commit(mounted.mount.path()).err().map(|error| format!("not committed afterwards: {error}")))
+    });
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
+
+#[test]
+fn no_mount_waits_for_a_store_that_lies() {
+    let lies = [Lie::Silent, Lie::HeadDrip, Lie::BodyDrip, Lie::EndlessChunks, Lie::EndlessHeaders, Lie::Redirects];
+    let complaints = side_by_side(lies.to_vec(), |&lie| {
+        let (mount, store) = (Mount::prepare(), Store::new(seed()));
+        store.lie(To::All, lie);
+        let place = mount.path().display().to_string();
+        let outcome = measure(&mut command(Client::Amazon, &store, &["mount", "REPO", &place, "--ephemeral"]));
+        complaint(&outcome, Duration::from_millis(200)).or_else(|| outcome.success.then(|| "it is mounted".to_owned()))
+    });
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}

@@ -1,0 +1,11 @@
+//! Other users of the machine: what they put in the way of root's mounts, caches and collections has no effect.
+//!
+//! An attacker here is user `nobody`, who may do on the machine what any user may. These tests need root.
+
+mod cache;
+mod collection;
+mod control;
+mod listing;
+mod logs;
+mod scratch;
+mod stopped;

@@ -1,0 +1,149 @@
+//! Journals and mounts of other users beside a collection of garbage.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::common::users::{Commons, NOBODY, as_nobody, by_nobody, fifo, give};
+use crate::common::writing::{self, Writable, put};
+use crate::common::{Output, program, run};
+
+/// A repository with garbage, and a user of the machine whose home is at `home`.
+struct Machine {
+    commons: Commons,
+}
+
+impl Machine {
+    fn new() -> Machine {
+        let commons = Commons::new();
+        let repository = commons.path("repo");
+        writing::create(&repository);
+        std::fs::create_dir_all(repository.join("chunks")).unwrap();
+        std::fs::write(repository.join("chunks/1B2C3D4E5F6G7H8J9K00"), "garbage").unwrap();
+        commons.directory("home", NOBODY, 0o700);
+        let users = std::fs::read_to_string("/etc/passwd").unwrap();
+        let home = commons.path("home").display().to_string();
+        std::fs::write(commons.path("passwd"), format!("{users}mallory:x:65534:65534::{home}:/bin/sh\n")).unwrap();
+        Machine { commons }
+    }
+
+    fn repository(&self) -> PathBuf {
+        self.commons.path("repo")
+    }
+
+    /// Where the user's scratch directories for the repository are.
+    fn scratch(&self) -> PathBuf {
+        let location = self.repository().display().to_string().replace('/', "%2F");
+        self.commons.path("home/.local/state/icechunkfs").join(location)
+    }
+
+    /// Collects as root, who sees the user in `/etc/passwd`.
+    fn gc(&self, words: &[&str]) -> Output {
+        let mut command = Command::new("unshare");
+        command
+            .args(["-m", "sh", "-c", "mount --bind \"$0\" /etc/passwd && exec \"$@\""])
+            .arg(self.commons.path("passwd"));
+        command.arg(program()).arg("gc").arg(self.repository()).args(["--older-than", "0s"]).args(words);
+        run(command.env_remove("SUDO_UID"))
+    }
+
+    #[track_caller]
+    fn collects(&self, scratch: &Path) {
+        let output = self.gc(&["--dry-run", "--json"]);
+        let said = output.stderr.clone();
+        let told: Value = output.json();
+        assert_eq!(told["chunks"]["objects"], 1, "{told:#}");
+        let skipped = told["not_counted"].as_array().unwrap();
+        let names = |entry: &Value| entry["path"].as_str().is_some_and(|path| scratch.starts_with(path));
+        assert!(skipped.iter().any(names), "{told:#} {said}");
+        assert_eq!(told["uncommitted"].as_array().unwrap().len(), 0);
+        let words = String::from_utf8(self.gc(&["--dry-run"]).success()).unwrap();
+        assert!(words.contains("not counted") && words.contains("--keep-scratch"), "{words}");
+    }
+}
+
+#[test]
+fn a_journal_of_another_user_stops_no_collection() {
+    let machine = Machine::new();
+    let branch = machine.scratch().join("main");
+    by_nobody(|| std::fs::create_dir_all(&branch).unwrap());
+    let journal = branch.join("journal");
+    let kinds: [&(dyn Fn() + Sync); 5] = [
+        &|| std::fs::write(&journal, "garbage\nof hers\n").unwrap(),
+        &|| fifo(&journal),
+        &|| std::os::unix::fs::symlink("/dev/zero", &journal).unwrap(),
+        &|| std::fs::create_dir(&journal).unwrap(),
+        &|| std::fs::File::create(&journal).unwrap().set_len(1 << 40).unwrap(),
+    ];
+    for make in kinds {
+        by_nobody(make);
+        machine.collects(&branch);
+        by_nobody(|| std::fs::remove_file(&journal).or_else(|_| std::fs::remove_dir(&journal))).unwrap();
+    }
+    // The whole place, or a part of it, is a link to somewhere else, or no directory.
+    let place = machine.scratch();
+    by_nobody(|| {
+        std::fs::remove_dir_all(&place).unwrap();
+        std::os::unix::fs::symlink("/proc/self/fd", &place).unwrap();
+    });
+    let told = machine.gc(&["--dry-run", "--json"]).json();
+    assert_eq!(told["chunks"]["objects"], 1, "{told:#}");
+    by_nobody(|| {
+        std::fs::remove_file(&place).unwrap();
+        std::fs::create_dir(&place).unwrap();
+        std::os::unix::fs::symlink("/proc/1/root", place.join("main")).unwrap();
+    });
+    let told = machine.gc(&["--dry-run", "--json"]).json();
+    assert_eq!(told["chunks"]["objects"], 1, "{told:#}");
+}
+
+#[test]
+fn work_of_another_user_counts_when_it_is_named() {
+    let machine = Machine::new();
+    let base = Writable::of(&machine.repository(), &[]);
+    put(&base.root().join("zarr.json"), writing::GROUP).unwrap();
+    put(&base.root().join("a/zarr.json"), writing::array(&[8], &[1])).unwrap();
+    base.commit("base").unwrap();
+    put(&base.root().join("a/c/0"), "hers").unwrap();
+    base.unmount();
+    // As if the user had done it.
+    let branch = machine.scratch().join("main");
+    by_nobody(|| std::fs::create_dir_all(machine.scratch()).unwrap());
+    run(Command::new("cp").arg("-a").arg(base.scratch()).arg(&branch)).success();
+    run(Command::new("chown").args(["-R", "65534:65534"]).arg(&branch)).success();
+    writing::Reference::open(&machine.repository()).reset_branch("main");
+    machine.collects(&branch);
+    let kept = machine.gc(&["--dry-run", "--json", "--keep-scratch", branch.to_str().unwrap()]).json();
+    assert_eq!(kept["uncommitted"].as_array().unwrap().len(), 1, "{kept:#}");
+    assert_eq!(kept["commits"].as_array().unwrap().len(), 0, "{kept:#}");
+    let lost = machine.gc(&["--dry-run", "--json"]).json();
+    assert_eq!(lost["commits"].as_array().unwrap().len(), 1, "{lost:#}");
+    // Whoever calls with sudo is the one whose work it is.
+    let mut sudo = Command::new("unshare");
+    sudo.args(["-m", "sh", "-c", "mount --bind \"$0\" /etc/passwd && exec \"$@\""]).arg(machine.commons.path("passwd"));
+    sudo.arg(program()).arg("gc").arg(machine.repository()).args(["--older-than", "0s", "--dry-run", "--json"]);
+    let kept = run(sudo.env("SUDO_UID", "65534")).json();
+    assert_eq!(kept["commits"].as_array().unwrap().len(), 0, "{kept:#}");
+    // The same in the hands of root counts without a word.
+    run(Command::new("chown").args(["-R", "0:0"]).arg(&branch)).success();
+    give(&machine.scratch(), 0);
+    let told = machine.gc(&["--dry-run", "--json"]).json();
+    assert_eq!(told["uncommitted"].as_array().unwrap().len(), 1, "{told:#}");
+}
+
+#[test]
+fn a_mount_of_another_user_stops_no_collection() {
+    let machine = Machine::new();
+    let place = machine.commons.directory("mnt", NOBODY, 0o755);
+    run(Command::new("chown").args(["-R", "65534:65534"]).arg(machine.repository())).success();
+    let mut mount = as_nobody(machine.commons.program());
+    mount.arg("mount").arg(machine.repository()).arg(&place).arg("--log-file").arg(machine.commons.path("home/log"));
+    run(mount.arg("--scratch").arg(machine.commons.path("home/scratch"))).success();
+    let told = machine.gc(&["--dry-run", "--json"]);
+    run(as_nobody(machine.commons.program()).arg("unmount").arg(&place)).success();
+    let told = told.json();
+    assert_eq!(told["chunks"]["objects"], 1, "{told:#}");
+    let skipped = told["not_counted"].as_array().unwrap();
+    assert!(skipped.iter().any(|entry| entry["path"] == place.to_str().unwrap()), "{told:#}");
+}

@@ -1,0 +1,9 @@
+//! Random operations on mounts, compared with independent models.
+
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod merge;
+mod model;

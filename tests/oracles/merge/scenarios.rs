@@ -1,0 +1,612 @@
+//! One test for each way in which a move to another snapshot once lost work. `a` and `b` are mounts of one branch, each with
+//! a scratch directory of its own.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::common;
+use crate::common::writing::{GROUP, Reference, Writable, array, put, touch};
+
+/// Two mounts of a new repository, with `keys` committed before.
+struct Pair {
+    a: Writable,
+    b: Writable,
+}
+
+impl Pair {
+    fn with(keys: &[(&str, String)]) -> Pair {
+        common::watchdog();
+        let a = Writable::new(&[]);
+        put(&a.root().join("zarr.json"), GROUP).unwrap();
+        for (key, content) in keys {
+            put(&a.root().join(key), content).unwrap();
+        }
+        a.commit("the beginning").unwrap();
+        let b = Writable::of(a.repository(), &[]);
+        Pair { a, b }
+    }
+
+    /// What the repository has, as the reference and a fresh mount read it.
+    #[track_caller]
+    fn committed(&self) -> BTreeMap<String, String> {
+        let keys = Reference::open(self.a.repository()).keys();
+        assert_eq!(self.a.fresh(), keys, "a fresh mount shows something else than the reference");
+        keys.into_iter().map(|(key, bytes)| (key, String::from_utf8(bytes).unwrap())).collect()
+    }
+}
+
+/// What `status.json` says of changes: every list that names one, by its name; nothing if there is none.
+fn changes(mount: &Writable) -> BTreeMap<String, Value> {
+    let status: Value = serde_json::from_str(&mount.says("status.json")).unwrap();
+    let lists = ["added", "changed", "deleted", "moved", "arrays", "faults"];
+    let found = lists.into_iter().map(|name| (name.to_owned(), status[name].clone()));
+    found.filter(|(_, list)| list.as_array().is_some_and(|list| !list.is_empty())).collect()
+}
+
+#[track_caller]
+fn assert_clean(mount: &Writable) {
+    assert_eq!(changes(mount), BTreeMap::new());
+}
+
+fn read(mount: &Writable, path: &str) -> io::Result<String> {
+    std::fs::read_to_string(mount.root().join(path))
+}
+
+#[track_caller]
+fn assert_absent(mount: &Writable, path: &str) {
+    let found = mount.root().join(path).symlink_metadata();
+    assert!(found.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::NotFound), "{path}: {found:?}");
+}
+
+/// Walks all of a mount: each name that is listed can be looked up and read, so that no entry is without bytes.
+#[track_caller]
+fn assert_no_ghosts(mount: &Writable) {
+    let mut pending = vec![mount.root()];
+    while let Some(directory) = pending.pop() {
+        for entry in std::fs::read_dir(&directory).unwrap() {
+            let entry = entry.unwrap();
+            let found = entry.path().symlink_metadata().unwrap_or_else(|e| panic!("{:?}: {e}", entry.path()));
+            if found.is_dir() {
+                pending.push(entry.path());
+            } else if found.is_file() {
+                let bytes = std::fs::read(entry.path()).unwrap_or_else(|e| panic!("{:?}: {e}", entry.path()));
+                assert_eq!(bytes.len() as u64, found.len(), "{:?}", entry.path());
+                assert!(!bytes.is_empty(), "{:?} is empty", entry.path());
+            }
+        }
+    }
+}
+
+fn errno(done: io::Result<()>) -> Option<i32> {
+    done.err().and_then(|error| error.raw_os_error())
+}
+
+fn line() -> String {
+    array(&[8], &[1])
+}
+
+fn square() -> String {
+    array(&[4, 4], &[1, 1])
+}
+
+#[track_caller]
+fn refresh(mount: &Writable) {
+    mount.touch("refresh").unwrap_or_else(|e| panic!("{e}: {}", mount.says("commit")));
+    assert_no_ghosts(mount);
+}
+
+#[track_caller]
+fn commit(mount: &Writable, message: &str) {
+    mount.commit(message).unwrap_or_else(|e| panic!("{message}: {e}: {}\n{}", mount.says("commit"), mount.log()));
+    assert_no_ghosts(mount);
+}
+
+fn remount(mount: &Writable) {
+    mount.unmount();
+    mount.mount_again(None).success();
+    assert_no_ghosts(mount);
+}
+
+fn remove(mount: &Writable, path: &str) {
+    let path = mount.root().join(path);
+    if path.symlink_metadata().unwrap().is_dir() {
+        std::fs::remove_dir_all(path).unwrap();
+    } else {
+        std::fs::remove_file(path).unwrap();
+    }
+}
+
+fn write(mount: &Writable, path: &str, content: impl AsRef<[u8]>) {
+    put(&mount.root().join(path), content).unwrap();
+}
+
+#[test]
+fn refresh_keeps_chunks_that_others_added_to_an_array_that_had_none() {
+    let pair = Pair::with(&[("y/zarr.json", line())]);
+    write(&pair.a, "y/c/0", "ours");
+    write(&pair.b, "y/c/1", "theirs");
+    commit(&pair.b, "theirs");
+    refresh(&pair.a);
+    assert_eq!(read(&pair.a, "y/c/1").unwrap(), "theirs");
+    assert_eq!(changes(&pair.a)["arrays"], serde_json::json!([{"path": "/y", "written": 1, "deleted": 0}]));
+    commit(&pair.a, "ours");
+    let keys = pair.committed();
+    assert_eq!((keys["y/c/0"].as_str(), keys["y/c/1"].as_str()), ("ours", "theirs"));
+}
+
+#[test]
+fn refresh_keeps_chunks_that_others_added_to_a_new_row() {
+    let pair = Pair::with(&[("x/zarr.json", square()), ("x/c/0/0", "first".into())]);
+    write(&pair.a, "x/c/2/0", "ours");
+    write(&pair.b, "x/c/2/1", "theirs");
+    commit(&pair.b, "theirs");
+    refresh(&pair.a);
+    assert_eq!(read(&pair.a, "x/c/2/1").unwrap(), "theirs");
+    commit(&pair.a, "ours");
+    let keys = pair.committed();
+    assert_eq!((keys["x/c/2/0"].as_str(), keys["x/c/2/1"].as_str()), ("ours", "theirs"));
+}
+
+#[test]
+fn refresh_merges_a_directory_made_here_with_the_same_implicit_group_of_others() {
+    let pair = Pair::with(&[]);
+    write(&pair.a, "g/ours/zarr.json", line());
+    write(&pair.b, "g/theirs/zarr.json", line());
+    write(&pair.b, "g/theirs/c/3", "three");
+    commit(&pair.b, "theirs");
+    refresh(&pair.a);
+    assert_eq!(read(&pair.a, "g/theirs/c/3").unwrap(), "three");
+    commit(&pair.a, "ours");
+    let keys = pair.committed();
+    assert!(keys.contains_key("g/ours/zarr.json") && keys.contains_key("g/theirs/c/3"), "{keys:?}");
+}
+
+#[test]
+fn refresh_shows_a_group_of_others_in_an_empty_directory_of_the_same_name() {
+    let pair = Pair::with(&[]);
+    std::fs::create_dir(pair.a.root().join("d")).unwrap();
+    write(&pair.b, "d/zarr.json", GROUP);
+    write(&pair.b, "d/x/zarr.json", line());
+    commit(&pair.b, "theirs");
+    refresh(&pair.a);
+    assert_eq!(read(&pair.a, "d/zarr.json").unwrap(), GROUP);
+    assert_clean(&pair.a);
+    write(&pair.a, "other/zarr.json", line());
+    commit(&pair.a, "ours");
+    let keys = pair.committed();
+    assert!(keys.contains_key("d/zarr.json") && keys.contains_key("d/x/zarr.json"), "{keys:?}");
+}
+
+#[test]
+fn commit_over_others_commits_keeps_what_they_put_into_directories_made_here() {
+    let pair = Pair::with(&[("y/zarr.json", line()), ("x/zarr.json", square())]);
+    write(&pair.a, "y/c/0", "ours");
+    write(&pair.a, "x/c/2/0", "ours");
+    write(&pair.a, "g/ours/zarr.json", line());
+    std::fs::create_dir(pair.a.root().join("d")).unwrap();
+    write(&pair.b, "y/c/1", "theirs");
+    write(&pair.b, "x/c/2/1", "theirs");
+    write(&pair.b, "g/theirs/zarr.json", line());
+    write(&pair.b, "d/zarr.json", GROUP);
+    commit(&pair.b, "theirs");
+    commit(&pair.a, "ours");
+    assert_clean(&pair.a);
+    let keys = pair.committed();
+    for (key, content) in &keys {
+        assert_eq!(&read(&pair.a, key).unwrap(), content, "{key}");
+    }
+    write(&pair.a, "y/c/5", "later");
+    commit(&pair.a, "later");
+    let later = pair.committed();
+    assert!(keys.keys().all(|key| later.contains_key(key)) && later.len() == keys.len() + 1, "{later:?}");
+}
+
+#[test]
+fn a_node_that_both_deleted_and_others_made_anew_stays() {
+    for remounts in [false, true] {
+        for refreshes_between in [false, true] {
+            let pair = Pair::with(&[("y/zarr.json", line()), ("y/c/1", "old".into()), ("z/zarr.json", line())]);
+            remove(&pair.a, "y");
+            remove(&pair.b, "y");
+            commit(&pair.b, "deleted");
+            if refreshes_between {
+                refresh(&pair.a);
+                assert_clean(&pair.a);
+            }
+            write(&pair.b, "y/zarr.json", line());
+            write(&pair.b, "y/c/1", "new");
+            commit(&pair.b, "anew");
+            if remounts {
+                remount(&pair.a);
+            }
+            refresh(&pair.a);
+            assert_clean(&pair.a);
+            assert_eq!(read(&pair.a, "y/c/1").unwrap(), "new");
+            write(&pair.a, "z/c/0", "ours");
+            commit(&pair.a, "ours");
+            assert_eq!(pair.committed()["y/c/1"], "new");
+        }
+    }
+}
+
+#[test]
+fn a_chunk_that_both_deleted_and_others_made_anew_stays() {
+    for remounts in [false, true] {
+        let pair = Pair::with(&[
+            ("y/zarr.json", line()),
+            ("y/c/0", "stays".into()),
+            ("y/c/1", "old".into()),
+            ("z/zarr.json", line()),
+        ]);
+        remove(&pair.a, "y/c/1");
+        remove(&pair.b, "y/c/1");
+        commit(&pair.b, "deleted");
+        // Both did the same: nothing is in the way, and nothing is left to commit.
+        refresh(&pair.a);
+        assert_clean(&pair.a);
+        if remounts {
+            remount(&pair.a);
+        }
+        write(&pair.b, "y/c/1", "new");
+        commit(&pair.b, "anew");
+        refresh(&pair.a);
+        assert_clean(&pair.a);
+        assert_eq!(read(&pair.a, "y/c/1").unwrap(), "new");
+        write(&pair.a, "z/c/0", "ours");
+        commit(&pair.a, "ours");
+        assert_eq!(pair.committed()["y/c/1"], "new");
+    }
+}
+
+#[test]
+fn an_array_made_here_and_made_anew_by_others_is_theirs() {
+    for remounts in [false, true] {
+        let pair = Pair::with(&[]);
+        write(&pair.a, "n/zarr.json", line());
+        write(&pair.a, "n/c/0", "ours");
+        commit(&pair.a, "made here");
+        refresh(&pair.b);
+        remove(&pair.b, "n");
+        commit(&pair.b, "deleted");
+        write(&pair.b, "n/zarr.json", square());
+        write(&pair.b, "n/c/1/1", "theirs");
+        commit(&pair.b, "made anew");
+        if remounts {
+            remount(&pair.a);
+        } else {
+            refresh(&pair.a);
+        }
+        assert_clean(&pair.a);
+        assert_eq!(read(&pair.a, "n/c/1/1").unwrap(), "theirs");
+        assert_absent(&pair.a, "n/c/0");
+        write(&pair.a, "m/zarr.json", line());
+        commit(&pair.a, "something else");
+        assert_eq!(pair.committed()["n/c/1/1"], "theirs");
+    }
+}
+
+#[test]
+fn an_array_made_here_and_moved_by_others_is_in_nobodys_way() {
+    for remounts in [false, true] {
+        let pair = Pair::with(&[]);
+        write(&pair.a, "n/zarr.json", line());
+        write(&pair.a, "n/c/0", "ours");
+        commit(&pair.a, "made here");
+        refresh(&pair.b);
+        std::fs::rename(pair.b.root().join("n"), pair.b.root().join("moved")).unwrap();
+        commit(&pair.b, "moved");
+        if remounts {
+            remount(&pair.a);
+        } else {
+            refresh(&pair.a);
+        }
+        assert_clean(&pair.a);
+        assert_eq!(read(&pair.a, "moved/c/0").unwrap(), "ours");
+        assert_absent(&pair.a, "n");
+        remount(&pair.a);
+        write(&pair.a, "m/zarr.json", line());
+        commit(&pair.a, "something else");
+        assert_eq!(pair.committed()["moved/c/0"], "ours");
+    }
+}
+
+#[test]
+fn an_untracked_name_that_others_committed_is_a_conflict_and_hides_nothing() {
+    type Make = fn(&Path) -> io::Result<()>;
+    let kinds: [Make; 2] =
+        [|path| std::os::unix::fs::symlink("elsewhere", path), |path| std::fs::write(path, "a note")];
+    for make in kinds {
+        let pair = Pair::with(&[("z/zarr.json", line())]);
+        make(&pair.a.root().join("latest")).unwrap();
+        write(&pair.a, "z/c/0", "ours");
+        write(&pair.b, "latest/zarr.json", GROUP);
+        write(&pair.b, "latest/x/zarr.json", line());
+        commit(&pair.b, "theirs");
+        assert_eq!(errno(pair.a.touch("refresh")), Some(libc::ESTALE));
+        let said = pair.a.says("conflicts");
+        assert!(said.contains("/latest") && said.contains("untracked"), "{said}");
+        assert_eq!(errno(pair.a.commit("ours")), Some(libc::ESTALE));
+        assert!(pair.a.says("conflicts").contains("/latest"));
+        assert!(pair.a.root().join("latest").symlink_metadata().is_ok(), "nothing was lost here");
+        // Out of the way, everything goes on.
+        std::fs::rename(pair.a.root().join("latest"), pair.a.root().join("note")).unwrap();
+        refresh(&pair.a);
+        commit(&pair.a, "ours");
+        write(&pair.a, "z/c/1", "more");
+        commit(&pair.a, "more");
+        let keys = pair.committed();
+        assert!(keys.contains_key("latest/x/zarr.json") && keys["z/c/0"] == "ours", "{keys:?}");
+        assert!(pair.a.root().join("note").symlink_metadata().is_ok());
+    }
+}
+
+#[test]
+fn a_hard_link_keeps_its_own_meaning_when_the_other_name_changes() {
+    let pair = Pair::with(&[("x/zarr.json", line()), ("x/c/0", "old".into())]);
+    std::fs::hard_link(pair.a.root().join("x/c/0"), pair.a.root().join("x/backup")).unwrap();
+    write(&pair.b, "x/c/0", "new");
+    commit(&pair.b, "theirs");
+    refresh(&pair.a);
+    assert_eq!(read(&pair.a, "x/c/0").unwrap(), "new");
+    assert_eq!(read(&pair.a, "x/backup").unwrap(), "old");
+    assert_clean(&pair.a);
+    write(&pair.a, "x/c/1", "ours");
+    commit(&pair.a, "ours");
+    assert_eq!(pair.committed()["x/c/0"], "new");
+}
+
+#[test]
+fn a_tree_of_hard_links_keeps_the_old_bytes() {
+    let pair = Pair::with(&[("y/zarr.json", line()), ("y/c/0", "old".into()), ("y/c/1", "same".into())]);
+    let root = pair.a.root();
+    for key in ["zarr.json", "c/0", "c/1"] {
+        let to = root.join("ycopy").join(key);
+        std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+        std::fs::hard_link(root.join("y").join(key), to).unwrap();
+    }
+    write(&pair.b, "y/c/0", "new");
+    commit(&pair.b, "theirs");
+    refresh(&pair.a);
+    assert_eq!(read(&pair.a, "ycopy/c/0").unwrap(), "old");
+    assert_eq!(read(&pair.a, "y/c/0").unwrap(), "new");
+    commit(&pair.a, "ours");
+    let keys = pair.committed();
+    assert_eq!(
+        (keys["ycopy/c/0"].as_str(), keys["y/c/0"].as_str(), keys["ycopy/c/1"].as_str()),
+        ("old", "new", "same")
+    );
+}
+
+#[test]
+fn arrays_made_here_and_deleted_by_others_leave_no_ghosts() {
+    let pair = Pair::with(&[]);
+    for key in ["s/zarr.json", "t/zarr.json"] {
+        write(&pair.a, key, line());
+    }
+    for key in ["s/c/0", "s/c/1", "t/c/0", "t/c/1"] {
+        write(&pair.a, key, "made here");
+    }
+    commit(&pair.a, "made here");
+    refresh(&pair.b);
+    remove(&pair.b, "s");
+    remove(&pair.b, "t/c/0");
+    commit(&pair.b, "deleted");
+    write(&pair.a, "u/zarr.json", line());
+    commit(&pair.a, "something else");
+    assert_absent(&pair.a, "s");
+    assert_absent(&pair.a, "t/c/0");
+    assert_clean(&pair.a);
+    write(&pair.a, "t/c/0", "again");
+    write(&pair.a, "s/zarr.json", line());
+    commit(&pair.a, "again");
+    assert_eq!(pair.committed()["t/c/0"], "again");
+    remount(&pair.a);
+    assert_clean(&pair.a);
+}
+
+#[test]
+fn a_node_name_with_a_replacement_character_is_a_name_like_any_other() {
+    let name = "n\u{fffd}m";
+    let pair = Pair::with(&[]);
+    let reference = Reference::open(pair.a.repository());
+    let document = line();
+    let (zarr_json, chunk) = (format!("{name}/zarr.json"), format!("{name}/c/0"));
+    reference.commit(&[(zarr_json.as_str(), document.as_bytes()), (chunk.as_str(), b"theirs")], "by the reference");
+    refresh(&pair.a);
+    write(&pair.a, &format!("{name}/c/1"), "ours");
+    commit(&pair.a, "ours");
+    assert_clean(&pair.a);
+    write(&pair.a, &format!("{name}/sub\u{fffd}/zarr.json"), GROUP);
+    assert_eq!(errno(pair.a.commit("below an array")), Some(libc::EINVAL));
+    remove(&pair.a, &format!("{name}/sub\u{fffd}"));
+    write(&pair.a, "g\u{fffd}/zarr.json", GROUP);
+    commit(&pair.a, "made here");
+    assert_clean(&pair.a);
+    let keys = pair.committed();
+    assert_eq!((keys[&chunk].as_str(), keys[&format!("{name}/c/1")].as_str()), ("theirs", "ours"));
+    // A name that is not UTF-8 looks alike where it is printed, and is another one.
+    let bad = pair.a.root().join(std::ffi::OsStr::from_bytes(b"bad\xff"));
+    std::fs::create_dir(&bad).unwrap();
+    std::fs::write(bad.join("zarr.json"), GROUP).unwrap();
+    assert_eq!(errno(pair.a.commit("not UTF-8")), Some(libc::EINVAL));
+}
+
+#[test]
+fn a_chunk_beside_a_group_below_the_chunk_directory_is_committed() {
+    // The reference allows such groups.
+    for group in ["x/c/zarr.json", "x/c/0/zarr.json", "x/c/0/deep/zarr.json", "x/sub/zarr.json"] {
+        let pair = Pair::with(&[("x/zarr.json", square()), ("x/c/0/0", "first".into()), ("x/c/0/1", "other".into())]);
+        let reference = Reference::open(pair.a.repository());
+        reference.commit(&[(group, GROUP.as_bytes())], "a group below an array");
+        write(&pair.a, "x/c/0/0", "second");
+        write(&pair.a, "x/c/1/0", "new");
+        refresh(&pair.a);
+        assert_eq!(changes(&pair.a)["arrays"][0]["written"], 2, "{group}: {:?}", changes(&pair.a));
+        commit(&pair.a, "ours");
+        assert_clean(&pair.a);
+        write(&pair.a, "x/c/0/0", "third");
+        remove(&pair.a, "x/c/0/1");
+        commit(&pair.a, "once more");
+        assert_clean(&pair.a);
+        let keys = Reference::open(pair.a.repository()).keys();
+        assert_eq!((keys["x/c/0/0"].as_slice(), keys["x/c/1/0"].as_slice()), (&b"third"[..], &b"new"[..]), "{group}");
+        assert!(keys.contains_key(group) && !keys.contains_key("x/c/0/1"), "{group}: {keys:?}");
+    }
+}
+
+#[test]
+fn a_hard_link_does_not_keep_a_chunk_that_others_deleted() {
+    let pair = Pair::with(&[("x/zarr.json", line()), ("x/c/0", "old".into()), ("x/c/1", "stays".into())]);
+    std::fs::hard_link(pair.a.root().join("x/c/0"), pair.a.root().join("note")).unwrap();
+    remove(&pair.b, "x/c/0");
+    commit(&pair.b, "deleted");
+    refresh(&pair.a);
+    assert_absent(&pair.a, "x/c/0");
+    assert_eq!(read(&pair.a, "note").unwrap(), "old");
+    assert_clean(&pair.a);
+}
+
+#[test]
+fn discard_keeps_a_symbolic_link_with_the_name_of_a_chunk() {
+    let pair = Pair::with(&[("x/zarr.json", line())]);
+    std::fs::create_dir(pair.a.root().join("x/c")).unwrap();
+    std::os::unix::fs::symlink("elsewhere", pair.a.root().join("x/c/3")).unwrap();
+    write(&pair.a, "x/c/4", "ours");
+    touch(&pair.a.control("discard")).unwrap();
+    assert_no_ghosts(&pair.a);
+    assert_eq!(std::fs::read_link(pair.a.root().join("x/c/3")).unwrap(), Path::new("elsewhere"));
+    assert_absent(&pair.a, "x/c/4");
+}
+
+#[test]
+fn a_mount_follows_a_killed_one_at_the_same_place_at_once() {
+    let pair = Pair::with(&[]);
+    for n in 0..10 {
+        write(&pair.a, "n/zarr.json", format!("{}{}", GROUP, " ".repeat(n)));
+        let daemon = pair.a.daemon();
+        // As a person types it: nobody waits for the daemon's end, nor takes the dead mount away.
+        common::run(std::process::Command::new("kill").arg("-9").arg(daemon.to_string())).success();
+        pair.a.mount_again(None).success();
+        assert_eq!(read(&pair.a, "n/zarr.json").unwrap().len(), GROUP.len() + n);
+    }
+}
+
+#[test]
+fn what_is_written_after_a_commit_that_lands_late_is_kept() {
+    // Version 1 has one small file for a branch: written here, it is as if the store had carried the request out late.
+    for changes_go_on in [false, true] {
+        common::watchdog();
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().join("repo");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let storage = icechunk::new_local_filesystem_storage(&place).await.unwrap();
+            let version = icechunk::format::format_constants::SpecVersionBin::V1;
+            icechunk::Repository::create(storage).spec_version(version).execute().await.unwrap();
+        });
+        let document = line();
+        let keys: [(&str, &[u8]); 2] = [("zarr.json", GROUP.as_bytes()), ("y/zarr.json", document.as_bytes())];
+        Reference::open(&place).commit(&keys, "the beginning");
+        let mount = Writable::of(&place, &[]);
+        mount.unmount();
+        mount.mount_again(Some("commit.publish=eio")).success();
+        write(&mount, "y/c/0", "before");
+        assert!(mount.commit("lands late").is_err());
+        let journal = std::fs::read_to_string(mount.scratch().join("journal")).unwrap();
+        let (_, rest) = journal.rsplit_once(r#""op":"publishing","snapshot":""#).unwrap();
+        let snapshot = &rest[..20];
+        if changes_go_on {
+            write(&mount, "y/c/1", "after");
+        }
+        let reference = place.join("refs/branch.main/ref.json");
+        std::fs::write(&reference, format!(r#"{{"snapshot":"{snapshot}"}}"#)).unwrap();
+        mount.kill(mount.daemon());
+        mount.take_away();
+        mount.mount_again(None).success();
+        assert_eq!(read(&mount, "y/c/0").unwrap(), "before");
+        if changes_go_on {
+            assert_eq!(
+                read(&mount, "y/c/1").unwrap(),
+                "after",
+                "it was written after the commit, and is no part of it"
+            );
+            commit(&mount, "after");
+        }
+        assert_clean(&mount);
+        let keys = Reference::open(&place).keys();
+        assert_eq!(keys["y/c/0"], b"before");
+        assert_eq!(keys.get("y/c/1").map(Vec::as_slice), changes_go_on.then_some(&b"after"[..]));
+    }
+}
+
+#[test]
+fn a_moved_array_shows_what_others_wrote_to_it() {
+    for is_read in [false, true] {
+        let pair = Pair::with(&[]);
+        write(&pair.a, "g/a/zarr.json", line());
+        std::fs::create_dir(pair.a.root().join("h")).unwrap();
+        std::fs::rename(pair.a.root().join("g/a"), pair.a.root().join("h/x")).unwrap();
+        write(&pair.a, "h/x/c/0.partial", "first");
+        std::fs::rename(pair.a.root().join("h/x/c/0.partial"), pair.a.root().join("h/x/c/0")).unwrap();
+        commit(&pair.a, "made here");
+        refresh(&pair.b);
+        std::fs::rename(pair.a.root().join("h/x"), pair.a.root().join("h/y")).unwrap();
+        if is_read {
+            assert_no_ghosts(&pair.a);
+        }
+        write(&pair.b, "h/x/c/0", "other");
+        commit(&pair.b, "others");
+        commit(&pair.a, "moved");
+        assert_eq!(pair.committed()["h/y/c/0"], "other");
+        assert_eq!(read(&pair.a, "h/y/c/0").unwrap(), "other");
+    }
+}
+
+#[test]
+fn changes_that_give_way_leave_what_others_wrote() {
+    let pair = Pair::with(&[("y/zarr.json", line()), ("y/c/0", "first".to_owned()), ("y/c/1", "first".to_owned())]);
+    assert_eq!(read(&pair.a, "y/c/0").unwrap(), "first");
+    write(&pair.b, "y/c/0", "other");
+    write(&pair.b, "y/c/1", "other");
+    commit(&pair.b, "both");
+    write(&pair.a, "y/c/1", "ours");
+    let said = common::icechunkfs(["commit".as_ref(), pair.a.root().as_os_str(), "--on-conflict=theirs".as_ref()]);
+    said.success();
+    assert_eq!((read(&pair.a, "y/c/0").unwrap(), read(&pair.a, "y/c/1").unwrap()), ("other".into(), "other".into()));
+    assert_clean(&pair.a);
+}
+
+#[test]
+fn a_refresh_keeps_a_copy_that_has_an_untracked_name_too() {
+    let pair = Pair::with(&[("x/zarr.json", line()), ("x/c/1", "first".to_owned())]);
+    for name in ["y/zarr.json", "y/c/1", "y/backup"] {
+        let (from, to) = (name.replace("y/", "x/").replace("backup", "c/1"), pair.a.root().join(name));
+        std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+        std::fs::hard_link(pair.a.root().join(from), to).unwrap();
+    }
+    remove(&pair.a, "x/c/1");
+    write(&pair.a, "x/c/1", "second");
+    write(&pair.b, "z/zarr.json", line());
+    commit(&pair.b, "others");
+    refresh(&pair.a);
+    assert_eq!((read(&pair.a, "y/c/1").unwrap(), read(&pair.a, "y/backup").unwrap()), ("first".into(), "first".into()));
+    commit(&pair.a, "the copy");
+    let keys = pair.committed();
+    assert_eq!((&*keys["x/c/1"], &*keys["y/c/1"]), ("second", "first"));
+}
+
+#[test]
+fn what_others_wrote_and_removed_again_is_no_conflict() {
+    let pair = Pair::with(&[("y/zarr.json", line()), ("y/c/1", "first".to_owned())]);
+    write(&pair.a, "y/c/0", "ours");
+    write(&pair.b, "y/c/0", "other");
+    commit(&pair.b, "written");
+    remove(&pair.b, "y/c/0");
+    commit(&pair.b, "removed again");
+    commit(&pair.a, "ours");
+    assert_eq!(pair.committed()["y/c/0"], "ours");
+}

@@ -1,0 +1,880 @@
+//! Mounts and the reference on one branch, with what each of them must show.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use icechunk::format::format_constants::SpecVersionBin;
+use serde_json::Value;
+
+use super::oracle::{self, Keys, Numbers, Sides, is_at_or_below, join, node_of, nodes};
+use crate::common::writing::{GROUP, Reference, Writable};
+use crate::common::{self, icechunkfs, run};
+
+/// One step of a run. Steps name what they work on, so that a listing means the same with some of its steps left out: what finds
+/// nothing to do does nothing.
+#[derive(Clone, Debug)]
+pub enum Step {
+    Group { path: String },
+    Array { path: String, grid: Vec<u64> },
+    Chunk { array: String, coords: Vec<u64>, seed: u64, how: Writing },
+    RemoveChunk { array: String, coords: Vec<u64> },
+    RemoveChunks { array: String },
+    RenameChunk { array: String, from: Vec<u64>, to: Vec<u64> },
+    Attributes { path: String, seed: u64 },
+    Resize { array: String, grid: Vec<u64> },
+    Remove { path: String },
+    Rename { from: String, to: String },
+    Exchange { one: String, other: String },
+    Copy { from: String, to: String, links: bool },
+    Link { array: String, coords: Vec<u64>, to: String },
+    Untracked { path: String, is_link: bool, seed: u64 },
+    MakeDirectory { path: String },
+    Commit { on_conflict: Option<&'static str> },
+    Refresh,
+    Discard,
+    Remount,
+    Kill,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Writing {
+    Over,
+    Rename,
+    Anew,
+}
+
+/// What a name of a view has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Leaf {
+    File(Vec<u8>),
+    Link(PathBuf),
+}
+
+pub type View = BTreeMap<String, Leaf>;
+
+/// A mount, and what the model says of it.
+pub struct Side {
+    mount: Writable,
+    /// What it is based on.
+    base: Keys,
+    base_numbers: Numbers,
+    /// How many commits there were when it moved there.
+    base_at: usize,
+    /// What it shows.
+    view: View,
+    numbers: Numbers,
+    /// Files that may have other names.
+    linked: BTreeSet<String>,
+}
+
+pub struct World {
+    pub sides: Vec<Side>,
+    reference: Reference,
+    pub is_v1: bool,
+    /// What the branch has.
+    pub tip: Keys,
+    tip_numbers: Numbers,
+    /// The nodes that each commit touched, whatever became of them later.
+    touched: Vec<BTreeSet<String>>,
+    /// Numbers that were given to the repository's node ids.
+    known: BTreeMap<String, u64>,
+    commits: usize,
+    pub statistics: Statistics,
+    _directory: tempfile::TempDir,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Statistics {
+    pub steps: usize,
+    pub done: usize,
+    pub commits: usize,
+    pub merged: usize,
+    pub refused: usize,
+    pub refreshes: usize,
+}
+
+impl Statistics {
+    pub fn add(&mut self, other: &Statistics) {
+        self.steps += other.steps;
+        self.done += other.done;
+        self.commits += other.commits;
+        self.merged += other.merged;
+        self.refused += other.refused;
+        self.refreshes += other.refreshes;
+    }
+}
+
+pub fn document(grid: &[u64], seed: u64) -> String {
+    let document: Value = serde_json::from_str(&crate::common::writing::array(grid, &vec![1; grid.len()])).unwrap();
+    let mut document = document;
+    document["attributes"] = serde_json::json!({ "seed": seed });
+    document.to_string()
+}
+
+/// The grid that an array's document has; none if it is a group's.
+pub fn grid_of(document: &[u8]) -> Option<Vec<u64>> {
+    let document: Value = serde_json::from_slice(document).ok()?;
+    let shape = document["shape"].as_array()?;
+    Some(shape.iter().map(|n| n.as_u64().unwrap()).collect())
+}
+
+fn chunk_key(coords: &[u64]) -> String {
+    coords.iter().fold("c".to_owned(), |key, n| format!("{key}/{n}"))
+}
+
+fn bytes(seed: u64) -> Vec<u8> {
+    let length = match seed % 7 {
+        0 => 3000,
+        1 => 40_000,
+        _ => 20 + seed % 100,
+    };
+    format!("content {seed}. ").into_bytes().into_iter().cycle().take(length as usize).collect()
+}
+
+/// Whether a name is one that Zarr has a place for. Steps make no others that look so.
+fn is_key(path: &str) -> bool {
+    let parts: Vec<&str> = path.split('/').collect();
+    let digits = parts.iter().rev().take_while(|part| part.bytes().all(|b| b.is_ascii_digit())).count();
+    path.ends_with("zarr.json") || (digits > 0 && parts.len() > digits && parts[parts.len() - digits - 1] == "c")
+}
+
+pub fn keys_of(view: &View) -> Keys {
+    let key = |(path, leaf): (&String, &Leaf)| match leaf {
+        Leaf::File(bytes) if is_key(path) => Some((path.clone(), bytes.clone())),
+        _ => None,
+    };
+    view.iter().filter_map(key).collect()
+}
+
+fn untracked_of(view: &View) -> View {
+    let is_key = |path: &str, leaf: &Leaf| is_key(path) && matches!(leaf, Leaf::File(_));
+    view.iter().filter(|(path, leaf)| !is_key(path, leaf)).map(|(path, leaf)| (path.clone(), leaf.clone())).collect()
+}
+
+/// Everything that a directory shows but `.icechunk`. A name that is listed and cannot be looked up or read is an error.
+pub fn scan(root: &Path) -> Result<View, String> {
+    let mut view = View::new();
+    let mut pending = vec![root.to_owned()];
+    let told = |path: &Path, e: io::Error| format!("{} is listed, and: {e}", path.display());
+    while let Some(directory) = pending.pop() {
+        for entry in std::fs::read_dir(&directory).map_err(|e| told(&directory, e))? {
+            let path = entry.map_err(|e| told(&directory, e))?.path();
+            let found = path.symlink_metadata().map_err(|e| told(&path, e))?;
+            let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+            if found.is_dir() {
+                pending.push(path);
+            } else if found.is_symlink() {
+                view.insert(name, Leaf::Link(std::fs::read_link(&path).map_err(|e| told(&path, e))?));
+            } else {
+                let bytes = std::fs::read(&path).map_err(|e| told(&path, e))?;
+                if bytes.len() as u64 != found.len() {
+                    return Err(format!("{name}: stat says {} bytes, and there are {}", found.len(), bytes.len()));
+                }
+                view.insert(name, Leaf::File(bytes));
+            }
+        }
+    }
+    Ok(view)
+}
+
+/// The first names that two maps do not agree on.
+fn difference<V: PartialEq>(found: &BTreeMap<String, V>, expected: &BTreeMap<String, V>) -> Option<String> {
+    let all: BTreeSet<&String> = found.keys().chain(expected.keys()).collect();
+    let told = |name: &&String| match (found.get(*name), expected.get(*name)) {
+        (Some(_), None) => format!("{name} is there"),
+        (None, Some(_)) => format!("{name} is missing"),
+        _ => format!("{name} has other bytes"),
+    };
+    let all: Vec<String> =
+        all.iter().filter(|name| found.get(**name) != expected.get(**name)).take(6).map(told).collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+impl World {
+    pub fn new(mounts: usize, version: SpecVersionBin) -> World {
+        common::watchdog();
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().join("repo");
+        let is_v1 = version == SpecVersionBin::V1;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let storage = icechunk::new_local_filesystem_storage(&place).await.unwrap();
+            icechunk::Repository::create(storage).spec_version(version).execute().await.unwrap();
+        });
+        let reference = Reference::open(&place);
+        reference.commit(&[("zarr.json", GROUP.as_bytes())], "the beginning");
+        let tip = Keys::from([("zarr.json".to_owned(), GROUP.as_bytes().to_vec())]);
+        let mut known = BTreeMap::new();
+        let tip_numbers = numbers_of(&reference, &mut known);
+        let sides = (0..mounts).map(|_| Side::new(Writable::of(&place, &[]), &tip, &tip_numbers)).collect();
+        World {
+            sides,
+            reference,
+            is_v1,
+            tip,
+            tip_numbers,
+            touched: Vec::new(),
+            known,
+            commits: 2,
+            statistics: Statistics::default(),
+            _directory: directory,
+        }
+    }
+
+    /// One step by mount `who`, or by the reference if there is no such mount. An error is a defect.
+    pub fn step(&mut self, who: usize, step: &Step) -> Result<(), String> {
+        self.statistics.steps += 1;
+        let done = match self.sides.get_mut(who) {
+            None => self.by_reference(step)?,
+            Some(side) => match step {
+                Step::Commit { on_conflict } => self.commit(who, *on_conflict)?,
+                Step::Refresh => self.refresh(who)?,
+                Step::Discard => self.discard(who)?,
+                Step::Remount | Step::Kill => self.remount(who, matches!(step, Step::Kill))?,
+                _ => side.operate(step).map_err(|e| format!("mount {who}: {step:?}: {e}"))?,
+            },
+        };
+        self.statistics.done += usize::from(done);
+        Ok(())
+    }
+
+    /// Everything is as it must be.
+    pub fn check(&self) -> Result<(), String> {
+        for (who, side) in self.sides.iter().enumerate() {
+            side.check().map_err(|e| format!("mount {who}: {e}"))?;
+        }
+        self.check_repository()
+    }
+
+    fn check_repository(&self) -> Result<(), String> {
+        match difference(&self.reference.keys(), &self.tip) {
+            Some(what) => Err(format!("the branch is not what it must be: {what}")),
+            None => Ok(()),
+        }
+    }
+
+    fn check_history(&self) -> Result<(), String> {
+        let length = self.reference.history().len();
+        if length != self.commits {
+            return Err(format!("the branch has {length} commits instead of {}", self.commits));
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self, who: usize, on_conflict: Option<&'static str>) -> Result<bool, String> {
+        let side = &mut self.sides[who];
+        let ours = keys_of(&side.view);
+        let sides = side.sides(&self.tip_numbers);
+        let merged = oracle::merge(&side.base, &ours, &self.tip, &sides);
+        let mut words =
+            vec!["commit".to_owned(), side.mount.root().display().to_string(), "-m".into(), "by a mount".into()];
+        words.extend(on_conflict.map(|how| format!("--on-conflict={how}")));
+        let said = icechunkfs(&words);
+        if said.status.success() {
+            let expected = match on_conflict {
+                Some("theirs") => merged.theirs_win,
+                Some(_) => merged.ours_win,
+                None if merged.conflicts.is_empty() => merged.ours_win,
+                None => return Err(format!("mount {who} committed over {:?}, which others changed", merged.conflicts)),
+            };
+            let is_chunk = |key: &String| !key.ends_with("zarr.json");
+            if !merged.conflicts.iter().all(is_chunk) {
+                return Err(format!("mount {who} settled {:?}", merged.conflicts));
+            }
+            let has_committed = !String::from_utf8_lossy(&said.stdout).contains("nothing to commit");
+            let has_work = !side.has_nothing_new();
+            self.statistics.merged += usize::from(side.base != self.tip && has_work);
+            if !has_committed && expected != self.tip && !has_work {
+                return Err(format!("mount {who} had nothing to commit, and others' work would be changed"));
+            }
+            // Without changes a commit does not move the mount.
+            if has_work || has_committed {
+                // Which node is which is the repository's affair: version 1 has no moves, and neither have some of version 2.
+                let numbers = numbers_of(&self.reference, &mut self.known);
+                side.rebased(&expected, &numbers);
+                self.touched.push(touched((&self.tip, &self.tip_numbers), (&expected, &numbers)));
+                side.base_at = self.touched.len();
+                (self.tip, self.tip_numbers) = (expected, numbers);
+            }
+            self.commits = self.reference.history().len();
+            self.statistics.commits += 1;
+            self.check_repository()?;
+            self.sides[who].check().map_err(|e| format!("mount {who} after its commit: {e}"))?;
+            self.sides[who].check_diff().map_err(|e| format!("mount {who} after its commit: {e}"))?;
+            return Ok(true);
+        }
+        self.refused(who, &said.stderr, &merged, on_conflict)?;
+        Ok(false)
+    }
+
+    /// A refusal changes nothing, and has a reason.
+    fn refused(
+        &mut self,
+        who: usize,
+        said: &str,
+        merged: &oracle::Merge,
+        on_conflict: Option<&'static str>,
+    ) -> Result<(), String> {
+        self.statistics.refused += 1;
+        self.check_history()?;
+        let side = &self.sides[who];
+        side.check().map_err(|e| format!("mount {who} after a refusal ({said}): {e}"))?;
+        if said.contains("cannot be moved without changing") || said.contains("nothing here removed it") {
+            return Err(format!("mount {who}: {said}"));
+        }
+        let ours = keys_of(&side.view);
+        let theirs = self.touched.iter().skip(side.base_at).flatten().cloned().collect();
+        let is_apart = oracle::are_apart(&oracle::touched(&side.base, &ours), &theirs);
+        let new = self.tip.keys().filter(|key| !side.base.contains_key(*key));
+        let untracked = untracked_of(&side.view);
+        let is_taken =
+            new.clone().any(|key| untracked.keys().any(|path| is_at_or_below(key, path) || is_at_or_below(path, key)));
+        if merged.conflicts.is_empty() && is_apart && !is_taken && on_conflict.is_none() {
+            return Err(format!("mount {who} was refused without a reason: {said}"));
+        }
+        Ok(())
+    }
+
+    fn refresh(&mut self, who: usize) -> Result<bool, String> {
+        let side = &mut self.sides[who];
+        let ours = keys_of(&side.view);
+        let merged = oracle::merge(&side.base, &ours, &self.tip, &side.sides(&self.tip_numbers));
+        match side.mount.touch("refresh") {
+            Ok(()) => {
+                if !merged.conflicts.is_empty() {
+                    return Err(format!("mount {who} moved over {:?}, which others changed", merged.conflicts));
+                }
+                let numbers = side.sides(&self.tip_numbers).merged(&merged.ours_win);
+                side.rebased(&merged.ours_win, &numbers);
+                (side.base, side.base_numbers) = (self.tip.clone(), self.tip_numbers.clone());
+                side.base_at = self.touched.len();
+                self.statistics.refreshes += 1;
+                side.check().map_err(|e| format!("mount {who} after a refresh: {e}"))?;
+                side.check_diff().map_err(|e| format!("mount {who}: {e}"))?;
+                Ok(true)
+            }
+            Err(_) => {
+                let said = side.mount.says("commit");
+                self.refused(who, &said, &merged, None)?;
+                Ok(false)
+            }
+        }
+    }
+
+    fn discard(&mut self, who: usize) -> Result<bool, String> {
+        let side = &mut self.sides[who];
+        if side.mount.touch("discard").is_err() {
+            let said = side.mount.says("commit");
+            // Untracked files may have no directory any more.
+            return if said.contains("move those away") { Ok(false) } else { Err(format!("discard: {said}")) };
+        }
+        let found = scan(&side.mount.root())?;
+        let keys = keys_of(&found);
+        if let Some(what) = difference(&keys, &side.base) {
+            return Err(format!("mount {who} after a discard: {what}"));
+        }
+        // Untracked files go back with directories that were moved; each is still somewhere, or gave way to a key.
+        let (before, after) = (untracked_of(&side.view), untracked_of(&found));
+        for (path, leaf) in &before {
+            // The place where its directory goes back to may have something of the base under its name.
+            let name = path.rsplit('/').next();
+            let gave_way = side.base.keys().any(|key| key.split('/').any(|part| Some(part) == name));
+            if !after.values().any(|other| other == leaf) && !gave_way {
+                return Err(format!("mount {who}: a discard lost {path}"));
+            }
+        }
+        side.view = found;
+        side.numbers = side.base_numbers.clone();
+        Ok(true)
+    }
+
+    fn remount(&mut self, who: usize, kill: bool) -> Result<bool, String> {
+        let side = &mut self.sides[who];
+        if kill {
+            let daemon = side.mount.daemon();
+            run(std::process::Command::new("kill").arg("-9").arg(daemon.to_string())).success();
+        } else {
+            side.mount.unmount();
+        }
+        let said = side.mount.mount_again(None);
+        if !said.status.success() {
+            return Err(format!("mount {who} does not come up again: {}", said.stderr));
+        }
+        let status = side.status();
+        let has_moved = status["branch_moved"] == false && side.base != self.tip;
+        if !side.has_nothing_new() {
+            if has_moved {
+                return Err(format!("mount {who} left its base with uncommitted work"));
+            }
+        } else if has_moved {
+            side.rebased(&self.tip, &self.tip_numbers);
+            side.base_at = self.touched.len();
+        }
+        side.check().map_err(|e| format!("mount {who} mounted again: {e}"))?;
+        side.check_diff().map_err(|e| format!("mount {who}: {e}"))?;
+        Ok(true)
+    }
+
+    /// The reference commits one change.
+    fn by_reference(&mut self, step: &Step) -> Result<bool, String> {
+        let view = self.tip.iter().map(|(k, v)| (k.clone(), Leaf::File(v.clone()))).collect();
+        let mut side = Model { view };
+        if !side.apply(step) {
+            return Ok(false);
+        }
+        let keys = keys_of(&side.view);
+        // What was written was there already: the reference makes no commit of that.
+        if keys == self.tip {
+            return Ok(false);
+        }
+        if let (Step::Rename { from, to }, false) = (step, self.is_v1)
+            && has_parent_of(step, &keys)
+        {
+            self.reference.rename(from, to);
+        } else {
+            self.reference.change(&self.tip, &keys);
+        }
+        let numbers = numbers_of(&self.reference, &mut self.known);
+        self.touched.push(touched((&self.tip, &self.tip_numbers), (&keys, &numbers)));
+        (self.tip, self.tip_numbers) = (keys, numbers);
+        self.commits = self.reference.history().len();
+        self.check_repository()?;
+        Ok(true)
+    }
+}
+
+/// Whether the node that a step moves comes into a group that has a document, which the reference wants.
+fn has_parent_of(step: &Step, keys: &Keys) -> bool {
+    let Step::Rename { to, .. } = step else { return false };
+    to.rsplit_once('/').is_none_or(|(above, _)| keys.contains_key(&join(above, "zarr.json")))
+}
+
+/// The nodes that are not the same in two states. One made anew is another one, though its document may be the same.
+fn touched((from, old): (&Keys, &Numbers), (to, new): (&Keys, &Numbers)) -> BTreeSet<String> {
+    let mut touched = oracle::touched(from, to);
+    touched.extend(new.iter().filter(|(path, number)| old.get(*path) != Some(*number)).map(|(path, _)| path.clone()));
+    touched.extend(old.keys().filter(|path| !new.contains_key(*path)).cloned());
+    touched
+}
+
+/// The nodes of the branch by the numbers of their ids.
+fn numbers_of(reference: &Reference, known: &mut BTreeMap<String, u64>) -> Numbers {
+    let ids = reference.node_ids().into_iter();
+    ids.map(|(path, id)| (path, *known.entry(id).or_insert_with(fresh))).collect()
+}
+
+/// A number that no node has.
+fn fresh() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// `numbers`, with the nodes at and below each `from` at `to`.
+fn renamed(numbers: &Numbers, pairs: &[(&str, &str)]) -> Numbers {
+    let to = |path: &String| {
+        let pair = pairs.iter().find(|(from, _)| is_at_or_below(path, from));
+        pair.map_or_else(|| path.clone(), |(from, to)| format!("{to}{}", &path[from.len()..]))
+    };
+    numbers.iter().map(|(path, number)| (to(path), *number)).collect()
+}
+
+/// A view without a mount.
+struct Model {
+    view: View,
+}
+
+impl Model {
+    fn apply(&mut self, step: &Step) -> bool {
+        let has = |path: &str, view: &View| view.contains_key(&join(path, "zarr.json"));
+        let is_free = |path: &str, view: &View| !view.keys().any(|key| is_at_or_below(key, path));
+        match step {
+            Step::Array { path, grid } if is_free(path, &self.view) => {
+                self.view.insert(join(path, "zarr.json"), Leaf::File(document(grid, fresh()).into_bytes()));
+            }
+            Step::Group { path } if is_free(path, &self.view) => {
+                self.view.insert(join(path, "zarr.json"), Leaf::File(GROUP.as_bytes().to_vec()));
+            }
+            Step::Chunk { array, coords, seed, .. } if fits(&self.view, array, coords) => {
+                self.view.insert(join(array, &chunk_key(coords)), Leaf::File(bytes(*seed)));
+            }
+            Step::RemoveChunk { array, coords } => {
+                return fits(&self.view, array, coords) && self.view.remove(&join(array, &chunk_key(coords))).is_some();
+            }
+            Step::Attributes { path, seed } if has(path, &self.view) => {
+                let Some(Leaf::File(old)) = self.view.get(&join(path, "zarr.json")) else { return false };
+                let Some(grid) = grid_of(old) else { return false };
+                self.view.insert(join(path, "zarr.json"), Leaf::File(document(&grid, *seed).into_bytes()));
+            }
+            Step::Remove { path } if has(path, &self.view) => {
+                self.view.retain(|key, _| !is_at_or_below(key, path));
+            }
+            Step::Rename { from, to }
+                if has(from, &self.view) && is_free(to, &self.view) && !is_at_or_below(to, from) =>
+            {
+                let below: Vec<String> = self.view.keys().filter(|key| is_at_or_below(key, from)).cloned().collect();
+                for key in below {
+                    let leaf = self.view.remove(&key).unwrap();
+                    self.view.insert(format!("{to}{}", &key[from.len()..]), leaf);
+                }
+            }
+            _ => return false,
+        }
+        true
+    }
+}
+
+fn fits(view: &View, array: &str, coords: &[u64]) -> bool {
+    let Some(Leaf::File(document)) = view.get(&join(array, "zarr.json")) else { return false };
+    let Some(grid) = grid_of(document) else { return false };
+    grid.len() == coords.len() && std::iter::zip(coords, &grid).all(|(coord, n)| coord < n)
+}
+
+impl Side {
+    fn new(mount: Writable, base: &Keys, numbers: &Numbers) -> Side {
+        let view = base.iter().map(|(key, bytes)| (key.clone(), Leaf::File(bytes.clone()))).collect();
+        let (base_numbers, numbers) = (numbers.clone(), numbers.clone());
+        Side { mount, base: base.clone(), base_numbers, base_at: 0, view, numbers, linked: BTreeSet::new() }
+    }
+
+    fn sides<'a>(&'a self, theirs: &'a Numbers) -> Sides<'a> {
+        Sides { base: &self.base_numbers, ours: &self.numbers, theirs }
+    }
+
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    fn status(&self) -> Value {
+        serde_json::from_str(&self.mount.says("status.json")).unwrap()
+    }
+
+    /// The mount is on another base, over which it shows `keys`.
+    fn rebased(&mut self, keys: &Keys, numbers: &Numbers) {
+        let untracked = untracked_of(&self.view);
+        self.base = keys.clone();
+        (self.base_numbers, self.numbers) = (numbers.clone(), numbers.clone());
+        self.view = keys.iter().map(|(key, bytes)| (key.clone(), Leaf::File(bytes.clone()))).collect();
+        self.view.extend(untracked);
+    }
+
+    fn check(&self) -> Result<(), String> {
+        match difference(&scan(&self.mount.root())?, &self.view) {
+            Some(what) => Err(what),
+            None => Ok(()),
+        }
+    }
+
+    /// Whatever the diff says was added, deleted or moved was so by this mount. The same bytes written again are a change all the
+    /// same: of what it says was written only that it is there.
+    fn check_diff(&self) -> Result<(), String> {
+        let diff: Value = icechunkfs(["diff".as_ref(), self.mount.root().as_os_str(), "--json".as_ref()]).json();
+        let (view, numbers) = (keys_of(&self.view), &self.numbers);
+        let base_path =
+            |number: &u64| self.base_numbers.iter().find(|(_, other)| *other == number).map(|(path, _)| path);
+        let text = |value: &Value| value.as_str().unwrap_or_default().trim_start_matches('/').to_owned();
+        for node in diff["nodes"].as_array().unwrap() {
+            let (path, from) = (text(&node["path"]), text(&node["from"]));
+            let number = numbers.get(&path);
+            let was_at = number.and_then(base_path);
+            let keys = |list: &str, path: &str| -> Vec<String> {
+                let coords = node[list].as_array().into_iter().flatten();
+                let coords = coords.map(|coords| serde_json::from_value::<Vec<u64>>(coords.clone()).unwrap());
+                coords.map(|coords| join(path, &chunk_key(&coords))).collect()
+            };
+            let is_so = match node["what"].as_str().unwrap() {
+                "added" => number.is_some() && was_at.is_none(),
+                "changed" => was_at.is_some(),
+                "deleted" => self.base_numbers.get(&path).is_some_and(|number| !numbers.values().any(|n| n == number)),
+                "moved" => was_at == Some(&from) && path != from,
+                "chunks" => {
+                    let is_shown = |key: &String| view.contains_key(key);
+                    let was = keys("deleted", was_at.map_or(path.as_str(), String::as_str));
+                    keys("written", &path).iter().all(is_shown)
+                        && !keys("deleted", &path).iter().any(is_shown)
+                        && was.iter().all(|key| self.base.contains_key(key))
+                }
+                other => return Err(format!("{other} in the diff")),
+            };
+            if !is_so {
+                return Err(format!("the diff says what nobody did: {node}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it shows what its base has, node by node.
+    fn has_nothing_new(&self) -> bool {
+        keys_of(&self.view) == self.base && self.numbers == self.base_numbers
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.mount.root().join(path)
+    }
+
+    fn is_free(&self, path: &str) -> bool {
+        self.at(path).symlink_metadata().is_err()
+            && Path::new(path).ancestors().skip(1).all(|above| {
+                let found = self.at(above.to_str().unwrap()).symlink_metadata();
+                found.is_err() || found.is_ok_and(|found| found.is_dir())
+            })
+    }
+
+    fn is_array(&self, path: &str) -> bool {
+        matches!(self.view.get(&join(path, "zarr.json")), Some(Leaf::File(document)) if grid_of(document).is_some())
+    }
+
+    /// Whether `path` may hold nodes: no array is above it.
+    fn may_hold(&self, path: &str) -> bool {
+        let above = |path: &str| path.rsplit_once('/').map_or(String::new(), |(above, _)| above.to_owned());
+        let mut at = above(path);
+        loop {
+            if self.is_array(&at) {
+                return false;
+            }
+            if at.is_empty() {
+                return true;
+            }
+            at = above(&at);
+        }
+    }
+
+    fn insert(&mut self, path: String, leaf: Leaf) {
+        self.view.insert(path, leaf);
+    }
+
+    fn forget_below(&mut self, top: &str) {
+        self.view.retain(|path, _| !is_at_or_below(path, top));
+        self.linked.retain(|path| !is_at_or_below(path, top));
+        self.numbers.retain(|path, _| !is_at_or_below(path, top));
+    }
+
+    fn write(&mut self, path: &str, content: Vec<u8>, how: Writing) -> io::Result<()> {
+        let target = self.at(path);
+        std::fs::create_dir_all(target.parent().unwrap())?;
+        let how = if self.linked.contains(path) && how == Writing::Over { Writing::Rename } else { how };
+        match how {
+            Writing::Over => std::fs::write(&target, &content)?,
+            Writing::Rename => {
+                let temporary = target.with_file_name("w.0123.partial");
+                std::fs::write(&temporary, &content)?;
+                std::fs::rename(&temporary, &target)?;
+            }
+            Writing::Anew => {
+                if target.symlink_metadata().is_ok() {
+                    std::fs::remove_file(&target)?;
+                }
+                std::fs::write(&target, &content)?;
+            }
+        }
+        self.linked.remove(path);
+        if let Some(node) = path.strip_suffix("zarr.json") {
+            self.numbers.entry(node.trim_end_matches('/').to_owned()).or_insert_with(fresh);
+        }
+        self.insert(path.to_owned(), Leaf::File(content));
+        Ok(())
+    }
+
+    /// An operation of programs. False if there is nothing to do.
+    fn operate(&mut self, step: &Step) -> io::Result<bool> {
+        match step {
+            Step::Group { path } | Step::Array { path, .. } => {
+                if !self.is_free(path) && !self.at(path).is_dir() || !self.may_hold(path) {
+                    return Ok(false);
+                }
+                let document_path = join(path, "zarr.json");
+                // A directory that holds other nodes already must not become an array.
+                let holds = self.view.keys().any(|key| is_at_or_below(key, path) && is_key(key));
+                if self.view.contains_key(&document_path) || (holds && matches!(step, Step::Array { .. })) {
+                    return Ok(false);
+                }
+                if Path::new(path).ancestors().skip(1).any(|above| self.at(above.to_str().unwrap()).is_file()) {
+                    return Ok(false);
+                }
+                let content = match step {
+                    // No two arrays are the same, so that the oracle knows which is where.
+                    Step::Array { grid, .. } => document(grid, fresh()),
+                    _ => GROUP.to_owned(),
+                };
+                self.write(&document_path, content.into_bytes(), Writing::Anew)?;
+            }
+            Step::Chunk { array, coords, seed, how } => {
+                let path = join(array, &chunk_key(coords));
+                if !fits(&self.view, array, coords) || matches!(self.view.get(&path), Some(Leaf::Link(_))) {
+                    return Ok(false);
+                }
+                self.write(&path, bytes(*seed), *how)?;
+            }
+            Step::RemoveChunk { array, coords } => {
+                let path = join(array, &chunk_key(coords));
+                if !fits(&self.view, array, coords) || !self.view.contains_key(&path) {
+                    return Ok(false);
+                }
+                std::fs::remove_file(self.at(&path))?;
+                self.forget_below(&path);
+            }
+            Step::RemoveChunks { array } => {
+                let path = join(array, "c");
+                if !self.is_array(array) || !self.at(&path).is_dir() {
+                    return Ok(false);
+                }
+                std::fs::remove_dir_all(self.at(&path))?;
+                self.forget_below(&path);
+            }
+            Step::RenameChunk { array, from, to } => {
+                let (old, new) = (join(array, &chunk_key(from)), join(array, &chunk_key(to)));
+                let is_ours = fits(&self.view, array, from) && fits(&self.view, array, to) && from != to;
+                if !is_ours || !self.view.contains_key(&old) || matches!(self.view.get(&new), Some(Leaf::Link(_))) {
+                    return Ok(false);
+                }
+                std::fs::create_dir_all(self.at(&new).parent().unwrap())?;
+                // Two names of one file: nothing happens.
+                if self.linked.contains(&old) && self.linked.contains(&new) {
+                    return Ok(false);
+                }
+                std::fs::rename(self.at(&old), self.at(&new))?;
+                let leaf = self.view.remove(&old).unwrap();
+                if self.linked.remove(&old) {
+                    self.linked.insert(new.clone());
+                } else {
+                    self.linked.remove(&new);
+                }
+                self.insert(new, leaf);
+            }
+            Step::Attributes { path, seed } => {
+                let key = join(path, "zarr.json");
+                let Some(Leaf::File(old)) = self.view.get(&key) else { return Ok(false) };
+                let content = match grid_of(old) {
+                    Some(grid) => document(&grid, *seed),
+                    None => format!(r#"{{"zarr_format":3,"node_type":"group","attributes":{{"seed":{seed}}}}}"#),
+                };
+                self.write(&key, content.into_bytes(), if seed % 2 == 0 { Writing::Over } else { Writing::Rename })?;
+            }
+            Step::Resize { array, grid } => {
+                let key = join(array, "zarr.json");
+                let Some(Leaf::File(old)) = self.view.get(&key) else { return Ok(false) };
+                let Some(before) = grid_of(old).filter(|before| before.len() == grid.len() && before != grid) else {
+                    return Ok(false);
+                };
+                let top = join(array, "c");
+                let chunks: Vec<String> = self.view.keys().filter(|key| is_at_or_below(key, &top)).cloned().collect();
+                for chunk in chunks {
+                    let coords: Vec<u64> =
+                        chunk[top.len() + 1..].split('/').filter_map(|part| part.parse().ok()).collect();
+                    let is_chunk = coords.len() == before.len();
+                    if is_chunk && std::iter::zip(&coords, grid).any(|(coord, n)| coord >= n) {
+                        std::fs::remove_file(self.at(&chunk))?;
+                        self.forget_below(&chunk);
+                    }
+                }
+                self.write(&key, document(grid, 1).into_bytes(), Writing::Rename)?;
+            }
+            Step::Remove { path } => {
+                let Ok(found) = self.at(path).symlink_metadata() else { return Ok(false) };
+                if found.is_dir() {
+                    std::fs::remove_dir_all(self.at(path))?;
+                } else {
+                    std::fs::remove_file(self.at(path))?;
+                }
+                self.forget_below(path);
+            }
+            Step::Rename { from, to } => {
+                let is_node = self.view.contains_key(&join(from, "zarr.json"));
+                if !is_node || !self.is_free(to) || is_at_or_below(to, from) || !self.may_hold(to) {
+                    return Ok(false);
+                }
+                std::fs::create_dir_all(self.at(to).parent().unwrap())?;
+                std::fs::rename(self.at(from), self.at(to))?;
+                self.moved(&[(from, to)]);
+            }
+            Step::Exchange { one, other } => {
+                let is_node = |path: &str| self.view.contains_key(&join(path, "zarr.json"));
+                let is_within = is_at_or_below(one, other) || is_at_or_below(other, one);
+                if !is_node(one) || !is_node(other) || is_within {
+                    return Ok(false);
+                }
+                rustix::fs::renameat_with(
+                    rustix::fs::CWD,
+                    self.at(one),
+                    rustix::fs::CWD,
+                    self.at(other),
+                    rustix::fs::RenameFlags::EXCHANGE,
+                )?;
+                self.moved(&[(one, other), (other, one)]);
+            }
+            Step::Copy { from, to, links } => {
+                if !self.is_array(from) || !self.is_free(to) || !self.may_hold(to) {
+                    return Ok(false);
+                }
+                let files: Vec<(String, Leaf)> =
+                    self.view.iter().map(|(path, leaf)| (path.clone(), leaf.clone())).collect();
+                for (path, leaf) in files.into_iter().filter(|(path, _)| is_at_or_below(path, from) && is_key(path)) {
+                    let Leaf::File(_) = leaf else { continue };
+                    let new = format!("{to}{}", &path[from.len()..]);
+                    std::fs::create_dir_all(self.at(&new).parent().unwrap())?;
+                    if *links {
+                        std::fs::hard_link(self.at(&path), self.at(&new))?;
+                        self.linked.extend([path, new.clone()]);
+                    } else {
+                        std::fs::copy(self.at(&path), self.at(&new))?;
+                    }
+                    if let Some(node) = new.strip_suffix("/zarr.json") {
+                        self.numbers.insert(node.to_owned(), fresh());
+                    }
+                    self.insert(new, leaf);
+                }
+            }
+            Step::Link { array, coords, to } => {
+                let path = join(array, &chunk_key(coords));
+                let Some(leaf @ Leaf::File(_)) = self.view.get(&path).cloned() else { return Ok(false) };
+                if !self.is_free(to) || !self.at(to).parent().unwrap().is_dir() {
+                    return Ok(false);
+                }
+                std::fs::hard_link(self.at(&path), self.at(to))?;
+                self.linked.extend([path, to.clone()]);
+                self.insert(to.clone(), leaf);
+            }
+            Step::Untracked { path, is_link, seed } => {
+                if !self.is_free(path) || !self.at(path).parent().unwrap().is_dir() {
+                    return Ok(false);
+                }
+                if *is_link {
+                    let target = PathBuf::from(format!("target-{seed}"));
+                    symlink(&target, self.at(path))?;
+                    self.insert(path.clone(), Leaf::Link(target));
+                } else {
+                    self.write(path, bytes(*seed), Writing::Anew)?;
+                }
+            }
+            Step::MakeDirectory { path } => {
+                if !self.is_free(path) || !self.at(path).parent().unwrap().is_dir() {
+                    return Ok(false);
+                }
+                std::fs::create_dir(self.at(path))?;
+            }
+            Step::Commit { .. } | Step::Refresh | Step::Discard | Step::Remount | Step::Kill => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn moved(&mut self, pairs: &[(&str, &str)]) {
+        let to = |path: &str| {
+            let pair = pairs.iter().find(|(from, _)| is_at_or_below(path, from));
+            pair.map_or_else(|| path.to_owned(), |(from, to)| format!("{to}{}", &path[from.len()..]))
+        };
+        self.view = std::mem::take(&mut self.view).into_iter().map(|(path, leaf)| (to(&path), leaf)).collect();
+        self.linked = std::mem::take(&mut self.linked).into_iter().map(|path| to(&path)).collect();
+        self.numbers = renamed(&self.numbers, pairs);
+    }
+}
+
+/// The nodes of a view, by path, and the grid of those that are arrays.
+pub fn arrays(view: &View) -> Vec<(String, Vec<u64>)> {
+    let keys = keys_of(view);
+    let all = nodes(&keys);
+    let grid = |path: &String| Some((path.clone(), grid_of(&keys[&join(path, "zarr.json")])?));
+    // An array below an array is nobody's.
+    all.iter().filter(|path| node_of(&all, path).is_none_or(|above| above != path.as_str())).filter_map(grid).collect()
+}

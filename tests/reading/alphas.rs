@@ -1,0 +1,359 @@
+//! Repositories of releases before 0.2: the real ones beside the project, the first layout by its specification, and mixtures of
+//! both that are made here. All of it through real mounts and the real command line.
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::common::{self, Fixture, FixtureSet, Mount, icechunkfs, place, run};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+/// Files of a mount: size and hash, which is none of those that give `EACCES`.
+type Shown = BTreeMap<String, (u64, Option<String>)>;
+
+fn all() -> Vec<Fixture> {
+    let shared = FixtureSet::shared().map(|set| set.alphas()).unwrap_or_default();
+    FixtureSet::own().alphas().into_iter().chain(shared).collect()
+}
+
+#[test]
+fn refs_and_histories_are_those_of_the_release() {
+    for fixture in all() {
+        check_refs(&fixture);
+    }
+}
+
+fn check_refs(fixture: &Fixture) {
+    let listed = icechunkfs(["refs".as_ref(), fixture.repository.as_os_str(), "--json".as_ref()]).json();
+    for kind in ["branches", "tags"] {
+        assert_eq!(listed[kind], fixture.expected[kind], "{}: {kind}", fixture.name);
+    }
+    for (name, expected) in fixture.expected["refs"].as_object().unwrap() {
+        let (kind, name) = name.split_once('/').unwrap();
+        let option = format!("--{kind}={name}");
+        let words = ["log".as_ref(), fixture.repository.as_os_str(), "--json".as_ref(), option.as_ref()];
+        let log = icechunkfs(words).json();
+        let ids: Vec<&Value> = log.as_array().unwrap().iter().map(|commit| &commit["id"]).collect();
+        assert_eq!(ids, expected["history"].as_array().unwrap().iter().collect::<Vec<_>>(), "{}: {name}", fixture.name);
+        for commit in log.as_array().unwrap() {
+            let expected = &fixture.expected["snapshots"][commit["id"].as_str().unwrap()];
+            assert_eq!(commit["message"], expected["message"]);
+            assert_eq!(commit["parent_id"], expected["parent_id"]);
+            // The releases kept nanoseconds.
+            let micros = "2026-11-20T07:36:31.492897".len();
+            assert_eq!(
+                commit["written_at"].as_str().unwrap()[..micros],
+                expected["written_at"].as_str().unwrap()[..micros]
+            );
+            if let Some(metadata) = expected.get("metadata") {
+                assert_eq!(&commit["metadata"], metadata);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_key_of_every_snapshot_is_shown() {
+    let mut keys = 0;
+    for fixture in all() {
+        for id in fixture.expected["snapshots"].as_object().unwrap().keys() {
+            keys += check_snapshot(&fixture, id);
+        }
+    }
+    println!("{keys} keys");
+    assert!(keys > 30);
+}
+
+/// Only the first snapshot may lack its file: one that nothing names, or that has a parent, is missing.
+#[test]
+fn snapshots_whose_files_are_lost_are_not_empty() {
+    let Some(set) = FixtureSet::shared() else { return };
+    let fixture = set.get("v0-alpha-a");
+    let lost = tempfile::tempdir().unwrap();
+    common::copy_tree(&fixture.repository, lost.path());
+    let snapshots = fixture.expected["snapshots"].as_object().unwrap();
+    let (id, _) = snapshots.iter().find(|(_, snapshot)| !snapshot["parent_id"].is_null()).unwrap();
+    std::fs::remove_file(lost.path().join("snapshots").join(id)).unwrap();
+    for id in [id.as_str(), "00000000000000000000"] {
+        let said = Mount::prepare().command(lost.path(), &["--snapshot", id]).failure();
+        assert!(said.contains("missing") || said.contains("no snapshot"), "{id}: {said}");
+    }
+}
+
+fn check_snapshot(fixture: &Fixture, id: &str) -> usize {
+    let expected = &fixture.expected["snapshots"][id];
+    let what = format!("{} {id}", fixture.name);
+    if expected.get("error").is_some() {
+        // Alpha 2 wrote no file for the first snapshot of a repository, which is empty.
+        assert_eq!(expected["parent_id"], Value::Null, "{what}");
+        let mount = Mount::new(&fixture.repository, &["--snapshot", id]);
+        assert_eq!(read_tree(&mount.path()), Shown::new(), "{what}");
+        return 0;
+    }
+    let mount = Mount::new(&fixture.repository, &["--snapshot", id]);
+    let shown = read_tree(&mount.path());
+    let documents = expected["zarr_json"].as_object().unwrap();
+    let members = ["keys", "errors", "zarr_json"].map(|member| expected.get(member).and_then(Value::as_object));
+    let keys: BTreeSet<&String> = members.iter().flatten().flat_map(|keys| keys.keys()).collect();
+    assert_eq!(shown.keys().collect::<BTreeSet<_>>(), keys, "{what}");
+    for (key, (size, hash)) in &shown {
+        if let Some(document) = documents.get(key) {
+            let bytes = std::fs::read(mount.path().join(key)).unwrap();
+            let shown: Value = serde_json::from_slice(&bytes).unwrap();
+            assert!(!has_null_configuration(&shown), "{what}: {key}: {shown}");
+            assert_eq!(meaning(&shown), meaning(document), "{what}: {key}");
+        } else if let Some(expected) = expected["keys"].get(key) {
+            assert_eq!((Some(*size), hash.as_deref()), (expected[0].as_u64(), expected[1].as_str()), "{what}: {key}");
+        } else {
+            assert!(hash.is_none(), "{what}: {key} is virtual, and nothing of the kind is allowed");
+        }
+    }
+    if shown.values().any(|(_, hash)| hash.is_none()) {
+        assert!(mount.log().contains("s3://icechunkfs-virtual/data/raw.bin"), "{what}: {}", mount.log());
+    }
+    shown.len()
+}
+
+/// A document without the members that say nothing.
+fn meaning(document: &Value) -> Value {
+    let mut document = document.clone();
+    let members = document.as_object_mut().unwrap();
+    for (name, nothing) in [("dimension_names", Value::Null), ("storage_transformers", json!([]))] {
+        if members.get(name) == Some(&nothing) {
+            members.remove(name);
+        }
+    }
+    for codec in members.get_mut("codecs").and_then(Value::as_array_mut).into_iter().flatten() {
+        let codec = codec.as_object_mut().unwrap();
+        if codec.get("configuration") == Some(&Value::Null) {
+            codec.remove("configuration");
+        }
+    }
+    document
+}
+
+fn has_null_configuration(document: &Value) -> bool {
+    let codecs = document.get("codecs").and_then(Value::as_array);
+    codecs.into_iter().flatten().any(|codec| codec.get("configuration") == Some(&Value::Null))
+}
+
+fn read_tree(root: &Path) -> Shown {
+    fn walk(directory: &Path, prefix: &str, shown: &mut Shown) {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let entry = entry.unwrap();
+            let key = format!("{prefix}{}", entry.file_name().into_string().unwrap());
+            if entry.file_type().unwrap().is_dir() {
+                walk(&entry.path(), &format!("{key}/"), shown);
+                continue;
+            }
+            let hash = match std::fs::read(entry.path()) {
+                Ok(bytes) => Some(Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect()),
+                Err(error) => {
+                    assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "{key}: {error}");
+                    None
+                }
+            };
+            shown.insert(key, (entry.metadata().unwrap().len(), hash));
+        }
+    }
+    let mut shown = Shown::new();
+    walk(root, "", &mut shown);
+    shown
+}
+
+#[test]
+fn zarr_reads_the_values_that_the_release_read() {
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/venv/bin/python");
+    if !python.exists() {
+        assert!(std::env::var_os("CI").is_none(), "CI must have {}: scripts/setup makes it", python.display());
+        eprintln!("NOT RUN: {} does not exist; scripts/setup makes it", python.display());
+        return;
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/read_tools.py");
+    let mut compared = 0;
+    for (set, fixture) in [Some(FixtureSet::own()), FixtureSet::shared()]
+        .into_iter()
+        .flatten()
+        .flat_map(|set| set.alphas().into_iter().map(move |fixture| (set.expected_path(&fixture.name), fixture)))
+    {
+        let main = fixture.expected["branches"]["main"].as_str().unwrap();
+        let mount = Mount::new(&fixture.repository, &["--snapshot", main]);
+        let mut command = Command::new(&python);
+        command.arg(&script).arg(mount.path()).arg(set).arg(main).arg("--virtual-unreadable");
+        let said = run(&mut command);
+        let text = String::from_utf8_lossy(&said.stdout).into_owned();
+        assert!(said.status.success(), "{}: {text}{}", fixture.name, said.stderr);
+        println!("{}: {}", fixture.name, text.lines().last().unwrap());
+        compared += text.lines().last().unwrap().split(' ').find_map(|word| word.parse::<usize>().ok()).unwrap();
+    }
+    assert!(compared >= 6, "{compared} arrays");
+}
+
+#[test]
+fn virtual_chunks_are_read_where_that_is_allowed() {
+    let Some(shared) = FixtureSet::shared() else { return };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/fixtures/virtual-src").canonicalize().unwrap();
+    let file = std::fs::read(folder.join("raw.bin")).unwrap();
+    let map = format!("s3://icechunkfs-virtual/data/={}/", folder.display());
+    let words = ["--read-only", "--allow-virtual", "s3://icechunkfs-virtual/data/", "--virtual-map", &map];
+    // Locations of each spelling, and what a migration makes of them.
+    let directory = tempfile::tempdir().unwrap();
+    let migrated = place::place(directory.path());
+    let old = shared.get("v0-alpha-a5");
+    let options = ["migrate".as_ref(), old.repository.as_os_str(), "--to".as_ref(), migrated.as_os_str()];
+    icechunkfs(options).success();
+    let all = ["v0-alpha-a", "v0-alpha-a5", "v0-alpha-a10", "v0-0.1.0"].map(|name| (shared.get(name), None));
+    for (fixture, instead) in all.into_iter().chain([(old, Some(migrated))]) {
+        let mount = Mount::new(instead.as_deref().unwrap_or(&fixture.repository), &words);
+        for reference in fixture.expected["notes"]["virtual"]["refs"].as_array().unwrap() {
+            let (offset, length) = (reference[2].as_u64().unwrap() as usize, reference[3].as_u64().unwrap() as usize);
+            let read = std::fs::read(mount.path().join(reference[0].as_str().unwrap())).unwrap();
+            assert!(read == file[offset..offset + length], "{}: {reference}", fixture.name);
+        }
+    }
+}
+
+#[test]
+fn such_a_repository_is_mounted_read_only_and_says_why() {
+    for fixture in all() {
+        let mount = Mount::prepare();
+        let path = mount.path();
+        let said = icechunkfs(["mount".as_ref(), fixture.repository.as_os_str(), path.as_os_str()]);
+        let said = format!("{}{}", String::from_utf8_lossy(&said.stdout), said.stderr);
+        assert!(said.contains("mounted read-only") && said.contains("icechunkfs migrate"), "{said}");
+        assert!(mount.mounted_as().unwrap().contains(" ro,"), "{:?}", mount.mounted_as());
+        assert!(std::fs::write(mount.path().join("zarr.json"), "{}").is_err());
+        mount.unmount();
+        let refused = mount.command(&fixture.repository, &["--scratch", "/nowhere"]).failure();
+        assert!(refused.contains("before 0.2") && refused.contains("icechunkfs migrate"), "{refused}");
+        let refused = mount.command(&fixture.repository, &["--ephemeral"]).failure();
+        assert!(refused.contains("icechunkfs migrate"), "{refused}");
+    }
+}
+
+#[test]
+fn a_time_picks_a_commit_and_unknown_names_are_told() {
+    for fixture in all() {
+        let main = &fixture.expected["refs"]["branch/main"]["history"];
+        let parent = main[1].as_str().unwrap();
+        let time = fixture.expected["snapshots"][parent]["written_at"].as_str().unwrap();
+        let words =
+            ["log".as_ref(), fixture.repository.as_os_str(), "--json".as_ref(), "--as-of".as_ref(), time.as_ref()];
+        assert_eq!(icechunkfs(words).json()[0]["id"], parent, "{}", fixture.name);
+        let words = |option: &'static str| ["log".as_ref(), fixture.repository.as_os_str(), option.as_ref()];
+        assert!(icechunkfs(words("--branch=mian")).failure().contains("did you mean `main`?"));
+        assert!(icechunkfs(words("--tag=dev")).failure().contains("there is a branch of that name"));
+        assert!(icechunkfs(words("--snapshot=00000000000000000000")).failure().contains("missing"));
+    }
+}
+
+/// A copy of the shared fixture `name` in which `change` was done to every file, by its key.
+fn changed(name: &str, change: impl Fn(&str, Vec<u8>) -> (String, Vec<u8>)) -> Option<(tempfile::TempDir, Fixture)> {
+    let mut fixture = FixtureSet::shared().filter(|_| place::is_local())?.get(name);
+    let copy = tempfile::tempdir().unwrap();
+    for (key, bytes) in common::read_files(&fixture.repository) {
+        let (key, bytes) = change(&key, bytes);
+        let path: PathBuf = copy.path().join(key);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    }
+    fixture.repository = copy.path().to_owned();
+    Some((copy, fixture))
+}
+
+#[test]
+fn mixtures_of_releases_are_read() {
+    // Alpha 1 had a colon in the names of folders.
+    let colon = |key: &str, bytes| (key.replacen("branch.", "branch:", 1).replacen("tag.", "tag:", 1), bytes);
+    // Alpha 9 compressed manifests and nothing else.
+    let compressed = |key: &str, bytes: Vec<u8>| {
+        let is_manifest = key.starts_with("manifests/");
+        (key.to_owned(), if is_manifest { zstd::encode_all(bytes.as_slice(), 3).unwrap() } else { bytes })
+    };
+    // Today's readers know a header without compression, though nobody writes one.
+    let plain = |key: &str, bytes: Vec<u8>| match bytes.starts_with(b"ICE") {
+        true => (key.to_owned(), [&bytes[..38], &[0], &zstd::decode_all(&bytes[39..]).unwrap()].concat()),
+        false => (key.to_owned(), bytes),
+    };
+    for made in [changed("v0-alpha-a", colon), changed("v0-alpha-a5", compressed), changed("v0-0.1.0", plain)] {
+        let Some((_copy, fixture)) = made else { return };
+        check_refs(&fixture);
+        let main = fixture.expected["branches"]["main"].as_str().unwrap();
+        check_snapshot(&fixture, main);
+    }
+}
+
+#[test]
+fn deleted_tags_and_odd_names_are_known() {
+    let Some((copy, _)) = changed("v0-0.1.0", |key, bytes| (key.to_owned(), bytes)) else { return };
+    let refs = copy.path().join("refs");
+    std::fs::write(refs.join("tag.third/ref.json.deleted"), "{}").unwrap();
+    std::fs::rename(refs.join("branch.dev"), refs.join("branch.%D0%B2%D0%B5%D1%82")).unwrap();
+    std::fs::write(refs.join("branch.main/README.txt"), "not a ref").unwrap();
+    let listed = icechunkfs(["refs".as_ref(), copy.path().as_os_str(), "--json".as_ref()]).json();
+    let names = |kind: &str| listed[kind].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(
+        (names("branches"), names("tags")),
+        (vec!["main".to_owned(), "вет".to_owned()], vec!["v1.0".to_owned()])
+    );
+    let log = |option: &str| icechunkfs(["log".as_ref(), copy.path().as_os_str(), option.as_ref()]);
+    log("--branch=вет").success();
+    assert!(log("--tag=third").failure().contains("no tag `third`"));
+    // One damaged ref does not hide the others.
+    std::fs::write(refs.join("tag.v1.0/ref.json"), "{\"snapshot\":").unwrap();
+    let listed = icechunkfs(["refs".as_ref(), copy.path().as_os_str(), "--json".as_ref()]).json();
+    assert!(listed["tags"].as_object().unwrap().is_empty() && listed["branches"].as_object().unwrap().len() == 2);
+}
+
+#[test]
+fn a_follower_sees_a_new_file_of_its_branch() {
+    let Some((copy, fixture)) = changed("v0-alpha-a10", |key, bytes| (key.to_owned(), bytes)) else { return };
+    let branch = copy.path().join("refs/branch.main");
+    let history = &fixture.expected["refs"]["branch/main"]["history"];
+    let (tip, parent) = (history[0].as_str().unwrap(), history[1].as_str().unwrap());
+    let newest = std::fs::read_dir(&branch).unwrap().map(|entry| entry.unwrap().file_name()).min().unwrap();
+    let kept = std::fs::read(branch.join(&newest)).unwrap();
+    std::fs::remove_file(branch.join(&newest)).unwrap();
+    let mount = Mount::new(copy.path(), &["--follow", "0.2"]);
+    assert!(mount.log().contains(&format!("is snapshot {parent}")), "{}", mount.log());
+    std::fs::write(branch.join(&newest), kept).unwrap();
+    let start = Instant::now();
+    while !mount.log().contains(tip) {
+        assert!(start.elapsed() < Duration::from_secs(20), "{}", mount.log());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let keys = fixture.expected["snapshots"][tip]["keys"].as_object().unwrap();
+    assert!(keys.keys().all(|key| mount.path().join(key).exists()));
+}
+
+#[test]
+fn what_is_missing_or_damaged_is_named() {
+    if !place::is_local() {
+        return;
+    }
+    let copy = tempfile::tempdir().unwrap();
+    let repo = copy.path().join("repo");
+    common::copy_tree(&FixtureSet::own().get("v0-first-json").repository, &repo);
+    let ls = || icechunkfs(["ls".as_ref(), repo.as_os_str()]);
+    let only = |folder: &str| std::fs::read_dir(repo.join(folder)).unwrap().next().unwrap().unwrap().path();
+    let attributes = only("a");
+    std::fs::rename(&attributes, copy.path().join("kept")).unwrap();
+    assert!(ls().failure().contains("attributes/"));
+    std::fs::write(&attributes, "[1, 2").unwrap();
+    assert!(ls().failure().contains("attributes"));
+    std::fs::rename(copy.path().join("kept"), &attributes).unwrap();
+    ls().success();
+    for snapshot in std::fs::read_dir(repo.join("s")).unwrap() {
+        // What claims a billion values, and what nests without end.
+        let path = snapshot.unwrap().path();
+        std::fs::write(&path, [0xdd, 0x3b, 0x9a, 0xca, 0x00, 0x01]).unwrap();
+    }
+    assert!(ls().failure().contains("1000000000 more values"));
+    for snapshot in std::fs::read_dir(repo.join("s")).unwrap() {
+        std::fs::write(snapshot.unwrap().path(), "[".repeat(1 << 20).replace('[', "{\"nodes\":")).unwrap();
+    }
+    let start = Instant::now();
+    assert!(ls().failure().contains("before 0.2"));
+    assert!(start.elapsed() < Duration::from_secs(10));
+}

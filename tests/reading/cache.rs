@@ -1,0 +1,390 @@
+//! The cache on a disk: what is in it is not fetched again, what is not is, and nothing that happens to it is seen by a program
+//! that reads. Over a real server.
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::common::disk::Disk;
+use crate::common::faulty::{Fault, Line};
+use crate::common::moto::{BUCKET, command, commit, free_port, icechunkfs, made, mount, repository, s3};
+use crate::common::writing;
+use crate::common::{self, FixtureSet, Mount, is_root, read_files, run};
+
+/// A cache of the test's own.
+struct CacheDir {
+    path: PathBuf,
+    _parent: Option<tempfile::TempDir>,
+}
+
+impl CacheDir {
+    fn new() -> Self {
+        let parent = tempfile::tempdir().unwrap();
+        CacheDir { path: parent.path().join("cache"), _parent: Some(parent) }
+    }
+
+    fn on(disk: &Disk) -> Self {
+        CacheDir { path: disk.path().join("cache"), _parent: None }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.path.clone()
+    }
+
+    fn words(&self) -> [String; 2] {
+        ["--cache".into(), self.path().display().to_string()]
+    }
+
+    /// Mounts `repo` read-only with this cache.
+    fn mount(&self, port: u16, repo: &str, words: &[&str]) -> Mount {
+        let cache = self.words();
+        mount(port, repo, &[&["-o", "ro", &cache[0], &cache[1]], words].concat())
+    }
+
+    /// Entries with the bytes of chunks, or of all.
+    fn entries(&self, chunks: bool) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        walk(&self.path().join("v1"), &mut found);
+        let name = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
+        found.retain(|path| !matches!(name(path).as_str(), "used" | "lock"));
+        found.retain(|path| !chunks || name(path).starts_with("chunks"));
+        found
+    }
+
+    fn bytes(&self) -> u64 {
+        self.entries(false).iter().filter_map(|path| Some(path.metadata().ok()?.len().div_ceil(4096) * 4096)).sum()
+    }
+}
+
+fn walk(directory: &Path, found: &mut Vec<PathBuf>) {
+    // Entries come and go.
+    let Ok(entries) = std::fs::read_dir(directory) else { return };
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        if path.is_dir() { walk(&path, found) } else { found.push(path) }
+    }
+}
+
+/// Nothing is read but what is in the page cache of no mount: each mount has its own.
+fn read(mount: &Mount) -> BTreeMap<String, Vec<u8>> {
+    read_files(&mount.path())
+}
+
+/// Unmounts, and waits for the daemon's end: until then it may add to its cache.
+fn end(mount: Mount) {
+    let daemon = mount.daemon();
+    mount.unmount();
+    let begin = std::time::Instant::now();
+    while Path::new(&format!("/proc/{daemon}")).exists() {
+        assert!(begin.elapsed() < Duration::from_secs(30), "the daemon does not end");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Puts the files below `directory` into the bucket, as repository `name`.
+fn upload(port: u16, directory: &Path, name: &str) -> String {
+    let mut files = Vec::new();
+    walk(directory, &mut files);
+    for file in files {
+        let key = file.strip_prefix(directory).unwrap().display().to_string();
+        // A repository's keys on a disk have what cannot be in a file's name escaped; a URL has all of it once more.
+        let key = key.replace('%', "%25").replace(' ', "%20");
+        let bytes = std::fs::read(&file).unwrap();
+        let mut server = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let length = bytes.len();
+        write!(
+            server,
+            "PUT /{BUCKET}/{name}/{key} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
+        server.write_all(&bytes).unwrap();
+        let mut answer = String::new();
+        server.read_to_string(&mut answer).unwrap();
+        assert!(answer.contains(" 200 "), "{key}: {answer}");
+    }
+    repository(name)
+}
+
+#[test]
+fn a_second_mount_asks_one_question() {
+    let Some(server) = s3() else { return };
+    let (line, repo, cache) = (Line::to(server.port), made(server.port, "warm"), CacheDir::new());
+    let first = cache.mount(line.port, &repo, &[]);
+    let expected = read(&first);
+    assert_eq!(expected.len(), 42);
+    end(first);
+    line.decide(|_, _| Fault::Pass);
+    let second = cache.mount(line.port, &repo, &[]);
+    assert_eq!(line.counts().0, 1, "whether the repository has changed");
+    assert!(read(&second) == expected);
+    assert_eq!(line.counts().0, 1);
+    // Two at a time share it.
+    let third = cache.mount(line.port, &repo, &[]);
+    assert!(read(&third) == expected);
+    assert_eq!(line.counts().0, 2);
+    // What others commit is not missed, and only that is fetched.
+    let writer = mount(server.port, &repo, &["--ephemeral"]);
+    writing::put(&writer.path().join("a/c/3"), "new").unwrap();
+    commit(&writer).unwrap();
+    let fourth = cache.mount(line.port, &repo, &[]);
+    let seen = read(&fourth);
+    assert_eq!(seen["a/c/3"], b"new");
+    assert!(seen.iter().all(|(name, bytes)| name == "a/c/3" || *bytes == expected[name]));
+    // The repository, the snapshot, its manifest, the chunk.
+    assert!(line.counts().0 <= 2 + 4, "{:?}", line.counts());
+    assert!(read(&second) == expected, "it stays where it was");
+    // What this machine commits it need not fetch, but for the chunk.
+    let words = cache.words();
+    let own = mount(line.port, &repo, &["--ephemeral", &words[0], &words[1]]);
+    writing::put(&own.path().join("a/c/7"), vec![7; 600_000]).unwrap();
+    commit(&own).unwrap();
+    end(own);
+    line.decide(|_, _| Fault::Pass);
+    let fifth = cache.mount(line.port, &repo, &[]);
+    assert!(read(&fifth)["a/c/7"] == vec![7; 600_000]);
+    assert_eq!(line.counts().0, 2, "the repository and the chunk");
+}
+
+#[test]
+fn offline_there_is_what_was_seen() {
+    let Some(server) = s3() else { return };
+    let (repo, cache) = (made(server.port, "offline"), CacheDir::new());
+    let v1 = FixtureSet::own().get("own-v1-basic").name.clone();
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/repos").join(&v1);
+    let old = upload(server.port, &fixture, &v1);
+    let nobody = free_port();
+    let refused = |repo: &str, words: &[&str]| {
+        let place = Mount::prepare();
+        let path = place.path().display().to_string();
+        let words = [&["mount", repo, &path], words].concat();
+        icechunkfs(nobody, &words).failure()
+    };
+    let said = refused(&repo, &["--offline"]);
+    assert!(said.contains("--cache"), "{said}");
+    let words = cache.words();
+    let said = refused(&repo, &["--offline", &words[0], &words[1]]);
+    assert!(said.contains("not in the cache") && said.contains("repo"), "{said}");
+
+    for repo in [&repo, &old] {
+        // The same address in both cases: it is part of where a repository is.
+        let online = cache.mount(server.port, repo, &[]);
+        let expected = read(&online);
+        end(online);
+        let line = Line::to(server.port);
+        line.decide(|_, _| Fault::Reset);
+        let offline = cache.mount(server.port, repo, &["--offline"]);
+        assert!(read(&offline) == expected);
+        let refused = std::fs::write(offline.path().join("x"), "x").unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+        end(offline);
+        let shown = |offline: &[&str]| {
+            icechunkfs(server.port, &[&["log", repo, "--json", &words[0], &words[1]], offline].concat()).json()
+        };
+        assert_eq!(shown(&[]), shown(&["--offline"]));
+    }
+    // What is not there is an error that says so, and not an absence.
+    for entry in cache.entries(true) {
+        std::fs::remove_file(entry).unwrap();
+    }
+    let offline = cache.mount(server.port, &repo, &["--offline"]);
+    let chunk = offline.path().join("a/c/3");
+    assert_eq!(chunk.metadata().unwrap().len(), 1_000_000);
+    let missing = std::fs::read(&chunk).unwrap_err();
+    assert_eq!(missing.raw_os_error(), Some(libc::ENETDOWN));
+    assert!(offline.log().contains("not in the cache"), "{}", offline.log());
+    // And the server was never asked.
+    drop(server);
+    assert!(std::fs::read(offline.path().join("a/zarr.json")).is_ok());
+}
+
+#[test]
+fn what_is_prefetched_is_there() {
+    let Some(server) = s3() else { return };
+    let (line, repo, cache) = (Line::to(server.port), made(server.port, "prefetch"), CacheDir::new());
+    let first = cache.mount(line.port, &repo, &["--ahead", "0"]);
+    let place = first.path().display().to_string();
+    let prefetch = |words: &[&str]| {
+        let mut command = command(line.port, &[&["prefetch", &place], words].concat());
+        String::from_utf8(common::run(&mut command).success()).unwrap()
+    };
+    line.decide(|_, _| Fault::Pass);
+    let said = prefetch(&["a", "--slice", "3:12"]);
+    assert!(said.starts_with("9 files"), "{said}");
+    let wanted: u64 = (3..12).map(|n: usize| [100, 5_000, 300_000, 1_000_000][n % 4]).sum();
+    assert!(said.contains(&format!("{wanted} bytes")), "{said}");
+    let counted = line.counts().0;
+    assert_eq!(counted, 8, "the manifest, which has two of the chunks in it, and the other seven");
+    prefetch(&["a", "--slice", "3:12"]);
+    assert_eq!(line.counts().0, counted, "they are there");
+    let words =
+        |slice: &str| common::run(&mut command(line.port, &["prefetch", &place, "a", "--slice", slice])).failure();
+    assert!(words("x").contains("no slice"));
+    assert!(words("1,1").contains("2 slices for an array of 1 dimensions"));
+    let group = common::run(&mut command(line.port, &["prefetch", &place, "--slice", "1"])).failure();
+    assert!(group.contains("goes with an array"), "{group}");
+    let said = prefetch(&[]);
+    assert!(said.starts_with("42 files"), "{said}");
+    let expected = read(&first);
+    end(first);
+    let offline = cache.mount(line.port, &repo, &["--offline"]);
+    assert!(read(&offline) == expected);
+}
+
+#[test]
+fn damaged_entries_are_fetched_again() {
+    let Some(server) = s3() else { return };
+    let (line, repo, cache) = (Line::to(server.port), made(server.port, "damaged"), CacheDir::new());
+    let first = cache.mount(line.port, &repo, &[]);
+    let expected = read(&first);
+    end(first);
+    let entries = cache.entries(false);
+    assert!(entries.len() > 30, "{}", entries.len());
+    for (n, entry) in entries.iter().enumerate() {
+        let file = File::options().write(true).open(entry).unwrap();
+        match n % 3 {
+            0 => file.set_len(file.metadata().unwrap().len() / 2).unwrap(),
+            1 => file.write_all_at(b"\0damage\0", 0).unwrap(),
+            _ => {}
+        }
+    }
+    line.decide(|_, _| Fault::Pass);
+    let modes: &[&str] = if is_root() { &["cached", "passthrough"] } else { &["cached"] };
+    for mode in modes {
+        let second = cache.mount(line.port, &repo, &["--io", mode]);
+        assert!(read(&second) == expected, "{mode}");
+        assert!(*mode != "cached" || second.log().contains("not what it was"), "{}", second.log());
+    }
+    let fetched = line.counts().0;
+    assert!((10..=entries.len()).contains(&fetched), "{fetched} of {}", entries.len());
+    // While it is mounted, too: nothing is believed for having been right.
+    let third = cache.mount(line.port, &repo, &[]);
+    assert!(std::fs::read(third.path().join("a/c/3")).unwrap() == expected["a/c/3"]);
+    for entry in cache.entries(true) {
+        File::options().write(true).open(entry).unwrap().write_all_at(b"\0damage\0", 0).unwrap();
+    }
+    assert!(read(&third) == expected);
+}
+
+/// A chunk that gets into the cache while it is open: the kernel wants all its opens to be of one kind.
+#[test]
+fn chunks_are_handed_to_the_kernel_from_the_cache() {
+    let Some(server) = s3() else { return };
+    if !writing::needed(is_root(), "passthrough needs root") {
+        return;
+    }
+    let (line, repo, cache) = (Line::to(server.port), made(server.port, "handed"), CacheDir::new());
+    let mount = cache.mount(line.port, &repo, &["--io", "passthrough", "--ahead", "0"]);
+    let path = mount.path().join("a/c/7");
+    let before = File::open(&path).unwrap();
+    let mut bytes = vec![0; 1_000_000];
+    before.read_exact_at(&mut bytes, 0).unwrap();
+    // By now, or soon, it is in the cache.
+    for _ in 0..50 {
+        assert!(std::fs::read(&path).unwrap() == bytes);
+    }
+    drop(before);
+    let begin = std::time::Instant::now();
+    while cache.entries(true).is_empty() {
+        assert!(begin.elapsed() < Duration::from_secs(10));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    line.decide(|_, _| Fault::Reset);
+    let handed = File::open(&path).unwrap();
+    let entry = cache.entries(true).remove(0);
+    let accessed = |path: &Path| std::fs::read(path).unwrap() == bytes;
+    assert!(accessed(&entry) && accessed(&path));
+    // What is open stays open, whatever happens to the entry.
+    std::fs::remove_file(&entry).unwrap();
+    let mut again = vec![0; 1_000_000];
+    handed.read_exact_at(&mut again, 0).unwrap();
+    assert!(again == bytes && accessed(&path));
+    assert_eq!(line.counts().0, 0);
+}
+
+#[test]
+fn the_bound_is_kept() {
+    let Some(server) = s3() else { return };
+    let (repo, cache) = (made(server.port, "bound"), CacheDir::new());
+    let mounts: Vec<Mount> =
+        (0..3).map(|_| cache.mount(server.port, &repo, &["--cache-size", "6M", "--memory", "32M"])).collect();
+    let expected = read(&mounts[0]);
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = mounts.iter().map(|mount| scope.spawn(|| assert!(read(mount) == expected))).collect();
+        while !readers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            let bytes = cache.bytes();
+            assert!(bytes <= 6 << 20, "{bytes}");
+        }
+    });
+    assert!(cache.bytes() > 3 << 20, "it is used: {}", cache.bytes());
+}
+
+/// The disk is full, or nearly; the directory vanishes; another version has been there. Readers see nothing of it.
+#[test]
+fn readers_see_nothing_of_its_troubles() {
+    let Some(server) = s3() else { return };
+    let repo = made(server.port, "troubles");
+    let plain = mount(server.port, &repo, &["-o", "ro"]);
+    let expected = read(&plain);
+    for disk in [Disk::tmpfs(6), Disk::ext4(6)].into_iter().flatten() {
+        let cache = CacheDir::on(&disk);
+        let first = cache.mount(server.port, &repo, &[]);
+        assert!(read(&first) == expected);
+        assert!(!cache.entries(true).is_empty(), "it is used as far as it goes");
+        disk.fill(0);
+        let full = cache.mount(server.port, &repo, &[]);
+        assert!(read(&full) == expected);
+        disk.empty();
+        // Nobody may be writing there now.
+        end(first);
+        end(full);
+        disk.remount("ro");
+        let closed = cache.mount(server.port, &repo, &[]);
+        assert!(read(&closed) == expected);
+        assert!(closed.log().contains("nothing is added to it"), "{}", closed.log());
+    }
+    let cache = CacheDir::new();
+    let mount = cache.mount(server.port, &repo, &["--ahead", "0"]);
+    assert!(std::fs::read(mount.path().join("a/c/3")).unwrap() == expected["a/c/3"]);
+    // An entry may be on its way there at this moment.
+    let begin = std::time::Instant::now();
+    while std::fs::remove_dir_all(cache.path()).is_err() {
+        assert!(begin.elapsed() < Duration::from_secs(10));
+    }
+    assert!(read(&mount) == expected);
+    let cache = CacheDir::new();
+    let before = cache.mount(server.port, &repo, &[]);
+    let newer = cache.path().join("v2/x");
+    std::fs::create_dir_all(&newer).unwrap();
+    std::fs::write(newer.join("entry"), "x").unwrap();
+    let other = cache.mount(server.port, &repo, &[]);
+    assert!(read(&other) == expected && read(&before) == expected);
+}
+
+/// Whatever a daemon that dies leaves in the cache is right.
+#[test]
+fn a_daemon_that_dies_leaves_nothing_wrong() {
+    let Some(server) = s3() else { return };
+    let (repo, cache) = (made(server.port, "killed"), CacheDir::new());
+    let plain = mount(server.port, &repo, &["-o", "ro"]);
+    let expected = read(&plain);
+    for round in 0..4 {
+        let line = Line::to(server.port);
+        let mount = cache.mount(line.port, &repo, &[]);
+        let daemon = mount.daemon();
+        // At a certain request, in the middle of the others.
+        line.decide(move |n, _| {
+            if n == 4 + 7 * round {
+                run(std::process::Command::new("kill").args(["-9", &daemon.to_string()]));
+            }
+            Fault::Pass
+        });
+        let root = mount.path();
+        let reading = std::thread::spawn(move || (0..40).all(|n| std::fs::read(root.join(format!("a/c/{n}"))).is_ok()));
+        let _ = reading.join();
+    }
+    let words = cache.words();
+    let offline = mount(server.port, &repo, &["-o", "ro", &words[0], &words[1]]);
+    assert!(read(&offline) == expected);
+}

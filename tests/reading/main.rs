@@ -1,0 +1,18 @@
+//! Mounts that are read: every fixture, every generation, every program.
+
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod alphas;
+mod cache;
+mod fixtures_match;
+mod follow;
+mod mounting;
+mod reference;
+mod requests;
+mod shards;
+mod tools;
+mod vectors;
+mod virtuals;

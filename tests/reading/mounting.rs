@@ -1,0 +1,388 @@
+//! Mounts as users, administrators and accidents make and end them.
+
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::common::{self, FixtureSet, Mount, copy_tree, icechunkfs, run};
+
+/// A user without rights who exists everywhere, with a group of the same number.
+const NOBODY: u32 = 65534;
+/// How long something that happens at once may take on a busy machine.
+const SOON: Duration = Duration::from_secs(20);
+
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < SOON, "still waiting after {SOON:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Tests that change who they are need root. CI has it.
+fn needs_root(what: &str) -> bool {
+    if common::is_root() {
+        return true;
+    }
+    assert!(std::env::var_os("CI").is_none(), "CI must run as root: {what}");
+    eprintln!("NOT RUN without root: {what}");
+    false
+}
+
+/// A place that another user can get at: the program, a repository and a mountpoint of their own.
+struct Home {
+    directory: tempfile::TempDir,
+}
+
+impl Home {
+    fn new() -> Home {
+        let prefix = format!("icechunkfs-test-{}-", std::process::id());
+        let directory = tempfile::Builder::new().prefix(&prefix).tempdir_in("/tmp").unwrap();
+        std::fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
+        copy_tree(&FixtureSet::own().get("own-v2-basic").repository, &directory.path().join("repo"));
+        std::fs::copy(common::program(), directory.path().join("icechunkfs")).unwrap();
+        let home = Home { directory };
+        std::fs::create_dir(home.mountpoint()).unwrap();
+        std::os::unix::fs::chown(home.mountpoint(), Some(NOBODY), Some(NOBODY)).unwrap();
+        home
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn mountpoint(&self) -> PathBuf {
+        self.path("mnt")
+    }
+
+    fn as_nobody(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(program);
+        command.current_dir(self.directory.path());
+        command
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let table = std::fs::read_to_string("/proc/mounts").unwrap();
+        if table.contains(self.mountpoint().to_str().unwrap()) {
+            let _ = Command::new("umount").arg("-l").arg(self.mountpoint()).status();
+        }
+    }
+}
+
+#[test]
+fn the_mount_table_has_type_and_source() {
+    let fixture = FixtureSet::own().get("own-v2-basic");
+    // A branch can be written to, unless that is not wanted; nothing else can.
+    for (words, access) in [(&[][..], "rw"), (&["-o", "ro"], "ro"), (&["--tag", "v1.0"], "ro")] {
+        let mount = Mount::new(&fixture.repository, words);
+        let line = mount.mounted_as().unwrap();
+        let fields: Vec<&str> = line.split(' ').collect();
+        assert_eq!((fields[0], fields[2]), (fixture.repository.to_str().unwrap(), "fuse.icechunkfs"));
+        assert!(fields[3].split(',').any(|option| option == access), "{words:?}: {line}");
+    }
+    // A URL stays one.
+    let url = format!("file://{}", fixture.repository.display());
+    let by_url = Mount::new(Path::new(&url), &["--tag", "v1.0"]);
+    assert!(by_url.mounted_as().unwrap().starts_with(&url));
+}
+
+#[test]
+fn attributes_are_the_commit_s() {
+    let fixture = FixtureSet::own().get("own-v2-basic");
+    let mount = Mount::new(&fixture.repository, &["-o", "ro"]);
+    let id = fixture.expected["branches"]["main"].as_str().unwrap();
+    let written = fixture.expected["snapshots"][id]["written_at"].as_str().unwrap();
+    let micros = icechunkfs::repo::history::parse_time(written).unwrap();
+    for place in [mount.path(), mount.path().join("zarr.json")] {
+        let metadata = std::fs::metadata(&place).unwrap();
+        assert_eq!(metadata.modified().unwrap(), SystemTime::UNIX_EPOCH + Duration::from_micros(micros));
+        assert_eq!(metadata.uid(), rustix::process::geteuid().as_raw());
+    }
+    let space = rustix::fs::statfs(mount.path()).unwrap();
+    assert!(space.f_blocks > 0 && space.f_bavail == 0 && space.f_namelen == 255);
+    assert_eq!(std::fs::write(mount.path().join("new"), "x").unwrap_err().raw_os_error(), Some(30), "EROFS");
+    let sockets = [mount.path().join("nothing"), mount.path().join("zarr.json/x"), mount.path().join("\u{fffd}")];
+    for absent in sockets {
+        assert!(std::fs::metadata(&absent).is_err(), "{}", absent.display());
+    }
+    // A name that is not UTF-8 is absent, not an error.
+    let strange: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"\xff\xfe");
+    assert_eq!(std::fs::metadata(mount.path().join(strange)).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+}
+
+#[test]
+fn inode_numbers_stay_from_mount_to_mount() {
+    let fixture = FixtureSet::own().get("own-v2-deep");
+    let numbers = || {
+        let mount = Mount::new(&fixture.repository, &[]);
+        let listed = run(Command::new("find").arg(mount.path()).args(["-printf", "%i %P\n"])).success();
+        String::from_utf8(listed).unwrap()
+    };
+    let first = numbers();
+    assert!(first.lines().count() > 300);
+    assert_eq!(first, numbers());
+    let unique: std::collections::HashSet<&str> = first.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(unique.len(), first.lines().count());
+}
+
+#[test]
+fn an_unprivileged_user_mounts_and_is_alone() {
+    if !needs_root("mounting as somebody else") {
+        return;
+    }
+    let home = Home::new();
+    let log = home.mountpoint().with_file_name("log");
+    std::fs::write(&log, "").unwrap();
+    std::os::unix::fs::chown(&log, Some(NOBODY), None).unwrap();
+    let program = home.path("icechunkfs");
+    let mut mount = home.as_nobody(&program);
+    run(mount.arg("mount").arg("repo").arg("mnt").arg("--log-file").arg(&log)).success();
+    let document = home.mountpoint().join("zarr.json");
+    run(home.as_nobody("cat").arg(&document)).success();
+    let listed = run(home.as_nobody("find").arg(home.mountpoint())).success();
+    assert!(String::from_utf8(listed).unwrap().lines().count() > 50);
+    // Not even root gets in.
+    assert_eq!(std::fs::metadata(&document).unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
+    let table = std::fs::read_to_string("/proc/mounts").unwrap();
+    let line = table.lines().find(|line| line.contains(home.mountpoint().to_str().unwrap())).unwrap().to_owned();
+    assert!(line.contains("fuse.icechunkfs") && line.contains(&format!("user_id={NOBODY}")), "{line}");
+    // Forcing what needs privilege says so.
+    std::fs::create_dir(home.path("other")).unwrap();
+    let refused = run(home.as_nobody(&program).args(["mount", "repo", "other", "--io", "passthrough"]));
+    assert!(refused.failure().contains("needs root"));
+    run(home.as_nobody(&program).args(["unmount", "mnt"])).success();
+    assert!(!std::fs::read_to_string("/proc/mounts").unwrap().contains(home.mountpoint().to_str().unwrap()));
+}
+
+#[test]
+fn allow_other_lets_others_in_and_the_kernel_checks() {
+    if !needs_root("being two users") {
+        return;
+    }
+    let home = Home::new();
+    let document = home.mountpoint().join("zarr.json");
+    let mount = |words: &[&str]| {
+        let mut command = Command::new(common::program());
+        command.arg("mount").arg(home.path("repo")).arg(home.mountpoint()).arg("--scratch").arg(home.path("scratch"));
+        run(command.args(words)).success();
+    };
+    mount(&["--allow-other"]);
+    run(home.as_nobody("cat").arg(&document)).success();
+    let table = std::fs::read_to_string("/proc/mounts").unwrap();
+    let line = table.lines().find(|line| line.contains(home.mountpoint().to_str().unwrap())).unwrap();
+    assert!(line.contains("allow_other") && line.contains("default_permissions"), "{line}");
+    // Modes count: nobody may run a file without the x bit, and `access` knows it.
+    run(home.as_nobody("test").arg("-x").arg(&document)).failure();
+    run(home.as_nobody("test").arg("-r").arg(&document)).success();
+    icechunkfs(["unmount".as_ref(), home.mountpoint().as_os_str()]).success();
+
+    mount(&[]);
+    run(home.as_nobody("cat").arg(&document)).failure();
+    icechunkfs(["unmount".as_ref(), home.mountpoint().as_os_str()]).success();
+}
+
+#[test]
+fn a_killed_daemon_hangs_nobody_and_is_cleaned_up() {
+    let fixture = FixtureSet::own().get("own-v2-basic");
+    let mount = Mount::new(&fixture.repository, &[]);
+    let mut reader = Command::new("sh")
+        .arg("-c")
+        .arg("i=0; until ls ./$i 2>&1 | grep -q 'not connected'; do i=$((i+1)); done")
+        .current_dir(mount.path())
+        .spawn()
+        .unwrap();
+    let kill = |mount: &Mount| run(Command::new("kill").arg("-9").arg(mount.daemon().to_string())).success();
+    kill(&mount);
+    wait_until("the reading program ends", || reader.try_wait().unwrap().is_some());
+    let dead = std::fs::metadata(mount.path().join("never heard of")).unwrap_err();
+    assert_eq!(dead.raw_os_error(), Some(rustix::io::Errno::NOTCONN.raw_os_error()), "{dead}");
+    // A new mount over it takes the dead one away,
+    mount.command(&fixture.repository, &[]).success();
+    assert!(mount.path().join("zarr.json").exists());
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+    assert_eq!(mounts.lines().filter(|line| line.contains(mount.path().to_str().unwrap())).count(), 1);
+    // and so does unmount.
+    kill(&mount);
+    let gone = |name: &str| {
+        std::fs::metadata(mount.path().join(name)).is_err_and(|e| e.kind() != std::io::ErrorKind::NotFound)
+    };
+    let mut n = 0;
+    wait_until("the daemon is gone", || {
+        n += 1;
+        gone(&n.to_string())
+    });
+    mount.unmount();
+    assert!(mount.mounted_as().is_none());
+    assert!(std::fs::read_dir(mount.path()).unwrap().next().is_none());
+}
+
+#[test]
+fn signals_unmount() {
+    let fixture = FixtureSet::own().get("own-v2-basic");
+    for signal in ["-TERM", "-INT"] {
+        let mount = Mount::new(&fixture.repository, &[]);
+        let daemon = mount.daemon();
+        run(Command::new("kill").arg(signal).arg(daemon.to_string())).success();
+        wait_until("the daemon ends", || !Path::new(&format!("/proc/{daemon}")).exists());
+        assert!(mount.mounted_as().is_none(), "{signal}");
+        assert!(mount.log().contains("unmounted"), "{}", mount.log());
+    }
+    // The end of the terminal that started it is no reason.
+    let mount = Mount::new(&fixture.repository, &[]);
+    run(Command::new("kill").arg("-HUP").arg(mount.daemon().to_string())).success();
+    assert!(mount.path().join("zarr.json").exists());
+}
+
+#[test]
+fn a_busy_mount_is_not_torn_away() {
+    let fixture = FixtureSet::own().get("own-v2-basic");
+    let mount = Mount::new(&fixture.repository, &[]);
+    let open = std::fs::File::open(mount.path().join("zarr.json")).unwrap();
+    let refused = icechunkfs(["unmount".as_ref(), mount.path().as_os_str()]).failure();
+    assert!(refused.contains("is in use"), "{refused}");
+    assert!(mount.mounted_as().is_some());
+    // A signal detaches it: new programs do not get in, the open file goes on, and the daemon ends when it is closed.
+    let daemon = mount.daemon();
+    run(Command::new("kill").arg("-TERM").arg(daemon.to_string())).success();
+    wait_until("it is detached", || mount.mounted_as().is_none());
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut { open }, &mut text).unwrap();
+    assert!(text.contains("zarr_format"));
+    wait_until("the daemon ends", || !Path::new(&format!("/proc/{daemon}")).exists());
+}
+
+#[test]
+fn the_foreground_stays_there() {
+    let fixture = FixtureSet::own().get("own-v2-basic");
+    let mount = Mount::prepare();
+    let mut child = Command::new(common::program())
+        .arg("mount")
+        .arg(&fixture.repository)
+        .arg(mount.path())
+        .args(["--foreground", "--ephemeral"])
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until("it is mounted", || mount.path().join("zarr.json").exists());
+    assert!(child.try_wait().unwrap().is_none());
+    mount.unmount();
+    wait_until("the command ends", || child.try_wait().unwrap().is_some());
+    let mut said = String::new();
+    std::io::Read::read_to_string(child.stderr.as_mut().unwrap(), &mut said).unwrap();
+    assert!(child.wait().unwrap().success() && said.contains("is mounted at"), "{said}");
+}
+
+#[test]
+fn as_of_mounts_the_past() {
+    let fixture = FixtureSet::own().get("own-v2-basic");
+    let history = fixture.expected["refs"]["branch/main"]["history"].as_array().unwrap();
+    let old = history[history.len() - 2].as_str().unwrap();
+    let written = fixture.expected["snapshots"][old]["written_at"].as_str().unwrap();
+    let mount = Mount::new(&fixture.repository, &["--as-of", written]);
+    assert!(mount.log().contains(&format!("is snapshot {old}")), "{}", mount.log());
+    let by_option = Mount::new(&fixture.repository, &["-o", &format!("as_of={written},branch=main")]);
+    assert!(by_option.log().contains(&format!("is snapshot {old}")), "{}", by_option.log());
+}
+
+/// The link by which mount(8) finds us, for as long as a test needs it.
+struct Helper {
+    links: Vec<PathBuf>,
+}
+
+impl Helper {
+    fn new() -> Helper {
+        let mut links = Vec::new();
+        for name in ["mount.icechunkfs", "mount.fuse.icechunkfs"] {
+            let link = Path::new("/sbin").join(name);
+            if link.symlink_metadata().is_err() {
+                std::os::unix::fs::symlink(common::program(), &link).unwrap();
+                links.push(link);
+            }
+        }
+        Helper { links }
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        for link in &self.links {
+            let _ = std::fs::remove_file(link);
+        }
+    }
+}
+
+#[test]
+fn mount_and_umount_and_fstab_work() {
+    if !needs_root("linking /sbin/mount.icechunkfs and changing fstab") {
+        return;
+    }
+    let _helper = Helper::new();
+    let home = Home::new();
+    let (repo, place) = (home.path("repo"), home.mountpoint());
+    let table = || std::fs::read_to_string("/proc/mounts").unwrap();
+    let mounted = || table().lines().any(|l| l.contains(place.to_str().unwrap()) && l.contains(" fuse.icechunkfs "));
+    let umount = || {
+        run(Command::new("umount").arg(&place)).success();
+        assert!(!mounted());
+    };
+    for kind in ["icechunkfs", "fuse.icechunkfs"] {
+        run(Command::new("mount").args(["-t", kind]).arg(&repo).arg(&place).args(["-o", "tag=v1.0"])).success();
+        assert!(mounted() && place.join("zarr.json").exists(), "{kind}");
+        umount();
+    }
+    let refused = run(Command::new("mount").args(["-t", "icechunkfs"]).arg(&repo).arg(&place).args(["-o", "tag=v9"]));
+    assert!(refused.failure().contains("no tag `v9`"));
+    // `mount -f` checks and mounts nothing.
+    let scratch = format!("scratch={}", home.path("scratch").display());
+    run(Command::new("mount").args(["-f", "-t", "icechunkfs", "-o", &scratch]).arg(&repo).arg(&place)).success();
+    assert!(!mounted() && !home.path("scratch").exists());
+
+    // A line of fstab, for root and for the user whom it allows.
+    let line = format!(
+        "{} {} icechunkfs noauto,user,tag=v1.0,log_file=/dev/null 0 0 # icechunkfs-test\n",
+        repo.display(),
+        place.display()
+    );
+    let fstab = Fstab::with(&line);
+    run(Command::new("mount").arg(&place)).success();
+    assert!(mounted());
+    umount();
+    run(home.as_nobody("mount").arg(&place)).success();
+    assert!(mounted());
+    run(home.as_nobody("cat").arg(place.join("zarr.json"))).success();
+    run(home.as_nobody("umount").arg(&place)).success();
+    assert!(!mounted());
+    drop(fstab);
+}
+
+/// `/etc/fstab` with one more line, for as long as a test needs it.
+struct Fstab {
+    before: Option<Vec<u8>>,
+}
+
+impl Fstab {
+    fn with(line: &str) -> Fstab {
+        let before = std::fs::read("/etc/fstab").ok();
+        let mut text = before.clone().unwrap_or_default();
+        if text.last().is_some_and(|last| *last != b'\n') {
+            text.push(b'\n');
+        }
+        text.extend_from_slice(line.as_bytes());
+        std::fs::write("/etc/fstab", text).unwrap();
+        Fstab { before }
+    }
+}
+
+impl Drop for Fstab {
+    fn drop(&mut self) {
+        match &self.before {
+            Some(text) => drop(std::fs::write("/etc/fstab", text)),
+            None => drop(std::fs::remove_file("/etc/fstab")),
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! What the reference implementation (the `icechunk` crate) writes at this moment, read through mounts.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use crate::common::{self, Mount, run};
+use bytes::Bytes;
+use futures_util::TryStreamExt;
+use icechunk::format::format_constants::SpecVersionBin;
+use icechunk::format::manifest::ChunkPayload;
+use icechunk::format::{ByteRange, ChunkIndices};
+use icechunk::repository::VersionInfo;
+use icechunk::{Repository, RepositoryConfig, Store};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use tokio::sync::RwLock;
+
+async fn create(path: &Path, version: SpecVersionBin, inline: u16) -> Repository {
+    let storage = icechunk::new_local_filesystem_storage(path).await.unwrap();
+    let config = RepositoryConfig { inline_chunk_threshold_bytes: Some(inline), ..Default::default() };
+    Repository::create(storage).config(config).spec_version(version).execute().await.unwrap()
+}
+
+fn array_json(shape: &[u32], chunks: &[u32]) -> String {
+    serde_json::json!({
+        "zarr_format": 3, "node_type": "array", "shape": shape, "data_type": "uint8", "fill_value": 0, "attributes": {},
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunks}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "codecs": [{"name": "bytes"}]
+    })
+    .to_string()
+}
+
+/// What happens to a repository between two commits.
+#[derive(Clone, Debug)]
+enum Step {
+    Group(String),
+    Array(String, Vec<u32>),
+    Chunk(usize, usize, Vec<u8>),
+    DeleteChunk(usize, usize),
+    DeleteNode(usize),
+    Commit,
+}
+
+fn name() -> impl Strategy<Value = String> {
+    prop_oneof![
+        Just("a"),
+        Just("a b"),
+        Just("a-b"),
+        Just("a.b"),
+        Just("ab"),
+        Just("c"),
+        Just("0"),
+        Just("+1"),
+        Just("0.0"),
+        Just("é"),
+        Just("B")
+    ]
+    .prop_map(str::to_owned)
+}
+
+fn path() -> impl Strategy<Value = String> {
+    prop::collection::vec(name(), 1..4).prop_map(|parts| parts.join("/"))
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        2 => path().prop_map(Step::Group),
+        4 => (path(), prop::collection::vec(1..5_u32, 0..4)).prop_map(|(path, grid)| Step::Array(path, grid)),
+        10 => (any::<usize>(), any::<usize>(), prop::collection::vec(any::<u8>(), 1..200))
+            .prop_map(|(array, chunk, bytes)| Step::Chunk(array, chunk, bytes)),
+        2 => (any::<usize>(), any::<usize>()).prop_map(|(array, chunk)| Step::DeleteChunk(array, chunk)),
+        1 => any::<usize>().prop_map(Step::DeleteNode),
+        1 => Just(Step::Commit),
+    ]
+}
+
+/// The key of the `n`th chunk of a grid, cyclically.
+fn chunk_key(path: &str, grid: &[u32], n: usize) -> String {
+    let mut key = format!("{path}/c");
+    let mut n = n;
+    for length in grid {
+        key += &format!("/{}", n % *length as usize);
+        n /= *length as usize;
+    }
+    key
+}
+
+/// Applies the steps; what the reference refuses (an array below an array's chunk, ...) does not happen.
+async fn apply(repository: &Repository, steps: &[Step]) {
+    let mut arrays: Vec<(String, Vec<u32>)> = Vec::new();
+    let mut session = Arc::new(RwLock::new(repository.writable_session("main").await.unwrap()));
+    let mut store = Store::from_session(Arc::clone(&session)).await;
+    for step in steps.iter().chain([&Step::Commit]) {
+        match step {
+            Step::Group(path) => {
+                let document = Bytes::from_static(br#"{"zarr_format":3,"node_type":"group"}"#);
+                let _ = store.set(&format!("{path}/zarr.json"), document).await;
+            }
+            Step::Array(path, grid) => {
+                // Below an array a node could stand in its chunks' place: the project's own fixtures have those.
+                let below = arrays
+                    .iter()
+                    .any(|(other, _)| path.starts_with(&format!("{other}/")) || other.starts_with(&format!("{path}/")));
+                let shape: Vec<u32> = grid.iter().map(|n| n * 2).collect();
+                let chunks = vec![2; grid.len()];
+                let document = array_json(&shape, &chunks);
+                if !below && store.set(&format!("{path}/zarr.json"), document.into()).await.is_ok() {
+                    arrays.retain(|(other, _)| other != path);
+                    arrays.push((path.clone(), grid.clone()));
+                }
+            }
+            Step::Chunk(array, chunk, bytes) if !arrays.is_empty() => {
+                let (path, grid) = &arrays[array % arrays.len()];
+                let _ = store.set(&chunk_key(path, grid, *chunk), bytes.clone().into()).await;
+            }
+            Step::DeleteChunk(array, chunk) if !arrays.is_empty() => {
+                let (path, grid) = &arrays[array % arrays.len()];
+                let _ = store.delete(&chunk_key(path, grid, *chunk)).await;
+            }
+            Step::DeleteNode(array) if !arrays.is_empty() => {
+                let (path, _) = arrays.swap_remove(array % arrays.len());
+                let _ = store.delete(&format!("{path}/zarr.json")).await;
+            }
+            Step::Commit => {
+                // Nothing changed: nothing to commit.
+                let _ = session.write().await.commit("step").execute().await;
+                session = Arc::new(RwLock::new(repository.writable_session("main").await.unwrap()));
+                store = Store::from_session(Arc::clone(&session)).await;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// All keys and bytes of branch `main`, as the reference has them.
+async fn reference_keys(repository: &Repository) -> BTreeMap<String, Vec<u8>> {
+    let session = repository.readonly_session(&VersionInfo::BranchTipRef("main".into())).await.unwrap();
+    let store = Store::from_session(Arc::new(RwLock::new(session))).await;
+    let names: Vec<String> = store.list().await.unwrap().try_collect().await.unwrap();
+    let mut keys = BTreeMap::new();
+    for name in names {
+        let bytes = store.get(&name, &ByteRange::ALL).await.unwrap();
+        keys.insert(name, bytes.to_vec());
+    }
+    keys
+}
+
+/// Random repositories of both versions show what the reference reads back.
+#[test]
+fn random_repositories_show_the_same_keys() {
+    common::watchdog();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut runner = TestRunner::new_with_rng(
+        Config { cases: 24, failure_persistence: None, max_shrink_iters: 200, ..Config::default() },
+        TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]),
+    );
+    let versions = prop_oneof![Just(SpecVersionBin::V1), Just(SpecVersionBin::V2)];
+    let cases = (versions, prop::collection::vec(step(), 1..60), prop_oneof![Just(0_u16), Just(64), Just(512)]);
+    let outcome = runner.run(&cases, |(version, steps, inline)| {
+        let directory = tempfile::tempdir().unwrap();
+        let expected = runtime.block_on(async {
+            let repository = create(directory.path(), version, inline).await;
+            apply(&repository, &steps).await;
+            reference_keys(&repository).await
+        });
+        let mount = Mount::new(directory.path(), &[]);
+        prop_assert_eq!(common::read_files(&mount.path()), expected);
+        Ok(())
+    });
+    outcome.unwrap();
+}
+
+/// Edge length of the grid of the large array: a million chunks.
+const EDGE: u32 = 100;
+
+/// An array of a million chunks: every one is found, the daemon stays small.
+#[test]
+fn a_million_chunks_fit_into_little_memory() {
+    common::watchdog();
+    let directory = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let repository = create(directory.path(), SpecVersionBin::V2, 512).await;
+        let mut session = repository.writable_session("main").await.unwrap();
+        let shape = icechunk::format::snapshot::ArrayShape::new([(u64::from(EDGE), EDGE); 3]).unwrap();
+        let document = array_json(&[EDGE; 3], &[1; 3]);
+        let path: icechunk::format::Path = "/a".try_into().unwrap();
+        session.add_array(path.clone(), shape, None, document.into()).await.unwrap();
+        for i in 0..EDGE {
+            for j in 0..EDGE {
+                for k in 0..EDGE {
+                    let bytes = Bytes::copy_from_slice(&[i as u8, j as u8, k as u8, 1]);
+                    let chunk = Some(ChunkPayload::Inline(bytes));
+                    session.set_chunk_ref(path.clone(), ChunkIndices(vec![i, j, k]), chunk).await.unwrap();
+                }
+            }
+        }
+        session.commit("a million").execute().await.unwrap();
+    });
+    let mount = Mount::new(directory.path(), &[]);
+    let listed = run(Command::new("find").arg(mount.path()).args(["-type", "f", "-path", "*/c/*", "-printf", "."]));
+    assert_eq!(listed.success().len(), EDGE.pow(3) as usize);
+    for (i, j, k) in [(0, 0, 0), (99, 99, 99), (50, 1, 98)] {
+        let bytes = std::fs::read(mount.path().join(format!("a/c/{i}/{j}/{k}"))).unwrap();
+        assert_eq!(bytes, [i, j, k, 1]);
+    }
+    assert!(!mount.path().join("a/c/100").exists() && !mount.path().join("a/c/0/0/100").exists());
+    let peak = peak_memory(&mount);
+    println!("the daemon's memory: {} MiB at most", peak >> 20);
+    assert!(peak < 150 << 20, "{peak} bytes");
+    drop(mount);
+
+    // A bound that the manifest does not fit into is kept, and told.
+    let small = Mount::new(directory.path(), &["--memory", "24M"]);
+    let refused = std::fs::read_dir(small.path().join("a/c")).unwrap().next();
+    assert!(refused.is_some_and(|entry| entry.is_err_and(|e| e.raw_os_error() == Some(12))), "ENOMEM");
+    assert!(small.log().contains("raise --memory"), "{}", small.log());
+    assert!(small.path().join("a/zarr.json").exists());
+}
+
+/// Many readers of large chunks that have to come from the disk: the bound is for everything.
+#[test]
+fn the_memory_bound_holds_under_many_readers() {
+    const CHUNKS: usize = 64;
+    const CHUNK: usize = 1 << 20;
+    common::watchdog();
+    let directory = tempfile::tempdir().unwrap();
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let repository = create(directory.path(), SpecVersionBin::V2, 0).await;
+        let session = Arc::new(RwLock::new(repository.writable_session("main").await.unwrap()));
+        let store = Store::from_session(Arc::clone(&session)).await;
+        let document = array_json(&[(CHUNKS * CHUNK) as u32], &[CHUNK as u32]);
+        store.set("a/zarr.json", document.into()).await.unwrap();
+        for n in 0..CHUNKS {
+            store.set(&format!("a/c/{n}"), vec![n as u8; CHUNK].into()).await.unwrap();
+        }
+        session.write().await.commit("large chunks").execute().await.unwrap();
+    });
+    // Out of the page cache, so that reads take the way that waits.
+    for entry in std::fs::read_dir(directory.path().join("chunks")).unwrap() {
+        let file = std::fs::File::open(entry.unwrap().path()).unwrap();
+        file.sync_all().unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    }
+    let mount = Mount::new(directory.path(), &["--memory", "16M", "--io", "cached"]);
+    let readers: Vec<_> = (0..8)
+        .map(|reader| {
+            let place = mount.path().join("a/c");
+            std::thread::spawn(move || {
+                for n in 0..CHUNKS {
+                    let n = (n + reader * 8) % CHUNKS;
+                    let bytes = std::fs::read(place.join(n.to_string())).unwrap();
+                    assert!(bytes.len() == CHUNK && bytes.iter().all(|byte| *byte == n as u8));
+                }
+            })
+        })
+        .collect();
+    for reader in readers {
+        reader.join().unwrap();
+    }
+    let peak = peak_memory(&mount);
+    println!("the daemon's memory: {} KiB at most", peak >> 10);
+    assert!(peak < 16 << 20, "{peak} bytes");
+}
+
+/// The most memory that a mount's daemon ever had, in bytes, but for its code, which has twice the size that it is released with.
+fn peak_memory(mount: &Mount) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", mount.daemon())).unwrap();
+    let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    let bytes = |name: &str| line(name).trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10;
+    // Of its code the least is in memory at the beginning.
+    bytes("VmHWM:") - bytes("RssFile:")
+}

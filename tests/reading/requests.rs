@@ -1,0 +1,146 @@
+//! What a mount asks of storage: counted.
+
+use std::sync::{Arc, Mutex};
+
+use crate::common::{Fixture, FixtureSet};
+use async_trait::async_trait;
+use bytes::Bytes;
+use icechunkfs::cli::open;
+use icechunkfs::error::Result;
+use icechunkfs::repo::Repository;
+use icechunkfs::repo::refs::RefSpec;
+use icechunkfs::storage::{self, Condition, ObjectInfo, Storage, Version};
+
+/// Passes requests on and remembers them. It gives no direct access to files, so that every byte is asked for.
+#[derive(Debug)]
+struct Counting {
+    inner: Arc<dyn Storage>,
+    requests: Mutex<Vec<String>>,
+}
+
+impl Counting {
+    fn note(&self, request: String) {
+        self.requests.lock().unwrap().push(request);
+    }
+
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.requests.lock().unwrap())
+    }
+}
+
+#[async_trait]
+impl Storage for Counting {
+    fn location(&self) -> &str {
+        self.inner.location()
+    }
+
+    async fn get(&self, key: &str, limit: u64) -> Result<Bytes> {
+        self.note(format!("get {}", folder(key)));
+        self.inner.get(key, limit).await
+    }
+
+    async fn get_versioned(&self, key: &str, limit: u64) -> Result<(Bytes, Version)> {
+        self.note(format!("get {}", folder(key)));
+        self.inner.get_versioned(key, limit).await
+    }
+
+    async fn get_range(&self, key: &str, offset: u64, length: u64) -> Result<Bytes> {
+        self.note(format!("range of {}", folder(key)));
+        self.inner.get_range(key, offset, length).await
+    }
+
+    async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<()> {
+        self.note(format!("put {key}"));
+        self.inner.put(key, bytes, condition).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+        self.note(format!("list {prefix}"));
+        self.inner.list(prefix).await
+    }
+}
+
+/// Objects with ids for names are told by their folder.
+fn folder(key: &str) -> &str {
+    key.split_once('/').filter(|(folder, _)| *folder != "refs").map_or(key, |(folder, _)| folder)
+}
+
+fn counting(fixture: &Fixture) -> Arc<Counting> {
+    let inner = storage::open_directory(&fixture.repository).unwrap();
+    Arc::new(Counting { inner, requests: Mutex::default() })
+}
+
+/// From opening to the first byte of a chunk: only what lies on the way to it.
+#[tokio::test]
+async fn the_way_to_a_chunk_is_four_requests() {
+    for (name, begin) in
+        [("own-v2-basic", vec!["get repo"]), ("own-v1-basic", vec!["get repo", "get refs/branch.main/ref.json"])]
+    {
+        let storage = counting(&FixtureSet::own().get(name));
+        let repository = Repository::open(Arc::clone(&storage) as Arc<dyn Storage>).await.unwrap();
+        let tree = open::tree(&repository, &RefSpec::default(), open::Limits::default()).await.unwrap();
+        let mut expected = begin;
+        expected.push("get snapshots");
+        assert_eq!(storage.take(), expected, "{name}: mounting");
+
+        // Names, documents and their sizes are known by now.
+        let document = tree.resolve("a/b/grid/zarr.json").await;
+        let (path, _) = native_chunk(&tree).await;
+        if let Ok(document) = document {
+            tree.read(document.inode, 0, 100).await.unwrap();
+        }
+        storage.take();
+
+        let repository = Repository::open(Arc::clone(&storage) as Arc<dyn Storage>).await.unwrap();
+        let tree = open::tree(&repository, &RefSpec::default(), open::Limits::default()).await.unwrap();
+        let chunk = tree.resolve(&path).await.unwrap();
+        let bytes = tree.read(chunk.inode, 0, u32::MAX).await.unwrap();
+        assert_eq!(bytes.len() as u64, chunk.size);
+        expected.extend(["get manifests", "range of chunks"]);
+        assert_eq!(storage.take(), expected, "{name}: to the first byte of {path}");
+
+        // A second look at the same place asks for nothing.
+        tree.resolve(&path).await.unwrap();
+        tree.read(chunk.inode, 1, 1).await.unwrap();
+        assert_eq!(storage.take(), Vec::<String>::new(), "{name}: again");
+    }
+}
+
+/// The path of some chunk that is an object of its own.
+async fn native_chunk(tree: &icechunkfs::tree::Tree) -> (String, u64) {
+    let table = tree.table();
+    for node in 0..table.len() as u32 {
+        let Some(array) = table.array(node) else { continue };
+        let Some(chunks) = tree.chunks(node) else { continue };
+        let rank = array.grid.len();
+        for (coords, size) in chunks.page(&[], rank, None, 1).await.unwrap() {
+            let path = format!("{}/{}", table.path(node), array.encoding.key(&coords));
+            let source = tree.source(tree.resolve(&path).await.unwrap().inode).await.unwrap();
+            if tree.native_chunk(&source).unwrap().is_some() {
+                return (path, size);
+            }
+        }
+    }
+    panic!("no native chunk in this fixture");
+}
+
+/// Many who want the same manifest at once wait for one request.
+#[tokio::test]
+async fn a_manifest_is_asked_for_once() {
+    let storage = counting(&FixtureSet::own().get("own-v2-basic"));
+    let repository = Repository::open(Arc::clone(&storage) as Arc<dyn Storage>).await.unwrap();
+    let tree = open::tree(&repository, &RefSpec::default(), open::Limits::default()).await.unwrap();
+    let (path, _) = native_chunk(&tree).await;
+    let tree = open::tree(&repository, &RefSpec::default(), open::Limits::default()).await.unwrap();
+    storage.take();
+    let tasks: Vec<_> = (0..32)
+        .map(|_| {
+            let (tree, path) = (Arc::clone(&tree), path.clone());
+            tokio::spawn(async move { tree.resolve(&path).await.unwrap().size })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(storage.take(), ["get manifests"]);
+}

@@ -1,0 +1,166 @@
+//! Buckets: what the configuration says of a store, and whose credentials go where.
+
+use icechunk::config::{ObjectStoreConfig, S3Options};
+
+use super::plain;
+use super::web::{TAG, Web, content};
+use crate::common::made::{container, reference, repository};
+use crate::common::moto::{BUCKET, SECRET, request, s3};
+use crate::common::run;
+
+fn options(endpoint: Option<&str>, allow_http: bool) -> S3Options {
+    let mut options =
+        S3Options::default().with_region("us-east-1").with_allow_http(allow_http).with_force_path_style(true);
+    if let Some(endpoint) = endpoint {
+        options = options.with_endpoint_url(endpoint);
+    }
+    options
+}
+
+/// A server of any protocol sees what it is asked. Its bytes are those of every object.
+#[test]
+fn credentials_go_to_no_server_that_only_the_repository_names() {
+    let web = Web::new("http://169.254.169.254/latest");
+    let directory = tempfile::tempdir().unwrap();
+    let endpoint = format!("http://127.0.0.1:{}", web.port);
+    let store = ObjectStoreConfig::S3Compatible(options(Some(&endpoint), true));
+    let repository = repository(
+        &directory.path().join("repo"),
+        vec![container("c", "s3://bucket/", store)],
+        &[reference("vcc://c/deep/x", 3, 30), reference("s3://bucket/sent-away", 0, 1)],
+    );
+    let cat = |n: usize, words: &[&str]| {
+        let key = format!("v/c/{n}");
+        let mut command = plain(&[&["cat", repository.to_str().unwrap(), &key], words].concat());
+        run(command
+            .env("AWS_ACCESS_KEY_ID", "tester")
+            .env("AWS_SECRET_ACCESS_KEY", SECRET)
+            .env("AWS_SESSION_TOKEN", "hidden"))
+    };
+    let said = cat(0, &[]).failure();
+    assert!(said.contains("--allow-virtual 's3://bucket/'") && said.contains(&endpoint), "{said}");
+    assert!(web.take().is_empty(), "it was asked without leave");
+    let allowed = ["--allow-virtual", "s3://bucket"];
+    assert_eq!(cat(0, &allowed).success(), content(3, 30));
+    let asked = web.take();
+    assert_eq!(asked[0].target, "/bucket/deep/x");
+    assert!(!asked[0].headers.contains("authorization") && !asked[0].headers.contains("hidden"), "{asked:?}");
+    let confirmed = format!("s3://bucket,endpoint_url={endpoint}");
+    assert_eq!(cat(0, &[&allowed[..], &["--virtual-option", &confirmed]].concat()).success(), content(3, 30));
+    assert!(web.take()[0].headers.contains("authorization"));
+    let mut command = plain(&["cat", repository.to_str().unwrap(), "v/c/0", allowed[0], allowed[1]]);
+    command.args(["--virtual-option", "s3://bucket,access_key_id=k"]).env("AWS_SESSION_TOKEN", "hidden");
+    command.env("ICECHUNKFS_VIRTUAL_OPTION", "s3://bucket,secret_access_key=s");
+    assert_eq!(run(&mut command).success(), content(3, 30));
+    let signed = web.take();
+    assert!(signed[0].headers.contains("credential=k/") && !signed[0].headers.contains("hidden"), "{signed:?}");
+    // A store that sends us on is not followed.
+    let said = cat(1, &[&allowed[..], &["--timeout", "2"]].concat()).failure();
+    assert!(said.contains("s3://bucket/sent-away"), "{said}");
+    assert!(web.take().iter().all(|request| request.target == "/bucket/sent-away"));
+}
+
+/// Every kind of bucket there is, at an address that the user says.
+#[test]
+fn all_kinds_of_buckets_are_read() {
+    let web = Web::new("");
+    let directory = tempfile::tempdir().unwrap();
+    let prefixes =
+        ["s3://bucket", "tigris://bucket", "gs://bucket", "az://bucket", "abfs://bucket@acc.dfs.core.windows.net"];
+    let references = prefixes.map(|prefix| reference(format!("{prefix}/a%20b/x.nc"), 11, 40).tagged(TAG));
+    let repository = repository(&directory.path().join("repo"), Vec::new(), &references);
+    for (n, prefix) in prefixes.iter().enumerate() {
+        let key = format!("v/c/{n}");
+        let options = [
+            format!("{prefix},endpoint_url=http://127.0.0.1:{}", web.port),
+            format!("{prefix},anonymous"),
+            format!("{prefix},account=acc"),
+            format!("{prefix},timeout=5"),
+        ];
+        let options = options.iter().flat_map(|option| ["--virtual-option", option]);
+        let words: Vec<&str> =
+            ["cat", repository.to_str().unwrap(), &key, "--allow-virtual", prefix].into_iter().chain(options).collect();
+        assert_eq!(run(&mut plain(&words)).success(), content(11, 40), "{prefix}");
+        let asked = web.take();
+        // Google's client spells more letters with their codes.
+        let target = asked[0].target.replace("%2F", "/").replace("%2E", ".");
+        assert!(asked.len() == 1 && target.starts_with("/bucket/a%20b/x.nc"), "{prefix}: {asked:?}");
+        // The words may be in the environment too, one a line.
+        let mut command = plain(&words[..3]);
+        command.env("ICECHUNKFS_ALLOW_VIRTUAL", format!("/nowhere\n{prefix}"));
+        let options: Vec<&str> = words[5..].iter().copied().filter(|word| *word != "--virtual-option").collect();
+        command.env("ICECHUNKFS_VIRTUAL_OPTION", options.join("\n"));
+        assert_eq!(run(&mut command).success(), content(11, 40), "{prefix}");
+        web.take();
+    }
+}
+
+#[test]
+fn a_store_that_must_be_encrypted_is_not_asked_otherwise() {
+    let web = Web::new("");
+    let directory = tempfile::tempdir().unwrap();
+    let endpoint = format!("http://127.0.0.1:{}", web.port);
+    let store = ObjectStoreConfig::S3Compatible(options(Some(&endpoint), false));
+    let containers = vec![container("c", "s3://bucket/", store)];
+    let repository = repository(&directory.path().join("repo"), containers, &[reference("s3://bucket/x", 0, 5)]);
+    let words = ["cat", repository.to_str().unwrap(), "v/c/0", "--allow-virtual", "s3://bucket"];
+    let said = run(&mut plain(&words)).failure();
+    assert!(said.contains("unencrypted") && web.take().is_empty(), "{said}");
+}
+
+/// Over a real server: states are told apart by what it says, and what is wrong is told.
+#[test]
+fn objects_that_are_not_what_they_were_give_no_bytes() {
+    let Some(server) = s3() else { return };
+    let bytes = content(0, 10_000);
+    request(server.port, "PUT", &format!("/{BUCKET}/data/x"), &bytes);
+    let at = |key: &str| format!("s3://{BUCKET}/{key}");
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as u32;
+    // The server's tag is the MD5 of the bytes.
+    let tag = "\"not that one\"";
+    let directory = tempfile::tempdir().unwrap();
+    let repository = repository(
+        &directory.path().join("repo"),
+        vec![container("c", &at("data/"), ObjectStoreConfig::S3(options(None, false)))],
+        &[
+            reference(at("data/x"), 100, 50),
+            reference("vcc://c/x", 100, 50).not_after(now + 100),
+            reference(at("data/x"), 100, 50).not_after(now - 10_000),
+            reference(at("data/x"), 100, 50).tagged(tag),
+            reference(at("data/nothing"), 0, 1),
+            reference(at("data/x"), 9_990, 50),
+            reference(at("data/x"), 10_000, 50),
+            reference(at("other/x"), 0, 1),
+            reference("s3://icechunkfs-no-such-bucket/x", 0, 1),
+        ],
+    );
+    let cat = |n: usize| {
+        let key = format!("v/c/{n}");
+        let repository = repository.to_str().unwrap();
+        let words = [
+            "cat",
+            repository,
+            &key,
+            "--allow-virtual",
+            &at("data"),
+            "--allow-virtual",
+            "s3://icechunkfs-no-such-bucket",
+        ];
+        crate::common::moto::icechunkfs(server.port, &words)
+    };
+    for n in [0, 1] {
+        assert_eq!(cat(n).success(), bytes[100..150], "{n}");
+    }
+    for (n, told) in [
+        (2, "has changed"),
+        (3, "has changed"),
+        (4, "is gone"),
+        (5, "too short"),
+        (6, "too short"),
+        (7, "no such location is allowed"),
+        (8, "no such bucket"),
+    ] {
+        let said = cat(n).failure();
+        assert!(said.contains(told), "{n}: {said}");
+    }
+}

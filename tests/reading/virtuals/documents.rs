@@ -1,0 +1,49 @@
+//! The commands of the README's section on virtual chunks, as they stand there.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::web::content;
+use crate::common::made::{reference, repository};
+use crate::common::{program, run};
+
+/// Those lines of the section that are commands of ours.
+fn commands() -> Vec<String> {
+    let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    let section = readme.split("\n## Virtual chunks\n").nth(1).unwrap().split("\n## ").next().unwrap();
+    section.lines().filter(|line| line.starts_with("icechunkfs ")).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_commands_in_the_readme_do_what_they_say() {
+    let directory = tempfile::tempdir().unwrap();
+    let netcdf = directory.path().join("data/netcdf");
+    std::fs::create_dir_all(&netcdf).unwrap();
+    std::fs::create_dir(directory.path().join("ocean")).unwrap();
+    std::fs::write(netcdf.join("2026.nc"), content(0, 1000)).unwrap();
+    let references =
+        [reference("s3://bucket/netcdf/2026.nc", 10, 100), reference("https://data.example/nc/2026.nc", 20, 5)];
+    repository(&directory.path().join("repo"), Vec::new(), &references);
+    let programs = Path::new(program()).parent().unwrap();
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+    let shell = |line: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-ec", line]).current_dir(directory.path()).env("PATH", &path).env("HOME", "/nonexistent");
+        run(&mut command)
+    };
+    let commands = commands();
+    assert!(commands.len() >= 4, "{commands:?}");
+    let mut shown = 0;
+    for line in commands {
+        let line = line.split(" #").next().unwrap().replace("/data/", &format!("{}/data/", directory.path().display()));
+        if line.contains(" mount ") {
+            shell(&format!("{line} --read-only --log-file log")).success();
+            assert!(directory.path().join("ocean/v/c/0").exists(), "{line}");
+            shell("icechunkfs unmount ocean").success();
+        } else {
+            assert_eq!(shell(&line).success(), content(10, 100), "{line}");
+            shown += 1;
+        }
+    }
+    assert!(shown > 0, "one of them reads a copy");
+}

@@ -1,0 +1,191 @@
+//! Web servers, and what they do.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::web::{MODIFIED_SECONDS, SIZE, TAG, Web, content};
+use super::{cat, plain};
+use crate::common::made::{Reference, reference, repository};
+use crate::common::moto::free_port;
+use crate::common::run;
+
+struct Place {
+    _directory: tempfile::TempDir,
+    repository: PathBuf,
+}
+
+fn made(references: &[Reference]) -> Place {
+    let directory = tempfile::tempdir().unwrap();
+    let repository = repository(&directory.path().join("repo"), Vec::new(), references);
+    Place { _directory: directory, repository }
+}
+
+#[test]
+fn ranges_come_from_servers_that_know_them_and_from_those_that_do_not() {
+    let web = Web::new("");
+    let place = made(&[
+        reference(web.url("well"), 1000, 5000),
+        reference(web.url("whole"), 1000, 5000),
+        reference(web.url("more"), 0, 10),
+        reference(web.url("broken-twice"), 20, 10),
+        reference(web.url("sub%20dir/pi%C3%A8ce%231%3F?v=2"), SIZE - 1, 1),
+        reference(web.url("well"), 5, 5).tagged(TAG),
+        reference(web.url("well"), 5, 5).not_after(MODIFIED_SECONDS),
+        reference(web.url("no-validators"), 5, 5),
+    ]);
+    let allowed = ["--allow-virtual", &web.url("")];
+    for (n, offset, length) in
+        [(0, 1000, 5000), (1, 1000, 5000), (2, 0, 10), (3, 20, 10), (4, SIZE - 1, 1), (5, 5, 5), (6, 5, 5), (7, 5, 5)]
+    {
+        assert_eq!(cat(&place.repository, n, &allowed).success(), content(offset, length), "{n}");
+    }
+    let asked = web.take();
+    assert!(asked.iter().any(|request| request.target == "/sub%20dir/pi%C3%A8ce%231%3F"), "{asked:?}");
+    assert_eq!(asked.len(), 10, "one request a chunk, and two that failed");
+    let identity = |headers: &str| headers.contains("accept-encoding: identity") && !headers.contains("authorization");
+    assert!(asked.iter().all(|request| identity(&request.headers)), "{asked:?}");
+}
+
+#[test]
+fn wrong_answers_give_no_bytes() {
+    let web = Web::new("");
+    let cases = [
+        ("less", "too short"),
+        ("another-part", "and the server gives"),
+        ("no-range", "and the server gives"),
+        ("encoded", "encoded as `gzip`"),
+        ("cut-off", "line broke"),
+        ("silent", "did not answer"),
+        ("gone", "is gone"),
+        ("forbidden", "403"),
+        ("broken", "500"),
+        ("nonsense", "virtual chunk"),
+        ("sent-nowhere", "no URL"),
+        ("sent-round", "on and on"),
+    ];
+    let mut references: Vec<Reference> = cases.iter().map(|(path, _)| reference(web.url(path), 0, 100)).collect();
+    references.extend([
+        reference(web.url("well"), 0, 10).tagged("\"two\""),
+        reference(web.url("well"), 0, 10).not_after(MODIFIED_SECONDS - 1),
+        reference(web.url("no-validators"), 0, 10).tagged(TAG),
+        reference(web.url("no-validators"), 0, 10).not_after(u32::MAX),
+        reference(web.url("well"), SIZE - 5, 10),
+        reference(web.url("well"), SIZE, 10),
+        reference(web.url("whole"), SIZE, 10),
+        reference(web.url("well"), u64::MAX - 5, 100),
+    ]);
+    let place = made(&references);
+    let allowed = ["--allow-virtual", &web.url(""), "--timeout", "2"];
+    let more =
+        ["has changed", "has changed", "unchecked", "unchecked", "too short", "too short", "too short", "too short"];
+    for (n, told) in cases.iter().map(|(_, told)| *told).chain(more).enumerate() {
+        let begin = Instant::now();
+        let said = cat(&place.repository, n, &allowed).failure();
+        assert!(said.contains(told), "{n}: {said}");
+        assert!(begin.elapsed() < Duration::from_secs(8), "{n}: it took {:?}", begin.elapsed());
+    }
+    let unchecked = format!("{},unchecked", web.url(""));
+    for n in [cases.len(), cases.len() + 3] {
+        let words = [&allowed[..], &["--virtual-option", &unchecked]].concat();
+        assert_eq!(cat(&place.repository, n, &words).success(), content(0, 10));
+    }
+    // A server that is not there.
+    let gone = made(&[reference(format!("http://127.0.0.1:{}/x", free_port()), 0, 1)]);
+    let said = cat(&gone.repository, 0, &["--allow-virtual", "http://127.0.0.1", "--timeout", "1"]).failure();
+    assert!(said.contains("no such location is allowed"), "the port is part of it: {said}");
+}
+
+/// A server can send us on, but not out of what is allowed.
+#[test]
+fn redirects_stay_within_what_is_allowed() {
+    let secret = Web::new("");
+    let web = Web::new(&secret.url("data/secret"));
+    let paths = ["data/sent-on", "sent-up", "sent-away", "sent-to-a-file", "sent-on"];
+    let place = made(&paths.map(|path| reference(web.url(path), 7, 11)));
+    let read = |n: usize, allowed: &[String]| {
+        let words: Vec<&str> = allowed.iter().flat_map(|prefix| ["--allow-virtual", prefix]).collect();
+        cat(&place.repository, n, &words)
+    };
+    // The path decides about the answer; below `data` nothing is special.
+    assert_eq!(read(0, &[web.url("data")]).success(), content(7, 11));
+    web.take();
+    assert_eq!(read(4, &[web.url("")]).success(), content(7, 11));
+    assert_eq!(web.take().last().unwrap().target, "/data/well?signed=yes");
+    assert_eq!(read(4, &[web.url("sent-on"), web.url("data")]).success(), content(7, 11));
+    for (n, told) in [(1, "secret/"), (2, "data/"), (3, "sends us on"), (4, "data/")] {
+        let only = web.url(paths[n]);
+        let said = read(n, &[only]).failure();
+        assert!(said.contains("sends us on") && said.contains(told), "{n}: {said}");
+    }
+    assert!(secret.take().is_empty(), "it was asked");
+    assert_eq!(read(2, &[web.url(""), secret.url("data")]).success(), content(7, 11));
+    assert_eq!(secret.take().len(), 1);
+}
+
+#[test]
+fn headers_go_where_they_are_said_to() {
+    let other = Web::new("");
+    let web = Web::new(&other.url("x"));
+    let place = made(&[reference(web.url("forbidden"), 0, 10), reference(web.url("sent-away"), 0, 10)]);
+    let prefix = web.url("");
+    let header = format!("{prefix},header=Authorization: Bearer let-me-in");
+    let (repository, elsewhere) = (place.repository.to_str().unwrap(), other.url(""));
+    for key in ["v/c/0", "v/c/1"] {
+        let mut command = plain(&["cat", repository, key, "--allow-virtual", &prefix, "--allow-virtual", &elsewhere]);
+        assert_eq!(run(command.env("ICECHUNKFS_VIRTUAL_OPTION", &header)).success(), content(0, 10));
+    }
+    assert!(web.take().iter().all(|request| request.headers.contains("let-me-in")));
+    assert!(other.take().iter().all(|request| !request.headers.contains("let-me-in")));
+    // What the repository's own store wants to hear is nobody else's business.
+    let mut own = plain(&["cat", repository, "v/c/0", "--allow-virtual", &prefix]);
+    own.env("ICECHUNKFS_HEADER", "Authorization: Bearer let-me-in");
+    assert!(run(&mut own).failure().contains("--virtual-option"));
+    assert!(web.take().iter().all(|request| !request.headers.contains("let-me-in")));
+}
+
+/// A server of Python's, which knows no ranges.
+#[test]
+fn pythons_own_server_is_read() {
+    struct Ended(Child);
+    impl Drop for Ended {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::create_dir(directory.path().join("sub dir")).unwrap();
+    std::fs::write(directory.path().join("sub dir/x"), content(0, 100_000)).unwrap();
+    let port = free_port();
+    let mut command = Command::new("python3");
+    command.args(["-m", "http.server", "--bind", "127.0.0.1", &port.to_string(), "--directory"]).arg(directory.path());
+    let Ok(child) = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn() else {
+        eprintln!("NOT RUN: there is no python3");
+        return;
+    };
+    let _server = Ended(child);
+    let begin = Instant::now();
+    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() && begin.elapsed() < Duration::from_secs(30) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let url = format!("http://127.0.0.1:{port}");
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as u32;
+    let place = made(&[
+        reference(format!("{url}/sub%20dir/x"), 50_000, 700).not_after(now + 10),
+        reference(format!("{url}/sub%20dir/x"), 50_000, 700).not_after(now - 10_000),
+        reference(format!("{url}/nothing"), 0, 1),
+        // It sends on those who ask for a directory without a slash.
+        reference(format!("{url}/sub%20dir"), 0, 1),
+    ]);
+    let read = |n| cat(&place.repository, n, &["--allow-virtual", &url]);
+    assert_eq!(read(0).success(), content(50_000, 700));
+    for (n, told) in [(1, "has changed"), (2, "is gone"), (3, "sends us on")] {
+        let said = read(n).failure();
+        assert!(said.contains(told), "{n}: {said}");
+    }
+    // What one server has, another place has too.
+    let map = format!("{url}={}", directory.path().display());
+    let words = ["cat", place.repository.to_str().unwrap(), "v/c/0", "--virtual-map", &map];
+    assert_eq!(run(&mut super::plain(&words)).success(), content(50_000, 700));
+}

@@ -1,0 +1,135 @@
+//! A busy while on a bad network, and then nothing is left over: no request under way, no memory held, no thread or descriptor more
+//! than there were. `ICECHUNKFS_ENDURANCE` has the seconds.
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::common::faulty::{Line, five_of_a_hundred};
+use crate::common::lab::Random;
+use crate::common::moto::{commit, fill, made, mount, s3};
+use crate::common::{Mount, run};
+
+/// The bound for memory, in MiB, which is less than there is to read; and how much more a process may have: code, stacks, what the allocator keeps.
+const MEMORY: u64 = 18;
+/// Descriptors and threads more than at the beginning: connections that are kept, threads that wait for work.
+const FEW: usize = 40;
+
+/// What the daemon of `mount` says that it is doing: every number but the bytes in memory.
+fn busy(mount: &Mount, daemon: i32) -> Vec<(String, u64)> {
+    let told = |log: &str| log.matches("gauges: ").count();
+    let before = told(&mount.log());
+    run(std::process::Command::new("kill").args(["-USR1", &daemon.to_string()])).success();
+    let begin = Instant::now();
+    loop {
+        let log = mount.log();
+        if told(&log) > before {
+            let line = log.lines().rfind(|line| line.contains("gauges: ")).unwrap();
+            let gauges: serde_json::Map<String, serde_json::Value> =
+                serde_json::from_str(line.split("gauges: ").nth(1).unwrap()).unwrap();
+            let numbers = gauges.into_iter().filter(|(name, _)| name != "cached_bytes");
+            return numbers.map(|(name, value)| (name, value.as_u64().unwrap())).collect();
+        }
+        assert!(begin.elapsed() < Duration::from_secs(10), "the daemon says nothing: {log}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn count(daemon: i32, what: &str) -> usize {
+    std::fs::read_dir(format!("/proc/{daemon}/{what}")).unwrap().count()
+}
+
+/// The most memory that the process ever had, in MiB, but for its code, which has twice the size that it is released with.
+fn most_memory(daemon: i32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{daemon}/status")).unwrap();
+    let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    let kib = |name: &str| line(name).trim().trim_end_matches("kB").trim().parse::<u64>().unwrap();
+    (kib("VmHWM:") - kib("RssFile:")) / 1024
+}
+
+/// Reads some of the 40 chunks of `moto::made` until it is `over`: in order, or here and there. What fails for longer than a mount's
+/// patience may fail; wrong bytes may not be, and a file that is not written here is of one commit. Each has bytes of one of `salts`; where
+/// there are none, somebody is writing.
+fn read(root: &Path, salts: Option<std::ops::RangeInclusive<u8>>, seed: u64, over: &AtomicBool, chunks: &AtomicU64) {
+    let mut random = Random(seed);
+    while !over.load(Ordering::Relaxed) {
+        let first = random.below(40);
+        let in_order = random.below(2) == 0;
+        for step in 0..10 {
+            let n = if in_order { (first + step) % 40 } else { random.below(40) };
+            let mut bytes = Vec::new();
+            // Past the page cache more often than not: the kernel would have it all, and the daemon nothing to do.
+            let flags = if random.below(4) > 0 { libc::O_DIRECT } else { 0 };
+            let opened = File::options().read(true).custom_flags(flags).open(root.join(format!("a/c/{n}")));
+            let Ok(mut file) = opened else { continue };
+            let from = random.below(90) as u64;
+            if file.seek(SeekFrom::Start(from)).and_then(|_| file.read_to_end(&mut bytes)).is_err() {
+                continue;
+            }
+            let is = |salt: u8| bytes.iter().zip(from..).all(|(byte, i)| *byte == (i % 251) as u8 ^ n as u8 ^ salt);
+            assert!(salts.clone().is_none_or(|mut salts| salts.any(is)), "chunk {n} from {from}");
+            chunks.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[test]
+fn nothing_is_left_over() {
+    let Some(server) = s3() else { return };
+    let seconds = std::env::var("ICECHUNKFS_ENDURANCE").map_or(15, |text| text.parse().unwrap());
+    let line = Line::to(server.port);
+    let repo = made(line.port, "endurance");
+    let directory = tempfile::tempdir().unwrap();
+    let cache = directory.path().join("cache").display().to_string();
+    let memory = format!("{MEMORY}M");
+    let all = ["--memory", &memory, "--timeout", "10"];
+    let with = |words: &[&str]| mount(line.port, &repo, &[&all[..], words].concat());
+    let mounts = [
+        with(&["-o", "ro"]),
+        with(&["-o", "ro", "--cache", &cache, "--cache-size", "12M"]),
+        with(&["-o", "ro", "--follow", "0.3"]),
+        with(&["--ephemeral"]),
+    ];
+    let daemons = mounts.each_ref().map(Mount::daemon);
+    let before = daemons.map(|daemon| (count(daemon, "fd"), count(daemon, "task")));
+    let (over, chunks) = (AtomicBool::new(false), AtomicU64::new(0));
+    line.decide(five_of_a_hundred(7));
+    let mut commits = 0;
+    std::thread::scope(|scope| {
+        for (n, mount) in mounts.iter().enumerate() {
+            for reader in 0..2 {
+                let (root, seed, over, chunks) = (mount.path(), (n * 2 + reader) as u64, &over, &chunks);
+                // The first two stay where they are, the third follows, in the fourth there is one who writes.
+                let salts = [Some(0..=0), Some(0..=0), Some(0..=u8::MAX), None][n].clone();
+                scope.spawn(move || read(&root, salts, seed, over, chunks));
+            }
+        }
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(seconds) {
+            fill(&mounts[3].path(), commits as u8);
+            // What the network did to it, the next one mends.
+            commits += u64::from(commit(&mounts[3]).is_ok());
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    let (requests, faults) = line.counts();
+    line.release();
+    let chunks = chunks.into_inner();
+    println!("{chunks} chunks, {commits} commits, {faults} faults in {requests} requests");
+    assert!(chunks > 100 && commits > 0 && faults > 10, "{chunks} chunks, {commits} commits, {faults} faults");
+    for (n, mount) in mounts.iter().enumerate() {
+        let begin = Instant::now();
+        while busy(mount, daemons[n]).iter().any(|(_, number)| *number > 0) {
+            // What follows a branch asks now and then.
+            assert!(begin.elapsed() < Duration::from_secs(30), "mount {n}: {:?}", busy(mount, daemons[n]));
+        }
+        let (fds, tasks) = (count(daemons[n], "fd"), count(daemons[n], "task"));
+        assert!(fds <= before[n].0 + FEW, "mount {n}: {fds} descriptors, {} at the beginning", before[n].0);
+        assert!(tasks <= before[n].1 + FEW, "mount {n}: {tasks} threads, {} at the beginning", before[n].1);
+        let memory = most_memory(daemons[n]);
+        println!("mount {n}: {fds} descriptors, {tasks} threads, {memory} MiB at most");
+        assert!(memory <= MEMORY, "mount {n}: {memory} MiB");
+    }
+}

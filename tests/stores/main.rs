@@ -1,0 +1,11 @@
+//! Object stores, bad networks, and several machines.
+
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod endurance;
+mod machines;
+mod store_faults;
+mod stores;

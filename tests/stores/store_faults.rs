@@ -1,0 +1,171 @@
+//! What a store refuses, and what comes damaged: what a person is told, what a program gets, and that nothing of it stays.
+
+use std::time::{Duration, Instant};
+
+use crate::common::faulty::{Fault, Line};
+use crate::common::moto::{self, commit, icechunkfs, made, mount, s3};
+use crate::common::writing::put;
+use crate::common::{Mount, read_files, run};
+
+const FORBIDDEN: Fault = Fault::Says("403 Forbidden", "AccessDenied");
+
+fn is_put(request: &str) -> bool {
+    request.starts_with("PUT ") || request.starts_with("POST ")
+}
+
+fn is_listing(request: &str) -> bool {
+    request.contains("list-type=")
+}
+
+/// Each refusal is told in words that say what to do, at once: none of them is one that passes.
+#[test]
+fn refusals_are_told() {
+    let Some(server) = s3() else { return };
+    let (line, repo) = (Line::to(server.port), made(server.port, "refused"));
+    let refusals = [
+        ("403 Forbidden", "AccessDenied", "do not allow it"),
+        ("403 Forbidden", "InvalidAccessKeyId", "does not know the access key"),
+        ("403 Forbidden", "SignatureDoesNotMatch", "does not fit"),
+        ("400 Bad Request", "ExpiredToken", "expired"),
+        ("403 Forbidden", "RequestTimeTooSkewed", "clock is wrong"),
+        ("400 Bad Request", "AuthorizationHeaderMalformed", "--region"),
+        ("301 Moved Permanently", "PermanentRedirect", "--region or --endpoint-url"),
+        ("404 Not Found", "NoSuchBucket", "no such bucket"),
+    ];
+    for (status, code, told) in refusals {
+        line.decide(move |_, _| Fault::Says(status, code));
+        let begin = Instant::now();
+        let said = icechunkfs(line.port, &["refs", &repo, "--timeout", "20"]).failure();
+        assert!(said.contains(told) && said.contains(&repo), "{code}: {said}");
+        assert!(begin.elapsed() < Duration::from_secs(10), "{code}: it was asked again and again");
+        let place = Mount::prepare();
+        let path = place.path().display().to_string();
+        let said = icechunkfs(line.port, &["mount", &repo, &path, "--timeout", "20"]).failure();
+        assert!(said.contains(told), "{code}: {said}");
+    }
+}
+
+#[test]
+fn who_may_read_and_not_write_gets_a_mount_to_read() {
+    let Some(server) = s3() else { return };
+    let (line, repo) = (Line::to(server.port), made(server.port, "read-only"));
+    line.decide(|_, request| if is_put(request) { FORBIDDEN } else { Fault::Pass });
+    let read = mount(line.port, &repo, &[]);
+    assert!(read.mounted_as().unwrap().contains(" ro,"), "{:?}", read.mounted_as());
+    assert!(read.log().contains("mounted read-only") && read.log().contains("do not allow it"), "{}", read.log());
+    assert_eq!(read_files(&read.path()).len(), 42);
+    let place = Mount::prepare();
+    let path = place.path().display().to_string();
+    let said = icechunkfs(line.port, &["mount", &repo, &path, "--ephemeral"]).failure();
+    assert!(said.contains("cannot be written to") && said.contains("do not allow it"), "{said}");
+}
+
+#[test]
+fn who_may_not_list_reads_and_commits() {
+    let Some(server) = s3() else { return };
+    let (line, repo) = (Line::to(server.port), made(server.port, "unlisted"));
+    line.decide(|_, request| if is_listing(request) { FORBIDDEN } else { Fault::Pass });
+    let mount = mount(line.port, &repo, &["--ephemeral"]);
+    assert_eq!(read_files(&mount.path()).len(), 42);
+    put(&mount.path().join("a/c/3"), "new").unwrap();
+    commit(&mount).unwrap();
+    assert_eq!(line.counts().1, 0, "nothing was listed");
+    let none = icechunkfs(line.port, &["refs", &format!("{repo}-none")]).failure();
+    assert!(none.contains("do not allow it"), "whether there is a repository is not known: {none}");
+}
+
+/// Permission that is taken away while work waits: the commit fails and says so, the work stays, and is committed when it is back.
+#[test]
+fn permission_that_is_lost_costs_no_work() {
+    let Some(server) = s3() else { return };
+    let (line, repo) = (Line::to(server.port), made(server.port, "lost"));
+    let mount = mount(line.port, &repo, &["--ephemeral", "--timeout", "10"]);
+    for refused in ["chunks/", "manifests/", "transactions/", "snapshots/", "overwritten/", "/repo "] {
+        put(&mount.path().join("a/c/7"), refused.repeat(100_000)).unwrap();
+        line.decide(
+            move |_, request| if is_put(request) && request.contains(refused) { FORBIDDEN } else { Fault::Pass },
+        );
+        let failed = commit(&mount).unwrap_err();
+        assert_eq!(failed.raw_os_error(), Some(libc::EACCES), "{refused}: {failed}");
+        let told = std::fs::read_to_string(mount.path().join(".icechunk/commit")).unwrap();
+        assert!(told.contains("do not allow it"), "{refused}: {told}");
+        line.release();
+        commit(&mount).unwrap();
+        let fresh = moto::mount(server.port, &repo, &["-o", "ro"]);
+        assert!(std::fs::read(fresh.path().join("a/c/7")).unwrap() == refused.repeat(100_000).as_bytes(), "{refused}");
+    }
+}
+
+/// Answers that are too short, though they do not say so, and answers with wrong bytes: at each request of a mount, a walk and a
+/// reader, once. Documents are fetched again; a chunk that is too short is an error and never a short file. And a cache keeps none of it.
+#[test]
+fn damaged_answers_do_not_stay() {
+    let Some(server) = s3() else { return };
+    let (line, repo) = (Line::to(server.port), made(server.port, "garbled"));
+    let expected = {
+        let mount = mount(server.port, &repo, &["-o", "ro"]);
+        read_files(&mount.path())
+    };
+    for fault in [Fault::Short, Fault::Garbled] {
+        for at in 0..6 {
+            let directory = tempfile::tempdir().unwrap();
+            let cache = directory.path().join("cache").display().to_string();
+            // Nothing can tell that a chunk's own bytes are others: only their number is known.
+            line.decide(move |n, request| match fault {
+                Fault::Garbled if request.contains("/chunks/") => Fault::Pass,
+                fault if n == at => fault,
+                _ => Fault::Pass,
+            });
+            let place = Mount::prepare();
+            let path = place.path().display().to_string();
+            let log = place.path().with_file_name("log").display().to_string();
+            let words = ["mount", &repo, &path, "-o", "ro", "--cache", &cache, "--log-file", &log, "--ahead", "0"];
+            icechunkfs(line.port, &words).success();
+            for (name, bytes) in &expected {
+                match std::fs::read(place.path().join(name)) {
+                    Ok(read) => assert!(read == *bytes, "{fault:?} at {at}: {name}"),
+                    Err(error) => {
+                        assert_eq!(error.raw_os_error(), Some(libc::EIO), "{fault:?} at {at}: {name}");
+                        assert!(std::fs::read(place.path().join(name)).unwrap() == *bytes, "{fault:?} at {at}: {name}");
+                    }
+                }
+            }
+            place.unmount();
+            line.release();
+            let again = mount(line.port, &repo, &["-o", "ro", "--cache", &cache]);
+            assert!(read_files(&again.path()) == expected, "{fault:?} at {at}: from the cache");
+        }
+    }
+}
+
+/// A machine that sleeps while requests are under way, for longer than they may take.
+#[test]
+fn a_machine_that_sleeps_wakes_up() {
+    let Some(server) = s3() else { return };
+    let (line, repo) = (Line::to(server.port), made(server.port, "asleep"));
+    let expected = read_files(&mount(server.port, &repo, &["-o", "ro"]).path());
+    let mount = mount(line.port, &repo, &["--ephemeral", "--timeout", "2"]);
+    put(&mount.path().join("a/c/1"), "written").unwrap();
+    let daemon = mount.daemon().to_string();
+    let signal = |name: &str| run(std::process::Command::new("kill").args([name, &daemon])).success();
+    line.decide(|_, request| if request.contains("/chunks/") { Fault::Silent } else { Fault::Pass });
+    let path = mount.path().join("a/c/3");
+    let reader = std::thread::spawn(move || std::fs::read(path));
+    let begin = Instant::now();
+    while line.counts().0 == 0 {
+        assert!(begin.elapsed() < Duration::from_secs(10), "nobody reads");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    signal("-STOP");
+    // Longer than the deadline: this is what sleeping is.
+    std::thread::sleep(Duration::from_secs(4));
+    line.release();
+    signal("-CONT");
+    match reader.join().unwrap() {
+        Ok(bytes) => assert!(bytes == expected["a/c/3"]),
+        Err(error) => assert!(matches!(error.raw_os_error(), Some(libc::EIO | libc::ETIMEDOUT)), "{error}"),
+    }
+    assert!(std::fs::read(mount.path().join("a/c/3")).unwrap() == expected["a/c/3"]);
+    commit(&mount).unwrap();
+    assert_eq!(std::fs::read(mount.path().join("a/c/1")).unwrap(), b"written");
+}

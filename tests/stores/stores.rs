@@ -1,0 +1,299 @@
+//! Repositories in object stores: what is said when they cannot be reached, what nobody may see, and what a line on which
+//! things go wrong does to reading and committing. With a real server behind it.
+//!
+//! That everything else is as on a local disk, other suites show: `scripts/with-server` runs them over a store.
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::common::faulty::{Fault, Line};
+use crate::common::moto::{
+    self, SECRET, command, commit, commits, fill, free_port, icechunkfs, made, mount, request, s3, start,
+};
+use crate::common::writing::{array, put};
+use crate::common::{self, FixtureSet, Mount, read_files, run};
+
+#[test]
+fn what_cannot_be_reached_is_said() {
+    let Some(server) = s3() else { return };
+    let said = |command: &mut Command| run(command).failure();
+    let refs =
+        |words: &[&'static str]| -> Vec<&'static str> { [&["refs", "s3://icechunkfs-test/none"], words].concat() };
+
+    let none = said(&mut command(server.port, &refs(&[])));
+    assert!(none.contains("s3://icechunkfs-test/none holds no Icechunk repository"), "{none}");
+    let bucket = said(&mut command(server.port, &["refs", "s3://no-such-bucket/x"]));
+    assert!(bucket.contains("there is no such bucket"), "{bucket}");
+    let nobody = said(&mut command(free_port(), &refs(&["--timeout", "2"])));
+    assert!(nobody.contains("cannot be reached"), "{nobody}");
+    let half = said(command(server.port, &refs(&[])).env_remove("AWS_SECRET_ACCESS_KEY"));
+    assert!(half.contains("AWS_SECRET_ACCESS_KEY"), "{half}");
+    let half = said(&mut command(server.port, &refs(&["--access-key-id", "x"])));
+    assert!(half.contains("ICECHUNKFS_SECRET_ACCESS_KEY"), "{half}");
+    let profile = said(&mut command(server.port, &refs(&["--profile", "nobody"])));
+    assert!(profile.contains("profile `nobody`") && profile.contains("~/.aws"), "{profile}");
+    let account = said(&mut command(server.port, &["refs", "az://container/x"]));
+    assert!(account.contains("--account") && account.contains("AZURE_STORAGE_ACCOUNT_NAME"), "{account}");
+    let header = said(command(server.port, &refs(&[])).env("ICECHUNKFS_HEADER", "no colon"));
+    assert!(header.contains("NAME: VALUE"), "{header}");
+    for text in [none, bucket, nobody, half, profile, header] {
+        assert!(!text.contains(SECRET), "{text}");
+    }
+}
+
+#[test]
+fn a_profile_has_keys_and_an_address() {
+    let Some(server) = s3() else { return };
+    let repo = made(server.port, "profile");
+    let home = tempfile::tempdir().unwrap();
+    let config = home.path().join(".aws");
+    std::fs::create_dir(&config).unwrap();
+    let address = format!("[profile far]\nregion = eu-west-1\nendpoint_url = http://127.0.0.1:{}\n", server.port);
+    std::fs::write(config.join("config"), address).unwrap();
+    std::fs::write(config.join("credentials"), "[far]\naws_access_key_id = a\naws_secret_access_key = b\n").unwrap();
+    let mut command = command(server.port, &["refs", &repo, "--profile", "far"]);
+    command.env("HOME", home.path());
+    for name in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_ENDPOINT_URL"] {
+        command.env_remove(name);
+    }
+    assert!(String::from_utf8(run(&mut command).success()).unwrap().contains("branch  main"));
+    // The usual one, by the environment.
+    command.env("AWS_PROFILE", "far");
+    run(&mut command).success();
+    std::fs::write(config.join("credentials"), "[far]\ncredential_process = echo no; exit 1\n").unwrap();
+    let said = run(&mut command).failure();
+    assert!(said.contains("credential_process"), "{said}");
+}
+
+#[test]
+fn secrets_are_nowhere_to_be_seen() {
+    let Some(server) = s3() else { return };
+    let repo = made(server.port, "secrets");
+    let mount = Mount::prepare();
+    let place = mount.path().display().to_string();
+    let log = mount.path().with_file_name("log").display().to_string();
+    let words = ["mount", &repo, &place, "--log-file", &log, "--ephemeral", "--access-key-id", "me", "-v", "-v"];
+    let mut command = command(server.port, &words);
+    command.env("ICECHUNKFS_SECRET_ACCESS_KEY", SECRET).env("ICECHUNKFS_SESSION_TOKEN", SECRET);
+    command.env("ICECHUNKFS_HEADER", format!("x-token: {SECRET}"));
+    run(&mut command).success();
+    let daemon = mount.daemon();
+    let words = String::from_utf8_lossy(&std::fs::read(format!("/proc/{daemon}/cmdline")).unwrap()).into_owned();
+    assert!(words.contains(&repo), "{words}");
+    let read = |path: PathBuf| std::fs::read_to_string(path).unwrap();
+    // Something fails, and is told of.
+    std::fs::write(mount.path().join("a/c/0"), "").unwrap();
+    assert!(commit(&mount).is_err());
+    let control = mount.path().join(".icechunk");
+    let shown = [
+        words,
+        read("/proc/mounts".into()),
+        read(control.join("info.json")),
+        read(control.join("errors")),
+        mount.log(),
+    ];
+    for text in shown {
+        assert!(!text.contains(SECRET), "{text}");
+    }
+}
+
+#[test]
+fn a_web_server_only_gives() {
+    common::watchdog();
+    let fixture = FixtureSet::own().get("own-v2-basic");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/repos");
+    let port = free_port();
+    let mut command = Command::new("python3");
+    command.args(["-m", "http.server", &port.to_string(), "--bind", "127.0.0.1", "--directory"]).arg(directory);
+    let server = start(command, port);
+    let url = format!("http://127.0.0.1:{}/{}", server.port, fixture.name);
+    let mount = mount(server.port, &url, &[]);
+    assert!(mount.log().contains("a web server only gives"), "{}", mount.log());
+    let local =
+        Mount::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/repos/own-v2-basic"), &["-o", "ro"]);
+    assert!(read_files(&mount.path()) == read_files(&local.path()));
+    assert!(std::fs::write(mount.path().join("x"), "x").is_err());
+    let made = icechunkfs(server.port, &["init", &format!("http://127.0.0.1:{}/new", server.port)]).failure();
+    assert!(made.contains("a web server only gives"), "{made}");
+    let other = Mount::prepare();
+    let wanted = icechunkfs(server.port, &["mount", &url, other.path().to_str().unwrap(), "--ephemeral"]).failure();
+    assert!(wanted.contains("a web server only gives"), "{wanted}");
+}
+
+/// Old releases wrote repositories at the root of a bucket under keys that begin with a slash.
+#[test]
+fn keys_may_begin_with_a_slash() {
+    let Some(server) = s3() else { return };
+    let repositories = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/repos");
+    for (fixture, prefix) in [("own-v2-basic", ""), ("own-v1-basic", ""), ("own-v2-basic", "deep/er/")] {
+        let bucket = format!("slashed-{fixture}{}", prefix.len());
+        request(server.port, "PUT", &format!("/{bucket}"), b"");
+        for (key, bytes) in read_files(&repositories.join(fixture)) {
+            request(server.port, "PUT", &format!("/{bucket}//{prefix}{key}"), &bytes);
+        }
+        let repo = format!("s3://{bucket}/{prefix}");
+        let local = Mount::new(&repositories.join(fixture), &["-o", "ro"]);
+        let seen = mount(server.port, &repo, &["-o", "ro"]);
+        assert!(read_files(&seen.path()) == read_files(&local.path()), "{repo}");
+        // Version 1 lists its refs.
+        let refs = |place: &str| icechunkfs(server.port, &["refs", place, "--json"]).json();
+        assert_eq!(refs(&repo), refs(repositories.join(fixture).to_str().unwrap()), "{repo}");
+
+        let before = commits(server.port, &repo);
+        let writer = mount(server.port, &repo, &["--ephemeral"]);
+        put(&writer.path().join("added/zarr.json"), array(&[3], &[1])).unwrap();
+        // Inline, alone, and sent in parts.
+        for (n, length) in [10, 300_000, 17 << 20].into_iter().enumerate() {
+            put(&writer.path().join(format!("added/c/{n}")), vec![n as u8 + 1; length]).unwrap();
+        }
+        commit(&writer).unwrap_or_else(|e| panic!("{repo}: {e}: {}", writer.log()));
+        let shown = read_files(&writer.path());
+        writer.unmount();
+        assert_eq!(commits(server.port, &repo), before + 1, "{repo}");
+        assert!(read_files(&mount(server.port, &repo, &["-o", "ro"]).path()) == shown, "{repo}");
+        let listing = request(server.port, "GET", &format!("/{bucket}?list-type=2"), b"");
+        let keys: Vec<&str> = listing.split("<Key>").skip(1).map(|rest| rest.split('<').next().unwrap()).collect();
+        let begin = format!("/{prefix}");
+        assert!(keys.len() > 5 && keys.iter().all(|key| key.starts_with(&begin)), "{keys:?}");
+    }
+    // Whoever has none of this pays nothing for it.
+    let repo = made(server.port, "no-slash");
+    let line = Line::to(server.port);
+    line.decide(|_, _| Fault::Pass);
+    icechunkfs(line.port, &["refs", &repo]).success();
+    assert_eq!(line.counts().0, 1);
+}
+
+/// Each kind of fault at every third request, in reading and in committing.
+#[test]
+fn what_fails_for_a_moment_is_done_again() {
+    let Some(server) = s3() else { return };
+    let line = Line::to(server.port);
+    let repo = made(line.port, "faults");
+    let expected = {
+        let mount = mount(server.port, &repo, &["-o", "ro"]);
+        read_files(&mount.path())
+    };
+    for fault in [Fault::Overloaded, Fault::Broken, Fault::Reset, Fault::Half, Fault::Silent] {
+        line.decide(move |n, _| if n % 3 == 1 { fault } else { Fault::Pass });
+        let mount = mount(line.port, &repo, &["-o", "ro", "--timeout", "6"]);
+        assert!(read_files(&mount.path()) == expected, "{fault:?}");
+        let (requests, faults) = line.counts();
+        assert!(faults > 10, "{fault:?}: {faults} faults in {requests} requests");
+        line.release();
+    }
+    // Answers that are lost matter where something is written: each commit is there, and once.
+    for (n, fault) in [Fault::Overloaded, Fault::Reset, Fault::Lost].into_iter().enumerate() {
+        let before = commits(server.port, &repo);
+        line.decide(move |n, _| if n % 3 == 1 { fault } else { Fault::Pass });
+        let mount = mount(line.port, &repo, &["--ephemeral", "--timeout", "10"]);
+        fill(&mount.path(), n as u8 + 1);
+        commit(&mount).unwrap_or_else(|e| panic!("{fault:?}: {e}: {}", mount.log()));
+        let shown = read_files(&mount.path());
+        let (requests, faults) = line.counts();
+        assert!(faults > 5, "{fault:?}: {faults} faults in {requests} requests");
+        line.release();
+        mount.unmount();
+        assert_eq!(commits(server.port, &repo), before + 1, "{fault:?}");
+        let fresh = moto::mount(server.port, &repo, &["-o", "ro"]);
+        assert!(read_files(&fresh.path()) == shown, "{fault:?}");
+    }
+}
+
+/// Four mounts commit at a time over a line on which one request in twenty is refused and one answer in twenty lost.
+#[test]
+fn racing_commits_survive_a_bad_line() {
+    const WRITERS: usize = 4;
+    const COMMITS: usize = 6;
+    let Some(server) = s3() else { return };
+    let line = Line::to(server.port);
+    let repo = made(server.port, "race");
+    let before = commits(server.port, &repo);
+    line.decide(|n, _| match n % 20 {
+        3 => Fault::Overloaded,
+        13 => Fault::Lost,
+        _ => Fault::Pass,
+    });
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let (line, repo) = (&line, &repo);
+            scope.spawn(move || {
+                let mount = mount(line.port, repo, &["--ephemeral", "--timeout", "30"]);
+                for n in 0..COMMITS {
+                    // Ten chunks for each, of which no other writer has one.
+                    let chunk = mount.path().join(format!("a/c/{}", writer * 10 + n));
+                    std::fs::write(chunk, format!("writer {writer}, commit {n}")).unwrap();
+                    commit(&mount).unwrap_or_else(|e| panic!("writer {writer}, commit {n}: {e}: {}", mount.log()));
+                }
+                mount.unmount();
+            });
+        }
+    });
+    let (requests, faults) = line.counts();
+    assert!(faults > 20, "{faults} faults in {requests} requests");
+    line.release();
+    assert_eq!(commits(server.port, &repo), before + WRITERS * COMMITS);
+    let fresh = mount(server.port, &repo, &["-o", "ro"]);
+    for (writer, n) in (0..WRITERS).flat_map(|writer| (0..COMMITS).map(move |n| (writer, n))) {
+        let chunk = std::fs::read_to_string(fresh.path().join(format!("a/c/{}", writer * 10 + n))).unwrap();
+        assert_eq!(chunk, format!("writer {writer}, commit {n}"));
+    }
+}
+
+/// A program that goes through an array from chunk to chunk is not made to wait for each; one without a pattern costs no more
+/// requests than chunks.
+#[test]
+fn what_comes_next_is_fetched_ahead() {
+    let Some(server) = s3() else { return };
+    let line = Line::to(server.port);
+    let repo = made(server.port, "ahead");
+    let pass = |line: &Line| line.decide(|_, _| Fault::Pass);
+    // Chunks 2, 6, 10, ... have 300,000 bytes: each is an object of its own.
+    let read = |mount: &Mount, n: usize| {
+        assert_eq!(std::fs::read(mount.path().join(format!("a/c/{n}"))).unwrap().len(), 300_000)
+    };
+    let steady = mount(line.port, &repo, &["-o", "ro"]);
+    for n in [2, 6, 10] {
+        read(&steady, n);
+    }
+    // What is fetched ahead is there when no more requests come; the server need not answer then.
+    let begin = Instant::now();
+    let mut seen = usize::MAX;
+    while line.counts().0 != seen {
+        assert!(begin.elapsed() < Duration::from_secs(20));
+        seen = line.counts().0;
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    line.decide(|_, _| Fault::Silent);
+    for n in [14, 18, 22] {
+        read(&steady, n);
+    }
+    line.release();
+    let random = mount(line.port, &repo, &["-o", "ro"]);
+    std::fs::read(random.path().join("a/zarr.json")).unwrap();
+    read(&random, 2);
+    pass(&line);
+    for n in [30, 6, 38, 14, 26, 2] {
+        read(&random, n);
+    }
+    assert!(line.counts().0 <= 5, "{} requests for five chunks in no order", line.counts().0);
+}
+
+#[test]
+fn a_store_that_is_gone_gives_errors_and_one_that_is_back_bytes() {
+    let Some(server) = s3() else { return };
+    let line = Line::to(server.port);
+    let repo = made(line.port, "gone");
+    let mount = mount(line.port, &repo, &["-o", "ro", "--timeout", "3", "--ahead", "0"]);
+    assert_eq!(std::fs::read(mount.path().join("a/c/2")).unwrap().len(), 300_000);
+    for fault in [Fault::Reset, Fault::Silent] {
+        line.decide(move |_, _| fault);
+        let begin = Instant::now();
+        let error = std::fs::read(mount.path().join("a/c/6")).unwrap_err();
+        assert!(matches!(error.raw_os_error(), Some(libc::EIO | libc::ETIMEDOUT)), "{fault:?}: {error}");
+        assert!(begin.elapsed() < Duration::from_secs(20), "{fault:?}: {:?}", begin.elapsed());
+        line.release();
+    }
+    assert_eq!(std::fs::read(mount.path().join("a/c/6")).unwrap().len(), 300_000);
+    assert!(mount.log().contains("a/c/6"), "{}", mount.log());
+}

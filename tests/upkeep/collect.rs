@@ -1,0 +1,408 @@
+//! Expiration and collection, beside what the reference makes of the same repository, at every step, and beside uncommitted work.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::FileTimes;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use crate::common::lab::{self, Lab, Model, Random, reopen};
+use crate::common::writing::{self, Writable, array, put};
+use crate::common::{self, copy_tree, program, read_files, run};
+use crate::life::world::{Actor, World, check, collect_by_reference, expire_by_reference, nothing_uncommitted};
+use futures_util::TryStreamExt;
+use icechunk::format::format_constants::SpecVersionBin;
+use icechunkfs::commit::engine::{AboutToPublish, Outcome, Request};
+use icechunkfs::error::{Error, ErrorKind};
+use icechunkfs::failpoints;
+use icechunkfs::format::ids::ObjectId;
+use icechunkfs::format::repo_info::RepoInfo;
+use icechunkfs::format::repo_state::RepoState;
+use icechunkfs::repo::collect::{self, Wanted};
+use icechunkfs::repo::expire;
+use icechunkfs::repo::update::system_clock;
+use icechunkfs::repo::verify;
+use serde_json::Value;
+
+/// A repository with a past: made by both, and with a few branches and tags.
+async fn with_a_past(seed: u64, version: SpecVersionBin) -> World {
+    let mut world = World::new(seed, version).await;
+    let log = Mutex::new(Vec::new());
+    let mut done = 0;
+    while done < 18 {
+        let actor = if world.random.below(2) == 0 { Actor::Ours } else { Actor::Reference };
+        done += usize::from(world.step(actor, &log).await);
+    }
+    world
+}
+
+/// Refs, histories and, in version 2, everything that `repo` says of commits.
+async fn described(place: &Path) -> (Value, BTreeMap<ObjectId, (Option<ObjectId>, Vec<ObjectId>)>) {
+    let repository = Lab::open(place).repository().await;
+    let refs = repository.refs().await.unwrap();
+    let mut histories = BTreeMap::new();
+    for (name, tip) in refs.branches.iter().chain(&refs.tags) {
+        let history = repository.history(*tip, usize::MAX).await.unwrap();
+        histories.insert(name.clone(), history.iter().map(|commit| commit.id.to_string()).collect::<Vec<_>>());
+    }
+    let deleted = repository.deleted_tags().await.unwrap();
+    let Ok(file) = std::fs::read(place.join("repo")) else {
+        return (serde_json::json!([histories, deleted]), BTreeMap::new());
+    };
+    let state = RepoState::from_info(&RepoInfo::decode(&file).unwrap()).unwrap();
+    let commits = state.snapshots.into_iter().map(|(id, r)| (id, (r.parent, r.pruned_ancestor_tx_logs))).collect();
+    (serde_json::json!([histories, deleted]), commits)
+}
+
+/// The same repository, expired by the reference and by us, is the same repository.
+#[tokio::test]
+async fn expiration_does_what_the_reference_does() {
+    for seed in 0..24 {
+        let version = if seed % 3 == 2 { SpecVersionBin::V1 } else { SpecVersionBin::V2 };
+        let world = with_a_past(1000 + seed, version).await;
+        let mut random = Random(seed + 77);
+        let times: Vec<u64> = world.times();
+        for _ in 0..2 {
+            let older_than = if random.below(4) == 0 { system_clock() } else { *random.pick(&times) };
+            let (tags, branches) = (random.below(2) == 0, random.below(2) == 0);
+            let (theirs, ours) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+            copy_tree(world.place(), theirs.path());
+            copy_tree(world.place(), ours.path());
+            expire_by_reference(theirs.path(), older_than, tags, branches).await;
+            let wanted = expire::Wanted { older_than, delete_tags: tags, delete_branches: branches, dry_run: true };
+            let lab = Lab::open(ours.path());
+            let before = read_files(ours.path());
+            let would = expire::expire(&lab.repository().await, wanted, system_clock).await.unwrap();
+            assert!(read_files(ours.path()) == before, "a dry run changes nothing");
+            let wanted = expire::Wanted { dry_run: false, ..wanted };
+            let expired = expire::expire(&lab.repository().await, wanted, system_clock).await.unwrap();
+            assert_eq!(would, expired, "a dry run tells what would be done");
+            let (what, expected) = (described(ours.path()).await, described(theirs.path()).await);
+            assert_eq!(what, expected, "seed {seed}: before {older_than}, tags {tags}, branches {branches}");
+            check(&lab).await;
+            // Once more, there is nothing to do.
+            let again = expire::expire(&lab.repository().await, wanted, system_clock).await.unwrap();
+            assert!(again.edited.is_empty() && again.branches.is_empty() && again.tags.is_empty(), "{again:?}");
+        }
+    }
+}
+
+/// The same repository, collected by the reference and by us, has the same objects.
+#[tokio::test]
+async fn collection_removes_what_the_reference_removes() {
+    for seed in 0..16 {
+        let version = if seed % 3 == 2 { SpecVersionBin::V1 } else { SpecVersionBin::V2 };
+        let world = with_a_past(2000 + seed, version).await;
+        expire_by_reference(world.place(), world.times()[world.times().len() / 2], false, false).await;
+        std::fs::write(world.place().join("chunks/notes"), "not ours").unwrap();
+        let (theirs, ours) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        copy_tree(world.place(), theirs.path());
+        copy_tree(world.place(), ours.path());
+        let older_than = system_clock();
+        collect_by_reference(theirs.path(), older_than).await;
+        let lab = Lab::open(ours.path());
+        let repository = lab.repository().await;
+        let before = read_files(ours.path());
+        let collect = async |dry_run| {
+            let wanted = Wanted { older_than, dry_run };
+            collect::collect(&repository, wanted, system_clock, &nothing_uncommitted(), &Default::default())
+                .await
+                .unwrap()
+        };
+        let would = collect(true).await;
+        assert!(read_files(ours.path()) == before, "a dry run changes nothing");
+        let collected = collect(false).await;
+        assert_eq!(would, collected, "a dry run tells what would be done");
+        assert_eq!(collected.unknown, 1);
+        let (left, expected) = (read_files(ours.path()), read_files(theirs.path()));
+        let gone = before.iter().filter(|(key, _)| !left.contains_key(*key));
+        let bytes = gone.fold((0, 0), |sum, (_, bytes)| (sum.0 + 1, sum.1 + bytes.len() as u64));
+        assert_eq!((collected.total().objects, collected.total().bytes), bytes, "seed {seed}: it is counted");
+        let names = |files: &BTreeMap<String, Vec<u8>>| {
+            files.keys().filter(|key| !key.starts_with("overwritten/")).cloned().collect::<BTreeSet<_>>()
+        };
+        assert_eq!(names(&left), names(&expected), "seed {seed}");
+        assert_eq!(described(ours.path()).await, described(theirs.path()).await, "seed {seed}");
+        check(&lab).await;
+    }
+}
+
+/// Killed anywhere, a collection leaves a repository in which nothing is wrong, and a repetition finishes it.
+#[tokio::test]
+async fn what_is_interrupted_is_finished_by_the_next() {
+    let world = with_a_past(3003, SpecVersionBin::V2).await;
+    // Something for each step: commits that nothing leads to any more.
+    let lab = Lab::open(world.place());
+    let repository = lab.repository().await;
+    let tip = repository.branch_tip("main").await.unwrap().unwrap();
+    let mut model = Model::default();
+    let base = lab.tip().await;
+    model.array("/more", &[4]);
+    (0..4).for_each(|n| model.chunk("/more", &[n], vec![n as u8; 2000]));
+    lab.commit(&base, &model.changes_since(&Model::default(), &lab.scratch)).await.unwrap();
+    let newest = repository_tip(world.place()).await;
+    lab.repository().await.reset_branch("main", tip, newest, system_clock).await.unwrap();
+    let whole = tempfile::tempdir().unwrap();
+    copy_tree(world.place(), whole.path());
+    let gc = |place: &Path, fault: Option<&str>| {
+        let mut command = Command::new(program());
+        command.arg("gc").arg(place).args(["--older-than", "0s", "--yes", "--json"]);
+        if let Some(fault) = fault {
+            command.env("ICECHUNKFS_FAULT", fault);
+        }
+        run(&mut command)
+    };
+    gc(whole.path(), None).success();
+    let names = |place: &Path| {
+        read_files(place).into_keys().filter(|key| !key.starts_with("overwritten/")).collect::<BTreeSet<_>>()
+    };
+    let finished = names(whole.path());
+    for point in failpoints::COLLECTION {
+        for how in ["abort", "eio"] {
+            let place = tempfile::tempdir().unwrap();
+            copy_tree(world.place(), place.path());
+            let said = gc(place.path(), Some(&format!("{point}={how}")));
+            assert!(!said.status.success(), "{point}");
+            check(&Lab::open(place.path())).await;
+            reopen(place.path()).await.list_branches().await.unwrap();
+            gc(place.path(), None).success();
+            assert_eq!(names(place.path()), finished, "{point}={how}");
+            check(&Lab::open(place.path())).await;
+        }
+    }
+}
+
+async fn repository_tip(place: &Path) -> ObjectId {
+    Lab::open(place).repository().await.branch_tip("main").await.unwrap().unwrap()
+}
+
+/// Objects that hold several chunks stay while one of them is needed, and what is dead in them is told.
+#[tokio::test]
+async fn packs_stay_while_one_chunk_is_needed() {
+    let place = tempfile::tempdir().unwrap();
+    lab::create(place.path(), SpecVersionBin::V2, Default::default()).await;
+    let lab = Lab::open(place.path());
+    let mut first = Model::default();
+    first.array("/a", &[8]);
+    (0..8).for_each(|n| first.chunk("/a", &[n], vec![n as u8; 1000]));
+    let packed = lab.commit_model(&Model::default(), &first).await;
+    assert_eq!(std::fs::read_dir(place.path().join("chunks")).unwrap().count(), 1);
+    let mut second = first.clone();
+    (0..7).for_each(|n| second.chunk("/a", &[n], vec![100 + n as u8; 1000]));
+    lab.commit_model(&first, &second).await;
+    let repository = lab.repository().await;
+    let wanted =
+        expire::Wanted { older_than: system_clock(), delete_tags: false, delete_branches: false, dry_run: false };
+    let expired = expire::expire(&repository, wanted, system_clock).await.unwrap();
+    assert_eq!(expired.released, BTreeSet::from([packed]));
+    let wanted = Wanted { older_than: system_clock(), dry_run: false };
+    let repository = lab.repository().await;
+    let collected =
+        collect::collect(&repository, wanted, system_clock, &nothing_uncommitted(), &Default::default()).await.unwrap();
+    assert_eq!((collected.chunks.objects, collected.snapshots.objects, collected.manifests.objects), (0, 1, 1));
+    assert_eq!((collected.packs.objects, collected.packs.bytes), (1, 7000));
+    check(&lab).await;
+    assert_eq!(lab::reference_keys(place.path()).await, second.keys());
+}
+
+/// What a mount has not committed keeps what it is based on, although no branch leads to that any more.
+#[test]
+fn uncommitted_work_keeps_what_it_needs() {
+    let mount = Writable::new(&[]);
+    if !common::place::is_local() {
+        return;
+    }
+    let root = mount.root();
+    put(&root.join("zarr.json"), writing::GROUP).unwrap();
+    put(&root.join("a/zarr.json"), array(&[8], &[1])).unwrap();
+    for n in 0..8 {
+        put(&root.join(format!("a/c/{n}")), vec![n + 1; 3000]).unwrap();
+    }
+    mount.commit("base").unwrap();
+    put(&root.join("a/c/0"), vec![99; 3000]).unwrap();
+    // Somebody takes the branch back to before, and nothing leads to the base.
+    let place = mount.repository().to_owned();
+    writing::Reference::open(&place).reset_branch("main");
+    let gc = |words: &[&str]| {
+        let mut command = Command::new(program());
+        run(command.arg("gc").arg(&place).args(["--older-than", "0s", "--json"]).args(words)).json()
+    };
+    let told = gc(&["--yes"]);
+    assert_eq!((&told["total"]["objects"], told["uncommitted"].as_array().unwrap().len()), (&0.into(), 1), "{told:#}");
+    assert_eq!(told["uncommitted"][0]["scratch"], mount.scratch().canonicalize().unwrap().to_str().unwrap());
+    assert_eq!(std::fs::read(root.join("a/c/7")).unwrap(), vec![8; 3000]);
+    // Unmounted, it is known to whoever names it.
+    mount.unmount();
+    let kept = gc(&["--yes", "--keep-scratch", mount.scratch().to_str().unwrap()]);
+    assert_eq!(kept["total"]["objects"], 0, "{kept:#}");
+    mount.mount_again(None).success();
+    assert_eq!(std::fs::read(root.join("a/c/7")).unwrap(), vec![8; 3000]);
+    mount.unmount();
+    let would = gc(&["--dry-run"]);
+    assert!(
+        would["total"]["objects"].as_u64().unwrap() > 2 && would["commits"].as_array().unwrap().len() == 1,
+        "{would:#}"
+    );
+    // Without a terminal, what destroys needs a word.
+    let refused = run(Command::new(program()).arg("gc").arg(&place).args(["--older-than", "0s"]));
+    assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("would remove") && refused.stderr.contains("--yes"), "{}", refused.stderr);
+    let done = gc(&["--yes"]);
+    assert_eq!(done["total"], would["total"]);
+    let verified = run(Command::new(program()).arg("verify").arg(&place).arg("--chunks"));
+    assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
+}
+
+/// A chunk file is as old as whoever made it says. The object that it becomes is new all the same, so that a collection beside
+/// the commit leaves it alone, and the file keeps its times if the commit fails.
+#[tokio::test]
+async fn chunks_that_are_linked_are_new_objects_whatever_times_their_files_have() {
+    for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
+        let place = tempfile::tempdir().unwrap();
+        lab::create(place.path(), version, icechunk::RepositoryConfig::default()).await;
+        let lab = Lab::open(place.path());
+        let mut model = Model::default();
+        model.group("/");
+        model.array("/a", &[4]);
+        (0..4).for_each(|n| model.chunk("/a", &[n], vec![n as u8; 300_000]));
+        let changes = model.changes_since(&Model::default(), &lab.scratch);
+        let files = || std::fs::read_dir(lab.scratch.directory.path()).unwrap().map(|entry| entry.unwrap().path());
+        let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_500_000_000);
+        for path in files() {
+            let file = std::fs::File::options().write(true).open(path).unwrap();
+            file.set_times(FileTimes::new().set_modified(old).set_accessed(old)).unwrap();
+        }
+        let base = lab.tip().await;
+        let refuse: AboutToPublish = Arc::new(|_| Err(Error::new(ErrorKind::Io, "not today")));
+        let failing = Request { about_to_publish: Some(refuse), ..lab::request("fails") };
+        lab.commit_as(&base, &changes, failing).await.unwrap_err();
+        let times = || files().map(|path| std::fs::metadata(path).unwrap().modified().unwrap()).collect::<Vec<_>>();
+        assert_eq!(times(), [old; 4], "a commit that failed changes nothing");
+
+        let repository = place.path().to_owned();
+        let collect: AboutToPublish = Arc::new(move |_| {
+            let mut command = Command::new(program());
+            run(command.arg("gc").arg(&repository).args(["--older-than", "1h", "--yes", "--json"])).success();
+            Ok(())
+        });
+        let request = Request { about_to_publish: Some(collect), ..lab::request("beside a collection") };
+        let outcome = lab.commit_as(&base, &changes, request).await.unwrap();
+        assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
+        assert_eq!(lab::reference_keys(place.path()).await, model.keys(), "{version:?}");
+        assert!(files().all(|path| std::fs::metadata(path).unwrap().nlink() > 1), "they were linked");
+    }
+}
+
+/// The operations as the reference lists them, newest first.
+async fn operations(place: &Path) -> Vec<String> {
+    let (log, ..) = reopen(place).await.ops_log().await.unwrap();
+    log.map_ok(|(time, operation, _)| format!("{time} {operation:?}")).try_collect().await.unwrap()
+}
+
+fn copies_of_repo(place: &Path) -> u64 {
+    std::fs::read_dir(place.join("overwritten")).map_or(0, |entries| entries.count() as u64)
+}
+
+async fn collect_before(place: &Path, older_than: u64, dry_run: bool) -> collect::Collected {
+    let repository = Lab::open(place).repository().await;
+    let wanted = Wanted { older_than, dry_run };
+    collect::collect(&repository, wanted, system_clock, &nothing_uncommitted(), &Default::default()).await.unwrap()
+}
+
+/// However many updates there were, a collection leaves the few copies in which the log goes on, and the log whole.
+#[tokio::test]
+async fn old_copies_of_repo_go_and_the_log_of_operations_stays() {
+    let place = tempfile::tempdir().unwrap();
+    let place = place.path();
+    let per_file = 5;
+    let config = icechunk::RepositoryConfig {
+        num_updates_per_repo_info_file: Some(per_file),
+        ..icechunk::RepositoryConfig::default()
+    };
+    lab::create(place, SpecVersionBin::V2, config).await.save_config().await.unwrap();
+    let lab = Lab::open(place);
+    let mut model = Model::default();
+    model.group("/");
+    model.array("/a", &[1000]);
+    lab.commit_model(&Model::default(), &model).await;
+    let mut next = 0;
+    for round in 0..4 {
+        for _ in 0..13 {
+            let before = model.clone();
+            model.chunk("/a", &[next], format!("{next}"));
+            lab.commit_model(&before, &model).await;
+            next += 1;
+        }
+        model.chunk("/a", &[next], "theirs");
+        lab::set(place, &[(&format!("a/c/{next}"), b"theirs")], "theirs").await;
+        next += 1;
+        let (known, copies) = (operations(place).await, copies_of_repo(place));
+        let long_ago = system_clock() - 3_600_000_000;
+        assert_eq!(collect_before(place, long_ago, false).await, collect::Collected::default(), "all are young");
+        assert_eq!(copies_of_repo(place), copies);
+        let now = system_clock();
+        let would = collect_before(place, now, true).await;
+        let done = collect_before(place, now, false).await;
+        assert_eq!(would, done);
+        assert!(done.copies.objects > 10 && done.copies.objects == done.total().objects, "{done:?}");
+        // One file of the log for each time that `repo` was full, those that were written anew, and the copy of the collection.
+        let left = copies_of_repo(place);
+        assert!(left <= u64::from(next) / u64::from(per_file) + 2, "round {round}: {left} of {copies}");
+        let after = operations(place).await;
+        assert_eq!(after[1..], known, "round {round}");
+        let info = RepoInfo::decode(&std::fs::read(place.join("repo")).unwrap()).unwrap();
+        let entries = RepoState::from_info(&info).unwrap().updates.len();
+        assert!(entries <= 2 * usize::from(per_file) + 1, "round {round}: {entries}");
+        // Nothing is left for another, which would only leave a copy itself.
+        assert_eq!(collect_before(place, system_clock(), false).await, collect::Collected::default());
+        let report =
+            verify::verify(&lab.storage, Default::default(), system_clock(), &Default::default()).await.unwrap();
+        assert_eq!((report.errors, report.warnings), (0, 0), "{report:#?}");
+        assert_eq!(lab::reference_keys(place).await, model.keys());
+    }
+    let said = run(Command::new(program()).arg("stats").arg(place).arg("--json")).json();
+    let stored = &said["stored"];
+    assert_eq!(stored["backups"]["objects"], copies_of_repo(place));
+    assert!(stored["removable_backups"]["objects"].as_u64().unwrap() >= 1, "{stored}");
+    assert!(stored["removable_backups"]["objects"].as_u64() < stored["backups"]["objects"].as_u64(), "{stored}");
+}
+
+/// A collection that updates others overtake leaves no name without its copy.
+#[tokio::test]
+async fn copies_of_repo_that_the_log_names_stay_beside_commits() {
+    let place = tempfile::tempdir().unwrap();
+    let place = place.path();
+    let config =
+        icechunk::RepositoryConfig { num_updates_per_repo_info_file: Some(3), ..icechunk::RepositoryConfig::default() };
+    lab::create(place, SpecVersionBin::V2, config).await.save_config().await.unwrap();
+    let lab = Lab::open(place);
+    let mut model = Model::default();
+    model.array("/a", &[1000]);
+    lab.commit_model(&Model::default(), &model).await;
+    let committing = async {
+        for n in 0..60 {
+            let before = model.clone();
+            model.chunk("/a", &[n], format!("{n}"));
+            lab.commit_model(&before, &model).await;
+        }
+    };
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let collecting = async {
+        while !done.load(std::sync::atomic::Ordering::Relaxed) {
+            collect_before(place, system_clock(), false).await;
+            tokio::task::yield_now().await;
+        }
+    };
+    let committing = async {
+        committing.await;
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    };
+    tokio::join!(committing, collecting);
+    let log = operations(place).await;
+    assert_eq!(log.iter().filter(|entry| entry.contains("NewCommit")).count(), 61);
+    let report = verify::verify(&lab.storage, Default::default(), system_clock(), &Default::default()).await.unwrap();
+    assert_eq!((report.errors, report.warnings), (0, 0), "{report:#?}");
+    assert_eq!(lab::reference_keys(place).await, model.keys());
+}

@@ -1,0 +1,65 @@
+//! A repository's whole life, by two implementations in turns: commits, branches, tags, resets, amendments, moves, expiration,
+//! collection. After each step both see the same, and nothing is wrong with any file.
+//!
+//! `ICECHUNKFS_LIFE_SEED` repeats a sequence, `ICECHUNKFS_LIFE_STEPS` says how many steps there are all told (default 2,400).
+
+pub mod world;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use icechunk::format::format_constants::SpecVersionBin;
+use world::{Actor, Told, World};
+
+/// Steps of one repository's life.
+const LIFE: usize = 40;
+/// Of so many lives, one is that of a repository of version 1.
+const OLD: u64 = 4;
+
+#[test]
+fn both_always_see_the_same() {
+    let steps: usize = std::env::var("ICECHUNKFS_LIFE_STEPS").map_or(2400, |value| value.parse().unwrap());
+    if let Ok(seed) = std::env::var("ICECHUNKFS_LIFE_SEED") {
+        return live(seed.parse().unwrap());
+    }
+    let (begin, lives) = (Instant::now(), steps.div_ceil(LIFE) as u64);
+    let next = AtomicU64::new(0);
+    let threads = std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 8);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while next.load(Ordering::Relaxed) < lives {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed < lives {
+                        live(seed);
+                    }
+                }
+            });
+        }
+    });
+    eprintln!("{} steps in {:?}", lives * LIFE as u64, begin.elapsed());
+}
+
+fn live(seed: u64) {
+    let version = if seed % OLD == OLD - 1 { SpecVersionBin::V1 } else { SpecVersionBin::V2 };
+    let log = Mutex::new(Vec::new());
+    let _told = Told(seed, &log);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut world = World::new(seed, version).await;
+        let mut done = 0;
+        while done < LIFE {
+            let actor = if world.random.below(2) == 0 { Actor::Ours } else { Actor::Reference };
+            if !world.step(actor, &log).await {
+                continue;
+            }
+            done += 1;
+            world.compare(false).await;
+            if done % 5 == 0 || log.lock().unwrap().last().is_some_and(|last| last.contains("collect")) {
+                world.verify().await;
+            }
+        }
+        world.compare(true).await;
+        world.verify().await;
+    });
+}

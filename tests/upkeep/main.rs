@@ -1,0 +1,13 @@
+//! A repository's life: expiration, collection, migration, rewriting.
+
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod collect;
+mod life;
+mod migrate;
+mod migrate_elsewhere;
+mod race_collect;
+mod rewriting;

@@ -1,0 +1,236 @@
+//! Version 1 becomes version 2: what the reference makes of it, every fixture, deaths at every step, and commits of old programs
+//! meanwhile.
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::common::lab::{self, create, keys_at, reopen, set};
+use crate::common::{self, Fixture, FixtureSet, icechunkfs, program, read_files, run};
+use futures_util::TryStreamExt;
+use icechunk::RepositoryConfig;
+use icechunk::format::format_constants::SpecVersionBin;
+use icechunk::repository::VersionInfo;
+use icechunkfs::failpoints;
+use icechunkfs::format::repo_info::RepoInfo;
+use icechunkfs::format::repo_state::{Operation, RepoState};
+use serde_json::Value;
+
+fn migrate(place: &Path, words: &[&str]) -> common::Output {
+    let fixed = ["migrate".as_ref(), place.as_os_str()];
+    icechunkfs(fixed.into_iter().chain(words.iter().map(AsRef::as_ref)))
+}
+
+fn copy(from: &Path, to: &Path) {
+    for (key, bytes) in read_files(from) {
+        let path = to.join(key);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    }
+}
+
+fn state(place: &Path) -> RepoState {
+    RepoState::from_info(&RepoInfo::decode(&std::fs::read(place.join("repo")).unwrap()).unwrap()).unwrap()
+}
+
+fn all_of_version_1() -> Vec<Fixture> {
+    let sets = [Some(FixtureSet::own()), FixtureSet::shared()];
+    let fixtures = sets.iter().flatten().flat_map(FixtureSet::all);
+    fixtures
+        .filter(|fixture| fixture.repository.join("refs").is_dir() && !fixture.repository.join("repo").exists())
+        .collect()
+}
+
+/// Names as the reference lists them are not what they are there (fixtures' README): those it is not asked about.
+fn is_plain(name: &str) -> bool {
+    name.chars().all(|c| c.is_ascii_alphanumeric() || " -_.!".contains(c))
+}
+
+#[tokio::test]
+async fn the_reference_sees_what_it_saw_before() {
+    let fixtures = all_of_version_1();
+    assert!(fixtures.len() > 5);
+    for fixture in fixtures {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path();
+        copy(&fixture.repository, place);
+        let before = read_files(place);
+        let said = migrate(place, &["--dry-run", "--json"]).json();
+        assert_eq!(read_files(place), before, "{}: a dry run writes nothing", fixture.name);
+        let done = migrate(place, &["--json", "--yes"]).json();
+        for member in ["branches", "tags", "deleted_tags", "commits", "config", "removed"] {
+            assert_eq!(said[member], done[member], "{}: {member}", fixture.name);
+        }
+        let after = read_files(place);
+        let is_old = |key: &str| key.starts_with("refs/") || key == "config.yaml";
+        for (key, bytes) in before.iter().filter(|(key, _)| !is_old(key)) {
+            assert!(after.get(key) == Some(bytes), "{}: {key} has changed", fixture.name);
+        }
+        assert_eq!(after.len(), before.keys().filter(|key| !is_old(key)).count() + 1, "{}", fixture.name);
+
+        let repository = reopen(place).await;
+        for (member, listed) in
+            [("branches", repository.list_branches().await.unwrap()), ("tags", repository.list_tags().await.unwrap())]
+        {
+            let expected: BTreeSet<String> = fixture.expected[member].as_object().unwrap().keys().cloned().collect();
+            let plain = |names: &BTreeSet<String>| names.iter().filter(|n| is_plain(n)).cloned().collect::<Vec<_>>();
+            assert_eq!(plain(&listed), plain(&expected), "{}: {member}", fixture.name);
+        }
+        for (name, expected) in fixture.expected["refs"].as_object().unwrap() {
+            let (kind, name) = name.split_once('/').unwrap();
+            let version = match kind {
+                "branch" => VersionInfo::BranchTipRef(name.to_owned()),
+                _ => VersionInfo::TagRef(name.to_owned()),
+            };
+            let history = repository.ancestry(&version).await.unwrap();
+            let history: Vec<_> = history.try_collect().await.unwrap();
+            let ids: Vec<Value> = history.iter().map(|info| Value::from(info.id.to_string())).collect();
+            assert_eq!(&ids, expected["history"].as_array().unwrap(), "{}: {name}", fixture.name);
+            for info in &history {
+                let expected = &fixture.expected["snapshots"][info.id.to_string()];
+                assert_eq!(info.message, expected["message"].as_str().unwrap(), "{}", fixture.name);
+                assert_eq!(serde_json::to_value(&info.metadata).unwrap(), expected["metadata"], "{}", fixture.name);
+            }
+        }
+        // It can go on with it.
+        let plain = ["v1-basic", "v1-split"].contains(&fixture.name.as_str());
+        if plain {
+            let main = VersionInfo::BranchTipRef("main".into());
+            let keys: BTreeSet<String> = keys_at(&repository, &main).await.into_keys().collect();
+            let tip = fixture.expected["branches"]["main"].as_str().unwrap();
+            let expected = fixture.expected["snapshots"][tip]["keys"].as_object().unwrap();
+            assert_eq!(keys, expected.keys().cloned().collect(), "{}", fixture.name);
+            set(place, &[("new/zarr.json", br#"{"zarr_format":3,"node_type":"group"}"#)], "goes on").await;
+            assert!(keys_at(&reopen(place).await, &main).await.contains_key("new/zarr.json"));
+        }
+        let again = migrate(place, &["--yes"]).failure();
+        assert!(again.contains("of version 2 already"), "{again}");
+    }
+}
+
+#[test]
+fn repo_says_what_the_reference_would_have_written() {
+    let mut compared = 0;
+    for set in [Some(FixtureSet::own()), FixtureSet::shared()].into_iter().flatten() {
+        for (old, migrated) in [
+            ("v1-basic", "v1-basic-migrated"),
+            ("ref-test-repo-v1", "ref-test-repo-v2-migrated"),
+            ("ref-split-repo-v1", "ref-split-repo-v2-migrated"),
+        ] {
+            if !set.expected_path(old).exists() || !set.expected_path(migrated).exists() {
+                continue;
+            }
+            let directory = tempfile::tempdir().unwrap();
+            copy(&set.get(old).repository, directory.path());
+            migrate(directory.path(), &["--yes"]).success();
+            let (ours, mut theirs) = (state(directory.path()), state(&set.get(migrated).repository));
+            // Some were written by other programs than the ones that were migrated for the fixture: other ids.
+            if ours.branches != theirs.branches {
+                continue;
+            }
+            compared += 1;
+            // When it was done is the only thing that differs; and old releases made up no log.
+            assert!(matches!(theirs.updates[0].operation, Operation::RepoMigrated { .. }));
+            theirs.updates[0].updated_at = ours.updates[0].updated_at;
+            if theirs.updates.len() > 2 {
+                assert_eq!(ours.updates, theirs.updates, "{old}");
+            }
+            for (ours, theirs) in std::iter::zip(ours.snapshots.values(), theirs.snapshots.values()) {
+                assert_eq!((ours.parent, &ours.message), (theirs.parent, &theirs.message), "{old}");
+                assert_eq!((ours.flushed_at, &ours.metadata), (theirs.flushed_at, &theirs.metadata), "{old}");
+            }
+            assert_eq!((ours.tags, ours.deleted_tags), (theirs.tags, theirs.deleted_tags), "{old}");
+            assert_eq!((ours.status, ours.metadata), (theirs.status, theirs.metadata), "{old}");
+            assert_eq!(ours.snapshots.keys().collect::<Vec<_>>(), theirs.snapshots.keys().collect::<Vec<_>>(), "{old}");
+        }
+    }
+    assert!(compared >= 1);
+}
+
+/// A repository of version 1 with two branches, a tag, a deleted tag and a configuration.
+async fn old_repository(place: &Path) {
+    let config = RepositoryConfig { inline_chunk_threshold_bytes: Some(77), ..RepositoryConfig::default() };
+    let repository = create(place, SpecVersionBin::V1, config).await;
+    repository.save_config().await.unwrap();
+    let group: &[u8] = br#"{"zarr_format":3,"node_type":"group"}"#;
+    let first = set(place, &[("zarr.json", group)], "one").await;
+    set(place, &[("a/zarr.json", group)], "two").await;
+    repository.create_branch("dev", &first).await.unwrap();
+    repository.create_tag("v1", &first).await.unwrap();
+    repository.create_tag("gone", &first).await.unwrap();
+    repository.delete_tag("gone").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_migration_that_was_killed_is_finished_by_the_next() {
+    for step in failpoints::MIGRATION {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path();
+        old_repository(place).await;
+        let killed = run(Command::new(program())
+            .args(["migrate".as_ref(), place.as_os_str(), "--yes".as_ref()])
+            .env("ICECHUNKFS_FAULT", format!("{step}=abort")));
+        assert!(!killed.status.success(), "{step}");
+        // Readable all the time, by everybody.
+        let repository = reopen(place).await;
+        assert_eq!(repository.list_branches().await.unwrap(), BTreeSet::from(["dev".to_owned(), "main".to_owned()]));
+        let is_done = !place.join("config.yaml").exists();
+        let next = migrate(place, &["--yes"]);
+        assert_eq!(next.status.success(), !is_done, "{step}: {}", next.stderr);
+        assert!(!has_refs(place) && !place.join("config.yaml").exists(), "{step}");
+        let repository = reopen(place).await;
+        assert_eq!(repository.config().inline_chunk_threshold_bytes, Some(77), "{step}");
+        assert_eq!(repository.list_tags().await.unwrap(), BTreeSet::from(["v1".to_owned()]));
+        let first = repository.lookup_branch("dev").await.unwrap();
+        repository.create_tag("gone", &first).await.unwrap_err();
+        assert_eq!(lab::history(place).await, ["two", "one", "Repository initialized"]);
+    }
+}
+
+fn has_refs(place: &Path) -> bool {
+    place.join("refs").is_dir() && read_files(&place.join("refs")).keys().any(|key| key.contains("ref.json"))
+}
+
+/// A repository whose migration was ended as soon as it was of version 2, and what it was before.
+async fn interrupted() -> (tempfile::TempDir, PathBuf, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let (place, elsewhere) = (directory.path().join("repo"), directory.path().join("old"));
+    std::fs::create_dir(&place).unwrap();
+    old_repository(&place).await;
+    copy(&place, &elsewhere);
+    let killed = run(Command::new(program())
+        .args(["migrate".as_ref(), place.as_os_str(), "--yes".as_ref()])
+        .env("ICECHUNKFS_FAULT", "migrate.repo.done=abort"));
+    assert!(!killed.status.success());
+    (directory, place, elsewhere)
+}
+
+#[tokio::test]
+async fn what_old_programs_commit_meanwhile_is_not_lost() {
+    let (_directory, place, elsewhere) = interrupted().await;
+    // A program that had the repository open as version 1 goes on as if nothing had happened.
+    let group: &[u8] = br#"{"zarr_format":3,"node_type":"group"}"#;
+    set(&elsewhere, &[("b/zarr.json", group)], "three").await;
+    set(&elsewhere, &[("c/zarr.json", group)], "four").await;
+    copy(&elsewhere, &place);
+    migrate(&place, &["--yes"]).success();
+    assert_eq!(lab::history(&place).await, ["four", "three", "two", "one", "Repository initialized"]);
+    assert!(!has_refs(&place));
+}
+
+#[tokio::test]
+async fn commits_that_follow_nothing_are_named_and_stay() {
+    let (_directory, place, elsewhere) = interrupted().await;
+    let group: &[u8] = br#"{"zarr_format":3,"node_type":"group"}"#;
+    set(&elsewhere, &[("b/zarr.json", group)], "by an old program").await;
+    // And one of the newer ones commits to the same branch.
+    set(&place, &[("c/zarr.json", group)], "by a new one").await;
+    let lost: BTreeMap<String, Vec<u8>> = read_files(&elsewhere);
+    for (key, bytes) in lost.iter().filter(|(key, _)| !place.join(key).exists() || key.ends_with("main/ref.json")) {
+        std::fs::write(place.join(key), bytes).unwrap();
+    }
+    let said = migrate(&place, &["--yes"]).failure();
+    assert!(said.contains("refs/branch.main/ref.json") && said.contains("--snapshot"), "{said}");
+    assert!(place.join("refs/branch.main/ref.json").exists());
+    assert!(!place.join("refs/branch.dev/ref.json").exists());
+    assert_eq!(lab::history(&place).await[0], "by a new one");
+}

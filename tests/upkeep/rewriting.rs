@@ -1,0 +1,480 @@
+//! History and manifests written anew: nothing that anybody reads changes, and no race, fault or refusal loses anything.
+
+mod manifests;
+mod mounts;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use crate::common::fsck;
+use crate::common::lab::{
+    Lab, Model, Random, create, history, keys_at, reference_keys, reopen, request, set, splitting,
+};
+use crate::common::reference_diff::reference_logs;
+use crate::common::scramble::scramble;
+use crate::common::{Output, icechunkfs, program, run};
+use futures_util::TryStreamExt;
+use icechunk::RepositoryConfig;
+use icechunk::config::ManifestConfig;
+use icechunk::format::SnapshotId;
+use icechunk::format::format_constants::SpecVersionBin;
+use icechunk::format::repo_info::UpdateType;
+use icechunk::ops::expiration::{ExpiredRefAction, expire};
+use icechunk::ops::manifests::rewrite_manifests;
+use icechunk::repository::VersionInfo;
+use icechunk::session::CommitMethod;
+use icechunkfs::commit::engine::Outcome;
+use icechunkfs::commit::squash::{Squash, squash};
+use icechunkfs::error::ErrorKind;
+use icechunkfs::failpoints;
+use icechunkfs::format::envelope::SpecVersion;
+use icechunkfs::format::ids::ObjectId;
+use icechunkfs::repo::update::system_clock;
+use serde_json::{Value, json};
+
+fn version(spec: SpecVersionBin) -> SpecVersion {
+    if spec == SpecVersionBin::V1 { SpecVersion::V1 } else { SpecVersion::V2 }
+}
+
+/// The command with `words` behind the repository.
+fn command<S: AsRef<OsStr>>(name: &str, repo: &Path, words: impl IntoIterator<Item = S>) -> Output {
+    let words = words.into_iter().map(|word| word.as_ref().to_owned());
+    icechunkfs([OsStr::new(name).to_owned(), repo.as_os_str().to_owned()].into_iter().chain(words))
+}
+
+async fn ids(lab: &Lab) -> Vec<ObjectId> {
+    let repository = lab.repository().await;
+    let tip = repository.branch_tip("main").await.unwrap().unwrap();
+    repository.history(tip, usize::MAX).await.unwrap().into_iter().map(|commit| commit.id).collect()
+}
+
+/// What the reference says of the logs, but for moves: those of several commits become one.
+async fn touched(place: &Path, from: ObjectId, to: ObjectId) -> Value {
+    let mut said = reference_logs(&reopen(place).await, from, to).await.unwrap();
+    said.as_object_mut().unwrap().remove("moved_nodes");
+    said
+}
+
+/// Whether a path stands for two nodes in these logs: the reference then tells one of them, by chance.
+fn is_ambiguous(said: &Value) -> bool {
+    let deleted: BTreeSet<String> = said["deleted_arrays"].as_array().unwrap().iter().map(Value::to_string).collect();
+    said["new_arrays"].as_array().unwrap().iter().any(|path| deleted.contains(&path.to_string()))
+}
+
+/// Commits by both sides, and history and manifests rewritten by both, in any order.
+async fn random_history(spec: SpecVersionBin, seed: u64) {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let config = RepositoryConfig {
+        inline_chunk_threshold_bytes: Some(*random.pick(&[0, 16, 512])),
+        manifest: Some(ManifestConfig { splitting: splitting(&mut random), ..ManifestConfig::default() }),
+        ..RepositoryConfig::default()
+    };
+    create(place, spec, config).await;
+    let lab = Lab::open(place);
+    let mut model = Model::default();
+    // Oldest first, the initial commit left out.
+    let mut messages: Vec<String> = Vec::new();
+    let mut tags: BTreeMap<String, Model> = BTreeMap::new();
+    for round in 0..14 {
+        let what = format!("{spec:?}, seed {seed}, round {round}");
+        match random.below(8) {
+            0..=2 => {
+                let before = model.clone();
+                (0..1 + random.below(10)).for_each(|_| scramble(&mut model, &mut random, true));
+                let changes = model.changes_since(&before, &lab.scratch);
+                let message = format!("ours {round}");
+                let outcome = lab.commit_as(&lab.tip().await, &changes, request(&message)).await.unwrap();
+                if matches!(outcome, Outcome::Committed { .. }) {
+                    messages.push(message);
+                }
+                model.take_ids(&*lab.tip().await);
+            }
+            3 => {
+                let full = |grid: &Vec<u32>| !grid.contains(&0);
+                let array = model.nodes.values().find(|node| node.grid.as_ref().is_some_and(full)).cloned();
+                let Some(array) = array else { continue };
+                let coords: Vec<u32> = array.grid.iter().flatten().map(|n| n - 1).collect();
+                let key: String = coords.iter().map(|c| format!("/{c}")).collect();
+                let key = format!("{}/c{key}", array.path.trim_start_matches('/'));
+                let (bytes, message) = (format!("theirs {round}").into_bytes(), format!("theirs {round}"));
+                set(place, &[(key.as_str(), bytes.as_slice())], &message).await;
+                model.chunk(&array.path, &coords, bytes);
+                messages.push(message);
+            }
+            4 if messages.len() >= 2 && spec == SpecVersionBin::V2 => {
+                let last = 2 + random.below(messages.len() - 1);
+                let all = ids(&lab).await;
+                let base = all[last];
+                let before = touched(place, base, all[0]).await;
+                if random.below(2) == 0 {
+                    let name = format!("t{round}");
+                    reopen(place).await.create_tag(&name, &SnapshotId::from(all[1].0)).await.unwrap();
+                    let repository = reopen(place).await;
+                    let version = VersionInfo::TagRef(name.clone());
+                    let keys = keys_at(&repository, &version).await;
+                    tags.insert(name, model.clone());
+                    assert_eq!(keys_at(&reopen(place).await, &version).await, keys);
+                }
+                let said = command("squash", place, ["--last", &last.to_string(), "--yes", "--json"]).json();
+                let replaced: Vec<String> = all[..last].iter().map(ObjectId::to_string).collect();
+                assert_eq!(said["replaced"], json!(replaced), "{what}");
+                assert_eq!(said["parent"], json!(base.to_string()), "{what}");
+                let tip = ids(&lab).await[0];
+                assert_eq!(said["snapshot"], json!(tip.to_string()), "{what}");
+                let joined = messages.split_off(messages.len() - last).join("\n\n");
+                messages.push(joined);
+                let after = touched(place, base, tip).await;
+                assert!(before == after || is_ambiguous(&before), "{what}: {before:#} {after:#}");
+                // One commit less or more does not matter to whoever compares across it.
+                let origin = *all.last().unwrap();
+                if origin != base {
+                    let (before, after) = (touched(place, origin, all[0]).await, touched(place, origin, tip).await);
+                    assert!(before == after || is_ambiguous(&before), "{what}");
+                }
+                let (ops, ..) = reopen(place).await.ops_log().await.unwrap();
+                let ops: Vec<_> = ops.try_collect().await.unwrap();
+                let amended = UpdateType::CommitAmendedUpdate {
+                    branch: "main".into(),
+                    previous_snap_id: SnapshotId::from(all[0].0),
+                    new_snap_id: SnapshotId::from(tip.0),
+                };
+                assert_eq!(ops[0].1, amended, "{what}");
+            }
+            5 if !messages.is_empty() && spec == SpecVersionBin::V2 => {
+                let message = format!("amended {round}");
+                command("amend", place, ["-m", &message, "--metadata", "n=1", "--yes"]).success();
+                *messages.last_mut().unwrap() = message;
+            }
+            6 => {
+                let all: [&[&str]; 6] = [
+                    &[],
+                    &["--split", "none"],
+                    &["--split", "*=2"],
+                    &["--split", "a:1=1", "--split", "dim0=3,*=1"],
+                    &["--repack"],
+                    &["--repack", "--pack-below", "600", "--split", "*=3"],
+                ];
+                let rules: &[&str] = random.pick::<&[&str]>(&all);
+                let words = ["--message", "rewritten", "--json"].into_iter().chain(rules.iter().copied());
+                let said = command("rewrite-manifests", place, words).json();
+                assert_eq!(said["snapshot"], json!(ids(&lab).await[0].to_string()), "{what}");
+                messages.push("rewritten".to_owned());
+            }
+            7 => {
+                let repository = reopen(place).await;
+                rewrite_manifests(&repository, "main", "theirs", None, None, CommitMethod::NewCommit).await.unwrap();
+                messages.push("theirs".to_owned());
+            }
+            _ => continue,
+        }
+        assert_eq!(reference_keys(place).await, model.keys(), "{what}");
+        let all = history(place).await;
+        assert!(all[..all.len() - 1].iter().eq(messages.iter().rev()), "{what}: {all:?} {messages:?}");
+    }
+    fsck::check(place, version(spec));
+    command("verify", place, ["--chunks"]).success();
+}
+
+fn cases() -> u64 {
+    std::env::var("ICECHUNKFS_COMMIT_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8)
+}
+
+/// One log cannot delete a node and move another one to its place.
+#[tokio::test]
+async fn commits_that_replace_a_node_by_a_move_are_not_squashed() {
+    let place = tempfile::tempdir().unwrap();
+    create(place.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
+    let lab = Lab::open(place.path());
+    let mut model = Model::default();
+    for path in ["/a", "/b", "/c"] {
+        model.group(path);
+    }
+    lab.commit_model(&Model::default(), &model).await;
+    for edit in [|m: &mut Model| m.delete("/b"), |m: &mut Model| m.rename("/a", "/b"), |m: &mut Model| m.delete("/c")] {
+        let before = model.clone();
+        edit(&mut model);
+        lab.commit_model(&before, &model).await;
+    }
+    let said = command("squash", place.path(), ["--last", "3", "--yes"]).failure();
+    assert!(said.contains("squash the commits before and after"), "{said}");
+    command("squash", place.path(), ["--last", "2", "--yes"]).success();
+    fsck::check(place.path(), SpecVersion::V2);
+    assert_eq!(reference_keys(place.path()).await, model.keys());
+}
+
+#[test]
+fn random_histories_stay_what_they_show() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    for seed in 1..=cases() {
+        for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
+            runtime.block_on(random_history(spec, seed));
+        }
+    }
+}
+
+/// Three commits of one array and a group, and their model.
+async fn three(place: &Path, spec: SpecVersionBin) -> Model {
+    create(place, spec, RepositoryConfig::default()).await;
+    let lab = Lab::open(place);
+    let mut model = Model::default();
+    for n in 0..3 {
+        let before = model.clone();
+        match n {
+            0 => {
+                model.group("/g");
+                model.array("/g/x", &[6, 6]);
+            }
+            1 => (0..6).for_each(|i| (0..6).for_each(|j| model.chunk("/g/x", &[i, j], format!("{i} {j}")))),
+            _ => model.chunk("/g/x", &[0, 0], "again"),
+        }
+        let changes = model.changes_since(&before, &lab.scratch);
+        lab.commit_as(&lab.tip().await, &changes, request(&format!("commit {n}"))).await.unwrap();
+    }
+    model
+}
+
+#[tokio::test]
+async fn a_range_is_named_in_three_ways() {
+    for (words, expected) in [
+        (["--last", "2"], &["commit 1\n\ncommit 2", "commit 0"][..]),
+        (["--from", "main~1"], &["commit 1\n\ncommit 2", "commit 0"]),
+        (["--since", "main~2"], &["commit 1\n\ncommit 2", "commit 0"]),
+        (["--since", "first"], &["commit 0\n\ncommit 1\n\ncommit 2"]),
+        (["--from", "main~2"], &["commit 0\n\ncommit 1\n\ncommit 2"]),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let model = three(directory.path(), SpecVersionBin::V2).await;
+        let first = *ids(&Lab::open(directory.path())).await.last().unwrap();
+        reopen(directory.path()).await.create_tag("first", &SnapshotId::from(first.0)).await.unwrap();
+        command("squash", directory.path(), words.into_iter().chain(["--yes"])).success();
+        let all = history(directory.path()).await;
+        assert_eq!(all[..all.len() - 1], *expected, "{words:?}");
+        assert_eq!(reference_keys(directory.path()).await, model.keys());
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_is_refused_and_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    three(place, SpecVersionBin::V2).await;
+    let lab = Lab::open(place);
+    let before = std::fs::read(place.join("repo")).unwrap();
+    let refused = |name: &str, words: &[&str], why: &str| {
+        let said = command(name, place, words).failure();
+        assert!(said.contains(why), "{name} {words:?}: {said}");
+        assert_eq!(std::fs::read(place.join("repo")).unwrap(), before, "{name} {words:?}");
+    };
+    refused("squash", &["--last", "2"], "say --yes");
+    refused("squash", &["--yes"], "--last");
+    refused("squash", &["--last", "1", "--yes"], "--last");
+    refused("squash", &["--last", "2", "--from", "main", "--yes"], "cannot be used with");
+    refused("squash", &["--from", "main", "--yes"], "icechunkfs amend");
+    refused("squash", &["--last", "4", "--yes"], "begins with");
+    refused("squash", &["--last", "9", "--yes"], "has only 4 commits");
+    refused("squash", &["--last", "2", "--branch", "mian", "--yes"], "did you mean `main`");
+    refused("amend", &["-m", "x"], "say --yes");
+    refused("amend", &["--yes"], "nothing to amend");
+    refused("amend", &["--unset", "x", "--yes"], "no such metadata");
+    refused("amend", &["--metadata", "__icechunk={}", "--yes"], "reserved");
+    refused("rewrite-manifests", &["--split", "x"], "is not DIM=N");
+    refused("rewrite-manifests", &["--amend"], "say --yes");
+    let other = lab.repository().await.history(ids(&lab).await[0], 9).await.unwrap();
+    let initial = SnapshotId::from(other.last().unwrap().id.0);
+    reopen(place).await.create_branch("empty", &initial).await.unwrap();
+    let said = command("amend", place, ["--branch", "empty", "-m", "x", "--yes"]).failure();
+    assert!(said.contains("first commit"), "{said}");
+    // Version 1 has the parent in files that expiration rewrites.
+    let old = tempfile::tempdir().unwrap();
+    three(old.path(), SpecVersionBin::V1).await;
+    for words in [&["squash", "--last", "2"][..], &["amend", "-m", "x"], &["rewrite-manifests", "--amend"]] {
+        let said = command(words[0], old.path(), words[1..].iter().chain(&["--yes"])).failure();
+        assert!(said.contains("version 1") && said.contains("migrate"), "{said}");
+    }
+    assert_eq!(history(old.path()).await.len(), 4);
+}
+
+#[tokio::test]
+async fn an_amend_keeps_what_it_is_not_told_to_change() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let model = three(place, SpecVersionBin::V2).await;
+    let tip = ids(&Lab::open(place)).await[0];
+    reopen(place).await.create_tag("v1", &SnapshotId::from(tip.0)).await.unwrap();
+    command("amend", place, ["--metadata", "a={\"b\": [1, 2.5]}", "--metadata", "c=text", "--yes"]).success();
+    let said = command("amend", place, ["-m", "new words", "--unset", "c", "--yes", "--json"]).json();
+    assert_eq!(said["kept"], json!([]));
+    let log = command("log", place, ["--json"]).json();
+    assert_eq!(log[0]["message"], "new words");
+    assert_eq!(log[0]["metadata"]["a"], json!({"b": [1, 2.5]}));
+    assert_eq!(log[0]["metadata"]["__icechunk"], json!({"rebase_attempts": 0}), "a note of the commit's own stays");
+    assert_eq!(log[0]["metadata"]["c"], Value::Null);
+    assert_eq!(log[1]["message"], "commit 1");
+    let tagged = command("log", place, ["--tag", "v1", "--json"]).json();
+    assert_eq!(tagged[0]["message"], "commit 2", "a tag stays where it was");
+    assert_eq!(reference_keys(place).await, model.keys());
+    // Said twice it is done once.
+    let again = command("amend", place, ["-m", "new words", "--yes", "--json"]).json();
+    assert_eq!(again["snapshot"], Value::Null);
+    assert_eq!(command("log", place, ["--json"]).json()[0]["id"], said["snapshot"]);
+    fsck::check(place, SpecVersion::V2);
+}
+
+/// Logs of expired commits are kept by whatever takes a commit's place.
+#[tokio::test]
+async fn expired_history_stays_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    create(place, SpecVersionBin::V2, RepositoryConfig::default()).await;
+    let lab = Lab::open(place);
+    let mut model = Model::default();
+    for n in 0..6 {
+        let before = model.clone();
+        model.array(&format!("/a{n}"), &[3]);
+        model.chunk(&format!("/a{n}"), &[n % 3], "x");
+        lab.commit_model(&before, &model).await;
+    }
+    let all = ids(&lab).await;
+    let repository = reopen(place).await;
+    let main = VersionInfo::BranchTipRef("main".into());
+    let infos: Vec<_> = repository.ancestry(&main).await.unwrap().try_collect().await.unwrap();
+    let keep = ExpiredRefAction::Ignore;
+    expire(Arc::clone(repository.asset_manager()), infos[2].flushed_at, keep, keep, None, 1000).await.unwrap();
+    let left = ids(&lab).await;
+    let (origin, tip) = (*left.last().unwrap(), left[0]);
+    assert!(left.len() < all.len());
+    let before = touched(place, origin, tip).await;
+    assert_eq!(before["new_arrays"].as_array().unwrap().len(), 6);
+    let last = (left.len() - 1).to_string();
+    command("squash", place, ["--last", &last, "-m", "one", "--yes"]).success();
+    assert_eq!(history(place).await.len(), 2);
+    assert_eq!(touched(place, origin, ids(&lab).await[0]).await, before);
+    command("amend", place, ["-m", "another", "--yes"]).success();
+    assert_eq!(touched(place, origin, ids(&lab).await[0]).await, before);
+    assert_eq!(reference_keys(place).await, model.keys());
+    fsck::check(place, SpecVersion::V2);
+}
+
+/// A commit that somebody makes between the look and the deed is never taken away.
+#[tokio::test]
+async fn a_race_is_told_and_loses_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let mut model = three(place, SpecVersionBin::V2).await;
+    let lab = Lab::open(place);
+    let repository = lab.repository().await;
+    let commits = repository.history(ids(&lab).await[0], 2).await.unwrap();
+    let before = model.clone();
+    model.chunk("/g/x", &[5, 5], "theirs");
+    lab.commit_model(&before, &model).await;
+    let wanted = Squash { branch: "main", commits: &commits, message: "one".into(), metadata: Default::default() };
+    let refused = squash(&repository, system_clock, &wanted).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Stale, "{refused}");
+    assert_eq!(reference_keys(place).await, model.keys());
+    // The tip is the same, and what was before it has expired meanwhile.
+    let repository = lab.repository().await;
+    let commits = repository.history(ids(&lab).await[0], 3).await.unwrap();
+    let theirs = reopen(place).await;
+    let main = VersionInfo::BranchTipRef("main".into());
+    let infos: Vec<_> = theirs.ancestry(&main).await.unwrap().try_collect().await.unwrap();
+    let keep = ExpiredRefAction::Ignore;
+    expire(Arc::clone(theirs.asset_manager()), infos[0].flushed_at, keep, keep, None, 1000).await.unwrap();
+    let wanted = Squash { branch: "main", commits: &commits, message: "one".into(), metadata: Default::default() };
+    let refused = squash(&repository, system_clock, &wanted).await.unwrap_err();
+    assert!(refused.kind() == ErrorKind::Stale && refused.to_string().contains("expired"), "{refused}");
+    fsck::check(place, SpecVersion::V2);
+}
+
+/// Several commit while one rewrites manifests and one makes few commits of many: all chunks are there at the end.
+#[test]
+fn writers_go_on_meanwhile() {
+    for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().to_owned();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let mut model = Model::default();
+        runtime.block_on(async {
+            create(&place, spec, RepositoryConfig::default()).await;
+            (0..3).for_each(|writer| model.array(&format!("/a{writer}"), &[40]).0.fill(0));
+            Lab::open(&place).commit_model(&Model::default(), &model).await;
+        });
+        let start = model.clone();
+        let writer = |number: usize| {
+            let (place, mut model) = (place.clone(), start.clone());
+            std::thread::spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                runtime.block_on(async {
+                    let lab = Lab::open(&place);
+                    for n in 0..20 {
+                        let before = model.clone();
+                        model.chunk(&format!("/a{number}"), &[n], format!("{number} {n}"));
+                        // A base that was squashed away is no base any more: begin with the newest.
+                        loop {
+                            let changes = model.changes_since(&before, &lab.scratch);
+                            match lab.commit(&lab.tip().await, &changes).await {
+                                Ok(Outcome::Committed { .. }) => break,
+                                Err(error) if error.kind() == ErrorKind::Stale => {}
+                                other => panic!("{other:?}"),
+                            }
+                        }
+                    }
+                });
+            })
+        };
+        let writers: Vec<_> = (0..3).map(writer).collect();
+        let mut squashed = 0;
+        while writers.iter().any(|writer| !writer.is_finished()) {
+            command("rewrite-manifests", &place, ["--split", "*=7", "--repack"]).success();
+            if spec == SpecVersionBin::V2 {
+                let said = command("squash", &place, ["--last", "3", "--yes"]);
+                match said.status.success() {
+                    true => squashed += 1,
+                    false => {
+                        assert!(said.stderr.contains("do it again") || said.stderr.contains("only"), "{}", said.stderr)
+                    }
+                }
+            }
+        }
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        (0..3).for_each(|a| (0..20).for_each(|n| model.chunk(&format!("/a{a}"), &[n], format!("{a} {n}"))));
+        assert_eq!(runtime.block_on(reference_keys(&place)), model.keys(), "{spec:?}, {squashed} squashed");
+        fsck::check(&place, version(spec));
+    }
+}
+
+/// Killed, or failing, at every named point: it was done or it was not, and it can be done again.
+#[tokio::test]
+async fn any_point_may_be_the_last() {
+    let rewriting = ["commit.chunks", "commit.chunks.done", "commit.manifests", "commit.manifests.done"];
+    for (name, words) in [
+        ("squash", &["--last", "2", "--yes", "-m", "one"][..]),
+        ("rewrite-manifests", &["--split", "*=2", "-m", "one"]),
+    ] {
+        for (point, action) in failpoints::COMMIT.iter().flat_map(|point| [(*point, "abort"), (*point, "eio")]) {
+            if name == "squash" && rewriting.contains(&point) {
+                continue;
+            }
+            let directory = tempfile::tempdir().unwrap();
+            let place = directory.path();
+            let model = three(place, SpecVersionBin::V2).await;
+            let mut faulty = Command::new(program());
+            faulty.arg(name).arg(place).args(words).env("ICECHUNKFS_FAULT", format!("{point}={action}"));
+            let said = run(&mut faulty);
+            let done = point == "commit.publish.done";
+            let what = format!("{name}, {point}={action}: {}", said.stderr);
+            assert_eq!(said.status.success(), done && action == "eio", "{what}");
+            assert_eq!(history(place).await[0] == "one", done, "{what}");
+            assert_eq!(reference_keys(place).await, model.keys(), "{what}");
+            if !done {
+                command(name, place, words).success();
+                assert_eq!(history(place).await[0], "one", "{what}");
+                assert_eq!(reference_keys(place).await, model.keys(), "{what}");
+            }
+            fsck::check(place, SpecVersion::V2);
+        }
+    }
+}

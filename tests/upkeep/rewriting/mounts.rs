@@ -1,0 +1,90 @@
+//! Mounts whose branch's history is not what it was.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use futures_util::TryStreamExt;
+use icechunk::ops::expiration::{ExpiredRefAction, expire};
+use icechunk::repository::VersionInfo;
+
+use super::command;
+use crate::common::icechunkfs;
+use crate::common::lab::{Lab, reopen, set};
+use crate::common::writing::{Reference, Writable, array, put};
+
+/// The reference commits three times to the array at `/x`, and all but the newest commit expires.
+fn others_commit_and_expire(runtime: &tokio::runtime::Runtime, place: &Path, first: u32) {
+    runtime.block_on(async {
+        for n in first..first + 3 {
+            set(place, &[(&format!("x/c/{n}"), b"theirs")], &format!("theirs {n}")).await;
+        }
+        let repository = reopen(place).await;
+        let main = VersionInfo::BranchTipRef("main".into());
+        let infos: Vec<_> = repository.ancestry(&main).await.unwrap().try_collect().await.unwrap();
+        let keep = ExpiredRefAction::Ignore;
+        let manager = Arc::clone(repository.asset_manager());
+        expire(manager, infos[0].flushed_at, keep, keep, None, 1000).await.unwrap();
+    });
+    assert_eq!(Reference::open(place).history().len(), 2);
+}
+
+/// The commit that a mount is based on has expired, and so have those after it but the newest, which has their logs.
+#[test]
+fn work_goes_on_over_history_that_expired() {
+    let mount = Writable::new(&[]);
+    let (root, place) = (mount.root(), mount.repository().to_owned());
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    put(&root.join("x/zarr.json"), array(&[40], &[1])).unwrap();
+    put(&root.join("x/c/0"), b"o").unwrap();
+    icechunkfs(["commit".as_ref(), root.as_os_str()]).success();
+    // Beside what others wrote.
+    put(&root.join("x/c/20"), b"a").unwrap();
+    others_commit_and_expire(&runtime, &place, 1);
+    icechunkfs(["commit".as_ref(), root.as_os_str()]).success();
+    let keys = Reference::open(&place).keys();
+    assert_eq!((keys["x/c/0"].as_slice(), keys["x/c/2"].as_slice()), (b"o".as_slice(), b"theirs".as_slice()));
+    assert_eq!(keys["x/c/20"], b"a");
+    // On what only a log tells that has been pruned.
+    put(&root.join("x/c/5"), b"b").unwrap();
+    others_commit_and_expire(&runtime, &place, 4);
+    let refused = icechunkfs(["commit".as_ref(), root.as_os_str()]).failure();
+    assert!(refused.contains("/x"), "{refused}");
+    assert!(mount.says("conflicts").contains("[5]"), "{}", mount.says("conflicts"));
+    assert_eq!(Reference::open(&place).keys()["x/c/5"], b"theirs");
+    icechunkfs(["commit".as_ref(), root.as_os_str(), "--on-conflict".as_ref(), "ours".as_ref()]).success();
+    assert_eq!(Reference::open(&place).keys()["x/c/5"], b"b");
+    // Without the log it is not known what was changed: then nothing is.
+    put(&root.join("x/c/30"), b"c").unwrap();
+    others_commit_and_expire(&runtime, &place, 10);
+    let lab = Lab::open(&place);
+    let tip = runtime.block_on(async {
+        let repository = lab.repository().await;
+        let tip = repository.branch_tip("main").await.unwrap().unwrap();
+        repository.history(tip, 1).await.unwrap().remove(0)
+    });
+    let last = tip.pruned_ancestor_tx_logs.last().unwrap();
+    std::fs::remove_file(place.join("transactions").join(last.to_string())).unwrap();
+    let refused = icechunkfs(["commit".as_ref(), root.as_os_str()]).failure();
+    assert!(refused.contains("missing") && refused.contains(&last.to_string()), "{refused}");
+    assert!(!Reference::open(&place).keys().contains_key("x/c/30"));
+    assert_eq!(std::fs::read(root.join("x/c/30")).unwrap(), b"c", "the work is kept");
+}
+
+/// Whoever replaces the commit that a mount is based on hears of it, and so does the mount.
+#[test]
+fn a_mount_on_a_replaced_commit_is_told_of() {
+    let mount = Writable::new(&[]);
+    let (root, place) = (mount.root(), mount.repository());
+    put(&root.join("x/zarr.json"), array(&[4], &[1])).unwrap();
+    icechunkfs(["commit".as_ref(), root.as_os_str()]).success();
+    put(&root.join("x/c/0"), b"o").unwrap();
+    command("amend", place, ["-m", "other words", "--yes"]).success();
+    let refused = icechunkfs(["commit".as_ref(), root.as_os_str()]).failure();
+    assert!(refused.contains("reset or amended"), "{refused}");
+    assert_eq!(std::fs::read(root.join("x/c/0")).unwrap(), b"o", "the work is kept");
+    // The operations tell what was replaced. Back there, it goes on.
+    let previous = command("ops", place, ["--json"]).json()[0]["previous"].as_str().unwrap().to_owned();
+    command("branch", place, ["reset", "main", "--to", &previous, "--yes"]).success();
+    icechunkfs(["commit".as_ref(), root.as_os_str()]).success();
+    assert_eq!(Reference::open(place).keys()["x/c/0"], b"o");
+}

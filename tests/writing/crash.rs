@@ -1,0 +1,267 @@
+//! The daemon dies at any moment: what was closed is there afterwards, and a commit is there completely or not at all.
+//!
+//! `ICECHUNKFS_KILLS` asks for more deaths than CI has, `ICECHUNKFS_SEED` for others.
+
+pub(crate) mod worker;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::common::writing::{GROUP, Reference, Writable, array, number, put};
+use crate::common::{self, read_files};
+use icechunkfs::failpoints;
+use worker::{Random, Worker, is_key};
+
+/// Deaths in CI, of both kinds together.
+const IN_CI: usize = 200;
+/// After so many deaths a repository has become large enough, and a new one begins.
+const LIFE: usize = 40;
+/// Fewer deaths than this may happen to meet no commit.
+const FEW: usize = 10;
+
+type Files = BTreeMap<String, Vec<u8>>;
+
+fn keys_of(files: &Files) -> Files {
+    files.iter().filter(|(name, _)| is_key(name)).map(|(name, bytes)| (name.clone(), bytes.clone())).collect()
+}
+
+/// Compares, and tells names instead of megabytes.
+#[track_caller]
+fn assert_same(what: &str, found: &Files, expected: &Files) {
+    let differs: Vec<String> = expected
+        .iter()
+        .filter(|(name, bytes)| found.get(*name) != Some(bytes))
+        .map(|(name, bytes)| format!("{name}: {:?} bytes instead of {}", found.get(name).map(Vec::len), bytes.len()))
+        .chain(found.keys().filter(|name| !expected.contains_key(*name)).map(|name| format!("{name}: too many")))
+        .collect();
+    assert!(differs.is_empty(), "{what}: {differs:#?}");
+}
+
+#[test]
+fn nothing_closed_is_lost_when_the_daemon_dies_at_random() {
+    common::watchdog();
+    let kills = number("ICECHUNKFS_KILLS", IN_CI).saturating_sub(3 * 2 * (failpoints::COMMIT.len() + 1)).max(1);
+    let seed = number("ICECHUNKFS_SEED", 1) as u64;
+    let mut told = Vec::new();
+    let counts = Mutex::new([0; 3]);
+    let (lives, next) = (kills.div_ceil(LIFE), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let (counts, next) = (&counts, &next);
+        let threads: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(move || {
+                    loop {
+                        let life = next.fetch_add(1, Ordering::Relaxed);
+                        if life >= lives {
+                            break;
+                        }
+                        let found = one_life(seed * 10_000 + life as u64, LIFE.min(kills - life * LIFE));
+                        counts.lock().unwrap().iter_mut().zip(found).for_each(|(sum, count)| *sum += count);
+                    }
+                })
+            })
+            .collect();
+        // The panic of a thread is this test's.
+        threads.into_iter().for_each(|thread| {
+            if let Err(panic) = thread.join() {
+                told.push(panic);
+            }
+        });
+    });
+    if let Some(panic) = told.pop() {
+        std::panic::resume_unwind(panic);
+    }
+    let [operations, commits, in_flight] = counts.into_inner().unwrap();
+    println!(
+        "{kills} deaths, {operations} operations, {commits} commits, {in_flight} of them at the moment of a death"
+    );
+    // A few deaths may all come before the first commit.
+    let enough = commits > 0 || kills < FEW;
+    assert!(operations > 3 * kills && enough, "the workload did not run: {operations}, {commits}");
+}
+
+/// A repository and its mount through many deaths; operations, commits, and commits that a death interrupted.
+fn one_life(seed: u64, deaths: usize) -> [usize; 3] {
+    let mut random = Random::new(seed);
+    let mount = Writable::new(&[]);
+    let mut worker = Worker::new(mount.root(), random.next());
+    let mut totals = [0; 3];
+    for death in 0..deaths {
+        let daemon = mount.daemon();
+        let length = Duration::from_micros(random.next() % 120_000);
+        std::thread::scope(|scope| {
+            let running = scope.spawn(|| worker.run_until_it_fails(|| mount.commit("by the worker")));
+            std::thread::sleep(length);
+            mount.kill(daemon);
+            running.join().unwrap();
+        });
+        // Not before the worker has stopped: it would go on below the mountpoint.
+        mount.take_away();
+        mount.mount_again(None).success();
+        let what = format!("seed {seed}, death {death} after {length:?}");
+        let found = read_files(&mount.root());
+        worker.recovered(&found).unwrap_or_else(|text| panic!("{what}: {text}"));
+
+        // The commit: all of it or nothing, and nothing else.
+        let reference = Reference::open(mount.repository());
+        let (keys, grown) = (reference.keys(), reference.history().len() - 1 - worker.commits);
+        match (&worker.committing, grown) {
+            (Some(wanted), 1) => {
+                assert_same(&format!("{what}: the interrupted commit"), &keys, &keys_of(wanted));
+                worker.committed = keys_of(wanted);
+                worker.commits += 1;
+            }
+            (_, 0) => assert_same(&format!("{what}: the last commit"), &keys, &worker.committed),
+            _ => panic!("{what}: {grown} commits that nobody made"),
+        }
+        totals[2] += usize::from(worker.committing.take().is_some());
+    }
+    // At the end everything goes into one more commit.
+    let working = read_files(&mount.root());
+    mount.commit("the last one").unwrap();
+    assert_same("the last commit", &Reference::open(mount.repository()).keys(), &keys_of(&working));
+    assert_same("a fresh mount", &mount.fresh(), &keys_of(&working));
+    totals[0] = worker.operations;
+    totals[1] = worker.commits;
+    totals
+}
+
+/// The harness itself, on a plain directory: what the worker notes is what is there, and a loss is noticed.
+#[test]
+fn the_worker_knows_what_it_closed() {
+    for seed in 0..4 {
+        let directory = tempfile::tempdir().unwrap();
+        let mut worker = Worker::new(directory.path().to_owned(), seed);
+        let commits = std::cell::Cell::new(0);
+        worker.run_until_it_fails(|| {
+            commits.set(commits.get() + 1);
+            if commits.get() < 8 { Ok(()) } else { Err(std::io::Error::from_raw_os_error(libc::ENOTCONN)) }
+        });
+        assert!(worker.operations > 20 && worker.committing.is_some());
+        let files = read_files(directory.path());
+        worker.recovered(&files).unwrap();
+        let mut lossy = files.clone();
+        let name = lossy.keys().find(|name| name.contains("/c/")).unwrap().clone();
+        lossy.get_mut(&name).unwrap().pop();
+        let told = worker.recovered(&lossy).unwrap_err();
+        assert!(told.contains(&name), "{told}");
+    }
+}
+
+/// What is waiting to be committed when a commit meets its fault.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Work {
+    /// Everything is new: chunks in the manifest, packed, and objects of their own.
+    First,
+    /// Changes, deletions and moves of what is committed.
+    Changes,
+    /// The same, and somebody else has committed meanwhile.
+    Rebase,
+}
+
+fn first_work(mount: &Writable) {
+    let root = mount.root();
+    put(&root.join("zarr.json"), GROUP).unwrap();
+    put(&root.join("a/zarr.json"), array(&[40, 40], &[1, 1])).unwrap();
+    for n in 0..40_u8 {
+        put(&root.join(format!("a/c/{n}/0")), vec![n; 100]).unwrap();
+        put(&root.join(format!("a/c/{n}/1")), vec![n; 5000]).unwrap();
+    }
+    put(&root.join("b/zarr.json"), array(&[4], &[1])).unwrap();
+    put(&root.join("b/c/0"), vec![7; 600_000]).unwrap();
+    put(&root.join("notes"), "mine").unwrap();
+}
+
+fn more_work(mount: &Writable) {
+    let root = mount.root();
+    for n in 0..10_u8 {
+        put(&root.join(format!("a/c/{n}/1")), vec![n + 100; 4000]).unwrap();
+        std::fs::remove_file(root.join(format!("a/c/{n}/0"))).unwrap();
+    }
+    put(&root.join("b/c/1"), vec![8; 500_000]).unwrap();
+    std::fs::create_dir(root.join("g")).unwrap();
+    std::fs::rename(root.join("b"), root.join("g/b")).unwrap();
+    put(&root.join("new/zarr.json"), GROUP).unwrap();
+}
+
+/// A commit with a fault: whether the step was passed at all.
+fn commit_with_fault(step: &str, action: &str, work: Work) -> bool {
+    let what = format!("{step}={action}, {work:?}");
+    let mount = Writable::new(&[]);
+    first_work(&mount);
+    if work != Work::First {
+        mount.commit("first").unwrap();
+        more_work(&mount);
+    }
+    mount.unmount();
+    mount.mount_again(Some(&format!("{step}={action}"))).success();
+    let daemon = mount.daemon();
+    let reference = Reference::open(mount.repository());
+    if work == Work::Rebase {
+        reference.commit(&[("theirs/zarr.json", GROUP.as_bytes())], "theirs");
+    }
+    let working = read_files(&mount.root());
+    let (before, history) = (reference.keys(), reference.history().len());
+    let mut wanted = keys_of(&working);
+    wanted.extend(before.iter().filter(|(name, _)| name.starts_with("theirs/")).map(|(n, b)| (n.clone(), b.clone())));
+
+    let outcome = mount.commit("with a fault");
+    let (after, grown) = (reference.keys(), reference.history().len() - history);
+    match grown {
+        0 => assert_same(&format!("{what}: nothing may be visible"), &after, &before),
+        1 => assert_same(&format!("{what}: all must be visible"), &after, &wanted),
+        _ => panic!("{what}: {grown} commits"),
+    }
+    // Once it is visible, a mount may stand on it, with what the others did.
+    let mut with_theirs = wanted.clone();
+    with_theirs.extend(working.iter().map(|(name, bytes)| (name.clone(), bytes.clone())));
+    if outcome.is_ok() {
+        assert!(grown == 1, "{what}: it says that it is done and is not");
+        assert_same(&format!("{what}: the mount after it"), &read_files(&mount.root()), &with_theirs);
+        mount.commit("nothing").unwrap();
+        assert!(reference.history().len() == history + 1, "{what}: there is still something to commit");
+        return false;
+    }
+    if action == "abort" {
+        mount.wait_for_end(daemon);
+        mount.take_away();
+        mount.mount_again(None).success();
+    } else {
+        // Whoever is told of a failure has everything as it was.
+        assert_same(&format!("{what}: the working tree after a failure"), &read_files(&mount.root()), &working);
+        // As long as the mount cannot show what is committed, nothing is mixed with it.
+        let more = std::fs::write(mount.root().join("more"), "");
+        assert!(more.is_ok() == (grown == 0), "{what}: {more:?}");
+        let _ = std::fs::remove_file(mount.root().join("more"));
+    }
+    let now = read_files(&mount.root());
+    if now != with_theirs {
+        assert_same(&format!("{what}: the working tree of the next mount"), &now, &working);
+    }
+    mount.commit("once more").unwrap_or_else(|error| panic!("{what}: the next commit: {error}"));
+    assert_same(&format!("{what}: after the next commit"), &reference.keys(), &wanted);
+    assert_same(&format!("{what}: a fresh mount"), &mount.fresh(), &wanted);
+    assert_same(&format!("{what}: the mount afterwards"), &read_files(&mount.root()), &with_theirs);
+    let commits = reference.history().len() - history;
+    assert!(commits == 1, "{what}: {commits} commits of one piece of work");
+    true
+}
+
+#[test]
+fn every_step_of_a_commit_may_fail_or_be_the_last() {
+    common::watchdog();
+    let works = [Work::First, Work::Changes, Work::Rebase];
+    let mut never = Vec::new();
+    for step in failpoints::COMMIT.into_iter().chain([failpoints::COMMITTED]) {
+        for action in ["abort", "eio"] {
+            let reached = works.into_iter().filter(|work| commit_with_fault(step, action, *work)).count();
+            if reached == 0 {
+                never.push(format!("{step}={action}"));
+            }
+        }
+    }
+    // What is visible has succeeded, whatever the last request said.
+    never.retain(|fault| fault != "commit.publish.done=eio");
+    assert!(never.is_empty(), "no commit came to {never:?}");
+}

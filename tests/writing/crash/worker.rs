@@ -1,0 +1,319 @@
+//! A program that works until its file system goes away, and knows what it had closed by then.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use crate::common::writing::{GROUP, array, put};
+
+type Files = BTreeMap<String, Vec<u8>>;
+
+/// The arrays, and the length of each one's grid.
+const ARRAYS: [(&str, u64); 3] = [("a", 12), ("g/b", 12), ("g/h/d", 6)];
+
+/// Whether a name of this workload is a Zarr key.
+pub(crate) fn is_key(name: &str) -> bool {
+    let last = name.rsplit('/').next().unwrap_or(name);
+    last == "zarr.json" || (name.contains("/c/") && last.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        // Xorshift: enough to draw work.
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 >> 3
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+}
+
+/// What was going on when it failed: after it the files are as before, or as `after`, or in between where `between` says so.
+struct InFlight {
+    after: Files,
+    /// A file written under its own name, which may have any content as long as nobody closed it.
+    between: Option<String>,
+}
+
+pub(crate) struct Worker {
+    root: PathBuf,
+    random: Random,
+    /// Outside the mount: what was closed, and nothing that was not.
+    files: Files,
+    in_flight: Option<InFlight>,
+    /// The keys of the last commit that succeeded.
+    pub(crate) committed: Files,
+    pub(crate) commits: usize,
+    /// What a commit that was not answered would have committed.
+    pub(crate) committing: Option<Files>,
+    pub(crate) operations: usize,
+}
+
+impl Worker {
+    pub(crate) fn new(root: PathBuf, seed: u64) -> Worker {
+        let mut worker = Worker {
+            root,
+            random: Random::new(seed),
+            files: Files::new(),
+            in_flight: None,
+            committed: Files::new(),
+            commits: 0,
+            committing: None,
+            operations: 0,
+        };
+        for (name, length) in ARRAYS {
+            worker.document(&format!("{name}/zarr.json"), array(&[length], &[1]));
+        }
+        worker.document("g/zarr.json", GROUP.to_owned());
+        worker
+    }
+
+    fn document(&mut self, name: &str, text: String) {
+        put(&self.root.join(name), &text).unwrap();
+        self.files.insert(name.to_owned(), text.into_bytes());
+    }
+
+    /// Works until an error says that the file system is gone.
+    pub(crate) fn run_until_it_fails(&mut self, commit: impl Fn() -> io::Result<()>) {
+        loop {
+            let done = if self.random.below(25) == 0 { self.commit(&commit) } else { self.operation() };
+            match done {
+                Ok(()) => self.operations += 1,
+                Err(error) if is_death(&error) => return,
+                // A write that was on its way into the page cache.
+                Err(error) if error.raw_os_error() == Some(libc::EIO) && self.is_dead() => return,
+                Err(error) => {
+                    let told = std::fs::read_to_string(self.root.join(".icechunk/errors")).unwrap_or_default();
+                    panic!("an error that is no death, {}: {error}; the mount says {told}", self.doing())
+                }
+            }
+        }
+    }
+
+    /// Whether the daemon has died.
+    fn is_dead(&self) -> bool {
+        std::fs::metadata(self.root.join("a name that nobody has heard of")).is_err_and(|error| is_death(&error))
+    }
+
+    /// What was about to change, for a message.
+    fn doing(&self) -> String {
+        let Some(flight) = &self.in_flight else { return "committing".to_owned() };
+        let names = flight.after.keys().chain(self.files.keys());
+        let changed: std::collections::BTreeSet<&String> =
+            names.filter(|name| flight.after.get(*name) != self.files.get(*name)).collect();
+        format!("changing {changed:?} after {} operations and {} commits", self.operations, self.commits)
+    }
+
+    fn commit(&mut self, commit: &impl Fn() -> io::Result<()>) -> io::Result<()> {
+        let changed = self.files.iter().filter(|(name, _)| is_key(name)).ne(self.committed.iter());
+        self.committing = Some(self.files.clone());
+        commit()?;
+        self.committing = None;
+        self.committed =
+            self.files.iter().filter(|(name, _)| is_key(name)).map(|(n, bytes)| (n.clone(), bytes.clone())).collect();
+        self.commits += usize::from(changed);
+        Ok(())
+    }
+
+    fn name(&mut self) -> String {
+        let (array, length) = ARRAYS[self.random.below(ARRAYS.len() as u64) as usize];
+        match self.random.below(6) {
+            0 => format!("{array}/notes-{}", self.random.below(4)),
+            _ => format!("{array}/c/{}", self.random.below(length)),
+        }
+    }
+
+    fn content(&mut self) -> Vec<u8> {
+        let most = [500, 5000, 60_000, 400_000][[0, 0, 0, 1, 1, 1, 2, 3][self.random.below(8) as usize]];
+        let length = 1 + self.random.below(most);
+        let first = self.random.next() as u8;
+        (0..length).map(|n| first.wrapping_add(n as u8)).collect()
+    }
+
+    /// Notes what is about to happen, does it, notes that it is done.
+    fn step(
+        &mut self,
+        between: Option<String>,
+        change: impl FnOnce(&mut Files),
+        act: impl FnOnce(&PathBuf) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut after = self.files.clone();
+        change(&mut after);
+        self.in_flight = Some(InFlight { after, between });
+        act(&self.root)?;
+        if let Some(done) = self.in_flight.take() {
+            self.files = done.after;
+        }
+        Ok(())
+    }
+
+    fn operation(&mut self) -> io::Result<()> {
+        let (name, other) = (self.name(), self.name());
+        let exists = self.files.contains_key(&name);
+        match self.random.below(10) {
+            0..3 => self.write_in_place(&name),
+            3..6 => self.write_and_rename(&name),
+            6 if exists => {
+                let content = self.content();
+                let appended = [self.files[&name].clone(), content.clone()].concat();
+                let key = name.clone();
+                self.step(
+                    Some(name.clone()),
+                    |files| drop(files.insert(key, appended)),
+                    |root| {
+                        let mut file = OpenOptions::new().append(true).open(root.join(&name))?;
+                        file.write_all(&content)?;
+                        close(file)
+                    },
+                )
+            }
+            7 if exists => {
+                let key = name.clone();
+                self.step(None, |files| drop(files.remove(&key)), |root| std::fs::remove_file(root.join(&name)))
+            }
+            8 if exists && name != other => {
+                let (from, to) = (name.clone(), other.clone());
+                self.step(
+                    None,
+                    |files| {
+                        let content = files.remove(&from).unwrap_or_default();
+                        files.insert(to, content);
+                    },
+                    |root| {
+                        make_parent(root, &other)?;
+                        std::fs::rename(root.join(&name), root.join(&other))
+                    },
+                )
+            }
+            9 => self.document_again(),
+            _ => self.write_in_place(&name),
+        }
+    }
+
+    fn write_in_place(&mut self, name: &str) -> io::Result<()> {
+        let content = self.content();
+        let (key, new) = (name.to_owned(), content.clone());
+        self.step(
+            Some(name.to_owned()),
+            |files| drop(files.insert(key, new)),
+            |root| {
+                make_parent(root, name)?;
+                let mut file = File::create(root.join(name))?;
+                file.write_all(&content)?;
+                close(file)
+            },
+        )
+    }
+
+    fn write_and_rename(&mut self, name: &str) -> io::Result<()> {
+        let content = self.content();
+        let temporary = format!("{name}.partial");
+        let (key, new) = (temporary.clone(), content.clone());
+        self.step(
+            Some(temporary.clone()),
+            |files| drop(files.insert(key, new)),
+            |root| {
+                make_parent(root, &temporary)?;
+                let mut file = File::create(root.join(&temporary))?;
+                file.write_all(&content)?;
+                close(file)
+            },
+        )?;
+        let (from, to) = (temporary.clone(), name.to_owned());
+        self.step(
+            None,
+            |files| {
+                let content = files.remove(&from).unwrap_or_default();
+                files.insert(to, content);
+            },
+            |root| std::fs::rename(root.join(&temporary), root.join(name)),
+        )
+    }
+
+    /// Attributes change, as a rename over the document.
+    fn document_again(&mut self) -> io::Result<()> {
+        let (array_name, length) = ARRAYS[self.random.below(ARRAYS.len() as u64) as usize];
+        // Never the same twice: what equals the last commit would be no change.
+        let note = format!("\"attributes\":{{\"n\":{}}}", self.operations);
+        let text = array(&[length], &[1]).replace("\"attributes\":{}", &note);
+        assert!(text.contains(&note));
+        let (name, temporary) = (format!("{array_name}/zarr.json"), format!("{array_name}/zarr.0123.partial"));
+        let (key, new) = (temporary.clone(), text.clone().into_bytes());
+        self.step(
+            Some(temporary.clone()),
+            |files| drop(files.insert(key, new)),
+            |root| {
+                let mut file = File::create(root.join(&temporary))?;
+                file.write_all(text.as_bytes())?;
+                close(file)
+            },
+        )?;
+        let (from, to) = (temporary.clone(), name.clone());
+        self.step(
+            None,
+            |files| {
+                let content = files.remove(&from).unwrap_or_default();
+                files.insert(to, content);
+            },
+            |root| std::fs::rename(root.join(&temporary), root.join(&name)),
+        )
+    }
+
+    /// Compares what the next mount shows with what was closed, and goes on from there.
+    pub(crate) fn recovered(&mut self, found: &Files) -> Result<(), String> {
+        let (after, between) = match self.in_flight.take() {
+            Some(flight) => (flight.after, flight.between),
+            None => (self.files.clone(), None),
+        };
+        let settled = |expected: &Files| {
+            let unsure = between.as_ref();
+            let known = expected.iter().filter(|(name, _)| Some(*name) != unsure);
+            let shown = found.iter().filter(|(name, _)| Some(*name) != unsure);
+            known.eq(shown)
+        };
+        if !settled(&self.files) && !settled(&after) {
+            let lost: Vec<_> = self
+                .files
+                .iter()
+                .filter(|(name, bytes)| found.get(*name) != Some(bytes))
+                .map(|(name, bytes)| (name, bytes.len(), found.get(name).map(Vec::len)))
+                .collect();
+            let more: Vec<_> = found.keys().filter(|name| !self.files.contains_key(*name)).collect();
+            return Err(format!("lost or changed: {lost:?}, too many: {more:?}, in flight: {between:?}"));
+        }
+        self.files = found.clone();
+        // An empty chunk is no chunk: the writer that was interrupted would write it again. Notes may become chunks later.
+        for name in found.iter().filter(|(_, bytes)| bytes.is_empty()).map(|(name, _)| name) {
+            std::fs::remove_file(self.root.join(name)).map_err(|error| format!("{name}: {error}"))?;
+            self.files.remove(name);
+        }
+        Ok(())
+    }
+}
+
+/// A close that hears of errors.
+fn close(file: File) -> io::Result<()> {
+    let file = std::mem::ManuallyDrop::new(file);
+    // SAFETY: the descriptor is this file's, and nobody closes it a second time.
+    let closed = unsafe { libc::close(std::os::fd::AsRawFd::as_raw_fd(&*file)) };
+    if closed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn make_parent(root: &std::path::Path, name: &str) -> io::Result<()> {
+    std::fs::create_dir_all(root.join(name).parent().unwrap())
+}
+
+/// What programs get from a mount whose daemon has died: aborted if it had been asked already, not connected otherwise.
+fn is_death(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
+}

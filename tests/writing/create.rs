@@ -1,0 +1,140 @@
+//! Repositories that we create, and the reference implementation working in them.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use crate::common::{Mount, icechunkfs, run};
+use bytes::Bytes;
+use futures_util::TryStreamExt;
+use icechunk::repository::VersionInfo;
+use icechunk::{Repository, Store};
+use icechunkfs::format::repo_state::Operation;
+use icechunkfs::repo::update::{self, system_clock};
+use icechunkfs::storage;
+use tokio::sync::RwLock;
+
+async fn open(path: &Path) -> Repository {
+    let storage = icechunk::new_local_filesystem_storage(path).await.unwrap();
+    Repository::open(storage).execute().await.unwrap()
+}
+
+async fn keys(repository: &Repository) -> Vec<String> {
+    let session = repository.readonly_session(&VersionInfo::BranchTipRef("main".into())).await.unwrap();
+    let store = Store::from_session(Arc::new(RwLock::new(session))).await;
+    store.list().await.unwrap().try_collect().await.unwrap()
+}
+
+async fn messages(repository: &Repository) -> Vec<String> {
+    let history = repository.ancestry(&VersionInfo::BranchTipRef("main".into())).await.unwrap();
+    history.map_ok(|info| info.message).try_collect().await.unwrap()
+}
+
+fn init(place: &Path, words: &[&str]) {
+    icechunkfs(["init".as_ref(), place.as_os_str()].into_iter().chain(words.iter().map(|w| w.as_ref()))).success();
+}
+
+#[tokio::test]
+async fn the_reference_works_in_what_we_create() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().join("new/repo");
+    init(&place, &[]);
+    let repository = open(&place).await;
+    assert_eq!(messages(&repository).await, ["Repository initialized"]);
+    assert!(keys(&repository).await.is_empty());
+
+    // It commits on top, tags, branches, and its own records go on after ours.
+    let session = Arc::new(RwLock::new(repository.writable_session("main").await.unwrap()));
+    let store = Store::from_session(Arc::clone(&session)).await;
+    let document = Bytes::from_static(br#"{"zarr_format":3,"node_type":"group"}"#);
+    store.set("a/zarr.json", document).await.unwrap();
+    let id = session.write().await.commit("theirs").execute().await.unwrap();
+    repository.create_tag("v1", &id).await.unwrap();
+    assert_eq!(messages(&open(&place).await).await, ["theirs", "Repository initialized"]);
+
+    let refs = icechunkfs(["refs".as_ref(), place.as_os_str(), "--json".as_ref()]).json();
+    assert_eq!((&refs["branches"]["main"], &refs["tags"]["v1"]), (&id.to_string().into(), &id.to_string().into()));
+    let mount = Mount::new(&place, &["--tag", "v1"]);
+    assert_eq!(std::fs::read(mount.path().join("a/zarr.json")).unwrap(), br#"{"zarr_format":3,"node_type":"group"}"#);
+}
+
+#[tokio::test]
+async fn a_root_group_is_a_commit_of_its_own() {
+    let directory = tempfile::tempdir().unwrap();
+    init(directory.path(), &["--zarr-group"]);
+    let repository = open(directory.path()).await;
+    assert_eq!(messages(&repository).await, ["Create the root group", "Repository initialized"]);
+    assert_eq!(keys(&repository).await, ["zarr.json"]);
+    // The change of `repo` left a copy, and both programs read the log across it.
+    let copies = std::fs::read_dir(directory.path().join("overwritten")).unwrap().count();
+    assert_eq!(copies, 1);
+    let session = Arc::new(RwLock::new(repository.writable_session("main").await.unwrap()));
+    let store = Store::from_session(Arc::clone(&session)).await;
+    store.set("b/zarr.json", Bytes::from_static(br#"{"zarr_format":3,"node_type":"group"}"#)).await.unwrap();
+    session.write().await.commit("theirs").execute().await.unwrap();
+    let log = icechunkfs(["log".as_ref(), directory.path().as_os_str(), "--json".as_ref()]).json();
+    let said: Vec<&str> = log.as_array().unwrap().iter().map(|commit| commit["message"].as_str().unwrap()).collect();
+    assert_eq!(said, ["theirs", "Create the root group", "Repository initialized"]);
+    let mount = Mount::new(directory.path(), &[]);
+    let found = run(Command::new("find").arg(mount.path()).args(["-name", "zarr.json", "-printf", "%P\n"])).success();
+    assert_eq!(String::from_utf8(found).unwrap().lines().count(), 2);
+}
+
+#[test]
+fn an_occupied_place_is_refused_and_left_as_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let attempt = || icechunkfs(["init".as_ref(), directory.path().as_os_str()]);
+    std::fs::create_dir(directory.path().join("x")).unwrap();
+    std::fs::write(directory.path().join("x/notes"), "mine").unwrap();
+    assert!(attempt().failure().contains("is not empty (there is `x/notes`)"));
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+    std::fs::remove_file(directory.path().join("x/notes")).unwrap();
+    attempt().success();
+    let before = std::fs::read(directory.path().join("repo")).unwrap();
+    assert!(attempt().failure().contains("holds a repository already"));
+    assert_eq!(std::fs::read(directory.path().join("repo")).unwrap(), before);
+}
+
+/// Changes by many at once: none is lost, and each has its copy and its entry in the log.
+#[test]
+fn no_change_is_lost_in_a_race() {
+    const WRITERS: usize = 8;
+    const CHANGES: usize = 10;
+    let directory = tempfile::tempdir().unwrap();
+    init(directory.path(), &[]);
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|writer| {
+            let place = directory.path().to_str().unwrap().to_owned();
+            // Threads with runtimes, descriptors and locks of their own: to the file system they are strangers.
+            std::thread::spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                runtime.block_on(async {
+                    let storage = storage::open_directory(place.as_ref()).unwrap();
+                    for n in 0..CHANGES {
+                        let name = format!("writer-{writer}-{n}");
+                        let changed = update::update(&*storage, system_clock, |state| {
+                            let main = state.branches["main"];
+                            state.branches.insert(name.clone(), main);
+                            Ok(Operation::BranchCreated { name: name.clone() })
+                        });
+                        changed.await.unwrap();
+                    }
+                });
+            })
+        })
+        .collect();
+    for writer in writers {
+        writer.join().unwrap();
+    }
+    let refs = icechunkfs(["refs".as_ref(), directory.path().as_os_str(), "--json".as_ref()]).json();
+    assert_eq!(refs["branches"].as_object().unwrap().len(), WRITERS * CHANGES + 1);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let listed = runtime.block_on(async { open(directory.path()).await.list_branches().await.unwrap() });
+    assert_eq!(listed.len(), WRITERS * CHANGES + 1);
+    let staging = std::fs::read_dir(directory.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        // The file that is locked lies among the objects.
+        .filter(|name| name.contains('#') && name != "lock#0");
+    assert_eq!(staging.count(), 0, "staging files are gone");
+}

@@ -1,0 +1,13 @@
+//! Writable mounts: programs that write, POSIX, full and broken disks, deaths.
+
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod crash;
+mod create;
+mod posix;
+mod upload;
+mod write_faults;
+mod write_tools;

@@ -1,0 +1,199 @@
+//! Somebody has been in the scratch directory.
+
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use crate::common::writing::{Reference, Writable, array, put, tell, with_waiting_work};
+use crate::common::{read_files, watchdog};
+
+/// A mount with an array of which `c/0` is committed, and `c/1`, `c/2` and `notes` wait.
+fn mount(words: &[&str]) -> Writable {
+    let mount = Writable::new(words);
+    with_waiting_work(&mount, [1000, 300_000, 1000]);
+    mount
+}
+
+/// The data file with these bytes.
+fn data_file(mount: &Writable, bytes: &[u8]) -> PathBuf {
+    let files = std::fs::read_dir(mount.scratch().join("data")).unwrap().map(|entry| entry.unwrap().path());
+    let mut found: Vec<PathBuf> = files.filter(|path| std::fs::read(path).unwrap() == bytes).collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    found.remove(0)
+}
+
+/// Makes `a/c/1` well again, and tells what is there then.
+type Heal<'a> = &'a dyn Fn(&Writable) -> Option<Vec<u8>>;
+
+fn errno(result: std::io::Result<()>) -> i32 {
+    result.unwrap_err().raw_os_error().unwrap()
+}
+
+#[test]
+fn a_data_file_is_gone() {
+    watchdog();
+    let io = if crate::common::is_root() { vec!["cached", "passthrough"] } else { vec!["cached"] };
+    // Ways to be well again, and what is there then.
+    let heal: [(&str, Heal); 6] = [
+        ("discard", &|mount| {
+            tell(&mount.control("discard"), "a/c/1").unwrap();
+            None
+        }),
+        ("discard all", &|mount| {
+            mount.touch("discard").unwrap();
+            None
+        }),
+        ("remove", &|mount| {
+            std::fs::remove_file(mount.root().join("a/c/1")).unwrap();
+            None
+        }),
+        ("rewrite", &|mount| {
+            std::fs::write(mount.root().join("a/c/1"), "again").unwrap();
+            Some(b"again".to_vec())
+        }),
+        ("replace", &|mount| {
+            put(&mount.root().join("new"), "again").unwrap();
+            std::fs::rename(mount.root().join("new"), mount.root().join("a/c/1")).unwrap();
+            Some(b"again".to_vec())
+        }),
+        ("truncate", &|mount| {
+            let file = std::fs::OpenOptions::new().write(true).truncate(true).open(mount.root().join("a/c/1")).unwrap();
+            file.write_all_at(b"again", 0).unwrap();
+            Some(b"again".to_vec())
+        }),
+    ];
+    for (n, (way, heal)) in heal.into_iter().enumerate() {
+        let mount = mount(&["--io", io[n % io.len()]]);
+        let root = mount.root();
+        let live = n % 2 == 0;
+        if live {
+            std::fs::remove_file(data_file(&mount, &[2; 300_000])).unwrap();
+            // What the kernel has cached it may show; it lets go of it with the mount.
+            std::fs::write("/proc/sys/vm/drop_caches", "1").unwrap_or_default();
+        } else {
+            mount.unmount();
+            std::fs::remove_file(data_file(&mount, &[2; 300_000])).unwrap();
+            mount.mount_again(None).success();
+            // The others are as they were.
+            assert_eq!(errno(std::fs::read(root.join("a/c/1")).map(drop)), libc::EIO, "{way}");
+            let errors = mount.says("errors");
+            assert!(errors.contains("/a/c/1") && errors.contains("discard the path"), "{way}: {errors}");
+            assert_eq!(
+                errno(
+                    std::fs::OpenOptions::new()
+                        .append(true)
+                        .open(root.join("a/c/1"))
+                        .and_then(|file| { file.write_all_at(b"x", 5) })
+                ),
+                libc::EIO,
+                "{way}"
+            );
+        }
+        assert_eq!(std::fs::read(root.join("a/c/2")).unwrap(), vec![3; 1000]);
+        let history = Reference::open(mount.repository()).history();
+        let refused = mount.commit("refused");
+        assert_eq!(errno(refused), libc::EINVAL, "{way}");
+        assert!(mount.says("commit").contains("/a/c/1: its bytes were removed"), "{way}: {}", mount.says("commit"));
+        assert!(mount.says("status").contains("a/c/1"), "{}", mount.says("status"));
+        assert_eq!(Reference::open(mount.repository()).history(), history);
+        let healed = heal(&mount);
+        assert_eq!(std::fs::read(root.join("a/c/1")).ok(), healed, "{way}");
+        let mut wanted = read_files(&root);
+        assert_eq!(wanted.contains_key("a/c/2"), way != "discard all");
+        mount.commit("healed").unwrap();
+        assert_eq!(wanted.remove("notes").unwrap(), b"mine");
+        assert!(mount.fresh() == wanted, "{way}");
+        assert!(Reference::open(mount.repository()).keys() == wanted, "{way}");
+    }
+}
+
+#[test]
+fn a_document_or_an_untracked_file_is_gone() {
+    watchdog();
+    let mount = mount(&[]);
+    let root = mount.root();
+    let document = array(&[9], &[1]);
+    put(&root.join("a/zarr.json"), &document).unwrap();
+    mount.unmount();
+    std::fs::remove_file(data_file(&mount, document.as_bytes())).unwrap();
+    std::fs::remove_file(data_file(&mount, b"mine")).unwrap();
+    mount.mount_again(None).success();
+    assert_eq!(errno(std::fs::read(root.join("a/zarr.json")).map(drop)), libc::EIO);
+    assert_eq!(errno(std::fs::read(root.join("notes")).map(drop)), libc::EIO);
+    assert_eq!(errno(mount.commit("refused")), libc::EINVAL);
+    assert!(mount.says("commit").contains("/a/zarr.json: its bytes were removed"), "{}", mount.says("commit"));
+    tell(&mount.control("discard"), "a/zarr.json").unwrap();
+    assert_eq!(std::fs::read(root.join("a/zarr.json")).unwrap(), array(&[8], &[1]).as_bytes());
+    // What no commit takes keeps nobody from committing.
+    mount.commit("healed").unwrap();
+    assert_eq!(mount.fresh()["a/c/1"], vec![2; 300_000]);
+    std::fs::remove_file(root.join("notes")).unwrap();
+    assert!(read_files(&root) == mount.fresh());
+}
+
+#[test]
+fn the_last_line_of_the_journal_is_torn() {
+    watchdog();
+    let mount = mount(&[]);
+    let root = mount.root();
+    let before = read_files(&root);
+    std::fs::create_dir(root.join("late")).unwrap();
+    mount.kill(mount.daemon());
+    mount.take_away();
+    let journal = mount.scratch().join("journal");
+    let length = std::fs::metadata(&journal).unwrap().len();
+    std::fs::OpenOptions::new().write(true).open(&journal).unwrap().set_len(length - 3).unwrap();
+    mount.mount_again(None).success();
+    assert!(read_files(&root) == before && !root.join("late").exists());
+    assert!(mount.log().contains("torn"), "{}", mount.log());
+    std::fs::create_dir(root.join("late")).unwrap();
+    mount.kill(mount.daemon());
+    mount.take_away();
+    mount.mount_again(None).success();
+    assert!(root.join("late").is_dir() && read_files(&root) == before);
+    mount.commit("all").unwrap();
+}
+
+#[test]
+fn the_journal_is_damaged() {
+    watchdog();
+    let mount = mount(&[]);
+    mount.unmount();
+    let journal = mount.scratch().join("journal");
+    let whole = std::fs::read(&journal).unwrap();
+    let lines = whole.iter().filter(|&&byte| byte == b'\n').count();
+    assert!(lines > 5, "{lines}");
+    let mut in_the_middle = whole.clone();
+    in_the_middle[whole.len() / 2] ^= 1;
+    let without_a_line: Vec<u8> = whole.split_inclusive(|&byte| byte == b'\n').skip(1).flatten().copied().collect();
+    let no_journal = vec![0; 5000];
+    let empty = Vec::new();
+    for damaged in [in_the_middle, without_a_line, [no_journal.clone(), whole.clone()].concat()] {
+        std::fs::write(&journal, &damaged).unwrap();
+        let said = mount.mount_again(None).failure();
+        assert!(said.contains("--discard") && said.contains(mount.scratch().to_str().unwrap()), "{said}");
+        // Nothing is guessed, and nothing thrown away.
+        assert!(std::fs::read(&journal).unwrap() == damaged);
+    }
+    let bytes = std::fs::read_dir(mount.scratch().join("data")).unwrap().count();
+    assert_eq!(bytes, 3);
+    // A file without a whole line says nothing about the changes either, but where they are.
+    for damaged in [no_journal, empty] {
+        std::fs::write(&journal, &damaged).unwrap();
+        let said = mount.mount_again(None).failure();
+        assert!(said.contains("--discard"), "{said}");
+    }
+    assert_eq!(std::fs::read_dir(mount.scratch().join("data")).unwrap().count(), 3);
+
+    std::fs::write(&journal, &whole).unwrap();
+    mount.mount_again(None).success();
+    assert_eq!(std::fs::read(mount.root().join("a/c/1")).unwrap(), vec![2; 300_000]);
+    mount.unmount();
+    std::fs::write(&journal, &whole[10..]).unwrap();
+    mount.mount_with(None, &["--discard"]).success();
+    assert!(read_files(&mount.root()) == mount.fresh());
+    put(&mount.root().join("a/c/3"), "anew").unwrap();
+    mount.unmount();
+    mount.mount_again(None).success();
+    assert_eq!(std::fs::read(mount.root().join("a/c/3")).unwrap(), b"anew");
+    mount.commit("anew").unwrap();
+}

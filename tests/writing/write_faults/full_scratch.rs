@@ -1,0 +1,247 @@
+//! The scratch disk is full, or takes no journal.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+
+use crate::common::disk::Disk;
+use crate::common::writing::{GROUP, Reference, Writable, array, create, put};
+use crate::common::{read_files, watchdog};
+
+type Files = BTreeMap<String, Vec<u8>>;
+
+#[track_caller]
+fn errno(result: std::io::Result<()>) -> i32 {
+    result.unwrap_err().raw_os_error().unwrap()
+}
+
+/// A repository with an array `a` of 64 chunks of which `c/0` to `c/7` exist, elsewhere than the scratch directory.
+fn repository() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().join("repo");
+    create(&place);
+    let document = array(&[64], &[1]);
+    let chunks: Vec<(String, Vec<u8>)> = (0..8).map(|n| (format!("a/c/{n}"), vec![n; 100_000])).collect();
+    let mut keys: Vec<(&str, &[u8])> = vec![("zarr.json", GROUP.as_bytes()), ("a/zarr.json", document.as_bytes())];
+    keys.extend(chunks.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())));
+    Reference::open(&place).commit(&keys, "the array");
+    directory
+}
+
+/// Makes files until there is no room even for their names. Returns the errno of the first that was refused.
+fn until_refused(root: &Path) -> i32 {
+    for n in 0..100_000 {
+        if let Err(error) = std::fs::write(root.join(format!("filling-{n}")), "x".repeat(300)) {
+            return error.raw_os_error().unwrap();
+        }
+    }
+    panic!("the disk never gets full");
+}
+
+/// All keys of `files`, without the names that only filled the disk.
+fn keys(files: &Files) -> Files {
+    files.iter().filter(|(name, _)| !name.starts_with("filling")).map(|(n, b)| (n.clone(), b.clone())).collect()
+}
+
+fn disks() -> Vec<Disk> {
+    [Disk::tmpfs(4), Disk::ext4(8)].into_iter().flatten().collect()
+}
+
+/// A mount whose scratch disk is full to the last byte, with uncommitted changes; and what it shows.
+fn full(disk: &Disk, repository: &Path) -> (Writable, Files) {
+    let mount = Writable::placed(repository, &disk.path().join("scratch"), &[]);
+    let root = mount.root();
+    put(&root.join("a/c/10"), vec![10; 200_000]).unwrap();
+    put(&root.join("a/c/1"), vec![11; 100_000]).unwrap();
+    std::fs::remove_file(root.join("a/c/2")).unwrap();
+    // More than the whole disk: whatever was kept of it is no torn chunk, for the program knows.
+    assert_eq!(errno(std::fs::write(root.join("a/c/11"), vec![1; 16 << 20])), libc::ENOSPC);
+    std::fs::remove_file(root.join("a/c/11")).unwrap();
+    disk.fill(0);
+    assert_eq!(until_refused(&root), libc::ENOSPC);
+    let shown = read_files(&root);
+    assert_eq!(shown["a/c/10"], vec![10; 200_000]);
+    (mount, shown)
+}
+
+#[test]
+fn the_writer_hears_of_it_and_nothing_is_torn() {
+    watchdog();
+    for disk in disks() {
+        let repository = repository();
+        let (mount, _) = full(&disk, &repository.path().join("repo"));
+        let root = mount.root();
+        // A write in the middle of a chunk that must be fetched first, one behind the end, and a new file.
+        let in_the_middle = |name: &str, offset: u64, length: usize| {
+            let file = std::fs::OpenOptions::new().write(true).open(root.join(name))?;
+            std::os::unix::fs::FileExt::write_all_at(&file, &vec![9; length], offset)
+        };
+        let before = read_files(&root);
+        assert_eq!(errno(in_the_middle("a/c/5", 50_000, 10)), libc::ENOSPC);
+        assert_eq!(errno(in_the_middle("a/c/10", 4 << 20, 100_000)), libc::ENOSPC);
+        assert_eq!(errno(std::fs::write(root.join("a/c/12"), vec![1; 100_000])), libc::ENOSPC);
+        // As on any disk, a write that was refused may have lengthened the file.
+        let after = read_files(&root);
+        let same = |name: &&String| after.get(*name).is_some_and(|bytes| bytes.starts_with(&before[*name]));
+        assert_eq!(before.keys().filter(|name| !same(name)).count(), 0);
+        assert!(mount.says("errors").contains("a/c/5"), "{}", mount.says("errors"));
+        // Again and again: what failed leaves nothing on the disk.
+        let data = || std::fs::read_dir(mount.scratch().join("data")).unwrap().count();
+        let files = data();
+        for _ in 0..5 {
+            assert_eq!(errno(in_the_middle("a/c/5", 50_000, 10)), libc::ENOSPC);
+        }
+        assert_eq!(data(), files);
+
+        disk.empty();
+        in_the_middle("a/c/5", 50_000, 10).unwrap();
+        put(&root.join("a/c/12"), vec![12; 100]).unwrap();
+        let wanted = keys(&read_files(&root));
+        mount.commit("there is space again").unwrap();
+        assert!(keys(&mount.fresh()) == wanted);
+        assert!(Reference::open(mount.repository()).keys() == wanted);
+    }
+}
+
+#[test]
+fn the_next_mount_shows_what_there_was() {
+    watchdog();
+    for disk in disks() {
+        let repository = repository();
+        let (mount, shown) = full(&disk, &repository.path().join("repo"));
+        for killed in [false, true] {
+            if killed {
+                mount.kill(mount.daemon());
+                mount.take_away();
+            } else {
+                mount.unmount();
+            }
+            mount.mount_again(None).success();
+            assert!(read_files(&mount.root()) == shown, "killed: {killed}");
+        }
+        // Room is kept for what gives space back.
+        std::fs::remove_file(mount.root().join("a/c/10")).unwrap();
+        let mut left = shown;
+        left.remove("a/c/10");
+        mount.kill(mount.daemon());
+        mount.take_away();
+        mount.mount_again(None).success();
+        assert!(read_files(&mount.root()) == left);
+    }
+}
+
+#[test]
+fn a_full_disk_is_emptied_by_a_commit_or_a_discard() {
+    watchdog();
+    for (disk, way) in disks().into_iter().chain(disks()).zip(["commit", "commit", "discard", "discard"]) {
+        let repository = repository();
+        let (mount, shown) = full(&disk, &repository.path().join("repo"));
+        let committed = mount.fresh();
+        mount.touch(way).unwrap();
+        let wanted = if way == "commit" { keys(&shown) } else { committed };
+        assert!(keys(&read_files(&mount.root())) == wanted, "{way}");
+        assert!(mount.fresh() == wanted, "{way}");
+        // The space that was taken by what is given up is there for more.
+        put(&mount.root().join("a/c/20"), vec![20; 100_000]).unwrap();
+        mount.kill(mount.daemon());
+        mount.take_away();
+        mount.mount_again(None).success();
+        let mut wanted = wanted;
+        wanted.insert("a/c/20".to_owned(), vec![20; 100_000]);
+        assert!(keys(&read_files(&mount.root())) == wanted, "{way}");
+        mount.commit("more").unwrap();
+        assert!(mount.fresh() == wanted, "{way}");
+    }
+}
+
+/// In the way of a journal that is to be written anew; it is a directory, so that root cannot write it either.
+struct InTheWay(std::path::PathBuf);
+
+impl InTheWay {
+    fn of(mount: &Writable) -> InTheWay {
+        let place = mount.scratch().join("journal.new");
+        std::fs::create_dir(&place).unwrap();
+        InTheWay(place)
+    }
+
+    fn away(self) {
+        std::fs::remove_dir(self.0).unwrap();
+    }
+}
+
+#[test]
+fn after_a_commit_the_journal_cannot_be_written_anew() {
+    watchdog();
+    for killed in [false, true] {
+        let repository = repository();
+        let mount = Writable::of(&repository.path().join("repo"), &[]);
+        let root = mount.root();
+        put(&root.join("a/c/10"), vec![10; 300_000]).unwrap();
+        put(&root.join("a/c/1"), vec![11; 100]).unwrap();
+        put(&root.join("notes"), "mine").unwrap();
+        let shown = read_files(&root);
+        let in_the_way = InTheWay::of(&mount);
+        // It is committed all the same.
+        mount.commit("a commit").unwrap();
+        let mut keys = shown.clone();
+        keys.remove("notes");
+        assert!(Reference::open(mount.repository()).keys() == keys);
+        assert!(read_files(&root) == shown);
+        // What could not be kept is refused.
+        assert!(std::fs::write(root.join("a/c/11"), "x").is_err());
+        assert!(std::fs::remove_file(root.join("a/c/1")).is_err());
+        assert!(read_files(&root) == shown);
+        let mut shown = shown;
+        if !killed {
+            in_the_way.away();
+            put(&root.join("a/c/11"), "more").unwrap();
+            shown.insert("a/c/11".to_owned(), b"more".to_vec());
+            mount.kill(mount.daemon());
+        } else {
+            mount.kill(mount.daemon());
+            in_the_way.away();
+        }
+        mount.take_away();
+        mount.mount_again(None).success();
+        assert!(read_files(&root) == shown, "killed: {killed}");
+        mount.commit("the rest").unwrap();
+        shown.remove("notes");
+        assert!(Reference::open(mount.repository()).keys() == shown);
+        assert_eq!(Reference::open(mount.repository()).history().len(), if killed { 3 } else { 4 });
+    }
+}
+
+#[test]
+fn after_a_discard_or_refresh_the_journal_cannot_be_written_anew() {
+    watchdog();
+    for way in ["discard", "refresh"] {
+        let repository = repository();
+        let mount = Writable::of(&repository.path().join("repo"), &[]);
+        let root = mount.root();
+        put(&root.join("a/c/10"), vec![10; 300_000]).unwrap();
+        let theirs: (&str, &[u8]) = ("a/c/30", b"theirs");
+        Reference::open(mount.repository()).commit(&[theirs], "theirs");
+        let before = read_files(&root);
+        let in_the_way = InTheWay::of(&mount);
+        // It fails, and nothing is another: not what is shown, not what waits, not what the next mount finds.
+        let status = mount.says("status");
+        let done = mount.touch(way);
+        assert!(done.is_err(), "{way}");
+        let told = read_files(&root);
+        assert!(told == before && mount.says("status") == status, "{way}");
+        std::fs::write(root.join("a/c/10"), vec![10; 300_000]).unwrap();
+        mount.kill(mount.daemon());
+        mount.take_away();
+        in_the_way.away();
+        mount.mount_again(None).success();
+        let after = read_files(&root);
+        assert!(after == before, "{way}: {done:?}");
+        mount.touch("refresh").unwrap();
+        let mut file = std::fs::File::create(root.join("a/c/11")).unwrap();
+        file.write_all(b"more").unwrap();
+        drop(file);
+        let wanted = read_files(&root);
+        mount.commit("all").unwrap();
+        assert!(mount.fresh() == wanted);
+    }
+}

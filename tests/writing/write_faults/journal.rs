@@ -1,0 +1,181 @@
+//! How long the journal gets, and what of it a power cut may take away.
+
+use std::io::Write;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::common::disk::Disk;
+use crate::common::writing::{Writable, put};
+use crate::common::{read_files, watchdog};
+
+/// Longer than this a journal of a small state does not stay. Bytes.
+const SHORT: u64 = 1 << 20;
+
+fn length(mount: &Writable) -> u64 {
+    std::fs::metadata(mount.scratch().join("journal")).unwrap().len()
+}
+
+fn until(what: &str, done: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !done() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn replace(root: &Path, n: u32) {
+    let temporary = root.join("a-file-with-a-name-of-some-length.partial");
+    std::fs::write(&temporary, n.to_le_bytes()).unwrap();
+    std::fs::rename(&temporary, root.join("file")).unwrap();
+}
+
+#[test]
+fn a_journal_is_compacted_while_the_mount_runs() {
+    watchdog();
+    let mount = Writable::new(&[]);
+    let root = mount.root();
+    put(&root.join("notes"), "mine").unwrap();
+    let deleted = std::fs::File::create(root.join("deleted")).unwrap();
+    std::fs::remove_file(root.join("deleted")).unwrap();
+    let mut longest = 0;
+    for n in 0..8000 {
+        replace(&root, n);
+        longest = longest.max(length(&mount));
+    }
+    assert!(longest > SHORT, "{longest} bytes: the test compacts nothing");
+    until("the journal stays long", || length(&mount) <= SHORT);
+    // Only its handle knows the file, and the journal does not.
+    deleted.set_permissions(std::fs::Permissions::from_mode(0o600)).unwrap();
+    deleted.set_len(10).unwrap();
+    replace(&root, 8000);
+    let shown = read_files(&root);
+    assert_eq!(shown["file"], 8000_u32.to_le_bytes());
+    mount.kill(mount.daemon());
+    drop(deleted);
+    mount.take_away();
+    mount.mount_again(None).success();
+    assert!(read_files(&root) == shown);
+    until("replaced files stay", || std::fs::read_dir(mount.scratch().join("data")).unwrap().count() == 2);
+}
+
+#[test]
+fn a_long_journal_is_compacted_by_the_next_mount() {
+    watchdog();
+    let mount = Writable::new(&[]);
+    put(&mount.root().join("file"), "mine").unwrap();
+    mount.unmount();
+    // As an older release has left it: the same change over and over.
+    let path = mount.scratch().join("journal");
+    let journal = std::fs::read_to_string(&path).unwrap();
+    let times = journal.lines().find(|line| line.contains("\"create\"")).unwrap();
+    let id = times.split("\"id\":").nth(1).unwrap().split(',').next().unwrap();
+    let meta = times.split("\"meta\":").nth(1).unwrap().split("},").next().unwrap();
+    let text = format!("{{\"op\":\"attributes\",\"id\":{id},\"meta\":{meta}}}}}");
+    let line = format!("{:08x} {text}\n", crc32fast::hash(text.as_bytes()));
+    let mut file = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
+    file.write_all(line.repeat(20_000).as_bytes()).unwrap();
+    drop(file);
+    assert!(length(&mount) > SHORT);
+    mount.mount_again(None).success();
+    assert!(length(&mount) < SHORT / 100, "{}", length(&mount));
+    assert_eq!(std::fs::read(mount.root().join("file")).unwrap(), b"mine");
+}
+
+#[test]
+fn a_full_disk_lets_removals_through_however_long_the_journal_is() {
+    watchdog();
+    for (disk, way) in [Disk::tmpfs(24), Disk::ext4(32)].into_iter().flatten().zip(["remove", "discard"]) {
+        let repository = tempfile::tempdir().unwrap();
+        let place = repository.path().join("repo");
+        crate::common::writing::create(&place);
+        let mount = Writable::placed(&place, &disk.path().join("scratch"), &[]);
+        let root = mount.root();
+        std::fs::create_dir(root.join("directory")).unwrap();
+        // A state of some MiB, all of which a discard of one path writes anew.
+        for n in 0..4000 {
+            let name = format!("directory/{n}-{}", "x".repeat(150));
+            std::os::unix::fs::symlink("nowhere", root.join(name)).unwrap();
+        }
+        put(&root.join("large"), vec![1; 1 << 20]).unwrap();
+        until("no room is kept", || {
+            std::fs::metadata(mount.scratch().join("spare")).is_ok_and(|spare| spare.len() >= length(&mount))
+        });
+        disk.fill(0);
+        while std::fs::write(root.join("filling"), "x").is_ok() && std::fs::remove_file(root.join("filling")).is_ok() {
+            std::os::unix::fs::symlink("nowhere", root.join(format!("fill-{}", length(&mount)))).ok();
+            if std::fs::create_dir(root.join(format!("fill-directory-{}", length(&mount)))).is_err() {
+                break;
+            }
+        }
+        if way == "remove" {
+            for entry in std::fs::read_dir(root.join("directory")).unwrap() {
+                std::fs::remove_file(entry.unwrap().path()).unwrap();
+            }
+            std::fs::remove_file(root.join("large")).unwrap();
+        } else {
+            mount.touch("discard").unwrap();
+            std::fs::remove_file(root.join("large")).unwrap();
+        }
+        // What was removed has given its room back by now.
+        put(&root.join("new"), vec![2; 1 << 19]).unwrap();
+    }
+}
+
+#[test]
+fn a_disk_that_the_journal_has_filled_lets_everything_be_removed() {
+    watchdog();
+    for disk in [Disk::tmpfs(6), Disk::ext4(16)].into_iter().flatten() {
+        let repository = tempfile::tempdir().unwrap();
+        let place = repository.path().join("repo");
+        crate::common::writing::create(&place);
+        let mount = Writable::placed(&place, &disk.path().join("scratch"), &[]);
+        let link = |n: usize| mount.root().join(format!("{n}-{}", "x".repeat(200)));
+        // Faster than the journal is flushed.
+        let made = (0..).find(|&n| std::os::unix::fs::symlink("nowhere", link(n)).is_err()).unwrap();
+        assert!(made > 1000, "{made}");
+        for n in 0..made {
+            std::fs::remove_file(link(n)).unwrap();
+        }
+        assert_eq!(std::fs::read_dir(mount.root()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn what_a_power_cut_left_without_a_name_is_kept() {
+    watchdog();
+    let mount = Writable::new(&[]);
+    let root = mount.root();
+    put(&root.join("file"), "mine").unwrap();
+    put(&root.join("replaced"), "old").unwrap();
+    let shown = read_files(&root);
+    mount.unmount();
+    // The machine was another one, so to say; two lines were lost in the middle of writing, a third is on the disk.
+    let scratch = mount.scratch();
+    let note = std::fs::read_to_string(scratch.join("boot")).unwrap();
+    let other = note.replace(note.split(' ').next().unwrap(), "00000000-0000-0000-0000-000000000000");
+    std::fs::write(scratch.join("boot"), other).unwrap();
+    let whole = length(&mount);
+    let journal = std::fs::OpenOptions::new().write(true).open(scratch.join("journal")).unwrap();
+    journal.write_all_at(b"\0\0\0\0\0\0\0\n12345678 {\"op\":\"none\"}\n", whole).unwrap();
+    std::fs::write(scratch.join("data/900"), "new").unwrap();
+    std::fs::write(scratch.join("data/901"), "").unwrap();
+    let told = mount.mount_again(None);
+    let said = told.stderr.clone() + &mount.log();
+    told.success();
+    assert!(said.contains("the bytes of 1 files") && said.contains("lost+found"), "{said}");
+    assert!(read_files(&root) == shown);
+    assert_eq!(std::fs::read(scratch.join("lost+found/900")).unwrap(), b"new");
+    assert!(std::fs::read(scratch.join("lost+found/journal")).unwrap().ends_with(b"none\"}\n"));
+    assert!(!scratch.join("data/901").exists() && !scratch.join("data/900").exists());
+    mount.unmount();
+    mount.mount_again(None).success();
+    assert!(read_files(&root) == shown);
+    // Damage of what was on the disk is no power cut.
+    mount.unmount();
+    std::fs::OpenOptions::new().write(true).open(scratch.join("journal")).unwrap().write_all_at(b"x", 20).unwrap();
+    let note = std::fs::read_to_string(scratch.join("boot")).unwrap();
+    let other = note.replace(note.split(' ').next().unwrap(), "00000000-0000-0000-0000-000000000000");
+    std::fs::write(scratch.join("boot"), other).unwrap();
+    assert!(mount.mount_again(None).failure().contains("line 1"));
+}

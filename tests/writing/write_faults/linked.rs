@@ -1,0 +1,236 @@
+//! A commit links scratch files into the repository. If it fails then, they are still what programs write to: nothing may
+//! change in an object all the same.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+
+use crate::common::writing::{GROUP, Reference, Writable, array, put};
+use crate::common::{is_root, read_files, run, watchdog};
+
+const SIZE: usize = 300_000;
+const CHUNKS: u8 = 10;
+
+fn hashes(repository: &Path) -> BTreeMap<String, Vec<u8>> {
+    let files = read_files(&repository.join("chunks"));
+    files.into_iter().map(|(name, bytes)| (name, Sha256::digest(bytes).to_vec())).collect()
+}
+
+/// A shared mapping of a whole file, which keeps the file open when its descriptor is closed.
+struct Mapping {
+    start: *mut libc::c_void,
+    size: usize,
+}
+
+impl Mapping {
+    fn new(file: &File, size: usize) -> Mapping {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at a place that the kernel chooses touches nothing that exists.
+        let start =
+            unsafe { libc::mmap(std::ptr::null_mut(), size, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        assert_ne!(start, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+        Mapping { start, size }
+    }
+
+    fn fill(&self, byte: u8) {
+        // SAFETY: within the mapping, which nothing else uses; the file has that size.
+        unsafe { std::ptr::write_bytes(self.start.cast::<u8>(), byte, self.size) };
+        // SAFETY: the mapping is ours and whole.
+        assert_eq!(unsafe { libc::msync(self.start, self.size, libc::MS_SYNC) }, 0);
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and nothing borrows from it.
+        unsafe { libc::munmap(self.start, self.size) };
+    }
+}
+
+/// Chunks whose files a failed commit has linked into the repository, and a mount that goes on.
+fn after_a_failed_commit(io: &str) -> Writable {
+    let mount = Writable::new(&["--io", io]);
+    let root = mount.root();
+    put(&root.join("zarr.json"), GROUP).unwrap();
+    put(&root.join("a/zarr.json"), array(&[u64::from(CHUNKS)], &[1])).unwrap();
+    for n in 0..CHUNKS {
+        put(&root.join(format!("a/c/{n}")), vec![n; SIZE]).unwrap();
+    }
+    mount.unmount();
+    mount.mount_again(Some("commit.publish=eio")).success();
+    assert_eq!(mount.commit("fails").unwrap_err().raw_os_error(), Some(libc::EIO));
+    let data = std::fs::read_dir(mount.scratch().join("data")).unwrap();
+    let linked = data.filter(|entry| entry.as_ref().unwrap().metadata().unwrap().nlink() > 1).count();
+    assert_eq!(linked, usize::from(CHUNKS), "nothing was linked: the test would show nothing");
+    mount
+}
+
+fn modes() -> Vec<&'static str> {
+    if is_root() {
+        return vec!["cached", "passthrough"];
+    }
+    eprintln!("NOT RUN: passthrough needs root");
+    vec!["cached"]
+}
+
+#[test]
+fn writing_after_a_failed_commit_changes_no_object() {
+    watchdog();
+    for io in modes() {
+        let mount = after_a_failed_commit(io);
+        let chunk = |n: u8| mount.root().join(format!("a/c/{n}"));
+        let objects = hashes(mount.repository());
+        assert!(objects.len() >= usize::from(CHUNKS));
+        let open = |n: u8| OpenOptions::new().read(true).write(true).open(chunk(n)).unwrap();
+        // Readers that were there before.
+        let readers: Vec<File> = (0..CHUNKS).map(|n| File::open(chunk(n)).unwrap()).collect();
+        let mut buffer = [0; 100];
+        readers.iter().for_each(|reader| reader.read_exact_at(&mut buffer, 1000).unwrap());
+        let mut wanted: Vec<Vec<u8>> = (0..CHUNKS).map(|n| vec![n; SIZE]).collect();
+
+        open(0).write_all_at(b"in the middle", 1000).unwrap();
+        wanted[0][1000..1013].copy_from_slice(b"in the middle");
+        std::fs::write(chunk(1), "anew").unwrap();
+        wanted[1] = b"anew".to_vec();
+        open(2).set_len(500).unwrap();
+        wanted[2].truncate(500);
+        std::io::Write::write_all(&mut OpenOptions::new().append(true).open(chunk(3)).unwrap(), b"more").unwrap();
+        wanted[3].extend_from_slice(b"more");
+        let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(open(4), flags, 0, 4096).unwrap();
+        wanted[4][..4096].fill(0);
+        let file = open(5);
+        let mapping = Mapping::new(&file, SIZE);
+        drop(file);
+        mapping.fill(0x55);
+        wanted[5].fill(0x55);
+        let (source, target) = (open(7), open(6));
+        rustix::fs::copy_file_range(&source, Some(&mut 0), &target, Some(&mut 0), 1000).unwrap();
+        wanted[6][..1000].fill(7);
+        drop((source, target));
+        std::os::unix::fs::chown(chunk(7), None, None).unwrap();
+        run(std::process::Command::new("truncate").args(["-s", "100"]).arg(chunk(8))).success();
+        wanted[8].truncate(100);
+        // Whoever comes later sees what was written, and so does whoever was there.
+        for (n, reader) in readers.iter().enumerate() {
+            assert!(std::fs::read(chunk(n as u8)).unwrap() == wanted[n], "{io}: chunk {n}");
+            let mut bytes = vec![0; SIZE + 10];
+            let count = reader.read_at(&mut bytes, 0).unwrap();
+            assert!(bytes[..count.min(100)] == wanted[n][..count.min(100)] && count > 0, "{io}: reader of {n}");
+        }
+        assert!(hashes(mount.repository()) == objects, "{io}: an object was changed");
+
+        // A mapping that is kept is a file open for writing.
+        let refused = mount.commit("mapped").unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EBUSY), "{io}: {refused}");
+        assert!(mount.says("commit").contains("a/c/5"), "{io}: {}", mount.says("commit"));
+        mapping.fill(0x56);
+        wanted[5].fill(0x56);
+        drop(mapping);
+        mount.commit("again").unwrap();
+        let keys = Reference::open(mount.repository()).keys();
+        assert!((0..usize::from(CHUNKS)).all(|n| keys[&format!("a/c/{n}")] == wanted[n]), "{io}");
+        // Objects of the failed commit may be there, and are what they were.
+        let now = hashes(mount.repository());
+        assert!(objects.iter().all(|(name, hash)| now.get(name) == Some(hash)), "{io}: an object was changed");
+        // Nor may what comes after the commit that succeeded change anything.
+        let objects = hashes(mount.repository());
+        for n in 0..CHUNKS {
+            let file = open(n);
+            let mapping = Mapping::new(&file, wanted[usize::from(n)].len());
+            mapping.fill(0x77);
+            assert_eq!(std::fs::read(chunk(n)).unwrap(), vec![0x77; wanted[usize::from(n)].len()], "{io}: {n}");
+        }
+        assert!(hashes(mount.repository()) == objects, "{io}: an object was changed");
+    }
+}
+
+#[test]
+fn a_reader_that_stays_open_keeps_its_file_out_of_the_repository() {
+    watchdog();
+    for io in modes() {
+        let mount = Writable::new(&["--io", io]);
+        put(&mount.root().join("a/zarr.json"), array(&[2], &[1])).unwrap();
+        let chunk = mount.root().join("a/c/0");
+        put(&chunk, vec![1; SIZE]).unwrap();
+        let reader = File::open(&chunk).unwrap();
+        let mut buffer = vec![0; SIZE];
+        reader.read_exact_at(&mut buffer, 0).unwrap();
+        mount.commit("with a reader").unwrap();
+        let objects = hashes(mount.repository());
+        let writer = OpenOptions::new().write(true).open(&chunk).unwrap();
+        writer.write_all_at(&[2; 1000], 0).unwrap();
+        writer.write_all_at(&[3; 1000], 200_000).unwrap();
+        drop(writer);
+        assert!(hashes(mount.repository()) == objects, "{io}: an object was changed");
+        let written = std::fs::read(&chunk).unwrap();
+        assert!(written[0] == 2 && written[1000] == 1 && written[200_000] == 3, "{io}");
+        drop(reader);
+        mount.commit("again").unwrap();
+        assert!(Reference::open(mount.repository()).keys()["a/c/0"] == written, "{io}");
+    }
+}
+
+#[test]
+fn a_reader_stays_open_over_a_discard_and_a_refresh() {
+    watchdog();
+    for (io, way) in modes().into_iter().flat_map(|io| [(io, "discard"), (io, "refresh")]) {
+        let mount = Writable::new(&["--io", io]);
+        let chunk = mount.root().join("a/c/0");
+        put(&mount.root().join("a/zarr.json"), array(&[2], &[1])).unwrap();
+        put(&chunk, vec![1; SIZE]).unwrap();
+        mount.commit("first").unwrap();
+        if way == "discard" {
+            put(&chunk, vec![2; SIZE]).unwrap();
+        }
+        let reader = File::open(&chunk).unwrap();
+        let mut buffer = vec![0; SIZE];
+        reader.read_exact_at(&mut buffer, 0).unwrap();
+        let wanted = if way == "discard" { vec![1; SIZE] } else { vec![3; SIZE] };
+        if way == "refresh" {
+            Reference::open(mount.repository()).commit(&[("a/c/0", &wanted)], "theirs");
+        }
+        mount.touch(way).unwrap();
+        assert!(std::fs::read(&chunk).unwrap() == wanted, "{io}, {way}");
+        OpenOptions::new().write(true).open(&chunk).unwrap().write_all_at(&[4; 10], 100).unwrap();
+        let written = std::fs::read(&chunk).unwrap();
+        assert!(written[99] == wanted[0] && written[100] == 4 && written[110] == wanted[0], "{io}, {way}");
+        drop(reader);
+        mount.commit("second").unwrap();
+        assert!(Reference::open(mount.repository()).keys()["a/c/0"] == written, "{io}, {way}");
+    }
+}
+
+#[test]
+fn a_reader_stays_open_over_a_commit_and_what_others_did() {
+    watchdog();
+    for io in modes() {
+        let mount = Writable::new(&["--io", io]);
+        let chunk = mount.root().join("a/c/0");
+        put(&mount.root().join("a/zarr.json"), array(&[2], &[1])).unwrap();
+        put(&chunk, vec![1; SIZE]).unwrap();
+        let reader = File::open(&chunk).unwrap();
+        mount.commit("first").unwrap();
+        // Others change the chunk that a program here still has open with its own bytes.
+        let theirs = vec![3; SIZE];
+        Reference::open(mount.repository()).commit(&[("a/c/0", &theirs)], "theirs");
+        mount.touch("refresh").unwrap();
+        let seen = std::fs::read(&chunk);
+        let busy = seen.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY));
+        assert!(
+            busy && io == "passthrough" || seen.is_ok_and(|bytes| bytes == theirs),
+            "{io}: wrong bytes, or no words"
+        );
+        drop(reader);
+        // The kernel tells of a close a moment later.
+        let begin = std::time::Instant::now();
+        while std::fs::read(&chunk).is_err() {
+            assert!(begin.elapsed() < std::time::Duration::from_secs(10), "{io}");
+        }
+        assert!(std::fs::read(&chunk).unwrap() == theirs, "{io}");
+    }
+}

@@ -1,0 +1,225 @@
+//! The repository's disk is full or read-only, the repository is set read-only, or its last change is in the future.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use icechunkfs::commit::changes::{ChangeSet, WrittenNode};
+use icechunkfs::commit::engine::{Engine, Options, Request};
+use icechunkfs::commit::progress::Progress;
+use icechunkfs::format::ids::NodeId;
+use icechunkfs::format::repo_info::RepoInfo;
+use icechunkfs::format::repo_state::{RepoState, Status};
+use icechunkfs::reader::Reader;
+use icechunkfs::reader::memory::Budget;
+use icechunkfs::repo::update::system_clock;
+use icechunkfs::repo::{MAX_SNAPSHOT, Repository};
+use icechunkfs::storage::Storage;
+
+use crate::common::disk::Disk;
+use crate::common::failing::{Faulty, When};
+use crate::common::writing::{GROUP, Reference, Writable, create, put, with_waiting_work};
+use crate::common::{Mount, is_root, program, read_files, run, watchdog};
+
+const HOUR: u64 = 3_600_000_000;
+
+fn with_work(place: &Path) -> Writable {
+    create(place);
+    let mount = Writable::of(place, &[]);
+    with_waiting_work(&mount, [100_000, 1_500_000, 5000]);
+    mount
+}
+
+/// A commit is refused with `errno` and some of `words`; nothing of it is visible, and nothing is lost.
+#[track_caller]
+fn refused(mount: &Writable, errno: i32, words: &[&str]) {
+    let (shown, committed) = (read_files(&mount.root()), mount.fresh());
+    let error = mount.commit("refused").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(errno), "{error}: {}", mount.says("commit"));
+    let said = mount.says("commit");
+    for word in words {
+        assert!(said.contains(word), "`{word}` is not in: {said}");
+    }
+    assert!(read_files(&mount.root()) == shown, "the working tree has changed");
+    assert!(mount.fresh() == committed, "something is visible");
+    assert!(Reference::open(mount.repository()).keys() == committed, "the reference sees something");
+}
+
+/// What is there can be committed, once.
+#[track_caller]
+fn commits(mount: &Writable) {
+    let mut wanted = read_files(&mount.root());
+    let history = Reference::open(mount.repository()).history().len();
+    mount.commit("at last").unwrap();
+    assert!(read_files(&mount.root()) == wanted);
+    wanted.remove("notes");
+    assert!(mount.fresh() == wanted);
+    let reference = Reference::open(mount.repository());
+    assert!(reference.keys() == wanted);
+    assert_eq!(reference.history().len(), history + 1);
+}
+
+#[test]
+fn the_repositorys_disk_is_full() {
+    watchdog();
+    let Some(disk) = Disk::tmpfs(8) else { return };
+    let mount = with_work(&disk.path().join("repo"));
+    let objects = || read_files(mount.repository()).len();
+    let stored = objects();
+    disk.fill(0);
+    refused(&mount, libc::ENOSPC, &["chunks/", "No space left"]);
+    disk.fill(20);
+    refused(&mount, libc::ENOSPC, &["chunks/"]);
+    // What was begun in vain is not left on a disk that is full already.
+    assert!(objects() <= stored + 1, "{} objects more", objects() - stored);
+    disk.empty();
+    commits(&mount);
+    // So few pages that the commit fails at one of its later files, wherever that is.
+    let mut outcomes = [0; 2];
+    for pages in 1..14 {
+        put(&mount.root().join("a/c/3"), vec![pages as u8; 600]).unwrap();
+        disk.fill(pages);
+        let history = Reference::open(mount.repository()).history().len();
+        let done = mount.commit("with little room");
+        assert_eq!(Reference::open(mount.repository()).history().len(), history + usize::from(done.is_ok()));
+        outcomes[usize::from(done.is_ok())] += 1;
+        assert_eq!(std::fs::read(mount.root().join("a/c/3")).unwrap(), vec![pages as u8; 600]);
+        disk.empty();
+        match done {
+            Ok(()) => assert_eq!(mount.fresh()["a/c/3"], vec![pages as u8; 600]),
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{pages}: {error}");
+                commits(&mount);
+            }
+        }
+    }
+    assert!(outcomes[0] > 2 && outcomes[1] > 2, "failed and done: {outcomes:?}");
+}
+
+#[test]
+fn the_repositorys_disk_is_read_only() {
+    watchdog();
+    let place = tempfile::tempdir().unwrap();
+    let disk = is_root().then(|| Disk::tmpfs(16).unwrap());
+    let repository = disk.as_ref().map_or(place.path().to_owned(), Disk::path).join("repo");
+    let mount = with_work(&repository);
+    let access = |writable: bool| match &disk {
+        Some(disk) => disk.remount(if writable { "rw" } else { "ro" }),
+        // Nothing is forbidden to root, and only root may mount.
+        None => {
+            let mode = std::fs::Permissions::from_mode(if writable { 0o755 } else { 0o555 });
+            for folder in ["chunks", "snapshots", "."] {
+                std::fs::set_permissions(repository.join(folder), mode.clone()).unwrap();
+            }
+        }
+    };
+    access(false);
+    refused(&mount, if disk.is_some() { libc::EROFS } else { libc::EACCES }, &["chunks"]);
+    put(&mount.root().join("a/c/4"), vec![4; 100]).unwrap();
+    access(true);
+    commits(&mount);
+}
+
+/// Changes `repo` as nobody should, below everything.
+fn edit(place: &Path, change: impl FnOnce(&mut RepoState)) {
+    let file = place.join("repo");
+    let info = RepoInfo::decode(&std::fs::read(&file).unwrap()).unwrap();
+    let mut state = RepoState::from_info(&info).unwrap();
+    change(&mut state);
+    std::fs::write(file, state.encode().unwrap()).unwrap();
+}
+
+fn set_availability(place: &Path, availability: u8) {
+    let reason = Some("moving house".to_owned());
+    edit(place, |state| state.status = Status { availability, set_at: system_clock(), reason });
+}
+
+#[test]
+fn the_repository_is_set_read_only() {
+    watchdog();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().join("repo");
+    let mount = with_work(&place);
+    set_availability(&place, 1);
+    refused(&mount, libc::EROFS, &["read-only", "moving house"]);
+    // One can go on writing, and unmount.
+    put(&mount.root().join("a/c/4"), vec![4; 100]).unwrap();
+    let shown = read_files(&mount.root());
+    mount.unmount();
+
+    // Changes that are there must not be hidden behind a read-only mount.
+    let told = mount.mount_again(None).failure();
+    assert!(told.contains("read-only") && told.contains("moving house"), "{told}");
+    // Without any, it is mounted for reading, and says so.
+    let reading = Mount::prepare();
+    let state = tempfile::tempdir().unwrap();
+    let mut command = Command::new(program());
+    command.arg("mount").arg(&place).arg(reading.path()).env("XDG_STATE_HOME", state.path());
+    let said = run(&mut command);
+    let told = format!("{}{}", String::from_utf8_lossy(&said.stdout), said.stderr);
+    assert!(said.status.success() && told.contains("read-only") && told.contains("moving house"), "{told}");
+    let write = std::fs::write(reading.path().join("x"), "").unwrap_err();
+    assert_eq!(write.raw_os_error(), Some(libc::EROFS));
+    drop(reading);
+
+    set_availability(&place, 0);
+    mount.mount_again(None).success();
+    assert!(read_files(&mount.root()) == shown);
+    commits(&mount);
+}
+
+#[test]
+fn the_last_change_of_the_repository_is_in_the_future() {
+    watchdog();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().join("repo");
+    let mount = with_work(&place);
+    let mut future = 0;
+    edit(&place, |state| {
+        state.updates[0].updated_at += HOUR;
+        future = state.updates[0].updated_at;
+    });
+    // This machine's clock is that of the disk: the other one was wrong, and its time is followed as closely as can be.
+    commits(&mount);
+    edit(&place, |state| assert_eq!(state.updates[0].updated_at, future + 1));
+}
+
+#[test]
+fn the_last_commit_is_in_the_future() {
+    watchdog();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().join("repo");
+    let mount = with_work(&place);
+    // Somebody whose clock is an hour ahead.
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        // A storage that tells no time cannot contradict.
+        let local = icechunkfs::storage::open_directory(&place).unwrap();
+        let storage: Arc<dyn Storage> = Arc::new(Faulty::new(local, 0, When::After, false));
+        let reader = Arc::new(Reader::new(Arc::clone(&storage), Budget::new(64 << 20, 0).unwrap()));
+        let engine = Engine::new(Arc::clone(&storage), reader, || system_clock() + HOUR, Options::default());
+        let repository = Repository::open(storage).await.unwrap();
+        let tip = repository.branch_tip("main").await.unwrap().unwrap();
+        let base = Arc::new(repository.snapshot(tip, MAX_SNAPSHOT).await.unwrap());
+        let created = WrittenNode {
+            id: NodeId::random().unwrap(),
+            path: "/theirs".to_owned(),
+            zarr_json: GROUP.into(),
+            is_array: false,
+        };
+        let changes = ChangeSet { created: vec![created], ..ChangeSet::default() };
+        let request = Request { branch: "main".into(), message: "from the future".into(), ..Request::default() };
+        engine.commit(&base, &changes, &request, &Progress::default()).await.unwrap();
+    });
+    let shown = read_files(&mount.root());
+    // It can be read, moved on to, mounted again, and committed onto.
+    mount.touch("refresh").unwrap();
+    assert!(mount.root().join("theirs/zarr.json").exists());
+    mount.unmount();
+    mount.mount_again(None).success();
+    let mut with_theirs = shown;
+    with_theirs.insert("theirs/zarr.json".to_owned(), GROUP.as_bytes().to_vec());
+    assert!(read_files(&mount.root()) == with_theirs);
+    commits(&mount);
+}

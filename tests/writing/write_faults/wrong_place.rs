@@ -1,0 +1,209 @@
+//! Scratch directories that are somebody else's, or where none may be.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::common::writing::{GROUP, Reference, Writable, create, put, tell};
+use crate::common::{Mount, copy_tree, icechunkfs, program, read_files, run, watchdog};
+
+#[track_caller]
+fn refused(mount: &Mount, repository: &Path, scratch: &Path, more: &[&str], words: &[&str]) {
+    let mut all = vec!["--scratch", scratch.to_str().unwrap()];
+    all.extend(more);
+    let said = mount.command(repository, &all).failure();
+    for word in words {
+        assert!(said.contains(word), "`{word}` is not in: {said}");
+    }
+    assert!(mount.mounted_as().is_none());
+}
+
+#[test]
+fn a_scratch_directory_of_another_repository_or_branch() {
+    watchdog();
+    let first = Writable::new(&[]);
+    put(&first.root().join("zarr.json"), GROUP).unwrap();
+    let shown = read_files(&first.root());
+    Reference::open(first.repository()).create_branch("dev");
+    first.unmount();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let other = elsewhere.path().join("other");
+    create(&other);
+    let mount = Mount::prepare();
+    let named = first.repository().to_str().unwrap();
+    refused(&mount, &other, first.scratch(), &[], &["branch main of", named, "--scratch", "--discard"]);
+    let more = ["--branch", "dev"];
+    refused(&mount, first.repository(), first.scratch(), &more, &["branch main", "branch dev", "--scratch"]);
+    // A repository that was made anew in the same place does not have the snapshot.
+    let moved = first.repository().with_file_name("moved");
+    std::fs::rename(first.repository(), &moved).unwrap();
+    create(first.repository());
+    let kept = read_files(first.scratch());
+    drop(mount);
+    first.mount_again(None);
+    std::fs::remove_dir_all(first.repository()).unwrap_or_default();
+    first.take_away();
+    std::fs::rename(&moved, first.repository()).unwrap();
+    first.mount_again(None).success();
+    assert!(read_files(&first.root()) == shown);
+    assert!(kept.contains_key("journal"));
+    first.commit("the changes").unwrap();
+}
+
+/// A repository is known again by its first snapshot, wherever it lies and however it is named.
+#[test]
+fn a_repository_that_was_moved_or_linked_to_resumes_its_work() {
+    watchdog();
+    let first = Writable::new(&[]);
+    put(&first.root().join("zarr.json"), GROUP).unwrap();
+    first.commit("a group").unwrap();
+    put(&first.root().join("a/zarr.json"), GROUP).unwrap();
+    let shown = read_files(&first.root());
+    first.unmount();
+    let scratch = ["--scratch", first.scratch().to_str().unwrap()];
+    let link = first.repository().with_file_name("link");
+    std::os::unix::fs::symlink(first.repository(), &link).unwrap();
+    let mount = Mount::prepare();
+    let said = mount.command(&link, &scratch);
+    assert!(said.stderr.contains("resuming") && !said.stderr.contains("the repository was at"), "{}", said.stderr);
+    assert!(read_files(&mount.path()) == shown);
+    drop(mount);
+    let moved = first.repository().with_file_name("moved");
+    std::fs::rename(first.repository(), &moved).unwrap();
+    let mount = Mount::prepare();
+    let said = mount.command(&moved, &scratch);
+    let was = first.repository().to_str().unwrap();
+    for words in ["resuming", "the repository was at", was, moved.to_str().unwrap()] {
+        assert!(said.stderr.contains(words), "`{words}` is not in: {}", said.stderr);
+    }
+    assert!(read_files(&mount.path()) == shown);
+    drop(mount);
+    // Another one in its place is refused, though it has a snapshot of the same id.
+    create(first.repository());
+    let mount = Mount::prepare();
+    refused(&mount, first.repository(), first.scratch(), &[], &["there is another one now", "--discard"]);
+    drop(mount);
+    // History that is forgotten does not make it another one.
+    let mount = Mount::prepare();
+    mount.command(&moved, &scratch).success();
+    tell(&mount.path().join(".icechunk/commit"), "more").unwrap();
+    put(&mount.path().join("b/zarr.json"), GROUP).unwrap();
+    let shown = read_files(&mount.path());
+    drop(mount);
+    for command in ["expire", "gc"] {
+        icechunkfs([command, moved.to_str().unwrap(), "--older-than", "0s", "--yes"]).success();
+    }
+    let mount = Mount::prepare();
+    mount.command(&moved, &scratch).success();
+    assert!(read_files(&mount.path()) == shown);
+}
+
+/// The scratch directory that nobody names is found by what the repository is, too; that of a copy stays its own.
+#[test]
+fn a_repository_that_was_moved_brings_the_work_that_waits_by_default() {
+    watchdog();
+    let made = Writable::new(&[]);
+    put(&made.root().join("zarr.json"), GROUP).unwrap();
+    made.commit("a group").unwrap();
+    made.unmount();
+    let mut defaults = Defaults::default();
+    let mut mounted = |repository: &Path| {
+        let mount = Mount::prepare();
+        let said = run(Command::new(program()).arg("mount").arg(repository).arg(mount.path()));
+        let status = std::fs::read(mount.path().join(".icechunk/status.json")).unwrap();
+        let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
+        defaults.0.push(Path::new(status["scratch"].as_str().unwrap()).parent().unwrap().to_owned());
+        (mount, said.stderr)
+    };
+    let (mount, _) = mounted(made.repository());
+    put(&mount.path().join("a/zarr.json"), GROUP).unwrap();
+    let shown = read_files(&mount.path());
+    drop(mount);
+    let copy = made.repository().with_file_name("copy");
+    copy_tree(made.repository(), &copy);
+    let (mount, said) = mounted(&copy);
+    assert!(!said.contains("resuming") && !mount.path().join("a").exists(), "{said}");
+    drop(mount);
+    let moved = made.repository().with_file_name("moved");
+    std::fs::rename(made.repository(), &moved).unwrap();
+    let (mount, said) = mounted(&moved);
+    for words in ["goes on in", "resuming", "the repository was at"] {
+        assert!(said.contains(words), "`{words}` is not in: {said}");
+    }
+    assert!(read_files(&mount.path()) == shown);
+    tell(&mount.path().join(".icechunk/commit"), "moved").unwrap();
+}
+
+/// Directories in the place of root's scratch directories, which go with the test.
+#[derive(Default)]
+struct Defaults(Vec<PathBuf>);
+
+impl Drop for Defaults {
+    fn drop(&mut self) {
+        for directory in &self.0 {
+            let _ = std::fs::remove_dir_all(directory);
+        }
+    }
+}
+
+/// A journal of a release that did not write what identifies the repository.
+#[test]
+fn a_journal_that_identifies_no_repository_goes_by_its_place() {
+    watchdog();
+    let first = Writable::new(&[]);
+    put(&first.root().join("zarr.json"), GROUP).unwrap();
+    let shown = read_files(&first.root());
+    first.unmount();
+    let path = first.scratch().join("journal");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (line, rest) = text.split_once('\n').unwrap();
+    let mut record: serde_json::Value = serde_json::from_str(&line[9..]).unwrap();
+    assert!(record.as_object_mut().unwrap().remove("identity").is_some(), "{line}");
+    let record = record.to_string();
+    std::fs::write(&path, format!("{:08x} {record}\n{rest}", crc32fast::hash(record.as_bytes()))).unwrap();
+    first.mount_again(None).success();
+    assert!(read_files(&first.root()) == shown);
+}
+
+#[test]
+fn a_scratch_directory_where_none_may_be() {
+    watchdog();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let repository = elsewhere.path().join("repo");
+    create(&repository);
+    let stored = read_files(&repository);
+    let mount = Mount::prepare();
+    refused(&mount, &repository, &repository.join("scratch"), &[], &["inside the repository"]);
+    refused(&mount, &repository, &repository, &[], &["inside the repository"]);
+    std::os::unix::fs::symlink(&repository, elsewhere.path().join("link")).unwrap();
+    refused(&mount, &repository, &elsewhere.path().join("link/scratch"), &[], &["inside the repository"]);
+    refused(&mount, &repository, &mount.path().join("scratch"), &[], &["inside the mountpoint"]);
+    // A directory that has other things in it was named by mistake.
+    let photos = elsewhere.path().join("photos");
+    put(&photos.join("holiday.jpg"), "snow").unwrap();
+    for more in [&[][..], &["--discard"]] {
+        refused(&mount, &repository, &photos, more, &["holiday.jpg", "no scratch directory"]);
+    }
+    put(&elsewhere.path().join("file"), "").unwrap();
+    refused(&mount, &repository, &elsewhere.path().join("file"), &[], &["file"]);
+    assert_eq!(read_files(&photos).into_keys().collect::<Vec<_>>(), ["holiday.jpg"]);
+    assert!(read_files(&repository) == stored);
+    assert_eq!(std::fs::read_dir(mount.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn two_mounts_of_one_branch_with_one_scratch_directory() {
+    watchdog();
+    let first = Writable::new(&[]);
+    put(&first.root().join("zarr.json"), GROUP).unwrap();
+    let second = Mount::prepare();
+    let place = first.root();
+    for more in [&[][..], &["--discard"]] {
+        let words = ["in use", place.to_str().unwrap(), "--scratch"];
+        refused(&second, first.repository(), first.scratch(), more, &words);
+    }
+    assert_eq!(std::fs::read(place.join("zarr.json")).unwrap(), GROUP.as_bytes());
+    first.commit("the first one's").unwrap();
+    // With one of its own the second is as good.
+    second.command(first.repository(), &[]).success();
+    assert!(read_files(&second.path()) == read_files(&place));
+}

@@ -1,0 +1,189 @@
+//! `.icechunk/commit`: however a program writes it, it is one commit, and the program hears when there is none.
+
+use std::os::fd::AsRawFd;
+use std::process::Command;
+
+use super::scenario::python;
+use crate::common::writing::{GROUP, Reference, Writable, put};
+use crate::common::{Output, icechunkfs, run};
+
+/// Ways to commit, as scripts with the control file as `$1` and a file with a message as `$2`; the message that each gives.
+const WAYS: [(&str, &str, Option<&str>); 17] = [
+    ("touch", "touch \"$1\"", None),
+    ("touch, with a time", "touch -d 2026-01-01 \"$1\"", None),
+    ("echo", "echo \"a message\" > \"$1\"", Some("a message")),
+    ("echo of dash", "exec dash -c 'echo \"a message\" > \"$0\"' \"$1\"", Some("a message")),
+    ("printf without an end of line", "printf \"a message\" > \"$1\"", Some("a message")),
+    ("echo at the end", "echo \"a message\" >> \"$1\"", Some("a message")),
+    ("several lines", "cat > \"$1\" <<< $'a message\\n\\nwith more'", Some("a message\n\nwith more")),
+    // Bash writes line by line: the first write must commit, for after it the shell listens no more.
+    ("several lines of bash", "printf 'a message\\n\\nwith more\\n' > \"$1\"", Some("a message")),
+    ("here document", "cat > \"$1\" <<< \"a message\"", Some("a message")),
+    ("cp", "cp \"$2\" \"$1\"", Some("from a file")),
+    ("cat", "cat \"$2\" > \"$1\"", Some("from a file")),
+    ("tee", "echo \"a message\" | tee \"$1\" > /dev/null", Some("a message")),
+    ("tee at the end", "echo \"a message\" | tee -a \"$1\" > /dev/null", Some("a message")),
+    ("dd", "printf \"a message\" | dd of=\"$1\" status=none", Some("a message")),
+    ("dd without truncating", "printf \"a message\" | dd of=\"$1\" conv=notrunc status=none", Some("a message")),
+    ("python", "\"$3\" -c 'import sys; open(sys.argv[1], \"w\").write(\"a message\")' \"$1\"", Some("a message")),
+    (
+        "python, closed",
+        "\"$3\" -c 'import sys\nwith open(sys.argv[1], \"w\") as f: f.write(\"a message\\n\")' \"$1\"",
+        Some("a message"),
+    ),
+];
+
+fn act(mount: &Writable, script: &str, message: &std::path::Path, python: &std::path::Path) -> Output {
+    let mut command = Command::new("bash");
+    command.args(["-euo", "pipefail", "-c", script, "bash"]).arg(mount.control("commit")).arg(message).arg(python);
+    run(&mut command)
+}
+
+#[test]
+fn each_way_makes_one_commit_and_hears_of_a_failure() {
+    let Some(python) = python() else { return };
+    let mount = Writable::new(&[]);
+    let outside = tempfile::tempdir().unwrap();
+    let message_file = outside.path().join("message");
+    std::fs::write(&message_file, "from a file\n").unwrap();
+    let reference = Reference::open(mount.repository());
+    let bad = mount.root().join("bad/zarr.json");
+    for (n, (way, script, message)) in WAYS.into_iter().enumerate() {
+        let before = reference.history().len();
+        put(&mount.root().join(format!("g{n}/zarr.json")), GROUP).unwrap();
+        act(&mount, script, &message_file, &python).success();
+        let history = reference.history();
+        assert_eq!(history.len(), before + 1, "{way}: {history:?}");
+        match message {
+            Some(message) => assert_eq!(history[0].1.trim_end(), message, "{way}"),
+            None => assert!(!history[0].1.trim().is_empty(), "{way}: a commit has a message"),
+        }
+        assert!(mount.says("commit").contains(&history[0].0), "{way}: {}", mount.says("commit"));
+        assert_eq!(mount.says("commit").contains("note: "), way == "several lines of bash", "{}", mount.says("commit"));
+
+        put(&bad, "{\"zarr_format\": 3, \"node_type\": \"group\", \"attributes\": {\"x\": NaN}}").unwrap();
+        let refused = act(&mount, script, &message_file, &python);
+        // A Python that leaves the file to the garbage collector cannot be told: what it could read instead says it.
+        if way != "python" {
+            assert!(!refused.status.success(), "{way}: it was not told of the failure");
+        }
+        assert_eq!(reference.history().len(), before + 1, "{way}: a refused commit is none");
+        assert!(mount.says("commit").contains("bad/zarr.json"), "{way}: {}", mount.says("commit"));
+        assert!(mount.root().join("bad/zarr.json").exists());
+        std::fs::remove_file(&bad).unwrap();
+        std::fs::remove_dir(bad.parent().unwrap()).unwrap();
+    }
+}
+
+#[test]
+fn nothing_changed_is_no_commit_and_no_error() {
+    let Some(python) = python() else { return };
+    let mount = Writable::new(&[]);
+    put(&mount.root().join("zarr.json"), GROUP).unwrap();
+    mount.touch("commit").unwrap();
+    let reference = Reference::open(mount.repository());
+    let history = reference.history();
+    for (way, script, _) in WAYS {
+        let said = act(&mount, script, std::path::Path::new("/dev/null"), &python);
+        // An empty file's copy has nothing to write, and so it may not even be noticed.
+        assert!(said.status.success(), "{way}: {}", said.stderr);
+        assert_eq!(reference.history(), history, "{way}");
+    }
+    let said = icechunkfs(["commit".as_ref(), mount.root().as_os_str(), "-m".as_ref(), "none".as_ref()]).success();
+    assert!(String::from_utf8(said).unwrap().contains("nothing to commit"));
+    let said = icechunkfs(["commit", mount.root().to_str().unwrap(), "-m", "none", "--json"]).json();
+    assert!(said["snapshot"].is_null(), "{said}");
+}
+
+#[test]
+fn a_file_open_for_writing_is_named() {
+    let mount = Writable::new(&[]);
+    put(&mount.root().join("zarr.json"), GROUP).unwrap();
+    let open = std::fs::OpenOptions::new().append(true).open(mount.root().join("zarr.json")).unwrap();
+    let refused = mount.touch("commit").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EBUSY), "{refused}");
+    assert!(mount.says("commit").contains("zarr.json"), "{}", mount.says("commit"));
+    let refused = icechunkfs(["commit".as_ref(), mount.root().as_os_str(), "-m".as_ref(), "x".as_ref()]).failure();
+    assert!(refused.contains("zarr.json"), "{refused}");
+    drop(open);
+    // The close is enough: the next moment the commit is made, whatever the kernel still has to tell.
+    mount.touch("commit").unwrap();
+    assert_eq!(Reference::open(mount.repository()).history().len(), 2);
+}
+
+/// A mapping holds its file as an open does, also when the kernel made it by itself and the file was closed.
+#[test]
+fn a_file_mapped_for_writing_is_named() {
+    for mode in ["cached", "passthrough"] {
+        if mode == "passthrough" && !crate::common::writing::needed(crate::common::is_root(), "passthrough needs root")
+        {
+            continue;
+        }
+        let mount = Writable::new(&["--io", mode]);
+        const LENGTH: usize = 1 << 20;
+        put(&mount.root().join("zarr.json"), GROUP).unwrap();
+        put(&mount.root().join("a/zarr.json"), crate::common::writing::array(&[2], &[1])).unwrap();
+        put(&mount.root().join("a/c/0"), vec![1; LENGTH]).unwrap();
+        let path = mount.root().join("a/c/1");
+        put(&path, vec![1; LENGTH]).unwrap();
+        let file = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at a place that the kernel chooses touches nothing that exists.
+        let mapping =
+            unsafe { libc::mmap(std::ptr::null_mut(), LENGTH, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        assert_ne!(mapping, libc::MAP_FAILED);
+        drop(file);
+        let refused = mount.touch("commit").unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EBUSY), "{mode}: {refused}");
+        let said = mount.says("commit");
+        assert!(said.contains("a/c/1") && !said.contains("a/c/0"), "{mode}: {said}");
+        // SAFETY: the mapping is ours, has that many bytes, and ends here.
+        unsafe {
+            std::ptr::copy_nonoverlapping(b"mapped".as_ptr(), mapping.cast::<u8>().add(9), 6);
+            libc::munmap(mapping, LENGTH);
+        }
+        mount.touch("commit").unwrap();
+        let fresh = crate::common::Mount::new(mount.repository(), &["-o", "ro"]);
+        assert_eq!(std::fs::read(fresh.path().join("a/c/1")).unwrap()[9..15], *b"mapped", "{mode}");
+    }
+}
+
+#[test]
+fn every_fault_is_listed_at_once() {
+    let mount = Writable::new(&[]);
+    let root = mount.root();
+    let faults = [
+        ("bad/zarr.json", "{"),
+        ("old/zarr.json", r#"{"zarr_format":2,"node_type":"group"}"#),
+        ("a/c/0/0", ""),
+        ("a/c/9/0", "outside the grid"),
+        ("a/c/0", "of the wrong rank"),
+        ("a/c/01/0", "not canonical"),
+        ("a/b/zarr.json", GROUP),
+        ("no-array/c/0", "a chunk of nothing"),
+    ];
+    put(&root.join("a/zarr.json"), crate::common::writing::array(&[2, 2], &[1, 1])).unwrap();
+    put(&root.join("gone/zarr.json"), crate::common::writing::array(&[2], &[1])).unwrap();
+    put(&root.join("gone/c/1"), "left behind").unwrap();
+    mount.touch("commit").unwrap();
+    let history = Reference::open(mount.repository()).history();
+    std::fs::remove_file(root.join("gone/zarr.json")).unwrap();
+    let mut wrong: Vec<&str> = vec!["gone"];
+    for (name, content) in faults {
+        // `a/c/0` cannot be a file and a directory.
+        let name = if name == "a/c/0" { "a/c/1" } else { name };
+        put(&root.join(name), content).unwrap();
+        wrong.push(name);
+    }
+    let refused = mount.touch("commit").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EINVAL), "{refused}");
+    let said = mount.says("commit");
+    let unnamed: Vec<&&str> = wrong.iter().filter(|name| !said.contains(**name)).collect();
+    assert!(unnamed.is_empty(), "not named: {unnamed:?} in {said}");
+    assert_eq!(Reference::open(mount.repository()).history(), history);
+    // What was refused is all still there, and goes when it is put right.
+    wrong[1..].iter().for_each(|name| std::fs::remove_file(root.join(name)).unwrap());
+    std::fs::remove_file(root.join("gone/c/1")).unwrap();
+    mount.touch("commit").unwrap();
+    assert_eq!(Reference::open(mount.repository()).keys().into_keys().collect::<Vec<_>>(), ["a/zarr.json"]);
+}

@@ -1,0 +1,205 @@
+//! What lies between commits: refresh, discard, and the scratch directory from mount to mount.
+
+use crate::common::writing::{GROUP, Reference, Writable, array, put, tell};
+use crate::common::{Mount, icechunkfs, place, read_files};
+
+fn unmounted(mount: &Writable, words: &[&str]) -> crate::common::Output {
+    icechunkfs([&["unmount", mount.root().to_str().unwrap()], words].concat())
+}
+
+/// Groups and arrays that were made and committed here, which the kernel goes on knowing, and what others do in them.
+#[test]
+fn what_others_commit_shows_after_a_refresh() {
+    let mount = Writable::new(&[]);
+    let root = mount.root();
+    put(&root.join("zarr.json"), GROUP).unwrap();
+    put(&root.join("g/zarr.json"), GROUP).unwrap();
+    put(&root.join("g/a/zarr.json"), array(&[8], &[1])).unwrap();
+    put(&root.join("g/a/c/0"), "ours").unwrap();
+    put(&root.join("g/a/c/1"), "goes").unwrap();
+    mount.commit("ours").unwrap();
+    // The kernel knows what is there, and what is not.
+    assert_eq!(std::fs::read(root.join("g/a/c/0")).unwrap(), b"ours");
+    for absent in ["g/a/c/2", "g/b/zarr.json", "h"] {
+        assert!(!root.join(absent).exists());
+    }
+    put(&root.join("g/a/c/5"), "waiting").unwrap();
+    put(&root.join("notes"), "mine").unwrap();
+    let theirs = [
+        ("g/a/c/0", "theirs, and longer".as_bytes()),
+        ("g/a/c/2", b"new"),
+        ("g/b/zarr.json", GROUP.as_bytes()),
+        ("h/zarr.json", GROUP.as_bytes()),
+    ];
+    Reference::open(mount.repository()).commit(&theirs, "theirs");
+    assert_eq!(
+        std::fs::read(root.join("g/a/c/0")).unwrap(),
+        b"ours",
+        "a view is one snapshot until it is told to move"
+    );
+    assert!(mount.says("status").contains("moved on") || mount.says("status.json").contains("\"branch_moved\": true"));
+
+    mount.touch("refresh").unwrap();
+    for (name, content) in theirs {
+        assert_eq!(std::fs::read(root.join(name)).unwrap(), content, "{name}");
+        assert_eq!(std::fs::metadata(root.join(name)).unwrap().len(), content.len() as u64, "{name}");
+    }
+    assert_eq!(std::fs::read(root.join("g/a/c/5")).unwrap(), b"waiting");
+    assert_eq!(std::fs::read(root.join("notes")).unwrap(), b"mine");
+    mount.commit("on top").unwrap();
+    let mut working = read_files(&root);
+    working.remove("notes").unwrap();
+    assert!(Reference::open(mount.repository()).keys() == working && mount.fresh() == working);
+}
+
+/// The kernel forgets a file that was replaced when it is closed, which may be after a commit has put another in its place.
+#[test]
+fn a_file_that_was_replaced_while_it_was_open_is_forgotten_alone() {
+    let mount = Writable::new(&[]);
+    let root = mount.root();
+    put(&root.join("a/zarr.json"), array(&[8], &[1])).unwrap();
+    put(&root.join("a/c/0"), "old").unwrap();
+    mount.commit("old").unwrap();
+    // After this the kernel knows the chunk by the snapshot's number.
+    mount.unmount();
+    mount.mount_again(None).success();
+    let reader = std::fs::File::open(root.join("a/c/0")).unwrap();
+    put(&root.join("a/c/0.partial"), "new").unwrap();
+    std::fs::rename(root.join("a/c/0.partial"), root.join("a/c/0")).unwrap();
+    mount.commit("new").unwrap();
+    let mut old = String::new();
+    std::io::Read::read_to_string(&mut &reader, &mut old).unwrap();
+    assert_eq!(old, "old");
+    drop(reader);
+    // What is closed is told of behind what comes next: a few requests later it has been.
+    for n in 1..8 {
+        put(&root.join(format!("a/c/{n}")), "more").unwrap();
+        mount.commit("more").unwrap();
+        assert_eq!(std::fs::read(root.join("a/c/0")).unwrap(), b"new");
+    }
+}
+
+#[test]
+fn discarded_work_goes_and_the_rest_stays() {
+    let mount = Writable::new(&[]);
+    let root = mount.root();
+    put(&root.join("zarr.json"), GROUP).unwrap();
+    put(&root.join("a/zarr.json"), array(&[8], &[1])).unwrap();
+    put(&root.join("a/c/0"), "first").unwrap();
+    put(&root.join("b/zarr.json"), array(&[8], &[1])).unwrap();
+    put(&root.join("b/c/0"), "second").unwrap();
+    mount.commit("base").unwrap();
+    let base = read_files(&root);
+    let change = || {
+        put(&root.join("a/c/0"), "changed").unwrap();
+        put(&root.join("a/c/1"), "new").unwrap();
+        put(&root.join("notes"), "mine").unwrap();
+        put(&root.join("new/zarr.json"), GROUP).unwrap();
+        std::fs::rename(root.join("b"), root.join("new/b")).unwrap();
+        std::fs::remove_file(root.join("new/b/c/0")).unwrap();
+    };
+    change();
+    // A part of it, by a path as a person names it.
+    icechunkfs(["discard", root.to_str().unwrap(), root.join("a/c").to_str().unwrap()]).success();
+    assert_eq!(std::fs::read(root.join("a/c/0")).unwrap(), b"first");
+    assert!(!root.join("a/c/1").exists() && root.join("new/b/zarr.json").exists() && !root.join("b").exists());
+    tell(&mount.control("discard"), "new").unwrap();
+    let mut now = read_files(&root);
+    assert_eq!(now.remove("notes").unwrap(), b"mine");
+    assert!(now == base, "{:?}", now.keys());
+    // All of it. What was moved is back, and what no commit would take is left alone.
+    change();
+    mount.touch("discard").unwrap();
+    let mut now = read_files(&root);
+    assert_eq!(now.remove("notes").unwrap(), b"mine");
+    assert!(now == base, "{:?}", now.keys());
+    assert!(mount.says("status.json").contains("\"clean\": true"), "{}", mount.says("status.json"));
+    mount.commit("nothing").unwrap();
+    assert_eq!(Reference::open(mount.repository()).history().len(), 2);
+}
+
+#[test]
+fn work_waits_in_the_scratch_directory() {
+    let mount = Writable::new(&[]);
+    let root = mount.root();
+    put(&root.join("zarr.json"), GROUP).unwrap();
+    put(&root.join("a/zarr.json"), array(&[8], &[1])).unwrap();
+    put(&root.join("a/c/0"), "waiting").unwrap();
+    let working = read_files(&root);
+    let refused = unmounted(&mount, &["--require-clean"]).failure();
+    assert!(refused.contains("uncommitted changes") && refused.contains("scratch"), "{refused}");
+    let told = unmounted(&mount, &[]);
+    assert!(told.status.success() && told.stderr.contains("uncommitted changes: "), "{}", told.stderr);
+
+    let resumed = mount.mount_again(None);
+    assert!(resumed.stderr.contains("resuming uncommitted work: 2 nodes and 1 chunks"), "{}", resumed.stderr);
+    resumed.success();
+    assert!(read_files(&root) == working);
+    // One daemon has it.
+    let scratch = serde_json::from_str::<serde_json::Value>(&mount.says("info.json")).unwrap();
+    let scratch = scratch["scratch"].as_str().unwrap().to_owned();
+    let other = Mount::prepare();
+    let refused = other.command(mount.repository(), &["--scratch", &scratch]).failure();
+    assert!(refused.contains("in use") && refused.contains("--scratch"), "{refused}");
+    // Another repository's changes are not this one's, and the repository is no place for them.
+    unmounted(&mount, &[]).success();
+    let foreign = Writable::new(&[]);
+    let refused = other.command(foreign.repository(), &["--scratch", &scratch]).failure();
+    assert!(refused.contains("has changes to branch main of"), "{refused}");
+    if place::is_local() {
+        let inside = mount.repository().join("scratch");
+        let refused = other.command(mount.repository(), &["--scratch", inside.to_str().unwrap()]).failure();
+        assert!(refused.contains("inside the repository") && !inside.exists(), "{refused}");
+    }
+    // Given up, it is gone.
+    let begun = Mount::new(mount.repository(), &["--scratch", &scratch, "--discard"]);
+    assert!(read_files(&begun.path()).is_empty());
+    begun.unmount();
+    mount.mount_again(None).success();
+    assert!(read_files(&root).is_empty());
+}
+
+#[test]
+fn unmount_returns_when_the_daemon_has_ended() {
+    let mount = Writable::new(&[]);
+    for n in 0..10 {
+        (0..200).for_each(|file| put(&mount.root().join(format!("{n}/{file}")), "mine").unwrap());
+        let daemon = mount.daemon();
+        assert!(daemon > 0);
+        mount.unmount();
+        let state = std::fs::read_to_string(format!("/proc/{daemon}/stat")).unwrap_or_default();
+        // Whoever started it may not have asked yet how it ended.
+        assert!(state.is_empty() || state.contains(") Z "), "{n}: {state}");
+        mount.mount_again(None).success();
+    }
+}
+
+#[test]
+fn an_ephemeral_scratch_directory_goes_when_it_is_empty() {
+    let mount = Writable::new(&[]);
+    let scratch_of = |mount: &Mount| {
+        let info = std::fs::read(mount.path().join(".icechunk/info.json")).unwrap();
+        let info: serde_json::Value = serde_json::from_slice(&info).unwrap();
+        std::path::PathBuf::from(info["scratch"].as_str().unwrap())
+    };
+    let gone = |place: &std::path::Path, daemon: i32| {
+        mount.wait_for_end(daemon);
+        !place.exists()
+    };
+    let clean = Mount::new(mount.repository(), &["--ephemeral"]);
+    let (place, daemon) = (scratch_of(&clean), clean.daemon());
+    put(&clean.path().join("zarr.json"), GROUP).unwrap();
+    std::fs::write(clean.path().join(".icechunk/commit"), "kept").unwrap();
+    clean.unmount();
+    assert!(gone(&place, daemon));
+
+    let changed = Mount::new(mount.repository(), &["--ephemeral"]);
+    let (place, daemon) = (scratch_of(&changed), changed.daemon());
+    put(&changed.path().join("a/zarr.json"), array(&[8], &[1])).unwrap();
+    changed.unmount();
+    assert!(!gone(&place, daemon), "what was not committed is lost");
+    let again = Mount::new(mount.repository(), &["--scratch", place.to_str().unwrap()]);
+    assert!(again.path().join("a/zarr.json").exists());
+    again.unmount();
+    std::fs::remove_dir_all(&place).unwrap();
+}

@@ -1,0 +1,95 @@
+//! Runs a scenario of `tests/python/write_tools.py`: after each stage a commit, and the stage read back from three places.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use crate::common::writing::{Reference, Writable, needed, put};
+use crate::common::{self, Mount, read_files, run};
+
+/// How long one stage may take: dask's processes have to start.
+const STAGE: Duration = Duration::from_secs(90);
+
+/// The Python of `scripts/setup`.
+pub(crate) fn python() -> Option<PathBuf> {
+    let python = std::env::var_os("ICECHUNKFS_PYTHON")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target/venv/bin/python"), PathBuf::from);
+    needed(python.exists(), &format!("{}: scripts/setup --python makes it", python.display())).then_some(python)
+}
+
+/// Commits as a person does, and compares what the reference has with the working tree. What is not Zarr may only be what
+/// `untracked` names.
+#[track_caller]
+pub(crate) fn commit_and_compare(mount: &Writable, untracked: &[&str]) -> BTreeMap<String, Vec<u8>> {
+    run(Command::new("touch").arg(mount.control("commit"))).success();
+    let keys = Reference::open(mount.repository()).keys();
+    let mut working = read_files(&mount.root());
+    for name in untracked {
+        assert!(working.remove(*name).is_some() && !keys.contains_key(*name), "{name}");
+    }
+    let differ: Vec<&String> = working.keys().filter(|name| keys.get(*name) != working.get(*name)).collect();
+    let more: Vec<&String> = keys.keys().filter(|name| !working.contains_key(*name)).collect();
+    assert!(differ.is_empty() && more.is_empty(), "not as in the mount: {differ:?}, too many: {more:?}");
+    keys
+}
+
+/// Runs a scenario of so many stages.
+pub(crate) fn run_scenario(name: &str, stages: usize) {
+    common::watchdog();
+    let Some(python) = python() else { return };
+    let mount = Writable::new(&[]);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/write_tools.py");
+    let mut child = Command::new(python)
+        .arg("-B")
+        .arg(script)
+        .arg(name)
+        .arg(mount.root().join("data"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (sender, lines) = mpsc::channel();
+    let output = BufReader::new(child.stdout.take().unwrap());
+    std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    let mut errors = child.stderr.take().unwrap();
+    let errors = std::thread::spawn(move || std::io::read_to_string(&mut errors).unwrap_or_default());
+
+    let mut passed = 0;
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        while let Ok(line) = lines.recv_timeout(STAGE) {
+            let Some(stage) = line.strip_prefix("stage ") else { return line == "done" };
+            println!("{name}: {stage}");
+            let keys = commit_and_compare(&mount, &[]);
+            let copy = tempfile::tempdir().unwrap();
+            keys.iter().for_each(|(key, bytes)| put(&copy.path().join(key), bytes).unwrap());
+            let fresh = Mount::new(mount.repository(), &["-o", "ro"]);
+            let places = [mount.root(), fresh.path(), copy.path().to_owned()];
+            let places: Vec<String> = places.iter().map(|place| place.join("data").display().to_string()).collect();
+            writeln!(child.stdin.as_mut().unwrap(), "{}", places.join("\t")).unwrap();
+            // The places stay until the script has read them: it says the next stage, or that it is done.
+            match lines.recv_timeout(STAGE) {
+                Ok(next) if next == "read" => passed += 1,
+                other => {
+                    eprintln!("{name}, {stage}: {other:?}");
+                    return false;
+                }
+            }
+        }
+        false
+    }));
+    let done = matches!(outcome, Ok(true));
+    if !done {
+        let _ = child.kill();
+    }
+    let status = child.wait().unwrap();
+    let said = errors.join().unwrap();
+    if let Err(panic) = outcome {
+        eprintln!("{name}: {said}");
+        std::panic::resume_unwind(panic);
+    }
+    assert!(done && status.success() && passed == stages, "{name}, after {passed} stages: {status}\n{said}");
+}
