@@ -1,7 +1,7 @@
-//! What a working tree changed, compared with the snapshot that it is based on.
+//! The change set: what a working tree changed, relative to its base.
 //!
-//! A change set is a difference, not a state: it can be applied to another snapshot too, if nobody else touched the same
-//! things. It holds no chunk bytes, only where they are.
+//! A change set is a difference, not a state: it can be applied to another snapshot too, unless concurrent commits touched
+//! the same things. It holds no chunk bytes, only where they are.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,71 +17,71 @@ use crate::format::ids::NodeId;
 use crate::format::transaction_log::Move;
 use crate::zarr::Coords;
 
-/// Everything that changed. Paths are absolute and canonical, as in snapshots.
+/// Set of changes to commit. Paths are absolute and canonical, as in snapshots.
 #[derive(Clone, Debug, Default)]
 pub struct ChangeSet {
-    /// Nodes that are gone, each with all that were below it.
+    /// Deleted nodes, including all nodes below deleted groups.
     pub deleted: Vec<DeletedNode>,
-    /// Nodes that were not there before. Their ids are fresh.
+    /// New nodes, with fresh ids.
     pub created: Vec<WrittenNode>,
-    /// Nodes of the base whose `zarr.json` has other bytes. The kind is the same; their path is the one after all moves.
+    /// Nodes of the base with a new `zarr.json`. Their kind is unchanged, and their path is the one after all moves.
     pub updated: Vec<WrittenNode>,
-    /// Nodes of the base that have another path, one entry each: what is below a moved group has entries of its own.
+    /// Nodes of the base with a new path, one entry each: nodes below a moved group have their own entries.
     pub moved: Vec<Move>,
-    /// Chunks written and deleted, by array: one of the base (not deleted) or a created one.
+    /// Chunks written and deleted, by array: an array of the base that is not deleted, or a created one.
     pub chunks: BTreeMap<NodeId, BTreeMap<Coords, ChunkChange>>,
 }
 
-/// A node of the base that is gone.
+/// Node of the base that is deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeletedNode {
-    /// Its id.
+    /// Id of the node.
     pub id: NodeId,
-    /// Its path in the base.
+    /// Path in the base.
     pub path: String,
-    /// Whether it was an array; a group otherwise.
+    /// True for an array, false for a group.
     pub is_array: bool,
 }
 
-/// A node with a new `zarr.json`.
+/// Node with a new `zarr.json`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrittenNode {
-    /// Its id.
+    /// Id of the node.
     pub id: NodeId,
-    /// Its path.
+    /// Path after all moves.
     pub path: String,
-    /// Its `zarr.json`, byte for byte, which has been validated.
+    /// Validated `zarr.json`, byte for byte.
     pub zarr_json: Bytes,
-    /// Whether it is an array; a group otherwise.
+    /// True for an array, false for a group.
     pub is_array: bool,
 }
 
-/// What happened to one chunk.
+/// Change of one chunk.
 #[derive(Clone, Debug)]
 pub enum ChunkChange {
-    /// It is gone.
+    /// The chunk is deleted.
     Delete,
-    /// Its bytes are in a file, not in the repository yet.
+    /// The bytes are in a file, not in the repository yet.
     File(ChunkFile),
-    /// It is where another chunk of this repository is already.
+    /// The payload exists already, for instance as that of another chunk of this repository.
     Stored(ChunkPayload),
 }
 
-/// A file that holds exactly one chunk. Nobody writes to it while a commit runs.
+/// File that holds exactly one chunk. Nobody writes to it while a commit runs.
 #[derive(Clone, Debug)]
 pub struct ChunkFile {
-    /// The directory that it is in, or one above.
+    /// Directory that contains the file, directly or further up.
     pub directory: Arc<OwnedFd>,
-    /// Its name, or path, below that.
+    /// Name of the file, or its path, below `directory`.
     pub name: String,
-    /// Its size in bytes, which is not 0.
+    /// Size in bytes, never 0.
     pub length: u64,
-    /// Whether it may become an object of the repository under a second name. Not while the kernel has it open by itself.
+    /// True if the file may be linked into the repository as an object. False while the kernel has it open (passthrough).
     pub may_link: bool,
 }
 
 impl ChangeSet {
-    /// Whether nothing changed.
+    /// Returns true if nothing changed.
     pub fn is_empty(&self) -> bool {
         self.deleted.is_empty()
             && self.created.is_empty()
@@ -90,21 +90,21 @@ impl ChangeSet {
             && self.chunks.values().all(BTreeMap::is_empty)
     }
 
-    /// How many nodes are created, deleted, changed or moved.
+    /// Returns the number of nodes that are created, deleted, updated or moved.
     pub fn node_count(&self) -> usize {
         self.created.len() + self.deleted.len() + self.updated.len() + self.moved.len()
     }
 
-    /// How many chunks are written or deleted.
+    /// Returns the number of chunks that are written or deleted.
     pub fn chunk_count(&self) -> usize {
         self.chunks.values().map(BTreeMap::len).sum()
     }
 }
 
 impl ChunkFile {
-    /// Opens it for reading.
+    /// Opens the file for reading.
     pub fn open(&self) -> Result<File> {
-        // What was a file when it was looked at may be a link or a FIFO now.
+        // The file may have been replaced by a link or a FIFO since it was checked.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         rustix::fs::openat2(&self.directory, &self.name, flags, Mode::empty(), resolve)

@@ -1,12 +1,12 @@
-//! What keeps changes from being applied to a newer commit.
+//! Detects conflicts between a change set and concurrent commits.
 //!
-//! The kinds are the reference implementation's own, and two that it does not detect: work below a group that the other side
-//! removed, which would leave nodes without a group; and chunks written by others that an array's new `zarr.json` gives no
-//! place or another meaning.
+//! The kinds are those of the reference implementation, and two that it does not detect: work below a group that the other
+//! side removed, which would leave nodes without a group; and concurrently written chunks that an array's new `zarr.json`
+//! drops or decodes in another way. The caller adds [`ConflictKind::UntrackedNameExists`].
 //!
-//! Nodes are compared by id, so that it does not matter where they are now. Paths matter where something new is put: there
-//! must be nothing, and what lies above must be what our side saw. A move by others is no conflict by itself, unless it touches
-//! a node that we touched, or takes away the place where we put something.
+//! Nodes are compared by id, so that their current paths do not matter. Paths matter where a side creates a node or moves one
+//! to: the path must be free, and the nodes above must be those that the change set was made for. A concurrent move is no
+//! conflict by itself, unless it affects a node that the change set touches, or the place where the change set puts one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -22,41 +22,41 @@ use crate::format::transaction_log::{Change, TransactionLog};
 use crate::zarr::array::ArrayMetadata;
 use crate::zarr::{Coords, is_in_grid};
 
-/// Why two changes do not go together.
+/// Reason why a change set conflicts with a concurrent commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ConflictKind {
-    /// A node that we touched was moved, or one that we moved is gone.
+    /// The commit moved a node that the change set touches, or deleted one that the change set moves.
     MoveOperationCannotBeRebased,
-    /// There is a node already where we made one.
+    /// A node exists already where the change set creates one.
     NewNodeConflictsWithExistingNode,
-    /// One side made an array where the other made a node below.
+    /// One side created an array where the other created a node below.
     NewNodeInInvalidGroup,
-    /// One side removed or moved a group, the other made a node in it.
+    /// One side removed or moved a group, the other created a node in it.
     NewNodeInDeletedGroup,
-    /// Both changed the same `zarr.json`.
+    /// Both sides changed the same `zarr.json`.
     ZarrMetadataDoubleUpdate,
-    /// We changed the `zarr.json` of an array that they deleted.
+    /// The change set updates the `zarr.json` of an array that the commit deleted.
     ZarrMetadataUpdateOfDeletedArray,
-    /// We changed the `zarr.json` of a group that they deleted.
+    /// The change set updates the `zarr.json` of a group that the commit deleted.
     ZarrMetadataUpdateOfDeletedGroup,
-    /// Both changed the same chunks.
+    /// Both sides changed the same chunks.
     ChunkDoubleUpdate,
-    /// We changed chunks of an array that they deleted.
+    /// The change set changes chunks of an array that the commit deleted.
     ChunksUpdatedInDeletedArray,
-    /// We changed chunks of an array whose `zarr.json` they changed.
+    /// The change set changes chunks of an array whose `zarr.json` the commit changed.
     ChunksUpdatedInUpdatedArray,
-    /// They changed chunks that our new `zarr.json` drops or reads in another way.
+    /// The commit changed chunks that the change set's new `zarr.json` drops or decodes in another way.
     ChunksUpdatedOutsideNewShape,
-    /// We deleted an array that they changed.
+    /// The change set deletes an array that the commit changed.
     DeleteOfUpdatedArray,
-    /// We deleted a group whose `zarr.json` they changed.
+    /// The change set deletes a group whose `zarr.json` the commit changed.
     DeleteOfUpdatedGroup,
-    /// A name that no commit takes has a node or a chunk in the other commit.
+    /// The commit has a node or a chunk under a name that is untracked here.
     UntrackedNameExists,
 }
 
 impl ConflictKind {
-    /// As a person reads it: what happened at the conflict's path.
+    /// Returns a text for display: what happened at the conflict's path.
     pub fn describe(self) -> &'static str {
         match self {
             ConflictKind::MoveOperationCannotBeRebased => "one side moved what the other changed",
@@ -79,19 +79,19 @@ impl ConflictKind {
     }
 }
 
-/// A change of ours that does not go together with one of theirs.
+/// Change that conflicts with a concurrent commit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Conflict {
-    /// Why.
+    /// Kind of conflict.
     pub kind: ConflictKind,
-    /// The node, as our side names it.
+    /// Path of the node in the change set.
     pub path: String,
-    /// The chunks concerned, where it is about chunks.
+    /// Chunks in conflict, if the conflict is about chunks.
     pub coords: Vec<Vec<u32>>,
-    /// The other commit.
+    /// Id of the concurrent commit.
     #[serde(serialize_with = "as_text")]
     pub other: ObjectId,
-    /// Its message.
+    /// Message of the concurrent commit.
     pub message: String,
 }
 
@@ -99,33 +99,31 @@ fn as_text<S: serde::Serializer>(id: &ObjectId, serializer: S) -> std::result::R
     serializer.collect_str(id)
 }
 
-/// A commit that others made after the base of our changes.
+/// Commit that another writer made after the base of the changes.
 #[derive(Debug)]
 pub(super) struct OtherCommit {
-    /// Its id.
     pub(super) id: ObjectId,
-    /// Its message.
     pub(super) message: String,
-    /// What it changed, oldest first: logs of ancestors that expiration has removed, then its own.
+    /// Transaction logs, oldest first: those of expired ancestors, then the commit's.
     pub(super) logs: Vec<TransactionLog>,
 }
 
-/// Positions of the commits that did something, in their order.
+/// Positions of the commits that changed something, in their order.
 type By = SmallVec<[usize; 1]>;
 
-/// What others did, by node, and the position of the first commit that did it.
+/// Concurrent changes by node, each with the position of the first commit that made it.
 #[derive(Default)]
 pub(super) struct Theirs {
     created: HashMap<NodeId, usize>,
     deleted: HashMap<NodeId, usize>,
     updated: HashMap<NodeId, usize>,
     moved: HashMap<NodeId, usize>,
-    /// Of the arrays that we touched, and all commits that did it.
+    /// Chunks of the arrays that the change set touches, each with all commits that changed it.
     chunks: HashMap<NodeId, BTreeMap<Coords, By>>,
 }
 
 impl Theirs {
-    /// What `commits` did, oldest first; of chunks only what concerns arrays that `changes` touches.
+    /// Reads what `commits` did, oldest first; of chunks only those of arrays that `changes` touches.
     pub(super) fn read(commits: &[OtherCommit], changes: &ChangeSet) -> Result<Self> {
         let touched: HashSet<NodeId> = touched(changes).collect();
         let mut theirs = Theirs::default();
@@ -146,7 +144,7 @@ impl Theirs {
                 let known = theirs.chunks.entry(node).or_default();
                 for coords in chunks {
                     let by = known.entry(Coords::from_vec(coords)).or_default();
-                    // Several logs of one commit may name the same chunk.
+                    // Several logs of one commit may list the same chunk.
                     if by.last() != Some(&at) {
                         by.push(at);
                     }
@@ -156,12 +154,12 @@ impl Theirs {
         Ok(theirs)
     }
 
-    /// Returns the chunks that `changes` writes and others have changed.
+    /// Returns the chunks that `changes` writes and concurrent commits have changed.
     pub(super) fn updates_in_doubt(&self, changes: &ChangeSet) -> BTreeMap<NodeId, Vec<Coords>> {
         self.in_doubt(changes, |change| !matches!(change, ChunkChange::Delete))
     }
 
-    /// The chunks that `changes` deletes and others have changed. Those that are not there any more were deleted by both.
+    /// Returns the chunks that `changes` deletes and concurrent commits have changed. Those missing in the tip were deleted by both sides.
     pub(super) fn deletions_in_doubt(&self, changes: &ChangeSet) -> BTreeMap<NodeId, Vec<Coords>> {
         self.in_doubt(changes, |change| matches!(change, ChunkChange::Delete))
     }
@@ -180,7 +178,7 @@ impl Theirs {
     }
 }
 
-/// The two snapshots by id and by path.
+/// Nodes of a snapshot, by id and by path.
 struct Tree<'a> {
     by_id: HashMap<NodeId, (&'a str, bool)>,
     by_path: HashMap<&'a str, NodeId>,
@@ -194,10 +192,10 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Collects what is found.
+/// Conflicts found so far.
 struct Found<'a> {
     commits: &'a [OtherCommit],
-    /// By path, kind and the commit's position.
+    /// Keyed by path, kind and position of the commit.
     conflicts: BTreeMap<(String, ConflictKind, usize), Conflict>,
 }
 
@@ -212,7 +210,7 @@ impl Found<'_> {
         conflict.coords.extend(coords);
     }
 
-    /// Adds one conflict per commit that changed any of `chunks`, with those that it changed.
+    /// Adds one conflict per commit that changed any of `chunks`, with the chunks that it changed.
     fn add_chunks<'c>(&mut self, kind: ConflictKind, path: &str, chunks: impl Iterator<Item = (&'c Coords, &'c By)>) {
         let mut by_commit: BTreeMap<usize, Vec<Vec<u32>>> = BTreeMap::new();
         for (coords, by) in chunks {
@@ -224,11 +222,10 @@ impl Found<'_> {
     }
 }
 
-/// Chunks by array.
 pub(super) type ChunkSet = BTreeMap<NodeId, BTreeSet<Coords>>;
 
-/// All that keeps `changes`, made for `base`, from being applied to `tip`, which `commits` have led to, oldest first. In
-/// `agreed` chunks both sides end up with the same, or the other commits with what there was before.
+/// Returns all conflicts of `changes`, made for `base`, with `commits`, oldest first, which led to `tip`. For `agreed` chunks
+/// both sides end up with the same bytes, or the commits with those of the base.
 pub(super) fn find(
     base: &Snapshot,
     tip: &Snapshot,
@@ -257,7 +254,7 @@ pub(super) fn find(
     Ok(found.conflicts.into_values().collect())
 }
 
-/// The nodes of the base that a change set speaks of.
+/// Returns the nodes of the base that a change set touches.
 fn touched(changes: &ChangeSet) -> impl Iterator<Item = NodeId> + '_ {
     let deleted = changes.deleted.iter().map(|node| node.id);
     let updated = changes.updated.iter().map(|node| node.id);
@@ -267,7 +264,7 @@ fn touched(changes: &ChangeSet) -> impl Iterator<Item = NodeId> + '_ {
 fn deletions(changes: &ChangeSet, theirs: &Theirs, found: &mut Found<'_>) {
     for node in &changes.deleted {
         let kind = if node.is_array { ConflictKind::DeleteOfUpdatedArray } else { ConflictKind::DeleteOfUpdatedGroup };
-        // What they deleted too is gone, whatever they did to it before.
+        // A node that both sides deleted is no conflict, whatever the commits did to it before.
         if theirs.deleted.contains_key(&node.id) {
             continue;
         }
@@ -299,7 +296,7 @@ fn updates(changes: &ChangeSet, base: &Snapshot, theirs: &Theirs, found: &mut Fo
     Ok(())
 }
 
-/// Which of the chunks that they wrote the new `zarr.json` drops, or would decode in another way.
+/// Returns those of the `written` chunks that the new `zarr.json` drops or would decode in another way.
 fn without_place<'a>(
     node: &WrittenNode,
     old: Option<&[u8]>,
@@ -307,7 +304,7 @@ fn without_place<'a>(
 ) -> Result<Vec<(&'a Coords, &'a By)>> {
     let document = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap_or_default();
     let (new, old) = (document(&node.zarr_json), old.map(document).unwrap_or_default());
-    // A chunk's bytes mean something only together with these.
+    // A chunk's bytes have a meaning only together with these members.
     let meaning = ["data_type", "chunk_grid", "codecs", "storage_transformers"];
     if meaning.into_iter().any(|member| new.get(member) != old.get(member)) {
         return Ok(written.iter().collect());
@@ -332,7 +329,7 @@ fn chunks<'a>(
             found.add(ConflictKind::ChunksUpdatedInUpdatedArray, path, Vec::new(), at);
         }
         let Some(others) = theirs.chunks.get(id) else { continue };
-        // The smaller of the two lists is gone through.
+        // The smaller of the two lists is iterated.
         let both: Vec<(&Coords, &By)> = if ours.len() < others.len() {
             ours.keys().filter_map(|coords| Some((coords, others.get(coords)?))).collect()
         } else {
@@ -344,7 +341,7 @@ fn chunks<'a>(
     }
 }
 
-/// What is put somewhere, by either side, and what is there.
+/// Finds conflicts at the paths where either side puts a node.
 fn places(changes: &ChangeSet, theirs: &Theirs, before: &Tree<'_>, after: &Tree<'_>, found: &mut Found<'_>) {
     let ours: HashMap<&str, bool> = changes
         .created
@@ -374,7 +371,7 @@ fn places(changes: &ChangeSet, theirs: &Theirs, before: &Tree<'_>, after: &Tree<
                 found.add(ConflictKind::NewNodeInInvalidGroup, path, Vec::new(), by(id));
             }
         }
-        // The nearest node above, as our side saw it: if it is not one of ours, it must still be there.
+        // The nearest node above in the base must still be there, unless the change set itself puts one there.
         for above in ancestors(path) {
             if ours.contains_key(above) {
                 break;
@@ -399,7 +396,7 @@ fn places(changes: &ChangeSet, theirs: &Theirs, before: &Tree<'_>, after: &Tree<
     }
 }
 
-/// The paths above `path`, nearest first, the root last.
+/// Returns the paths above `path`, nearest first, the root last.
 fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(path), |path| match path.rsplit_once('/') {
         _ if *path == "/" => None,

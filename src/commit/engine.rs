@@ -1,4 +1,4 @@
-//! Making a commit out of a change set.
+//! The commit engine: turns a change set into a published snapshot.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -44,9 +44,9 @@ use crate::repo::update::Clock;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::storage::Storage;
 
-/// Name of the metadata item in which implementations keep notes of their own.
+/// Metadata item that is reserved for notes of Icechunk implementations.
 pub const RESERVED: &str = "__icechunk";
-/// The longest pause after a lost race is 2 to the power of this, in milliseconds.
+/// Exponent of the longest pause after a lost race: 2^7 ms.
 const LONGEST_PAUSE: u32 = 7;
 
 /// Makes commits in one repository.
@@ -57,22 +57,22 @@ pub struct Engine {
     clock: Clock,
     options: Options,
     memory: Memory,
-    /// Chunks up to this size are stored inline, once somebody had to know. Bytes.
+    /// Inline threshold in bytes, determined when first needed.
     inline: OnceCell<u64>,
 }
 
-/// How chunks are stored, and how hard a race is fought.
+/// Limits of commits: chunk sizes, retries and memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Chunks below this size share objects. Bytes.
+    /// Chunks smaller than this share objects, in bytes.
     pub pack_below: u64,
-    /// Size at which an object of packed chunks is closed. Bytes.
+    /// Size at which a pack is closed, in bytes.
     pub pack_size: u64,
-    /// Chunks up to this size are stored inline, instead of the repository's own setting. Bytes.
+    /// Inline threshold in bytes, if not the repository's setting.
     pub inline_threshold: Option<u16>,
-    /// How often a commit is applied to a newer one before it gives up.
+    /// Number of retries after a lost race or a garbage collection.
     pub max_rebases: u32,
-    /// Bytes of chunks that are put together, or on their way to a store, at a time.
+    /// Limit on the bytes of chunks that are packed or uploaded at the same time.
     pub memory: u64,
 }
 
@@ -88,52 +88,51 @@ impl Default for Options {
     }
 }
 
-/// What came of an attempt.
 enum Attempt {
     Committed(ObjectId),
-    /// The branch has moved on.
+    /// The branch tip is not the base any more.
     Moved,
-    /// Garbage was collected.
+    /// Garbage was collected since the objects were stored.
     Collected,
 }
 
-/// A commit on its way, from attempt to attempt.
+/// State of a commit from attempt to attempt.
 struct Work<'a> {
     request: &'a Request,
     progress: &'a Progress,
     version: SpecVersion,
-    /// What the changes are relative to now.
+    /// Snapshot that `changes` are relative to.
     base: Arc<Snapshot>,
     changes: ChangeSet,
-    /// The ids of moved nodes that are stored as new ones.
+    /// New ids of moved nodes that cannot be stored as moves.
     new_ids: BTreeMap<NodeId, NodeId>,
     chunks: StoredChunks,
     manifests: ManifestWriter,
-    /// The rules by which all manifests are written anew, if they are.
+    /// Splitting rules for rewriting all manifests, if requested.
     rewrite: Option<Value>,
     rebased_over: Vec<ObjectId>,
-    /// Since when all of it is stored; none in version 1.
+    /// GC mark from before any of the objects was stored; none in version 1.
     stored_since: Option<Mark>,
-    /// Chunk objects that are believed to be there.
+    /// Chunk objects that the caller guarantees to exist.
     known_objects: HashSet<ObjectId>,
-    /// The changes are others since their chunks were stored: they are relative to a commit of ours that landed late.
+    /// True if the chunks must be stored again because the changes were rebased onto a late commit ([`super::landed`]).
     is_restated: bool,
-    /// There is such a commit below the base.
+    /// True if such a commit is at or below the base.
     has_landed: bool,
 }
 
 impl Engine {
-    /// Commits to the repository in `storage`, which `reader` reads too.
+    /// Returns an engine for the repository in `storage`, which `reader` reads too.
     pub fn new(storage: Arc<dyn Storage>, reader: Arc<Reader>, clock: Clock, options: Options) -> Self {
         Engine { storage, reader, clock, options, memory: Memory::new(options.memory), inline: OnceCell::new() }
     }
 
-    /// Whether a chunk of `length` bytes certainly shares its object with others.
+    /// Returns true if a chunk of `length` bytes is never stored as a separate object.
     pub fn packs(&self, length: u64) -> bool {
         length < self.options.pack_below
     }
 
-    /// The size from which a chunk is stored as an object of its own. Bytes.
+    /// Returns the size from which a chunk is stored as a separate object, in bytes.
     pub async fn single_from(&self) -> Result<u64> {
         let inline = self.inline.get_or_try_init(|| async {
             let repository = Repository::open(Arc::clone(&self.storage)).await?;
@@ -142,7 +141,7 @@ impl Engine {
         Ok(self.options.pack_below.max(inline.await? + 1))
     }
 
-    /// Stores `file` as an object of its own, before the commit that will refer to it; nothing does yet.
+    /// Stores `file` as a separate object before the commit that will refer to it (eager upload).
     pub async fn store_ahead(&self, file: ChunkFile) -> Result<ChunkPayload> {
         upload::ahead(&self.storage, &self.memory, file).await
     }
@@ -157,10 +156,10 @@ impl Engine {
 
     /// Commits `changes`, made for snapshot `base`, to a branch.
     ///
-    /// The caller has validated them; what would make a broken snapshot is an error all the same. Whatever fails, nothing of
-    /// it is visible, and the same changes can be committed again.
+    /// The caller has validated the changes; a change that would make a broken snapshot is an error all the same. After a
+    /// failure nothing is visible, and the same changes can be committed again.
     ///
-    /// Errors: [`ErrorKind::Stale`] if the branch is gone or was reset, [`ErrorKind::ReadOnly`] if the repository is set
+    /// Errors: [`ErrorKind::Stale`] if the branch was deleted or reset, [`ErrorKind::ReadOnly`] if the repository is set
     /// read-only, [`ErrorKind::Io`] if this machine's clock is wrong.
     pub async fn commit(
         &self,
@@ -178,7 +177,7 @@ impl Engine {
         outcome
     }
 
-    /// Whether `changes`, made for `base`, fit onto the newest commit of `branch`.
+    /// Checks if `changes`, made for `base`, can be rebased onto the tip of `branch`.
     pub async fn check(&self, base: &Arc<Snapshot>, branch: &str, changes: &ChangeSet) -> Result<Checked> {
         let repository = Repository::open(Arc::clone(&self.storage)).await?;
         let changes = effective(base, changes);
@@ -241,7 +240,7 @@ impl Engine {
             is_restated: false,
             has_landed: false,
         };
-        // Before anything is stored: what cannot be committed need not be.
+        // A change set that cannot be committed is refused before anything is stored.
         let conflicts = self.catch_up(&mut work, &repository).await?;
         if !conflicts.is_empty() {
             return Ok(Outcome::Conflicts(conflicts));
@@ -294,11 +293,11 @@ impl Engine {
         ))
     }
 
-    /// Moves the base to the branch's newest commit, or returns what is in the way.
+    /// Rebases the changes onto the branch tip, or returns the conflicts.
     async fn catch_up(&self, work: &mut Work<'_>, repository: &Repository) -> Result<Vec<Conflict>> {
         let branch = &work.request.branch;
         let commits = match rebase::commits_since(repository, branch, work.base.id()).await {
-            // Nothing was changed: only where chunks are would have been another.
+            // A rewrite has no changes of the user that would have to be kept.
             Err(error) if error.kind() == ErrorKind::Stale && work.rewrite.is_some() => {
                 return Err(Error::new(
                     ErrorKind::Stale,
@@ -317,7 +316,7 @@ impl Engine {
             ));
         }
         work.progress.enter(Stage::Rebase);
-        // One that holds expired commits' logs has more in it than ours.
+        // A commit with pruned logs stands for expired commits too, not only for the late commit.
         let is_ours = |commit: &SnapshotInfo| {
             work.request.unpublished.contains(&commit.id) && commit.pruned_ancestor_tx_logs.is_empty()
         };
@@ -342,7 +341,7 @@ impl Engine {
         }
     }
 
-    /// Rebases the changes onto `landed`, a commit of an earlier state of theirs that follows the base.
+    /// Rebases the changes onto `landed`, a late commit of an earlier state of the changes, which follows the base.
     async fn rebase_onto_landed(&self, work: &mut Work<'_>, repository: &Repository, landed: ObjectId) -> Result<()> {
         info!("commit {landed}, which had been given up, is on the branch: this one follows it");
         let after = Arc::new(repository.snapshot(landed, MAX_SNAPSHOT).await?);
@@ -354,7 +353,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Moves the base over `commits` of others, oldest first, or returns what is in the way.
+    /// Rebases the changes over the concurrent `commits`, oldest first, or returns the conflicts.
     async fn rebase(
         &self,
         work: &mut Work<'_>,
@@ -367,7 +366,7 @@ impl Engine {
         let solvable = |conflict: &Conflict| conflict.kind == ConflictKind::ChunkDoubleUpdate;
         match work.request.on_conflict {
             _ if since.conflicts.is_empty() => {}
-            // What others touched is left as they have it: only its place would have been another.
+            // A rewrite leaves arrays and chunks with concurrent changes alone: it would only have moved their bytes.
             _ if work.rewrite.is_some() => {
                 resolve::leave(&work.base, &mut work.changes, &mut work.chunks, &since.conflicts)
             }
@@ -379,13 +378,13 @@ impl Engine {
         }
         work.base = since.tip;
         work.rebased_over.extend(since.commits);
-        // What they deleted too needs no deleting.
+        // A node that a concurrent commit deleted too needs no deletion.
         let present: HashSet<_> = work.base.nodes().map(|node| node.id).collect();
         work.changes.deleted.retain(|node| present.contains(&node.id));
         Ok(Vec::new())
     }
 
-    /// Decides which moved nodes are stored as new ones: all of them in version 1, and those that a log may not call moved.
+    /// Assigns new ids to moved nodes that are stored as new ones: all in version 1, else those whose move the log may not contain.
     async fn renew_ids(&self, work: &mut Work<'_>, repository: &Repository) -> Result<()> {
         if work.changes.moved.is_empty() {
             return Ok(());
@@ -395,7 +394,7 @@ impl Engine {
             SpecVersion::V1 => moved,
             SpecVersion::V2 => {
                 let groups = moves::groups_after(&work.base, &work.changes);
-                // What the log is relative to.
+                // The log of an amend is relative to the parent of the replaced commit.
                 let (all, occupied) = match self.parent_of_replaced(work, repository).await? {
                     None => (work.changes.moved.clone(), moves::paths(&work.base)),
                     Some(parent) => {
@@ -410,7 +409,7 @@ impl Engine {
         moves::renew(&mut work.new_ids, replaced)
     }
 
-    /// The parent of the commit that is amended; none if none is.
+    /// Returns the parent of the commit that is amended; none without an amend.
     async fn parent_of_replaced(&self, work: &Work<'_>, repository: &Repository) -> Result<Option<Snapshot>> {
         if !work.request.amend {
             return Ok(None);
@@ -421,7 +420,7 @@ impl Engine {
         }
     }
 
-    /// Stores the chunks of the changes, and sees to it that those that are stored already stay there.
+    /// Stores the chunks of the changes, and protects those that are stored already from garbage collection.
     async fn store_chunks(
         &self,
         work: &mut Work<'_>,
@@ -437,7 +436,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes manifests, log and snapshot for the base as it is now, and publishes.
+    /// Writes manifests, log and snapshot on top of the current base, and publishes the snapshot.
     async fn attempt(&self, work: &mut Work<'_>, attempt: u32) -> Result<Attempt> {
         let id = ObjectId::random()?;
         let parent = work.base.id();
@@ -460,7 +459,7 @@ impl Engine {
         work.progress.enter(Stage::Snapshot);
         let moment = Moment::after(self.clock, work.base.flushed_at()).await;
         draft.flushed_at = moment.time;
-        // Bytes that are in another place are not changed.
+        // A rewrite moves bytes without changing them, so its log is empty.
         let mut log = match work.rewrite {
             Some(_) => TransactionLogDraft::default(),
             None => log::of(&stored.changes, &stored.chunks),
@@ -510,12 +509,12 @@ impl Engine {
             Published::Collected => return Ok(Attempt::Collected),
             Published::Done => {}
         }
-        // It is there, whatever happens from here on.
+        // The commit is published, whatever happens from here on.
         let _ = failpoints::reach("commit.publish.done");
         Ok(Attempt::Committed(id))
     }
 
-    /// The log of a commit that takes the place of `replaced`.
+    /// Merges `log` into the log of `replaced`, the commit that is amended.
     async fn amended(&self, replaced: &Snapshot, log: TransactionLogDraft) -> Result<TransactionLogDraft> {
         if replaced.id() == ObjectId::INITIAL {
             return Err(publish::no_amend_of_the_first());
@@ -525,8 +524,8 @@ impl Engine {
     }
 }
 
-/// The commit's metadata as its files have it, sorted by name. The note of how often it was rebased is the reference's: it
-/// makes one for every commit that would have been.
+/// Returns the metadata as the commit's files store it, sorted by name. Like in the reference implementation, every commit
+/// except an amend notes the number of its rebase attempts.
 fn metadata(work: &Work<'_>, attempt: u32) -> Result<Vec<RawItem>> {
     let (request, version) = (work.request, work.version);
     let mut all = request.metadata.clone();
@@ -542,7 +541,7 @@ fn metadata(work: &Work<'_>, attempt: u32) -> Result<Vec<RawItem>> {
     all.iter().map(item).collect::<Result<_>>().context(|| "metadata of the commit")
 }
 
-/// Waits a random time, the longer the more races were lost, so that those who race do not meet again.
+/// Waits for a random time that grows with the number of lost races, so that racing writers do not meet again.
 async fn pause(attempt: u32) -> Result<()> {
     let mut random = [0; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())

@@ -1,4 +1,4 @@
-//! From a change set to the hierarchy of the new snapshot: its nodes, and the manifests that have to be written for them.
+//! Builds the hierarchy of the new snapshot: its nodes, and the manifests that have to be written for them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,7 +11,7 @@ use crate::format::draft::SnapshotDraft;
 use crate::format::ids::ObjectId;
 use crate::format::snapshot::{ManifestInfo, Snapshot};
 
-/// The changes without those that change nothing.
+/// Returns the changes without those that have no effect.
 pub(super) fn effective(base: &Snapshot, changes: &ChangeSet) -> ChangeSet {
     let mut changes = changes.clone();
     if !changes.updated.is_empty() {
@@ -28,7 +28,7 @@ pub(super) fn effective(base: &Snapshot, changes: &ChangeSet) -> ChangeSet {
     changes
 }
 
-/// The nodes of the new snapshot and their manifests, of which it writes those that change.
+/// Adds the nodes of the new snapshot and their manifests to `draft`, and writes the manifests that change.
 pub(super) async fn write_nodes(
     base: &Snapshot,
     stored: &Stored<'_>,

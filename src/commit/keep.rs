@@ -1,9 +1,9 @@
-//! Chunk objects that changes refer to by themselves, and that a collection of garbage must not take.
+//! GC guard: keeps garbage collection from removing chunk objects that changes refer to.
 //!
-//! A chunk that was copied whole is a reference to the object of the chunk it was copied from. That one is kept as long as a commit
-//! has it; but the copy may be older than the base that the changes have now, and the commit it was made from may have expired. As
-//! long as no garbage was ever collected that is no matter. If some was, the objects are looked for; and if that was so recently
-//! that it may not have come to its end, their bytes are stored once more, where no collection knows them.
+//! A chunk that was copied whole is a reference to the object of the original chunk. That object stays as long as a commit
+//! refers to it; but the copy may be older than the current base, and the commit that it was made from may have expired. If
+//! garbage was never collected, nothing can be missing. If it was, the objects are looked up; and if the collection is so
+//! recent that it may still be running, their bytes are stored again under new names, which no collection knows.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -19,15 +19,15 @@ use crate::format::ids::ObjectId;
 use crate::repo::Repository;
 use crate::storage::Storage;
 
-/// How long a collection may take to remove what it has found. Microseconds: a day.
+/// Longest time that a collection may take to remove what it has found: a day, in microseconds.
 const LONGEST_COLLECTION: u64 = 86_400 * 1_000_000;
 
-/// Where a chunk is: object, offset, length.
+/// Location of a chunk: object, offset, length.
 type Place = (ObjectId, u64, u64);
 
 /// Keeps garbage collection from removing what `changes` refer to in `repository`. The objects in `known_objects` are safe already.
 ///
-/// Errors: [`ErrorKind::Stale`] if one of them is gone already.
+/// Errors: [`ErrorKind::Stale`] if an object is already gone.
 pub(super) async fn keep(
     repository: &Repository,
     changes: &mut ChangeSet,
@@ -53,7 +53,7 @@ pub(super) async fn keep(
     look_for(repository.storage(), stored).await
 }
 
-/// Stores the bytes of chunks that are in the repository already once more, so that `stored` refers to objects of its own.
+/// Stores the bytes of chunks of the repository again, and points `stored` to the new objects.
 async fn store_anew(storage: &Arc<dyn Storage>, stored: Vec<&mut ChunkPayload>, memory: &Memory) -> Result<()> {
     let places: BTreeSet<Place> = stored.iter().filter_map(|payload| place(payload)).collect();
     type Copying<'a> = BoxFuture<'a, Result<(Place, ObjectId)>>;
@@ -81,7 +81,7 @@ async fn store_anew(storage: &Arc<dyn Storage>, stored: Vec<&mut ChunkPayload>, 
     Ok(())
 }
 
-/// Fails if a chunk object that `stored` refers to is not there.
+/// Fails if a chunk object that `stored` refers to is missing.
 async fn look_for(storage: &Arc<dyn Storage>, stored: Vec<&mut ChunkPayload>) -> Result<()> {
     let ends: BTreeSet<(ObjectId, u64)> = stored
         .iter()
@@ -89,7 +89,7 @@ async fn look_for(storage: &Arc<dyn Storage>, stored: Vec<&mut ChunkPayload>) ->
         .map(|(chunk, offset, length)| (chunk, offset + length))
         .collect();
     let looks = ends.into_iter().map(|(chunk, end)| -> BoxFuture<'_, Result<()>> {
-        // The last byte is there if all are.
+        // The last byte exists only if all others do.
         Box::pin(async move {
             let last = storage.get_range(&format!("chunks/{chunk}"), end.saturating_sub(1), end.min(1)).await;
             last.map(drop).map_err(collected)

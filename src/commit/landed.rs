@@ -1,13 +1,15 @@
-//! A commit of ours that landed late: the store carried its publication out after we had given it up and gone on changing things.
+//! Rebases changes onto a late commit: a commit of this mount that the store published after the mount had discarded it and
+//! changed the tree further.
 //!
-//! The changes that are committed next contain that commit's, as they were then and changed since. To commit them on top of it they
-//! are said relative to it, and not to the base that both were made for. No conflict can come of that, since both are the work of
-//! one mount, and the rule is simple: whatever the late commit touched becomes what the mount shows. What it did not touch is left
-//! to the changes.
+//! The next change set contains the changes of the late commit, as they were then and changed since. To commit it on top of
+//! the late commit, it is made relative to that commit, and not to the base that both were made for. This causes no conflict,
+//! since both are the work of one mount, and the rule is simple: whatever the late commit touched becomes what the mount
+//! shows. The changes decide about the rest.
 //!
-//! Nodes are the same if their ids are. A mount that was begun anew gives other ids to the nodes that it makes, and version 1 of the
-//! format has a new node for every move: what the late commit made is taken for the node of the same kind that the changes have at
-//! its path. A node that it deleted and that shows again is made anew, of the chunks that it had.
+//! Nodes are the same if their ids are. A mount that was started again gives other ids to the nodes that it creates, and
+//! version 1 of the format has a new node for every move: a node that the late commit created is taken for the node of the
+//! same kind that the changes have at its path. A node that the late commit deleted and that shows again is created again,
+//! with the chunks that it had.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -25,29 +27,27 @@ use crate::reader::Reader;
 use crate::zarr::array::ArrayMetadata;
 use crate::zarr::{Coords, is_in_grid};
 
-/// A commit that landed late.
 pub(super) struct Landed<'a> {
-    /// The snapshot before it, which the changes are relative to.
+    /// Snapshot before the late commit, which the changes are relative to.
     pub(super) before: &'a Snapshot,
-    /// Its own.
+    /// Snapshot of the late commit.
     pub(super) after: &'a Snapshot,
-    /// Its transaction log.
     pub(super) log: &'a TransactionLog,
-    /// Reads manifests of both.
+    /// Reader of the manifests of both snapshots.
     pub(super) reader: &'a Arc<Reader>,
 }
 
-/// A node as the mount shows it.
+/// Node as the mount shows it.
 struct VisibleNode {
     id: NodeId,
     path: String,
     zarr_json: Bytes,
     is_array: bool,
-    /// Whether the changes make it.
+    /// True if the changes create the node.
     is_created: bool,
 }
 
-/// Chunks as a change set has them.
+/// Chunk changes of one array.
 type Changed = BTreeMap<Coords, ChunkChange>;
 
 impl Landed<'_> {
@@ -80,7 +80,7 @@ impl Landed<'_> {
             }
             let mut touched = touched.remove(&there.id).unwrap_or_default();
             if made.contains(&there.id) && node.is_array {
-                // It may have chunks of a node that was moved.
+                // A created array may have the chunks of one that was moved.
                 touched.extend(in_both.1.all(there.id).await?.into_iter().map(|(coords, _)| coords));
             }
             let chunks = chunks(node, there.id, ours, touched, &in_both).await?;
@@ -124,7 +124,7 @@ impl Landed<'_> {
         kept.chain(created).collect()
     }
 
-    /// Makes a node that the late commit does not have, with all of its chunks.
+    /// Creates a node that the late commit does not have, with all of its chunks.
     async fn make(
         &self,
         node: &VisibleNode,
@@ -151,7 +151,7 @@ impl Landed<'_> {
     }
 }
 
-/// For each of `shown` that `after` has, its id there. `made` are the nodes that the late commit made.
+/// Returns the id in `after` of each of the nodes `shown` that is there. `made` holds the nodes that the late commit created.
 fn same_nodes(
     shown: &[VisibleNode],
     after: &HashMap<NodeId, Node<'_>>,
@@ -169,8 +169,8 @@ fn same_nodes(
     same
 }
 
-/// Returns the changes that make the chunks of `node`, which is `there` after the late commit, as the mount shows them. Only
-/// chunks that `ours` or that commit `touched` can differ.
+/// Returns the changes that give `node`, whose id after the late commit is `there`, the chunks that the mount shows. Only
+/// chunks in `ours`, or `touched` by that commit, can differ.
 async fn chunks(
     node: &VisibleNode,
     there: NodeId,
@@ -202,7 +202,7 @@ async fn chunks(
     Ok(chunks)
 }
 
-/// Chunks per dimension of a node, which has none if it is a group.
+/// Returns the chunks per dimension of a node; a group has no dimensions.
 fn grid(node: &VisibleNode) -> Result<Vec<u32>> {
     if node.is_array { Ok(ArrayMetadata::parse(&node.zarr_json)?.grid) } else { Ok(Vec::new()) }
 }

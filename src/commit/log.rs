@@ -1,4 +1,4 @@
-//! The transaction log of a commit: which nodes and chunks it touched.
+//! The transaction log of a commit: the nodes and chunks that it touched.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::format::ids::NodeId;
 use crate::format::transaction_log::{Move, Touched, TransactionLog};
 use crate::zarr::Coords;
 
-/// The log of `changes`, whose chunks are `chunks`.
+/// Returns the log of `changes`, whose chunks are `chunks`.
 pub(super) fn of(changes: &ChangeSet, chunks: &StoredChunks) -> TransactionLogDraft {
     let mut log = TransactionLogDraft::default();
     for node in &changes.deleted {
@@ -29,8 +29,8 @@ pub(super) fn of(changes: &ChangeSet, chunks: &StoredChunks) -> TransactionLogDr
     log
 }
 
-/// The log of a commit that replaces the one whose log is `previous`: the union, as the reference makes it. A node that the
-/// replaced commit made and this one changed is in two lists then.
+/// Returns the log of a commit that replaces the one with log `previous`: the union, as the reference implementation makes
+/// it. A node that the replaced commit created and this one changed is then in two lists.
 pub(super) fn amended(previous: &TransactionLog, log: TransactionLogDraft) -> Result<TransactionLogDraft> {
     let mut union = Union::default();
     union.add(previous)?;
@@ -47,7 +47,7 @@ pub(super) fn amended(previous: &TransactionLog, log: TransactionLogDraft) -> Re
     Ok(union.finish())
 }
 
-/// What several commits touched, one after another.
+/// Union of the logs of consecutive commits.
 #[derive(Debug, Default)]
 pub(super) struct Union {
     nodes: Touched,
@@ -56,7 +56,7 @@ pub(super) struct Union {
 }
 
 impl Union {
-    /// Adds the log of the next commit: the oldest goes first.
+    /// Adds the log of the next commit; the oldest commit comes first.
     pub(super) fn add(&mut self, log: &TransactionLog) -> Result<()> {
         self.nodes.add(log);
         for (node, coords) in log.updated_chunks() {
@@ -66,7 +66,6 @@ impl Union {
         Ok(())
     }
 
-    /// The log of all of them.
     pub(super) fn finish(self) -> TransactionLogDraft {
         let chunks = |coords: BTreeSet<Coords>| coords.into_iter().map(Coords::into_vec).collect();
         TransactionLogDraft {
@@ -82,7 +81,8 @@ impl Union {
     }
 }
 
-/// From where each node was before the first to where it is after the second; a node that is back does not count.
+/// Merges two lists of moves: each node moves from its path before the first to its path after the second, or not at all if
+/// those are equal.
 pub(super) fn merge_moves(first: Vec<Move>, second: Vec<Move>) -> Vec<Move> {
     let mut merged: BTreeMap<NodeId, Move> = first.into_iter().map(|m| (m.node, m)).collect();
     for later in second {

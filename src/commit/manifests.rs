@@ -1,12 +1,12 @@
-//! Which manifests a commit writes, and what goes into them.
+//! Plans and writes the manifests of a commit.
 //!
-//! An array that was not touched keeps its manifests. Of one that was, the grid is looked at cell by cell as the repository's
-//! rules cut it ([`super::splitting`]): a cell with changed chunks is written anew out of all old manifests that reach into it;
-//! one without keeps its manifests if they lie in it, and is written anew if one of them reaches beyond, because the rules have
-//! changed or the array has shrunk. The cost of a commit is thus that of the cells it touches.
+//! An array that was not touched keeps its manifests. The grid of a touched array is cut into cells by the repository's rules
+//! ([`super::splitting`]). A cell with changed chunks is written again from all old manifests that reach into it. A cell
+//! without changes keeps its manifests if they lie in it, and is written again if one of them reaches beyond, because the
+//! rules have changed or the array has shrunk. The cost of a commit is thus that of the cells it touches.
 //!
-//! What is written holds the references that a reader finds: those of the right rank, within the cell and within the extents
-//! by which their manifest is found; of several for one chunk, that of the first manifest in the array's order.
+//! A new manifest holds the references that a reader finds: those of the right rank, within the cell and within the extents
+//! by which their manifest is found; if several manifests list a chunk, the reference of the first one in the array's order.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -30,37 +30,33 @@ use crate::zarr::Coords;
 
 /// Manifests written at the same time.
 const AT_ONCE: usize = 4;
-/// References that manifests written at the same time may have together: some 120 bytes of memory each.
+/// Limit on the references of manifests written at the same time: some 120 bytes of memory each.
 const REFS_AT_ONCE: usize = 1 << 21;
 
-/// Parts of a grid that manifests of an array may reach into, all told. Each becomes a manifest, unless nothing is in it.
+/// Limit on the cells that the manifests of an array reach into, in total. Each becomes a manifest, unless it is empty.
 const MOST_CELLS: u64 = 1 << 20;
 
-/// An array whose manifests are asked for.
+/// Array whose manifests are written.
 #[derive(Debug)]
 pub(super) struct ArrayTask<'a> {
-    /// Its id.
     pub(super) node: NodeId,
-    /// Its path.
     pub(super) path: &'a str,
-    /// The id under which `old` has its chunks.
+    /// Id under which `old` lists the chunks.
     pub(super) chunks_of: NodeId,
     /// Chunks per dimension.
     pub(super) grid: Vec<u32>,
-    /// Names of its dimensions.
+    /// Dimension names.
     pub(super) names: Option<&'a [Option<String>]>,
-    /// The manifests that it has.
+    /// Manifests before the commit.
     pub(super) old: &'a [ManifestRef],
-    /// Its changed chunks.
     pub(super) changes: ChunkList,
-    /// Whether all of them are written anew, needed or not.
+    /// True if all manifests are written again, needed or not.
     pub(super) is_rewritten: bool,
 }
 
-/// An array's manifests.
 pub(super) type ArrayManifests = Vec<(ManifestRef, ManifestInfo)>;
 
-/// Writes manifests, and remembers what it wrote: a commit that lost a race does not write again what is still right.
+/// Writes manifests and remembers them, so that a commit that lost a race writes only what has changed.
 #[derive(Debug)]
 pub(super) struct ManifestWriter {
     storage: Arc<dyn Storage>,
@@ -70,7 +66,7 @@ pub(super) struct ManifestWriter {
     written: HashMap<NodeId, Written>,
 }
 
-/// What was written for an array, and out of what.
+/// Manifests written for an array, and the inputs that they were made from.
 #[derive(Debug)]
 struct Written {
     old: Vec<ManifestRef>,
@@ -79,27 +75,27 @@ struct Written {
     manifests: ArrayManifests,
 }
 
-/// A cell of the grid that something is to be done about.
+/// Inputs of a cell that is kept or written.
 #[derive(Debug, Default)]
 struct CellPlan {
-    /// Positions of old manifests that reach into it.
+    /// Positions of old manifests that reach into the cell.
     sources: Vec<usize>,
-    /// Positions of changes in it.
+    /// Positions of changes in the cell.
     changes: Vec<usize>,
-    /// Whether one of the sources has references beyond it.
+    /// True if a source has references outside the cell.
     is_cut: bool,
 }
 
-/// An old manifest as a cell is made of it.
+/// Old manifest as an input of a cell.
 struct Source {
     manifest: Arc<Manifest>,
     node: NodeId,
-    /// The box within which its references count: both in its extents and in the cell.
+    /// Box within which the manifest's references count: in both its extents and the cell.
     within: Vec<(u32, u32)>,
 }
 
 impl ManifestWriter {
-    /// Writes manifests of `version`, cut by `splitting`.
+    /// Returns a writer of manifests of `version`, cut by `splitting`.
     pub(super) fn new(
         storage: Arc<dyn Storage>,
         reader: Arc<Reader>,
@@ -109,12 +105,12 @@ impl ManifestWriter {
         ManifestWriter { storage, reader, version, splitting, written: HashMap::new() }
     }
 
-    /// Forgets what was written: it may not be there any more.
+    /// Forgets the written manifests, because garbage collection may have removed them.
     pub(super) fn forget(&mut self) {
         self.written.clear();
     }
 
-    /// The manifests that `arrays`, all of them touched, have after their changes. `infos` describes all old ones.
+    /// Returns the manifests of `arrays`, all of them touched, after their changes. `infos` describes all old manifests.
     pub(super) async fn write(
         &mut self,
         arrays: Vec<ArrayTask<'_>>,
@@ -144,7 +140,7 @@ impl ManifestWriter {
         }
         let this = &*self;
         let memory = &Semaphore::new(REFS_AT_ONCE);
-        // Boxed one by one: the compiler does not see through a closure that it may change threads.
+        // Each future is boxed: the compiler cannot prove that one from a closure is `Send`.
         type Running<'a> = BoxFuture<'a, Result<(NodeId, usize, ArrayManifests)>>;
         let running = jobs.into_iter().map(|(number, task, extents, plan)| -> Running<'_> {
             Box::pin(async move {
@@ -206,13 +202,13 @@ impl ManifestWriter {
     }
 }
 
-/// What has to be done, by cell.
+/// Assigns the changes and the old manifests of an array to cells.
 fn plan(task: &ArrayTask<'_>, cells: &Cells) -> Result<BTreeMap<Vec<u32>, CellPlan>> {
     let mut plans: BTreeMap<Vec<u32>, CellPlan> = BTreeMap::new();
     for (at, (coords, place)) in task.changes.iter().enumerate() {
         match cells.find(coords) {
             Some(cell) => plans.entry(cell).or_default().changes.push(at),
-            // Gone is gone.
+            // The deletion of a chunk outside the grid has no effect.
             None if place.is_none() => {}
             None => {
                 return Err(Error::invalid(format!("chunk {coords:?} is not in the grid of {:?} chunks", task.grid)));
@@ -249,7 +245,7 @@ fn are_disjoint(manifests: &[&ManifestRef]) -> bool {
     manifests.iter().enumerate().all(|(at, a)| manifests.iter().skip(at + 1).all(|b| !overlap(a, b)))
 }
 
-/// What two boxes have in common; extents of another rank say nothing.
+/// Returns the intersection of two boxes. Extents of another rank do not restrict the cell.
 fn intersection(cell: &[(u32, u32)], extents: &[(u32, u32)]) -> Vec<(u32, u32)> {
     if cell.len() != extents.len() {
         return cell.to_vec();
@@ -257,7 +253,7 @@ fn intersection(cell: &[(u32, u32)], extents: &[(u32, u32)]) -> Vec<(u32, u32)> 
     std::iter::zip(cell, extents).map(|(a, b)| (a.0.max(b.0), a.1.min(b.1))).collect()
 }
 
-/// The manifest of a cell; none if nothing is left in it.
+/// Builds the manifest of a cell; none if no chunk is left in it.
 fn build(
     node: NodeId,
     version: SpecVersion,
@@ -287,7 +283,7 @@ fn build(
         let coords = |&(list, at): &(usize, usize)| -> Coords {
             refs_of(list).map(|refs| refs.coords(at).iter().collect()).unwrap_or_default()
         };
-        // Stable: of equal ones that of the first manifest stays in front.
+        // The sort is stable: of references to the same chunk, that of the first manifest stays in front.
         all.sort_by_cached_key(coords);
         let mut last: Option<Coords> = None;
         for entry in &all {
@@ -307,7 +303,7 @@ fn build(
     if draft.is_empty() { Ok(None) } else { draft.finish().map(Some) }
 }
 
-/// The positions of the references that a reader finds in this source, in order, none twice.
+/// Returns the positions of the references that a reader finds in this source, in order, without repeats.
 fn visible<'a>(refs: &'a ArrayRefs<'_>, source: &'a Source) -> impl Iterator<Item = usize> + 'a {
     let within = source.within.as_slice();
     let start = within.first().map_or(0, |(from, _)| refs.lower_bound(&[*from]));
@@ -323,7 +319,7 @@ fn visible<'a>(refs: &'a ArrayRefs<'_>, source: &'a Source) -> impl Iterator<Ite
 
 type Changes<'a, I> = std::iter::Peekable<I>;
 
-/// Adds the changes that come before reference `at` of `refs`, and then that one if it was not changed.
+/// Adds the changes that come before reference `at` of `refs`, and then that reference if it was not changed.
 #[inline]
 fn merge<'a, I>(draft: &mut ManifestDraft, changes: &mut Changes<'a, I>, refs: &ArrayRefs<'_>, at: usize) -> Result<()>
 where
@@ -345,13 +341,13 @@ where
     draft.copy(refs, at)
 }
 
-/// Adds a reference that is new or changed; there is none if the chunk was deleted.
+/// Adds a new or changed reference; none if the chunk was deleted.
 #[inline]
 fn push(draft: &mut ManifestDraft, coords: &[u32], payload: Option<&ChunkPayload>) -> Result<()> {
     payload.map_or(Ok(()), |payload| draft.push(coords, payload))
 }
 
-/// The dictionary that all compressed locations of these lists need; none where they need different ones.
+/// Returns the dictionary that all compressed locations of these lists need; none if they need different ones.
 fn common_dictionary<'a>(lists: &[(ArrayRefs<'a>, &Source)]) -> Option<&'a [u8]> {
     let mut dictionaries = lists.iter().filter_map(|(refs, _)| refs.manifest().location_dictionary());
     let first = dictionaries.next()?;
@@ -365,7 +361,7 @@ mod tests {
     use crate::format::chunk_payload::ChunkPayload;
     use crate::format::testing::{id, node_id};
 
-    /// A manifest of node 1 with chunks of one byte.
+    /// Returns a manifest of node 1 with chunks of one byte.
     fn source(chunks: &[(&[u32], u8)], within: &[(u32, u32)]) -> Source {
         let mut draft = ManifestDraft::new(id(1), SpecVersion::V2, node_id(1), 0);
         for (coords, byte) in chunks {
@@ -404,7 +400,7 @@ mod tests {
 
     #[test]
     fn what_readers_do_not_find_is_left_out() {
-        // Outside the box, of another rank, and twice.
+        // References outside the box, of another rank, and repeated.
         let chunks: &[(&[u32], u8)] =
             &[(&[0, 5], 1), (&[1], 2), (&[1, 1], 3), (&[1, 1], 4), (&[1, 1, 1], 5), (&[1, 4], 6), (&[3, 0], 7)];
         assert_eq!(built(&[source(chunks, &[(0, 3), (0, 4)])], &[]), [(vec![1, 1], 3)]);

@@ -1,4 +1,4 @@
-//! Nodes that are in no group: Zarr finds them by their path, but no listing of a group has them.
+//! Finds nodes that are in no group: Zarr opens them by their path, but no listing of a group has them.
 
 use std::collections::HashSet;
 
@@ -7,12 +7,12 @@ use super::moves::groups_after;
 use crate::format::ids::NodeId;
 use crate::format::snapshot::Snapshot;
 
-/// A node whose parent directory has no `zarr.json`.
+/// Node whose parent directory has no `zarr.json`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ungrouped {
-    /// The path of the node.
+    /// Path of the node.
     pub path: String,
-    /// The path of its parent, at which there is no group.
+    /// Path of the parent, which is no group.
     pub parent: String,
 }
 
@@ -63,7 +63,7 @@ fn without_group(path: String, groups: &HashSet<&str>) -> Option<Ungrouped> {
     Some(Ungrouped { path, parent: above })
 }
 
-/// The path above `path`; none for the root.
+/// Returns the path above `path`; none for the root.
 fn parent(path: &str) -> Option<&str> {
     match path.rsplit_once('/')? {
         _ if path == "/" => None,

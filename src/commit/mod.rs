@@ -1,23 +1,23 @@
-//! Changes to a snapshot become a commit.
+//! Makes commits: turns a change set into a new snapshot and publishes it.
 //!
-//! [`changes`] says what changed, in terms of nodes and chunk coordinates and without any file system in it.
-//! [`engine::Engine`] makes a commit of it, in stages of which only the last one is visible to anybody:
+//! [`changes`] describes what changed, in terms of nodes and chunk coordinates, without any file system. [`engine::Engine`]
+//! commits it in stages, of which only the last one is visible to readers:
 //!
-//! | stage | what it does | where |
+//! | stage | work | where |
 //! |---|---|---|
 //! | chunks | stores chunk files: inline, packed or one object each | [`upload`], [`pack`] |
-//! | manifests | writes those that change | [`manifests`], [`splitting`] |
-//! | log, snapshot | what changed, and the whole hierarchy as it is then | [`log`], [`hierarchy`], [`nodes`] |
-//! | publish | the branch points to the snapshot, if it still points to its parent | [`publish`] |
+//! | manifests | writes the manifests that change | [`manifests`], [`splitting`] |
+//! | log, snapshot | writes what changed, and the whole new hierarchy | [`log`], [`hierarchy`], [`nodes`] |
+//! | publish | points the branch to the snapshot, if it still points to the parent | [`publish`] |
 //!
-//! If the branch has moved on, the changes are compared with what others committed ([`conflicts`]) and, if nobody touched the
-//! same things, applied to the branch's newest commit; the chunks are stored already. A commit that fails at any step leaves
-//! objects behind that nothing refers to, and the change set as it was: it can be committed again.
+//! If the branch has moved, the change set is compared with the concurrent commits ([`conflicts`]) and, without a conflict,
+//! rebased onto the branch tip; its chunks are already stored. A commit that fails at any step leaves unreferenced objects
+//! behind and the change set as it was, so it can be committed again.
 //!
-//! Chunks that were copied by reference, and what is stored for the commit, could be taken by a collection of garbage: [`keep`] and the
-//! moment of publishing ([`crate::repo::collect`]) see to it that they are not.
+//! Garbage collection must not remove chunks that were copied by reference, nor what is stored for the commit: [`keep`] and
+//! publication ([`crate::repo::collect`]) guard them.
 //!
-//! [`mod@squash`] makes one commit of several, or of one with another message: nothing changes but the history.
+//! [`mod@squash`] replaces several commits by one, or gives one commit another message; only the history changes.
 
 pub mod changes;
 pub mod conflicts;

@@ -1,8 +1,8 @@
-//! Which moves a transaction log may contain.
+//! The moves that a transaction log may contain.
 //!
-//! The format allows a move only to a place that was free, or that another move left, and only below a group: a move never
-//! deletes or overwrites a node, and never leaves one without its parent. Moves that break this rule are stored as a deletion
-//! and a new node instead ([`super::without_moves`]); what the working tree shows is the same.
+//! The format allows a move only to a path that was free or that another move left, and only below a group: a move never
+//! deletes or overwrites a node, and never leaves one without its parent. Other moves are stored as a deletion and a new node
+//! ([`super::without_moves`]); the working tree shows the same.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -13,15 +13,13 @@ use crate::format::ids::NodeId;
 use crate::format::snapshot::{NodeData, Snapshot};
 use crate::format::transaction_log::Move;
 
-/// Paths of nodes.
 pub(super) type Paths = HashSet<String>;
 
-/// The paths of all nodes of `snapshot`.
 pub(super) fn paths(snapshot: &Snapshot) -> Paths {
     snapshot.nodes().map(|node| node.path.to_owned()).collect()
 }
 
-/// The paths of the groups that `snapshot` has with `changes` applied.
+/// Returns the paths of the groups of `snapshot` with `changes` applied.
 pub(super) fn groups_after(snapshot: &Snapshot, changes: &ChangeSet) -> Paths {
     let deleted: HashSet<NodeId> = changes.deleted.iter().map(|node| node.id).collect();
     let moved: HashMap<NodeId, &str> = changes.moved.iter().map(|one| (one.node, one.to.as_str())).collect();
@@ -33,8 +31,8 @@ pub(super) fn groups_after(snapshot: &Snapshot, changes: &ChangeSet) -> Paths {
     kept.chain(created).collect()
 }
 
-/// The nodes among `moves` that must not be called moved. `occupied` are the paths of all nodes before, `groups` those of the
-/// groups after the commit.
+/// Returns the nodes among `moves` that the log must not list as moved. `occupied` holds the paths of all nodes before the
+/// commit, `groups` those of the groups after it.
 pub(super) fn not_allowed(moves: &[Move], occupied: &Paths, groups: &Paths) -> BTreeSet<NodeId> {
     let left: HashSet<&str> = moves.iter().map(|one| one.from.as_str()).collect();
     let by_target: HashMap<&str, &Move> = moves.iter().map(|one| (one.to.as_str(), one)).collect();
@@ -42,7 +40,7 @@ pub(super) fn not_allowed(moves: &[Move], occupied: &Paths, groups: &Paths) -> B
     let mut next: Vec<&Move> = moves.iter().filter(|one| is_refused(one) || !has_group(&one.to, groups)).collect();
     let mut refused = BTreeSet::new();
     while let Some(one) = next.pop() {
-        // What it would have left is occupied then.
+        // A node that is not moved still occupies its old path.
         if refused.insert(one.node) && occupied.contains(&one.from) {
             next.extend(by_target.get(one.from.as_str()));
         }
@@ -50,7 +48,7 @@ pub(super) fn not_allowed(moves: &[Move], occupied: &Paths, groups: &Paths) -> B
     refused
 }
 
-/// Whether the node at `path` is in a group. The root of the hierarchy is always there.
+/// Returns true if the node at `path` is in a group. The root of the hierarchy always exists.
 fn has_group(path: &str, groups: &Paths) -> bool {
     match path.rsplit_once('/') {
         None | Some(("", _)) => true,
@@ -58,7 +56,7 @@ fn has_group(path: &str, groups: &Paths) -> bool {
     }
 }
 
-/// Gives each of `nodes` a new id, or the one that it has in `ids` already; all others lose theirs.
+/// Assigns a new id to each of `nodes` that has none in `ids`, and drops the ids of all other nodes.
 pub(super) fn renew(ids: &mut BTreeMap<NodeId, NodeId>, nodes: BTreeSet<NodeId>) -> Result<()> {
     ids.retain(|id, _| nodes.contains(id));
     for node in nodes {

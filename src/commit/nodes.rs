@@ -1,7 +1,7 @@
-//! A snapshot's nodes with a change set applied to them.
+//! Applies a change set to a snapshot's nodes.
 //!
-//! Everything goes by the ids of nodes: the snapshot may be a newer one than the change set was made for, in which others have
-//! added, changed or moved other nodes.
+//! Nodes are matched by id: the snapshot may be newer than the one that the change set was made for, and concurrent commits
+//! may have added, changed or moved other nodes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -13,23 +13,23 @@ use crate::format::ids::NodeId;
 use crate::format::snapshot::{Dimension, ManifestRef, Node, NodeData, Snapshot};
 use crate::zarr::array::ArraySummary;
 
-/// A node of the snapshot to come.
+/// Node of the snapshot to be written.
 #[derive(Clone, Debug)]
 pub(super) struct Planned {
-    /// The node. The manifests of an array are those that it had before.
+    /// Draft of the node. The manifests of an array are still the old ones.
     pub(super) node: NodeDraft,
-    /// Whether its `zarr.json` is new.
+    /// True if its `zarr.json` is new.
     pub(super) is_written: bool,
-    /// The node under whose id the array's manifests have its chunks.
+    /// Node under whose id the array's manifests list its chunks.
     pub(super) chunks_of: NodeId,
 }
 
-/// Nodes that take their chunks from another node, by the new one's id: version 1 has no moves.
+/// Nodes whose chunks a new node takes over, by the id of the new node ([`super::without_moves`]).
 pub(super) type Sources = BTreeMap<NodeId, NodeId>;
 
-/// The nodes of `snapshot` with `changes` applied, for a snapshot of `version`; in no certain order.
+/// Returns the nodes of `snapshot` with `changes` applied, for a snapshot of `version`, in no particular order.
 ///
-/// What is deleted may be gone already. Every other node that the change set speaks of must be there.
+/// Deleted nodes may be missing from `snapshot` already; every other node of the change set must be in it.
 pub(super) fn apply(
     snapshot: &Snapshot,
     changes: &ChangeSet,
@@ -77,7 +77,7 @@ pub(super) fn apply(
     Ok(planned)
 }
 
-/// A node as it is.
+/// Drafts a node without changes.
 fn keep(node: &Node<'_>) -> Result<NodeDraft> {
     let array = match &node.data {
         NodeData::Group => None,
@@ -98,7 +98,7 @@ fn keep(node: &Node<'_>) -> Result<NodeDraft> {
     Ok(NodeDraft { id: node.id, path: node.path.to_owned(), zarr_json: node.zarr_json.to_vec(), array })
 }
 
-/// Gives a node its new `zarr.json`, and what follows from it.
+/// Sets a node's `zarr.json`, and the shape and dimension names that follow from it.
 fn rewrite(draft: &mut NodeDraft, written: &WrittenNode, version: SpecVersion) -> Result<()> {
     if draft.array.is_some() != written.is_array {
         return Err(Error::invalid(format!("{}: a group cannot become an array, nor an array a group", written.path)));
@@ -125,7 +125,7 @@ fn rewrite(draft: &mut NodeDraft, written: &WrittenNode, version: SpecVersion) -
     Ok(())
 }
 
-/// What readers cannot find is not written.
+/// Fails if a path is not canonical or used twice, because readers could not find such a node.
 fn check_paths(planned: &[Planned]) -> Result<()> {
     let mut seen = HashSet::with_capacity(planned.len());
     for Planned { node, .. } in planned {

@@ -1,47 +1,45 @@
-//! Which chunk files share an object.
+//! Decides which chunk files share an object.
 //!
-//! Small chunks of one array are put together in grid order, so that neighbours are read with one request and a hundred
-//! thousand of them are a few dozen objects. An object lives as long as any chunk in it; it therefore holds chunks of one
-//! array and one commit only, and some MiB at most.
+//! Small chunks of one array are packed in grid order, so that neighbors are read with one request and a hundred thousand of
+//! them become a few dozen objects. An object lives as long as any chunk in it; a pack therefore holds chunks of one array
+//! and one commit only, and some MiB at most.
 
 use super::changes::ChunkFile;
 
-/// A chunk file to store, and the slot that is to know where it went.
+/// Chunk file to store, and the slot that receives its payload.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
-    /// Number of the array's slot.
+    /// Position among the array's changed chunks.
     pub(super) slot: usize,
-    /// Where the bytes are.
     pub(super) file: ChunkFile,
 }
 
-/// What is stored at one go.
+/// Chunk files that are stored together.
 #[derive(Clone, Debug)]
 pub(super) enum Job {
-    /// Bytes for the manifest: no object.
+    /// Chunks that go into the manifest, without an object.
     Inline(Vec<Pending>),
-    /// One object with several chunks, one behind the other.
+    /// Chunks that become one object, back to back.
     Pack(Vec<Pending>),
-    /// One object, which is the file.
+    /// File that becomes one object.
     Single(Pending),
 }
 
-/// Which sizes are stored how, in bytes.
+/// Size thresholds, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     /// Chunks up to this size are stored inline.
     pub(super) inline: u64,
     /// Larger chunks below this size are packed.
     pub(super) pack_below: u64,
-    /// An object of packed chunks is closed when it has reached this size.
+    /// A pack is closed when it reaches this size.
     pub(super) pack_size: u64,
 }
 
-/// Inline chunks read at one go.
+/// Inline chunks per job.
 const INLINE_BATCH: usize = 512;
 
 impl Job {
-    /// How many chunks it stores.
     pub(super) fn chunks(&self) -> usize {
         match self {
             Job::Inline(all) | Job::Pack(all) => all.len(),
@@ -49,7 +47,6 @@ impl Job {
         }
     }
 
-    /// How many bytes it stores.
     pub(super) fn bytes(&self) -> u64 {
         match self {
             Job::Inline(all) | Job::Pack(all) => all.iter().map(|pending| pending.file.length).sum(),
@@ -58,7 +55,7 @@ impl Job {
     }
 }
 
-/// Shares out the files of one array, which come in grid order.
+/// Groups the files of one array, which come in grid order, into jobs.
 pub(super) fn plan(files: impl Iterator<Item = Pending>, sizes: Sizes) -> Vec<Job> {
     let mut jobs = Vec::new();
     let (mut inline, mut pack, mut packed) = (Vec::new(), Vec::new(), 0);

@@ -1,17 +1,17 @@
-//! How far a commit has come, for other threads to look at.
+//! Progress of a commit, for other threads to read.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// What a commit is doing.
+/// Stage of a commit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Stage {
-    /// It has not begun.
+    /// Not started.
     #[default]
     Waiting,
     /// Storing chunks.
     Chunks,
-    /// Comparing with what others committed.
+    /// Comparing with concurrent commits.
     Rebase,
     /// Writing manifests.
     Manifests,
@@ -19,7 +19,7 @@ pub enum Stage {
     Snapshot,
     /// Moving the branch.
     Publish,
-    /// It is over.
+    /// Finished.
     Done,
 }
 
@@ -27,7 +27,7 @@ impl Stage {
     const ALL: [Stage; 7] =
         [Stage::Waiting, Stage::Chunks, Stage::Rebase, Stage::Manifests, Stage::Snapshot, Stage::Publish, Stage::Done];
 
-    /// As a person reads it.
+    /// Returns the name for display.
     pub fn name(self) -> &'static str {
         match self {
             Stage::Waiting => "waiting",
@@ -41,7 +41,7 @@ impl Stage {
     }
 }
 
-/// Counters that a commit keeps up to date.
+/// Counters that a running commit updates.
 #[derive(Debug, Default)]
 pub struct Progress {
     stage: AtomicU8,
@@ -52,18 +52,18 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// What the commit is doing.
+    /// Returns the current stage.
     pub fn stage(&self) -> Stage {
         let number = usize::from(self.stage.load(Ordering::Relaxed));
         Stage::ALL.get(number).copied().unwrap_or_default()
     }
 
-    /// Chunks to be stored, and how many are.
+    /// Returns the number of chunks to store, and how many of them are stored.
     pub fn chunks(&self) -> (u64, u64) {
         (self.chunks.load(Ordering::Relaxed), self.chunks_done.load(Ordering::Relaxed))
     }
 
-    /// Bytes of chunks to be stored, and how many are.
+    /// Returns the bytes of chunks to store, and how many of them are stored.
     pub fn bytes(&self) -> (u64, u64) {
         (self.bytes.load(Ordering::Relaxed), self.bytes_done.load(Ordering::Relaxed))
     }

@@ -1,7 +1,7 @@
-//! The moment of a commit: the branch moves, if it still points where it did.
+//! Publishes a commit: moves the branch, if it still points to the expected tip.
 //!
-//! An answer can be lost: the store has made the change and the program that asked for it hears of a failure. The id of the
-//! snapshot is then looked for in the history; nobody else can have put it there.
+//! The store's answer can be lost: the change is made, but this program sees a failure. The id of the snapshot is then looked
+//! for in the history, where no other writer can have put it.
 
 use std::sync::Arc;
 
@@ -18,34 +18,28 @@ use crate::storage::Storage;
 /// The feature flag that allows commits with moves.
 const MOVE_NODE: u16 = 3;
 
-/// What is to be published.
 #[derive(Debug)]
 pub(super) struct Publication<'a> {
-    /// The branch that moves.
     pub(super) branch: &'a str,
-    /// Where it points now.
+    /// Commit that the branch must point to.
     pub(super) tip: ObjectId,
-    /// The commits whose place the new snapshot takes, newest first: the tip and as many before it. None of them, if it follows
-    /// the tip.
+    /// Commits that the new snapshot replaces, newest first: the tip and its ancestors. Empty if the new snapshot follows the tip.
     pub(super) replaces: &'a [ObjectId],
-    /// Whether nodes were moved.
     pub(super) has_moves: bool,
-    /// The new snapshot.
     pub(super) new: ObjectId,
-    /// Since when everything that the snapshot needs beside its parent is stored.
+    /// GC mark from before anything that the snapshot needs beside its parent was stored.
     pub(super) stored_since: Option<Mark>,
-    /// How `repo` describes it; parent and pruned logs are filled in here.
+    /// Record in `repo`; the parent and the pruned logs are filled in here.
     pub(super) record: SnapshotRecord,
 }
 
-/// What came of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Published {
     /// The branch points to the new snapshot.
     Done,
-    /// Somebody has moved the branch before.
+    /// Another writer has moved the branch.
     Moved,
-    /// Garbage was collected meanwhile, and what was stored for the snapshot looks like some.
+    /// Garbage was collected meanwhile, and may have included what was stored for the snapshot.
     Collected,
 }
 
@@ -105,8 +99,8 @@ fn insert(state: &mut RepoState, publication: &Publication<'_>) -> Result<Operat
     Ok(operation)
 }
 
-/// The parent of a snapshot that takes the place of `replaced`, and the logs of expired commits that it has to keep: all that
-/// those had.
+/// Returns the parent of a snapshot that replaces `replaced`, and the logs of expired commits that it has to keep: all that
+/// the replaced commits had.
 fn place_of(
     state: &RepoState,
     publication: &Publication<'_>,
@@ -115,7 +109,7 @@ fn place_of(
     let mut next = Some(publication.tip);
     let mut pruned = Vec::new();
     for id in replaced {
-        // What the new log was made of must be what is replaced.
+        // The new log was made of these commits, so exactly these must be replaced.
         if next != Some(*id) {
             return Err(Error::new(
                 ErrorKind::Stale,
@@ -149,7 +143,7 @@ pub(super) async fn v1(storage: &Arc<dyn Storage>, publication: &Publication<'_>
     }
 }
 
-/// Whether the change was made after all, though `error` is what was heard of it.
+/// Finds out if the change was made after all, although `error` was reported.
 async fn recover(storage: &Arc<dyn Storage>, publication: &Publication<'_>, error: Error) -> Result<Published> {
     match is_published(storage, publication.branch, publication.new).await {
         Ok(true) => Ok(Published::Done),
@@ -161,7 +155,7 @@ async fn recover(storage: &Arc<dyn Storage>, publication: &Publication<'_>, erro
     }
 }
 
-/// Whether `snapshot` is in the history of `branch`.
+/// Returns true if `snapshot` is in the history of `branch`.
 async fn is_published(storage: &Arc<dyn Storage>, branch: &str, snapshot: ObjectId) -> Result<bool> {
     let repository = Repository::open(Arc::clone(storage)).await?;
     match repository.branch_tip(branch).await? {
@@ -170,7 +164,7 @@ async fn is_published(storage: &Arc<dyn Storage>, branch: &str, snapshot: Object
     }
 }
 
-/// The error of a branch that does not exist any more.
+/// Returns the error for a branch that does not exist any more.
 pub(super) fn branch_is_gone(branch: &str) -> Error {
     Error::new(
         ErrorKind::Stale,
@@ -181,7 +175,7 @@ pub(super) fn branch_is_gone(branch: &str) -> Error {
     )
 }
 
-/// The error of an attempt to amend the snapshot that a repository begins with.
+/// Returns the error for an attempt to amend the first snapshot of a repository.
 pub(super) fn no_amend_of_the_first() -> Error {
     Error::invalid("the first commit of a repository cannot be amended: make a commit of its own instead")
 }

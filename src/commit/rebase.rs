@@ -1,4 +1,4 @@
-//! Finding out what others committed since the base of a change set.
+//! Compares a change set with the commits made since its base.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,23 +17,21 @@ use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::storage::{Storage, decoded};
 use crate::zarr::Coords;
 
-/// Bytes that a transaction log may have, stored and in memory: the format's own limit.
+/// Size limit of a transaction log, stored and in memory, in bytes: the limit of the format.
 const MAX_LOG: u64 = 1 << 31;
 
-/// What others did on the branch.
+/// Concurrent commits, and their effect on a change set.
 #[derive(Debug)]
 pub(super) struct Since {
-    /// The branch's newest commit.
     pub(super) tip: Arc<Snapshot>,
-    /// The commits after the base, oldest first; the last one is the tip.
+    /// Commits after the base, oldest first; the last one is the tip.
     pub(super) commits: Vec<ObjectId>,
-    /// What keeps the changes from being applied to the tip.
     pub(super) conflicts: Vec<Conflict>,
     /// Chunks that the changes delete and that the tip does not have any more.
     pub(super) gone: ChunkSet,
 }
 
-/// The commits that `branch` got since `base`, oldest first; none if it still points there.
+/// Returns the commits that `branch` got since `base`, oldest first. Fails with [`ErrorKind::Stale`] if `base` is not in its history.
 pub async fn commits_since(repository: &Repository, branch: &str, base: ObjectId) -> Result<Vec<SnapshotInfo>> {
     let tip = repository.branch_tip(branch).await?.ok_or_else(|| branch_is_gone(branch))?;
     if tip == base {
@@ -42,7 +40,7 @@ pub async fn commits_since(repository: &Repository, branch: &str, base: ObjectId
     repository.since(tip, base).await?.ok_or_else(|| was_reset(branch, base))
 }
 
-/// Compares `changes`, made for `base`, with `commits`, which followed it, oldest first; none if there are none.
+/// Compares `changes`, made for `base`, with the following `commits`, oldest first. Returns `None` if there are no commits.
 pub(super) async fn since(
     repository: &Repository,
     reader: &Arc<Reader>,
@@ -71,7 +69,7 @@ pub(super) async fn since(
     Ok(Some(Since { tip, commits: commits.iter().map(|commit| commit.id).collect(), conflicts, gone }))
 }
 
-/// Returns those of `chunks` that are in `tip` as they are in `base`: commits in between have changed them and changed them back.
+/// Returns those of `chunks` that are the same in `base` and `tip`: commits in between have changed them and changed them back.
 async fn unchanged(
     reader: &Arc<Reader>,
     base: &Snapshot,
@@ -94,7 +92,7 @@ async fn unchanged(
     Ok(unchanged)
 }
 
-/// Those of `chunks` that `snapshot` does not have, though it has their array.
+/// Returns those of `chunks` that `snapshot` does not have, though it has their array.
 async fn absent(reader: &Arc<Reader>, snapshot: &Snapshot, chunks: BTreeMap<NodeId, Vec<Coords>>) -> Result<ChunkSet> {
     let mut absent = ChunkSet::new();
     if chunks.is_empty() {
@@ -111,14 +109,14 @@ async fn absent(reader: &Arc<Reader>, snapshot: &Snapshot, chunks: BTreeMap<Node
     Ok(absent)
 }
 
-/// Reads the transaction log of snapshot `id`. Without it, what others did is not known, and nothing can be compared.
+/// Reads the transaction log of snapshot `id`. Fails if it is missing, because nothing can be compared without it.
 pub async fn read_log(storage: &dyn Storage, id: ObjectId) -> Result<TransactionLog> {
     read_log_if_any(storage, id).await?.ok_or_else(|| {
         Error::corrupt(format!("transactions/{id}: missing, so that what commit {id} changed is not known"))
     })
 }
 
-/// As [`read_log`]; none if there is no such log.
+/// Reads the transaction log of snapshot `id`, if there is one.
 pub async fn read_log_if_any(storage: &dyn Storage, id: ObjectId) -> Result<Option<TransactionLog>> {
     let decode = |file: &[u8]| TransactionLog::decode(file, MAX_LOG);
     match decoded::fixed(storage, &format!("transactions/{id}"), MAX_LOG, decode).await {

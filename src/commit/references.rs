@@ -1,4 +1,4 @@
-//! Where the chunks of a snapshot are, looked up through its manifests.
+//! Chunk references of a snapshot, looked up through its manifests.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,6 @@ use crate::format::snapshot::{ManifestInfo, ManifestRef, NodeData, Snapshot};
 use crate::reader::Reader;
 use crate::zarr::Coords;
 
-/// The chunk references of a snapshot's arrays.
 pub(super) struct References<'a> {
     snapshot: &'a Snapshot,
     reader: &'a Arc<Reader>,
@@ -38,14 +37,13 @@ impl<'a> References<'a> {
         References { snapshot, reader, infos, arrays }
     }
 
-    /// The arrays.
     pub(super) fn arrays(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.arrays.keys().copied()
     }
 
-    /// Where chunk `coords` of array `node` is; none if it has no such chunk.
+    /// Finds chunk `coords` of array `node`.
     pub(super) async fn find(&self, node: NodeId, coords: &Coords) -> Result<Option<ChunkPayload>> {
-        // The first manifest whose extents have the chunk is the only one that may list it.
+        // Only the first manifest whose extents cover the chunk may list it.
         let mut manifests = self.arrays.get(&node).into_iter().flatten();
         let Some(reference) = manifests.find(|manifest| manifest.covers(coords)) else { return Ok(None) };
         let manifest = self.manifest(reference).await?;
@@ -53,7 +51,7 @@ impl<'a> References<'a> {
         refs.find(coords).map(|at| refs.payload(at).map(ChunkPayload::from)).transpose()
     }
 
-    /// All chunks of array `node`.
+    /// Returns all chunks of array `node`.
     pub(super) async fn all(&self, node: NodeId) -> Result<Vec<(Coords, ChunkPayload)>> {
         let mut all = Vec::new();
         for reference in self.arrays.get(&node).into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! What is wanted of a commit, and what comes of it.
+//! Options of a commit, and its outcome.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,105 +13,106 @@ use crate::format::ids::ObjectId;
 use crate::format::snapshot::Snapshot;
 use crate::repo::collect::mark::Mark;
 
-/// Called with the id of a snapshot that is about to be published.
+/// Callback that receives the id of a snapshot that is about to be published.
 pub type AboutToPublish = Arc<dyn Fn(ObjectId) -> Result<()> + Send + Sync>;
 
-/// Called with a newer commit that the changes are about to be applied to, and whether that has, or follows, one of
-/// [`Request::unpublished`]: whatever else keeps them from it.
+/// Callback that receives a newer commit that the changes are about to be rebased onto, and true if that is or follows one of
+/// [`Request::unpublished`]. Returns further conflicts.
 pub type MayRebaseOnto = Arc<dyn Fn(Arc<Snapshot>, bool) -> BoxFuture<'static, Result<Vec<Conflict>>> + Send + Sync>;
 
-/// What is wanted of a commit.
+/// Options of a commit.
 #[derive(Clone, Default)]
 pub struct Request {
-    /// The branch that gets it.
+    /// Branch to commit to.
     pub branch: String,
-    /// Its message.
+    /// Commit message.
     pub message: String,
-    /// Its metadata.
+    /// Commit metadata.
     pub metadata: Map<String, Value>,
-    /// Whether it takes the place of the branch's newest commit, which must be the base of the changes.
+    /// True to replace the branch's tip, which must be the base of the changes.
     pub amend: bool,
-    /// What to do about chunks that others have changed too.
+    /// Treatment of chunks that concurrent commits have changed too.
     pub on_conflict: OnConflict,
-    /// Whether all manifests are written anew, as the reference's `rewrite_manifests` does: then there may be no changes at all,
-    /// and chunks in the changes are the same bytes in other places ([`super::changes::ChunkChange::Stored`]).
+    /// Set to write all manifests again, as the reference implementation's `rewrite_manifests` does: then there may be no
+    /// changes at all, and chunks in the changes are the same bytes in other places
+    /// ([`super::changes::ChunkChange::Stored`]).
     pub rewrite: Option<Rewrite>,
-    /// What the caller vouches for. Other chunk objects that the changes refer to are looked at, and stored anew in cases of doubt.
+    /// Chunk objects that the caller guarantees to exist. Other objects are checked, and stored again in cases of doubt.
     pub known_objects: Option<KnownObjects>,
-    /// Called with the id of the new snapshot before each attempt to publish, so that the caller can write it down: if it
-    /// comes to an end before it hears of the outcome, it finds out by looking for the id in the history.
+    /// Called with the id of the new snapshot before each attempt to publish, so that the caller can record it: a caller that
+    /// dies before it receives the outcome looks for the id in the history.
     pub about_to_publish: Option<AboutToPublish>,
-    /// Commits of earlier states of the changes that were given up because nobody heard whether they were published. One that is on
-    /// the branch all the same is no commit of others.
+    /// Commits of earlier states of the changes that were discarded because their publication was never confirmed. If such a
+    /// commit is on the branch all the same, it is no concurrent commit.
     pub unpublished: Vec<ObjectId>,
-    /// Asked before the changes are applied to a newer commit.
+    /// Called before the changes are rebased onto a newer commit.
     pub may_rebase_onto: Option<MayRebaseOnto>,
 }
 
 impl Request {
-    /// Returns whether a commit is made though nothing was changed.
+    /// Returns true if a commit is made although nothing was changed.
     pub(super) fn may_be_empty(&self) -> bool {
         self.amend || self.rewrite.is_some()
     }
 
-    /// Returns whether there is nothing to do for `changes`, whatever the branch has by now.
+    /// Returns true if there is nothing to do for `changes`, wherever the branch points by now.
     pub(super) fn is_nothing_for(&self, changes: &ChangeSet) -> bool {
         changes.is_empty() && !self.may_be_empty() && self.unpublished.is_empty()
     }
 }
 
-/// How manifests are written anew.
+/// Options for writing all manifests again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rewrite {
-    /// The rules by which they are cut, as the configuration has them under `manifest.splitting`; none for the repository's own.
+    /// Splitting rules, in the format of `manifest.splitting` in the configuration; none for the repository's.
     pub splitting: Option<Value>,
 }
 
 /// Chunk objects that are in the store although nothing refers to them yet.
 #[derive(Clone, Debug)]
 pub struct KnownObjects {
-    /// A moment until which no collection of garbage can have taken them.
+    /// GC mark until which no collection can have removed the objects.
     pub mark: Mark,
-    /// The objects.
+    /// Ids of the objects.
     pub chunks: HashSet<ObjectId>,
 }
 
-/// What to do about chunks that others have changed too.
+/// Treatment of chunks that concurrent commits have changed too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnConflict {
     /// Refuse the commit.
     #[default]
     Fail,
-    /// Ours replace theirs.
+    /// Keep the chunks of the change set.
     Ours,
-    /// Theirs stay.
+    /// Keep the chunks of the concurrent commits.
     Theirs,
 }
 
-/// What came of a commit.
+/// Outcome of a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// There was nothing to commit, or all of it has given way to others' chunks.
+    /// There was nothing to commit, or all changes gave way to those of concurrent commits.
     Nothing,
     /// The branch points to the new snapshot.
     Committed {
-        /// The new snapshot.
+        /// New snapshot.
         snapshot: ObjectId,
-        /// Commits of others that it was applied to, oldest first.
+        /// Concurrent commits that the changes were rebased over, oldest first.
         rebased_over: Vec<ObjectId>,
     },
-    /// Others have touched the same things. Nothing was committed.
+    /// Concurrent commits touched the same things. Nothing was committed.
     Conflicts(Vec<Conflict>),
 }
 
-/// How changes relate to a branch's newest commit.
+/// Relation of a change set to the tip of a branch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// The branch's newest commit.
+    /// Tip of the branch.
     pub tip: ObjectId,
-    /// What keeps the changes from being applied to it.
+    /// Conflicts between the change set and the commits up to the tip.
     pub conflicts: Vec<Conflict>,
-    /// The commits after the base of the changes, oldest first.
+    /// Commits after the base of the changes, oldest first.
     pub commits_between: Vec<ObjectId>,
 }
 

@@ -1,4 +1,4 @@
-//! Settling conflicts: which of our changes give way.
+//! Resolves conflicts by dropping changes from the change set.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::format::ids::NodeId;
 use crate::format::snapshot::Snapshot;
 use crate::zarr::Coords;
 
-/// Drops our changes of the chunks that others have changed too. `base` is what the changes were made for.
+/// Drops the changes of conflicting chunks. `base` is the snapshot that the changes were made for.
 pub(super) fn give_way(base: &Snapshot, changes: &mut ChangeSet, stored: &mut StoredChunks, conflicts: &[Conflict]) {
     let ids = ids_by_path(base);
     let mut dropped = ChunkSet::new();
@@ -21,7 +21,7 @@ pub(super) fn give_way(base: &Snapshot, changes: &mut ChangeSet, stored: &mut St
     drop_chunks(changes, stored, &dropped);
 }
 
-/// Drops our changes of arrays, or of single chunks, that others have changed too.
+/// Drops the changes of conflicting arrays and chunks.
 pub(super) fn leave(base: &Snapshot, changes: &mut ChangeSet, stored: &mut StoredChunks, conflicts: &[Conflict]) {
     let (chunks, arrays): (Vec<Conflict>, Vec<Conflict>) =
         conflicts.iter().cloned().partition(|conflict| conflict.kind == ConflictKind::ChunkDoubleUpdate);
@@ -33,7 +33,7 @@ pub(super) fn leave(base: &Snapshot, changes: &mut ChangeSet, stored: &mut Store
     give_way(base, changes, stored, &chunks);
 }
 
-/// Takes `chunks` out of the changes, and out of what is stored for them.
+/// Removes `chunks` from the changes and from the stored chunks.
 pub(super) fn drop_chunks(changes: &mut ChangeSet, stored: &mut StoredChunks, chunks: &ChunkSet) {
     for (id, dropped) in chunks {
         if let Some(ours) = changes.chunks.get_mut(id) {

@@ -1,21 +1,21 @@
-//! Which part of an array's chunk grid goes into which manifest (`manifest.splitting` of the configuration).
+//! Assigns the parts of an array's chunk grid to manifests (`manifest.splitting` of the configuration).
 //!
 //! Rules are tried in order. A rule that matches the array gives each of its dimensions a step, if one of the rule's
 //! conditions matches the dimension and no rule before has given it one; the grid is cut at multiples of the step. Dimensions
-//! without a step are not cut. What a rule says that cannot be understood matches nothing, as in the reference.
+//! without a step are not cut. A rule or condition that cannot be understood matches nothing, as in the reference
+//! implementation.
 
 use regex::Regex;
 use serde_json::{Value, json};
 
 use crate::format::config::RepoConfig;
 
-/// The rules of a repository.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Splitting {
     rules: Vec<(Array, Vec<(Axis, u32)>)>,
 }
 
-/// What a rule asks of an array.
+/// Condition of a rule on the array.
 #[derive(Clone, Debug)]
 enum Array {
     Or(Vec<Array>),
@@ -26,7 +26,7 @@ enum Array {
     Unknown,
 }
 
-/// What a rule asks of a dimension.
+/// Condition of a rule on a dimension.
 #[derive(Clone, Debug)]
 enum Axis {
     Number(u64),
@@ -35,18 +35,18 @@ enum Axis {
     Unknown,
 }
 
-/// The cells that a grid is cut into: per dimension, the number of chunks and the step.
+/// Cells of a grid: per dimension, the number of chunks and the step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Cells {
     axes: Vec<(u32, u32)>,
 }
 
-/// The rules of `config` in its own words, if it has any.
+/// Returns the splitting rules of `config` in their configuration format, if it has any.
 pub(super) fn rules(config: &RepoConfig) -> Option<&Value> {
     config.members().get("manifest")?.get("splitting").filter(|rules| !rules.is_null())
 }
 
-/// Rules that cut nothing: as the reference says it where there are none.
+/// Returns rules that cut nothing, as the reference implementation writes them.
 pub(super) fn uncut() -> Value {
     json!({"split_sizes": [
         [{"path_matches": {"regex": ".*"}}, [{"condition": "Any", "num_chunks": u32::MAX}]]
@@ -54,18 +54,18 @@ pub(super) fn uncut() -> Value {
 }
 
 impl Splitting {
-    /// The rules that `config` has.
+    /// Parses the rules of `config`.
     pub(super) fn new(config: &RepoConfig) -> Self {
         rules(config).map(Splitting::of).unwrap_or_default()
     }
 
-    /// The rules of `splitting`, in the configuration's words.
+    /// Parses the rules in `splitting`, which is in the configuration format.
     pub(super) fn of(splitting: &Value) -> Self {
         let rules = splitting.get("split_sizes").and_then(Value::as_array);
         Splitting { rules: rules.into_iter().flatten().filter_map(rule).collect() }
     }
 
-    /// How the grid of the array at `path` is cut, which has `grid` chunks and dimensions of these names.
+    /// Cuts the grid of the array at `path`, which has `grid` chunks per dimension and dimensions called `names`.
     pub(super) fn cells(&self, path: &str, grid: &[u32], names: Option<&[Option<String>]>) -> Cells {
         let mut steps: Vec<Option<u32>> = vec![None; grid.len()];
         for (_, axes) in self.rules.iter().filter(|(array, _)| array.matches(path)) {
@@ -80,12 +80,12 @@ impl Splitting {
 }
 
 impl Cells {
-    /// Whether the grid has no chunk at all.
+    /// Returns true if the grid has no chunk at all.
     pub(super) fn is_empty(&self) -> bool {
         self.axes.iter().any(|(chunks, _)| *chunks == 0)
     }
 
-    /// Which cell a chunk is in; none outside the grid.
+    /// Returns the cell that a chunk is in; none outside the grid.
     pub(super) fn find(&self, coords: &[u32]) -> Option<Vec<u32>> {
         if coords.len() != self.axes.len() {
             return None;
@@ -93,7 +93,7 @@ impl Cells {
         std::iter::zip(coords, &self.axes).map(|(c, (chunks, step))| (c < chunks).then_some(c / step)).collect()
     }
 
-    /// The box of chunks that is cell `cell`.
+    /// Returns the chunks of `cell`, as a box.
     pub(super) fn extents(&self, cell: &[u32]) -> Vec<(u32, u32)> {
         std::iter::zip(cell, &self.axes)
             .map(|(number, &(chunks, step))| {
@@ -103,7 +103,7 @@ impl Cells {
             .collect()
     }
 
-    /// How many cells a box of chunks touches: as many as [`Cells::touched`] lists.
+    /// Returns the number of cells that a box of chunks touches: as many as [`Cells::touched`] lists.
     pub(super) fn count_touched(&self, extents: &[(u32, u32)]) -> u64 {
         let known = extents.len() == self.axes.len();
         let axes = self.axes.iter().enumerate().map(|(axis, &(chunks, step))| {
@@ -114,8 +114,8 @@ impl Cells {
         axes.fold(1, u64::saturating_mul)
     }
 
-    /// The cells that a box of chunks touches, in order, and whether the box lies in the grid. A box of another rank than
-    /// the grid's says nothing and touches all.
+    /// Returns the cells that a box of chunks touches, in order, and true if the box lies in the grid. A box of another rank
+    /// than the grid's touches all cells and lies outside.
     pub(super) fn touched(&self, extents: &[(u32, u32)]) -> (Vec<Vec<u32>>, bool) {
         let known = extents.len() == self.axes.len();
         let mut inside = known;
@@ -191,7 +191,7 @@ impl Axis {
     }
 }
 
-/// A variant and its content: a string, or a map of one member.
+/// Returns the variant and the content of an enum in JSON: a string, or a map of one member.
 fn one(value: &Value) -> Option<(&str, &Value)> {
     match value {
         Value::String(name) => Some((name, &Value::Null)),

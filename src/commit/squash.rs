@@ -1,13 +1,12 @@
-//! The newest commits of a branch become one, which shows what the last of them showed.
+//! Replaces the newest commits of a branch by one with the content of the last.
 //!
-//! Of one commit this is an amend of its message and metadata. The new snapshot has the tree of the branch's tip, manifest by
-//! manifest, and takes its place: its parent is the parent of the oldest commit that is replaced. Its transaction log is the union
-//! of theirs, as the reference makes it when it amends, and it keeps the logs of expired commits that they kept, so that a
-//! difference across it is what it was. What is replaced stays in the repository, for tags and other branches and for whoever wants it
-//! back, until garbage is collected.
+//! For a single commit this amends its message and metadata. The new snapshot has the tree of the branch's tip, manifest by
+//! manifest, and takes its place; its parent is the parent of the oldest commit that is replaced. Its transaction log is the
+//! union of their logs, as the reference implementation makes it when it amends, and it keeps the logs of expired commits
+//! that they kept, so that a comparison across it gives the same result. The replaced commits stay in the repository, for
+//! tags, other branches and recovery, until garbage is collected.
 //!
-//! The branch moves only if it still points to the tip and the commits before are the same: a commit of somebody else's is never
-//! taken away.
+//! The branch moves only if it still points to the tip and the commits below are the same: a concurrent commit is never removed.
 
 use std::sync::Arc;
 
@@ -32,23 +31,24 @@ use crate::repo::clock::Moment;
 use crate::repo::update::Clock;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 
-/// What is wanted.
+/// Parameters of a squash.
 #[derive(Clone, Debug)]
 pub struct Squash<'a> {
-    /// The branch.
+    /// Branch to change.
     pub branch: &'a str,
-    /// The commits that become one, as they were when the user was asked: the branch's tip and as many before it, newest first.
+    /// Commits to replace, as they were when the user was asked: the branch's tip and its ancestors, newest first.
     pub commits: &'a [SnapshotInfo],
-    /// The message of the one.
+    /// Message of the new commit.
     pub message: String,
-    /// All its metadata.
+    /// All metadata of the new commit.
     pub metadata: Map<String, Value>,
 }
 
-/// Whether the repository's history can be rewritten at all, and by this user.
+/// Fails if the repository's history cannot be rewritten, or not by this user.
 ///
-/// Errors: [`ErrorKind::ReadOnly`] if nothing can be written, [`ErrorKind::Unsupported`] in version 1. It has the parent in each snapshot's file, and expiration removes commits by
-/// writing such files anew: nothing there tells the two from each other when they meet.
+/// Errors: [`ErrorKind::ReadOnly`] if nothing can be written, [`ErrorKind::Unsupported`] in version 1. That version has the
+/// parent in each snapshot's file, and expiration removes commits by writing such files again: if both happen at once,
+/// nothing tells them apart.
 pub async fn check(repository: &Repository) -> Result<()> {
     repository.check_writable()?;
     if repository.version() == SpecVersion::V1 {
@@ -63,10 +63,10 @@ pub async fn check(repository: &Repository) -> Result<()> {
     repository.ready_for_changes().await
 }
 
-/// Makes one commit of several in `repository`, and returns its snapshot.
+/// Replaces several commits by one in `repository`, and returns its snapshot.
 ///
-/// Errors: [`ErrorKind::Unsupported`] in a repository of version 1, [`ErrorKind::Stale`] if the branch has moved or its history
-/// was changed, [`ErrorKind::ReadOnly`] if the repository is set read-only. Nothing is changed then.
+/// Errors: [`ErrorKind::Unsupported`] in a repository of version 1, [`ErrorKind::Stale`] if the branch has moved or its
+/// history was changed, [`ErrorKind::ReadOnly`] if the repository is set read-only. Nothing is changed then.
 pub async fn squash(repository: &Repository, clock: Clock, wanted: &Squash<'_>) -> Result<ObjectId> {
     check(repository).await?;
     let storage = repository.storage();
@@ -125,7 +125,7 @@ pub async fn squash(repository: &Repository, clock: Clock, wanted: &Squash<'_>) 
         metadata,
         pruned_ancestor_tx_logs: Vec::new(),
     };
-    // That nodes may be moved was asked when they were.
+    // The feature flag for moves was checked when the nodes were moved.
     let stored_since = repository.mark();
     let publication =
         Publication { branch, tip: tip.id, replaces: &replaces, has_moves: false, new: id, stored_since, record };
@@ -147,13 +147,13 @@ pub async fn squash(repository: &Repository, clock: Clock, wanted: &Squash<'_>) 
             ));
         }
     }
-    // It is there, whatever happens from here on.
+    // The commit is published, whatever happens from here on.
     let _ = failpoints::reach("commit.publish.done");
     Ok(id)
 }
 
-/// Fails if one log cannot say what all commits together did: the format has no move onto a node that is deleted, and nodes
-/// keep their ids when commits become one.
+/// Fails if one log cannot express what all commits did together: the format has no move onto a node that is deleted, and
+/// nodes keep their ids when commits are squashed.
 fn check_moves(log: &TransactionLogDraft, snapshot: &Snapshot, parent: &Snapshot) -> Result<()> {
     let groups = moves::groups_after(snapshot, &ChangeSet::default());
     let refused = moves::not_allowed(&log.moves, &moves::paths(parent), &groups);

@@ -1,8 +1,8 @@
-//! The times of chunk files that are linked into a repository.
+//! Modification times of chunk files that are linked into a repository.
 //!
-//! A collection of garbage tells by an object's age whether a commit that is being made may still need it. A linked object is
-//! the chunk's file itself and would be as old as that, so the file gets the present time before it is linked. If the commit
-//! fails, the files get the times back that they had: a commit that fails changes nothing.
+//! Garbage collection decides by an object's age if a running commit may still need it. A linked object is the chunk's file
+//! itself and would be as old as that, so the file gets the current time before it is linked. A commit that fails changes
+//! nothing: its files get their old times back.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -13,13 +13,12 @@ use tracing::warn;
 
 use super::changes::ChunkFile;
 
-/// Files that have the present time, and when they were modified before. Gives the times back when it is dropped.
+/// Files with the current time, each with its old modification time, which is restored on drop.
 #[derive(Debug, Default)]
 pub(super) struct Renewed(Mutex<Vec<(ChunkFile, Timespec)>>);
 
 impl Renewed {
-    /// Gives `opened`, which is `file`, the present time as the one of its last modification. Returns whether that was done; only
-    /// its owner may do it.
+    /// Sets the modification time of `file`, open as `opened`, to now. Returns true on success; only the file's owner may do it.
     pub(super) fn renew(&self, file: &ChunkFile, opened: &File) -> bool {
         let Ok(metadata) = opened.metadata() else { return false };
         if set_modified(opened, Timespec { tv_sec: 0, tv_nsec: UTIME_NOW }).is_err() {
@@ -30,7 +29,7 @@ impl Renewed {
         true
     }
 
-    /// Leaves the files as they are now: they are objects of the repository.
+    /// Keeps the new times: the files are objects of the repository.
     pub(super) fn keep(&self) {
         self.0.lock().clear();
     }
@@ -38,7 +37,7 @@ impl Renewed {
 
 impl Drop for Renewed {
     fn drop(&mut self) {
-        // A file may be here twice: what it had at first comes last.
+        // A file may be listed twice: its first recorded time is restored last.
         for (file, before) in self.0.get_mut().drain(..).rev() {
             let restored = file.open().and_then(|opened| {
                 set_modified(&opened, before)

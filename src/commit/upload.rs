@@ -1,4 +1,4 @@
-//! Storing the bytes of changed chunks, before anything refers to them.
+//! Stores the bytes of changed chunks, before anything refers to them.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -19,11 +19,11 @@ use crate::format::ids::{NodeId, ObjectId};
 use crate::storage::{Storage, changed_file};
 use crate::zarr::Coords;
 
-/// Objects on their way at the same time. On a disk this is how many flushes share one entry of its journal; over a network,
-/// how many requests hide each other's latency.
+/// Objects stored at the same time. On a disk, so many flushes share one entry of the file system's journal; over a network,
+/// so many requests hide each other's latency.
 pub(super) const AT_ONCE: usize = 16;
 
-/// Memory for packs, and for files that are sent somewhere.
+/// Limit on the memory for packs and for files that are sent to a store.
 #[derive(Debug)]
 pub(super) struct Memory {
     kib: Semaphore,
@@ -31,7 +31,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// `bytes` of memory. What needs more alone gets all of it.
+    /// Creates a limit of `bytes`. A larger request gets all of it.
     pub(super) fn new(bytes: u64) -> Self {
         let most = u32::try_from(bytes / 1024).unwrap_or(u32::MAX).clamp(1, Semaphore::MAX_PERMITS as u32);
         Memory { kib: Semaphore::new(most as usize), most }
@@ -39,20 +39,19 @@ impl Memory {
 
     pub(super) async fn take(&self, bytes: u64) -> Option<SemaphorePermit<'_>> {
         let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).min(self.most);
-        // It is never closed; without a permit it would only be more memory.
+        // The semaphore is never closed; a missing permit would only mean more memory.
         self.kib.acquire_many(kib).await.ok()
     }
 }
 
-/// Changed chunks of one array, in grid order: where each is now; none for one that is gone.
+/// Changed chunks of one array in grid order, each with its payload; none if the chunk was deleted.
 pub(super) type ChunkList = Arc<Vec<(Coords, Option<ChunkPayload>)>>;
 
-/// Changed chunks by array.
 pub(super) type StoredChunks = BTreeMap<NodeId, ChunkList>;
 
 /// Stores all chunk files of `changes`.
 ///
-/// What was stored is durable when [`Storage::sync`] of `chunks` has returned. Files that may have been linked are in `renewed`.
+/// The objects are durable when [`Storage::sync`] of `chunks` has returned. Files that may have been linked are recorded in `renewed`.
 pub(super) async fn upload(
     storage: &Arc<dyn Storage>,
     changes: &ChangeSet,
@@ -81,11 +80,11 @@ pub(super) async fn upload(
     let total = jobs.iter().fold((0, 0), |sum, (_, job)| (sum.0 + job.chunks() as u64, sum.1 + job.bytes()));
     progress.expect(total.0, total.1);
 
-    // Boxed one by one: the compiler does not see through a closure that it may change threads.
+    // Each future is boxed: the compiler cannot prove that one from a closure is `Send`.
     type Running<'a> = BoxFuture<'a, Result<(NodeId, Vec<(usize, ChunkPayload)>)>>;
     let running = jobs.into_iter().map(|(node, job)| -> Running<'_> {
         Box::pin(async move {
-            // Files that are linked pass through no memory of ours.
+            // Linked files need no memory of this process.
             let is_held = matches!(job, Job::Pack(_)) || storage.local_files().is_none();
             let _permit = memory.take(if is_held { job.bytes() } else { 0 }).await;
             let size = (job.chunks() as u64, job.bytes());
@@ -151,7 +150,7 @@ async fn single(storage: &Arc<dyn Storage>, file: ChunkFile, renewed: &Renewed) 
     let chunk = ObjectId::random()?;
     let (key, name) = (format!("chunks/{chunk}"), file.name.clone());
     let (opened, file) = blocking(move || Ok((file.open()?, file))).await?;
-    // What is copied or sent is new by itself. Whose times cannot be changed is copied.
+    // A copied or uploaded object is new anyway. A file whose times cannot be changed is copied.
     let may_link = file.may_link && (storage.local_files().is_none() || renewed.renew(&file, &opened));
     let file = opened;
     let stored =
@@ -160,7 +159,7 @@ async fn single(storage: &Arc<dyn Storage>, file: ChunkFile, renewed: &Renewed) 
     Ok(ChunkPayload::Native { chunk, offset: 0, length })
 }
 
-/// Stores one file as an object of its own, before any commit wants it.
+/// Stores one file as a separate object before a commit refers to it (eager upload).
 pub(super) async fn ahead(storage: &Arc<dyn Storage>, memory: &Memory, file: ChunkFile) -> Result<ChunkPayload> {
     let _permit = memory.take(file.length).await;
     let renewed = Renewed::default();
@@ -169,7 +168,7 @@ pub(super) async fn ahead(storage: &Arc<dyn Storage>, memory: &Memory, file: Chu
     Ok(stored)
 }
 
-/// Appends the whole file, which must have the length that it is said to have.
+/// Appends the whole file to `out`. Fails if the file does not have the expected length.
 fn append(file: &ChunkFile, out: &mut Vec<u8>) -> Result<()> {
     let before = out.len() as u64;
     let opened = file.open()?;

@@ -1,11 +1,12 @@
-//! A change set said without moves: version 1 of the format has none, version 2 does not allow all of them
+//! Replaces moves that the repository cannot store: version 1 of the format has none, version 2 does not allow all of them
 //! ([`super::moves`]).
 //!
-//! A moved node is deleted, and one with a new id created at its new path; the new array takes over the chunk references of
-//! the old one, which is why its manifests have to be written anew.
+//! A moved node is deleted, and a node with a new id is created at its new path. The new array takes over the chunk
+//! references of the old one, which is why its manifests have to be written again.
 //!
-//! Only what is stored is said so. Conflicts are looked for in the change set with its moves: a node that others deleted
-//! or moved must not be mistaken for one that both sides deleted, and chunks that they wrote into it belong to the moved array.
+//! Only the stored files use this form. Conflicts are detected in the change set with its moves: a node that a concurrent
+//! commit deleted or moved must not be mistaken for one that both sides deleted, and chunks that the commit wrote into it
+//! belong to the moved array.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -19,18 +20,17 @@ use crate::error::{Error, Result};
 use crate::format::ids::NodeId;
 use crate::format::snapshot::{Node, Snapshot};
 
-/// A change set in the terms of the repository's version.
+/// Change set as the repository's version can store it.
 pub(super) struct Stored<'a> {
-    /// Without the chunks where moves were taken out of it.
+    /// The changes. Their `chunks` are empty if moves were replaced.
     pub(super) changes: Cow<'a, ChangeSet>,
-    /// From which node each new one takes its chunks.
+    /// Node that each new array takes its chunks from.
     pub(super) sources: Sources,
-    /// Changed chunks by array.
     pub(super) chunks: Cow<'a, StoredChunks>,
 }
 
-/// `changes`, made for `base`, and `chunks`, which are stored for them, without the moves of the nodes that have one of the
-/// `new_ids`. As they are if there are none.
+/// Replaces in `changes`, made for `base`, and in the `chunks` that are stored for them the moves of the nodes in `new_ids`.
+/// Returns both as they are if there are none.
 pub(super) fn without_moves<'a>(
     base: &Snapshot,
     changes: &'a ChangeSet,
