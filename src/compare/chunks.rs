@@ -1,11 +1,11 @@
-//! Which chunks of an array are not the same in two snapshots.
+//! Compares the chunks of one array in two snapshots.
 //!
-//! What both list in the same manifests is the same and is not looked at. Every chunk of the others is looked for on the other
-//! side, page by page: one after another, manifests are read as often as there are pages, and none is held longer than that, so
-//! that the memory it takes is that of a page and of what the reader keeps.
+//! Chunks that both snapshots list in the same manifests are the same and are not examined. Every chunk of the other
+//! manifests is looked up on the other side, page by page. Manifests are processed one after another, are read as often as
+//! there are pages, and none is held longer than that, so that the memory needed is that of a page and of the reader's cache.
 //!
-//! Two chunks are the same if they are in the same place. Whether different places hold the same bytes is for the caller to find
-//! out, where that is worth reading them.
+//! Two chunks are the same if their payloads are. The caller decides if it is worth reading chunks in different places to
+//! compare their bytes.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -18,32 +18,32 @@ use crate::format::snapshot::{ManifestInfo, ManifestRef};
 use crate::reader::Reader;
 use crate::zarr::Coords;
 
-/// References that are looked at together. Some 100 bytes of memory each.
+/// References that are compared together. Each takes some 100 bytes of memory.
 const PAGE: usize = 1 << 16;
 
-/// The chunks of one array as a snapshot lists them.
+/// Chunks of one array as a snapshot lists them.
 #[derive(Clone, Copy)]
 pub struct ChunkList<'a> {
-    /// The id under which its manifests have them.
+    /// Id under which the manifests list the chunks.
     pub id: NodeId,
-    /// Chunks per dimension: what is outside does not exist.
+    /// Chunks per dimension; chunks outside do not exist.
     pub grid: &'a [u32],
-    /// Its manifests, in the order in which they are looked into.
+    /// Manifests of the array, in the order of lookup.
     pub manifests: &'a [ManifestRef],
-    /// What the snapshot says of manifests.
+    /// Manifest infos of the snapshot.
     pub infos: &'a HashMap<ObjectId, ManifestInfo>,
-    /// What reads them.
+    /// Reader of the manifests.
     pub reader: &'a Arc<Reader>,
 }
 
-/// A chunk that is not the same on both sides.
+/// Chunk that is not the same on both sides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkDifference {
-    /// Which.
+    /// Coordinates of the chunk.
     pub coords: Coords,
-    /// Where it was; none if there was none.
+    /// Payload before; none if the chunk is new.
     pub before: Option<ChunkPayload>,
-    /// Where it is; none if it is gone.
+    /// Payload after; none if the chunk was deleted.
     pub after: Option<ChunkPayload>,
 }
 
@@ -51,22 +51,21 @@ pub struct ChunkDifference {
 pub struct ChunkDifferences<'a> {
     before: ChunkList<'a>,
     after: ChunkList<'a>,
-    /// Manifests to be gone through, the next one last.
+    /// Manifests to process, the next one last.
     left: Vec<Pass>,
 }
 
-/// What is left of one manifest.
+/// Remaining work on one manifest.
 #[derive(Clone, Copy)]
 struct Pass {
-    /// Whether it is one of the list before. Its chunks are compared; of the other list's only what is new is looked for.
+    /// True for a manifest of the old list. Its chunks are compared; of the new list's chunks only the new ones are looked for.
     is_before: bool,
-    /// Its position in its list.
+    /// Position of the manifest in its list.
     manifest: usize,
-    /// References of it that have been looked at.
+    /// References of the manifest that have been processed.
     done: usize,
 }
 
-/// A reference of a page.
 struct Item {
     at: usize,
     coords: Coords,
@@ -88,12 +87,12 @@ impl ChunkList<'_> {
         if let Some(manifest) = self.reader.manifest_now(manifest.id) {
             return Ok(manifest);
         }
-        // One that the snapshot does not list is looked for all the same.
+        // A manifest that the snapshot does not list is read all the same.
         let unlisted = ManifestInfo { id: manifest.id, size: 0, chunk_refs: 0 };
         self.reader.manifest(self.infos.get(&manifest.id).copied().unwrap_or(unlisted)).await
     }
 
-    /// Calls `found` with the items that a reader of the first `count` manifests finds, and where.
+    /// Calls `found` for each item that a reader of the first `count` manifests finds, with its references and position.
     async fn look(
         &self,
         count: usize,
@@ -121,7 +120,7 @@ impl ChunkList<'_> {
 }
 
 impl<'a> ChunkDifferences<'a> {
-    /// What differs between `before` and `after`: lists of one array, or one of them empty.
+    /// Returns the differences between `before` and `after`: lists of one array, one of which may be empty.
     pub fn new(before: ChunkList<'a>, after: ChunkList<'a>) -> Self {
         let same = same_on_both_sides(&before, &after);
         let passes = |list: &ChunkList<'_>, is_before| {
@@ -135,7 +134,7 @@ impl<'a> ChunkDifferences<'a> {
         ChunkDifferences { before, after, left }
     }
 
-    /// The next differences, each chunk once; none when there are no more. A page may be empty.
+    /// Returns the next differences, each chunk once; none when there are no more. A page may be empty.
     pub async fn page(&mut self) -> Result<Option<Vec<ChunkDifference>>> {
         let Some(pass) = self.left.last_mut() else { return Ok(None) };
         let (here, there) = if pass.is_before { (self.before, self.after) } else { (self.after, self.before) };
@@ -155,7 +154,7 @@ impl<'a> ChunkDifferences<'a> {
             .map(|at| Item { at, coords: refs.coords(at).iter().collect(), found: Found::Nothing })
             .filter(|item| here.holds(&item.coords) && listed.covers(&item.coords))
             .collect();
-        // Of several references the first manifest's counts.
+        // If several manifests list a chunk, the reference of the first one counts.
         let shadowed = |item: &mut Item, _: &ArrayRefs<'_>, _| {
             item.found = Found::Same;
             Ok(())
@@ -190,8 +189,8 @@ impl<'a> ChunkDifferences<'a> {
     }
 }
 
-/// The manifests whose chunks are the same on both sides: both have them, in the same order, no other manifest reaches into
-/// theirs, and both grids show the same of them.
+/// Returns the manifests whose chunks are the same on both sides: both lists have them, in the same order, no other manifest
+/// reaches into them, and both grids show the same part of them.
 fn same_on_both_sides(before: &ChunkList<'_>, after: &ChunkList<'_>) -> HashSet<ObjectId> {
     let none = HashSet::new();
     if before.id != after.id || before.grid.len() != after.grid.len() {
@@ -220,7 +219,7 @@ fn same_on_both_sides(before: &ChunkList<'_>, after: &ChunkList<'_>) -> HashSet<
     common().filter(shown_alike).filter(alone).map(|manifest| manifest.id).collect()
 }
 
-/// Whether two boxes have a place in common. Extents of another rank say nothing.
+/// Returns true if two boxes overlap. Extents of another rank count as overlapping.
 fn overlap(a: &[(u32, u32)], b: &[(u32, u32)]) -> bool {
     a.len() != b.len() || std::iter::zip(a, b).all(|(a, b)| a.0.max(b.0) < a.1.min(b.1))
 }
@@ -245,7 +244,7 @@ mod tests {
         Arc::new(Reader::new(Arc::new(storage), Budget::new(64 << 20, 0).unwrap()))
     }
 
-    /// A side of a random case: its grid, and its manifests with what is in them.
+    /// One side of a random case.
     #[derive(Debug)]
     struct Side {
         grid: Vec<u32>,
@@ -254,7 +253,7 @@ mod tests {
 
     type Stored = BTreeMap<ObjectId, BTreeMap<Vec<u32>, u8>>;
 
-    /// What a reader finds: of several references the first manifest's.
+    /// Returns what a reader finds: if several manifests list a chunk, the reference of the first one.
     fn visible(side: &Side, stored: &Stored) -> BTreeMap<Vec<u32>, u8> {
         let mut all = BTreeMap::new();
         for manifest in side.manifests.iter().rev() {
@@ -285,7 +284,7 @@ mod tests {
             let mut stored = Stored::new();
             let mut pool = Vec::new();
             for number in 0..1 + below(5) as u8 {
-                // Boxes that overlap, references outside of them, and outside of any grid.
+                // Boxes that overlap, with references outside of them and outside of any grid.
                 let extents: Vec<(u32, u32)> = (0..rank).map(|_| (below(3) as u32, 3 + below(4) as u32)).collect();
                 let mut refs = BTreeMap::new();
                 for _ in 0..below(12) {

@@ -1,6 +1,6 @@
-//! What the transaction logs of the commits between two snapshots say.
+//! Reads the transaction logs of the commits between two snapshots.
 //!
-//! A log tells what a commit touched, not what came of it: what one commit made and another took away again is in both. Logs of
+//! A log lists what a commit touched, not the result: what one commit created and another removed again is in both. Logs of
 //! commits that expiration has removed are kept by the commit after them ("pruned") and count in their place.
 
 use std::collections::{HashMap, HashSet};
@@ -20,9 +20,9 @@ pub struct Logged {
     pub nodes: Touched,
     /// Chunks written or deleted.
     pub updated_chunks: HashMap<NodeId, HashSet<Coords>>,
-    /// Moves, in the order in which they were made.
+    /// Moves, in order.
     pub moves: Vec<Move>,
-    /// Logs that are gone, so that something may be missing here.
+    /// Ids of missing logs, whose changes are not included.
     pub missing: Vec<ObjectId>,
 }
 
@@ -41,9 +41,9 @@ fn add_chunks(all: &mut HashMap<NodeId, HashSet<Coords>>, log: &TransactionLog) 
     }
 }
 
-/// What the commits after `from` up to `to` touched; none if `from` is neither `to` nor one of its ancestors.
+/// Returns what the commits after `from` up to `to` touched; none if `from` is neither `to` nor one of its ancestors.
 ///
-/// A pruned log that is gone (old releases collected them) is named in the answer; any other one is an error.
+/// A missing pruned log (old releases collected them) is listed in the result; any other missing log is an error.
 pub async fn between(repository: &Repository, from: ObjectId, to: ObjectId) -> Result<Option<Logged>> {
     let Some(commits) = repository.since(to, from).await? else { return Ok(None) };
     let mut logged = Logged::default();
@@ -54,7 +54,7 @@ pub async fn between(repository: &Repository, from: ObjectId, to: ObjectId) -> R
                 None => logged.missing.push(*id),
             }
         }
-        // The commit that a repository of version 1 begins with has none.
+        // The first commit of a repository of version 1 has no log.
         if commit.parent.is_none() && repository.version() == SpecVersion::V1 {
             continue;
         }
@@ -63,8 +63,8 @@ pub async fn between(repository: &Repository, from: ObjectId, to: ObjectId) -> R
     Ok(Some(logged))
 }
 
-/// Chunks that the commits after `old` up to `new`, at most `most` of them, wrote or deleted, by array. None if that is not
-/// known.
+/// Returns the chunks that the commits after `old` up to `new` wrote or deleted, by array. None if `old` is not among the
+/// `most` nearest ancestors of `new`, or a log cannot be read.
 pub async fn written(
     repository: &Repository,
     old: ObjectId,

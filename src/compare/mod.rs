@@ -1,8 +1,8 @@
-//! What is not the same in two snapshots of a repository, whatever led from one to the other.
+//! Compares two snapshots of a repository, whatever led from one to the other.
 //!
-//! Nodes are the same if their ids are: a node that was moved is still itself, and one that was deleted and made again is
-//! another one. What is said comes from the snapshots and their manifests, not from transaction logs, so that it is what differs in
-//! fact, also between branches; [`logs`] has what the logs say. [`chunks`] compares one array.
+//! Nodes are the same if their ids are: a moved node stays the same, and a node that was deleted and created again is another
+//! one. The result comes from the snapshots and their manifests, not from transaction logs, so that it is exact, also between
+//! branches; [`logs`] reads the logs. [`chunks`] compares one array.
 
 pub mod chunks;
 pub mod logs;
@@ -22,60 +22,60 @@ use crate::reader::{NativeChunk, Reader};
 use crate::zarr::Coords;
 use crate::zarr::array::ArrayMetadata;
 
-/// Arrays that are compared at the same time: over a network, how many requests hide each other's latency.
+/// Arrays compared at the same time: over a network, so many requests hide each other's latency.
 const AT_ONCE: usize = 8;
-/// Bytes that are read of two chunks at a time when their content is compared.
+/// Bytes that are read of two chunks at a time to compare their content.
 const PIECE: u64 = 1 << 20;
 
-/// How closely it is looked.
+/// Level of detail of a comparison.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted {
-    /// Whether chunks are named, and not only counted.
+    /// True to list chunks, not only count them.
     pub coords: bool,
-    /// Whether chunks of one length that are in different places are read, and are the same if their bytes are.
+    /// True to read chunks of one length in different places, which are the same if their bytes are.
     pub content: bool,
 }
 
-/// A node that is not the same in both snapshots.
+/// Node that is not the same in both snapshots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeDifference {
-    /// Its position among the old snapshot's nodes; none if it is new.
+    /// Position among the old snapshot's nodes; none if the node is new.
     pub before: Option<usize>,
-    /// Its position among the new snapshot's nodes; none if it is gone.
+    /// Position among the new snapshot's nodes; none if the node was deleted.
     pub after: Option<usize>,
-    /// Whether it is somewhere else.
+    /// True if the path differs.
     pub is_moved: bool,
-    /// Whether its `zarr.json` has other bytes.
+    /// True if the bytes of `zarr.json` differ.
     pub is_changed: bool,
-    /// Chunks that are new.
+    /// New chunks.
     pub added: Count,
-    /// Chunks that are others, as they were.
+    /// Changed chunks, as they were before.
     pub replaced: Count,
-    /// Chunks that are others, as they are.
+    /// Changed chunks, as they are now.
     pub replacing: Count,
-    /// Chunks that are gone.
+    /// Deleted chunks.
     pub removed: Count,
-    /// Which chunks those are, in the order of the grid, if that was asked for.
+    /// Coordinates of these chunks, in the order of the grid, if requested.
     pub coords: Option<CoordLists>,
 }
 
-/// Some chunks.
+/// Number and size of chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// How many.
+    /// Number of chunks.
     pub chunks: u64,
-    /// Bytes that they have.
+    /// Total size in bytes.
     pub bytes: u64,
 }
 
-/// Which chunks of a node differ.
+/// Coordinates of the chunks of a node that differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CoordLists {
-    /// New ones.
+    /// New chunks.
     pub added: Vec<Coords>,
-    /// Those that are others.
+    /// Changed chunks.
     pub changed: Vec<Coords>,
-    /// Those that are gone.
+    /// Deleted chunks.
     pub removed: Vec<Coords>,
 }
 
@@ -85,7 +85,7 @@ impl Count {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// Both together.
+    /// Returns the sum of both counts.
     #[must_use]
     pub fn and(self, other: Count) -> Count {
         Count { chunks: self.chunks + other.chunks, bytes: self.bytes.saturating_add(other.bytes) }
@@ -93,7 +93,7 @@ impl Count {
 }
 
 impl NodeDifference {
-    /// Whether chunks differ.
+    /// Returns true if chunks differ.
     pub fn has_chunks(&self) -> bool {
         self.added.chunks + self.replaced.chunks + self.removed.chunks > 0
     }
@@ -123,7 +123,7 @@ impl NodeDifference {
     }
 }
 
-/// An array as a snapshot has it.
+/// Array as a snapshot lists it.
 #[derive(Clone, Debug)]
 pub struct Listed {
     id: NodeId,
@@ -132,10 +132,10 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// The array that `node` is; none if it is none.
+    /// Returns the array `node`; none if the node is no array.
     pub fn of(node: &Node<'_>) -> Option<Self> {
         let NodeData::Array(array) = &node.data else { return None };
-        // As a mount shows it: zarr.json decides, and where it cannot be understood the snapshot's own grid.
+        // The grid is that of a mount: zarr.json decides, or the snapshot's grid if zarr.json is not understood.
         let grid = match ArrayMetadata::parse(node.zarr_json) {
             Ok(metadata) => metadata.grid,
             Err(_) => array.grid().unwrap_or_default(),
@@ -143,19 +143,19 @@ impl Listed {
         Some(Listed { id: node.id, grid, manifests: array.manifests() })
     }
 
-    /// Its chunks, of which the snapshot says `infos`.
+    /// Returns the array's chunks. `infos` describes the manifests of the snapshot.
     pub fn chunks<'a>(&'a self, infos: &'a HashMap<ObjectId, ManifestInfo>, reader: &'a Arc<Reader>) -> ChunkList<'a> {
         ChunkList { id: self.id, grid: &self.grid, manifests: &self.manifests, infos, reader }
     }
 
-    /// No chunks at all, to compare it with.
+    /// Returns an empty list to compare the array with.
     pub fn nothing<'a>(&self, infos: &'a HashMap<ObjectId, ManifestInfo>, reader: &'a Arc<Reader>) -> ChunkList<'a> {
         ChunkList { id: self.id, grid: &[], manifests: &[], infos, reader }
     }
 }
 
-/// What is not the same in `old` and `new`, by the paths of nodes: in `new`, or in `old` where they are gone. `reader` reads
-/// manifests and chunks of both.
+/// Returns the nodes that differ between `old` and `new`, sorted by their paths in `new`, or in `old` if they were deleted.
+/// `reader` reads manifests and chunks of both.
 pub async fn snapshots(
     reader: &Arc<Reader>,
     old: &Snapshot,
@@ -172,7 +172,7 @@ pub async fn snapshots(
     let infos = &[infos(old), infos(new)];
     let gone = old_ids.iter().filter(|(id, _)| !new_ids.contains_key(id)).map(|(_, &at)| (Some(at), None));
     let there = new_ids.iter().map(|(id, &at)| (old_ids.get(id).copied(), Some(at)));
-    // Boxed one by one: the compiler does not see through a closure that it may change threads.
+    // Each future is boxed: the compiler cannot prove that one from a closure is `Send`.
     type Running<'a> = BoxFuture<'a, Result<NodeDifference>>;
     let compare = |(before, after)| -> Running<'_> {
         Box::pin(async move {
@@ -191,7 +191,7 @@ pub async fn snapshots(
     drop(running);
     found.sort_by_cached_key(|difference| {
         let node = difference.after.and_then(|at| new.node(at)).or(difference.before.and_then(|at| old.node(at)));
-        // What is gone comes before what took its place.
+        // A deleted node comes before the one that took its place.
         (node.map(|node| node.path.split('/').map(str::to_owned).collect::<Vec<_>>()), difference.after.is_some())
     });
     Ok(found)
@@ -237,8 +237,7 @@ async fn one(
     Ok(found)
 }
 
-/// Whether two chunks have the same bytes. Of what lies in files that may not be read that is not known, and they count as
-/// others.
+/// Returns true if two chunks have the same bytes. Virtual chunks that may not be read count as different.
 async fn have_same_bytes(reader: &Arc<Reader>, a: &ChunkPayload, b: &ChunkPayload) -> Result<bool> {
     if a.length() != b.length() {
         return Ok(false);
