@@ -1,4 +1,4 @@
-//! The last failures that programs met, for `.icechunk/errors`.
+//! The most recent failures that programs met, for `.icechunk/errors`.
 
 use std::collections::VecDeque;
 
@@ -8,20 +8,19 @@ use crate::error::{Error, ErrorKind};
 use crate::repo::history::format_time;
 use crate::repo::update::system_clock;
 
-/// How many are kept.
 const KEPT: usize = 100;
 
-/// Operations on names, which need not be there.
+/// Operations on names, for which a missing name is usual.
 const BY_NAME: [&str; 8] = ["lookup", "unlink", "rmdir", "rename", "mknod", "mkdir", "symlink", "link"];
 
-/// The last failures.
+/// The most recent failures.
 #[derive(Debug, Default)]
 pub struct Errors {
     lines: Mutex<VecDeque<String>>,
 }
 
 impl Errors {
-    /// Notes that `operation` failed. False if that is nothing unusual: names that are not there, and what programs try.
+    /// Records that `operation` failed. Returns false, and records nothing, for failures that programs commonly provoke.
     pub fn note(&self, operation: &str, error: &Error) -> bool {
         let usual = matches!(
             error.kind(),
@@ -33,7 +32,7 @@ impl Errors {
                 | ErrorKind::NameTooLong
                 | ErrorKind::NotPermitted
         );
-        // A name that is not there is usual; a file that the kernel knows and we do not is not.
+        // A missing name is usual; an inode that the kernel knows and the mount does not is not.
         let lost = error.kind() == ErrorKind::NotFound && !BY_NAME.contains(&operation);
         if usual && !lost && operation != "commit" {
             return false;
@@ -46,7 +45,7 @@ impl Errors {
         true
     }
 
-    /// All of them, oldest first.
+    /// Returns all failures, oldest first.
     pub fn render(&self) -> String {
         self.lines.lock().iter().map(String::as_str).collect()
     }

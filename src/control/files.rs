@@ -1,36 +1,36 @@
-//! The files of the control directory.
+//! The control files: names, inode numbers, contents.
 
 use super::DIRECTORY;
 use crate::error::Result;
 use crate::printable;
 use crate::session::Session;
 
-/// One of them.
+/// A control file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlFile {
-    /// Writing commits; reading tells how that went.
+    /// Writing commits; reading returns the outcome.
     Commit,
-    /// What differs, in words.
+    /// Summary of the uncommitted changes, as text.
     Status,
-    /// What differs, for programs.
+    /// Summary of the uncommitted changes, as JSON.
     StatusJson,
-    /// The changes of each node.
+    /// Uncommitted changes of each node.
     Diff,
-    /// The commits that led here.
+    /// Commits that led to the base.
     Log,
-    /// What the last commit or refresh collided with.
+    /// Conflicts of the last commit or refresh.
     Conflicts,
-    /// Failures that programs met.
+    /// Recent failures that programs met.
     Errors,
-    /// What this mount is.
+    /// Facts about the mount, as JSON.
     Info,
-    /// Writing gives changes up.
+    /// Writing discards changes.
     Discard,
-    /// Writing moves to the branch's newest commit.
+    /// Writing rebases the working tree onto the branch tip.
     Refresh,
-    /// How far a running commit is.
+    /// Progress of a running commit.
     Progress,
-    /// A command of `icechunkfs` as JSON; reading the same handle gives the answer. Not listed.
+    /// A command of `icechunkfs` as JSON; reading the same handle returns the answer. Not listed.
     Request,
 }
 
@@ -63,33 +63,33 @@ const LISTED: [ControlFile; 11] = [
 ];
 
 impl ControlFile {
-    /// The file with inode number `number`.
+    /// Returns the file with inode number `number`.
     pub fn at(number: u64) -> Option<Self> {
         let place = usize::try_from(number.checked_sub(DIRECTORY + 1)?).ok()?;
         ALL.get(place).map(|(file, _)| *file)
     }
 
-    /// The file called `name`.
+    /// Returns the file called `name`.
     pub fn named(name: &str) -> Option<Self> {
         ALL.iter().find(|(_, other)| *other == name).map(|(file, _)| *file)
     }
 
-    /// Those that listings show.
+    /// Returns the files that listings show.
     pub fn listed() -> &'static [Self] {
         &LISTED
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         ALL.iter().find(|(file, _)| *file == self).map_or("", |(_, name)| name)
     }
 
-    /// Its inode number.
+    /// Returns the inode number.
     pub fn number(self) -> u64 {
         DIRECTORY + 1 + ALL.iter().position(|(file, _)| *file == self).unwrap_or(0) as u64
     }
 
-    /// What it says now.
+    /// Renders the current content; empty for the files whose content [`super::Control`] has.
     pub async fn render(self, session: &Session) -> Result<String> {
         match self {
             ControlFile::Status => Ok(session.status().await?.in_words()),

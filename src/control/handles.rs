@@ -1,4 +1,4 @@
-//! Open control files: what they read, and whether their command was given.
+//! Open control files: their contents, and whether their command was given.
 
 use std::collections::HashMap;
 
@@ -41,7 +41,7 @@ impl Handles {
         content.get(start..end).unwrap_or_default().to_vec()
     }
 
-    /// The file of `handle`, and whether this is its first command; none of a handle that is not open.
+    /// Returns the file of `handle`, and true if this is its first command; none if `handle` is not open.
     pub(super) fn take_command(&self, handle: u64) -> Option<(ControlFile, bool)> {
         let mut inner = self.inner.lock();
         let handle = inner.open.get_mut(&handle)?;

@@ -1,11 +1,11 @@
-//! `.icechunk`: the mount's own directory, through which a working tree is looked at and commanded with nothing but files.
+//! `.icechunk`, the control directory of a mount: inspects and commands a working tree with nothing but files.
 //!
-//! It is found by name and not listed at the root (unless asked for), so that programs that walk the tree do not trip over it.
-//! Its files are made when they are opened: what a handle reads is what was true then.
+//! Lookups find it, but the root does not list it by default, so that programs that walk the tree do not enter it.
+//! Contents are rendered on open: a handle reads the state at that time.
 //!
-//! **Commands must fail where the program looks.** `touch` learns of a failure from setting times, `echo >` only from the
-//! write itself, and nobody from the first flush, which shells cause by duplicating a descriptor. So a command is carried out
-//! within the write or the setting of times that asks for it, once for each handle, and flushes do nothing.
+//! **A command must fail where the program looks.** `touch` learns of a failure from setting times, `echo >` only from the
+//! write itself, and no program from the first flush, which shells cause by duplicating a descriptor. So a command runs within the
+//! write or the setting of times that requests it, once per handle, and flushes do nothing.
 
 pub mod errors;
 pub mod files;
@@ -28,12 +28,12 @@ use crate::working::listing::Listed;
 use crate::working::namespace::CONTROL_DIRECTORY;
 use crate::working::state::UPPER;
 
-/// What reading `commit` says besides when the program wrote more than once.
+/// Note that reading `commit` returns in addition if the program wrote more than once.
 const CUT: &str = "\
 note: the message is what the program wrote first; for one of several lines use `icechunkfs commit -m`, or write it at once\n";
-/// Number of the directory; its files follow. Far above the snapshot's numbers and just below those of new files.
+/// Inode number of the directory; its files follow. Far above the snapshot's numbers and just below those of new files.
 const DIRECTORY: u64 = UPPER - 64;
-/// Where a listing of the root goes on behind the directory: before everything that comes from the tree.
+/// Offset of the directory in a listing of the root: the listing of the tree follows it from the beginning.
 const SHOWN_OFFSET: u64 = 1 << 60;
 
 /// The control directory of one mount.
@@ -42,49 +42,49 @@ pub struct Control {
     session: Arc<Session>,
     errors: Errors,
     handles: Handles,
-    /// Whether it is listed at the root.
+    /// True if the root lists the directory.
     shown: bool,
-    /// Why the last command failed, or what it did, for programs that do not look.
+    /// Outcome of the last command, for programs that ignore failures.
     outcome: Mutex<String>,
 }
 
-/// Whether `number` is the control directory or one of its files.
+/// Returns true if `number` is the control directory or a control file.
 pub fn is_control(number: u64) -> bool {
     (DIRECTORY..UPPER).contains(&number)
 }
 
-/// The error for whoever tries to change the directory itself.
+/// Returns the error for an attempt to change the directory itself.
 pub fn fixed() -> Error {
     Error::new(ErrorKind::NotPermitted, "/.icechunk belongs to the mount itself")
 }
 
-/// Attributes of the directory or one of its files; for other numbers those of an empty file.
+/// Returns the attributes of the directory or one of its files; for other numbers those of an empty file.
 pub fn attributes(number: u64) -> Attributes {
     let now = Time::now();
-    // They tell of all files of the mount, whatever the modes of those, and command it: both is for its owner alone.
+    // The files reveal all of the mount, whatever the modes of its files, and command it: both are for the owner alone.
     let (kind, mode, links) = match number {
         DIRECTORY => (libc::S_IFDIR, 0o700, 2),
         _ => (libc::S_IFREG, 0o600, 1),
     };
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let meta = Meta { mode, uid, gid, atime: now, mtime: now, ctime: now };
-    // Sizes are not known before the files are made; 0 makes programs read to the end, as in /proc.
+    // Sizes are unknown before the contents are rendered; 0 makes programs read to the end, as in /proc.
     Attributes { number, kind, size: 0, blocks: 0, links, rdev: 0, meta }
 }
 
 impl Control {
-    /// The control directory of `session`, listed at the root if `shown`.
+    /// Creates the control directory of `session`; the root lists it if `shown`.
     pub fn new(session: Arc<Session>, shown: bool) -> Self {
         let outcome = Mutex::new("no commit was made in this mount yet\n".to_owned());
         Control { session, errors: Errors::default(), handles: Handles::default(), shown, outcome }
     }
 
-    /// The last failures.
+    /// Returns the most recent failures.
     pub fn errors(&self) -> &Errors {
         &self.errors
     }
 
-    /// The entry `name` of `parent`, if either is this directory's affair; the inner option says whether there is one.
+    /// Looks up `name` in `parent`. Returns none if the tree must answer; the inner option is none if there is no such entry.
     pub fn lookup(&self, parent: u64, name: &Name) -> Option<Option<Attributes>> {
         if parent == ROOT && *name.0 == *CONTROL_DIRECTORY {
             return Some(Some(attributes(DIRECTORY)));
@@ -109,22 +109,22 @@ impl Control {
         }
     }
 
-    /// The directory's own entry in a listing of the root. False if the sink is full.
+    /// Lists the directory's own entry in the root. Returns false if the sink is full.
     pub fn list_itself(&self, offset: u64, sink: &mut impl FnMut(Listed<'_>) -> bool) -> bool {
         if !self.shown || offset != 0 {
             return true;
         }
-        // Before the dots, at an offset from which the rest begins at its beginning.
+        // The entry comes before the dots; after its offset, the tree's listing begins.
         let attributes = attributes(DIRECTORY);
         sink(Listed { name: CONTROL_DIRECTORY, attributes, offset: SHOWN_OFFSET })
     }
 
-    /// Where a listing of the root goes on in the tree.
+    /// Returns the offset at which a listing of the root continues in the tree.
     pub fn root_offset(offset: u64) -> u64 {
         if offset == SHOWN_OFFSET { 0 } else { offset }
     }
 
-    /// Opens file `number`: makes its content.
+    /// Opens file `number` and renders its content.
     pub async fn open(&self, number: u64) -> Result<u64> {
         let file = ControlFile::at(number).ok_or_else(fixed)?;
         let content = match file {
@@ -135,12 +135,12 @@ impl Control {
         Ok(self.handles.open(file, content.into_bytes()))
     }
 
-    /// Bytes of what `handle` was opened with.
+    /// Returns bytes of the content of `handle`.
     pub fn read(&self, handle: u64, offset: u64, size: u32) -> Vec<u8> {
         self.handles.read(handle, offset, size)
     }
 
-    /// Carries out the command that is written to `handle`.
+    /// Runs the command that is written to `handle`.
     pub async fn write(&self, handle: u64, _offset: u64, bytes: &[u8]) -> Result<()> {
         let Some((file, first)) = self.handles.take_command(handle) else { return Err(fixed()) };
         if file == ControlFile::Request {
@@ -150,8 +150,8 @@ impl Control {
             self.handles.answer(handle, answer.into_bytes());
             return Ok(());
         }
-        // One handle is one command, given with its first write: only then can the program still hear of a failure. Shells
-        // write line by line, so that more may come of what was meant as one message.
+        // A handle gives one command, with its first write: only then can the program still receive the failure. Shells write line
+        // by line, so that more writes may follow for what was meant as one message.
         if !first {
             if file == ControlFile::Commit && !bytes.trim_ascii().is_empty() {
                 self.outcome.lock().push_str(CUT);
@@ -162,10 +162,10 @@ impl Control {
         self.command(file, text.trim()).await
     }
 
-    /// Carries out the command that setting the times of file `number` is.
+    /// Runs the command that setting the times of file `number` gives.
     pub async fn touch(&self, number: u64, handle: Option<u64>) -> Result<()> {
         let file = ControlFile::at(number).ok_or_else(fixed)?;
-        // `cp -p` writes and then sets times: that was one command.
+        // `cp -p` writes and then sets times: that is one command.
         if let Some(handle) = handle
             && !self.handles.take_command(handle).is_some_and(|(_, first)| first)
         {
@@ -175,7 +175,7 @@ impl Control {
     }
 
     async fn command(&self, file: ControlFile, text: &str) -> Result<()> {
-        // Boxed: the compiler does not see through futures this deep that they may change threads.
+        // Boxed: the compiler cannot prove that futures this deep are `Send`.
         type Command<'a> = BoxFuture<'a, Result<String>>;
         let session = &self.session;
         let (name, command): (_, Command<'_>) = match file {
@@ -204,7 +204,7 @@ impl Control {
         }
     }
 
-    /// A handle is gone.
+    /// Closes `handle`.
     pub fn release(&self, handle: u64) {
         self.handles.release(handle);
     }
