@@ -1,7 +1,8 @@
-//! One entry: what it is called, and how to tell that its bytes are right.
+//! Names and checksums of cache entries.
 //!
-//! The checksum is an extended attribute of the file, so that the file itself has the entry's bytes and nothing else. It goes
-//! with the file through a rename, and in a file system whose inodes have room for it (ext4's, by default) costs no block.
+//! The checksum is an extended attribute of the file, so that the file itself has the entry's bytes and nothing else. The
+//! attribute stays with the file through a rename, and in a file system whose inodes have room for it (ext4's, by default)
+//! costs no block.
 
 use std::fs::File;
 use std::io;
@@ -10,35 +11,35 @@ use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, XattrFlags};
 
 use crate::file_name;
 
-/// The attribute with the checksum.
+/// Extended attribute with the length and the checksum.
 const ATTRIBUTE: &str = "user.icechunkfs.sum";
 
-/// What an entry is called.
+/// Name of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Name(String);
 
 impl Name {
-    /// All of object `key`, which never changes.
+    /// Names the whole of object `key`, which never changes.
     pub fn whole(key: &str) -> Self {
         Name(file_name::of(key))
     }
 
-    /// A range of object `key`.
+    /// Names a range of object `key`.
     pub fn range(key: &str, offset: u64, length: u64) -> Self {
         Name(format!("{} {offset:x}+{length:x}", file_name::of(key)))
     }
 
-    /// Document `key`, which changes.
+    /// Names document `key`, which changes.
     pub(super) fn answer(key: &str) -> Self {
         Name(format!("= {}", file_name::of(key)))
     }
 
-    /// It as a file's name.
+    /// Returns the name as a file name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The folder that it is in: entries are spread over 256.
+    /// Returns the folder of the entry: entries are spread over 256 folders.
     pub(super) fn folder(&self) -> String {
         format!("{:02x}", crc32fast::hash(self.0.as_bytes()) >> 24)
     }
@@ -52,14 +53,14 @@ pub(super) struct Sum {
 }
 
 impl Sum {
-    /// That of `bytes`.
+    /// Computes the sum of `bytes`.
     pub(super) fn of(bytes: &[u8]) -> Self {
         let mut summing = Summing::default();
         summing.add(bytes);
         summing.end()
     }
 
-    /// The one that was written to `file`, if one was.
+    /// Reads the sum that was written to `file`, if there is one.
     pub(super) fn of_file(file: &File) -> Option<Self> {
         let mut value = [0; 12];
         let count = rustix::fs::fgetxattr(file, ATTRIBUTE, &mut value).ok()?;
@@ -67,7 +68,7 @@ impl Sum {
         Some(Sum { length: u64::from_le_bytes(*length), sum: u32::from_le_bytes(sum.try_into().ok()?) })
     }
 
-    /// Writes it to `file`.
+    /// Writes the sum to `file`.
     pub(super) fn write_to(self, file: &File) -> io::Result<()> {
         let mut value = self.length.to_le_bytes().to_vec();
         value.extend_from_slice(&self.sum.to_le_bytes());
@@ -75,7 +76,7 @@ impl Sum {
     }
 }
 
-/// A sum that is being made.
+/// Sum that is being computed.
 #[derive(Debug, Default)]
 pub(super) struct Summing {
     length: u64,
@@ -83,19 +84,17 @@ pub(super) struct Summing {
 }
 
 impl Summing {
-    /// Takes `bytes` in.
     pub(super) fn add(&mut self, bytes: &[u8]) {
         self.length += bytes.len() as u64;
         self.hasher.update(bytes);
     }
 
-    /// The sum of all that was taken in.
     pub(super) fn end(self) -> Sum {
         Sum { length: self.length, sum: self.hasher.finalize() }
     }
 }
 
-/// Writes down that `file` is used now: its time of change says so.
+/// Records that `file` is used now, as its modification time.
 pub(super) fn touch(file: &File) -> io::Result<()> {
     let omit = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
     let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };

@@ -1,21 +1,21 @@
-//! Bytes of a distant repository on a disk of this machine, so that they come over the network once.
+//! Caches bytes of a remote repository on a disk of this machine, so that they cross the network once.
 //!
-//! Everything in a repository but its refs never changes, so an entry is never stale: it is named after its object and range
-//! ([`Name`]) and lives until room is needed ([`space`]). The few documents that do change are kept with what the store called
-//! that state of them, and whoever uses them asks the store whether that is still so.
+//! Everything in a repository except its refs never changes, so an entry is never stale: it is named after its object and
+//! range ([`Name`]) and lives until room is needed ([`space`]). The few documents that do change are kept with the store's
+//! name of that state, and users of a document ask the store if the state is still current.
 //!
-//! An entry is a file with exactly its bytes, so that the kernel can be given it in the place of a chunk. Its checksum is an
-//! extended attribute ([`entry`]). Entries are written under a temporary name and renamed, and not flushed: after a loss of power
-//! the checksum tells which of them are whole. What is damaged is removed, and fetched anew.
+//! An entry is a file with exactly its bytes, so that the kernel can be given it in place of a chunk. Its checksum is an
+//! extended attribute ([`entry`]). Entries are written under a temporary name and renamed, and not flushed: after a loss of
+//! power the checksum shows which of them are complete. A damaged entry is removed and fetched again.
 //!
-//! The cache is there to save time. Whatever goes wrong with it (the disk is full, the directory is gone or may not be written
-//! to) costs time and nothing else: the bytes come from the store, and the log says so once in a while.
+//! The cache only saves time. Whatever fails (the disk is full, the directory is missing or not writable) costs time and
+//! nothing else: the bytes come from the store, and the log reports the failure once in a while.
 //!
-//! Any number of processes of one user share a directory; what they must agree on is in [`space`]. Whoever may write there can put any
-//! bytes into it, so that nobody else may: a cache that others may write to is refused, and one of root's is read by all whom its mode
-//! lets in and written by root alone ([`place`]).
+//! Any number of processes of one user share a directory; [`space`] has the protocol. Whoever may write there can put any
+//! bytes into the cache, so a cache that other users may write to is refused, and a cache of root is read by all whom its
+//! mode admits and written by root alone ([`place`]).
 //!
-//! Calls of [`DiskCache`] wait for the disk unless their name ends in `_now`; [`DiskCache::look`] is for those who may not.
+//! Functions of [`DiskCache`] wait for the disk unless their name ends in `_now`; [`DiskCache::look`] is for callers that must not block.
 
 mod entry;
 mod place;
@@ -44,56 +44,56 @@ use self::place::{Place, is_entry};
 use self::space::Space;
 use crate::error::{Error, Result};
 
-/// Room for a cache if nobody says how much. Bytes.
+/// Default size of a cache, in bytes.
 pub const DEFAULT_SIZE: u64 = 10 << 30;
-/// How long nothing is written after writing has failed: a full disk is rarely full for a moment only.
+/// Pause in writing after a failed write: a full disk is rarely full for a moment only.
 const PAUSE: Duration = Duration::from_secs(30);
-/// How long a disk may take for one entry. One that takes longer is slower than the network.
+/// Time limit for one entry. A disk that takes longer is slower than the network.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Entries that are written at a time.
+/// Entries written at the same time.
 const WRITERS: usize = 4;
-/// How often an entry's use is written down, at most: a write to the disk each time.
+/// Shortest interval between two records of an entry's use: each is a write to the disk.
 const USE_COUNTS_FOR: Duration = Duration::from_secs(600);
-/// Entries of which is remembered that their bytes were right.
+/// Entries that are remembered as verified.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(1 << 14).unwrap();
-/// Between two looks whether all is written.
+/// Interval between checks if everything is written.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// Bytes that are read at a time where only their sum is wanted.
+/// Bytes read at a time to compute only their sum.
 const SUMMED_AT_A_TIME: usize = 64 << 10;
 
-/// The part of a cache that belongs to one repository.
+/// Part of a cache that belongs to one repository.
 #[derive(Debug)]
 pub struct DiskCache {
     place: Arc<Place>,
     space: Space,
-    /// Entries whose bytes were right: inode, and when it was changed last.
+    /// Verified entries: inode number and stamp.
     checked: Mutex<LruCache<u64, Stamp>>,
     writers: Arc<Semaphore>,
     began: Instant,
-    /// Until when nothing is written, in milliseconds since it began.
+    /// End of the pause in writing, in milliseconds since `began`.
     paused: AtomicU64,
-    /// Entries that are to be added and are not yet.
+    /// Entries that are queued and not added yet.
     waiting: AtomicU64,
 }
 
-/// Tells whether a file is as it was.
+/// Change time (seconds, nanoseconds) and length of a file: equal if the file is unchanged.
 type Stamp = (i64, i64, u64);
 
-/// A document that changes, as it was last seen.
+/// Document that changes, as it was last seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// What tells this state of it from others; opaque here.
+    /// The store's name of this state of the document; opaque here.
     pub state: String,
-    /// Its bytes; none if there was no such document.
+    /// Bytes; none if there was no such document.
     pub bytes: Option<Bytes>,
 }
 
 impl DiskCache {
-    /// Opens the cache in `directory`, made if need be, for the repository `scope`. It takes `size` bytes at most, all
-    /// repositories together. One that root owns is only read by others.
+    /// Opens the cache in `directory`, creating it if necessary, for the repository `scope`. The cache takes at most `size`
+    /// bytes, for all repositories together. Other users only read a cache that root owns.
     ///
-    /// Errors: [`ErrorKind::PermissionDenied`](crate::error::ErrorKind::PermissionDenied) if users other than root and this one own it or
-    /// may write to it.
+    /// Errors: [`ErrorKind::PermissionDenied`](crate::error::ErrorKind::PermissionDenied) if users other than root and this
+    /// one own it or may write to it.
     pub fn open(directory: &Path, size: u64, scope: &str) -> Result<Self> {
         let place = Arc::new(Place::open(directory, scope)?);
         let space = Space::new(Arc::clone(&place), size);
@@ -108,17 +108,17 @@ impl DiskCache {
         })
     }
 
-    /// Where it is.
+    /// Returns the directory of the cache.
     pub fn directory(&self) -> &Path {
         self.place.directory()
     }
 
-    /// Whether there is an entry `name`. Its bytes may still be damaged.
+    /// Returns true if there is an entry `name`. Its bytes may still be damaged.
     pub fn has(&self, name: &Name) -> bool {
         self.open_entry(name).is_some()
     }
 
-    /// The bytes of entry `name`, all of them and right, if they are at most `limit`.
+    /// Returns the verified bytes of entry `name`, if there are at most `limit`.
     pub fn get(&self, name: &Name, limit: u64) -> Option<Bytes> {
         let file = self.open_trusted(name)?;
         let length = file.metadata().ok().map(|metadata| metadata.len()).filter(|length| *length <= limit)?;
@@ -133,7 +133,7 @@ impl DiskCache {
         Some(bytes.into())
     }
 
-    /// The file of entry `name`, if it has `length` bytes and they are right.
+    /// Returns the file of entry `name`, if it has `length` bytes and they are verified.
     pub fn file(&self, name: &Name, length: u64) -> Option<File> {
         let file = self.open_trusted(name)?;
         let metadata = file.metadata().ok()?;
@@ -149,17 +149,17 @@ impl DiskCache {
         Some(file)
     }
 
-    /// As [`DiskCache::file`], if that is known without waiting; none otherwise.
+    /// Returns the file like [`DiskCache::file`], if it is known to be right without waiting.
     pub fn file_now(&self, name: &Name, length: u64) -> Option<File> {
         let file = self.place.open_entry(name, ResolveFlags::CACHED).ok()?;
         let metadata = file.metadata().ok()?;
-        // A use that has to be written down waits for the disk.
+        // Recording a use waits for the disk.
         let is_due = self.place.is_writable() && is_due(&metadata);
         let is_known = is_entry(&metadata) && metadata.len() == length && self.was_checked(&metadata) && !is_due;
         is_known.then_some(file)
     }
 
-    /// What `look` finds, on a thread that may wait; nothing if the disk takes too long for it.
+    /// Runs `look` on a thread that may block; returns `None` if the disk takes too long.
     pub async fn look<T: Send + 'static>(
         self: &Arc<Self>,
         look: impl FnOnce(&DiskCache) -> Option<T> + Send + 'static,
@@ -169,7 +169,7 @@ impl DiskCache {
         tokio::time::timeout(PATIENCE, looking).await.ok()?.ok()?
     }
 
-    /// Adds an entry in the background, and lets go of `hold` when that is done or given up.
+    /// Adds an entry in the background, and drops `hold` when the entry is added or discarded.
     pub fn keep(self: &Arc<Self>, name: Name, bytes: Bytes, hold: impl Send + 'static) {
         if self.is_paused() {
             return;
@@ -191,12 +191,12 @@ impl DiskCache {
         }));
     }
 
-    /// Entries that are to be added and are not yet.
+    /// Returns the number of entries that are queued and not added yet.
     pub fn waiting(&self) -> u64 {
         self.waiting.load(Ordering::Acquire)
     }
 
-    /// Waits until all that was to be added is, but not for long.
+    /// Waits until all queued entries are added, but not for long.
     pub async fn settle(&self) {
         let end = Instant::now() + 2 * PATIENCE;
         while self.waiting() > 0 && Instant::now() < end {
@@ -204,7 +204,7 @@ impl DiskCache {
         }
     }
 
-    /// Adds an entry.
+    /// Adds an entry, unless it exists.
     pub fn put(&self, name: &Name, bytes: &[u8]) {
         if self.is_paused() || !self.place.is_writable() || self.has(name) {
             return;
@@ -212,20 +212,20 @@ impl DiskCache {
         self.replace(name, bytes);
     }
 
-    /// What document `key` was when it was seen last.
+    /// Returns document `key` as it was last seen.
     pub fn answer(&self, key: &str, limit: u64) -> Option<Answer> {
         let bytes = self.get(&Name::answer(key), limit.saturating_add(Answer::MOST_STATE))?;
         Answer::parse(bytes)
     }
 
-    /// Notes what document `key` is now.
+    /// Records the current state of document `key`.
     pub fn note(&self, key: &str, answer: &Answer) {
         if !self.is_paused() && self.place.is_writable() {
             self.replace(&Name::answer(key), &answer.spell());
         }
     }
 
-    /// Removes what there is of object `key` as a whole, of whatever kind.
+    /// Removes the entries of `key` as a whole object and as a document.
     pub fn forget(&self, key: &str) {
         for name in [Name::whole(key), Name::answer(key)] {
             self.remove(&name);
@@ -234,7 +234,7 @@ impl DiskCache {
 
     fn replace(&self, name: &Name, bytes: &[u8]) {
         let mut written = self.write(name, bytes);
-        // Somebody may have tidied up.
+        // A user may have deleted the directories.
         if written.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
             written = self.place.make().and_then(|()| self.write(name, bytes));
         }
@@ -269,7 +269,7 @@ impl DiskCache {
         file.metadata().is_ok_and(|metadata| metadata.is_file()).then_some(file)
     }
 
-    /// As [`DiskCache::open_entry`], of one that only a trusted user can have written. Another one is removed.
+    /// Opens an entry that only a trusted user can have written. Removes any other.
     fn open_trusted(&self, name: &Name) -> Option<File> {
         let file = self.open_entry(name)?;
         if file.metadata().is_ok_and(|metadata| is_entry(&metadata)) {
@@ -283,7 +283,7 @@ impl DiskCache {
         self.checked.lock().get(&metadata.ino()) == Some(&stamp(metadata))
     }
 
-    /// The bytes of `file` are right, and somebody wants them.
+    /// Records that the bytes of `file` are verified and used.
     fn used(&self, file: &File) {
         let Ok(mut metadata) = file.metadata() else { return };
         if self.place.is_writable() && is_due(&metadata) && entry::touch(file).is_ok() {
@@ -323,7 +323,7 @@ impl DiskCache {
     }
 }
 
-/// An entry that is to be added, or was given up when this goes.
+/// Counts a queued entry until it is added or discarded.
 struct Waiting(Arc<DiskCache>);
 
 impl Drop for Waiting {
@@ -336,16 +336,16 @@ fn stamp(metadata: &std::fs::Metadata) -> Stamp {
     (metadata.ctime(), metadata.ctime_nsec(), metadata.len())
 }
 
-/// Whether the last use that was written down is long ago.
+/// Returns true if the last recorded use is long ago.
 fn is_due(metadata: &std::fs::Metadata) -> bool {
     let age = metadata.modified().ok().and_then(|time| time.elapsed().ok());
     age.is_some_and(|age| age > USE_COUNTS_FOR)
 }
 
-/// Whether the bytes of `file` are those that were written.
+/// Returns true if the bytes of `file` match its checksum.
 fn sums_up(file: &File) -> bool {
     let Some(wanted) = Sum::of_file(file) else { return false };
-    // A fresh buffer each time would cost more than summing what is in it.
+    // Allocating a buffer each time would cost more than summing its content.
     thread_local! {
         static PART: RefCell<Vec<u8>> = RefCell::new(vec![0; SUMMED_AT_A_TIME]);
     }
@@ -365,7 +365,7 @@ fn sums_up(file: &File) -> bool {
 }
 
 impl Answer {
-    /// Most bytes of a spelled state.
+    /// Limit on the bytes of an encoded state.
     const MOST_STATE: u64 = 4096;
 
     fn spell(&self) -> Vec<u8> {

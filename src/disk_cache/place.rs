@@ -1,17 +1,17 @@
-//! The directories of a cache.
+//! Directories of a cache.
 //!
 //! ```text
-//! DIRECTORY/CACHEDIR.TAG        what it is, for people and for programs that make backups
+//! DIRECTORY/CACHEDIR.TAG        explains the directory to people and to backup programs
 //! DIRECTORY/v1/used, lock       see `space`
 //! DIRECTORY/v1/new/             entries that are being written
 //! DIRECTORY/v1/REPOSITORY/XX/   entries
 //! ```
 //!
-//! `v1` is the layout. A later one would have a folder beside it; room is shared.
+//! `v1` is the layout. A later layout would have a folder beside it; room is shared.
 //!
-//! A cache is trusted as a whole or refused ([`crate::trust`]): its directory, those on the way to it and those in it belong to root or to
-//! this user, and nobody else may write to them. One that root owns is read by others and written by root alone. After
-//! that everything is opened below the descriptors of these directories, without following any link.
+//! A cache is trusted as a whole or refused ([`crate::trust`]): its directory, those on the way to it and those in it belong
+//! to root or to this user, and no other user may write to them. A cache that root owns is read by other users and written by
+//! root alone. After that everything is opened below the descriptors of these directories, without following any link.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -31,48 +31,47 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::trust;
 
 const TAG: &str = "CACHEDIR.TAG";
-/// What such a file begins with, see <https://bford.info/cachedir/>. The rest is for people, and may be worded anew.
+/// First line of a tag file, see <https://bford.info/cachedir/>. The rest is for people, and may be reworded.
 const TAG_SIGN: &str = "Signature: 8a477f597d28d172789f06886806bc55";
 const TAG_TEXT: &str = "\
 Signature: 8a477f597d28d172789f06886806bc55
 # A cache of icechunkfs: bytes of repositories that lie elsewhere. It can be deleted at any time.
 ";
-/// Bytes of such a file that are read.
+/// Bytes of a tag file that are read.
 const MAX_TAG: u64 = 4096;
 const LAYOUT: &str = "v1";
 pub(super) const TEMPORARY: &str = "new";
 /// Folders that entries are spread over.
 const FOLDERS: u32 = 256;
-/// How names are resolved: without leaving the directory and without links.
+/// Name resolution within the directory and without links.
 const WITHIN: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// A cache, as one repository uses it.
+/// Cache of one repository.
 #[derive(Debug)]
 pub(super) struct Place {
-    /// As messages name it.
+    /// Path for messages.
     directory: PathBuf,
-    /// The folder of the repository.
+    /// Folder of the repository.
     scope: String,
-    /// Opened anew when somebody has deleted them.
+    /// Opened again after a user has deleted them.
     directories: RwLock<Arc<Directories>>,
     is_writable: bool,
 }
 
-/// Open directories of a cache.
 #[derive(Debug)]
 pub(super) struct Directories {
     whole: OwnedFd,
     layout: OwnedFd,
-    /// Permissions of the whole.
+    /// Permissions of the cache directory.
     mode: u32,
 }
 
 impl Place {
-    /// Opens `directory`, made if need be, for the repository `scope`, which is a file's name.
+    /// Opens `directory`, creating it if necessary, for the repository `scope`, which is a file name.
     ///
-    /// Errors: [`ErrorKind::InvalidInput`] if there are other things in it, [`ErrorKind::PermissionDenied`] if another user owns it or may
-    /// write to it, [`ErrorKind::Unsupported`] if its files have no extended attributes.
+    /// Errors: [`ErrorKind::InvalidInput`] if the directory has other content, [`ErrorKind::PermissionDenied`] if another
+    /// user owns it or may write to it, [`ErrorKind::Unsupported`] if its files have no extended attributes.
     pub(super) fn open(directory: &Path, scope: &str) -> Result<Self> {
         let shown = format!("the cache {}", directory.display());
         let failed = |e| Error::io(&shown, e);
@@ -97,7 +96,7 @@ impl Place {
                     error,
                 ));
             }
-            // One that somebody else fills is meant to be read.
+            // A cache that another user fills is meant to be read.
             Err(_) if is_cache && !is_own => false,
             Err(error) if is_cache => {
                 warn!("{shown}: nothing is added to it: {error}");
@@ -109,7 +108,7 @@ impl Place {
         Ok(Place { directory, scope, directories, is_writable })
     }
 
-    /// Makes what somebody has deleted.
+    /// Creates directories that were deleted.
     pub(super) fn make(&self) -> io::Result<()> {
         let made =
             trust::create_directory(&self.directory).and_then(|(whole, _)| Directories::open(whole, &self.scope, true));
@@ -117,22 +116,20 @@ impl Place {
         Ok(())
     }
 
-    /// The open directories.
     pub(super) fn directories(&self) -> Arc<Directories> {
         Arc::clone(&self.directories.read())
     }
 
-    /// The whole cache.
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Whether entries can be added.
+    /// Returns true if entries can be added.
     pub(super) fn is_writable(&self) -> bool {
         self.is_writable
     }
 
-    /// Where entry `name` is, for messages.
+    /// Returns the path of entry `name`, for messages.
     pub(super) fn path_of(&self, name: &Name) -> PathBuf {
         [LAYOUT, &self.scope, &name.folder(), name.as_str()]
             .iter()
@@ -146,7 +143,7 @@ impl Place {
         rustix::fs::openat2(&self.directories().layout, path, flags, Mode::empty(), WITHIN | more).map(File::from)
     }
 
-    /// Opens the folder of entry `name`, made if need be.
+    /// Opens the folder of entry `name`, creating it if necessary.
     pub(super) fn make_folder_of(&self, name: &Name) -> io::Result<OwnedFd> {
         let directories = self.directories();
         let scope = directories.make_directory(&directories.layout, &self.scope)?;
@@ -161,7 +158,7 @@ impl Place {
 }
 
 impl Directories {
-    /// Opens what is in the cache `whole` for repository `scope`. What is missing is made, if `make`. All of it must be trusted.
+    /// Opens the directories of the cache `whole` for repository `scope`, creating missing ones if `make`. All must be trusted.
     fn open(whole: OwnedFd, scope: &str, make: bool) -> Result<Self> {
         let failed = |errno: Errno| Error::io(LAYOUT, errno.into());
         let stat = rustix::fs::fstat(&whole).map_err(failed)?;
@@ -186,7 +183,7 @@ impl Directories {
         Ok(opened)
     }
 
-    /// Checks every directory that entries of `scope` go through. Nobody can add another one then.
+    /// Checks every directory on the paths of entries of `scope`. No other user can add one after that.
     fn check(&self, scope: &str) -> Result<()> {
         check_directory(&self.layout, ".")?;
         check_directory(&self.layout, TEMPORARY)?;
@@ -198,22 +195,22 @@ impl Directories {
         Ok(())
     }
 
-    /// The cache as a whole, with other layouts.
+    /// Returns the cache directory, which has the folders of all layouts.
     pub(super) fn whole(&self) -> &OwnedFd {
         &self.whole
     }
 
-    /// What this layout has.
+    /// Returns the folder of this layout.
     pub(super) fn layout(&self) -> &OwnedFd {
         &self.layout
     }
 
-    /// Opens directory `name` in `parent`, made if need be.
+    /// Opens directory `name` in `parent`, creating it if necessary.
     fn make_directory(&self, parent: impl AsFd, name: &str) -> Result<OwnedFd, Errno> {
         make_directory(parent, name, self.mode)
     }
 
-    /// Begins a new file.
+    /// Creates a file with a temporary name.
     pub(super) fn stage(&self) -> io::Result<Staged> {
         let folder = rustix::fs::openat(&self.layout, TEMPORARY, DIRECTORY, Mode::empty())?;
         let mut digits = [0; 8];
@@ -224,12 +221,12 @@ impl Directories {
         Ok(Staged { file, folder, name })
     }
 
-    /// Lets those read `file` who may look into the cache.
+    /// Lets the users read `file` who may list the cache.
     pub(super) fn let_others_read(&self, file: &File) -> io::Result<()> {
         Ok(rustix::fs::fchmod(file, Mode::from_raw_mode(0o600 | (self.mode & 0o044)))?)
     }
 
-    /// Whether entries can be made.
+    /// Fails if entries cannot be written.
     fn try_out(&self) -> io::Result<()> {
         Sum::of(b"").write_to(&self.stage()?.file)
     }
@@ -242,7 +239,7 @@ impl Directories {
     }
 }
 
-/// A file that is being written. It goes if it is not given a name.
+/// File that is being written, removed on drop unless it was renamed.
 #[derive(Debug)]
 pub(super) struct Staged {
     pub(super) file: File,
@@ -251,7 +248,7 @@ pub(super) struct Staged {
 }
 
 impl Staged {
-    /// Gives it the name `name` in `folder`, whatever had that.
+    /// Renames the file to `name` in `folder`, replacing an existing file.
     pub(super) fn rename(mut self, folder: &OwnedFd, name: &str) -> io::Result<File> {
         rustix::fs::renameat(&self.folder, self.name.as_str(), folder, name)?;
         self.name.clear();
@@ -262,13 +259,13 @@ impl Staged {
 impl Drop for Staged {
     fn drop(&mut self) {
         if !self.name.is_empty() {
-            // What stays is removed when room is needed.
+            // A file that stays is removed when room is needed.
             let _ = rustix::fs::unlinkat(&self.folder, self.name.as_str(), AtFlags::empty());
         }
     }
 }
 
-/// Whether a file with `metadata` is an entry that a trusted user alone can have written.
+/// Returns true if a file with `metadata` is an entry that only a trusted user can have written.
 pub(super) fn is_entry(metadata: &std::fs::Metadata) -> bool {
     metadata.is_file() && metadata.mode() & 0o022 == 0 && metadata.nlink() == 1 && trust::is_trusted(metadata.uid())
 }
@@ -281,13 +278,13 @@ fn make_directory(parent: impl AsFd, name: &str, mode: u32) -> Result<OwnedFd, E
     };
     let directory = rustix::fs::openat(&parent, name, DIRECTORY, Mode::empty())?;
     if made {
-        // Whoever may look into the cache may look into its directories.
+        // Users who may list the cache may list its directories.
         rustix::fs::fchmod(&directory, Mode::from_raw_mode(0o700 | (mode & 0o055)))?;
     }
     Ok(directory)
 }
 
-/// Checks the directory at `path` below `layout`. False if there is none.
+/// Checks the directory at `path` below `layout`. Returns false if there is none.
 fn check_directory(layout: &OwnedFd, path: &str) -> Result<bool> {
     let shown = Path::new(LAYOUT).join(path);
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -317,7 +314,7 @@ fn is_empty(directory: &OwnedFd) -> Result<bool, Errno> {
     Ok(true)
 }
 
-/// Whether `name` is that of a directory itself or of the one above.
+/// Returns true if `name` is `.` or `..`.
 pub(super) fn is_dot(name: &CStr) -> bool {
     matches!(name.to_bytes(), b"." | b"..")
 }

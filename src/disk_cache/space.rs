@@ -1,12 +1,12 @@
-//! How much a cache may take, and what goes when more is wanted.
+//! Bounds the size of a cache, and deletes entries when more room is needed.
 //!
-//! All processes that share a cache keep one count of its bytes, in the file `used`. A writer adds its bytes to it *before* it
-//! writes them; whoever deletes takes them off *after*. So the count is never less than the truth, whatever dies in between, and
-//! while it is within the bound the cache is. Where it would not be, somebody looks what there is, deletes what was used
-//! longest ago, and sets the count right. Writers hold a shared lock on the file `lock` meanwhile, and the one who tidies up an
-//! exclusive one, so that nothing is half written while the files are counted.
+//! All processes that share a cache keep one count of its bytes, in the file `used`. A writer adds its bytes to the count
+//! *before* it writes them; a process that deletes subtracts them *after*. The count is therefore never less than the truth,
+//! whatever dies in between, and while it is within the bound the cache is. When it would exceed the bound, one process lists
+//! the files, deletes the least recently used ones, and corrects the count. Writers hold a shared lock on the file `lock`
+//! meanwhile, and the process that tidies up an exclusive one, so that nothing is half written while the files are counted.
 //!
-//! A disk that is nearly full is as good as a bound: the last part of it is left to others.
+//! A nearly full disk counts as a bound too: the last part of it is left to other programs.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -22,44 +22,42 @@ use rustix::io::Errno;
 use super::place::{Place, TEMPORARY, is_dot};
 use crate::trust;
 
-/// What a file takes at least, and in multiples of which. Bytes.
+/// Unit of space that a file takes, in bytes.
 const BLOCK: u64 = 4096;
-/// What is left when there was too much: a tenth is made free at once, because to look what there is takes long.
+/// Tenths that remain when there was too much: a tenth is freed at once, because listing the files takes long.
 const KEPT_TENTHS: u64 = 9;
-/// Entries larger than this part of the cache are not kept.
+/// Entries larger than this part (1/4) of the cache are not kept.
 const LARGEST_PART: u64 = 4;
-/// The part of a disk that is left to others: a twentieth, and this many bytes at most.
+/// Part of a disk that is left to other programs: a twentieth, and at most this many bytes.
 const LEFT_PART: u64 = 20;
 const LEFT_MOST: u64 = 4 << 30;
-/// How long a writer waits for one who tidies up, and he for writers.
+/// Time that a writer waits for a process that tidies up, and that process for writers.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(2);
-/// How deep entries lie.
+/// Depth of directories that are searched for entries.
 const DEPTH: u32 = 4;
 
-/// The room of a cache.
 #[derive(Debug)]
 pub(super) struct Space {
     place: Arc<Place>,
     bound: u64,
 }
 
-/// Room for one entry. If it is not taken it is given back.
+/// Reserved room for one entry, released on drop unless it is taken.
 #[derive(Debug)]
 pub(super) struct Room<'a> {
     space: &'a Space,
     cost: u64,
-    /// Nobody tidies up as long as it is open.
+    /// Shared lock: no process tidies up while it is held.
     _lock: File,
 }
 
 impl Space {
-    /// The room in `place`, of `bound` bytes.
     pub(super) fn new(place: Arc<Place>, bound: u64) -> Self {
         Space { place, bound }
     }
 
-    /// Room for an entry of `length` bytes, if that can be had; older entries go for it.
+    /// Reserves room for an entry of `length` bytes, if possible; older entries are deleted for it.
     pub(super) fn room_for(&self, length: u64) -> io::Result<Option<Room<'_>>> {
         let cost = cost(length);
         if cost > self.bound / LARGEST_PART {
@@ -79,18 +77,18 @@ impl Space {
         Ok(None)
     }
 
-    /// An entry of `length` bytes was deleted.
+    /// Records that an entry of `length` bytes was deleted.
     pub(super) fn gone(&self, length: u64) {
-        // What is not taken off is found when somebody tidies up.
+        // Bytes that are not subtracted are found when a process tidies up.
         let _ = self.count(|used| Some(used.saturating_sub(cost(length))));
     }
 
-    /// Adds `cost` to the count, unless it would be over the bound or is not known.
+    /// Adds `cost` to the count. Returns false if that would exceed the bound, or the count is unknown.
     fn add(&self, cost: u64) -> io::Result<bool> {
         self.count(|used| used.checked_add(cost).filter(|used| *used <= self.bound))
     }
 
-    /// Changes the count; false if it stays as it is, or is not known.
+    /// Changes the count. Returns false if the count stays as it is, or is unknown.
     fn count(&self, change: impl FnOnce(u64) -> Option<u64>) -> io::Result<bool> {
         let Some(file) = self.locked("used", FlockOperation::NonBlockingLockExclusive)? else { return Ok(false) };
         let mut bytes = [0; 8];
@@ -102,19 +100,19 @@ impl Space {
         Ok(true)
     }
 
-    /// Bytes that have to go before `cost` more may be taken, because the disk is nearly full.
+    /// Returns the bytes to delete before `cost` more may be taken, because the disk is nearly full.
     fn wanted_by_others(&self, cost: u64) -> io::Result<u64> {
         let disk = rustix::fs::fstatvfs(self.place.directories().layout())?;
         let left = (disk.f_blocks.saturating_mul(disk.f_frsize) / LEFT_PART).min(LEFT_MOST);
         Ok((left + cost).saturating_sub(disk.f_bavail.saturating_mul(disk.f_frsize)))
     }
 
-    /// Deletes what was used longest ago until `cost` more fits and the disk has `wanted` bytes more, and sets the count
-    /// right. False if there is nothing to be had.
+    /// Deletes the least recently used entries until `cost` more fits and the disk has `wanted` bytes more, and corrects the
+    /// count. Returns false if no room could be gained.
     fn tidy(&self, cost: u64, wanted: u64) -> io::Result<bool> {
         let Some(_lock) = self.lock(FlockOperation::NonBlockingLockExclusive)? else { return Ok(false) };
         let directories = self.place.directories();
-        // What a writer left when it died.
+        // Temporary files are left by writers that died.
         if let Ok(temporary) = open_directory(directories.layout(), TEMPORARY) {
             let _ = each_file(&temporary, 1, &mut |file| {
                 let _ = file.remove();
@@ -145,13 +143,13 @@ impl Space {
     }
 
     fn set(&self, used: u64) -> io::Result<()> {
-        // A count that cannot be set now is not known, or too large, and found out again.
+        // A count that cannot be set now is unknown or too large, and is corrected later.
         let Some(file) = self.locked("used", FlockOperation::NonBlockingLockExclusive)? else { return Ok(()) };
         file.set_len(8)?;
         file.write_all_at(&used.to_le_bytes(), 0)
     }
 
-    /// Opens the file `name`, made if need be. Nobody else may read it: whoever may could lock it for ever.
+    /// Opens the file `name`, creating it if necessary. No other user may read it: any reader could lock it forever.
     fn open(&self, name: &str) -> io::Result<File> {
         let directories = self.place.directories();
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -162,19 +160,19 @@ impl Space {
         {
             return Ok(file);
         }
-        // Something else, or from a time when caches were shared. The directory is this user's alone.
+        // The file is not trusted, or from a time when caches were shared. The directory belongs to this user alone.
         match rustix::fs::unlinkat(directories.layout(), name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(open()?),
             Err(errno) => Err(errno.into()),
         }
     }
 
-    /// The lock that keeps writers from one who tidies up, if it can be had soon.
+    /// Takes the lock that separates writers from a process that tidies up, if it is free soon.
     fn lock(&self, operation: FlockOperation) -> io::Result<Option<File>> {
         self.locked("lock", operation)
     }
 
-    /// The file `name`, locked, if that can be had soon.
+    /// Opens and locks the file `name`, if the lock is free soon.
     fn locked(&self, name: &str, operation: FlockOperation) -> io::Result<Option<File>> {
         let file = self.open(name)?;
         let end = Instant::now() + PATIENCE;
@@ -190,7 +188,7 @@ impl Space {
 }
 
 impl Room<'_> {
-    /// The entry is in its place, where one of `old` bytes was before it.
+    /// Keeps the room for an entry that is in its place; only the `old` bytes that it replaced are released.
     pub(super) fn taken(mut self, old: Option<u64>) {
         self.cost = old.map_or(0, cost);
     }
@@ -204,7 +202,7 @@ impl Drop for Room<'_> {
     }
 }
 
-/// What an entry of `length` bytes takes.
+/// Returns the bytes that an entry of `length` bytes takes on the disk.
 fn cost(length: u64) -> u64 {
     length.div_ceil(BLOCK).max(1).saturating_mul(BLOCK)
 }
@@ -212,7 +210,7 @@ fn cost(length: u64) -> u64 {
 /// Seconds and nanoseconds.
 type Time = (i64, u32);
 
-/// A file of a cache, in an open directory.
+/// File of a cache, in an open directory.
 struct Found<'a> {
     directory: &'a OwnedFd,
     name: &'a CStr,
@@ -220,7 +218,7 @@ struct Found<'a> {
 }
 
 impl Found<'_> {
-    /// When it was used last.
+    /// Returns the time of the last use.
     fn time(&self) -> Time {
         (self.stat.st_mtime, u32::try_from(self.stat.st_mtime_nsec).unwrap_or_default())
     }
@@ -234,13 +232,13 @@ impl Found<'_> {
     }
 }
 
-/// Opens the directory `name` in `parent`, which is no link.
+/// Opens the directory `name` in `parent`, unless it is a link.
 fn open_directory(parent: &OwnedFd, name: impl rustix::path::Arg) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(parent, name, flags, Mode::empty())
 }
 
-/// Every entry of every layout of the cache in `directory`.
+/// Calls `then` for every entry of every layout of the cache in `directory`.
 fn each_layout(directory: &OwnedFd, then: &mut impl FnMut(&Found<'_>)) -> io::Result<()> {
     for layout in Dir::read_from(directory)? {
         let layout = layout?;
@@ -262,7 +260,7 @@ fn each_layout(directory: &OwnedFd, then: &mut impl FnMut(&Found<'_>)) -> io::Re
     Ok(())
 }
 
-/// Every file below `directory`. Links are not followed, and what vanishes meanwhile is not missed.
+/// Calls `then` for every file below `directory`. Links are not followed, and files that vanish meanwhile are skipped.
 fn each_file(directory: &OwnedFd, depth: u32, then: &mut impl FnMut(&Found<'_>)) -> io::Result<()> {
     for entry in Dir::read_from(directory)? {
         let entry = entry?;

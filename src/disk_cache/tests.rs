@@ -10,7 +10,7 @@ fn name(n: u64) -> Name {
     Name::range("chunks/X", n, 1)
 }
 
-/// Bytes of all files in `directory`, in whole blocks.
+/// Returns the bytes of all files in `directory`, in whole blocks.
 fn taken(directory: &Path) -> u64 {
     let mut bytes = 0;
     for entry in std::fs::read_dir(directory).unwrap().map(Result::unwrap) {
@@ -67,7 +67,7 @@ fn damage_is_noticed_and_removed() {
         for by_file in [true, false] {
             let name = name(n as u64);
             cache.put(&name, &[7; 10_000]);
-            // As one that was read before, and is so remembered.
+            // The entry was read before and is remembered as verified.
             assert!(cache.file(&name, 10_000).is_some());
             let file = File::options().write(true).open(cache.place.path_of(&name)).unwrap();
             damage(&file);
@@ -89,7 +89,7 @@ fn the_bound_is_kept_and_what_is_used_stays() {
         let cache = if n % 2 == 0 { &first } else { &second };
         cache.put(&name(n), &[n as u8; 4000]);
         assert!(taken(place.path()) <= bound, "{n}: {} of {bound}", taken(place.path()));
-        // What was added long ago and is used now is as good as new.
+        // An entry that was added long ago and is used now counts as new.
         used_long_ago(&second, &name(n));
         assert!(second.get(&name(1000), u64::MAX).is_some(), "{n}");
     }
@@ -122,12 +122,12 @@ fn what_goes_wrong_with_it_costs_nothing_but_time() {
     let directory = place.path().join("cache");
     let first = cache(&directory, 1 << 30);
     first.put(&name(1), b"1");
-    // Somebody tidies up.
+    // A user deletes the cache.
     std::fs::remove_dir_all(&directory).unwrap();
     assert!(first.get(&name(1), u64::MAX).is_none());
     first.put(&name(1), b"1");
     assert_eq!(first.get(&name(1), u64::MAX).unwrap(), "1", "it is made again");
-    // A count that says nothing is counted anew; a writer that died left something.
+    // An invalid count is corrected, and the file of a writer that died is removed.
     std::fs::write(directory.join("v1/used"), "nonsense!").unwrap();
     std::fs::write(directory.join("v1/new/left"), "x").unwrap();
     first.put(&name(2), b"2");
