@@ -1,9 +1,8 @@
-//! What is not the same in two snapshots, in the terms of a file system.
+//! Differences between two snapshots, in the terms of a file system.
 //!
-//! Nodes are compared by what both snapshots have in memory. Which chunks may differ is known from the transaction logs of the
-//! commits between, or, where the branch was reset, amended or has moved too far, from all manifests that differ; each of
-//! those chunks is then looked for in both snapshots, so that what was written anew with the same bytes in the same place does
-//! not count.
+//! Nodes are compared in memory. Chunks that may differ are those in the transaction logs of the commits between, or, where the
+//! branch was reset, amended or has moved too far, those of all manifests that differ. Each is then looked up in both snapshots,
+//! so that a rewrite of the same bytes in the same place does not count.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -24,17 +23,17 @@ use crate::zarr::Coords;
 
 /// Commits whose logs are read. Beyond, the manifests tell as much with fewer requests.
 const MOST_LOGS: usize = 100;
-/// Chunks that are listed at once.
+/// Chunks that are listed at a time.
 const PAGE: usize = 4096;
 
-/// What differs.
+/// Names and files that differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
-    /// Names that mean something else, or nothing, or something at last; by the directory's number.
+    /// Names that have appeared, disappeared or changed their meaning, by the directory's inode number.
     names: HashSet<(u64, String)>,
-    /// Files whose bytes are others, or that are gone, by the number they had.
+    /// Old inode numbers of files whose bytes have changed, or that are gone.
     files: HashSet<u64>,
-    /// Nodes of the old tree of which no file is the same.
+    /// Nodes of the old tree of which every file has changed.
     whole: HashSet<NodeIndex>,
 }
 
@@ -45,7 +44,7 @@ impl fmt::Display for Difference {
 }
 
 impl Difference {
-    /// Whether file `number` of `old` has other bytes, or is gone.
+    /// Returns true if file `number` of `old` has other bytes, or is gone.
     pub fn is_changed(&self, old: &Tree, number: u64) -> bool {
         let in_whole = || match old.table().place(number) {
             Some(Place::Metadata(node) | Place::Chunk(node, _)) => self.whole.contains(&node),
@@ -54,7 +53,7 @@ impl Difference {
         self.files.contains(&number) || in_whole()
     }
 
-    /// What the kernel must forget before; of files that are `open` it may keep what it has.
+    /// Returns the invalidations before the switch; the kernel may keep the bytes of `open` files.
     pub(super) fn before(&self, old: &Tree, open: &HashSet<u64>) -> Vec<Invalidation> {
         let mut invalidations = self.of_names();
         invalidations
@@ -64,16 +63,15 @@ impl Difference {
         invalidations
     }
 
-    /// What it must forget afterwards: listings that it made meanwhile, and files that were read.
+    /// Returns the invalidations after the switch: of listings made meanwhile, and of files that were read.
     pub(super) fn after(&self, old: &Tree, stale: &HashSet<u64>, retired: &[u64]) -> Vec<Invalidation> {
-        // The names again: the kernel takes a directory's lock for it, and so waits for listings of before.
+        // Repeats the names: their invalidation takes the directory's lock, and so waits for older listings.
         let mut invalidations = self.of_names();
         invalidations.extend(stale.iter().map(|file| Invalidation::Inode(*file)));
         invalidations.extend(retired.iter().filter_map(|file| name_of(old, *file)));
         invalidations
     }
 
-    /// Names, and the listings that they are in.
     fn of_names(&self) -> Vec<Invalidation> {
         let entry = |(directory, name): &(u64, String)| Invalidation::Entry(*directory, Name::new(name.as_bytes()));
         let mut invalidations: Vec<Invalidation> = self.names.iter().map(entry).collect();
@@ -94,7 +92,7 @@ fn name_of(tree: &Tree, file: u64) -> Option<Invalidation> {
     Some(Invalidation::Entry(tree.table().inode(&above), Name::new(name.as_bytes())))
 }
 
-/// What is not the same in `old` and `new`, two snapshots of `repository`.
+/// Compares `old` and `new`, two snapshots of `repository`.
 pub(super) async fn difference(repository: &Repository, old: &Tree, new: &Tree) -> Result<Difference> {
     let mut found = Difference::default();
     directories(old, new, &mut found);
@@ -109,7 +107,7 @@ pub(super) async fn difference(repository: &Repository, old: &Tree, new: &Tree) 
             }
         }
     }
-    // The root has its number whatever its id.
+    // The root has the same number whatever its ID.
     let same_root = old_ids.iter().any(|(id, index)| *index == 0 && new_ids.get(id) == Some(&0));
     if !same_root {
         document(old, new, 0, 0, &mut found);
@@ -125,7 +123,7 @@ pub(super) async fn difference(repository: &Repository, old: &Tree, new: &Tree) 
     let written = logs::written(repository, old.snapshot().id(), new.snapshot().id(), MOST_LOGS).await?;
     for pair in arrays {
         if let Err(error) = pair.compare(old, new, written.as_ref(), &mut found).await {
-            // Its readers will hear of it; here all of the array is another one.
+            // Readers get the error; here the whole array counts as changed.
             warn!("{}: {error}", old.path_of(&Place::Directory(pair.before)));
             pair.everything(old, new, &mut found);
         }
@@ -133,7 +131,7 @@ pub(super) async fn difference(repository: &Repository, old: &Tree, new: &Tree) 
     Ok(found)
 }
 
-/// Directories of nodes that came, went, or are others under the same name.
+/// Adds directories of nodes that have appeared, disappeared, or been replaced under the same name.
 fn directories(old: &Tree, new: &Tree, found: &mut Difference) {
     let paths = |tree: &Tree| -> HashMap<String, NodeIndex> {
         let indices = (0..tree.table().len()).filter_map(|at| NodeIndex::try_from(at).ok());
@@ -153,7 +151,7 @@ fn directories(old: &Tree, new: &Tree, found: &mut Difference) {
     }
 }
 
-/// The `zarr.json` of a node.
+/// Compares the `zarr.json` of a node.
 fn document(old: &Tree, new: &Tree, before: NodeIndex, after: NodeIndex, found: &mut Difference) {
     let (was, is) = (old.zarr_json(before), new.zarr_json(after));
     if was == is {
@@ -168,7 +166,7 @@ fn document(old: &Tree, new: &Tree, before: NodeIndex, after: NodeIndex, found: 
     }
 }
 
-/// Two arrays of one id. None if no chunk can differ, or all do.
+/// Compares two arrays of one ID. Returns none if no chunk can differ, or if all do.
 fn array(old: &Tree, new: &Tree, before: NodeIndex, after: NodeIndex, found: &mut Difference) -> Option<Pair> {
     let pair = Pair { before, after };
     match (old.table().array(before), new.table().array(after)) {
@@ -183,7 +181,7 @@ fn array(old: &Tree, new: &Tree, before: NodeIndex, after: NodeIndex, found: &mu
     }
 }
 
-/// What shows of an array that is the root: there is no name for all of it.
+/// Adds the names in an array that is the root: no single name stands for all of it.
 async fn of_root(tree: &Tree, found: &mut Difference) -> Result<()> {
     found.name(tree, &Place::Chunk(0, Coords::new()));
     let Some(chunks) = tree.chunks(0) else { return Ok(()) };
@@ -204,13 +202,12 @@ async fn of_root(tree: &Tree, found: &mut Difference) -> Result<()> {
     }
 }
 
-/// An array that is in both trees.
 struct Pair {
     before: NodeIndex,
     after: NodeIndex,
 }
 
-/// Whether a chunk that is no part of the grid `was` may be one of `is`, without anybody having written it.
+/// Returns true if a chunk outside the grid of `array` may be inside that of `is` without having been written.
 fn uncovers(array: &Array, is: &Array) -> bool {
     let shrank = std::iter::zip(&array.grid, &is.grid).any(|(was, is)| was > is);
     let beyond = |(extent, length): (&(u32, u32), &u32)| extent.1 > *length;
@@ -219,7 +216,7 @@ fn uncovers(array: &Array, is: &Array) -> bool {
 }
 
 impl Pair {
-    /// No file of the array is the same, and its name is to be looked up again.
+    /// Marks every file of the array as changed; its name has to be looked up again.
     fn everything(&self, old: &Tree, new: &Tree, found: &mut Difference) {
         found.whole.insert(self.before);
         for (tree, index) in [(old, self.before), (new, self.after)] {
@@ -268,7 +265,7 @@ impl Pair {
         Ok(())
     }
 
-    /// The name of a chunk, or of a directory above chunks.
+    /// Adds the name of a chunk, or of a directory above chunks.
     fn name(&self, old: &Tree, new: &Tree, coords: &Coords, found: &mut Difference) {
         for (tree, index) in [(old, self.before), (new, self.after)] {
             let within = |array: &Array| {
@@ -280,7 +277,7 @@ impl Pair {
         }
     }
 
-    /// A chunk that is not the same; `there` says whether there was one, and whether there is.
+    /// Adds a chunk that differs; `there` is whether it existed before, and whether it exists now.
     async fn chunk(
         &self,
         old: &Tree,
@@ -296,7 +293,7 @@ impl Pair {
             return Ok(());
         }
         self.name(old, new, coords, found);
-        // The directories that came or went with it.
+        // Directories that have appeared or disappeared with the chunk.
         let mut above = coords.clone();
         while above.pop().is_some() && !above.is_empty() {
             let any = async |tree: &Tree, index| match tree.chunks(index) {

@@ -1,20 +1,20 @@
-//! A read-only mount that follows its branch: it moves to the branch's newest commit as a whole.
+//! Follow: a read-only mount that moves to the tip of its branch by itself, and as a whole.
 //!
-//! Three things must hold. What a program has open, it reads to its end as it was. Whatever it opens after the move is of the
-//! new commit. And what did not change stays in the kernel's caches.
+//! Three invariants hold. A program reads an open file to its end unchanged. A file that is opened after the move is of the new
+//! commit. Unchanged files stay in the kernel's caches.
 //!
-//! The kernel has one cache of bytes for each inode, so a file whose bytes are others while somebody reads it becomes another
-//! inode ([`crate::tree::nodes::Renumbered`]); the old number goes on meaning the old bytes until it is closed. All other
-//! files keep their numbers, and those that changed are told to the kernel. A move is made of these steps:
+//! The kernel has one page cache per inode, so a file whose bytes change while it is open becomes another inode
+//! ([`crate::tree::nodes::Renumbered`]); the old number means the old bytes until the file is closed. All other files keep their
+//! numbers, and those that changed are invalidated. A move has four steps:
 //!
-//! 1. [`mod@difference`] finds out what is not the same.
-//! 2. Answers are not remembered by the kernel any more, and it is told to forget all that will not be the same. What it asks
-//!    for again is still the old snapshot's, for this moment only.
-//! 3. The new tree takes the old one's place, under the lock that counts open files ([`shown`]).
-//! 4. Answers are remembered again, and the kernel is told of what was looked at in between.
+//! 1. [`mod@difference`] compares the snapshots.
+//! 2. The kernel may no longer cache replies, and everything that will change is invalidated. Requests are still answered from the
+//!    old snapshot, for this moment only.
+//! 3. The new tree replaces the old one, under the lock that counts open files ([`shown`]).
+//! 4. The kernel may cache replies again, and everything that was looked up in between is invalidated.
 //!
-//! So there is one moment, in step 3, before which every name and every file is the old snapshot's and after which it is the new
-//! one's. Nothing waits for it but a file that was read in between and is opened again before step 4 has ended.
+//! Step 3 is thus the one moment of the switch: every name and file is the old snapshot's before it and the new one's after it.
+//! Nothing waits except an open of a file that was read in between, until step 4 has ended.
 
 pub mod difference;
 pub mod shown;
@@ -38,10 +38,10 @@ use crate::tree::nodes::NodeTable;
 use crate::tree::numbering::Numbering;
 use crate::working::replace::Invalidation;
 
-/// How long requests that began before a move may take until the next step. What takes longer had begun long before.
+/// Longest wait of a move for requests that began before the switch. Requests that take longer began long before.
 const OLD_REQUESTS: Duration = Duration::from_secs(5);
 
-/// A branch that is followed.
+/// Branch that a mount follows.
 pub struct Follower {
     shown: Arc<Shown>,
     reader: Arc<Reader>,
@@ -49,7 +49,7 @@ pub struct Follower {
     interval: Duration,
     numbering: Mutex<Numbering>,
     watch: tokio::sync::Mutex<Watch>,
-    /// Whom to tell; known once the mount is up.
+    /// Receiver of invalidations; set once the mount is up.
     kernel: OnceLock<Arc<dyn Invalidator>>,
 }
 
@@ -63,7 +63,7 @@ impl std::fmt::Debug for Follower {
 }
 
 impl Follower {
-    /// Follows `branch` of `repository` from `tree` on, whose numbers are of `numbering`; looks every `interval`.
+    /// Creates a follower of `branch` of `repository` from `tree` on, numbered by `numbering`, that polls every `interval`.
     pub fn new(
         repository: &Repository,
         branch: &str,
@@ -82,17 +82,17 @@ impl Follower {
         })
     }
 
-    /// What it shows.
+    /// Returns the state that requests are answered from.
     pub fn shown(&self) -> &Arc<Shown> {
         &self.shown
     }
 
-    /// Begins to follow, on the current runtime, until that ends.
+    /// Starts to follow, on the current runtime, until that ends.
     pub fn begin(self: &Arc<Self>, kernel: Arc<dyn Invalidator>) {
         let _ = self.kernel.set(kernel);
         let follower = Arc::clone(self);
         drop(tokio::spawn(async move {
-            // What is wrong is said when it begins, and when it is over.
+            // A failure is logged when it begins and when it has ended.
             let mut trouble: Option<String> = None;
             loop {
                 tokio::time::sleep(follower.interval).await;
@@ -110,7 +110,7 @@ impl Follower {
         }));
     }
 
-    /// Looks once, and moves if there is something new.
+    /// Polls the branch once, and moves if the tip is new.
     async fn look(&self) -> Result<()> {
         let mut watch = self.watch.lock().await;
         match watch.look().await? {
@@ -137,7 +137,7 @@ impl Follower {
         let open = self.shown.forgetting();
         self.invalidate(difference.before(&old, &open)).await?;
         let moved = self.shown.replace(&old, new, &difference);
-        // An answer of before must not be what the kernel remembers.
+        // A reply from the old snapshot must not enter the kernel's caches after the last invalidation.
         let patience = tokio::time::Instant::now() + OLD_REQUESTS;
         while Arc::strong_count(&moved.before) > 1 && tokio::time::Instant::now() < patience {
             tokio::time::sleep(Duration::from_millis(1)).await;

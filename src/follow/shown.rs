@@ -1,4 +1,4 @@
-//! What a read-only mount shows at a moment, and which files are open.
+//! State of a read-only mount: the snapshot that it shows, and the files that are open.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use super::difference::Difference;
 use crate::tree::Tree;
 use crate::tree::nodes::Renumbered;
 
-/// Numbers of files that have become other inodes: beyond all that places have, and below what directory offsets need.
+/// First number of files that have become other inodes: above all numbers of places, below those that directory offsets need.
 const OTHER_INODES: u64 = 1 << 61;
 
-/// What every request is answered from. One request has one view from its beginning to its end.
+/// State that requests are answered from. One request has one view from its beginning to its end.
 #[derive(Debug)]
 pub struct View {
     tree: Arc<Tree>,
     time: SystemTime,
-    /// Whether the kernel may remember the answers.
+    /// True if the kernel may cache the replies.
     remembered: bool,
-    /// Files that are open and others now, by their old numbers, with what they are read from.
+    /// Open files that have become other inodes, by their old numbers, with the trees that they are read from.
     retired: HashMap<u64, Arc<Tree>>,
 }
 
@@ -32,85 +32,85 @@ impl View {
         Arc::new(View { tree, time, remembered, retired })
     }
 
-    /// The tree.
+    /// Returns the tree.
     pub fn tree(&self) -> &Arc<Tree> {
         &self.tree
     }
 
-    /// The tree that file `number` is read from.
+    /// Returns the tree that file `number` is read from.
     pub fn tree_of(&self, number: u64) -> &Arc<Tree> {
         self.retired.get(&number).unwrap_or(&self.tree)
     }
 
-    /// Every file's times: the commit's.
+    /// Returns the time of every file: that of the commit.
     pub fn time(&self) -> SystemTime {
         self.time
     }
 
-    /// Whether the kernel may remember the answers.
+    /// Returns true if the kernel may cache the replies.
     pub fn is_remembered(&self) -> bool {
         self.remembered
     }
 }
 
-/// What a mount shows.
+/// Current view of a mount, its open files and its listings.
 #[derive(Debug)]
 pub struct Shown {
     view: RwLock<Arc<View>>,
-    /// None if it never changes.
+    /// None if the view never changes.
     moves: Option<Mutex<Moves>>,
-    /// Listings under way, by handle, with what they began with.
+    /// Listings under way, by handle, with the trees that they began with.
     listings: Mutex<HashMap<u64, Arc<Tree>>>,
 }
 
-/// What there is to know in order to move.
+/// State needed to switch to another snapshot.
 #[derive(Debug, Default)]
 struct Moves {
-    /// How often each file is open.
+    /// Number of opens of each file.
     opens: HashMap<u64, u64>,
-    /// Files that were open at some time since the kernel was told to forget.
+    /// Files that were open at any time since the kernel may no longer cache replies.
     seen: HashSet<u64>,
     renumbered: Renumbered,
     given: u64,
     next_listing: u64,
-    /// Files of which the kernel may still have the old bytes, and when it has not.
+    /// Files of which the kernel may still cache old bytes, and a signal for when it no longer does.
     stale: Option<(Arc<HashSet<u64>>, watch::Sender<()>)>,
 }
 
-/// What a move left to do.
 #[derive(Debug)]
 pub(super) struct Moved {
-    /// What was shown.
+    /// View before the switch.
     pub(super) before: Arc<View>,
-    /// Files that keep their numbers, of which the kernel may have old bytes.
+    /// Files that keep their numbers, of which the kernel may cache old bytes.
     pub(super) stale: Arc<HashSet<u64>>,
-    /// Files that have become other inodes.
+    /// Old numbers of files that have become other inodes.
     pub(super) retired: Vec<u64>,
 }
 
 impl Shown {
-    /// Shows `tree` for ever.
+    /// Creates the state of a mount that always shows `tree`.
     pub fn fixed(tree: Arc<Tree>) -> Self {
         let view = RwLock::new(View::of(tree, true, HashMap::new()));
         Shown { view, moves: None, listings: Mutex::default() }
     }
 
-    /// Shows `tree` until it moves.
+    /// Creates the state of a mount that shows `tree` until the first switch.
     pub fn followed(tree: Arc<Tree>) -> Self {
         Shown { moves: Some(Mutex::default()), ..Shown::fixed(tree) }
     }
 
-    /// Whether it can change.
+    /// Returns true if the mount can switch to another snapshot.
     pub fn moves(&self) -> bool {
         self.moves.is_some()
     }
 
-    /// What is shown now.
+    /// Returns the current view.
     pub fn view(&self) -> Arc<View> {
         Arc::clone(&self.view.read())
     }
 
-    /// File `number` is opened; what it is read from. None if it is another one now: the kernel must look its name up again.
+    /// Opens file `number` and returns its view. None if the file has become another inode: the kernel must look its name up
+    /// again.
     pub async fn open(&self, number: u64) -> Option<Arc<View>> {
         let Some(moves) = &self.moves else { return Some(self.view()) };
         loop {
@@ -120,7 +120,7 @@ impl Shown {
                     Some((stale, told)) if stale.contains(&number) => told.subscribe(),
                     _ => {
                         let view = self.view();
-                        // Nothing has the number of a file that has become another inode.
+                        // The old number of a file that has become another inode means nothing.
                         view.tree.table().place(number)?;
                         *moves.opens.entry(number).or_default() += 1;
                         if !view.remembered {
@@ -130,12 +130,12 @@ impl Shown {
                     }
                 }
             };
-            // An end without a word says the same.
+            // A dropped sender means the same as a signal.
             let _ = told.changed().await;
         }
     }
 
-    /// File `number` is closed once.
+    /// Closes file `number` once.
     pub fn close(&self, number: u64) {
         let Some(moves) = &self.moves else { return };
         let mut moves = moves.lock();
@@ -153,7 +153,7 @@ impl Shown {
         }
     }
 
-    /// A handle for listing a directory, and whether the kernel may remember the listing.
+    /// Opens a listing. Returns its handle, and true if the kernel may cache it.
     pub fn open_listing(&self) -> (u64, bool) {
         let Some(moves) = &self.moves else { return (0, true) };
         let mut moves = moves.lock();
@@ -161,7 +161,7 @@ impl Shown {
         (moves.next_listing, self.view.read().remembered)
     }
 
-    /// What listing `handle` goes on with at `offset`: what it began with.
+    /// Returns the view with which listing `handle` continues at `offset`: the one that it began with.
     pub fn listing(&self, handle: u64, offset: u64) -> Arc<View> {
         if self.moves.is_none() {
             return self.view();
@@ -178,12 +178,12 @@ impl Shown {
         }
     }
 
-    /// Listing `handle` is over.
+    /// Closes listing `handle`.
     pub fn close_listing(&self, handle: u64) {
         self.listings.lock().remove(&handle);
     }
 
-    /// From now on the kernel does not remember answers. Returns the files that are open.
+    /// Forbids the kernel to cache replies from now on. Returns the files that are open.
     pub(super) fn forgetting(&self) -> HashSet<u64> {
         let Some(moves) = &self.moves else { return HashSet::new() };
         let mut moves = moves.lock();
@@ -194,7 +194,7 @@ impl Shown {
         open
     }
 
-    /// Shows `new` instead of `old`, from which it differs by `difference`.
+    /// Switches from `old` to `new`, which differ by `difference`.
     pub(super) fn replace(&self, old: &Arc<Tree>, new: Tree, difference: &Difference) -> Moved {
         let Some(moves) = &self.moves else {
             return Moved { before: self.view(), stale: Arc::default(), retired: Vec::new() };
@@ -224,7 +224,7 @@ impl Shown {
         Moved { before, stale, retired: gone }
     }
 
-    /// The kernel has no old bytes any more.
+    /// Records that the kernel no longer caches old bytes.
     pub(super) fn told(&self) {
         if let Some(moves) = &self.moves {
             moves.lock().stale = None;
