@@ -1,45 +1,45 @@
-//! Where the bytes of a chunk are (spec, "Chunk Manifest Files").
+//! Defines the location of a chunk's bytes (spec, "Chunk Manifest Files").
 //!
-//! Every floor that handles references to chunks uses this one type. What is read in place from a manifest borrows inline bytes
-//! from it; what outlives the manifest owns them.
+//! Every module that handles chunk references uses this one type. A payload that is read in place from a manifest
+//! borrows its inline bytes; a payload that outlives the manifest owns them.
 
 use bytes::Bytes;
 
 use super::ids::ObjectId;
 
-/// Where the bytes of a chunk are. `B` holds those of an inline chunk: `&[u8]` within a manifest, [`Bytes`] elsewhere.
+/// Location of a chunk's bytes. `B` holds the bytes of an inline chunk: `&[u8]` within a manifest, [`Bytes`] elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChunkPayload<B = Bytes> {
-    /// In the manifest itself.
+    /// Bytes in the manifest itself.
     Inline(B),
-    /// In an object below `chunks/`.
+    /// Range of an object below `chunks/`.
     Native {
-        /// The object's id.
+        /// Id of the object.
         chunk: ObjectId,
-        /// Where in the object the chunk begins.
+        /// Offset of the chunk in the object, in bytes.
         offset: u64,
-        /// Bytes of the chunk.
+        /// Length of the chunk, in bytes.
         length: u64,
     },
-    /// In somebody else's file.
+    /// Range of a file outside the repository.
     Virtual {
         /// Absolute URL, `vcc://container/...` included.
         location: String,
-        /// Where in the file the chunk begins.
+        /// Offset of the chunk in the file, in bytes.
         offset: u64,
-        /// Bytes of the chunk.
+        /// Length of the chunk, in bytes.
         length: u64,
-        /// Tells whether the file has changed since.
+        /// Checksum that detects a change of the file.
         checksum: Option<Checksum>,
     },
 }
 
-/// Tells whether the target of a virtual reference is still what it was.
+/// Condition under which the target of a virtual reference is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Checksum {
-    /// The object's entity tag.
+    /// Entity tag that the file must have.
     Etag(String),
-    /// Not modified after this second since 1970-01-01 UTC.
+    /// Last allowed modification time, in seconds since 1970-01-01 UTC.
     LastModified(u32),
 }
 

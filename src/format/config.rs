@@ -1,30 +1,30 @@
-//! The persisted configuration: a FlexBuffers map in version 2's `repo`, `config.yaml` in version 1.
+//! Reads the persisted configuration: a FlexBuffers map in `repo` (version 2) or `config.yaml` (version 1).
 //!
-//! Both spell the same schema (`serde`'s external tagging; YAML tags stand for one-key maps). It is kept as JSON: members
-//! that this program does not know must survive, and most are hints for other clients' caches. What is asked of it here is
-//! read member by member, and a member of an unexpected type counts as unset.
+//! Both have the same schema (`serde`'s external tagging; a YAML tag stands for a one-key map). The configuration is
+//! kept as JSON: members that this program does not know must survive, and most are hints for the caches of other
+//! clients. Members are read one by one, and a member of an unexpected type counts as unset.
 
 use serde_json::{Map, Value};
 
 use super::{flexbuffer, yaml};
 use crate::error::{Error, Result};
 
-/// Chunks up to this many bytes live in the manifest when the configuration says nothing (the reference's default).
+/// Largest inline chunk, in bytes, if the configuration does not set a threshold (the reference implementation's default).
 pub const DEFAULT_INLINE_THRESHOLD: u64 = 512;
 
-/// A repository's persisted configuration.
+/// Persisted configuration of a repository.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RepoConfig {
     members: Map<String, Value>,
 }
 
 impl RepoConfig {
-    /// From the bytes of `Repo.config`.
+    /// Decodes the bytes of `Repo.config`.
     pub fn from_flexbuffer(bytes: &[u8]) -> Result<Self> {
         RepoConfig::from_json(flexbuffer::to_json(bytes)?)
     }
 
-    /// From the text of `config.yaml`.
+    /// Decodes the text of `config.yaml`.
     pub fn from_yaml(bytes: &[u8]) -> Result<Self> {
         RepoConfig::from_json(yaml_to_json(yaml::parse(bytes)?, yaml::MAX_DEPTH)?)
     }
@@ -37,18 +37,18 @@ impl RepoConfig {
         }
     }
 
-    /// All members as stored.
+    /// Returns all members as stored.
     pub fn members(&self) -> &Map<String, Value> {
         &self.members
     }
 
-    /// Bytes up to which a chunk is stored in its manifest.
+    /// Returns the size, in bytes, up to which a chunk is stored in its manifest.
     pub fn inline_threshold(&self) -> u64 {
         self.members.get("inline_chunk_threshold_bytes").and_then(Value::as_u64).unwrap_or(DEFAULT_INLINE_THRESHOLD)
     }
 
-    /// The containers of virtual chunks. Unusable entries (old files have prefixes that are bare words) are left out, as the
-    /// reference does.
+    /// Returns the virtual chunk containers. Skips unusable entries (in old files a prefix may be a bare word), like
+    /// the reference implementation.
     pub fn virtual_containers(&self) -> Vec<Container> {
         let containers = self.members.get("virtual_chunk_containers").and_then(Value::as_object);
         containers
@@ -67,38 +67,38 @@ impl RepoConfig {
     }
 }
 
-/// What a part of `config.yaml` means.
+/// Converts a part of `config.yaml` to JSON.
 pub(super) fn yaml_value(value: serde_yaml_ng::Value) -> Result<Value> {
     yaml_to_json(value, yaml::MAX_DEPTH)
 }
 
-/// A place with chunks that are not the repository's own.
+/// Virtual chunk container: a URL prefix of files outside the repository, and their store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Container {
-    /// What `vcc://NAME/...` calls it.
+    /// Name that `vcc://NAME/...` refers to.
     pub name: String,
-    /// What the locations in it begin with; it ends with `/`.
+    /// Prefix of all locations in the container; it ends with `/`.
     pub url_prefix: String,
-    /// How it is reached.
+    /// Store that holds the files.
     pub store: ContainerStore,
 }
 
-/// How a container is reached, as far as the configuration says so.
+/// Store of a container, as far as the configuration describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerStore {
-    /// Which kind of store it is: `s3`, `s3_compatible`, `tigris`, `gcs`, `azure`, `http`, `local_file_system`, `in_memory`.
+    /// Kind of the store: `s3`, `s3_compatible`, `tigris`, `gcs`, `azure`, `http`, `local_file_system`, `in_memory`.
     pub kind: String,
-    /// The bucket's region.
+    /// Region of the bucket.
     pub region: Option<String>,
-    /// Where the store answers, if not where its inventor's does.
+    /// URL of the store, if it is not the provider's default.
     pub endpoint_url: Option<String>,
-    /// Whether it is read without credentials.
+    /// True if the store is read without credentials.
     pub anonymous: bool,
-    /// Whether it may be reached without encryption.
+    /// True if the store may be reached without encryption.
     pub allow_http: bool,
-    /// Whether the bucket is a part of the path, and not of the host's name.
+    /// True if the bucket is a part of the path instead of the host name.
     pub force_path_style: bool,
-    /// The storage account.
+    /// Storage account in Azure.
     pub account: Option<String>,
 }
 
@@ -113,7 +113,7 @@ impl ContainerStore {
             let found = names.iter().find_map(|name| said?.get(name)?.as_str());
             found.filter(|text| !text.is_empty()).map(str::to_owned)
         };
-        // A map of texts says `"true"`, and may say names with a prefix.
+        // Options stored as a map of text have `"true"` for a flag, and may have names with a prefix.
         let flag = |name| said.and_then(|said| said.get(name)).is_some_and(|it| *it == true || *it == "true");
         ContainerStore {
             kind: kind.to_owned(),
@@ -203,7 +203,7 @@ mod tests {
             region: Some("eu".into()),
             endpoint_url: Some("http://h:9000".into()),
             anonymous: true,
-            // Of an unexpected type.
+            // The stored value has an unexpected type.
             allow_http: false,
             force_path_style: true,
             account: None,

@@ -1,6 +1,6 @@
-//! Snapshots and transaction logs that are about to be written, in either version of the format.
+//! Encodes new snapshots and transaction logs, in either version of the format.
 //!
-//! A draft is complete when it is encoded: encoding sorts what files have sorted and refuses what the reference would not
+//! Encoding sorts the lists that files have sorted, and refuses a draft that the reference implementation would not
 //! read, or would panic on later.
 
 use flatbuffers::FlatBufferBuilder;
@@ -13,62 +13,62 @@ use super::snapshot::{Dimension, ManifestInfo, ManifestRef};
 use super::transaction_log::Move;
 use crate::error::{Error, Result};
 
-/// A snapshot to write.
+/// Snapshot to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotDraft {
-    /// Its id, also its file's name.
+    /// Id of the snapshot, and name of its file.
     pub id: ObjectId,
-    /// When it is committed, in microseconds since 1970-01-01 UTC.
+    /// Time of the commit, in microseconds since 1970-01-01 UTC.
     pub flushed_at: u64,
-    /// Which of the two formats it is written in.
+    /// Format version to write.
     pub version: SpecVersion,
-    /// Its parent; only version 1 says it here.
+    /// Parent, which only files of version 1 contain.
     pub parent: Option<ObjectId>,
-    /// The commit message.
+    /// Commit message.
     pub message: String,
-    /// The commit's metadata, in the encoding of `version`.
+    /// Metadata of the commit, in the encoding of `version`.
     pub metadata: Vec<RawItem>,
     /// All groups and arrays, in any order.
     pub nodes: Vec<NodeDraft>,
-    /// All manifests that the nodes refer to, and no others; in any order.
+    /// All manifests that the nodes refer to, and no others, in any order.
     pub manifests: Vec<ManifestInfo>,
 }
 
-/// A group or array of a [`SnapshotDraft`].
+/// Group or array of a [`SnapshotDraft`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeDraft {
-    /// Kept for the node's lifetime.
+    /// Id that the node keeps for its lifetime.
     pub id: NodeId,
-    /// Absolute and canonical.
+    /// Absolute, canonical path.
     pub path: String,
-    /// Byte for byte.
+    /// Content of `zarr.json`, byte for byte.
     pub zarr_json: Vec<u8>,
-    /// The part of an array that Icechunk knows by itself; none for a group.
+    /// Shape and manifests of an array; `None` for a group.
     pub array: Option<ArrayDraft>,
 }
 
-/// An array's shape and the manifests that list its chunks.
+/// Shape of an array, and the manifests that list its chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArrayDraft {
-    /// What each dimension has.
+    /// Dimensions of the array.
     pub shape: Vec<Dimension>,
-    /// Names of dimensions, where `zarr.json` has any: one per dimension.
+    /// Names of the dimensions, one per dimension, if `zarr.json` has any.
     pub dimension_names: Option<Vec<Option<String>>>,
-    /// In the order in which a look-up tries them.
+    /// Manifests, in the order in which a lookup tries them.
     pub manifests: Vec<ManifestRef>,
 }
 
 impl SnapshotDraft {
-    /// The bytes of the file.
+    /// Encodes the file. Fails if two nodes have the same path, or if `manifests` lists other manifests than the nodes use.
     pub fn encode(&self) -> Result<Vec<u8>> {
         envelope::encode_as(self.version, FileType::Snapshot, &self.payload()?)
     }
 
-    /// What the file has behind its header, not compressed.
+    /// Returns the uncompressed payload of the file.
     pub(super) fn payload(&self) -> Result<Vec<u8>> {
         let mut b = FlatBufferBuilder::new();
         let mut nodes: Vec<&NodeDraft> = self.nodes.iter().collect();
-        // By the bytes of the path, whatever the specification says: the reference bisects so.
+        // Sort by the bytes of the path, whatever the specification states: the reference implementation bisects this order.
         nodes.sort_by(|x, y| x.path.as_bytes().cmp(y.path.as_bytes()));
         if let Some(twice) = nodes.windows(2).find(|pair| matches!(pair, [x, y] if x.path == y.path)) {
             return Err(Error::invalid(format!("node {:?} is in the snapshot twice", twice.first().map(|n| &n.path))));
@@ -104,7 +104,8 @@ impl SnapshotDraft {
         Ok(payload)
     }
 
-    /// The reference refuses to commit onto a snapshot whose list of manifests is not exactly what its nodes refer to.
+    /// Fails if the list of manifests is not exactly what the nodes refer to: the reference implementation would refuse
+    /// to commit onto the snapshot.
     fn check_manifests(&self, listed: &[ManifestInfo]) -> Result<()> {
         let arrays = self.nodes.iter().filter_map(|node| node.array.as_ref());
         let mut used: Vec<ObjectId> = arrays.flat_map(|array| array.manifests.iter().map(|m| m.id)).collect();
@@ -176,8 +177,8 @@ fn write_array(
     version: SpecVersion,
     array: &ArrayDraft,
 ) -> flatbuffers::WIPOffset<fb::ArrayNodeData<'static>> {
-    // In version 2 `shape` is empty and present, and `shape_v2` is present even for 0-d arrays: otherwise the reference takes
-    // it for version 1.
+    // In version 2, `shape` must be present and empty, and `shape_v2` present even for 0-d arrays: otherwise the
+    // reference implementation reads the array as version 1.
     let (shape, shape_v2) = match version {
         SpecVersion::V1 => {
             let dimensions = array.shape.iter().map(|d| fb::DimensionShape::new(d.array_length, d.chunk_length));
@@ -197,7 +198,7 @@ fn write_array(
         let names: Vec<_> = names
             .iter()
             .map(|name| {
-                // An empty name counts as none.
+                // An empty name counts as no name.
                 let name = name.as_deref().filter(|name| !name.is_empty()).map(|name| b.create_string(name));
                 fb::DimensionName::create(b, &fb::DimensionNameArgs { name })
             })
@@ -224,14 +225,14 @@ fn write_array(
     fb::ArrayNodeData::create(b, &args)
 }
 
-/// A transaction log to write. Lists may be in any order.
+/// Transaction log to write. Lists may be in any order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TransactionLogDraft {
     /// Groups created.
     pub new_groups: Vec<NodeId>,
     /// Arrays created.
     pub new_arrays: Vec<NodeId>,
-    /// Groups deleted, those below a deleted group too.
+    /// Groups deleted, including those below a deleted group.
     pub deleted_groups: Vec<NodeId>,
     /// Arrays deleted.
     pub deleted_arrays: Vec<NodeId>,
@@ -241,12 +242,12 @@ pub struct TransactionLogDraft {
     pub updated_arrays: Vec<NodeId>,
     /// Chunks written or deleted, per array.
     pub updated_chunks: Vec<(NodeId, Vec<Vec<u32>>)>,
-    /// Nodes moved, each with what is below it.
+    /// Nodes moved, each together with everything below it.
     pub moves: Vec<Move>,
 }
 
 impl TransactionLogDraft {
-    /// The bytes of the file for snapshot `id`, in the format of `version`.
+    /// Encodes the file for snapshot `id`, in the format of `version`.
     pub fn encode(&self, id: ObjectId, version: SpecVersion) -> Result<Vec<u8>> {
         let mut b = FlatBufferBuilder::new();
         let ids = |b: &mut Builder, list: &[NodeId]| {
@@ -267,7 +268,7 @@ impl TransactionLogDraft {
         let updated: Vec<_> = updated.into_iter().map(|(node, chunks)| write_chunks(&mut b, *node, chunks)).collect();
         let updated_chunks = Some(b.create_vector(&updated));
         let mut moves: Vec<&Move> = self.moves.iter().collect();
-        // By component, unlike the nodes of a snapshot: no component has a NUL, so it is enough to let `/` sort first.
+        // Sort by component, unlike the nodes of a snapshot: no component has a NUL, so it suffices to let `/` sort first.
         moves.sort_by_cached_key(|m| m.to.replace('/', "\0"));
         let moves: Vec<_> = moves.into_iter().map(|m| write_move(&mut b, m)).collect();
         let moved_nodes = Some(b.create_vector(&moves));

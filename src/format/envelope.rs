@@ -1,8 +1,8 @@
-//! The 39-byte header and the compressed payload that every metadata file shares (spec, "Binary File Format").
+//! Reads and writes the 39-byte header and the compressed payload that every metadata file has (spec, "Binary File Format").
 //!
-//! The version byte is looked at file by file: a repository migrated from version 1 keeps its old snapshots and manifests
-//! under a version 2 `repo`. A version 1 byte does not promise a flatbuffer either: releases 0.1.0a10 to 0.1.3 wrote
-//! MessagePack behind the same header; [`describe_unverified`] tells them.
+//! The version byte applies to one file: a repository migrated from version 1 keeps its old snapshots and manifests
+//! under a version 2 `repo`. Version byte 1 does not imply a flatbuffer: releases 0.1.0a10 to 0.1.3 wrote MessagePack
+//! behind the same header, which [`describe_unverified`] reports.
 
 use std::io::{Read, Write};
 
@@ -10,36 +10,36 @@ use super::frame;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{self, ReservedBytes};
 
-/// Magic, implementation name, version, type, compression.
+/// Length of the header, in bytes: magic, implementation name, version, type, compression.
 pub const HEADER_LEN: usize = 39;
-/// `ICE🧊CHUNK` in UTF-8.
+/// Magic bytes: `ICE🧊CHUNK` in UTF-8.
 pub const MAGIC: &[u8; 12] = b"ICE\xF0\x9F\xA7\x8ACHUNK";
-/// Bytes of the implementation name, padded with spaces.
+/// Length of the implementation name, in bytes, padded with spaces.
 const NAME_LEN: usize = 24;
-/// Flatbuffer offsets are 32 bits and signed in places: no valid file expands to more.
+/// Largest payload, in bytes: flatbuffer offsets are 32 bits and signed in places.
 pub const MAX_PAYLOAD: u64 = (1 << 31) - 1;
-/// At bytes 4..8 of every flatbuffer that a release since 0.2.0 wrote.
+/// Identifier at bytes 4..8 of every flatbuffer that releases from 0.2.0 on wrote.
 pub const FILE_IDENTIFIER: &str = "Ichk";
-/// What a payload may take more than it is said to, or at first if nothing is said. Bytes.
+/// Smallest first reservation for a payload of unstated size, and extra room whenever the payload grows, in bytes.
 const SMALL: u64 = 64 << 10;
-/// zstd level of metadata files; the reference's default.
+/// Compression level of zstd for metadata files; the reference implementation's default.
 const COMPRESSION_LEVEL: i32 = 3;
-/// Payloads from this size on, in bytes, are compressed by several threads; below, starting them takes longer.
+/// Size, in bytes, from which several threads compress a payload; below it, starting them takes longer.
 const MULTITHREADED_FROM: usize = 4 << 20;
-/// A mount is a guest on its machine.
+/// Limit of compression threads: a mount shares its machine with other programs.
 const MAX_THREADS: usize = 8;
 
-/// The header's version byte.
+/// Version byte of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SpecVersion {
-    /// Libraries 0.2 to 1.x, and files kept by a migration.
+    /// Libraries 0.2 to 1.x, and files that a migration kept.
     V1,
     /// Libraries from 2.0 on.
     V2,
 }
 
 impl SpecVersion {
-    /// As the header and `info` say it.
+    /// Returns the number that the header and `info` show.
     pub fn number(self) -> u8 {
         match self {
             SpecVersion::V1 => 1,
@@ -48,19 +48,18 @@ impl SpecVersion {
     }
 }
 
-/// The header's file type byte. Types 3 (attributes) and 5 (chunks) were never in a release's files; where the first of them
-/// would have been one is read all the same.
+/// File type byte of the header. No release wrote types 3 (attributes) and 5 (chunks); type 3 is read nevertheless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileType {
-    /// `snapshots/`
+    /// File below `snapshots/`.
     Snapshot,
-    /// `manifests/`
+    /// File below `manifests/`.
     Manifest,
-    /// `attributes/`, before 0.2
+    /// File below `attributes/`, before 0.2.
     Attributes,
-    /// `transactions/`
+    /// File below `transactions/`.
     TransactionLog,
-    /// `repo` and its backups
+    /// `repo` or one of its backups.
     RepoInfo,
 }
 
@@ -97,21 +96,21 @@ impl FileType {
     }
 }
 
-/// A decoded header.
+/// Decoded header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Who wrote the file, such as `ic-2.3.0`; padding removed.
+    /// Program that wrote the file, such as `ic-2.3.0`; padding is removed.
     pub implementation: String,
-    /// Which generation of structures the payload holds.
+    /// Format version of the payload.
     pub version: SpecVersion,
-    /// What the file is.
+    /// Type of the file.
     pub file_type: FileType,
-    /// Whether the payload is compressed with zstd (1) or plain (0).
+    /// True if zstd compressed the payload (1), false if it is plain (0).
     pub compressed: bool,
 }
 
 impl Header {
-    /// Reads the header at the start of `file` and returns it with the bytes behind it.
+    /// Reads the header at the start of `file` and returns it with the bytes after it.
     pub fn parse(file: &[u8]) -> Result<(Header, &[u8])> {
         let Some((magic, rest)) = file.split_first_chunk::<12>() else {
             return Err(Error::corrupt(format!("{} bytes are too few for an Icechunk file", file.len())));
@@ -151,10 +150,10 @@ impl Header {
     }
 }
 
-/// Reads a whole file of type `expected`: its header and its decompressed payload, which may take at most `limit` bytes.
+/// Reads a file of type `expected`, and returns its header and its decompressed payload of at most `limit` bytes.
 ///
-/// A file that would expand beyond `limit` is an error of kind [`ErrorKind::OutOfMemory`] when the limit is the caller's,
-/// and [`ErrorKind::Corrupt`] when it is the format's own ([`MAX_PAYLOAD`]).
+/// Fails with [`ErrorKind::OutOfMemory`] if the payload exceeds the caller's limit, and with [`ErrorKind::Corrupt`] if
+/// it exceeds the format's limit ([`MAX_PAYLOAD`]).
 pub fn decode(file: &[u8], expected: FileType, limit: u64) -> Result<(Header, ReservedBytes)> {
     let (header, body) = Header::parse(file)?;
     if header.file_type != expected {
@@ -168,8 +167,8 @@ pub fn decode(file: &[u8], expected: FileType, limit: u64) -> Result<(Header, Re
     Ok((header, payload))
 }
 
-/// What is behind the header of a file of type `expected`, as [`decode`] gives it. What it takes is held first
-/// ([`crate::memory`]): as much as the file claims, and where it claims nothing, twice as much whenever it turns out to be more.
+/// Decompresses the payload of a file of type `expected`, like [`decode`]. Memory is reserved first ([`crate::memory`]): as much as the
+/// file claims; if it claims nothing, the reservation doubles whenever the payload outgrows it.
 pub(super) fn expand(body: &[u8], is_compressed: bool, expected: FileType, limit: u64) -> Result<ReservedBytes> {
     let (limit, what) = (limit.min(MAX_PAYLOAD), format!("a {}", expected.name()));
     if !is_compressed {
@@ -177,10 +176,10 @@ pub(super) fn expand(body: &[u8], is_compressed: bool, expected: FileType, limit
         return Ok(ReservedBytes::new(body.to_vec(), held));
     }
     let damaged = |e| Error::with_source(ErrorKind::Corrupt, "the compressed payload is damaged", e);
-    // Concatenated frames, checksums and absent content sizes are all in use: the streaming decoder takes them all.
+    // Concatenated frames, checksums and absent content sizes are all in use: the streaming decoder reads them all.
     let mut decoder = zstd::stream::read::Decoder::with_buffer(body)
         .map_err(|e| Error::with_source(ErrorKind::Corrupt, "zstd", e))?;
-    // Before anything is reserved for it: a few bytes may claim gigabytes.
+    // Check the claim before any reservation: a few bytes may claim gigabytes.
     let claimed = frame::content_size(body);
     if claimed.is_some_and(|claimed| claimed > frame::max_expansion(body.len())) {
         return Err(Error::corrupt("the compressed payload claims to expand to more than its length allows"));
@@ -213,13 +212,13 @@ pub(super) fn expand(body: &[u8], is_compressed: bool, expected: FileType, limit
     Ok(ReservedBytes::new(payload, held))
 }
 
-/// Makes room for `more` bytes, which the machine may not have though the budget does.
+/// Makes room for `more` bytes, which the machine may not have although the memory budget does.
 fn reserve(payload: &mut Vec<u8>, more: u64) -> Result<()> {
     let reserved = payload.try_reserve_exact(usize::try_from(more).unwrap_or(usize::MAX));
     reserved.map_err(|e| Error::with_source(ErrorKind::OutOfMemory, format!("room for {more} bytes"), e))
 }
 
-/// `length`, if a payload may be so long.
+/// Returns `length`, or fails if it exceeds `limit`.
 fn within(length: u64, expected: FileType, limit: u64) -> Result<u64> {
     if length <= limit {
         return Ok(length);
@@ -234,12 +233,12 @@ fn within(length: u64, expected: FileType, limit: u64) -> Result<u64> {
     ))
 }
 
-/// A whole file of version 2: header and compressed payload. Uncompressed files cannot be read by the reference.
+/// Encodes a file of version 2. The payload is compressed, because the reference implementation cannot read an uncompressed one.
 pub fn encode(file_type: FileType, payload: &[u8]) -> Result<Vec<u8>> {
     encode_as(SpecVersion::V2, file_type, payload)
 }
 
-/// A whole file of `version`. A large payload is compressed by several threads, as one frame all the same.
+/// Encodes a file of `version`. Several threads compress a large payload, still as one frame.
 pub fn encode_as(version: SpecVersion, file_type: FileType, payload: &[u8]) -> Result<Vec<u8>> {
     let mut file = MAGIC.to_vec();
     let name = concat!(env!("CARGO_PKG_NAME"), "-", env!("CARGO_PKG_VERSION"));
@@ -255,7 +254,7 @@ pub fn encode_as(version: SpecVersion, file_type: FileType, payload: &[u8]) -> R
     encoder.finish().map_err(failed)
 }
 
-/// Why a payload that is no valid flatbuffer is none: `detail` is the verifier's word.
+/// Returns the error for a payload that is not a valid flatbuffer; `detail` is the verifier's message.
 pub fn describe_unverified(payload: &[u8], detail: impl std::fmt::Display) -> Error {
     if payload.get(4..8) == Some(FILE_IDENTIFIER.as_bytes()) {
         Error::corrupt(format!("not a valid flatbuffer: {detail}"))

@@ -1,27 +1,27 @@
-//! Reading FlexBuffers that anybody may have written.
+//! Reads untrusted FlexBuffers.
 //!
-//! The `flexbuffers` crate reads what it wrote itself, but indexes and subtracts without checks, so that a damaged buffer
-//! panics; this reader returns an error instead. It knows the values that JSON has (the reference writes no others) and
-//! both spellings of a scalar, inline and indirect.
+//! The `flexbuffers` crate reads its own output, but indexes and subtracts without checks, so that a damaged buffer
+//! panics; this reader returns an error instead. It reads the values that JSON has (the reference implementation writes
+//! no others) and both spellings of a scalar, inline and indirect.
 //!
-//! Everything is an offset backwards, so a hostile buffer can nest without end or let a few bytes stand for billions of
-//! values. Depth and the number of values are bounded; real items are far below both.
+//! Offsets lead backwards, so a hostile buffer can nest endlessly or let a few bytes stand for billions of values.
+//! Depth and number of values are bounded; real items are far below both limits.
 //!
-//! A value is read from its *slot* (an address and the width of slots around it) and its *packed type* (6 bits of type,
-//! 2 bits of the width behind an offset).
+//! A value is read from its *slot* (an address, and the width of the slots around it) and its *packed type* (6 bits of
+//! type, 2 bits of the width at the target of an offset).
 
 use serde_json::{Map, Number, Value};
 
 use crate::error::{Error, Result};
 
-/// Nesting that is accepted. The reference's own JSON parser stops at 128.
+/// Limit of nesting. The reference implementation's JSON parser stops at 128, too.
 pub(super) const MAX_DEPTH: usize = 128;
-/// Values in one buffer. The largest thing stored so is a configuration of some hundred values.
+/// Limit of values in one buffer. The largest real item is a configuration of some hundred values.
 const MAX_VALUES: usize = 1 << 20;
-/// Bytes of keys and strings in one buffer, each counted as often as it is referred to.
+/// Limit of keys and strings in one buffer, in bytes; shared text counts once per use.
 const MAX_TEXT: usize = 64 << 20;
 
-/// FlexBuffers' type numbers, as far as JSON needs them.
+/// Type numbers of FlexBuffers that JSON needs.
 mod kind {
     pub(super) const NULL: u8 = 0;
     pub(super) const INT: u8 = 1;
@@ -43,7 +43,7 @@ mod kind {
     pub(super) const VECTOR_BOOL: u8 = 36;
 }
 
-/// Where a value's bits, or the offset to them, are.
+/// Position of a value's bits, or of the offset to them.
 #[derive(Clone, Copy)]
 struct Slot {
     at: usize,
@@ -56,7 +56,7 @@ struct Buffer<'a> {
     text_left: usize,
 }
 
-/// The JSON value that `bytes` hold.
+/// Decodes `bytes` to JSON.
 pub fn to_json(bytes: &[u8]) -> Result<Value> {
     let Some((root, &[packed, width])) = bytes.split_last_chunk::<2>() else {
         return Err(Error::corrupt("too short for a FlexBuffer"));
@@ -126,7 +126,7 @@ impl<'a> Buffer<'a> {
         depth: usize,
         type_of: impl Fn(&Self, usize) -> Result<u8>,
     ) -> Result<Value> {
-        // The length is the file's word: it must not decide how much is allocated.
+        // The length is untrusted: it must not decide how much is allocated.
         let mut out = Vec::new();
         for i in 0..len {
             let packed = type_of(self, i)?;
@@ -187,19 +187,19 @@ impl<'a> Buffer<'a> {
         json_number(value)
     }
 
-    /// The address that the offset in `slot` leads back to.
+    /// Returns the address that the offset in `slot` leads back to.
     fn follow(&self, slot: Slot) -> Result<usize> {
         let offset = usize::try_from(self.uint(slot)?).map_err(|_| out_of_bounds())?;
         slot.at.checked_sub(offset).ok_or_else(out_of_bounds)
     }
 
-    /// The length that stands in the slot before the first element of a string or vector.
+    /// Returns the length in the slot before the first element of a string or vector.
     fn length_before(&self, first: Slot) -> Result<usize> {
         let at = first.at.checked_sub(first.width).ok_or_else(out_of_bounds)?;
         usize::try_from(self.uint(Slot { at, width: first.width })?).map_err(|_| out_of_bounds())
     }
 
-    /// A NUL-terminated key behind the offset in `slot`.
+    /// Returns the NUL-terminated key that the offset in `slot` leads to.
     fn key(&mut self, slot: Slot) -> Result<&'a str> {
         let rest = self.bytes.get(self.follow(slot)?..).ok_or_else(out_of_bounds)?;
         self.text(rest.split(|&b| b == 0).next().unwrap_or_default())
@@ -214,7 +214,7 @@ impl<'a> Buffer<'a> {
     }
 }
 
-/// The address behind the `count` slots that begin with `first`.
+/// Returns the address after `count` slots that begin with `first`.
 fn end(first: Slot, count: usize) -> Result<usize> {
     count.checked_mul(first.width).and_then(|len| first.at.checked_add(len)).ok_or_else(out_of_bounds)
 }
@@ -223,7 +223,7 @@ fn out_of_bounds() -> Error {
     Error::corrupt("an offset or length beyond the FlexBuffer")
 }
 
-/// JSON has no NaN and no infinity.
+/// Converts a float to JSON. Fails for NaN and infinities, which JSON does not have.
 pub(super) fn json_number(value: f64) -> Result<Value> {
     Number::from_f64(value).map(Value::Number).ok_or_else(|| Error::corrupt(format!("{value} is no JSON number")))
 }
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn what_the_reference_writes_is_read() {
-        // The reference serializes serde_json values with this crate.
+        // The reference implementation serializes serde_json values with this crate.
         let bytes = flexbuffers::to_vec(sample()).unwrap();
         assert_eq!(to_json(&bytes).unwrap(), sample());
         for scalar in [json!(null), json!(0), json!(-1), json!(true), json!("x"), json!([]), json!(0.25)] {
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_vector_that_holds_itself_ends() {
-        // A vector of one element, type vector, whose offset leads back to the vector's own first slot.
+        // A vector of one element of type vector, whose offset leads back to the vector's own first slot.
         let vector = kind::VECTOR << 2;
         let error = to_json(&[1, 0, vector, 2, vector, 1]).unwrap_err();
         assert!(error.to_string().contains("nested deeper"), "{error}");
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn few_bytes_cannot_stand_for_many_values() {
-        // Each of 40 vectors holds the one before it twice: 2^40 values in 200 bytes.
+        // Each of 40 vectors holds the previous one twice: 2^40 values in 200 bytes.
         let vector = kind::VECTOR << 2;
         let mut bytes = vec![0, 0];
         let mut inner = 2_usize;

@@ -1,13 +1,13 @@
 //! Reads the memory that a zstd frame needs from its header (RFC 8878, 3.1.1).
 
-/// The window of a damaged frame, which will not be decompressed. Bytes.
+/// Smallest window, in bytes; also that of a damaged frame, which will fail to decompress.
 const LEAST_WINDOW: u64 = 1 << 10;
-/// The decoder accepts no more of its own accord. Bytes.
+/// Largest window that the decoder accepts by default, in bytes.
 const MOST_WINDOW: u64 = 1 << 27;
 
-/// The least that a block takes: its header (RFC 8878, 3.1.1.2). Bytes.
+/// Smallest block, in bytes: its header (RFC 8878, 3.1.1.2).
 const LEAST_BLOCK: u64 = 3;
-/// The most that a block expands to. Bytes.
+/// Most bytes that a block expands to.
 const MOST_OF_A_BLOCK: u64 = 128 << 10;
 
 /// Returns the most bytes that a frame of `length` bytes can expand to, whatever its header claims.
@@ -15,15 +15,15 @@ pub(super) fn max_expansion(length: usize) -> u64 {
     (length as u64 / LEAST_BLOCK).saturating_mul(MOST_OF_A_BLOCK)
 }
 
-/// Bytes that the first frame of `body` expands to, if it says so.
+/// Returns the size to which the first frame of `body` expands, in bytes, if its header states it.
 pub(super) fn content_size(body: &[u8]) -> Option<u64> {
     zstd::zstd_safe::get_frame_content_size(body).ok().flatten()
 }
 
-/// Bytes that have to be kept in view while the first frame of `body` is expanded.
+/// Returns the size of the window that decompressing the first frame of `body` needs, in bytes.
 pub(super) fn window(body: &[u8]) -> u64 {
     let said = match body.get(4..6) {
-        // A single segment: all of it is the window.
+        // The window of a single segment is all of its content.
         Some(&[descriptor, _]) if descriptor & 0x20 != 0 => content_size(body).unwrap_or_default(),
         Some(&[_, window]) => {
             let base = 1_u64 << (10 + (window >> 3));

@@ -1,4 +1,4 @@
-//! Object and node ids, and the base 32 that names files after them (spec, "Common Types").
+//! Defines object and node ids, and the base 32 that spells them in file names (spec, "Common Types").
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,15 +6,15 @@ use std::str::FromStr;
 use super::generated::icechunk as fb;
 use crate::error::{Error, Result};
 
-/// Crockford's alphabet: no I, L, O, U.
+/// Crockford's alphabet, without I, L, O, U.
 const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 
-/// Whether `byte` is a digit of ids as they are written.
+/// Returns true if `byte` is a digit of a written id.
 pub fn is_digit(byte: u8) -> bool {
     ALPHABET.contains(&byte)
 }
 
-/// `bytes` in Crockford's base 32, upper case, zero bits appended on the right, no padding.
+/// Writes `bytes` in Crockford's base 32: upper case, zero bits appended on the right, no padding.
 fn encode(bytes: &[u8], out: &mut impl fmt::Write) -> fmt::Result {
     let mut bits: u32 = 0;
     let mut count = 0;
@@ -36,8 +36,8 @@ fn encode(bytes: &[u8], out: &mut impl fmt::Write) -> fmt::Result {
     Ok(())
 }
 
-/// The `N` bytes that `text` stands for. Lower case and the letters that Crockford reads as digits (I, L, O) are
-/// accepted, since people type ids; set bits in the padding are not, since two names would then mean one object.
+/// Decodes the `N` bytes that `text` spells. Accepts lower case and the letters that Crockford reads as digits (I, L,
+/// O), because people type ids; refuses set bits in the padding, because two names would then mean one object.
 pub(super) fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
     if text.len() != (N * 8).div_ceil(5) {
         return None;
@@ -96,7 +96,7 @@ macro_rules! id_type {
         }
 
         impl $name {
-            /// A new id: random bytes from the system.
+            /// Returns a new id of random bytes from the system.
             pub fn random() -> Result<Self> {
                 let mut bytes = [0; $bytes];
                 rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
@@ -114,21 +114,20 @@ macro_rules! id_type {
 }
 
 id_type! {
-    /// Names a snapshot, manifest, chunk or transaction log: 12 bytes, 20 characters in a file name.
+    /// Id of a snapshot, manifest, chunk or transaction log: 12 bytes, 20 characters in a file name.
     ObjectId, 12, ObjectId12
 }
 
 id_type! {
-    /// Names a node for its lifetime, moves included: 8 bytes, 13 characters.
+    /// Id of a node for its lifetime, moves included: 8 bytes, 13 characters.
     NodeId, 8, ObjectId8
 }
 
 impl ObjectId {
-    /// The well-known id of the initial snapshot (spec, "Initialize New Repository"). Old version 1 repositories have a
-    /// random one instead.
+    /// Well-known id of the initial snapshot (spec, "Initialize New Repository"). Old version 1 repositories have a random id instead.
     pub const INITIAL: ObjectId = ObjectId([0x0b, 0x1c, 0xc8, 0xd6, 0x78, 0x75, 0x80, 0xf0, 0xe3, 0x3a, 0x65, 0x34]);
 
-    /// The first 12 bytes of an id of 16, which objects had in the first layout: 26 characters.
+    /// Returns the first 12 bytes of a 16-byte id of the first layout, which has 26 characters.
     pub fn of_16_bytes(text: &str) -> Option<ObjectId> {
         decode::<16>(text)?.first_chunk().copied().map(ObjectId)
     }

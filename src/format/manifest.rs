@@ -1,10 +1,9 @@
-//! `$ROOT/manifests/ID`: where the chunks of arrays are (spec, "Chunk Manifest Files").
+//! Reads `$ROOT/manifests/ID`: the locations of the chunks of arrays (spec, "Chunk Manifest Files").
 //!
-//! A manifest may hold millions of references, so it is never unpacked: it is decompressed and verified once, and then
-//! searched in place by bisection over the sorted lists. Bisection finds nothing in a list that is not sorted, and says so
-//! of chunks that exist; therefore the order is checked once on opening, and an array whose list breaks it is an error
-//! whenever it is asked for, while the manifest's other arrays work. Equal neighbours are in order: release 1.1 wrote the
-//! same reference twice when it rewrote manifests under changed splitting rules.
+//! A manifest may hold millions of references, so it is never unpacked: it is decompressed and verified once, then searched in place by
+//! bisection of the sorted lists. Bisection of an unsorted list would miss chunks that exist; therefore the order is checked once on
+//! opening, and every access to an unsorted array fails, while the manifest's other arrays work. Equal neighbors are in order: release 1.1
+//! wrote the same reference twice when it rewrote manifests under changed splitting rules.
 
 use std::cmp::Ordering;
 use std::io::Read;
@@ -18,9 +17,9 @@ use super::ids::{NodeId, ObjectId};
 use super::verified::{Root, Verified};
 use crate::error::{Error, ErrorKind, Result};
 
-/// What a compressed location may expand to, in bytes: the reference's own limit.
+/// Most bytes that a compressed location may expand to: the reference implementation's limit.
 const MAX_LOCATION: u64 = 1024;
-/// `compression_algorithm` of locations compressed with the manifest's dictionary.
+/// Value of `compression_algorithm` for locations compressed with the manifest's dictionary.
 const ZSTD_DICTIONARY: u8 = 1;
 
 #[derive(Debug)]
@@ -30,31 +29,31 @@ impl Root for ManifestRoot {
     type Table<'a> = fb::Manifest<'a>;
 }
 
-/// A decoded manifest file.
+/// Decoded manifest file.
 #[derive(Debug)]
 pub struct Manifest {
     buffer: Verified<ManifestRoot>,
-    /// Positions in the list of arrays whose references are not sorted.
+    /// Positions, in the list of arrays, of arrays with unsorted references.
     unsorted: Vec<usize>,
-    /// Whether the list of arrays itself is sorted.
+    /// True if the list of arrays itself is sorted.
     arrays_sorted: bool,
 }
 
-/// The references of one array in one manifest, read in place.
+/// References of one array in one manifest, read in place.
 #[derive(Clone, Copy)]
 pub struct ArrayRefs<'a> {
     refs: flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<fb::ChunkRef<'a>>>,
     manifest: &'a Manifest,
 }
 
-/// Which of the three a [`ChunkPayload`] is.
+/// Kind of a [`ChunkPayload`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// In the manifest itself.
+    /// Bytes in the manifest itself.
     Inline,
-    /// In an object below `chunks/`.
+    /// Range of an object below `chunks/`.
     Native,
-    /// In somebody else's file.
+    /// Range of a file outside the repository.
     Virtual,
 }
 
@@ -64,7 +63,7 @@ impl Manifest {
         Self::decode_as(ObjectId([0; 12]), file, limit)
     }
 
-    /// As [`Manifest::decode`]. `id` is that of a file that does not say its own: before 0.1.0 none did.
+    /// Decodes like [`Manifest::decode`]. `id` is the id of a file that does not contain one, as before 0.1.0.
     pub fn decode_as(id: ObjectId, file: &[u8], limit: u64) -> Result<Self> {
         let payload = match container::open(file, FileType::Manifest, limit)? {
             Opened::Flatbuffer(_, payload) => payload,
@@ -77,71 +76,71 @@ impl Manifest {
         Ok(Manifest { buffer, unsorted, arrays_sorted })
     }
 
-    /// A manifest out of `payload`, which this program has just laid out itself.
+    /// Creates a manifest from `payload`, which this program has just encoded.
     ///
     /// # Safety
     ///
-    /// `payload` must be a valid `Manifest`, whose lists are sorted.
+    /// `payload` must be a valid `Manifest` whose lists are sorted.
     pub(super) unsafe fn trusted(payload: Vec<u8>) -> Self {
-        // SAFETY: what the caller promises.
+        // SAFETY: the caller guarantees that `payload` is a valid `Manifest`.
         let buffer = unsafe { Verified::<ManifestRoot>::trusted(payload) };
         Manifest { buffer, unsorted: Vec::new(), arrays_sorted: true }
     }
 
-    /// The file's root table, for [`crate::repo::verify`], which looks at what nobody else needs.
+    /// Returns the root table, for [`crate::repo::verify`], which checks members that nothing else reads.
     pub(crate) fn root(&self) -> fb::Manifest<'_> {
         self.buffer.root()
     }
 
-    /// Whether the payload says that it is a flatbuffer of Icechunk's.
+    /// Returns true if the payload has Icechunk's file identifier.
     pub(crate) fn has_identifier(&self) -> bool {
         self.buffer.has_identifier()
     }
 
-    /// The references that stand at position `at` of the list of arrays, whether they are sorted or not.
+    /// Returns the references at position `at` of the list of arrays, sorted or not.
     pub(crate) fn refs_at(&self, at: usize) -> Option<(NodeId, ArrayRefs<'_>)> {
         let arrays = self.buffer.root().arrays();
         let array = (at < arrays.len()).then(|| arrays.get(at))?;
         Some((NodeId::from(array.node_id()), ArrayRefs { refs: array.refs(), manifest: self }))
     }
 
-    /// The id as the file says it.
+    /// Returns the id that the file contains.
     pub fn id(&self) -> ObjectId {
         ObjectId::from(self.buffer.root().id())
     }
 
-    /// What compressed locations were compressed with.
+    /// Returns the dictionary of compressed locations.
     pub fn location_dictionary(&self) -> Option<&[u8]> {
         self.buffer.root().location_dictionary().map(|dictionary| dictionary.bytes())
     }
 
-    /// Bytes of memory it takes.
+    /// Returns the memory that the manifest takes, in bytes.
     pub fn size(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Where `part`, a slice of an inline chunk, lies in this manifest; see [`Manifest::slice`].
+    /// Returns the range of `part`, a slice of an inline chunk, in this manifest; see [`Manifest::slice`].
     pub fn range_of(&self, part: &[u8]) -> Option<std::ops::Range<usize>> {
         self.buffer.range_of(part)
     }
 
-    /// The bytes at a place that [`Manifest::range_of`] gave.
+    /// Returns the bytes of a range that [`Manifest::range_of`] returned.
     pub fn slice(&self, range: std::ops::Range<usize>) -> &[u8] {
         self.buffer.slice(range)
     }
 
-    /// Ids of the arrays that have references here.
+    /// Returns the ids of the arrays that have references in the manifest.
     pub fn arrays(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.buffer.root().arrays().iter().map(|a| NodeId::from(a.node_id()))
     }
 
-    /// All references, array by array, in whatever order they are: also where they cannot be searched.
+    /// Returns all references, array by array, in the file's order, including unsorted ones.
     pub fn all(&self) -> impl Iterator<Item = (NodeId, ArrayRefs<'_>)> + '_ {
         let arrays = self.buffer.root().arrays();
         arrays.iter().map(|array| (NodeId::from(array.node_id()), ArrayRefs { refs: array.refs(), manifest: self }))
     }
 
-    /// The references of array `node`; none if it has none here.
+    /// Returns the references of array `node`, if it has any in the manifest. Fails if they are not sorted.
     pub fn array(&self, node: NodeId) -> Result<Option<ArrayRefs<'_>>> {
         let arrays = self.buffer.root().arrays();
         let found = if self.arrays_sorted {
@@ -159,46 +158,46 @@ impl Manifest {
 }
 
 impl<'a> ArrayRefs<'a> {
-    /// How many references there are.
+    /// Returns the number of references.
     pub fn len(&self) -> usize {
         self.refs.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no references.
     pub fn is_empty(&self) -> bool {
         self.refs.is_empty()
     }
 
-    /// Reference `at` as it is stored, for [`super::manifest_draft`] and [`crate::repo::verify`].
+    /// Returns reference `at` as stored, for [`super::manifest_draft`] and [`crate::repo::verify`].
     #[inline]
     pub(crate) fn raw(&self, at: usize) -> fb::ChunkRef<'a> {
         self.refs.get(at)
     }
 
-    /// The manifest that holds them.
+    /// Returns the manifest that holds the references.
     pub fn manifest(&self) -> &'a Manifest {
         self.manifest
     }
 
-    /// The chunk coordinates of reference `at`, which must be below [`ArrayRefs::len`]. They may have another rank than
-    /// the array: the reference implementation does not check.
+    /// Returns the chunk coordinates of reference `at`, which must be below [`ArrayRefs::len`]. Their rank may differ
+    /// from the array's: the reference implementation does not check it.
     pub fn coords(&self, at: usize) -> flatbuffers::Vector<'a, u32> {
         self.refs.get(at).index()
     }
 
-    /// The first position whose coordinates are not below `coords`, in lexicographic order. A prefix is below all that
-    /// begin with it.
+    /// Returns the first position whose coordinates are not below `coords`, in lexicographic order. A prefix is below
+    /// all coordinates that begin with it.
     pub fn lower_bound(&self, coords: &[u32]) -> usize {
         partition_point(self.refs.len(), |i| compare(&self.refs.get(i).index(), coords) == Ordering::Less)
     }
 
-    /// The position of the reference of chunk `coords`; of several, the first.
+    /// Returns the position of the reference of chunk `coords`; the first one if there are several.
     pub fn find(&self, coords: &[u32]) -> Option<usize> {
         let at = self.lower_bound(coords);
         (at < self.len() && compare(&self.coords(at), coords) == Ordering::Equal).then_some(at)
     }
 
-    /// Bytes of the chunk at `at`, without looking further than the reference.
+    /// Returns the length of the chunk at `at`, in bytes, from the reference alone.
     pub fn length(&self, at: usize) -> u64 {
         let stored = self.refs.get(at);
         match stored.inline() {
@@ -207,7 +206,7 @@ impl<'a> ArrayRefs<'a> {
         }
     }
 
-    /// Which kind of reference the one at `at` is, without looking further. What is none of them is an inline one without bytes.
+    /// Returns the kind of the reference at `at`, from the reference alone. A reference of no kind counts as inline without bytes.
     pub fn kind(&self, at: usize) -> Kind {
         let stored = self.refs.get(at);
         match stored.chunk_id() {
@@ -217,7 +216,7 @@ impl<'a> ArrayRefs<'a> {
         }
     }
 
-    /// Where the bytes of the chunk at `at` are.
+    /// Returns the payload of the chunk at `at`.
     pub fn payload(&self, at: usize) -> Result<ChunkPayload<&'a [u8]>> {
         let stored = self.refs.get(at);
         let (offset, length) = (stored.offset(), stored.length());
@@ -288,7 +287,7 @@ fn is_virtual(stored: &fb::ChunkRef<'_>) -> bool {
     stored.compressed_location().is_some() || stored.location().is_some()
 }
 
-/// Lexicographic, as the lists are sorted.
+/// Compares coordinates lexicographically, as the lists are sorted.
 fn compare(stored: &flatbuffers::Vector<'_, u32>, wanted: &[u32]) -> Ordering {
     stored.iter().cmp(wanted.iter().copied())
 }
@@ -297,7 +296,7 @@ fn sorted(refs: flatbuffers::Vector<'_, flatbuffers::ForwardsUOffset<fb::ChunkRe
     refs.iter().is_sorted_by(|a, b| a.index().iter().cmp(b.index().iter()) != Ordering::Greater)
 }
 
-/// The first of `0..len` that is not `below`, given that all that are come first.
+/// Returns the first index of `0..len` that is not `below`; all that are must come first.
 fn partition_point(len: usize, below: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (0, len);
     while low < high {

@@ -1,12 +1,12 @@
-//! Manifests that are about to be written, of one array each.
+//! Encodes new manifests, of one array each.
 //!
-//! A commit that changes one chunk may have to write a million references anew, so the file is laid out by hand, front to
-//! back, in one pass and without an allocation per reference; the general builder of the `flatbuffers` crate takes several
-//! times as long. What the layout must keep: a table's 8-byte members lie on 8 bytes, everything else on 4; offsets lead
-//! forward, but for the one that leads from a table to its vtable, which is shared by all tables with the same members.
+//! A commit that changes one chunk may have to rewrite a million references, so the file is laid out by hand, front to back, in one pass
+//! and without an allocation per reference; the general builder of the `flatbuffers` crate takes several times as long. The layout must
+//! keep these rules: a table's 8-byte members are aligned to 8 bytes, everything else to 4; offsets lead forward, except the one from a
+//! table to its vtable, which all tables with the same members share.
 //!
-//! References are handed over in order. Those that are taken from an older manifest are copied member by member, so that
-//! virtual locations keep their checksums and, as long as one dictionary serves them all, their compression.
+//! References are added in order. Those of an older manifest are copied member by member, so that virtual locations
+//! keep their checksums and, as long as one dictionary serves them all, their compression.
 
 use super::chunk_payload::{Checksum, ChunkPayload};
 use super::envelope::{self, FileType, MAX_PAYLOAD, SpecVersion};
@@ -26,55 +26,55 @@ const ETAG: usize = 6;
 const LAST_MODIFIED: usize = 7;
 const COMPRESSED_LOCATION: usize = 8;
 const SLOTS: usize = 9;
-/// `compression_algorithm`: no location is compressed.
+/// Value of `compression_algorithm` if no location is compressed.
 const PLAIN: u8 = 0;
-/// `compression_algorithm`: locations may be zstd frames made with the manifest's dictionary.
+/// Value of `compression_algorithm` if locations may be zstd frames made with the manifest's dictionary.
 const ZSTD_DICTIONARY: u8 = 1;
-/// Bytes of a native reference of a three-dimensional array, for the first allocation.
+/// Size of a native reference of a three-dimensional array, in bytes, for the first allocation.
 const TYPICAL_REF: usize = 56;
 
-/// A manifest of one array on its way.
+/// Manifest of one array, under construction.
 #[derive(Debug)]
 pub struct ManifestDraft {
     id: ObjectId,
     version: SpecVersion,
     node: NodeId,
-    /// Vtables and references; offsets in it are relative, so that it can be put behind the list.
+    /// Vtables and references; offsets in it are relative, so that it can follow the list of references.
     body: Vec<u8>,
-    /// Where in `body` each reference begins.
+    /// Start of each reference in `body`.
     starts: Vec<u32>,
     /// Vtables in `body`, by the members that their tables have.
     layouts: Vec<Layout>,
-    /// The least and one more than the greatest coordinate, per dimension.
+    /// Half-open range of coordinates, per dimension.
     extents: Vec<(u32, u32)>,
-    /// What compressed locations were compressed with.
+    /// Dictionary of compressed locations.
     dictionary: Option<Vec<u8>>,
 }
 
-/// How the tables with a certain set of members are laid out.
+/// Layout of the tables with one set of members.
 #[derive(Clone, Debug)]
 struct Layout {
     members: u16,
     vtable: usize,
-    /// Where each slot lies in the table; 0 where it is absent.
+    /// Offset of each slot in the table; 0 if it is absent.
     at: [u16; SLOTS],
     size: usize,
 }
 
-/// A finished manifest.
+/// Encoded manifest.
 #[derive(Debug)]
 pub struct BuiltManifest {
-    /// The bytes of the file.
+    /// Bytes of the file.
     pub file: Vec<u8>,
-    /// How a snapshot lists it.
+    /// Entry in the snapshot's list of manifests.
     pub info: ManifestInfo,
-    /// How an array refers to it.
+    /// Entry in the array's list of manifests.
     pub reference: ManifestRef,
-    /// What decoding the file would give.
+    /// Decoded form of the file.
     pub manifest: Manifest,
 }
 
-/// The members of one reference; what is none or 0 is left out.
+/// Members of one reference; `None` and 0 are left out.
 #[derive(Default)]
 struct Members<'a> {
     inline: Option<&'a [u8]>,
@@ -88,7 +88,7 @@ struct Members<'a> {
 }
 
 impl ManifestDraft {
-    /// An empty manifest for the chunks of array `node`, which will have some `expected` references.
+    /// Creates an empty manifest for the chunks of array `node`, with room for `expected` references.
     pub fn new(id: ObjectId, version: SpecVersion, node: NodeId, expected: usize) -> Self {
         ManifestDraft {
             id,
@@ -102,29 +102,28 @@ impl ManifestDraft {
         }
     }
 
-    /// Lets [`ManifestDraft::copy`] keep compressed locations as they are. All references that are copied must then come
-    /// from manifests with this very dictionary.
+    /// Lets [`ManifestDraft::copy`] keep compressed locations. All copied references must then come from manifests with this dictionary.
     #[must_use]
     pub fn with_dictionary(mut self, dictionary: Option<&[u8]>) -> Self {
-        // Version 1 knows plain locations only.
+        // Version 1 has plain locations only.
         self.dictionary = dictionary.filter(|_| self.version == SpecVersion::V2).map(<[u8]>::to_vec);
         self
     }
 
-    /// How many references there are.
+    /// Returns the number of references.
     pub fn len(&self) -> usize {
         self.starts.len()
     }
 
-    /// Whether there are none; an empty manifest is not written.
+    /// Returns true if there are no references; an empty manifest cannot be written.
     pub fn is_empty(&self) -> bool {
         self.starts.is_empty()
     }
 
-    /// Adds a new reference, which sorts behind all before.
+    /// Adds a new reference, which must sort after all previous ones.
     pub fn push<B: AsRef<[u8]>>(&mut self, coords: &[u32], payload: &ChunkPayload<B>) -> Result<()> {
         if payload.length() == 0 {
-            // An empty chunk makes the reference implementation fail.
+            // The reference implementation fails on an empty chunk.
             return Err(Error::invalid(format!("chunk {coords:?} is empty, which cannot be stored")));
         }
         let members = match payload {
@@ -145,7 +144,7 @@ impl ManifestDraft {
         self.add(coords.len(), coords.iter().copied(), &members)
     }
 
-    /// Adds reference `at` of an older manifest as it is; it sorts behind all before.
+    /// Adds reference `at` of an older manifest unchanged; it must sort after all previous ones.
     #[inline]
     pub fn copy(&mut self, refs: &ArrayRefs<'_>, at: usize) -> Result<()> {
         let stored = refs.raw(at);
@@ -200,7 +199,7 @@ impl ManifestDraft {
         let start = u32::try_from(table).map_err(|_| too_large())?;
         self.starts.push(start);
         self.body.resize(table + layout.size, 0);
-        // Positions are below 2^31, see `finish`.
+        // Positions are below 2^31: `assemble` refuses larger manifests.
         put(&mut self.body, table, &((table - layout.vtable) as i32).to_le_bytes());
         let at = |slot: usize| table + usize::from(layout.at.get(slot).copied().unwrap_or_default());
         if members.offset != 0 {
@@ -247,12 +246,12 @@ impl ManifestDraft {
         Ok(())
     }
 
-    /// Writes the vtable of tables with these members and returns the number of their layout.
+    /// Writes the vtable of tables with these members and returns the index of their layout.
     fn add_layout(&mut self, members: u16) -> usize {
         let mut at = [0; SLOTS];
-        // Behind the offset to the vtable.
+        // The offset to the vtable comes first.
         let mut size: u16 = 4;
-        // The order that needs no padding: one offset of 4 bytes, then all of 8 bytes, then those of 4 and of 12.
+        // This order needs no padding: one offset of 4 bytes, then all members of 8 bytes, then those of 4 and of 12.
         for slot in [INDEX, OFFSET, LENGTH, CHUNK_ID, INLINE, LOCATION, COMPRESSED_LOCATION, ETAG, LAST_MODIFIED] {
             if members & 1 << slot == 0 {
                 continue;
@@ -277,7 +276,7 @@ impl ManifestDraft {
         self.layouts.len() - 1
     }
 
-    /// The file, and what a snapshot says of it. There must be a reference at least.
+    /// Encodes the file. Fails if there are no references.
     pub fn finish(mut self) -> Result<BuiltManifest> {
         let (id, version, extents) = (self.id, self.version, std::mem::take(&mut self.extents));
         let chunk_refs = u32::try_from(self.starts.len()).map_err(|_| too_large())?;
@@ -296,7 +295,7 @@ impl ManifestDraft {
         })
     }
 
-    /// The flatbuffer. What it was put together from is given back: both together are large.
+    /// Returns the flatbuffer, and drops its parts: both together are large.
     fn assemble(self) -> Result<Vec<u8>> {
         let dictionary = self.dictionary.as_deref();
         let room = 128 + self.starts.len() * 4 + self.body.len() + dictionary.map_or(0, <[u8]>::len);
@@ -306,13 +305,13 @@ impl ManifestDraft {
         let mut out = Vec::with_capacity(room);
         out.extend_from_slice(&[0; 4]);
         out.extend_from_slice(envelope::FILE_IDENTIFIER.as_bytes());
-        // The root: offset to the vtable 4, id 12, arrays 4, dictionary 4, algorithm 1.
+        // Sizes in the root table, in bytes: offset to the vtable 4, id 12, arrays 4, dictionary 4, algorithm 1.
         let root_vtable = out.len();
         let dictionary_at: u16 = if dictionary.is_some() { 20 } else { 0 };
         for number in [4 + 2 * 4, 28_u16, 4, 16, dictionary_at, 24] {
             out.extend_from_slice(&number.to_le_bytes());
         }
-        // An array: offset to the vtable 4, refs 4, node 8.
+        // Sizes in an array table, in bytes: offset to the vtable 4, refs 4, node 8.
         let array_vtable = out.len();
         for number in [4 + 2 * 2, 16_u16, 8, 4] {
             out.extend_from_slice(&number.to_le_bytes());
@@ -345,7 +344,7 @@ impl ManifestDraft {
         let list = out.len();
         let body = (list + self.starts.len() * 4).next_multiple_of(8);
         out.extend(self.starts.iter().zip((list..).step_by(4)).flat_map(|(start, at)| {
-            // Both are below the payload's limit of 2^31.
+            // Both terms are below the payload's limit of 2^31.
             ((body - at) as u32 + start).to_le_bytes()
         }));
         pad(&mut out, 8);
@@ -366,7 +365,7 @@ fn pad(out: &mut Vec<u8>, to: usize) {
     out.resize(out.len().next_multiple_of(to), 0);
 }
 
-/// Writes `bytes` over what is at `at`.
+/// Overwrites the bytes at `at` with `bytes`.
 #[inline]
 fn put(out: &mut [u8], at: usize, bytes: &[u8]) {
     if let Some(place) = out.get_mut(at..at + bytes.len()) {
@@ -374,7 +373,7 @@ fn put(out: &mut [u8], at: usize, bytes: &[u8]) {
     }
 }
 
-/// Makes the offset at `at` lead to what is appended next, on 4 bytes.
+/// Points the offset at `at` to the bytes appended next, aligned to 4 bytes.
 #[inline]
 fn lead_to_end(out: &mut Vec<u8>, at: usize) {
     pad(out, 4);

@@ -1,7 +1,7 @@
-//! Metadata items: named JSON values, in FlexBuffers (files of version 2) or MessagePack (version 1).
+//! Reads and writes metadata items: named JSON values, in FlexBuffers (files of version 2) or MessagePack (version 1).
 //!
-//! Which of the two is decided by the header of the file that holds the item: a migrated repository has version 1
-//! snapshots, and copies of their items as FlexBuffers in `repo`.
+//! The header of the file that holds an item decides: a migrated repository has version 1 snapshots, and copies of
+//! their items as FlexBuffers in `repo`.
 
 use serde_json::{Map, Value};
 
@@ -10,10 +10,10 @@ use super::flexbuffer::{self, MAX_DEPTH, json_number};
 use super::generated::icechunk as fb;
 use crate::error::{Error, ErrorKind, Result};
 
-/// A vector of items as it stands in a file.
+/// Vector of items in a file.
 pub(super) type Items<'a> = flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<fb::MetadataItem<'a>>>;
 
-/// `items` as one JSON object, in the file's order. A value that cannot be read is an error that names it.
+/// Returns `items` as one JSON object, in the file's order. Fails with the name of an item that cannot be read.
 pub(super) fn to_json(items: Option<Items<'_>>, version: SpecVersion) -> Result<Map<String, Value>> {
     let mut out = Map::new();
     for item in items.iter().flatten() {
@@ -26,7 +26,7 @@ pub(super) fn to_json(items: Option<Items<'_>>, version: SpecVersion) -> Result<
     Ok(out)
 }
 
-/// The JSON value that MessagePack bytes hold.
+/// Decodes MessagePack to JSON.
 pub fn from_message_pack(mut bytes: &[u8]) -> Result<Value> {
     let value = rmpv::decode::read_value_with_max_depth(&mut bytes, MAX_DEPTH)
         .map_err(|e| Error::with_source(ErrorKind::Corrupt, "not readable MessagePack", e))?;
@@ -61,7 +61,7 @@ fn message_pack_value(value: rmpv::Value) -> Result<Value> {
     })
 }
 
-/// A JSON value as MessagePack bytes.
+/// Encodes a JSON value as MessagePack.
 pub fn to_message_pack(value: &Value) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     rmpv::encode::write_value(&mut bytes, &to_message_pack_value(value))
@@ -69,7 +69,7 @@ pub fn to_message_pack(value: &Value) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-// Recursion is bounded: whoever parsed the JSON bounded its depth.
+// Recursion is bounded: the parser of the JSON bounded its depth.
 fn to_message_pack_value(value: &Value) -> rmpv::Value {
     match value {
         Value::Null => rmpv::Value::Nil,

@@ -1,14 +1,13 @@
-//! Bytes to values, and nothing else: no I/O, no clock.
+//! Decodes and encodes the files of a repository: bytes to values and back, without I/O or a clock.
 //!
-//! Every metadata file is a 39-byte header and a zstd-compressed flatbuffer ([`envelope`]). A flatbuffer is decompressed
-//! once, verified once and then read in place ([`verified`]); nothing is unpacked into maps, because a manifest may hold
-//! millions of references of which a program asks for a few. What a verified buffer cannot promise (order, ranks, indices
-//! within range) is checked where it matters: once on opening, so that no lookup can miss silently.
+//! Every metadata file is a 39-byte header and a zstd-compressed flatbuffer ([`envelope`]). A flatbuffer is decompressed once, verified
+//! once and then read in place ([`verified`]); nothing is unpacked into maps, because a manifest may hold millions of references, of which
+//! a program reads a few. Properties that verification does not establish (order, ranks, indices within range) are checked where they
+//! matter, once on opening, so that no lookup can miss silently.
 //!
-//! Files of releases before 0.2 are no flatbuffers; [`alpha`] makes such of them.
+//! Files of releases before 0.2 are not flatbuffers; [`alpha`] translates them.
 //!
-//! Everything here reads files that others wrote, by intent or by accident hostile: lengths and depths are bounded, and no
-//! input may panic.
+//! All input is untrusted, damaged by accident or on purpose: lengths and depths are bounded, and no input may panic.
 
 pub mod alpha;
 pub mod chunk_payload;

@@ -1,33 +1,33 @@
-//! Reading the operations log of one file, for people.
+//! Reads the operations log of one file, for display.
 //!
-//! Whoever writes a log anew must understand all of it ([`super::repo_state`]); whoever only looks at it can go on past
+//! A program that rewrites a log must understand all of it ([`super::repo_state`]); a program that displays it can skip
 //! an operation that a newer program wrote.
 
 use super::generated::icechunk as fb;
 use super::repo_info::RepoInfo;
 use super::repo_state::{self, Operation};
 
-/// One entry of the operations log.
+/// Entry of the operations log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What was done; the number of its kind if that is not known here.
+    /// Operation; the number of its kind if this version does not know it.
     pub operation: std::result::Result<Operation, u8>,
-    /// When, in microseconds since 1970-01-01 UTC.
+    /// Time of the operation, in microseconds since 1970-01-01 UTC.
     pub updated_at: u64,
-    /// Bare name, below `overwritten/`, of the file that ended with this entry; none for the newest.
+    /// Bare name, below `overwritten/`, of the file that ended with this entry; `None` for the newest.
     pub file: Option<String>,
 }
 
-/// What one file has of the log.
+/// Part of the log that one file holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// Its entries, newest first.
+    /// Entries, newest first.
     pub entries: Vec<Entry>,
-    /// Bare name of the file that has the entries before.
+    /// Bare name of the file that holds the preceding entries.
     pub before: Option<String>,
 }
 
-/// The entries of `info`.
+/// Returns the entries of `info`.
 pub fn read(info: &RepoInfo) -> Page {
     let root = info.root();
     let entry = |stored: fb::Update<'_>| Entry {

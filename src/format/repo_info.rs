@@ -1,8 +1,7 @@
-//! `$ROOT/repo`: the entry point of a version 2 repository (spec, "Repo Info File").
+//! Reads `$ROOT/repo`, the entry point of a version 2 repository (spec, "Repo Info File").
 //!
-//! Refs and parents are indices into the list of snapshots. Names are found by a linear look, not by the binary search
-//! that the sort order allows: a list has few entries, and an unsorted one (a rule broken by its writer) is then read
-//! correctly instead of losing refs.
+//! Refs and parents are indices into the list of snapshots. Names are found by linear search, not by the binary search that the sort order
+//! allows: a list has few entries, and an unsorted one (its writer broke a rule) is then read correctly instead of losing refs.
 
 use serde_json::{Map, Value};
 
@@ -14,7 +13,7 @@ use super::metadata;
 use super::verified::{Root, Verified};
 use crate::error::{Context, Error, ErrorKind, Result};
 
-/// Bytes that `repo` may expand to. The reference cannot hold a million tables in it; that is some 100 MiB.
+/// Limit of the payload of `repo`, in bytes. The reference implementation cannot hold a million tables in it, some 100 MiB.
 const MAX_SIZE: u64 = 1 << 30;
 
 #[derive(Debug)]
@@ -24,35 +23,35 @@ impl Root for RepoRoot {
     type Table<'a> = fb::Repo<'a>;
 }
 
-/// The decoded `repo` object.
+/// Decoded `repo` object.
 #[derive(Debug)]
 pub struct RepoInfo {
     buffer: Verified<RepoRoot>,
 }
 
-/// One entry of the list of snapshots: what history needs, without fetching snapshot files.
+/// Entry of the list of snapshots: all that history needs, without fetching snapshot files.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SnapshotInfo {
-    /// The snapshot's id.
+    /// Id of the snapshot.
     pub id: ObjectId,
-    /// The id of its parent; none for a root.
+    /// Id of the parent; `None` for a root.
     pub parent: Option<ObjectId>,
-    /// When it was committed, in microseconds since 1970-01-01 UTC.
+    /// Time of the commit, in microseconds since 1970-01-01 UTC.
     pub flushed_at: u64,
-    /// The commit message.
+    /// Commit message.
     pub message: String,
-    /// The commit's metadata.
+    /// Metadata of the commit.
     pub metadata: Map<String, Value>,
     /// Transaction logs of ancestors that expiration removed, oldest first.
     pub pruned_ancestor_tx_logs: Vec<ObjectId>,
 }
 
-/// Whether the repository takes writes.
+/// Availability of the repository for writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Availability {
-    /// Reads and writes. The reference reads Offline as this too.
+    /// Reads and writes. The reference implementation treats Offline the same.
     Online,
-    /// No writes but of the status itself.
+    /// No writes, except to the status itself.
     ReadOnly,
 }
 
@@ -76,58 +75,57 @@ impl RepoInfo {
         Ok(RepoInfo { buffer })
     }
 
-    /// The file's root table, for [`super::repo_state`] and for [`crate::repo::verify`].
+    /// Returns the root table, for [`super::repo_state`] and [`crate::repo::verify`].
     pub(crate) fn root(&self) -> fb::Repo<'_> {
         self.buffer.root()
     }
 
-    /// Whether the payload says that it is a flatbuffer of Icechunk's.
+    /// Returns true if the payload has Icechunk's file identifier.
     pub(crate) fn has_identifier(&self) -> bool {
         self.buffer.has_identifier()
     }
 
-    /// The id of the parent of the snapshot at `position`; none for a root.
+    /// Returns the id of the parent of the snapshot at `position`; `None` for a root.
     pub(super) fn snapshot_id_of_parent(&self, position: usize) -> Result<Option<ObjectId>> {
         self.parent_position(position)?.map(|parent| Ok(ObjectId::from(self.entry(parent)?.id()))).transpose()
     }
 
-    /// Branch names and the snapshots they point to, in the file's order (which is by name). A ref may be damaged while the
-    /// others are whole.
+    /// Returns branch names and the snapshots they point to, in the file's order (by name). One damaged ref does not affect the rest.
     pub fn branches(&self) -> Vec<(String, Result<ObjectId>)> {
         self.refs(self.buffer.root().branches())
     }
 
-    /// Tag names and the snapshots they point to, as [`RepoInfo::branches`].
+    /// Returns tag names and the snapshots they point to, like [`RepoInfo::branches`].
     pub fn tags(&self) -> Vec<(String, Result<ObjectId>)> {
         self.refs(self.buffer.root().tags())
     }
 
-    /// The snapshot that branch `name` points to.
+    /// Returns the snapshot that branch `name` points to.
     pub fn branch(&self, name: &str) -> Option<Result<ObjectId>> {
         self.find(self.buffer.root().branches(), name)
     }
 
-    /// The snapshot that tag `name` points to.
+    /// Returns the snapshot that tag `name` points to.
     pub fn tag(&self, name: &str) -> Option<Result<ObjectId>> {
         self.find(self.buffer.root().tags(), name)
     }
 
-    /// Names of deleted tags: they may not be used again.
+    /// Returns the names of deleted tags, which may not be used again.
     pub fn deleted_tags(&self) -> Vec<String> {
         self.buffer.root().deleted_tags().iter().map(str::to_owned).collect()
     }
 
-    /// How many snapshots the repository knows.
+    /// Returns the number of snapshots.
     pub fn snapshot_count(&self) -> usize {
         self.buffer.root().snapshots().len()
     }
 
-    /// Where `id` stands in the list of snapshots.
+    /// Returns the position of `id` in the list of snapshots.
     pub fn position(&self, id: ObjectId) -> Option<usize> {
         self.buffer.root().snapshots().iter().position(|s| s.id().0 == id.0)
     }
 
-    /// The position of the parent of the snapshot at `position`; none for a root.
+    /// Returns the position of the parent of the snapshot at `position`; `None` for a root.
     pub fn parent_position(&self, position: usize) -> Result<Option<usize>> {
         let snapshots = self.buffer.root().snapshots();
         let entry = self.entry(position)?;
@@ -142,7 +140,7 @@ impl RepoInfo {
         }
     }
 
-    /// The entry at `position` of the list of snapshots.
+    /// Returns the entry at `position` of the list of snapshots.
     pub fn snapshot(&self, position: usize) -> Result<SnapshotInfo> {
         let entry = self.entry(position)?;
         let id = ObjectId::from(entry.id());
@@ -152,14 +150,14 @@ impl RepoInfo {
             parent,
             flushed_at: entry.flushed_at(),
             message: entry.message().to_owned(),
-            // Copies in `repo` are FlexBuffers, whatever version the snapshot file itself has.
+            // Copies in `repo` are FlexBuffers, whatever the version of the snapshot file.
             metadata: metadata::to_json(entry.metadata(), SpecVersion::V2)
                 .context(|| format!("repo: snapshot {id}"))?,
             pruned_ancestor_tx_logs: entry.pruned_ancestor_tx_logs().iter().flatten().map(ObjectId::from).collect(),
         })
     }
 
-    /// Whether the repository takes writes.
+    /// Returns the availability of the repository for writes.
     pub fn availability(&self) -> Availability {
         match self.buffer.root().status().availability() {
             fb::RepoAvailability::ReadOnly => Availability::ReadOnly,
@@ -167,12 +165,12 @@ impl RepoInfo {
         }
     }
 
-    /// Why it takes no writes, in the words of whoever said so.
+    /// Returns the stored reason for a limited availability.
     pub fn availability_reason(&self) -> Option<&str> {
         self.buffer.root().status().limited_availability_reason()
     }
 
-    /// The persisted configuration; the default one when none is stored.
+    /// Returns the persisted configuration; the default one if none is stored.
     pub fn config(&self) -> Result<RepoConfig> {
         match self.buffer.root().config() {
             Some(bytes) => RepoConfig::from_flexbuffer(bytes.bytes()).context(|| "repo: config"),
@@ -238,7 +236,7 @@ mod tests {
         assert!(RepoInfo::decode(&old).unwrap_err().to_string().contains("version 1"));
         let snapshot = testing::snapshot(id(1), &[]);
         assert!(RepoInfo::decode(&snapshot).unwrap_err().to_string().contains("a snapshot file where a repo info"));
-        // The same bytes under a type that they are not.
+        // The same bytes, with a wrong file type.
         let mut disguised = snapshot;
         *disguised.get_mut(37).unwrap() = 6;
         assert_eq!(RepoInfo::decode(&disguised).unwrap_err().kind(), ErrorKind::Corrupt);

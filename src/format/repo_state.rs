@@ -1,11 +1,11 @@
-//! `repo` as a value that can be changed and written again.
+//! Represents `repo` as a value that can be changed and written again.
 //!
-//! Positions in the file (of parents and of the targets of refs) change with every insertion, so the value has ids instead;
-//! writing makes the positions anew. What this program does not interpret is carried as the bytes it was: configuration,
-//! metadata values, feature flags. Losing `pruned_ancestor_tx_logs` would break the diffs of expired repositories.
+//! Positions in the file (of parents and of the targets of refs) change with every insertion, so the value has ids instead, and encoding
+//! computes new positions. Content that this program does not interpret is kept as bytes: configuration, metadata values, feature flags.
+//! Losing `pruned_ancestor_tx_logs` would break the diffs of expired repositories.
 //!
-//! The operations log has rules that the specification does not tell, and the reference asserts some of them; they are in
-//! [`RepoState::record`].
+//! The operations log has rules that the specification does not state, and the reference implementation asserts some of
+//! them; [`RepoState::record`] follows them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,25 +17,25 @@ use super::ids::ObjectId;
 use super::repo_info::{Availability, RepoInfo};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Updates that one file holds when the configuration says nothing; the reference's default.
+/// Default number of updates in one file, as in the reference implementation.
 pub const DEFAULT_UPDATES_PER_FILE: usize = 1000;
 
-/// A named value as a file holds it, uninterpreted: a FlexBuffer in version 2, MessagePack in version 1.
+/// Named value as a file stores it, uninterpreted: a FlexBuffer in version 2, MessagePack in version 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawItem {
-    /// Its name.
+    /// Name of the item.
     pub name: String,
-    /// Its encoded value.
+    /// Encoded value.
     pub value: Vec<u8>,
 }
 
 impl RawItem {
-    /// A JSON value as an item of version 1.
+    /// Encodes a JSON value as an item of version 1.
     pub fn message_pack(name: &str, value: &serde_json::Value) -> Result<Self> {
         Ok(RawItem { name: name.to_owned(), value: super::metadata::to_message_pack(value)? })
     }
 
-    /// A JSON value as an item of version 2.
+    /// Encodes a JSON value as an item of version 2.
     pub fn from_json(name: &str, value: &serde_json::Value) -> Result<Self> {
         let value = flexbuffers::to_vec(value)
             .map_err(|e| Error::with_source(ErrorKind::InvalidInput, format!("metadata item `{name}`"), e))?;
@@ -43,22 +43,22 @@ impl RawItem {
     }
 }
 
-/// A snapshot as `repo` describes it.
+/// Snapshot as `repo` describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotRecord {
-    /// Its parent; none for a root.
+    /// Parent; `None` for a root.
     pub parent: Option<ObjectId>,
-    /// When it was committed, in microseconds since 1970-01-01 UTC.
+    /// Time of the commit, in microseconds since 1970-01-01 UTC.
     pub flushed_at: u64,
-    /// The commit message.
+    /// Commit message.
     pub message: String,
-    /// The commit's metadata, by name.
+    /// Metadata of the commit.
     pub metadata: Vec<RawItem>,
     /// Transaction logs of ancestors that expiration removed, oldest first.
     pub pruned_ancestor_tx_logs: Vec<ObjectId>,
 }
 
-/// Something that was done to a repository (spec, "Update").
+/// Operation on a repository (spec, "Update").
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the members are the specification's own, by its names")]
 pub enum Operation {
@@ -80,59 +80,59 @@ pub enum Operation {
     StatusChanged { status: Option<Status> },
 }
 
-/// One entry of the operations log.
+/// Entry of the operations log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Update {
-    /// What was done.
+    /// Operation that the entry records.
     pub operation: Operation,
-    /// When, in microseconds since 1970-01-01 UTC.
+    /// Time of the operation, in microseconds since 1970-01-01 UTC.
     pub updated_at: u64,
-    /// Bare name, below `overwritten/`, of the copy of the file that ended with this entry. Never on the newest.
+    /// Bare name, below `overwritten/`, of the copy of the file that ended with this entry. Never set on the newest.
     pub backup_path: Option<String>,
 }
 
-/// Whether the repository takes writes, and why not.
+/// Availability of the repository for writes, and its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// 0 online, 1 read-only, 2 offline (which every reader treats as online).
+    /// Availability: 0 online, 1 read-only, 2 offline (which every reader treats as online).
     pub availability: u8,
-    /// Since when, in microseconds since 1970-01-01 UTC.
+    /// Time of the last change, in microseconds since 1970-01-01 UTC.
     pub set_at: u64,
-    /// In the words of whoever set it.
+    /// Reason that the user gave.
     pub reason: Option<String>,
 }
 
-/// The content of `repo`.
+/// Content of `repo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepoState {
     /// Tags and their targets.
     pub tags: BTreeMap<String, ObjectId>,
-    /// Branches and their targets. `main` must be among them whenever this is written.
+    /// Branches and their targets; encoding requires `main`.
     pub branches: BTreeMap<String, ObjectId>,
     /// Names of deleted tags, which may not be used again.
     pub deleted_tags: BTreeSet<String>,
     /// All snapshots.
     pub snapshots: BTreeMap<ObjectId, SnapshotRecord>,
-    /// Whether it takes writes.
+    /// Availability for writes.
     pub status: Status,
-    /// The repository's own metadata.
+    /// Metadata of the repository.
     pub metadata: Vec<RawItem>,
-    /// The operations log, newest first; never empty.
+    /// Operations log, newest first; never empty.
     pub updates: Vec<Update>,
-    /// Bare name of the file that holds the entries before those.
+    /// Bare name of the file that holds the preceding entries.
     pub repo_before_updates: Option<String>,
-    /// The persisted configuration: a FlexBuffer.
+    /// Persisted configuration, a FlexBuffer.
     pub config: Option<Vec<u8>>,
     /// Feature flags switched on by the user.
     pub enabled_feature_flags: Option<Vec<u16>>,
     /// Feature flags switched off by the user.
     pub disabled_feature_flags: Option<Vec<u16>>,
-    /// Reserved by the format.
+    /// Bytes reserved by the format.
     pub extra: Option<Vec<u8>>,
 }
 
 impl RepoState {
-    /// The state of `info`. An index beyond its list is an error.
+    /// Reads the state from `info`. Fails if an index is out of range or an operation is unknown.
     pub fn from_info(info: &RepoInfo) -> Result<Self> {
         let root = info.root();
         let mut snapshots = BTreeMap::new();
@@ -169,7 +169,7 @@ impl RepoState {
         })
     }
 
-    /// Whether the repository takes writes.
+    /// Returns the availability of the repository for writes.
     pub fn availability(&self) -> Availability {
         if self.status.availability == fb::RepoAvailability::ReadOnly.0 {
             Availability::ReadOnly
@@ -178,11 +178,11 @@ impl RepoState {
         }
     }
 
-    /// Records that `operation` is done at `now`, for a file whose predecessor was copied to `overwritten/{backup}`.
+    /// Records `operation` at time `now`, for a file whose predecessor was copied to `overwritten/{backup}`.
     ///
-    /// The reference refuses times that do not rise, and panics when the newest entry has a backup: it is the *previous*
-    /// newest that gets the name of the copy, which ended with it. When the list is full, it is cut before an entry that has
-    /// a copy, and the copy's name leads on from there; entries without one (a migration makes such) cannot be a cut.
+    /// The reference implementation refuses times that do not rise, and panics if the newest entry has a backup: therefore the *previous*
+    /// newest entry gets the name of the copy, which ended with it. A full list is cut before an entry that has a copy, and the copy's
+    /// name leads to the older entries; entries without a copy (from a migration) cannot be a cut.
     pub fn record(&mut self, operation: Operation, now: u64, backup: &str, per_file: usize) -> Result<()> {
         if let Some(newest) = self.updates.first_mut() {
             if now <= newest.updated_at {
@@ -210,9 +210,7 @@ impl RepoState {
         Ok(())
     }
 
-    /// The bytes of the file, written by `implementation`.
-    ///
-    /// An error of kind [`ErrorKind::InvalidInput`] if it would break a rule that readers rely on.
+    /// Encodes the file. Fails with [`ErrorKind::InvalidInput`] if the state breaks a rule that readers rely on.
     pub fn encode(&self) -> Result<Vec<u8>> {
         if !self.branches.contains_key("main") {
             return Err(Error::invalid("a repository without branch `main` cannot be written"));
@@ -262,10 +260,10 @@ fn raw_items(items: Option<super::metadata::Items<'_>>) -> Vec<RawItem> {
     items.iter().flatten().map(item).collect()
 }
 
-/// A vector of tables on its way into a file.
+/// Vector of tables in a buffer under construction.
 pub(super) type Tables<'a, T> = WIPOffset<flatbuffers::Vector<'a, ForwardsUOffset<T>>>;
 
-/// `items`, sorted by name as files have them.
+/// Writes `items`, sorted by name as files have them.
 pub(super) fn write_items(b: &mut Builder, items: &[RawItem]) -> Tables<'static, fb::MetadataItem<'static>> {
     let mut sorted: Vec<&RawItem> = items.iter().collect();
     sorted.sort_by(|x, y| x.name.cmp(&y.name));
@@ -322,7 +320,7 @@ fn snapshot_info(
         flushed_at: record.flushed_at,
         message: Some(b.create_string(&record.message)),
         metadata: Some(write_items(b, &record.metadata)),
-        // Absent when empty: an empty list is never written by the reference.
+        // Absent when empty: the reference implementation never writes an empty list.
         pruned_ancestor_tx_logs: (!pruned.is_empty()).then(|| b.create_vector(&pruned)),
     };
     Ok(fb::SnapshotInfo::create(b, &args))
@@ -342,8 +340,7 @@ fn write_status(b: &mut Builder, status: &Status) -> WIPOffset<fb::RepoStatus<'s
     fb::RepoStatus::create(b, &fb::RepoStatusArgs { availability, set_at: status.set_at, limited_availability_reason })
 }
 
-/// Reads one entry of the operations log. A kind that the schema does not have is an error: writing the log anew would lose
-/// it.
+/// Reads one entry of the operations log. Fails on a kind that the schema does not have: a rewrite of the log would lose it.
 fn read_update(stored: fb::Update<'_>) -> Result<Update> {
     let unknown = || {
         Error::new(
@@ -361,7 +358,7 @@ fn read_update(stored: fb::Update<'_>) -> Result<Update> {
     })
 }
 
-/// What an entry says was done; none for a kind that the schema does not have.
+/// Returns the operation of an entry; `None` for a kind that the schema does not have.
 pub(super) fn read_operation(stored: fb::Update<'_>) -> Option<Operation> {
     let id = |id: &fb::ObjectId12| ObjectId::from(id);
     let name = str::to_owned;
@@ -419,7 +416,7 @@ fn write_update(b: &mut Builder, update: &Update) -> WIPOffset<fb::Update<'stati
     fb::Update::create(b, &args)
 }
 
-/// A member of the union and its discriminant.
+/// Writes a member of the union, and returns it with its discriminant.
 fn write_operation(b: &mut Builder, operation: &Operation) -> (fb::UpdateType, WIPOffset<UnionWIPOffset>) {
     use fb::UpdateType as Kind;
     let id = |id: &ObjectId| fb::ObjectId12::new(&id.0);
@@ -579,7 +576,7 @@ mod tests {
         state.record(Operation::GcRan, 2000, "repo.new", 4).unwrap();
         assert_eq!(state.updates.len(), 4);
         assert_eq!(state.repo_before_updates.as_deref(), Some("repo.3"));
-        // Entries without a copy, as migration makes them, cannot be where the log is cut.
+        // The log cannot be cut at entries without a copy, such as those of a migration.
         let mut migrated = super::tests::state();
         migrated.updates.iter_mut().for_each(|update| update.backup_path = None);
         migrated.record(Operation::GcRan, 2000, "repo.new", 4).unwrap();

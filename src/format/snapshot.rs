@@ -1,8 +1,8 @@
-//! `$ROOT/snapshots/ID`: every node of the hierarchy at one commit (spec, "Snapshot Files").
+//! Reads `$ROOT/snapshots/ID`: every node of the hierarchy at one commit (spec, "Snapshot Files").
 //!
-//! Nodes come in the file's order, which is by the bytes of the path in what current libraries write and by component in
-//! what 0.2 to 1.1.2 wrote; nothing here relies on either. Sizes of the chunk grid are taken from `zarr.json` by the floor
-//! above: version 1 stores a chunk length that version 2 libraries got wrong.
+//! Nodes come in the file's order, which is by the bytes of the path in files of current libraries and by component in
+//! files of 0.2 to 1.1.2; nothing here relies on either. Callers take the chunk grid from `zarr.json`: version 1 stores
+//! a chunk length that version 2 libraries got wrong.
 
 use serde_json::{Map, Value};
 
@@ -21,85 +21,85 @@ impl Root for SnapshotRoot {
     type Table<'a> = fb::Snapshot<'a>;
 }
 
-/// A decoded snapshot file.
+/// Decoded snapshot file.
 #[derive(Debug)]
 pub struct Snapshot {
     buffer: Verified<SnapshotRoot>,
     version: SpecVersion,
-    /// Bytes that a table of the nodes takes at most.
+    /// Most bytes that a table of the nodes takes.
     expanded: u64,
 }
 
-/// One group or array, read in place.
+/// Group or array, read in place.
 #[derive(Clone, Debug)]
 pub struct Node<'a> {
-    /// Stays the same when the node is moved; manifests are keyed by it.
+    /// Id that stays the same when the node moves; manifests use it as key.
     pub id: NodeId,
-    /// Absolute, as stored: it may break the rules for names.
+    /// Absolute path, as stored: it may break the rules for names.
     pub path: &'a str,
-    /// `zarr.json`, byte for byte.
+    /// Content of `zarr.json`, byte for byte.
     pub zarr_json: &'a [u8],
-    /// What kind of node it is.
+    /// Kind of the node, with its data.
     pub data: NodeData<'a>,
 }
 
 impl Node<'_> {
-    /// Returns whether the node is an array.
+    /// Returns true if the node is an array.
     pub fn is_array(&self) -> bool {
         matches!(self.data, NodeData::Array(_))
     }
 }
 
-/// What a node is, beyond its `zarr.json`.
+/// Kind of a node, with its data beyond `zarr.json`.
 #[derive(Clone, Debug)]
 pub enum NodeData<'a> {
-    /// A group.
+    /// Group.
     Group,
-    /// An array and where its chunks are listed.
+    /// Array, with the manifests of its chunks.
     Array(ArrayData<'a>),
-    /// A kind that this format version does not have.
+    /// Kind that this format version does not have.
     Unknown(u8),
 }
 
-/// The part of an array that Icechunk knows by itself.
+/// Shape, dimension names and manifests of an array, as the snapshot stores them.
 #[derive(Clone, Debug)]
 pub struct ArrayData<'a>(fb::ArrayNodeData<'a>);
 
-/// A manifest that lists chunks of an array, and the box of the chunk grid that they lie in.
+/// Manifest that lists chunks of an array, and the box of the chunk grid that contains them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManifestRef {
-    /// The manifest's id.
+    /// Id of the manifest.
     pub id: ObjectId,
-    /// Half-open ranges of chunk coordinates, one per dimension. Empty for 0-d arrays, and then no bound at all.
+    /// Half-open ranges of chunk coordinates, one per dimension. Empty for 0-d arrays; an empty list sets no bound.
     pub extents: Vec<(u32, u32)>,
 }
 
-/// One dimension of an array, as Icechunk knows it by itself.
+/// Dimension of an array, as the snapshot stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dimension {
-    /// Elements.
+    /// Number of elements.
     pub array_length: u64,
-    /// Chunks.
+    /// Number of chunks.
     pub num_chunks: u32,
-    /// Elements of a chunk. Version 2 does not store it; what version 1 stores may be wrong.
+    /// Elements per chunk. Version 2 does not store it; the value in version 1 may be wrong.
     pub chunk_length: u64,
 }
 
-/// What a snapshot says of a manifest file.
+/// Entry of a snapshot's list of manifests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ManifestInfo {
-    /// The manifest's id.
+    /// Id of the manifest.
     pub id: ObjectId,
-    /// Exact size of the file in bytes.
+    /// Exact size of the file, in bytes.
     pub size: u64,
-    /// Chunk references in it, of all arrays.
+    /// Number of chunk references in the manifest, of all arrays.
     pub chunk_refs: u32,
 }
 
-/// Bytes that a node takes in tables, but for its name and its manifests.
+/// Bytes that a node takes in tables, without its name and its manifests.
 const NODE_BYTES: u64 = 160;
-/// Most bytes that the nodes may take in tables for each byte of the snapshot. In files that clients write every node has parts of its own,
-/// 44 bytes at least, and every reference to a manifest 32.
+/// Most bytes that the nodes may take in tables per byte of the snapshot. In files that clients write, every node has
+/// at least 44 bytes that no other node shares, and every reference to a manifest 32.
 const MAX_EXPANSION: u64 = 6;
 
 impl Snapshot {
@@ -109,18 +109,18 @@ impl Snapshot {
         Self::of(Verified::new(payload)?, header.version)
     }
 
-    /// The file's root table, for [`crate::repo::verify`], which looks at what nobody else needs.
+    /// Returns the root table, for [`crate::repo::verify`], which checks members that nothing else reads.
     pub(crate) fn root(&self) -> fb::Snapshot<'_> {
         self.buffer.root()
     }
 
-    /// Whether the payload says that it is a flatbuffer of Icechunk's.
+    /// Returns true if the payload has Icechunk's file identifier.
     pub(crate) fn has_identifier(&self) -> bool {
         self.buffer.has_identifier()
     }
 
-    /// The bytes of the same file with another parent: all else is as it is, bit for bit. Only files of version 1 name a parent,
-    /// and only one that names one can name another.
+    /// Returns the bytes of the file with another parent; all else stays the same, bit for bit. Fails if the file names
+    /// no parent: only files of version 1 do.
     pub fn with_parent(&self, parent: ObjectId) -> Result<Vec<u8>> {
         let stored = self.buffer.root().parent_id().filter(|_| self.version == SpecVersion::V1);
         let place = stored.and_then(|stored| self.buffer.range_of(&stored.0));
@@ -131,7 +131,7 @@ impl Snapshot {
         envelope::encode_as(SpecVersion::V1, FileType::Snapshot, &payload)
     }
 
-    /// The snapshot that `draft` would be once it is written.
+    /// Returns the snapshot that `draft` describes, as if it were written and decoded.
     pub fn from_draft(draft: &SnapshotDraft) -> Result<Self> {
         Self::of(Verified::new(draft.payload()?)?, draft.version)
     }
@@ -142,10 +142,10 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Bytes that a table of the nodes takes, with their names and what they say of manifests.
+    /// Returns the bytes that a table of the nodes takes, with their names and manifest references.
     ///
-    /// An error of kind [`crate::error::ErrorKind::Corrupt`] if that is out of proportion: parts of a flatbuffer may stand in many places, so that a
-    /// few bytes of it could mean very many.
+    /// Fails with [`crate::error::ErrorKind::Corrupt`] if that is out of proportion: parts of a flatbuffer may be
+    /// shared, so that a few bytes could expand to very many.
     fn count_expanded(&self) -> Result<u64> {
         let most = MAX_EXPANSION * self.buffer.len() as u64;
         let mut expanded = 0_u64;
@@ -165,64 +165,64 @@ impl Snapshot {
         Ok(expanded)
     }
 
-    /// Bytes that a table of the nodes takes at most.
+    /// Returns the most bytes that a table of the nodes takes.
     pub(crate) fn expanded_size(&self) -> u64 {
         self.expanded
     }
 
-    /// The version of this very file, which may be older than the repository's.
+    /// Returns the version of this file, which may be older than the repository's.
     pub fn version(&self) -> SpecVersion {
         self.version
     }
 
-    /// The id as the file says it.
+    /// Returns the id that the file contains.
     pub fn id(&self) -> ObjectId {
         ObjectId::from(self.buffer.root().id())
     }
 
-    /// The parent's id; only files of version 1 have it, and in a migrated repository `repo` overrules it.
+    /// Returns the parent's id, which only files of version 1 contain; in a migrated repository, `repo` takes precedence.
     pub fn parent_id(&self) -> Option<ObjectId> {
         self.buffer.root().parent_id().map(ObjectId::from)
     }
 
-    /// When it was committed, in microseconds since 1970-01-01 UTC.
+    /// Returns the time of the commit, in microseconds since 1970-01-01 UTC.
     pub fn flushed_at(&self) -> u64 {
         self.buffer.root().flushed_at()
     }
 
-    /// The commit message.
+    /// Returns the commit message.
     pub fn message(&self) -> &str {
         self.buffer.root().message()
     }
 
-    /// The commit's metadata.
+    /// Returns the metadata of the commit.
     pub fn metadata(&self) -> Result<Map<String, Value>> {
         metadata::to_json(Some(self.buffer.root().metadata()), self.version)
             .context(|| format!("snapshot {}", self.id()))
     }
 
-    /// Bytes of memory it takes.
+    /// Returns the memory that the snapshot takes, in bytes.
     pub fn size(&self) -> usize {
         self.buffer.len()
     }
 
-    /// How many nodes it has.
+    /// Returns the number of nodes.
     pub fn node_count(&self) -> usize {
         self.buffer.root().nodes().len()
     }
 
-    /// All nodes, in the file's order.
+    /// Returns all nodes, in the file's order.
     pub fn nodes(&self) -> impl Iterator<Item = Node<'_>> {
         self.buffer.root().nodes().iter().map(node)
     }
 
-    /// The node at `position` of the file's order.
+    /// Returns the node at `position` of the file's order.
     pub fn node(&self, position: usize) -> Option<Node<'_>> {
         let nodes = self.buffer.root().nodes();
         (position < nodes.len()).then(|| node(nodes.get(position)))
     }
 
-    /// All manifest files that the snapshot refers to.
+    /// Returns all manifest files that the snapshot lists.
     pub fn manifests(&self) -> Vec<ManifestInfo> {
         let root = self.buffer.root();
         let old = root.manifest_files().iter().map(|info| ManifestInfo {
@@ -253,19 +253,19 @@ fn node(stored: fb::NodeSnapshot<'_>) -> Node<'_> {
 }
 
 impl ManifestRef {
-    /// Whether the chunk at `coords` lies within the extents.
+    /// Returns true if the chunk at `coords` lies within the extents.
     pub fn covers(&self, coords: &[u32]) -> bool {
         std::iter::zip(coords, &self.extents).all(|(coord, (from, to))| from <= coord && coord < to)
     }
 }
 
 impl<'a> ArrayData<'a> {
-    /// The table itself, for [`crate::repo::verify`].
+    /// Returns the table, for [`crate::repo::verify`].
     pub(crate) fn stored(&self) -> fb::ArrayNodeData<'a> {
         self.0
     }
 
-    /// The manifests that list the array's chunks, in the order in which a lookup must try them.
+    /// Returns the manifests that list the array's chunks, in the order in which a lookup must try them.
     pub fn manifests(&self) -> Vec<ManifestRef> {
         let refs = self.0.manifests();
         refs.iter()
@@ -276,12 +276,12 @@ impl<'a> ArrayData<'a> {
             .collect()
     }
 
-    /// Names of the dimensions, if there are any.
+    /// Returns the names of the dimensions, if there are any.
     pub fn dimension_names(&self) -> Option<Vec<Option<String>>> {
         Some(self.0.dimension_names()?.iter().map(|d| d.name().map(str::to_owned)).collect())
     }
 
-    /// The dimensions as the snapshot has them. None where a stored length is not possible.
+    /// Returns the dimensions as stored; `None` if a stored length is impossible.
     pub fn dimensions(&self) -> Option<Vec<Dimension>> {
         let Some(dimensions) = self.0.shape_v2() else {
             let dimensions = self.0.shape();
@@ -305,8 +305,8 @@ impl<'a> ArrayData<'a> {
         Some(dimensions.iter().map(read).collect())
     }
 
-    /// Chunks per dimension as the snapshot has them, for arrays whose `zarr.json` cannot tell. None where a stored
-    /// length is not possible.
+    /// Returns the chunks per dimension as stored, for arrays whose `zarr.json` does not state them; `None` if a stored
+    /// length is impossible.
     pub fn grid(&self) -> Option<Vec<u32>> {
         Some(self.dimensions()?.iter().map(|d| d.num_chunks).collect())
     }
@@ -320,7 +320,7 @@ mod tests {
     use super::super::testing;
     use super::*;
 
-    /// A snapshot with `arrays` arrays that share references to `references` manifests, which share extents of `rank` dimensions.
+    /// Returns a snapshot with `arrays` arrays that share references to `references` manifests, which share extents of `rank` dimensions.
     fn shared(arrays: u32, references: usize, rank: usize) -> Vec<u8> {
         let mut b = FlatBufferBuilder::new();
         let extents = Some(b.create_vector(&vec![fb::ChunkIndexRange::new(0, 1); rank]));
@@ -350,7 +350,7 @@ mod tests {
         let decode = |file: Vec<u8>| Snapshot::decode(&file, 1 << 30);
         assert_eq!(decode(shared(1000, 0, 0)).unwrap().nodes().count(), 1000);
         assert_eq!(decode(shared(1, 100, 4)).unwrap().nodes().count(), 1);
-        // Each of these files has some kilobytes.
+        // Each of these files has a few kilobytes.
         let error = decode(shared(1, 100, 1000)).unwrap_err().to_string();
         assert!(error.contains("too much memory"), "{error}");
         assert!(decode(shared(100, 40, 4)).is_err());

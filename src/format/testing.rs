@@ -1,4 +1,4 @@
-//! Files for tests: right ones, and ones that break a rule on purpose.
+//! Builds files for tests: valid ones, and ones that break a rule on purpose.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use flatbuffers::{FlatBufferBuilder, WIPOffset};
@@ -7,7 +7,7 @@ use super::envelope::MAGIC;
 use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
 
-/// A file of version 2 with a compressed payload.
+/// Returns a file of version 2 with a compressed payload.
 pub(crate) fn file(file_type: u8, payload: &[u8]) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     out.extend_from_slice(b"icechunkfs-test         ");
@@ -24,7 +24,7 @@ pub(crate) fn node_id(n: u8) -> NodeId {
     NodeId([n; 8])
 }
 
-/// `repo` with snapshots (id, parent's position), all at second `n` for the `n`th, and branches (name, position).
+/// Returns a `repo` with snapshots (id, parent's position), the `n`th committed at second `n`, and branches (name, position).
 pub(crate) fn repo(snapshots: &[(ObjectId, i32)], branches: &[(&str, u32)]) -> Vec<u8> {
     let mut b = FlatBufferBuilder::new();
     let refs: Vec<_> = branches
@@ -79,17 +79,17 @@ pub(crate) fn repo(snapshots: &[(ObjectId, i32)], branches: &[(&str, u32)]) -> V
     file(6, b.finished_data())
 }
 
-/// A manifest and its extents.
+/// Manifest and its extents.
 pub(crate) type TestManifestRef = (ObjectId, Vec<(u32, u32)>);
-/// A node's chunks: coordinates and what they refer to.
+/// Node and its chunks: coordinates and payloads.
 pub(crate) type TestRefs = (NodeId, Vec<(Vec<u32>, TestPayload)>);
 
-/// A node of [`snapshot`].
+/// Node of [`snapshot`].
 pub(crate) struct TestNode<'a> {
     pub(crate) id: NodeId,
     pub(crate) path: &'a str,
     pub(crate) zarr_json: &'a str,
-    /// Manifests and their extents; none for a group.
+    /// Manifests and their extents; `None` for a group.
     pub(crate) manifests: Option<Vec<TestManifestRef>>,
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn group<'a>(n: u8, path: &'a str) -> TestNode<'a> {
     TestNode { id: node_id(n), path, zarr_json: r#"{"zarr_format":3,"node_type":"group"}"#, manifests: None }
 }
 
-/// A snapshot with `nodes` in the order given.
+/// Returns a snapshot with `nodes` in the given order.
 pub(crate) fn snapshot(id: ObjectId, nodes: &[TestNode<'_>]) -> Vec<u8> {
     let mut b = FlatBufferBuilder::new();
     let nodes: Vec<_> = nodes
@@ -145,7 +145,7 @@ pub(crate) fn snapshot(id: ObjectId, nodes: &[TestNode<'_>]) -> Vec<u8> {
     snapshot_of(b, id, &nodes)
 }
 
-/// A snapshot with nodes that `b` has already.
+/// Returns a snapshot with nodes that `b` already contains.
 pub(crate) fn snapshot_of<'b>(
     mut b: FlatBufferBuilder<'b>,
     id: ObjectId,
@@ -170,7 +170,7 @@ pub(crate) fn snapshot_of<'b>(
     file(1, b.finished_data())
 }
 
-/// What a chunk reference of [`manifest`] refers to.
+/// Payload of a chunk reference of [`manifest`].
 #[derive(Clone)]
 pub(crate) enum TestPayload {
     Inline(Vec<u8>),
@@ -179,7 +179,7 @@ pub(crate) enum TestPayload {
     Nothing,
 }
 
-/// A manifest with arrays and their references in the order given.
+/// Returns a manifest with arrays and their references in the given order.
 pub(crate) fn manifest(id: ObjectId, arrays: &[TestRefs]) -> Vec<u8> {
     let mut b = FlatBufferBuilder::new();
     let arrays: Vec<_> = arrays

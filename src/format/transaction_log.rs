@@ -1,6 +1,6 @@
-//! `$ROOT/transactions/ID`: which nodes and chunks one commit changed (spec, "Transaction Log Files").
+//! Reads `$ROOT/transactions/ID`: the nodes and chunks that one commit changed (spec, "Transaction Log Files").
 //!
-//! A log can name tens of millions of chunks; it is read in place.
+//! A log can name tens of millions of chunks, so it is read in place.
 
 use std::collections::BTreeSet;
 
@@ -17,13 +17,13 @@ impl Root for LogRoot {
     type Table<'a> = fb::TransactionLog<'a>;
 }
 
-/// A decoded transaction log.
+/// Decoded transaction log.
 #[derive(Debug)]
 pub struct TransactionLog {
     buffer: Verified<LogRoot>,
 }
 
-/// A list of nodes that something happened to in a commit.
+/// Kind of change to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Groups created.
@@ -40,20 +40,20 @@ pub enum Change {
     UpdatedArrays,
 }
 
-/// A node that a commit moved.
+/// Node that a commit moved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Move {
     /// Path in the parent snapshot.
     pub from: String,
     /// Path in this snapshot.
     pub to: String,
-    /// The node, whose id the move keeps.
+    /// Id of the node, which the move keeps.
     pub node: NodeId,
-    /// Whether it is an array; a group otherwise.
+    /// True for an array, false for a group.
     pub is_array: bool,
 }
 
-/// Nodes that several logs name, by what was done to them.
+/// Nodes that several logs name, by kind of change.
 #[derive(Clone, Debug, Default)]
 pub struct Touched {
     /// Groups created.
@@ -89,17 +89,17 @@ impl TransactionLog {
         Ok(TransactionLog { buffer: Verified::new(payload)? })
     }
 
-    /// Whether the payload says that it is a flatbuffer of Icechunk's.
+    /// Returns true if the payload has Icechunk's file identifier.
     pub(crate) fn has_identifier(&self) -> bool {
         self.buffer.has_identifier()
     }
 
-    /// The id of the snapshot whose log this is.
+    /// Returns the id of the snapshot that the log belongs to.
     pub fn id(&self) -> ObjectId {
         ObjectId::from(self.buffer.root().id())
     }
 
-    /// The nodes that `change` happened to, sorted by id.
+    /// Returns the nodes with this change, sorted by id.
     pub fn nodes(&self, change: Change) -> impl Iterator<Item = NodeId> + '_ {
         let root = self.buffer.root();
         let list = match change {
@@ -113,7 +113,7 @@ impl TransactionLog {
         list.iter().map(NodeId::from)
     }
 
-    /// The arrays whose chunks were written or deleted, and the coordinates of those chunks.
+    /// Returns the arrays whose chunks were written or deleted, with the coordinates of those chunks.
     pub fn updated_chunks(&self) -> impl Iterator<Item = (NodeId, impl Iterator<Item = Vec<u32>> + '_)> + '_ {
         self.buffer.root().updated_chunks().iter().map(|array| {
             let chunks = array.chunks();
@@ -121,7 +121,7 @@ impl TransactionLog {
         })
     }
 
-    /// The nodes that moved. Every member is required, though the schema does not say so.
+    /// Returns the moved nodes. Fails if a move lacks a member: all are required, though the schema does not state it.
     pub fn moves(&self) -> Result<Vec<Move>> {
         let moves = self.buffer.root().moved_nodes();
         moves

@@ -1,4 +1,4 @@
-//! A flatbuffer that was verified once and is then read in place.
+//! Holds a flatbuffer that is verified once and then read in place.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,33 +9,32 @@ use super::envelope;
 use crate::error::Result;
 use crate::memory::ReservedBytes;
 
-/// No table of the schemas is nested deeper than this: repo, update, status, ...
+/// Limit of nested tables. The schemas nest less deeply: repo, update, status, ...
 const MAX_DEPTH: usize = 16;
-/// Strings may be shared between tables (the reference shares locations), so that walking a file sees more bytes than it
-/// has. Beyond this factor it is an attack on the verifier's time.
+/// Limit of a file's apparent size, as a multiple of its length. Tables may share strings (the reference implementation shares locations),
+/// so that a walk sees more bytes than the file has; a larger factor is an attack on the verifier's time.
 const MAX_SHARING: usize = 64;
 
-/// Names a root table, whatever the lifetime of the buffer it is read from.
+/// Root table, whatever the lifetime of the buffer that holds it.
 pub trait Root {
-    /// The table as it is read from a buffer that lives for `'a`.
+    /// Table in a buffer that lives for `'a`.
     type Table<'a>: Follow<'a, Inner = Self::Table<'a>> + Verifiable + 'a;
 }
 
-/// The bytes of a flatbuffer whose root is `R`, verified when this value was made and unchanged since.
+/// Bytes of a flatbuffer whose root is `R`, verified on creation and unchanged since.
 pub struct Verified<R: Root> {
     bytes: ReservedBytes,
     root: PhantomData<fn() -> R>,
 }
 
 impl<R: Root> Verified<R> {
-    /// Verifies `bytes`: every offset within the buffer, every required field present, every string UTF-8.
-    ///
-    /// The work is bounded by the length of the buffer, whatever is in it.
+    /// Verifies `bytes`: every offset within the buffer, every required field present, every string UTF-8. The length
+    /// of the buffer bounds the work, whatever its content.
     pub fn new(bytes: impl Into<ReservedBytes>) -> Result<Self> {
         let bytes = bytes.into();
         let options = VerifierOptions {
             max_depth: MAX_DEPTH,
-            // Each table takes 4 bytes and so does the offset that leads to it.
+            // Each table takes 4 bytes, and so does the offset that leads to it.
             max_tables: bytes.len() / 8 + 1,
             max_apparent_size: bytes.len().saturating_mul(MAX_SHARING).clamp(1 << 20, 1 << 31),
             ignore_missing_null_terminator: false,
@@ -46,7 +45,7 @@ impl<R: Root> Verified<R> {
         Ok(Verified { bytes, root: PhantomData })
     }
 
-    /// As [`Verified::new`] without verifying, for what this program has just laid out itself.
+    /// Creates the value like [`Verified::new`] without verifying, for bytes that this program has just encoded.
     ///
     /// # Safety
     ///
@@ -57,37 +56,36 @@ impl<R: Root> Verified<R> {
         Verified { bytes, root: PhantomData }
     }
 
-    /// The root table, read in place.
+    /// Returns the root table, read in place.
     #[inline]
     pub fn root(&self) -> R::Table<'_> {
-        // SAFETY: `new` verified these very bytes as an `R`, and nothing can change them while `self` exists.
+        // SAFETY: `new` verified these bytes as an `R`, or the caller of `trusted` guaranteed it; they cannot change while `self` exists.
         unsafe { flatbuffers::root_unchecked::<R::Table<'_>>(&self.bytes) }
     }
 
-    /// Whether the bytes say that they are a flatbuffer of Icechunk's.
+    /// Returns true if the bytes have Icechunk's file identifier.
     pub fn has_identifier(&self) -> bool {
         self.bytes.get(4..8) == Some(envelope::FILE_IDENTIFIER.as_bytes())
     }
 
-    /// Bytes held.
+    /// Returns the length of the buffer, in bytes.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Never true: an empty buffer is no flatbuffer.
+    /// Returns true if there are no bytes, which no flatbuffer allows.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Where `part`, a slice got from [`Verified::root`], lies in the buffer. Lets a value remember a place without
-    /// borrowing from the buffer.
+    /// Returns the range of `part`, a slice from [`Verified::root`], in the buffer. A value can keep it without borrowing from the buffer.
     pub fn range_of(&self, part: &[u8]) -> Option<std::ops::Range<usize>> {
         let start = (part.as_ptr() as usize).checked_sub(self.bytes.as_ptr() as usize)?;
         let end = start.checked_add(part.len())?;
         (end <= self.bytes.len()).then_some(start..end)
     }
 
-    /// The bytes at a place that [`Verified::range_of`] gave; empty if it is none.
+    /// Returns the bytes of a range that [`Verified::range_of`] returned; empty if it is out of bounds.
     pub fn slice(&self, range: std::ops::Range<usize>) -> &[u8] {
         self.bytes.get(range).unwrap_or_default()
     }
@@ -99,7 +97,7 @@ impl<R: Root> fmt::Debug for Verified<R> {
     }
 }
 
-/// The verifier's message goes on with a trace of many lines.
+/// Returns the verifier's message without its trace of many lines.
 fn first_line(error: &flatbuffers::InvalidFlatbuffer) -> String {
     error.to_string().lines().next().unwrap_or_default().trim_end_matches(['.', ' ']).to_owned()
 }

@@ -1,8 +1,8 @@
-//! YAML that anybody may have written, looked over before anything is built of it.
+//! Parses untrusted YAML, after a check of its size.
 //!
-//! An alias stands for everything under its anchor, so that a few lines can mean billions of values, and parsers take time that
-//! grows with the square of how deep a document nests. One pass over its events counts what it would come to, aliases expanded,
-//! and stops where it is too much. `config.yaml`, the only YAML there is, has some hundred values, three or four deep.
+//! An alias stands for everything under its anchor, so that a few lines can mean billions of values, and parsers take time that grows with
+//! the square of the depth of a document. One pass over the events counts values and text with aliases expanded, and stops at a limit.
+//! `config.yaml`, the only YAML file, has some hundred values, three or four levels deep.
 
 use std::collections::HashMap;
 
@@ -11,31 +11,29 @@ use serde_yaml_ng::Value;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Bytes of a document.
+/// Limit of a document, in bytes.
 const MAX_DOCUMENT: usize = 1 << 20;
-/// Nesting.
+/// Limit of nesting.
 pub(super) const MAX_DEPTH: usize = 64;
-/// Values of a document with its aliases expanded.
+/// Limit of values in a document, with aliases expanded.
 const MAX_VALUES: usize = 1 << 16;
-/// Bytes of text of a document with its aliases expanded.
+/// Limit of text in a document, in bytes, with aliases expanded.
 const MAX_TEXT: usize = 4 << 20;
 
-/// The size of a part of a document, aliases expanded.
+/// Size of a part of a document, with aliases expanded.
 #[derive(Clone, Copy, Default)]
 struct Extent {
     values: usize,
     text: usize,
 }
 
-/// A sequence or map that has not ended.
+/// Sequence or map that has not ended.
 struct Open {
     anchor: usize,
     extent: Extent,
 }
 
-/// Parses a document that is within the bounds.
-///
-/// An error of kind [`ErrorKind::Corrupt`] if it is not, or is no YAML.
+/// Parses a document. Fails with [`ErrorKind::Corrupt`] if it exceeds a limit or is not YAML.
 pub(super) fn parse(bytes: &[u8]) -> Result<Value> {
     if bytes.len() > MAX_DOCUMENT {
         return Err(Error::corrupt(format!("a YAML document of {} bytes: {MAX_DOCUMENT} are accepted", bytes.len())));
@@ -47,7 +45,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Value> {
 
 fn look_over(text: &str) -> Result<()> {
     let mut anchors: HashMap<usize, Extent> = HashMap::new();
-    // The document itself is the first.
+    // The document itself is the first open part.
     let mut open = vec![Open { anchor: 0, extent: Extent::default() }];
     for event in Parser::new_from_str(text) {
         let (event, _) = event.map_err(|e| unreadable(Box::new(e)))?;
@@ -64,13 +62,13 @@ fn look_over(text: &str) -> Result<()> {
                 None => break,
             },
             Event::Scalar(text, _, anchor, _) => (anchor, Extent { values: 1, text: text.len() }),
-            // One that is within its own anchor has no extent yet; the parser refuses it.
+            // An alias within its own anchor has no extent yet; the parser refuses it.
             Event::Alias(anchor) => (0, anchors.get(&anchor).copied().unwrap_or_default()),
             _ => continue,
         };
         anchors.insert(anchor, extent);
         let Some(Open { extent: all, .. }) = open.last_mut() else { break };
-        // Neither can overflow: both were within their bounds before.
+        // The sums cannot overflow: both terms were within their limits before.
         (all.values, all.text) = (all.values + extent.values, all.text + extent.text);
         if all.values > MAX_VALUES || all.text > MAX_TEXT {
             return Err(Error::corrupt(format!(

@@ -1,7 +1,7 @@
-//! Attributes that a snapshot has not in itself but in an object of their own, below `attributes/` (`a/` in the first layout).
+//! Reads attributes that a snapshot keeps in a separate object below `attributes/` (`a/` in the first layout).
 //!
-//! The specifications leave open what is in such a file, and no release wrote one. Read is what they call likely: a map of
-//! attributes, or a list of such maps, in which a node's place is a number in the snapshot.
+//! The specifications do not define the content of such a file, and no release wrote one. This module reads what they
+//! call likely: a map of attributes, or a list of such maps, in which the snapshot stores the index of a node's map.
 
 use serde_json::{Map, Value};
 
@@ -10,15 +10,15 @@ use super::container::{self, Body, Opened};
 use super::{bounds, parse};
 use crate::error::{Error, Result};
 
-/// A node's attributes, by name.
+/// Attributes of a node, by name.
 pub type Attributes = Map<String, Value>;
 
-/// The content of an attributes file.
+/// Content of an attributes file.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AttributesFile {
-    /// Of one node.
+    /// Attributes of one node.
     One(Attributes),
-    /// Of several.
+    /// Attributes of several nodes.
     Many(Vec<Value>),
 }
 
@@ -28,7 +28,7 @@ impl AttributesFile {
         let body = match container::open(file, FileType::Attributes, limit) {
             Ok(Opened::Alpha(body)) => body,
             Ok(Opened::Flatbuffer(..)) => return Err(Error::corrupt("this is no attributes file")),
-            // A list of maps in JSON begins with what no snapshot does.
+            // `container::open` refuses a JSON array, because no snapshot or manifest is one.
             Err(_) if file.first() == Some(&b'[') && file.len() as u64 <= limit => {
                 Body { bytes: file.to_vec().into(), encoding: container::Encoding::Json }
             }
@@ -42,7 +42,7 @@ impl AttributesFile {
         }
     }
 
-    /// The attributes at `location`.
+    /// Returns the attributes at index `location`.
     pub fn at(&self, location: u64) -> Result<Attributes> {
         match self {
             AttributesFile::One(attributes) => Ok(attributes.clone()),

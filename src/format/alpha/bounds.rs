@@ -1,28 +1,28 @@
-//! A look over a document before anything is made of it.
+//! Checks a document before it is parsed.
 //!
-//! A few bytes may claim a billion elements, or nest a million levels, and in memory an element takes more than the byte that it
-//! has in a file. One pass that allocates nothing decides all of that at once: what has passed is whole, not too deep, and its
-//! values fit into the bound.
+//! A few bytes may claim a billion elements or nest a million levels, and an element takes more memory than it has
+//! bytes in a file. One pass that allocates next to nothing checks that a document is complete, is not nested too
+//! deeply, and that its values fit into the memory limit. For JSON it only counts values; the parser checks the rest.
 
 use super::MAX_DEPTH;
 use super::container::{Body, Encoding};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{self, Reservation};
 
-/// Bytes of memory that a value of any kind takes at most beside its own bytes: a member of a JSON object with its place in
-/// the order.
+/// Most bytes of memory that a value takes besides its own bytes: a member of a JSON object and its entry in the map's order.
 const VALUE: u64 = 112;
 
-/// How the outermost value begins: releases differ in that.
+/// Form of the outermost value, which identifies the release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outline {
-    /// Elements of the outermost array; none if it is a map.
+    /// Elements of the outermost array; `None` if it is a map.
     pub elements: Option<u64>,
-    /// Whether its first element is an id: text, bytes, or an array that begins with bytes.
+    /// True if the first element is an id: text, bytes, or an array that begins with bytes.
     pub begins_with_id: bool,
 }
 
-/// Checks `body`, whose values may take `limit` bytes of memory. What they may take is held for as long as they are used.
+/// Checks `body`, whose values may take `limit` bytes of memory, and reserves that memory. The caller keeps the
+/// reservation for as long as it uses the values.
 pub fn check(body: &Body, limit: u64) -> Result<(Outline, Reservation)> {
     let (outline, values) = examine(body)?;
     let bytes = values.saturating_mul(VALUE);
@@ -32,12 +32,12 @@ pub fn check(body: &Body, limit: u64) -> Result<(Outline, Reservation)> {
     Ok((outline, memory::reserve_blocking(bytes, "what it says")?))
 }
 
-/// As [`check`] for a document of which nothing is kept that is not counted elsewhere.
+/// Checks `body` like [`check`] without reserving memory, for a caller that counts what it keeps.
 pub fn check_shape(body: &Body) -> Result<Outline> {
     examine(body).map(|(outline, _)| outline)
 }
 
-/// What `body` looks like, and how many values it has.
+/// Returns the form of `body` and the number of its values.
 fn examine(body: &Body) -> Result<(Outline, u64)> {
     match body.encoding {
         Encoding::Json => Ok((Outline { elements: None, begins_with_id: false }, json_values(&body.bytes))),
@@ -55,12 +55,12 @@ fn too_many(values: u64, limit: u64) -> Error {
     )
 }
 
-/// No fewer values than there are; the parser that comes after bounds the depth by itself.
+/// Returns an upper bound of the number of values. The parser that runs next bounds the depth.
 fn json_values(bytes: &[u8]) -> u64 {
     1 + bytes.iter().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count() as u64
 }
 
-/// A value's head: how many bytes and how many more values belong to it.
+/// Head of a value: the number of bytes and of further values that belong to it.
 struct Head {
     bytes: u64,
     values: u64,
@@ -69,7 +69,7 @@ struct Head {
 fn message_pack(bytes: &[u8]) -> Result<(Outline, u64)> {
     let mut rest = bytes;
     let outline = outline(bytes);
-    // Values that are still to come, per level.
+    // Values still to come, per level.
     let mut open: Vec<u64> = vec![1];
     let mut count = 0_u64;
     while let Some(left) = open.last_mut() {
@@ -106,7 +106,7 @@ fn truncated() -> Error {
     Error::corrupt("damaged: it ends in the middle of a value")
 }
 
-/// Takes a value's head off `rest`.
+/// Removes the head of a value from `rest`.
 fn head(rest: &mut &[u8]) -> Result<Head> {
     let (&marker, behind) = rest.split_first().ok_or_else(truncated)?;
     *rest = behind;
@@ -120,7 +120,7 @@ fn head(rest: &mut &[u8]) -> Result<Head> {
         0xcd | 0xd1 => plain(2),
         0xca | 0xce | 0xd2 => plain(4),
         0xcb | 0xcf | 0xd3 => plain(8),
-        // An extension has its type first.
+        // The type of an extension precedes its bytes.
         0xd4..=0xd8 => plain(1 + (1 << (marker - 0xd4))),
         0xc4 | 0xd9 => number(rest, 1).and_then(plain),
         0xc5 | 0xda => number(rest, 2).and_then(plain),

@@ -1,7 +1,7 @@
-//! How a manifest lists chunks: a map from nodes and coordinates to places, or from nodes to maps from coordinates to places.
+//! Reads the list of chunks in a manifest: a map from (node, coordinates) to payloads, or from nodes to maps from coordinates to payloads.
 //!
-//! Which of the two it is, and how nodes are named in it, shows at each key. Chunks are handed over one by one; their bytes are
-//! not copied.
+//! Each key shows to which of the two forms it belongs and how it names nodes. Chunks are passed on one by one; their
+//! bytes are not copied.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -29,7 +29,7 @@ pub(super) struct VirtualRef {
     pub(super) checksum: Option<StoredChecksum>,
 }
 
-/// An absolute URL. There was to be another kind, which no release wrote.
+/// Absolute URL. The specification planned another kind, which no release wrote.
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub(super) enum Location {
@@ -47,7 +47,7 @@ pub(super) enum StoredChecksum {
     LastModified(u32),
 }
 
-/// A whole file: its last or its only member are the chunks.
+/// Seed for a manifest file: an array whose last member is the list of chunks, or a map with the member `chunks`.
 pub(super) struct File<'c, 'a> {
     pub(super) chunks: &'c mut Chunks<'a>,
 }
@@ -71,7 +71,7 @@ impl<'a> Visitor<'a> for File<'_, 'a> {
         let members = array.size_hint().unwrap_or_default();
         for at in 0..members.saturating_sub(1) {
             match (members, at) {
-                // Its id and its chunks: 0.1.0 and later.
+                // Releases from 0.1.0 on store two members: the id and the chunks.
                 (2, 0) => self.chunks.id = array.next_element::<AnyId>()?.map(|id| id.0),
                 _ => drop(array.next_element::<IgnoredAny>()?),
             }
@@ -96,24 +96,23 @@ impl<'a> Visitor<'a> for File<'_, 'a> {
     }
 }
 
-/// What a map in a manifest maps: a node, or a chunk of it, to chunks or to a place.
+/// Key of a map in a manifest. The value is the map of a node or the payload of a chunk.
 enum Key {
-    /// A chunk, or a node's id that looks like a chunk without dimensions.
+    /// Node and coordinates of a chunk, or a node's id that looks like a chunk without dimensions.
     Chunk(NodeId, Vec<u32>),
-    /// A node.
     Node(NodeId),
-    /// Coordinates, in the map of a node.
+    /// Coordinates within the map of a node.
     Coords(Vec<u32>),
-    /// The kind of a place.
+    /// Kind of a payload.
     Kind(String),
 }
 
-/// A map of chunks; or, behind a chunk's key, its place.
+/// Seed for a map of chunks or, below the key of a chunk, for its payload.
 struct ChunkMap<'c, 'a> {
     chunks: &'c mut Chunks<'a>,
-    /// The node whose chunks these are.
+    /// Node whose chunks the map lists.
     node: Option<NodeId>,
-    /// The chunk whose place this is, if it is one.
+    /// Coordinates of the chunk whose payload the map may be.
     prefix: Option<Vec<u32>>,
 }
 
@@ -188,7 +187,7 @@ impl<'a> Visitor<'a> for KeySeed {
             numbers(text).map(|numbers| numbers.into_iter().map(u32::try_from).collect::<Result<Vec<_>, _>>());
         match (numbers, AnyNodeId::from_text(text), self.node) {
             (_, Some(node), None) => Ok(Key::Node(node.0)),
-            // In JSON, whose keys are text: a node's number, and coordinates behind it.
+            // Keys in JSON are text: coordinates within the map of a node, otherwise a node's number and coordinates.
             (Some(Ok(numbers)), _, Some(_)) => Ok(Key::Coords(numbers)),
             (Some(Ok(numbers)), None, None) => match numbers.split_first() {
                 Some((node, coords)) => Ok(Key::Chunk(AnyNodeId::from_number(u64::from(*node)).0, coords.to_vec())),
@@ -218,13 +217,13 @@ impl<'a> Visitor<'a> for KeySeed {
     }
 }
 
-/// The numbers in a key such as `3/0/1` or `[3,[0,1]]`, whatever is between them; none where letters are.
+/// Returns the numbers in a key such as `3/0/1` or `[3,[0,1]]`, whatever separates them; `None` if the key has letters.
 fn numbers(text: &str) -> Option<Vec<u64>> {
     let is_between = |c: char| !c.is_alphanumeric();
     text.split(is_between).filter(|part| !part.is_empty()).map(|part| part.parse().ok()).collect()
 }
 
-/// The bytes of a chunk, borrowed where they stand as they are in the file.
+/// Bytes of an inline chunk, borrowed if the file stores them verbatim.
 struct Inline<'a>(Cow<'a, [u8]>);
 
 impl<'de> Deserialize<'de> for Inline<'de> {

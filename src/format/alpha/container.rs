@@ -1,45 +1,45 @@
-//! How a file of those days is wrapped: bare MessagePack or JSON; compressed and nothing else; or behind today's header, whose
-//! version byte says 1 all the same.
+//! Unwraps metadata files of releases before 0.2: bare MessagePack or JSON, the same compressed, or either behind
+//! today's header, with version byte 1.
 //!
-//! Which it is has to be read off the bytes, file by file: a repository may have files of several releases.
+//! The wrapping is detected from the bytes of each file, because a repository may hold files of several releases.
 
 use super::super::envelope::{self, FILE_IDENTIFIER, FileType, HEADER_LEN, Header, MAGIC, MAX_PAYLOAD};
 use crate::error::Result;
 use crate::memory::ReservedBytes;
 
-/// Every zstd frame begins so.
+/// Magic bytes of a zstd frame.
 const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 
-/// What a document is written in.
+/// Encoding of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
-    /// Every release before 0.2.
+    /// Encoding of every release before 0.2.
     MessagePack,
-    /// The first layout, as its specification has it.
+    /// Encoding of the first layout, as its specification states it.
     Json,
 }
 
-/// A document without what it was wrapped in.
+/// Unwrapped document of a release before 0.2.
 #[derive(Debug)]
 pub struct Body {
-    /// The document.
+    /// Bytes of the document.
     pub bytes: ReservedBytes,
-    /// What it is written in.
+    /// Encoding of the bytes.
     pub encoding: Encoding,
 }
 
-/// A file without what it was wrapped in.
+/// Unwrapped file.
 #[derive(Debug)]
 pub enum Opened {
-    /// Of today's format.
+    /// Header and payload of a file in today's format.
     Flatbuffer(Header, ReservedBytes),
-    /// Of one before 0.2.
+    /// Document of a release before 0.2.
     Alpha(Body),
 }
 
 /// Unwraps a file of type `expected`, whose payload may take `limit` bytes of memory.
 ///
-/// What is of neither kind is an error that says so of today's: that is what damaged files mostly are.
+/// Fails with the error of today's format if the file is of neither kind: most such files are damaged files of today.
 pub fn open(file: &[u8], expected: FileType, limit: u64) -> Result<Opened> {
     if file.starts_with(MAGIC) || file.len() < HEADER_LEN && MAGIC.starts_with(file) {
         let (header, payload) = envelope::decode(file, expected, limit)?;
@@ -56,12 +56,12 @@ pub fn open(file: &[u8], expected: FileType, limit: u64) -> Result<Opened> {
     };
     match encoding(&bytes) {
         Some(encoding) => Ok(Opened::Alpha(Body { bytes, encoding })),
-        // The header says what is wrong with it.
+        // `decode` reports what is wrong with the header.
         None => envelope::decode(file, expected, limit).map(|(header, payload)| Opened::Flatbuffer(header, payload)),
     }
 }
 
-/// What a document may be written in, by its first byte: all of them were arrays or maps.
+/// Returns the encoding that the first byte of a document implies: every document was an array or a map.
 fn encoding(bytes: &[u8]) -> Option<Encoding> {
     match bytes.first()? {
         b'{' | b' ' | b'\n' | b'\r' | b'\t' => Some(Encoding::Json),

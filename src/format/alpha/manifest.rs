@@ -1,11 +1,10 @@
-//! Manifests before 0.2: where the chunks of any number of arrays are, as a flatbuffer of today's.
+//! Translates manifests of releases before 0.2, which list the chunks of any number of arrays, into today's flatbuffer.
 //!
-//! The list of chunks was a map from a node and coordinates, and later a map of maps; before it there were a version and flags,
-//! or the manifest's id, or nothing. References are sorted if they are not, and everything that is held on the way counts
-//! against the caller's bound.
+//! The list of chunks was a map from (node, coordinates), and later a map of maps. A version and flags, the manifest's id, or nothing
+//! preceded it. References are sorted if necessary, and everything held during the translation counts against the caller's limit.
 //!
-//! Releases up to alpha 5 copied chunks of other arrays into an array's when they wrote a manifest anew, and listed more than
-//! they gave. Here a chunk belongs to the array that its reference names: those were found, so that is what is shown.
+//! Releases up to alpha 5 copied chunks of other arrays into an array's manifest when they rewrote it, and listed more chunks than they
+//! returned. Here a chunk belongs to the array that its reference names, because those releases found chunks by that name.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -22,8 +21,8 @@ use super::container::{Body, Encoding};
 use super::{MAX_DEPTH, bounds, wrong};
 use crate::error::{Error, ErrorKind, Result};
 
-/// `body` as the payload of a manifest file of today; `id` is its id if it does not say one. What is put together on the way,
-/// and the result, may each take `limit` bytes of memory.
+/// Translates `body` into the payload of a manifest file of today; `id` is used if the document contains no id. The
+/// references in memory and the result may each take `limit` bytes.
 pub fn translate(body: &Body, id: ObjectId, limit: u64) -> Result<Vec<u8>> {
     bounds::check_shape(body)?;
     let mut chunks = Chunks { limit, ..Chunks::default() };
@@ -43,12 +42,12 @@ pub fn translate(body: &Body, id: ObjectId, limit: u64) -> Result<Vec<u8>> {
     chunks.build(id)
 }
 
-/// The chunks of a manifest, as they come.
+/// Chunks of a manifest, collected while it is read.
 #[derive(Default)]
 pub(super) struct Chunks<'a> {
     pub(super) id: Option<ObjectId>,
     refs: Vec<Ref<'a>>,
-    /// Coordinates of all of them, one after another.
+    /// Coordinates of all references, concatenated.
     coords: Vec<u32>,
     limit: u64,
     is_too_large: bool,
@@ -56,12 +55,12 @@ pub(super) struct Chunks<'a> {
 
 struct Ref<'a> {
     node: NodeId,
-    /// Where in the list of coordinates its own begin, and how many they are.
+    /// Start in `Chunks::coords`, and number of coordinates.
     coords: (usize, u32),
     place: Place<'a>,
 }
 
-/// Where the bytes of a chunk are.
+/// Payload of a chunk, as the file stores it.
 pub(super) enum Place<'a> {
     Inline(Cow<'a, [u8]>),
     Native(NativeRef),
@@ -75,7 +74,7 @@ impl<'a> Chunks<'a> {
 
     pub(super) fn push<E: de::Error>(&mut self, node: NodeId, coords: &[u32], place: Place<'a>) -> Result<(), E> {
         let start = self.coords.len();
-        // A chunk's rank is a byte: nobody has more dimensions.
+        // Real arrays have fewer than 256 dimensions.
         let rank = u8::try_from(coords.len()).map_err(|_| E::custom("a chunk of more than 255 coordinates"))?;
         self.coords.extend_from_slice(coords);
         self.refs.push(Ref { node, coords: (start, u32::from(rank)), place });
@@ -94,7 +93,7 @@ impl<'a> Chunks<'a> {
         coords_of(&self.coords, item)
     }
 
-    /// Puts the references into the order of today's files.
+    /// Sorts the references by node and coordinates, as today's files have them.
     fn sort(&mut self) {
         let coords = &self.coords;
         let order = |a: &Ref<'_>, b: &Ref<'_>| -> Ordering {
@@ -152,7 +151,7 @@ impl<'a> Chunks<'a> {
                 let location = match &stored.location {
                     Location::Plain(location) | Location::Tagged { absolute: location } => location,
                 };
-                // Many chunks have one file.
+                // Many chunks lie in one file.
                 args.location = Some(b.create_shared_string(location));
                 (args.offset, args.length) = (stored.offset, stored.length);
                 match stored.checksum.as_ref().map(Checksum::from) {
@@ -241,7 +240,7 @@ mod tests {
         let key = |node: &Value, coords: &Value| list(vec![node.clone(), coords.clone()]);
         let none = list(vec![]);
 
-        // Numbers for nodes, chunks out of order, a version and flags before them.
+        // Nodes are numbers, the chunks are out of order, and a version and flags precede them.
         let (a, b) = (Value::from(3), Value::from(4));
         let chunks = map(vec![
             (key(&b, &none), inline(6)),
@@ -255,7 +254,7 @@ mod tests {
             assert_eq!(manifest.id(), ObjectId([9; 12]));
         }
 
-        // Text, and bytes in an array: flat and nested.
+        // Nodes are text, or bytes in an array; the maps are flat or nested.
         let nodes = [NodeId([1; 8]), NodeId([2; 8])];
         for ids in [
             nodes.map(|node| Value::from(node.to_string().as_str())),

@@ -1,23 +1,23 @@
-//! Files of the releases before 0.2, and of the first layout, which no release wrote.
+//! Reads files of alpha repositories: those of releases before 0.2, and those of the first layout, which no release wrote.
 //!
-//! They hold the same things as today's, in MessagePack or JSON, under a header or none, compressed or not; from release to
-//! release members came, went and changed their order. Nothing of that reaches the floors above: a snapshot becomes the
-//! [`super::draft::SnapshotDraft`] that says the same, a manifest a flatbuffer of today's. So there is one tree, one reader and
-//! one look-up for every generation.
+//! These files hold the same content as today's, in MessagePack or JSON, with or without a header, compressed or not;
+//! releases added, removed and reordered members. No other module sees these differences: a snapshot becomes an
+//! equivalent [`super::draft::SnapshotDraft`], a manifest a flatbuffer of today. One tree, one reader and one lookup
+//! therefore serve every generation.
 //!
-//! | module | what it knows |
+//! | module | purpose |
 //! |---|---|
-//! | [`container`] | how a file is wrapped, and what it is told by |
-//! | [`bounds`] | that a document is whole, not too deep, and fits into memory, before anything is made of it |
-//! | [`spelling`] | ids, times and fill values in all their spellings |
-//! | [`snapshot`] | nodes, and the history that a snapshot carries along |
-//! | [`zarr_json`] | a `zarr.json`, which was not kept in those days but taken apart |
-//! | [`attributes`] | attributes in files of their own |
-//! | [`manifest`] | chunk references, and [`chunk_map`] how they are listed |
-//! | [`mod@reference`] | what a branch's or tag's file says |
+//! | [`container`] | detects and removes the wrapping of a file |
+//! | [`bounds`] | checks that a document is complete, not too deep, and fits into memory, before it is parsed |
+//! | [`spelling`] | reads ids, times and fill values in all their spellings |
+//! | [`snapshot`] | reads nodes, and the history that a snapshot contains |
+//! | [`zarr_json`] | rebuilds a `zarr.json` from the fields that these releases stored instead |
+//! | [`attributes`] | reads attributes in separate files |
+//! | [`manifest`] | translates chunk references, with [`chunk_map`] for the maps that list them |
+//! | [`mod@reference`] | reads the file of a branch or tag |
 //!
-//! What identifies a node was a number at first, then 8 bytes as today; a number becomes 8 bytes, most significant first. Ids of
-//! objects were 16 bytes in the first layout: of those the first 12 are kept, and whoever looks for the object finds it by them.
+//! Node ids were numbers at first, then 8 bytes as today; a number becomes 8 bytes, most significant first. Object ids
+//! were 16 bytes in the first layout: the first 12 are kept, and the object is looked up by them.
 
 pub mod attributes;
 pub mod bounds;
@@ -34,10 +34,10 @@ use serde::de::DeserializeOwned;
 use self::container::{Body, Encoding};
 use crate::error::{Error, ErrorKind, Result};
 
-/// What a document holds at most, in levels: a value of a user's attributes may have as many as a metadata item today.
+/// Limit of nesting: a user attribute may nest as deeply as a metadata item today, below the levels of the document.
 const MAX_DEPTH: usize = super::flexbuffer::MAX_DEPTH + 8;
 
-/// The value that `body` holds, which was looked at by [`bounds`] before.
+/// Parses `body`, which [`bounds`] must have checked.
 fn parse<T: DeserializeOwned>(body: &Body, what: &str) -> Result<T> {
     match body.encoding {
         Encoding::Json => serde_json::from_slice(&body.bytes).map_err(|e| wrong(what, e)),
@@ -49,7 +49,7 @@ fn parse<T: DeserializeOwned>(body: &Body, what: &str) -> Result<T> {
     }
 }
 
-/// The error of a document that is none of what any release wrote.
+/// Returns the error for a document that no release before 0.2 wrote.
 fn wrong(what: &str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     Error::with_source(ErrorKind::Corrupt, format!("this is no {what} of a release before 0.2"), source)
 }

@@ -1,4 +1,4 @@
-//! What the file of a branch or a tag says: `{"snapshot": ...}`, with an id as text, or in the first layout as numbers.
+//! Reads the file of a branch or tag: `{"snapshot": ...}`, with the id as text or, in the first layout, as numbers.
 
 use serde::Deserialize;
 
@@ -6,7 +6,7 @@ use super::super::ids::ObjectId;
 use super::spelling::AnyId;
 use crate::error::Result;
 
-/// The snapshot that the file points to. Other members are of no use: a time, and properties that nothing ever set.
+/// Returns the snapshot that the file points to. Ignores other members: a time, and properties that no release set.
 pub fn parse(file: &[u8]) -> Result<ObjectId> {
     #[derive(Deserialize)]
     struct Reference {

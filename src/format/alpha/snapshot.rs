@@ -1,12 +1,12 @@
-//! Snapshots before 0.2: every node with its `zarr.json` taken apart, and up to some length the history before.
+//! Reads snapshots of releases before 0.2: every node with the fields of its `zarr.json`, and a part of the history.
 //!
-//! There was no release without a change in the structure. What is behind MessagePack's arrays, which have no names of members,
-//! is told by their length and by what comes first:
+//! The structure changed with every release. Members of MessagePack arrays have no names, so their number and the first
+//! member identify the structure:
 //!
-//! | members | releases | |
+//! | members | releases | order |
 //! |---|---|---|
-//! | 7 | none: the first layout | as in the next, without the first four |
-//! | 11 | alpha 1 to 9 | a version, flags, manifests, attribute files, lengths of the history, the history, id, start, properties, nodes |
+//! | 7 | none: the first layout | as alpha 1, without the first four |
+//! | 11 | alpha 1 to 9 | version, flags, manifests, attribute files, two history lengths, history, own commit, start, properties, nodes |
 //! | 9 | alpha 10 and later | as alpha 1, without version and flags |
 //! | 8 | 0.1.0 to 0.1.3 | id, parent, time, message, properties, manifests, attribute files, nodes |
 
@@ -30,27 +30,27 @@ use super::zarr_json::{self, ArrayFields};
 use super::{bounds, parse};
 use crate::error::{Context, Error, ErrorKind, Result};
 
-/// A snapshot file before 0.2.
+/// Decoded snapshot file of a release before 0.2.
 #[derive(Debug)]
 pub struct AlphaSnapshot {
-    /// Its own commit.
+    /// Commit that wrote the snapshot.
     pub commit: Commit,
-    /// The commit's metadata.
+    /// Metadata of the commit.
     pub properties: Map<String, Value>,
-    /// Its ancestors as far as it knows them, newest first. From 0.1.0 on this is its parent's id and nothing else.
+    /// Ancestors that the file describes, newest first; from 0.1.0 on, only the parent's id.
     ancestors: Ancestors,
     nodes: Vec<NodeFields>,
     manifests: BTreeMap<ObjectId, ManifestInfo>,
 }
 
-/// A commit as a later one describes it.
+/// Commit, as its own snapshot or a later one describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit {
-    /// The snapshot's id.
+    /// Id of the snapshot.
     pub id: ObjectId,
-    /// When it was committed, in microseconds since 1970-01-01 UTC.
+    /// Time of the commit, in microseconds since 1970-01-01 UTC.
     pub flushed_at: u64,
-    /// The commit message.
+    /// Commit message.
     pub message: String,
 }
 
@@ -60,7 +60,6 @@ enum Ancestors {
     Known(Vec<Commit>),
 }
 
-/// A group or array.
 #[derive(Debug, Deserialize)]
 struct NodeFields {
     id: AnyNodeId,
@@ -96,11 +95,11 @@ struct StoredCommit {
     message: String,
 }
 
-/// The nodes: a map from paths, which they know themselves.
+/// Nodes of a snapshot: a map from paths, which the nodes repeat.
 #[derive(Debug)]
 struct Nodes(Vec<NodeFields>);
 
-/// Alpha 1 to 9.
+/// Snapshot of alpha 1 to 9.
 #[derive(Deserialize)]
 #[allow(clippy::type_complexity, reason = "the members have no names in the file")]
 struct Eleven(
@@ -117,7 +116,7 @@ struct Eleven(
     Nodes,
 );
 
-/// From alpha 10 on.
+/// Snapshot of alpha 10 and later.
 #[derive(Deserialize)]
 struct Nine(
     Vec<WithId>,
@@ -131,11 +130,11 @@ struct Nine(
     Nodes,
 );
 
-/// 0.1.0 to 0.1.3.
+/// Snapshot of 0.1.0 to 0.1.3.
 #[derive(Deserialize)]
 struct Eight(AnyId, Option<AnyId>, Time, String, Option<Map<String, Value>>, Vec<WithId>, IgnoredAny, Nodes);
 
-/// The first layout, with names of members or without.
+/// Snapshot of the first layout, with or without names of members.
 #[derive(Deserialize)]
 struct Seven {
     #[serde(rename = "total_parents")]
@@ -151,7 +150,7 @@ struct Seven {
 }
 
 impl AlphaSnapshot {
-    /// Decodes a snapshot file whose payload, and then whose values, may take `limit` bytes of memory.
+    /// Decodes a snapshot file whose payload, and then whose values, may each take `limit` bytes of memory.
     pub fn decode(file: &[u8], limit: u64) -> Result<Self> {
         let body = match container::open(file, FileType::Snapshot, limit)? {
             Opened::Alpha(body) => body,
@@ -173,19 +172,19 @@ impl AlphaSnapshot {
         match outline.elements {
             Some(11) => {
                 let Eleven(_, _, manifests, _, _, _, history, own, _, properties, nodes) = read(body)?;
-                // Of a manifest there was its id, and the version of its file.
+                // Each manifest has an id and the version of its file.
                 let manifests = manifests.into_iter().map(|m| (m.id, 0, 0));
                 Ok(Self::with_history(own, history, properties, nodes, manifests))
             }
             Some(9) => {
                 let Nine(manifests, _, _, _, history, own, _, properties, nodes) = read(body)?;
-                // Its id, the version of its file, and its size.
+                // Each manifest has an id, the version of its file, and its size.
                 let manifests = manifests.into_iter().map(|m| (m.id, m.numbers[1], 0));
                 Ok(Self::with_history(own, history, properties, nodes, manifests))
             }
             Some(8) if outline.begins_with_id => {
                 let Eight(id, parent, time, message, properties, manifests, _, nodes) = read(body)?;
-                // Its id, its size, and its references.
+                // Each manifest has an id, its size, and the number of its references.
                 let manifests = manifests.into_iter().map(|m| (m.id, m.numbers[0], m.numbers[1]));
                 Ok(AlphaSnapshot {
                     commit: Commit { id: id.0, flushed_at: time.0, message },
@@ -222,7 +221,7 @@ impl AlphaSnapshot {
         }
     }
 
-    /// The parent's id; none of the first commit.
+    /// Returns the parent's id; `None` for the first commit.
     pub fn parent(&self) -> Option<ObjectId> {
         match &self.ancestors {
             Ancestors::Parent(parent) => *parent,
@@ -230,7 +229,7 @@ impl AlphaSnapshot {
         }
     }
 
-    /// What it says of the commits before it, newest first; not always of all of them.
+    /// Returns the ancestors that the file describes, newest first; the list may be incomplete.
     pub fn ancestors(&self) -> &[Commit] {
         match &self.ancestors {
             Ancestors::Parent(_) => &[],
@@ -238,7 +237,7 @@ impl AlphaSnapshot {
         }
     }
 
-    /// Attribute files without which it is not complete.
+    /// Returns the attribute files that [`AlphaSnapshot::into_draft`] still needs.
     pub fn attribute_files(&self) -> BTreeSet<ObjectId> {
         let files = self.nodes.iter().filter_map(|node| match &node.user_attributes {
             Some(StoredAttributes::Ref(reference)) => Some(reference.object_id.0),
@@ -247,7 +246,7 @@ impl AlphaSnapshot {
         files.collect()
     }
 
-    /// Takes attributes out of file `id` wherever a node refers to it.
+    /// Sets the attributes of the nodes that refer to file `id`.
     pub fn set_attributes(&mut self, id: ObjectId, file: &AttributesFile) -> Result<()> {
         for node in &mut self.nodes {
             let location = match &node.user_attributes {
@@ -260,10 +259,9 @@ impl AlphaSnapshot {
         Ok(())
     }
 
-    /// What says the same today, in version 1: that has the parent in the snapshot.
+    /// Converts the snapshot into an equivalent draft of version 1, the version that stores the parent in the snapshot.
     ///
-    /// The extents of a manifest's chunks, which 0.1.0 has, are not taken over: without any, every manifest is looked into, and
-    /// nothing depends on them.
+    /// The extents of manifests, which 0.1.0 stores, are left out: a lookup then searches every manifest, and nothing depends on them.
     pub fn into_draft(self) -> Result<SnapshotDraft> {
         let parent = self.parent();
         let metadata = self.properties.iter().map(|(name, value)| RawItem::message_pack(name, value));
@@ -365,7 +363,7 @@ mod tests {
         (0..bytes).map(|at| Value::from(at + n)).collect()
     }
 
-    /// A snapshot of the first layout, by its schema.
+    /// Returns a snapshot of the first layout, by its schema.
     fn first() -> Value {
         let commit = |n: u8| json!({"id": id(n, 16), "written_at": "2024-09-10T00:00:00.5Z", "message": n.to_string()});
         let array = json!({

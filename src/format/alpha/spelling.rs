@@ -1,4 +1,4 @@
-//! Small values that each release spelled in its own way: each type here reads all of them.
+//! Reads small values that releases spelled differently: each type accepts every spelling.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,15 +11,14 @@ use super::super::ids::{self, NodeId, ObjectId};
 /// Bytes of an object's id in the first layout.
 const WIDE: usize = 16;
 
-/// The id of an object: text, bytes, numbers, or bytes in an array with nothing behind them. Of 16 bytes the first 12 count.
+/// Id of an object: text, bytes, numbers, or an array that begins with bytes. The first 12 of 16 bytes count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AnyId(pub(super) ObjectId);
 
-/// The id of a node: a number, or 8 bytes in one of the spellings of [`AnyId`].
+/// Id of a node: a number, or 8 bytes in one of the spellings of [`AnyId`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AnyNodeId(pub(super) NodeId);
 
-/// The id that text spells.
 fn object_from_text(text: &str) -> Option<ObjectId> {
     ids::decode::<12>(text).map(ObjectId).or_else(|| ObjectId::of_16_bytes(text))
 }
@@ -42,13 +41,13 @@ impl AnyNodeId {
     }
 }
 
-/// The first element of an id that is an array.
+/// First element of an id that is an array.
 enum Part<'a> {
     Number(u64),
     Bytes(Cow<'a, [u8]>),
 }
 
-/// The bytes of an id that is an array: its numbers, or its first element.
+/// Returns the bytes of an id that is an array: its numbers, or its first element.
 fn bytes_of_array<'de, A: SeqAccess<'de>>(mut array: A) -> Result<Vec<u8>, A::Error> {
     let byte = |number: u64| u8::try_from(number).map_err(|_| de::Error::custom("an id holds a number beyond 255"));
     let mut bytes = match array.next_element::<Part<'_>>()? {
@@ -155,7 +154,7 @@ impl<'de> Deserialize<'de> for AnyNodeId {
     }
 }
 
-/// Anything that begins with an object's id and goes on with numbers, if with anything that matters.
+/// Id of an object and up to two numbers: an array that begins with them, or a map, of which only the id is read.
 #[derive(Debug)]
 pub(super) struct WithId {
     pub(super) id: ObjectId,
@@ -201,7 +200,7 @@ impl<'de> Deserialize<'de> for WithId {
     }
 }
 
-/// A number; 0 for whatever else stands in its place.
+/// Number, or 0 for a value of another type.
 struct Count(u64);
 
 impl<'de> Deserialize<'de> for Count {
@@ -236,7 +235,7 @@ impl<'de> Deserialize<'de> for Count {
     }
 }
 
-/// A time as RFC 3339, in microseconds since 1970-01-01 UTC.
+/// Time in microseconds since 1970-01-01 UTC, stored as RFC 3339 text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Time(pub(super) u64);
 
@@ -249,8 +248,7 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
-/// An array element, or a few of them, as `zarr.json` spells it: what is no number is text, and a float of 32 bits has the digits
-/// that it needs and no more.
+/// Fill value as `zarr.json` spells it: NaN and infinities are text, and a 32-bit float has no more digits than it needs.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Scalar(pub(super) Value);
 
@@ -282,7 +280,7 @@ impl<'de> Visitor<'de> for ScalarVisitor {
     }
 
     fn visit_f32<E>(self, value: f32) -> Result<Scalar, E> {
-        // The shortest digits that mean this very value.
+        // Use the shortest digits that denote exactly this value.
         Ok(Scalar(float(value.to_string().parse().unwrap_or(f64::from(value)))))
     }
 
@@ -298,7 +296,7 @@ impl<'de> Visitor<'de> for ScalarVisitor {
         Ok(Scalar(value.to_vec().into()))
     }
 
-    /// JSON has no other word for what is no number.
+    /// Reads null, which stands for NaN and infinities in JSON.
     fn visit_unit<E>(self) -> Result<Scalar, E> {
         Ok(Scalar(Value::Null))
     }

@@ -1,6 +1,6 @@
-//! A `zarr.json` out of the fields that it was taken apart into.
+//! Rebuilds a `zarr.json` from the fields that releases before 0.2 stored instead.
 //!
-//! What is written means what the document meant, and zarr-python reads it. The releases gave their documents back with
+//! The result means what the original document meant, and zarr-python reads it. Those releases returned
 //! `"configuration": null` for a codec without one, which zarr-python refuses; here such members are left out.
 
 use serde::Deserialize;
@@ -11,7 +11,7 @@ use super::spelling::Scalar;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::snapshot::Dimension;
 
-/// An array's `zarr.json`, taken apart.
+/// Fields of an array's `zarr.json`.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct ArrayFields {
     pub(super) shape: Vec<u64>,
@@ -26,7 +26,7 @@ pub(super) struct ArrayFields {
     pub(super) dimension_names: Option<Vec<Option<String>>>,
 }
 
-/// A codec, or a storage transformer.
+/// Codec or storage transformer.
 #[derive(Clone, Debug, Deserialize)]
 struct Extension {
     name: String,
@@ -47,13 +47,13 @@ fn extensions(list: &[Extension]) -> Value {
     list.iter().map(Extension::document).collect()
 }
 
-/// The `zarr.json` of a group.
+/// Returns the `zarr.json` of a group.
 pub(super) fn group(attributes: &Attributes) -> Vec<u8> {
     json!({"zarr_format": 3, "node_type": "group", "attributes": attributes}).to_string().into_bytes()
 }
 
 impl ArrayFields {
-    /// The `zarr.json` of an array.
+    /// Returns the `zarr.json` of the array.
     pub(super) fn document(&self, attributes: &Attributes) -> Result<Vec<u8>> {
         let data_type = data_type(&self.data_type.0)?;
         let mut document = json!({
@@ -77,7 +77,7 @@ impl ArrayFields {
         Ok(document.to_string().into_bytes())
     }
 
-    /// The dimensions, as a snapshot has them beside the document.
+    /// Returns the dimensions, which a snapshot stores beside the document.
     pub(super) fn dimensions(&self) -> Result<Vec<Dimension>> {
         if self.shape.len() != self.chunk_shape.len() {
             return Err(Error::corrupt(format!(
@@ -97,7 +97,7 @@ impl ArrayFields {
     }
 }
 
-/// `"int32"`, or `{"rawbits": 16}`, which is `r16`.
+/// Converts a data type: `"int32"` stays, and `{"rawbits": 16}` becomes `r16`.
 fn data_type(stored: &Value) -> Result<Value> {
     let bits = stored.as_object().and_then(|members| members.iter().next()).and_then(|(_, bits)| bits.as_u64());
     match (stored, bits) {
@@ -107,7 +107,7 @@ fn data_type(stored: &Value) -> Result<Value> {
     }
 }
 
-/// Chunk keys were `c/0/1` whatever the word: it is only with the word `Dot` that a program may have meant something else.
+/// Converts a chunk key encoding. Those releases wrote keys such as `c/0/1` in any case; only `Dot` may have meant another separator.
 fn chunk_key_encoding(stored: &Value) -> Result<Value> {
     match stored.as_str() {
         Some("Slash" | "Default") => Ok(json!({"name": "default", "configuration": {"separator": "/"}})),
@@ -117,7 +117,7 @@ fn chunk_key_encoding(stored: &Value) -> Result<Value> {
     }
 }
 
-/// `{"Int32": 7}` is 7. What JSON could not say is what is no number.
+/// Converts a fill value: `{"Int32": 7}` becomes 7, and null in a float type NaN, which JSON could not store.
 fn fill_value(stored: &Value, data_type: &Value) -> Value {
     let value = match stored {
         Value::Object(tagged) if tagged.len() == 1 => tagged.values().next().unwrap_or(stored),

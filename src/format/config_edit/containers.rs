@@ -1,7 +1,7 @@
-//! Virtual chunk containers: where chunks lie that are in other people's files.
+//! Changes and checks virtual chunk containers, the stores of chunks that lie outside the repository.
 //!
-//! They are stored by their URL prefix; old repositories have them by name. A user says either. The rules for a prefix are
-//! the reference's: it ignores containers that break them, so that their chunks could not be read, and none is set.
+//! A container is stored under its URL prefix, in old repositories under its name; a user may give either. The rules for a prefix are the
+//! reference implementation's: it ignores containers that break them, so their chunks could not be read. Such a container is refused.
 
 use std::collections::BTreeSet;
 
@@ -15,10 +15,10 @@ use crate::error::{Error, Result};
 use crate::shell;
 use crate::store_names::Provider;
 
-/// The member that they are in.
+/// Member of the configuration that holds the containers.
 pub const MEMBER: &str = "virtual_chunk_containers";
 
-/// Which stores a URL's scheme goes with.
+/// Schemes of a URL, and the kinds of store that they allow.
 const STORES: [(&[&str], &[&str]); 6] = [
     (&["s3"], &["s3", "s3_compatible", "tigris"]),
     (&["gs", "gcs"], &["gcs"]),
@@ -28,7 +28,7 @@ const STORES: [(&[&str], &[&str]); 6] = [
     (&["file"], &["local_file_system"]),
 ];
 
-/// The key of the container that is stored as `name`, or has that name; else `name` itself.
+/// Returns the key of the container that is stored under `name` or has that name; otherwise `name` itself.
 pub(super) fn real_key(containers: &Map<String, Value>, name: &str) -> String {
     if containers.contains_key(name) {
         return name.to_owned();
@@ -37,7 +37,7 @@ pub(super) fn real_key(containers: &Map<String, Value>, name: &str) -> String {
     named.map_or_else(|| name.to_owned(), |(key, _)| key.clone())
 }
 
-/// Puts `value` at `path`, and a container where its prefix says that it belongs. Returns the path that it has then.
+/// Sets `value` at `path`, moves a container to the key that its prefix demands, and returns the resulting path.
 pub(super) fn set(members: &mut Map<String, Value>, path: &[String], value: Value) -> Result<Vec<String>> {
     let [first, key, rest @ ..] = path else {
         put(members, path, value)?;
@@ -60,7 +60,7 @@ pub(super) fn set(members: &mut Map<String, Value>, path: &[String], value: Valu
     } else {
         put(members, path, value)?;
     }
-    // An old one that is stored by its name stays where it is, unless it is set as a whole.
+    // An old container that is stored under its name keeps its key, unless it is replaced as a whole.
     let belongs_by_prefix = rest.is_empty() || old_prefix.as_deref() == Some(key);
     let Some(Value::Object(containers)) = members.get_mut(MEMBER) else { return Ok(path.to_owned()) };
     let prefix = containers.get(key).and_then(|container| member(container, "url_prefix")).map(str::to_owned);
@@ -80,19 +80,19 @@ pub(super) fn set(members: &mut Map<String, Value>, path: &[String], value: Valu
     Ok(path)
 }
 
-/// `value`, with what the key says of it: its prefix or its name.
+/// Adds to `value` the prefix or name that the key states.
 fn named(key: &str, old: Option<&Value>, value: Value) -> Result<Value> {
     let Value::Object(mut container) = value else { return Ok(value) };
     let said = if key.contains("://") { "url_prefix" } else { "name" };
     match container.get(said) {
         None | Some(Value::Null) => drop(container.insert(said.to_owned(), key.into())),
-        // A new prefix for what is stored is how it moves.
+        // A stored container moves if it gets a new prefix.
         Some(there) if there != key && !(said == "url_prefix" && old.is_some()) => {
             return Err(Error::invalid(format!("container `{key}` is said to have the {said} {there}")));
         }
         Some(_) => {}
     }
-    // Replacing a container does not take its name away.
+    // Replacing a container keeps its name.
     if let (None, Some(name)) = (container.get("name"), old.and_then(|old| member(old, "name"))) {
         container.insert("name".to_owned(), name.into());
     }
@@ -103,7 +103,7 @@ fn member<'a>(container: &'a Value, name: &str) -> Option<&'a str> {
     container.get(name)?.as_str()
 }
 
-/// What is wrong with the containers of a configuration, beyond their types.
+/// Adds the problems of the containers that a check of types cannot find.
 pub(super) fn problems(members: &Map<String, Value>, out: &mut BTreeSet<Problem>) {
     let Some(containers) = members.get(MEMBER).and_then(Value::as_object) else { return };
     let mut names = BTreeSet::new();
@@ -156,7 +156,7 @@ fn check_prefix(prefix: &str, store: &str) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Whether what stands before the path of `prefix` is a bucket by its provider's rule.
+/// Returns true if the authority of `prefix` is a bucket by its provider's rule.
 fn is_authority(scheme: &str, prefix: &str) -> bool {
     let rest = prefix.split_once("://").map_or(prefix, |(_, rest)| rest);
     let authority = rest.split('/').next().unwrap_or_default();
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(named, expected);
         let by_prefix = after(&json!({}), "s3://ocean/", r#"{"store": {"s3": {}}}"#).unwrap();
         assert_eq!(by_prefix[MEMBER]["s3://ocean/"]["url_prefix"], "s3://ocean/");
-        // One member, by either name; a new prefix moves it.
+        // Both names address one member; a new prefix moves it.
         let moved = after(&named, "ocean.url_prefix", "s3://sea/").unwrap();
         assert_eq!(moved[MEMBER]["s3://sea/"]["name"], "ocean");
         assert_eq!(moved[MEMBER].as_object().unwrap().len(), 1);
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(region[MEMBER]["s3://ocean/"]["store"]["s3"]["region"], "eu-west-1");
         let replaced = after(&named, "ocean", r#"{"url_prefix": "s3://sea/", "store": {"s3": {}}}"#).unwrap();
         assert_eq!(replaced[MEMBER].as_object().unwrap().keys().collect::<Vec<_>>(), ["s3://sea/"]);
-        // Gone by name, and with it the member that had only it.
+        // Unsetting the last container also removes the member that held it.
         let gone = unset(named.as_object().unwrap(), "virtual_chunk_containers.ocean").unwrap().unwrap();
         assert!(gone.members.is_empty());
     }
@@ -233,7 +233,7 @@ mod tests {
             let error = after(&two, key, text).unwrap_err();
             assert!(error.contains(why), "{key} {text}: {error}");
         }
-        // Old ones that readers ignore are left alone.
+        // Old containers that readers ignore stay.
         let old = json!({MEMBER: {"az": {"name": "az", "url_prefix": "az", "store": {"azure": {}}}}});
         assert_eq!(after(&old, "ocean", OCEAN).unwrap()[MEMBER]["az"], old[MEMBER]["az"]);
         assert!(unset(two.as_object().unwrap(), "virtual_chunk_containers.ocean.store").is_err());

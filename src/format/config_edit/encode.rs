@@ -1,11 +1,10 @@
-//! The stored form of a configuration.
+//! Encodes a configuration in its stored form.
 //!
-//! Version 2 has a FlexBuffer, as the reference's serializer makes it: text is a String and never a Key, and no scalar is
-//! indirect. Version 1 has YAML, in which a choice with something belonging to it is a tag (`store: !s3`). Which map is such a
-//! choice is known from the schema, and for what newer programs have stored from the document that is there: what does not
-//! change in it is taken over as it is.
+//! Version 2 stores a FlexBuffer, as the reference implementation's serializer writes it: text is a String and never a Key, and no scalar
+//! is indirect. Version 1 stores YAML, in which a choice with a payload is a tag (`store: !s3`). The schema states which map is such a
+//! choice; for members that newer programs stored, the existing document does, because its unchanged parts are copied.
 //!
-//! What was written is read again before anybody else can: the stored form must mean what was to be stored.
+//! The encoded bytes are decoded again before they are used: they must mean what was to be stored.
 
 use serde_json::{Map, Value};
 use serde_yaml_ng::Value as Yaml;
@@ -16,7 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::config::{RepoConfig, yaml_value};
 use crate::format::yaml;
 
-/// `members` as a FlexBuffer.
+/// Encodes `members` as a FlexBuffer.
 pub fn flexbuffer(members: &Map<String, Value>) -> Result<Vec<u8>> {
     let bytes = flexbuffers::to_vec(members)
         .map_err(|e| Error::with_source(ErrorKind::InvalidInput, "the configuration", e))?;
@@ -24,7 +23,7 @@ pub fn flexbuffer(members: &Map<String, Value>) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// `members` as the text of `config.yaml`, whose text was `old`.
+/// Encodes `members` as the text of `config.yaml`, and copies the unchanged parts of its `old` text.
 pub fn yaml(members: &Map<String, Value>, old: Option<&[u8]>) -> Result<Vec<u8>> {
     let failed = |e| Error::with_source(ErrorKind::InvalidInput, "config.yaml", e);
     let old: Option<Yaml> = old.map(yaml::parse).transpose()?;
@@ -143,7 +142,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_written_is_not() {
-        // YAML has a tag in a tag, which its serializer has not.
+        // YAML allows a tag within a tag, but its serializer does not.
         let old = b"odd: !a !b 1\ncompression:\n  level: 1\n";
         if let Ok(stored) = RepoConfig::from_yaml(old) {
             let changed = set(stored.members(), "compression.level", "2").unwrap().unwrap();

@@ -1,7 +1,6 @@
-//! Names of settings: `manifest.preload.max_total_refs`, `virtual_chunk_containers."s3://a.b/".url_prefix`.
+//! Parses and spells names of settings: `manifest.preload.max_total_refs`, `virtual_chunk_containers."s3://a.b/".url_prefix`.
 //!
-//! Parts are separated by dots. A part that has a dot in it is written as a JSON string; one that names something which is
-//! stored already needs no quotes.
+//! Dots separate the parts. A part that contains a dot is written as a JSON string; a part that names a stored member needs no quotes.
 
 use serde_json::{Map, Value};
 
@@ -9,22 +8,22 @@ use super::containers;
 use super::schema::{Kind, Presence, ROOT};
 use crate::error::{Error, Result};
 
-/// How alike a name must be to be proposed: 0 for nothing in common, 1 for equality (Jaro-Winkler).
+/// Lowest similarity of a name that is suggested: 0 for nothing in common, 1 for equality (Jaro-Winkler).
 const LIKENESS: f64 = 0.7;
 
-/// Where a setting is.
+/// Position and kind of a setting.
 #[derive(Debug)]
 pub struct Place {
-    /// The names that lead to it.
+    /// Names of the members that lead to the setting.
     pub path: Vec<String>,
-    /// Its kind; none for what newer programs have stored.
+    /// Kind of the setting; `None` if a newer program stored it.
     pub kind: Option<&'static Kind>,
-    /// What holds where it is not set, in words.
+    /// Default, in words.
     pub default: Option<&'static str>,
 }
 
 impl Place {
-    /// Where `key` is, or would be, among `members`.
+    /// Finds the setting `key`, whether it is stored among `members` or not.
     pub fn find(members: &Map<String, Value>, key: &str) -> Result<Place> {
         let mut parts: &[String] = &parse(key)?;
         let mut place = Place { path: Vec::new(), kind: Some(&ROOT), default: None };
@@ -37,7 +36,7 @@ impl Place {
         Ok(place)
     }
 
-    /// Goes on to the member that `parts` begin with. Returns how many of them that took.
+    /// Descends to the member that `parts` begin with, and returns the number of parts that it took.
     fn step(&mut self, at: Option<&Map<String, Value>>, parts: &[String]) -> Result<usize> {
         let Some(name) = parts.first() else { return Ok(0) };
         let is_stored = |name: &str| at.is_some_and(|at| at.get(name).is_some_and(|value| !value.is_null()));
@@ -57,7 +56,7 @@ impl Place {
                 Ok(1)
             }
             Some(Kind::Map(below)) | Some(Kind::Open(_, below)) => {
-                // As many parts as make the name of something that is stored, and else one.
+                // Take as many parts as form the name of a stored member, otherwise one.
                 let (name, taken) = (1..=parts.len())
                     .rev()
                     .map(|count| (parts.iter().take(count).cloned().collect::<Vec<_>>().join("."), count))
@@ -80,7 +79,7 @@ impl Place {
         }
     }
 
-    /// The error for a member that does not exist.
+    /// Returns the error for a member that does not exist.
     fn unknown(&self, name: &str) -> Error {
         let names: Vec<&str> = match self.kind {
             Some(Kind::Choice(variants)) => {
@@ -104,20 +103,19 @@ impl Place {
         Error::invalid(format!("{what}{help}"))
     }
 
-    /// What is stored there.
+    /// Returns the stored value of the setting.
     pub fn value<'a>(&self, members: &'a Map<String, Value>) -> Option<&'a Value> {
         look(members, &self.path)
     }
 }
 
-/// What is stored at `path`.
+/// Returns the value stored at `path`.
 pub fn look<'a>(members: &'a Map<String, Value>, path: &[String]) -> Option<&'a Value> {
     let (name, rest) = path.split_first()?;
     let value = members.get(name)?;
     if rest.is_empty() { Some(value) } else { look(value.as_object()?, rest) }
 }
 
-/// The parts of `key`.
 fn parse(key: &str) -> Result<Vec<String>> {
     let wrong = |why: &str| Error::invalid(format!("`{key}` is no name of a setting: {why}"));
     let mut parts = Vec::new();
@@ -146,7 +144,7 @@ fn parse(key: &str) -> Result<Vec<String>> {
     }
 }
 
-/// `path` as a user says it.
+/// Returns `path` as a user writes it.
 pub fn spell(path: &[String]) -> String {
     let part = |part: &String| {
         let plain = !part.is_empty() && !part.starts_with('"') && !part.contains(['.', ' ']);
@@ -155,7 +153,6 @@ pub fn spell(path: &[String]) -> String {
     path.iter().map(part).collect::<Vec<_>>().join(".")
 }
 
-/// Whether a member of this presence may be left out.
 pub(super) fn may_be_missing(presence: Presence) -> bool {
     matches!(presence, Presence::Optional | Presence::NotNull)
 }

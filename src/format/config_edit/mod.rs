@@ -1,17 +1,17 @@
-//! Changing the persisted configuration, so that every reader can still open the repository.
+//! Changes the persisted configuration so that every reader can still open the repository.
 //!
-//! The reference reads the whole configuration when it opens a repository: one value of a wrong type, one variant that it
-//! does not know, one required member that is missing, and it refuses. So what is set is checked against [`schema`], which is
-//! the reference's, and a change that would make something wrong that was not wrong before is refused ([`problems`]). What
-//! newer programs have stored is kept: members that are not in the schema cannot be set, but stay, and can be unset.
+//! The reference implementation reads the whole configuration when it opens a repository, and refuses one value of a
+//! wrong type, one unknown variant or one missing required member. Values are therefore checked against [`schema`],
+//! which is the reference implementation's, and a change that adds a problem is refused ([`problems`]). Members that
+//! newer programs stored are kept: they are not in the schema and cannot be set, but can be unset.
 //!
-//! | module | |
+//! | module | content |
 //! |---|---|
-//! | [`schema`] | what can be set, of what kind, with which default |
-//! | [`key`] | `manifest.splitting`, `virtual_chunk_containers."s3://a.b/".store`: names of settings |
-//! | [`problems`] | what a reader would not accept |
-//! | [`containers`] | what is particular about virtual chunk containers |
-//! | [`encode`] | the stored form: a FlexBuffer, or YAML with tags |
+//! | [`schema`] | settings with their kinds and defaults |
+//! | [`key`] | names of settings: `manifest.splitting`, `virtual_chunk_containers."s3://a.b/".store` |
+//! | [`problems`] | values that a reader would not accept |
+//! | [`containers`] | rules for virtual chunk containers |
+//! | [`encode`] | stored form: a FlexBuffer, or YAML with tags |
 
 pub mod containers;
 pub mod encode;
@@ -26,44 +26,42 @@ use self::schema::{Kind, ROOT};
 use crate::error::{Error, ErrorKind, Result};
 use crate::shell;
 
-/// A setting as it is stored.
+/// Setting and its stored value.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// Its whole name.
+    /// Full name.
     pub key: String,
-    /// Its value, if it is set.
+    /// Stored value; `None` if the setting is unset.
     pub value: Option<Value>,
-    /// What is known of it; nothing of what newer programs have stored.
+    /// Kind of the setting; `None` if a newer program stored it.
     pub kind: Option<&'static Kind>,
-    /// What holds where it is not set, in words.
+    /// Default, in words.
     pub default: Option<&'static str>,
 }
 
-/// What a change makes of a configuration.
+/// Result of a change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Changed {
-    /// The new configuration.
+    /// New configuration.
     pub members: Map<String, Value>,
-    /// The whole name of what was changed.
+    /// Full name of the changed setting.
     pub key: String,
-    /// What was set before.
+    /// Value before the change.
     pub old: Option<Value>,
-    /// What is set now.
+    /// Value after the change.
     pub new: Option<Value>,
 }
 
-/// The setting `key` among `members`.
-///
-/// An error of kind [`ErrorKind::InvalidInput`] if there is no such setting.
+/// Returns the setting `key`. Fails with [`ErrorKind::InvalidInput`] if there is no such setting.
 pub fn get(members: &Map<String, Value>, key: &str) -> Result<Setting> {
     let place = Place::find(members, key)?;
     let value = place.value(members).filter(|value| !value.is_null()).cloned();
     Ok(Setting { key: spell(&place.path), value, kind: place.kind, default: place.default })
 }
 
-/// Sets `key` to what `text` means: JSON, or else the text itself. None if that is what it is already.
+/// Sets `key` to the value of `text`: JSON, or otherwise the text itself. Returns `None` if that is the stored value already.
 ///
-/// An error of kind [`ErrorKind::InvalidInput`] if there is no such setting, or if a reader would not accept the result.
+/// Fails with [`ErrorKind::InvalidInput`] if there is no such setting, or if a reader would not accept the result.
 pub fn set(members: &Map<String, Value>, key: &str, text: &str) -> Result<Option<Changed>> {
     let place = Place::find(members, key)?;
     let Some(kind) = place.kind else {
@@ -82,9 +80,7 @@ pub fn set(members: &Map<String, Value>, key: &str, text: &str) -> Result<Option
     finish(members, after, &place, path)
 }
 
-/// Unsets `key`. None if it is not set.
-///
-/// Errors as [`set`].
+/// Unsets `key`. Returns `None` if it is not set. Fails like [`set`].
 pub fn unset(members: &Map<String, Value>, key: &str) -> Result<Option<Changed>> {
     let place = Place::find(members, key)?;
     let mut after = members.clone();
@@ -111,7 +107,7 @@ fn finish(
     Ok(Some(Changed { key: spell(&path), old: set(place.value(before)), new, members }))
 }
 
-/// What `text` means for a setting of `kind`. Text is taken as it is, also where it looks like a number.
+/// Returns the value of `text` for a setting of `kind`. A text setting keeps `text`, even if it looks like a number.
 fn value_of(text: &str, kind: &Kind) -> Value {
     let json: Option<Value> = serde_json::from_str(text).ok();
     let as_text = || Value::String(text.to_owned());
@@ -125,7 +121,7 @@ fn value_of(text: &str, kind: &Kind) -> Value {
     }
 }
 
-/// Puts `value` at `path`, making the members above where there are none.
+/// Sets `value` at `path`, and creates missing members above it.
 fn put(members: &mut Map<String, Value>, path: &[String], value: Value) -> Result<()> {
     let Some((name, rest)) = path.split_first() else { return Err(Error::invalid("a setting needs a name")) };
     if rest.is_empty() {
@@ -145,7 +141,7 @@ fn put(members: &mut Map<String, Value>, path: &[String], value: Value) -> Resul
     }
 }
 
-/// Takes `path` away, and what is then empty above it and was there only for it.
+/// Removes `path`, and the members above it that become empty.
 fn remove(members: &mut Map<String, Value>, path: &[String]) {
     let Some((name, rest)) = path.split_first() else { return };
     if rest.is_empty() {
@@ -160,7 +156,7 @@ fn remove(members: &mut Map<String, Value>, path: &[String]) {
     }
 }
 
-/// Every setting there is: those of the schema, and what else is stored.
+/// Returns every setting: those of the schema, and other stored members.
 pub fn all(members: &Map<String, Value>) -> Vec<Setting> {
     let mut out = Vec::new();
     let mut path = Vec::new();
@@ -204,7 +200,7 @@ mod tests {
         value.as_object().unwrap().clone()
     }
 
-    /// Sets, and returns the new configuration or the message.
+    /// Returns the configuration after `set`, or the error message.
     fn after(before: &Value, key: &str, text: &str) -> std::result::Result<Value, String> {
         match set(&members(before.clone()), key, text) {
             Ok(Some(changed)) => Ok(Value::Object(changed.members)),
@@ -262,7 +258,7 @@ mod tests {
             "caching": null, "from_the_future": {"a": [1, {"b": null}]},
             "compression": {"level": 3, "algorithm": "brotli", "window": 5}
         });
-        // What was wrong before is another's business.
+        // Problems that existed before do not prevent a change.
         let changed = after(&before, "compression.level", "4").unwrap();
         assert_eq!(changed["compression"], json!({"level": 4, "algorithm": "brotli", "window": 5}));
         assert_eq!(changed["from_the_future"], before["from_the_future"]);

@@ -1,4 +1,4 @@
-//! What a reader of the configuration would not accept.
+//! Finds values that a reader of the configuration would not accept.
 
 use std::collections::BTreeSet;
 
@@ -8,16 +8,16 @@ use super::containers;
 use super::key::{may_be_missing, spell};
 use super::schema::{Kind, Member, Presence, ROOT};
 
-/// A sentence about what is wrong.
+/// Problem, as a sentence.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Problem {
-    /// Readers refuse the repository, or ignore what was set.
+    /// Readers refuse the repository, or ignore the value.
     Wrong(String),
-    /// It is not in the schema. Readers go on past it; where a user sets it, it is a mistake.
+    /// The schema does not have the member. Readers skip it, but a user who sets it made a mistake.
     Unknown(String),
 }
 
-/// What is wrong with `members`, a sentence each.
+/// Returns the problems of `members` that affect readers, one sentence each.
 pub fn of(members: &Map<String, Value>) -> Vec<String> {
     let wrong = |problem| match problem {
         Problem::Wrong(what) => Some(what),
@@ -26,7 +26,7 @@ pub fn of(members: &Map<String, Value>) -> Vec<String> {
     find(members).into_iter().filter_map(wrong).collect()
 }
 
-/// What is wrong with `after` and was not wrong with `before`.
+/// Returns the problems of `after` that `before` does not have.
 pub(super) fn made(before: &Map<String, Value>, after: &Map<String, Value>) -> Vec<String> {
     let text = |problem: &Problem| match problem {
         Problem::Wrong(what) | Problem::Unknown(what) => what.clone(),
@@ -41,7 +41,7 @@ fn find(members: &Map<String, Value>) -> BTreeSet<Problem> {
     out
 }
 
-// Recursion is bounded: readers of both encodings bound the depth of values, and so does the parser of JSON.
+// Recursion is bounded: the readers of both encodings bound the depth of values, and so does the JSON parser.
 fn check(value: &Value, kind: &'static Kind, path: &mut Vec<String>, out: &mut BTreeSet<Problem>) {
     let mut wrong = || {
         let shown: String = value.to_string().chars().take(60).collect();
@@ -135,7 +135,7 @@ fn check_members(
             (Some(Member { presence: Presence::Optional, .. }), _) if value.is_null() => {}
             (Some(member), _) => check(value, member.kind, path, out),
             (None, Kind::Map(below) | Kind::Open(_, below)) => {
-                // A FlexBuffer's keys end with NUL.
+                // Keys of a FlexBuffer end with NUL.
                 if name.contains('\0') {
                     out.insert(Problem::Wrong(format!("`{}`: a name cannot have NUL in it", spell(path))));
                 }

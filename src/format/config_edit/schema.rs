@@ -1,82 +1,82 @@
-//! What can be set in a repository's configuration: the reference's types, by its names (format notes 1.4).
+//! Describes the settings of a repository's configuration: the reference implementation's types, with its names (format notes 1.4).
 
 use serde_json::Value;
 
 use crate::endpoint::Endpoint;
 use crate::store_names::{self, Account, Region};
 
-/// What kind of value a setting has.
+/// Kind of a setting's value.
 #[derive(Debug)]
 pub enum Kind {
-    /// A whole number within bounds, both included.
+    /// Integer within bounds, both inclusive.
     Whole {
-        /// The smallest.
+        /// Smallest value.
         least: i64,
-        /// The largest.
+        /// Largest value.
         most: u64,
     },
     /// True or false.
     Bool,
     /// Any text.
     Text,
-    /// Text that becomes part of an address, by a rule.
+    /// Text that becomes part of an address and must follow a rule.
     Checked(&'static Rule),
-    /// A regular expression.
+    /// Regular expression.
     Pattern,
-    /// Members of these names.
+    /// Map with the given members.
     Struct(&'static [Member]),
-    /// Members of these names, and of any other name.
+    /// Map with the given members, and values of one kind under other names.
     Open(&'static [Member], &'static Kind),
-    /// Members of any name.
+    /// Map with values of one kind under any names.
     Map(&'static Kind),
-    /// Any number of values.
+    /// List of values of one kind.
     List(&'static Kind),
-    /// Two values, spelled as a list.
+    /// List of two values.
     Pair(&'static Kind, &'static Kind),
-    /// One of these: its name, or, where something belongs to it, a map from its name to that.
+    /// One of several variants: its name or, if it has a payload, a map from its name to the payload.
     Choice(&'static [Variant]),
 }
 
-/// What a text must be. It is not repeated where it is wrong: there may be a password in it.
+/// Rule for a text. Errors do not repeat the text, because it may contain a password.
 #[derive(Debug)]
 pub struct Rule {
-    /// In words.
+    /// Description of a valid text.
     pub describe: &'static str,
-    /// Whether a text is.
+    /// Predicate for a valid text.
     pub fits: fn(&str) -> bool,
 }
 
-/// A name, and what belongs to it.
+/// Name of a variant, and the kind of its payload.
 pub type Variant = (&'static str, Option<&'static Kind>);
 
-/// A member of a struct.
+/// Member of a map.
 #[derive(Debug)]
 pub struct Member {
-    /// Its name.
+    /// Name of the member.
     pub name: &'static str,
-    /// Its kind.
+    /// Kind of the member's value.
     pub kind: &'static Kind,
-    /// Whether it must be there.
+    /// Rule for a missing or null value.
     pub presence: Presence,
-    /// What holds where it is not set, in words.
+    /// Default, in words; empty if there is none.
     pub default: &'static str,
 }
 
-/// Whether a member must be there.
+/// Rule for a missing or null member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// It may be missing or null.
+    /// The member may be missing or null.
     Optional,
-    /// It may be missing, but not null.
+    /// The member may be missing, but not null.
     NotNull,
-    /// It must be there.
+    /// The member must be present.
     Required,
-    /// It must be there for readers; where a user leaves it out, false is written.
+    /// Readers require the member; if a user leaves it out, false is written.
     Filled,
 }
 
 impl Kind {
-    /// The members whose names are known.
+    /// Returns the members with known names.
     pub fn members(&self) -> &'static [Member] {
         match self {
             Kind::Struct(members) | Kind::Open(members, _) => members,
@@ -84,7 +84,7 @@ impl Kind {
         }
     }
 
-    /// In words: `a whole number from 1 to 65535`.
+    /// Returns a description, such as `a whole number from 1 to 65535`.
     pub fn describe(&self) -> String {
         match self {
             Kind::Whole { least, most } => format!("a whole number from {least} to {most}"),
@@ -110,7 +110,7 @@ impl Kind {
     }
 }
 
-/// Adds the members that readers need and users leave out.
+/// Adds the members that readers require and users leave out.
 pub fn complete(value: &mut Value, kind: &Kind) {
     match (kind, value) {
         (Kind::Struct(members) | Kind::Open(members, _), Value::Object(there)) => {
@@ -153,12 +153,12 @@ static U16: Kind = Kind::Whole { least: 0, most: u16::MAX as u64 };
 static U32: Kind = Kind::Whole { least: 0, most: u32::MAX as u64 };
 static U64: Kind = Kind::Whole { least: 0, most: u64::MAX };
 static I32: Kind = Kind::Whole { least: i32::MIN as i64, most: i32::MAX as u64 };
-/// Where the reference refuses 0 on reading, or waits forever with it.
+/// Counts for which the reference implementation refuses 0 on reading, or waits forever.
 static COUNT_U16: Kind = Kind::Whole { least: 1, most: u16::MAX as u64 };
 static COUNT_U32: Kind = Kind::Whole { least: 1, most: u32::MAX as u64 };
 static COUNT_U64: Kind = Kind::Whole { least: 1, most: u64::MAX };
 
-/// The whole configuration.
+/// Schema of the whole configuration.
 pub static ROOT: Kind = Kind::Struct(&[
     member("inline_chunk_threshold_bytes", &U16, "512"),
     member("get_partial_values_concurrency", &COUNT_U16, "10"),
@@ -228,7 +228,7 @@ static UPDATE_RETRIES: Kind = Kind::Struct(&[
     member("max_backoff_ms", &U32, "30000"),
 ]);
 
-/// Virtual chunk containers, by URL prefix; by name in old repositories.
+/// Schema of the virtual chunk containers, by URL prefix; by name in old repositories.
 pub static CONTAINERS: Kind = Kind::Map(&CONTAINER);
 
 static CONTAINER: Kind =
@@ -257,7 +257,7 @@ static ENDPOINT: Kind = Kind::Checked(&Rule {
     fits: |text| text.parse::<Endpoint>().is_ok(),
 });
 
-/// The account goes by several names.
+/// Names under which the account may be stored.
 static AZURE: [Member; 3] = [
     Member { name: "account", kind: &ACCOUNT, presence: Presence::NotNull, default: "" },
     Member { name: "azure_storage_account_name", kind: &ACCOUNT, presence: Presence::NotNull, default: "" },
