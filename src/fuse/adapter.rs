@@ -1,10 +1,9 @@
-//! fuser's requests as calls of [`Tree`](crate::tree::Tree): a snapshot that never changes, or one that gives way to the next
-//! as a whole ([`crate::follow`]). A branch that is written to is served by [`super::working_adapter`]; no other file names
-//! fuser's trait.
+//! Adapter from fuser's requests to [`Tree`](crate::tree::Tree): a snapshot that never changes, or one that is replaced as a
+//! whole ([`crate::follow`]). [`super::working_adapter`] serves a writable branch; no other file names fuser's trait.
 //!
-//! What is not implemented here is answered `ENOSYS` on purpose: `flush`, `lseek`, `fsync` and what is in
-//! [`super::declined`] are then never asked again, and `open` and `opendir` neither where the mode allows. Where the snapshot
-//! gives way they are asked: what is open is read to its end as it was.
+//! Requests that are not implemented are answered `ENOSYS` on purpose: the kernel then stops sending `flush`, `lseek`, `fsync`
+//! and those in [`super::declined`], and also `open` and `opendir` where the mode allows. A mount that follows a branch needs
+//! these two: a program reads an open file to its end unchanged.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -31,14 +30,14 @@ use crate::follow::shown::{Shown, View};
 use crate::tree::directory::{Entry, Extent};
 use crate::tree::{Attributes, Kind};
 
-/// "For ever": the kernel cuts it to its own maximum.
+/// Timeout of a cached reply; the kernel cuts it to its maximum.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 /// Unit of `statfs`, and the block size that `stat` recommends, in bytes.
 const BLOCK: u32 = 4096;
-/// Handle of files. They need none: the inode tells everything.
+/// Handle of files, which need none: the inode number is enough.
 const PLAIN: FileHandle = FileHandle(0);
 
-/// Who the files belong to.
+/// Owner of all files.
 #[derive(Clone, Copy, Debug)]
 pub struct Ownership {
     /// User id of every file.
@@ -47,40 +46,39 @@ pub struct Ownership {
     pub gid: u32,
 }
 
-/// Serves what is shown.
+/// FUSE adapter of a read-only mount.
 #[derive(Debug)]
 pub struct Adapter {
     shared: Arc<Shared>,
     runtime: Handle,
-    /// Whether the kernel understands `ENOSYS` from `open`.
+    /// True if the kernel understands `ENOSYS` from `open`.
     skip_open: bool,
-    /// Whether the kernel understands `ENOSYS` from `opendir`.
+    /// True if the kernel understands `ENOSYS` from `opendir`.
     skip_opendir: bool,
-    /// Whether the user insists on the mode: the mount then fails where the kernel cannot.
+    /// True if the user requires the mode: the mount then fails if the kernel cannot.
     insist: bool,
 }
 
-/// What requests under way share.
 #[derive(Debug)]
 struct Shared {
     shown: Arc<Shown>,
     ownership: Ownership,
     mode: IoMode,
-    /// What the kernel reads by itself; none for a file whose reads come to us as long as it is open.
+    /// Backing files that the kernel reads directly; none for a file that is read through the daemon as long as it is open.
     backings: Backings<Option<BackingId>>,
     hint: ListingHint,
     log: QuietLog,
 }
 
 impl Adapter {
-    /// Serves `shown`; requests that have to wait do so on `runtime`. With `insist` no other mode than `mode` will do.
+    /// Creates an adapter of `shown`; requests that have to wait do so on `runtime`. With `insist`, `mode` is required.
     pub fn new(shown: Arc<Shown>, ownership: Ownership, mode: IoMode, insist: bool, runtime: Handle) -> Self {
         let (backings, hint, log) = (Backings::default(), ListingHint::default(), QuietLog::default());
         let shared = Shared { shown, ownership, mode, backings, hint, log };
         Adapter { shared: Arc::new(shared), runtime, skip_open: false, skip_opendir: false, insist }
     }
 
-    /// Runs `request` with what it shares with others, and what is shown when it begins.
+    /// Runs `request` with the shared state and the current view.
     fn serve<F>(&self, request: impl FnOnce(Arc<Shared>, Arc<View>) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -89,7 +87,7 @@ impl Adapter {
     }
 }
 
-/// How long the kernel may remember an answer.
+/// Returns the time for which the kernel may cache a reply.
 fn remembered(view: &View) -> Duration {
     if view.is_remembered() { FOREVER } else { Duration::ZERO }
 }
@@ -111,8 +109,7 @@ impl Shared {
             crtime: time,
             kind,
             perm,
-            // One for directories too, which says "not counted": tools then do not conclude from it that there are no
-            // subdirectories.
+            // One for directories too, which means "not counted": tools then do not conclude that there are no subdirectories.
             nlink: 1,
             uid,
             gid,
@@ -127,17 +124,17 @@ impl Shared {
         Errno::from_i32(error.errno())
     }
 
-    /// The answer that the kernel remembers as "there is no such name".
+    /// Sends a negative entry, which the kernel caches.
     fn absent(&self, view: &View, reply: ReplyEntry) {
         let nothing = Attributes { inode: 0, kind: Kind::File, size: 0 };
         reply.entry(&remembered(view), &self.attr(view, nothing), Generation(0));
     }
 
-    /// The file to back `inode` with; none if its reads must come to us.
+    /// Returns the file to back `inode` with; none if the daemon has to serve its reads.
     async fn backing_file(&self, view: &View, inode: u64) -> Result<Option<File>> {
         let tree = view.tree();
         let source = tree.source(inode).await?;
-        // What the kernel reads by itself we do not hear of.
+        // The daemon does not see the kernel's passthrough reads.
         tree.record_access(inode, &source);
         let Some(chunk) = tree.native_chunk(&source)? else { return Ok(None) };
         let reader = tree.reader();
@@ -151,7 +148,7 @@ impl Shared {
     }
 
     async fn open_backed(&self, view: &View, inode: u64, reply: ReplyOpen) {
-        // The kernel wants all opens of a file at a time to be of one kind, though a chunk may get into a cache meanwhile.
+        // The kernel requires all concurrent opens of a file to be of one kind, though a chunk may enter a cache meanwhile.
         let backing = match self.backings.acquire(inode) {
             Some(backing) => backing,
             None => match self.backing_file(view, inode).await {
@@ -172,7 +169,7 @@ impl Shared {
     }
 
     fn register(&self, view: &View, inode: u64, file: &File, reply: &ReplyOpen) -> Option<BackingId> {
-        // Too many open files, most often: copying works all the same.
+        // Most often there are too many open files. Reading by copy still works.
         let failed = |error| {
             let place = view.tree().describe(inode);
             self.log.failed("open", &Error::io(format!("{place}: no passthrough, reading by copy"), error));
@@ -229,7 +226,7 @@ impl Filesystem for Adapter {
         let shared = Arc::clone(&self.shared);
         answer(&self.runtime, async move {
             match (shared.shown.open(inode.0).await, mode) {
-                // The name means another file by now: the kernel looks it up again, and comes back with that one.
+                // The name means another file by now: the kernel looks it up again, and opens that one.
                 (None, _) => reply.error(Errno::ESTALE),
                 (Some(_), IoMode::Cached) => {
                     reply.opened(PLAIN, FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH);
@@ -323,9 +320,9 @@ impl Filesystem for Adapter {
     ) {
         self.serve(|shared, _| async move {
             let view = shared.shown.listing(handle.0, offset);
-            // The kernel asks for attributes at the beginning of a directory, and later only if it saw them used.
+            // The kernel asks for attributes at the beginning of a directory, and later only if programs used them.
             let chunks_too = offset > 0 || shared.hint.begin(inode.0);
-            // Where the reply ends, the kernel goes on without attributes.
+            // After the end of this reply, the kernel continues without attributes.
             let extent = if chunks_too { Extent::All } else { Extent::BeforeChunks };
             let mut sink = |entry: Entry<'_>| {
                 let attr = shared.attr(&view, entry.attributes);

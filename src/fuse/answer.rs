@@ -1,9 +1,8 @@
-//! Answers that do not wait.
+//! Replies that do not block a worker.
 //!
-//! A fuser worker handles one request after another: one that waits for storage holds up all behind it. Each request is
-//! therefore a future that owns its reply. It is polled once on the worker; if everything it needs is in memory it has then
-//! answered, without a task or a switch of threads. If not, it is handed to the runtime and the worker takes the next
-//! request.
+//! A fuser worker handles one request after another: one that waits for storage would delay all behind it. Each request is
+//! therefore a future that owns its reply. The worker polls it once; if everything that it needs is in memory, the reply is sent
+//! without a task or a thread switch. Otherwise the runtime takes it over, and the worker takes the next request.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,11 +13,11 @@ use tracing::error;
 
 /// Carries out `request`, which ends by sending its own reply: now if it does not have to wait, otherwise on `runtime`.
 ///
-/// A request that panics has its reply dropped, which answers `EIO`; the worker lives on.
+/// If a request panics, its reply is dropped, which answers `EIO`; the worker survives.
 pub fn answer(runtime: &Handle, request: impl Future<Output = ()> + Send + 'static) {
     let _runtime = runtime.enter();
     let mut request = Box::pin(request);
-    // The task that a pending request becomes polls it again at once, with a waker of its own: nothing is missed.
+    // The task of a pending request polls it again at once, with the task's waker: no wake-up is lost.
     let mut context = Context::from_waker(Waker::noop());
     match catch_unwind(AssertUnwindSafe(|| request.as_mut().poll(&mut context))) {
         Ok(Poll::Ready(())) => {}

@@ -1,15 +1,15 @@
-//! Files that the kernel reads by itself.
+//! Backing files, which the kernel reads by passthrough.
 //!
-//! With `FUSE_PASSTHROUGH` an open file of ours is backed by another open file, and its reads do not come here. The kernel
-//! insists that all opens of one inode at a time share one backing file, and a backing must live until the last of them is
-//! released; so they are counted per inode.
+//! With `FUSE_PASSTHROUGH`, an open file is backed by another open file, and its reads do not reach the daemon. All concurrent
+//! opens of one inode must share one backing file, and a backing must live until the last of them is released; so opens are
+//! counted per inode.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// Backings in use, by inode. `B` is what keeps one registered with the kernel.
+/// Backings in use, by inode. A value of type `B` keeps one registered with the kernel.
 #[derive(Debug)]
 pub struct Backings<B> {
     open: Mutex<HashMap<u64, Shared<B>>>,
@@ -28,7 +28,7 @@ impl<B> Default for Backings<B> {
 }
 
 impl<B> Backings<B> {
-    /// The backing of `inode` for one more open, if there is one already.
+    /// Returns the backing of `inode` for one more open, if there is one already.
     pub fn acquire(&self, inode: u64) -> Option<Arc<B>> {
         let mut open = self.open.lock();
         let shared = open.get_mut(&inode)?;
@@ -36,7 +36,7 @@ impl<B> Backings<B> {
         Some(Arc::clone(&shared.backing))
     }
 
-    /// Counts one more open of `inode`, backed by `backing` unless somebody else brought one meanwhile.
+    /// Counts one more open of `inode`, backed by `backing` unless a concurrent open has inserted another one.
     pub fn insert(&self, inode: u64, backing: B) -> Arc<B> {
         let mut open = self.open.lock();
         let shared = open.entry(inode).or_insert_with(|| Shared { backing: Arc::new(backing), opens: 0 });
@@ -44,26 +44,26 @@ impl<B> Backings<B> {
         Arc::clone(&shared.backing)
     }
 
-    /// Counts one open less. The backing goes with the last one.
+    /// Counts one open less. Drops the backing with the last one.
     pub fn release(&self, inode: u64) {
         let mut open = self.open.lock();
         if let Some(shared) = open.get_mut(&inode) {
             shared.opens -= 1;
             if shared.opens == 0 {
                 let gone = open.remove(&inode);
-                // Dropping it tells the kernel.
+                // Dropping the backing notifies the kernel.
                 drop(open);
                 drop(gone);
             }
         }
     }
 
-    /// How many inodes have one.
+    /// Returns the number of inodes with a backing.
     pub fn len(&self) -> usize {
         self.open.lock().len()
     }
 
-    /// Whether none has.
+    /// Returns true if no inode has a backing.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

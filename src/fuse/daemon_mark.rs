@@ -1,7 +1,7 @@
-//! Tells which process serves a mount.
+//! Search for the process that serves a mount.
 //!
-//! The kernel does not say. A daemon keeps a file in memory open whose bytes are the mountpoint; `/proc` shows it to its user and to root.
-//! It holds nothing of the file system around the mount.
+//! The kernel does not report it. A daemon keeps a file in memory open whose bytes are the mountpoint; `/proc` shows it to its
+//! user and to root. The file pins nothing of the file system around the mount.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -18,24 +18,24 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::mount_table::Mount;
 
-/// Name of the file, and what a link to it begins with.
+/// Name of the file, and the prefix of a link to it.
 const NAME: &str = "icechunkfs mount";
 const LINK: &[u8] = b"/memfd:icechunkfs mount";
 /// Longest path that is compared, in bytes.
 const MAX_PATH: u64 = 4096;
 
-/// Marks this process as the daemon of `mountpoint`, for as long as the file is open. None where that cannot be done.
+/// Marks this process as the daemon of `mountpoint`, for as long as the file is open. Returns none where that is not possible.
 pub(super) fn set(mountpoint: &Path) -> Option<OwnedFd> {
     let mut mark = File::from(rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC).ok()?);
     mark.write_all(mountpoint.as_os_str().as_bytes()).ok()?;
     Some(mark.into())
 }
 
-/// The process that serves `mount`, if this user may know.
+/// Returns the process that serves `mount`, if this user may know it.
 pub(super) fn find(mount: &Mount) -> Option<u32> {
     let processes = std::fs::read_dir("/proc").ok()?;
     let mut processes = processes.flatten().filter(|entry| {
-        // Other users may say of their processes what they like.
+        // Other users can claim anything about their processes.
         entry.metadata().is_ok_and(|metadata| Some(metadata.uid()) == mount.owner)
     });
     processes.find_map(|entry| {
@@ -45,7 +45,7 @@ pub(super) fn find(mount: &Mount) -> Option<u32> {
     })
 }
 
-/// The process that serves a mount and does nothing else.
+/// Process that serves a mount and does nothing else.
 #[derive(Debug)]
 pub struct Daemon {
     number: u32,
@@ -53,7 +53,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// The daemon of `mount`, if this user may know. None if a program serves the mount that has other things to do.
+    /// Returns the daemon of `mount`, if this user may know it. None if the process that serves the mount also does other work.
     pub fn of(mount: &Mount) -> Option<Self> {
         let number = find(mount)?;
         let handle = pidfd_open(Pid::from_raw(number.try_into().ok()?)?, PidfdFlags::empty()).ok()?;
@@ -61,12 +61,12 @@ impl Daemon {
         (name.trim_end() == env!("CARGO_PKG_NAME")).then_some(Daemon { number, handle })
     }
 
-    /// Its number as a process.
+    /// Returns the process ID.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// Waits for its end. False if it goes on for longer than `patience`.
+    /// Waits for the end of the process. Returns false if it is still running after `patience`.
     pub fn ends(&self, patience: Duration) -> bool {
         let begin = Instant::now();
         loop {
@@ -75,7 +75,7 @@ impl Daemon {
             match poll(&mut [PollFd::new(&self.handle, PollFlags::IN)], Some(&timeout)) {
                 Ok(ended) => return ended > 0,
                 Err(Errno::INTR) => {}
-                // A kernel that cannot tell.
+                // This kernel cannot report the end of a process.
                 Err(_) => return true,
             }
         }

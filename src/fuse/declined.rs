@@ -1,8 +1,8 @@
-//! Requests that both adapters answer `ENOSYS`: the kernel then does not ask again. Of extended attributes and access lists
-//! there are none; the kernel checks access by modes itself. `ioctl` is asked each time all the same (Python asks each file
-//! whether it is a terminal); the answer is immediate.
+//! Requests that both adapters answer `ENOSYS`: the kernel then stops sending them. There are no extended attributes or access
+//! lists; the kernel checks access by modes itself. It sends `ioctl` each time all the same (Python asks whether each file is a
+//! terminal); the answer is immediate.
 
-/// The methods, within an implementation of [`fuser::Filesystem`].
+/// Methods of these requests, within an implementation of [`fuser::Filesystem`].
 macro_rules! declined {
     () => {
         declined! { getxattr(_: fuser::INodeNo, _: &std::ffi::OsStr, _: u32) -> fuser::ReplyXattr }

@@ -1,7 +1,7 @@
-//! Asks a mount something without waiting for it for ever.
+//! Requests to a mount, with a deadline.
 //!
-//! A request that a daemon has taken and does not answer cannot be interrupted: the process that waits for it does not even end when it is
-//! killed. So a child process asks, and is left to its fate when the deadline has passed.
+//! A request that a daemon has taken and does not answer cannot be interrupted: the process that waits for it does not end even
+//! when it is killed. So a child process makes the request, and is abandoned when the deadline has passed.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -21,31 +21,31 @@ use super::daemon_mark;
 use super::mount_table::{self, Mount};
 use crate::error::{Error, ErrorKind, Result};
 
-/// How long a mount may take for what its daemon answers from memory.
+/// Longest time for replies that a daemon has in memory.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest answer that is taken, in bytes.
+/// Longest accepted answer, in bytes.
 const MAX_ANSWER: u64 = 256 << 20;
 
-/// What is asked.
+/// Request about a file.
 #[derive(Clone, Copy, Debug)]
 pub enum Question<'a> {
-    /// Whether there is such a file.
+    /// Existence of the file.
     Exists,
-    /// What is in the file.
+    /// Content of the file.
     Content,
-    /// What is in the file once this has been written to it.
+    /// Content of the file once these bytes have been written to it.
     Reply(&'a [u8]),
 }
 
-/// Asks the mount at `mountpoint` about the file at `path` in it.
+/// Makes a request about the file at `path` in the mount at `mountpoint`.
 ///
-/// Errors: [`ErrorKind::Timeout`] if there is no answer before the `deadline`. The inner error is the answer of the file system.
+/// Fails with [`ErrorKind::Timeout`] if there is no answer before the `deadline`. The inner result is that of the file system.
 pub fn ask(mountpoint: &Path, path: &Path, question: Question<'_>, deadline: Duration) -> Result<io::Result<Vec<u8>>> {
     let failed = |e| Error::io(format!("asking {}", mountpoint.display()), e);
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|e| failed(e.into()))?;
     let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
-    // SAFETY: other threads may hold locks, of the allocator for instance. The child does nothing but system calls on memory that is
-    // there already, and ends without running anything else.
+    // SAFETY: other threads may hold locks, of the allocator for instance. The child makes only system calls on existing memory,
+    // and exits without running anything else.
     let child = match unsafe { libc::fork() } {
         -1 => return Err(failed(io::Error::last_os_error())),
         0 => run_child(&name, question, &write),
@@ -56,7 +56,7 @@ pub fn ask(mountpoint: &Path, path: &Path, question: Question<'_>, deadline: Dur
     std::thread::spawn(move || {
         let answer = receive(read);
         if let Some(child) = Pid::from_raw(child) {
-            // It has ended, or will when the daemon lets it.
+            // The child has ended, or will when the daemon lets it.
             let _ = rustix::process::waitpid(Some(child), WaitOptions::empty());
         }
         let _ = sender.send(answer);
@@ -69,7 +69,7 @@ pub fn ask(mountpoint: &Path, path: &Path, question: Question<'_>, deadline: Dur
     })
 }
 
-/// The absolute path of `mountpoint`, if a mount of ours is there and answers.
+/// Returns the absolute path of `mountpoint`, if an icechunkfs mount is there and answers.
 pub fn expect_answer(mountpoint: &Path) -> Result<std::path::PathBuf> {
     let mountpoint = mount_table::expect(mountpoint)?;
     // Any answer will do.
@@ -77,12 +77,11 @@ pub fn expect_answer(mountpoint: &Path) -> Result<std::path::PathBuf> {
     Ok(mountpoint)
 }
 
-/// Whether there is a file at `path` in the mount at `mountpoint`: an error of the file system if not.
+/// Checks that there is a file at `path` in the mount at `mountpoint`. The inner error is that of the file system.
 pub fn exists(mountpoint: &Path, path: &Path) -> Result<io::Result<()>> {
     Ok(ask(mountpoint, path, Question::Exists, PATIENCE)?.map(drop))
 }
 
-/// The error of a mount that does not answer.
 fn no_answer(mountpoint: &Path, deadline: Duration) -> Error {
     let mount = mount_table::find(mountpoint).ok().flatten();
     let daemon = mount.as_ref().and_then(daemon_mark::find);
@@ -109,7 +108,7 @@ fn receive(pipe: OwnedFd) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Asks, answers to `pipe` and ends. Allocates nothing.
+/// Makes the request, writes the answer to `pipe` and exits. Allocates nothing.
 fn run_child(path: &CStr, question: Question<'_>, pipe: &OwnedFd) -> ! {
     let pipe = close_other_descriptors(pipe);
     let answered = match question {
@@ -121,18 +120,18 @@ fn run_child(path: &CStr, question: Question<'_>, pipe: &OwnedFd) -> ! {
     if errno != 0 || matches!(question, Question::Exists) {
         let _ = rustix::io::write(pipe, &errno.to_le_bytes());
     }
-    // SAFETY: the process ends without running anything of what it was forked from.
+    // SAFETY: the process exits without running any code of its parent.
     unsafe { libc::_exit(0) }
 }
 
-/// Closes every descriptor but `pipe`, which it returns: this process may stay for long, and must not keep locks, or the standard output for
-/// whose end somebody waits.
+/// Closes every descriptor but `pipe`, which it returns: this process may live long, and must not keep locks, or a standard
+/// output whose end another process waits for.
 fn close_other_descriptors(pipe: &OwnedFd) -> BorrowedFd<'static> {
     // SAFETY: the calls take numbers. Nothing in this process uses a descriptor that is closed here.
     unsafe {
         libc::dup2(pipe.as_raw_fd(), 0);
         if libc::syscall(libc::SYS_close_range, 1, libc::c_uint::MAX, 0) != 0 {
-            // A kernel before 5.9.
+            // Kernels before 5.9 lack `close_range`.
             (1..1024).for_each(|number| {
                 libc::close(number);
             });
@@ -158,7 +157,7 @@ fn read(path: &CStr, request: Option<&[u8]>, pipe: BorrowedFd<'_>) -> Result<(),
             left = left.get(written..).unwrap_or_default();
         }
         at += count as u64;
-        // What fails now is found out by whoever reads an answer that is cut short.
+        // A failure here truncates the answer, which its reader detects.
         count = rustix::io::pread(&file, &mut buffer, at).unwrap_or(0);
     }
     Ok(())

@@ -1,17 +1,17 @@
-//! How files are opened: without asking us at all, or with the kernel reading chunk files by itself.
+//! I/O mode of a mount: files are opened without the daemon, or the kernel reads chunk files directly.
 //!
-//! The kernel offers two ways to be fast, and a mount has to choose one when it begins, because the first answer to `open`
-//! decides it for the mount's life:
+//! The kernel offers two fast ways, and a mount has to choose one when it begins, because the first reply to `open` decides it
+//! for the mount's life:
 //!
-//! - **cached**: `open` is answered `ENOSYS`, and never asked again. A warm open, read and close costs no message. The first
-//!   read of a chunk is copied through the daemon.
-//! - **passthrough**: `open` hands the chunk's own file to the kernel, which reads it as if there were no mount. Each open and
-//!   close costs a message, for small files several times what the read itself takes.
+//! - **cached**: `open` is answered `ENOSYS`, and never sent again. A warm open, read and close costs no message. The first read of
+//!   a chunk is copied through the daemon.
+//! - **passthrough**: `open` hands the chunk's file to the kernel, which reads it as if there were no mount. Each open and close
+//!   costs a message, for small files several times the cost of the read itself.
 //!
-//! Measured on 2 cores (docs/performance.md): an open and close cost some 40 us more in passthrough, every time; copying costs
-//! as much for 128 KiB, and nearly 400 us for 1 MiB, on a chunk's first read only, since later ones come from the page cache
-//! either way. Chunks of 128 KiB are better off with passthrough if they are read once or twice, those of 1 MiB if they are
-//! read up to some fifteen times. There the line is drawn ([`PASSTHROUGH_FROM`]).
+//! Measured on 2 cores (docs/performance.md): an open and close cost some 40 us more in passthrough, every time; copying costs as
+//! much for 128 KiB, and nearly 400 us for 1 MiB, on a chunk's first read only, since later ones come from the page cache in both
+//! modes. Passthrough is better for chunks of 128 KiB that are read once or twice, and for chunks of 1 MiB that are read up to
+//! some fifteen times. [`PASSTHROUGH_FROM`] is the limit.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,27 +19,27 @@ use std::str::FromStr;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tree::nodes::NodeTable;
 
-/// Mean chunk size in bytes, before compression, from which passthrough is the better choice where it is possible.
+/// Mean chunk size in bytes, before compression, from which passthrough is chosen where it is possible.
 pub const PASSTHROUGH_FROM: u64 = 1 << 20;
 
-/// What the user asked for.
+/// I/O mode that the user asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IoOption {
-    /// Decide from the data.
+    /// Mode chosen by the data.
     #[default]
     Auto,
-    /// Never ask on open.
+    /// Reply `ENOSYS` to `open`.
     Cached,
-    /// Hand chunk files to the kernel.
+    /// Chunk files handed to the kernel.
     Passthrough,
 }
 
-/// What a mount does.
+/// I/O mode of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoMode {
-    /// `open` is not asked; reads are copied.
+    /// The kernel sends no `open`; reads are copied.
     Cached,
-    /// Whole-file chunks are read by the kernel.
+    /// The kernel reads whole-file chunks directly.
     Passthrough,
 }
 
@@ -65,7 +65,7 @@ impl fmt::Display for IoMode {
     }
 }
 
-/// Why a mount cannot use passthrough; none if it can.
+/// Returns the reason why a mount cannot use passthrough; none if it can.
 pub fn obstacle(has_files: bool) -> Option<&'static str> {
     if !has_files {
         return Some("chunks are not files of this machine, and there is no cache on a disk");
@@ -76,7 +76,7 @@ pub fn obstacle(has_files: bool) -> Option<&'static str> {
     None
 }
 
-/// Whether this process may register backing files: the capability, in the effective set.
+/// Returns true if this process may register backing files: the capability is in its effective set.
 fn has_sys_admin() -> bool {
     const CAP_SYS_ADMIN: u64 = 21;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -86,8 +86,8 @@ fn has_sys_admin() -> bool {
         .is_some_and(|caps| caps >> CAP_SYS_ADMIN & 1 == 1)
 }
 
-/// The mode for a mount of `table`, whose chunks may be files of this machine, and the reason in a few words. An error of kind [`ErrorKind::Unsupported`] if the user
-/// insists on what cannot be.
+/// Chooses the mode for a mount of `table`, whose chunks are local files if `has_files`, and returns it with a short reason.
+/// Fails with [`ErrorKind::Unsupported`] if the user requires passthrough and it is impossible.
 pub fn choose(option: IoOption, table: &NodeTable, has_files: bool) -> Result<(IoMode, String)> {
     let obstacle = obstacle(has_files);
     match (option, obstacle) {
@@ -106,8 +106,8 @@ pub fn choose(option: IoOption, table: &NodeTable, has_files: bool) -> Result<(I
     }
 }
 
-/// Mean bytes of a chunk before compression, over the chunks that manifests list: known from the snapshot alone, so that
-/// choosing costs no request. References that a manifest shares between arrays count for each of them.
+/// Returns the mean bytes of a chunk before compression, over the chunks that manifests list. The snapshot alone has these
+/// numbers, so that choosing costs no request. References that a manifest shares between arrays count for each of them.
 fn mean_chunk_bytes(table: &NodeTable) -> u64 {
     let (mut bytes, mut chunks) = (0_u128, 0_u128);
     for array in table.arrays() {

@@ -1,7 +1,7 @@
-//! Mounting by ourselves, where we may.
+//! Mounting without a helper, where this process may.
 //!
-//! fuser mounts too, but by itself only as plain `fuse`: the type `fuse.icechunkfs`, by which users, fstab and our own
-//! `unmount` know a mount, is lost on that way. Without the privilege, fuser asks `fusermount3`, which keeps the type.
+//! fuser can mount directly too, but only as plain `fuse`: the type `fuse.icechunkfs`, by which users, fstab and `icechunkfs
+//! unmount` recognize a mount, would be lost. Without the privilege, fuser calls `fusermount3`, which keeps the type.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -14,14 +14,14 @@ use super::mount_table::FILE_SYSTEM_TYPE;
 use super::session::{Flag, Options, checks_modes};
 use crate::error::{Error, Result};
 
-/// Mode of the root directory as the kernel wants it before it can ask: a directory.
+/// Mode of the root directory, which the kernel needs before it can ask: a directory.
 const ROOT_MODE: u32 = libc::S_IFDIR;
 
-/// Mounts at `mountpoint` and returns the connection to the kernel. None where this process may not mount.
+/// Mounts at `mountpoint` and returns the connection to the kernel; none if this process may not mount.
 pub fn mount(mountpoint: &Path, options: &Options) -> Result<Option<OwnedFd>> {
     let device = match File::options().read(true).write(true).open("/dev/fuse") {
         Ok(device) => OwnedFd::from(device),
-        // Reported with more words by the way that follows.
+        // The fallback reports this in more detail.
         Err(_) => return Ok(None),
     };
     let uid = rustix::process::geteuid().as_raw();

@@ -1,29 +1,29 @@
-//! Whether a listing should bring attributes along.
+//! Hint whether a listing should include attributes.
 //!
-//! `READDIRPLUS` saves a look-up for every file that is looked at after it was listed, as `ls -l`, `cp -r` and `du` do. For
-//! files that nobody looks at (`find`, a Zarr reader that lists a group) it costs far more than the names alone: the kernel
-//! makes an inode for each, some 6 us and more than a kilobyte (measured, docs/performance.md). The kernel learns which it is
-//! within one directory; chunks lie in many small ones. So it is learned here across directories: a listing begins without
-//! attributes of chunks, and if one of its files is then looked up, the next listings have them.
+//! `READDIRPLUS` saves a lookup for every file that is looked at after it was listed, as `ls -l`, `cp -r` and `du` do. For files
+//! that are only listed (`find`, a Zarr reader that lists a group) it costs far more than the names alone: the kernel creates an
+//! inode for each, some 6 us and more than a kilobyte (measured, docs/performance.md). The kernel learns the access pattern
+//! within one directory; chunks are in many small ones. So this module learns it across directories: a listing begins without
+//! attributes of chunks, and if one of its files is then looked up, the next listings include them.
 //!
 //! Directories and documents always come with attributes: walks enter the former, Zarr programs open the latter.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Listings with attributes before one without them asks anew whether they are still of use.
+/// Listings with attributes until one without them tests whether they are still used.
 const CREDIT: u32 = 64;
 
-/// What the last listings taught. Approximate under concurrency, which costs time and never correctness.
+/// Access pattern of the last listings. Approximate under concurrency, which costs time and never correctness.
 #[derive(Debug, Default)]
 pub struct ListingHint {
-    /// The directory that was last listed without attributes of chunks.
+    /// Directory that was last listed without attributes of chunks.
     bare: AtomicU64,
-    /// How many more listings have them.
+    /// Remaining listings with attributes.
     credit: AtomicU32,
 }
 
 impl ListingHint {
-    /// Whether the listing of `directory` that begins now should have attributes of chunks.
+    /// Returns true if the listing of `directory` that begins now should include attributes of chunks.
     pub fn begin(&self, directory: u64) -> bool {
         let spent = self.credit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |credit| credit.checked_sub(1));
         if spent.is_err() {
@@ -32,7 +32,7 @@ impl ListingHint {
         spent.is_ok()
     }
 
-    /// A file in `directory` was looked up.
+    /// Records that a file in `directory` was looked up.
     pub fn looked_up(&self, directory: u64) {
         if self.bare.load(Ordering::Relaxed) == directory {
             self.credit.store(CREDIT, Ordering::Relaxed);

@@ -1,13 +1,12 @@
 //! The kernel's side: answers FUSE requests from a [`Tree`](crate::tree::Tree), mounts and unmounts.
 //!
-//! A snapshot cannot change, so the kernel is told to keep whatever it hears: entries, attributes and absences for ever, file
-//! pages and directory listings until memory runs short. Once warm, the daemon is not asked at all.
+//! A snapshot cannot change, so the kernel may cache entries, attributes and negative entries forever, and file pages and
+//! directory listings until memory runs short. Once the caches are warm, no request reaches the daemon.
 //!
-//! [`adapter`] serves a snapshot, [`working_adapter`] a branch that can be written to; no other file names fuser's trait.
-//! [`answer`] is the rule that no worker waits: a request is answered
-//! at once from memory, or moved to the runtime. [`io_mode`] decides how files are opened, [`backing`] hands whole files to
-//! the kernel, [`session`] mounts, [`mount_table`] reads what is mounted, [`inquiry`] asks a mount that
-//! may not answer, and [`unmount`] takes mounts down.
+//! [`adapter`] serves a snapshot, [`working_adapter`] a writable branch; no other file names fuser's trait. [`answer`] keeps
+//! workers from waiting: a request is answered at once from memory, or moved to the runtime. [`io_mode`] decides how files are
+//! opened, [`backing`] hands whole files to the kernel, [`session`] mounts, [`mount_table`] reads the mount table, [`inquiry`]
+//! queries a mount that may not answer, and [`unmount`] removes mounts.
 
 pub mod adapter;
 pub mod answer;

@@ -1,6 +1,6 @@
-//! What is mounted where, as `/proc/self/mountinfo` has it.
+//! Mount table, as `/proc/self/mountinfo` has it.
 //!
-//! Reading the table asks no file system, so it works for a mount whose daemon is dead, where any look at the mountpoint
+//! Reading the table involves no file system, so it works for a mount whose daemon is dead, where any access to the mountpoint
 //! itself fails with `ENOTCONN`.
 
 use std::ffi::OsString;
@@ -9,40 +9,40 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The type that our mounts have.
+/// Type of icechunkfs mounts.
 pub const FILE_SYSTEM_TYPE: &str = "fuse.icechunkfs";
 
-/// One mount.
+/// Mount in the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Where it is mounted.
+    /// Mountpoint.
     pub mountpoint: PathBuf,
-    /// Such as `ext4` or `fuse.icechunkfs`.
+    /// File system type, for example `ext4` or `fuse.icechunkfs`.
     pub fs_type: String,
-    /// The repository, for ours.
+    /// Source; the repository for an icechunkfs mount.
     pub source: String,
-    /// `major:minor` of its device number.
+    /// Device number, as `major:minor`.
     pub device: String,
-    /// Whether nothing can be written there.
+    /// True if the mount is read-only.
     pub read_only: bool,
-    /// The user who mounted it, of a file system in user space.
+    /// User who mounted it, for a FUSE file system.
     pub owner: Option<u32>,
 }
 
-/// The mount that is seen at `mountpoint`, which must be absolute; of several over each other the topmost. None if nothing
-/// is mounted at this very path.
+/// Returns the mount at `mountpoint`, which must be absolute; the topmost of several. None if nothing is mounted at this very
+/// path.
 pub fn find(mountpoint: &Path) -> Result<Option<Mount>> {
     let table = std::fs::read("/proc/self/mountinfo").map_err(|e| Error::io("/proc/self/mountinfo", e))?;
     Ok(parse(&table).into_iter().rfind(|mount| mount.mountpoint == mountpoint))
 }
 
-/// All mounts of ours.
+/// Returns all icechunkfs mounts.
 pub fn ours() -> Result<Vec<Mount>> {
     let table = std::fs::read("/proc/self/mountinfo").map_err(|e| Error::io("/proc/self/mountinfo", e))?;
     Ok(parse(&table).into_iter().filter(|mount| mount.fs_type == FILE_SYSTEM_TYPE).collect())
 }
 
-/// The absolute path of `mountpoint`, if a mount of ours is there.
+/// Returns the absolute path of `mountpoint`. Fails if no icechunkfs mount is there.
 pub fn expect(mountpoint: &Path) -> Result<PathBuf> {
     let mountpoint = absolute(mountpoint)?;
     let place = mountpoint.display();
@@ -59,7 +59,7 @@ fn parse(table: &[u8]) -> Vec<Mount> {
     table.split(|&b| b == b'\n').filter_map(parse_line).collect()
 }
 
-/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue` (proc_pid_mountinfo(5)).
+/// Parses `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue` (proc_pid_mountinfo(5)).
 fn parse_line(line: &[u8]) -> Option<Mount> {
     let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
     let separator = fields.iter().position(|field| *field == b"-")?;
@@ -76,7 +76,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     })
 }
 
-/// Space, tab, newline and backslash stand as three octal digits behind a backslash.
+/// Decodes space, tab, newline and backslash, which are three octal digits after a backslash.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -96,8 +96,8 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     out
 }
 
-/// `path` made absolute. If something is mounted there, its last component is not looked at: the directory that holds it is resolved, since
-/// the table has no symbolic links, but the mount itself may be dead or stand still.
+/// Makes `path` absolute. If a mount is there, only the parent directory is resolved, since the table has no symbolic links: the
+/// mount itself may be dead or hang.
 pub fn absolute(path: &Path) -> Result<PathBuf> {
     let absolute = std::path::absolute(path).map_err(|e| Error::io(path.display(), e))?;
     let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {

@@ -1,6 +1,6 @@
-//! Failures of programs' requests in the log, without drowning it.
+//! Rate limit for logged failures of requests.
 //!
-//! A program that reads a million virtual chunks gets a million errors; the log gets the first ones of each second and a
+//! A program that reads a million virtual chunks may get a million errors; the log gets the first ones of each second, and a
 //! count of the rest.
 
 use std::time::{Duration, Instant};
@@ -12,10 +12,9 @@ use crate::error::Error;
 
 /// Lines per [`INTERVAL`].
 const BURST: u32 = 20;
-/// How long a count lasts.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Writes failures to the log, at most [`BURST`] of them per [`INTERVAL`].
+/// Log of failures, at most [`BURST`] of them per [`INTERVAL`].
 #[derive(Debug)]
 pub struct QuietLog {
     state: Mutex<State>,
@@ -35,7 +34,7 @@ impl Default for QuietLog {
 }
 
 impl QuietLog {
-    /// Reports that `operation` of a program failed.
+    /// Logs that `operation` of a program failed.
     pub fn failed(&self, operation: &str, error: &Error) {
         let Some(suppressed) = self.admit(Instant::now()) else { return };
         if suppressed > 0 {
@@ -44,7 +43,7 @@ impl QuietLog {
         warn!("{operation}: {error}");
     }
 
-    /// Whether to write a line at `now`: how many were left out before it, or none if this one is left out too.
+    /// Returns the failures that were suppressed before a line at `now`; none if this line is suppressed too.
     fn admit(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock();
         if now.duration_since(state.since) >= INTERVAL {

@@ -1,4 +1,4 @@
-//! A mount from beginning to end.
+//! Lifecycle of a mount: start, service and end.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -29,50 +29,50 @@ use crate::session::{Invalidator, Session};
 use crate::tree::Tree;
 use crate::working::replace::Invalidation;
 
-/// Subtype of the file system: it shows as `fuse.icechunkfs`.
+/// Subtype of the file system, which makes the type `fuse.icechunkfs`.
 const SUBTYPE: &str = "icechunkfs";
-/// Threads that take requests from the kernel: as many as there are cores, within these bounds. One would let a large copy
-/// hold up a `stat`; more than a few only contend.
+/// Threads that take requests from the kernel: one per core, within these bounds. One would let a large copy delay a `stat`; more
+/// than a few only contend.
 const WORKERS: std::ops::RangeInclusive<usize> = 2..=8;
-/// How long a mount that was told to end waits for programs that still have files open.
+/// Longest wait of a mount that has to end for programs with open files.
 pub const GRACE: Duration = Duration::from_secs(10);
 
-/// How to mount.
+/// Options of a mount.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Shown as the source in `/proc/mounts`.
+    /// Source in `/proc/mounts`.
     pub source: String,
-    /// Whether other users may enter; the kernel then checks modes.
+    /// True if other users may access the mount; the kernel then checks modes.
     pub allow_other: bool,
-    /// Whether the mountpoint may have files in it, or a mount on it.
+    /// True if the mountpoint may have files in it, or a mount on it.
     pub nonempty: bool,
     /// Flags for the kernel, such as `noexec`.
     pub flags: Vec<Flag>,
-    /// How files are opened.
+    /// I/O mode.
     pub mode: IoMode,
-    /// Whether no other mode will do.
+    /// True if no other I/O mode is acceptable.
     pub insist: bool,
-    /// Whether it can be written to.
+    /// True if the mount is writable.
     pub writable: bool,
 }
 
-/// What a mount shows.
+/// Content of a mount.
 #[derive(Debug)]
 pub enum Served {
-    /// A snapshot, which never changes.
+    /// Snapshot, which never changes.
     Snapshot(Arc<Tree>),
-    /// A branch's newest commit, whichever it is.
+    /// Tip of a branch, which the mount follows.
     Followed(Arc<Follower>),
-    /// A branch, which can be written to.
+    /// Writable branch.
     Branch(Arc<Session>, Arc<Control>),
 }
 
-/// Carries invalidations to the kernel.
+/// Connection that carries invalidations to the kernel.
 struct Notifications(fuser::Notifier);
 
 impl Invalidator for Notifications {
     fn invalidate(&self, invalidation: &Invalidation) {
-        // What the kernel does not know needs no telling; and if the mount is gone, nobody does.
+        // The kernel rejects invalidations of unknown inodes or names, which is harmless, and a mount that is gone needs none.
         let _ = match invalidation {
             Invalidation::Entry(parent, name) => self.0.inval_entry(INodeNo(*parent), OsStr::from_bytes(&name.0)),
             Invalidation::Inode(number) => self.0.inval_inode(INodeNo(*number), 0, 0),
@@ -95,16 +95,16 @@ pub enum Flag {
     Suid,
 }
 
-/// A file system that is mounted and served.
+/// Mounted and served file system.
 #[derive(Debug)]
 pub struct Mounted {
     session: BackgroundSession,
     mountpoint: PathBuf,
-    /// Tells others which process to look at if it does not answer.
+    /// Mark of this process as the daemon.
     _mark: Option<OwnedFd>,
 }
 
-/// Checks that something can be mounted at `mountpoint` and returns its absolute path. A dead mount of ours is taken away.
+/// Checks that something can be mounted at `mountpoint` and returns its absolute path. Removes a dead icechunkfs mount.
 pub fn prepare(mountpoint: &Path, nonempty: bool) -> Result<PathBuf> {
     let absolute = mount_table::absolute(mountpoint).map_err(|e| e.context("the mountpoint"))?;
     if unmount::clean_dying(&absolute)? {
@@ -142,7 +142,7 @@ pub fn prepare(mountpoint: &Path, nonempty: bool) -> Result<PathBuf> {
 }
 
 impl Mounted {
-    /// Mounts `served` at `mountpoint` (absolute, prepared) and serves it on threads of its own, until it is unmounted.
+    /// Mounts `served` at `mountpoint` (absolute, prepared) and serves it on separate threads until it is unmounted.
     pub fn new(served: Served, mountpoint: PathBuf, options: &Options, runtime: Handle) -> Result<Self> {
         match served {
             Served::Snapshot(tree) => {
@@ -169,13 +169,13 @@ impl Mounted {
     fn start(adapter: impl Filesystem, mountpoint: PathBuf, options: &Options) -> Result<Self> {
         let session = match kernel_mount::mount(&mountpoint, options)? {
             Some(device) => fuser::Session::from_fd(adapter, device, acl(options), config(options)).inspect_err(|_| {
-                // A mount that nobody serves would hang whoever looks at it.
+                // A mount without a daemon would hang every process that accesses it.
                 let _ = unmount::unmount(&mountpoint, Force::Detach);
             }),
             None => fuser::Session::new(adapter, &mountpoint, &config(options)),
         };
         let session = session.and_then(fuser::Session::spawn).map_err(|error| mount_error(&mountpoint, error))?;
-        // Not worth failing for.
+        // A failure here does not matter.
         if let Ok(Some(mount)) = mount_table::find(&mountpoint) {
             readahead::raise(&mount);
         }
@@ -184,12 +184,12 @@ impl Mounted {
         Ok(Mounted { session, mountpoint, _mark: mark })
     }
 
-    /// Where it is mounted.
+    /// Returns the mountpoint.
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
     }
 
-    /// Waits until it is unmounted, by whomever.
+    /// Waits until the file system is unmounted.
     pub fn wait(self) -> Result<()> {
         self.session.join().map_err(|e| Error::io(format!("serving {}", self.mountpoint.display()), e))
     }
@@ -204,14 +204,14 @@ fn acl(options: &Options) -> SessionACL {
     if options.allow_other { SessionACL::All } else { SessionACL::Owner }
 }
 
-/// Whether the kernel checks modes. Not where nothing could be refused: to its owner alone on a read-only mount, and to root
-/// alone. The check costs a warm open 3 %, and whoever makes many files in one directory a request for each: its attributes
-/// are asked for anew after every change in it.
+/// Returns true if the kernel has to check modes: not where nothing could be refused, to the owner alone on a read-only mount or
+/// to root alone. The check costs a warm open 3 %, and a program that creates many files in one directory a request for each: the
+/// kernel asks for the directory's attributes after every change in it.
 pub(super) fn checks_modes(options: &Options) -> bool {
     options.allow_other || (options.writable && !rustix::process::geteuid().is_root())
 }
 
-/// What fuser needs to know; the mount options in it are for `fusermount3`.
+/// Returns fuser's configuration; its mount options are for `fusermount3`.
 fn config(options: &Options) -> Config {
     let mut config = Config::default();
     config.mount_options = vec![
@@ -233,7 +233,7 @@ fn config(options: &Options) -> Config {
     config.acl = acl(options);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     config.n_threads = Some(cores.clamp(*WORKERS.start(), *WORKERS.end()));
-    // A queue per worker. Each needs the device opened anew, which some containers do not let us.
+    // One queue per worker. Each opens the device anew, which some containers forbid.
     config.clone_fd = File::options().read(true).write(true).open("/dev/fuse").is_ok();
     config
 }

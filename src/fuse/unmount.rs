@@ -1,4 +1,4 @@
-//! Taking mounts down.
+//! Unmounting, also of a mount whose daemon has died.
 
 use std::io;
 use std::path::Path;
@@ -11,23 +11,23 @@ use super::inquiry;
 use super::mount_table::{self, FILE_SYSTEM_TYPE};
 use crate::error::{Error, ErrorKind, Result};
 
-/// How long a process that was killed may take to end. A mount that is alive is busy only after this.
+/// Longest time for a killed process to end. Only after this does a live mount count as busy.
 const DYING: Duration = Duration::from_millis(500);
-/// Between two looks whether it has.
+/// Interval between checks.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// How hard to try.
+/// Mode of an unmount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Force {
-    /// Fail with [`ErrorKind::Busy`] while files are open.
+    /// Fails with [`ErrorKind::Busy`] while files are open.
     Polite,
-    /// Take it out of the tree now; it ends when the last file is closed.
+    /// Removes the mount from the tree now; it ends when the last file is closed.
     Detach,
 }
 
 /// Unmounts `mountpoint`, directly where this process may, otherwise through `fusermount3`.
 pub fn unmount(mountpoint: &Path, force: Force) -> Result<()> {
-    // The path must not be followed: the mount itself may be dead.
+    // The path must not be followed: the mount may be dead.
     let flags =
         UnmountFlags::NOFOLLOW | if force == Force::Detach { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(mountpoint, flags) {
@@ -73,9 +73,10 @@ fn with_helper(mountpoint: &Path, force: Force) -> Result<()> {
     Err(Error::new(kind, words))
 }
 
-/// Takes away a mount of ours at `mountpoint` (absolute) whose daemon has died. Anything else is left as it is.
+/// Unmounts an icechunkfs mount at `mountpoint` (absolute) whose daemon has died. Leaves anything else as it is. Returns true if
+/// there was one.
 ///
-/// True if there was one. Errors: [`ErrorKind::Timeout`] if the mount does not answer, but somebody serves it.
+/// Fails with [`ErrorKind::Timeout`] if the mount does not answer but has a daemon.
 pub fn clean_dead(mountpoint: &Path) -> Result<bool> {
     if mount_table::find(mountpoint)?.is_none_or(|mount| mount.fs_type != FILE_SYSTEM_TYPE) || !is_dead(mountpoint)? {
         return Ok(false);
@@ -84,8 +85,8 @@ pub fn clean_dead(mountpoint: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// As [`clean_dead`], and waits for the end of a daemon that is being killed at this moment: for some milliseconds it goes on
-/// answering, or the kernel on ending its requests.
+/// Unmounts as [`clean_dead`] does, but waits for the end of a daemon that is just being killed: for some milliseconds it still
+/// answers, or the kernel still aborts its requests.
 pub fn clean_dying(mountpoint: &Path) -> Result<bool> {
     let begin = Instant::now();
     loop {
@@ -100,12 +101,12 @@ pub fn clean_dying(mountpoint: &Path) -> Result<bool> {
     }
 }
 
-/// Whether nobody answers for `mountpoint`. Its own attributes do not tell: the kernel has them for ever. It has never heard
-/// of a name made up on the spot, so that it must ask.
+/// Returns true if no daemon answers for `mountpoint`. The attributes of the root do not tell, since the kernel caches them
+/// forever. For a name made up on the spot it must ask.
 fn is_dead(mountpoint: &Path) -> Result<bool> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let unheard_of = mountpoint.join(format!(".icechunkfs-probe-{}-{}", std::process::id(), now.as_nanos()));
-    // A request that was on its way when the daemon died is aborted.
+    // The kernel aborts a request that was in flight when the daemon died.
     let errno = inquiry::exists(mountpoint, &unheard_of)?.err().and_then(|error| error.raw_os_error());
     Ok(matches!(errno, Some(libc::ENOTCONN | libc::ECONNABORTED)))
 }

@@ -1,8 +1,8 @@
-//! fuser's requests as calls of [`WorkingTree`] and [`Control`]: a branch that can be written to.
+//! Adapter from fuser's requests to [`WorkingTree`] and [`Control`]: a writable branch.
 //!
-//! Every change comes through the kernel, so that it may remember names and attributes for ever here too; what changes by
-//! other ways (a commit over others' commits, a refresh, a discard) it is told of. `open` must be asked each time, unlike in a
-//! read-only mount: a commit has to know what is open for writing.
+//! Local changes come through the kernel, so that it can cache names and attributes forever here too; invalidations report all
+//! others (a commit rebased over concurrent commits, a refresh, a discard). Unlike in a read-only mount, the kernel must always
+//! send `open`: a commit has to know which files are open for writing.
 //!
 //! Not implemented on purpose, so that the kernel stops asking: extended attributes, access lists, locks (the kernel's own are
 //! right for one machine).
@@ -41,17 +41,18 @@ use crate::working::listing::Listed;
 use crate::working::namespace::{New, Rename};
 use crate::working::set_attributes::Settings;
 
-/// Serves one working tree.
+/// FUSE adapter of a writable mount.
 #[derive(Debug)]
 pub struct WorkingAdapter {
     shared: Arc<Shared>,
     runtime: Handle,
-    /// Whether the user insists on passthrough: the mount then fails where the kernel cannot.
+    /// True if the user requires passthrough: the mount then fails if the kernel cannot.
     insist: bool,
 }
 
 impl WorkingAdapter {
-    /// Serves `working`, commanded through `control`. With `passthrough` the kernel moves bytes of scratch files by itself.
+    /// Creates an adapter of `working`, commanded through `control`. With `passthrough`, the kernel reads and writes scratch
+    /// files directly.
     pub fn new(
         working: Arc<WorkingTree>,
         control: Arc<Control>,
@@ -453,7 +454,7 @@ impl Filesystem for WorkingAdapter {
                 taken
             };
             let listed = shared.list(inode.0, handle, offset, extent, &mut sink).await;
-            // Each entry but the dots counts as a look-up.
+            // Each entry but the dots increments the lookup count.
             for number in told {
                 shared.working.told_number(number);
             }

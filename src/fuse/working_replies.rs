@@ -1,5 +1,5 @@
-//! How requests on a working tree are carried out and answered: what [`super::working_adapter`] takes from the kernel, in the
-//! terms of [`WorkingTree`] and [`Control`], and back.
+//! Handlers of requests on a working tree: they translate between the kernel's side ([`super::working_adapter`]) and the terms of
+//! [`WorkingTree`] and [`Control`].
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -26,16 +26,15 @@ use crate::working::handles::OpenOptions;
 use crate::working::listing::Listed;
 use crate::working::namespace::New;
 
-/// "For ever": the kernel cuts it to its own maximum.
+/// Timeout of a cached reply; the kernel cuts it to its maximum.
 pub(super) const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
-/// The block size that `stat` recommends, in bytes.
+/// Block size that `stat` recommends, in bytes.
 pub(super) const BLOCK: u32 = 4096;
-/// In a file's handle: it may write.
+/// Flag in a file handle: open for writing.
 pub(super) const WRITES: u64 = 1;
-/// In a file's handle: the kernel moves the bytes by itself.
+/// Flag in a file handle: the kernel reads and writes the backing file directly.
 pub(super) const BACKED: u64 = 2;
 
-/// What requests under way share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) working: Arc<WorkingTree>,
@@ -44,7 +43,7 @@ pub(super) struct Shared {
     pub(super) passthrough: bool,
     pub(super) hint: ListingHint,
     pub(super) log: QuietLog,
-    /// Bounds of listings under way, by handle.
+    /// Limits of listings under way, by handle.
     pub(super) listings: Mutex<std::collections::HashMap<u64, u64>>,
     pub(super) next_listing: AtomicU64,
 }
@@ -102,7 +101,7 @@ pub(super) fn time(of: TimeOrNow) -> Time {
 
 impl Shared {
     pub(super) fn errno(&self, operation: &str, error: &Error) -> Errno {
-        // What programs ask for in vain all day is no news.
+        // Failures that programs provoke routinely are not logged.
         if self.control.errors().note(operation, error) {
             self.log.failed(operation, error);
         }
@@ -123,7 +122,7 @@ impl Shared {
         }
     }
 
-    /// Names an operation's entry in its error.
+    /// Adds the entry's path to the error of an operation.
     pub(super) fn at<T>(&self, result: Result<T>, parent: u64, name: &Name) -> Result<T> {
         result.context(|| format!("{}/{name}", self.working.describe(parent).trim_end_matches('/')))
     }
@@ -139,7 +138,7 @@ impl Shared {
     pub(super) async fn lookup(&self, parent: u64, name: Name, reply: ReplyEntry) {
         if let Some(found) = self.control.lookup(parent, &name) {
             return match found {
-                // What they hold changes without the kernel's doing.
+                // Control files change without the kernel's doing.
                 Some(found) => reply.entry(&Duration::ZERO, &attr(&found), Generation(0)),
                 None => reply.error(Errno::ENOENT),
             };
@@ -149,7 +148,7 @@ impl Shared {
                 self.hint.looked_up(parent);
                 reply.entry(&FOREVER, &attr(&found), Generation(0));
             }
-            // Number 0: the kernel remembers that there is no such name.
+            // Number 0 is a negative entry, which the kernel caches.
             Ok(None) => {
                 let nothing = control::attributes(0);
                 reply.entry(&FOREVER, &attr(&nothing), Generation(0));
@@ -158,9 +157,9 @@ impl Shared {
         }
     }
 
-    /// Flags with which an inode is opened whose bytes come through us.
+    /// Returns the open flags of an inode that is read and written through the daemon.
     pub(super) fn plain(&self, options: OpenOptions, in_scratch: bool) -> FopenFlags {
-        // Where the kernel may have written by itself before, its page cache may be older than the file.
+        // After passthrough writes, the kernel's page cache may be older than the file.
         let keep = if in_scratch && self.passthrough { FopenFlags::empty() } else { FopenFlags::FOPEN_KEEP_CACHE };
         if options.write { keep } else { keep | FopenFlags::FOPEN_NOFLUSH }
     }
@@ -177,7 +176,7 @@ impl Shared {
         let backing = self.backings.acquire(number).map(Ok);
         let backing = backing.unwrap_or_else(|| reply.open_backing(&*file).map(|id| self.backings.insert(number, id)));
         match backing {
-            // What the kernel writes by itself is in the data file before `close`: there is nothing to tell then.
+            // Passthrough writes are in the data file before `close`: no flush is needed.
             Ok(backing) => {
                 reply.opened_passthrough(FileHandle(writes | BACKED), FopenFlags::FOPEN_NOFLUSH, &backing);
             }
@@ -200,8 +199,8 @@ impl Shared {
             Err(error) => return reply.error(self.errno("create", &error)),
         };
         let attributes = attr(&made);
-        // `cp` and its kin create exclusively, and may go on with copy_file_range, which can make the file a reference to a
-        // stored chunk: that is not to be had once the kernel writes by itself.
+        // `cp` and similar tools create exclusively, and may then use copy_file_range, which can make the file a reference to a
+        // stored chunk. That is impossible once the kernel writes to the file directly.
         if self.passthrough && flags & libc::O_EXCL == 0 {
             let backed = self.working.back(made.number).and_then(|file| {
                 reply.open_backing(&*file).map_err(|e| {
