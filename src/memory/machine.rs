@@ -1,22 +1,22 @@
-//! What the machine has, what of it this process takes when nobody says otherwise, and how the allocator gives it back.
+//! Memory of the machine, the default share of this process, and settings of the allocator.
 
 use std::path::Path;
 
 use super::MIN_MEMORY;
 
-/// What a process takes when nobody says otherwise, if the machine is large: room for some million chunk references. Bytes.
+/// Default bound on a large machine, in bytes: room for some million chunk references.
 const DEFAULT_MEMORY: u64 = 512 << 20;
-/// Share of the machine's (or the control group's) memory that the default may be at most: 1/4.
+/// Divisor of the machine's (or the control group's) memory: the default is at most 1/4 of it.
 const DEFAULT_SHARE: u64 = 4;
 
-/// Makes the allocator give memory back. Must be called before threads are started.
+/// Makes the allocator return memory to the system. Must be called before threads are started.
 ///
 /// glibc keeps an arena for each of many threads, and after the first large buffer was freed keeps others of its size in
 /// them; dozens of threads that each read a megabyte once would then hold dozens of megabytes for good.
 pub fn tame_allocator() {
     #[cfg(target_env = "gnu")]
     {
-        /// Buffers from this size on are mapped, and unmapped when they are freed. Bytes.
+        /// Buffers from this size on, in bytes, are mapped, and unmapped when they are freed.
         const MAPPED_FROM: libc::c_int = 256 << 10;
         /// Arenas for all threads together.
         const ARENAS: libc::c_int = 4;
@@ -28,23 +28,23 @@ pub fn tame_allocator() {
     }
 }
 
-/// The bound when the user gives none: 512 MiB, or a quarter of what the machine or the control group has if that is less.
+/// Returns the default bound: 512 MiB, or 1/4 of the machine's or the control group's memory if less, but at least [`MIN_MEMORY`].
 pub fn default_memory() -> u64 {
     available_memory().map_or(DEFAULT_MEMORY, |bytes| (bytes / DEFAULT_SHARE).min(DEFAULT_MEMORY)).max(MIN_MEMORY)
 }
 
-/// Bytes of memory that this machine has, or the control groups of this process allow, if that is known.
+/// Returns the memory of this machine, or what the control groups of this process allow if that is less, in bytes, if known.
 pub fn available_memory() -> Option<u64> {
     [machine_memory(), cgroup_limit()].into_iter().flatten().min()
 }
 
-/// The least that the control groups of this process allow, in bytes; none if they do not limit it.
+/// Returns the lowest limit of the control groups of this process, in bytes; none if they set no limit.
 pub fn cgroup_limit() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     groups.lines().filter_map(|line| group_limit(line, Path::new("/sys/fs/cgroup"))).min()
 }
 
-/// The limit along the path that one line of `/proc/self/cgroup` names, in a hierarchy mounted at `root`.
+/// Returns the limit along the path in one line of `/proc/self/cgroup`, in a hierarchy mounted at `root`.
 fn group_limit(line: &str, root: &Path) -> Option<u64> {
     let mut fields = line.splitn(3, ':').skip(1);
     let (controllers, group) = (fields.next()?, fields.next()?);

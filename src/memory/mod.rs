@@ -1,12 +1,13 @@
-//! How much memory the process may take, and the one budget for whatever is decoded.
+//! The memory bound of the process: one budget for everything that is decoded.
 //!
-//! A few kilobytes of a repository can stand for gigabytes: compressed, or as a claim. Whoever fetches or decodes a document first
-//! reserves its size in this budget ([`reserve`], [`reserve_blocking`]) and keeps the [`Reservation`] as long as the bytes live. What does not fit
-//! is refused with a message that says how to allow more; no document of a real repository comes near the default.
+//! A few kilobytes of a repository can stand for gigabytes, compressed or as a false size. Before a document is fetched or
+//! decoded, its size is reserved in this budget ([`reserve`], [`reserve_blocking`]) and the [`Reservation`] is kept as long
+//! as the bytes live. A document that does not fit is refused; the message explains how to allow more. No document of a real
+//! repository comes near the default.
 //!
-//! Documents are decoded side by side, and the budget is what they share: who finds it taken waits for others to give back. A
-//! snapshot may be held for as long as a mount lives, so waiting must end: if nothing at all is given back for [`PATIENCE`], there
-//! is not enough. Caches evict documents before that ([`register_cache`]).
+//! Documents are decoded concurrently and share the budget: a reservation that does not fit waits for other reservations to
+//! be released. A snapshot may be held for as long as a mount lives, so waiting must end: if nothing at all is released for
+//! [`PATIENCE`], the reservation fails. Caches evict documents before that ([`register_cache`]).
 
 mod machine;
 
@@ -20,17 +21,16 @@ use parking_lot::Mutex;
 pub use self::machine::{available_memory, cgroup_limit, default_memory, tame_allocator};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Less than this leaves no room for a manifest of a few thousand chunks beside the program itself. Bytes.
+/// Smallest bound, in bytes: less leaves no room for a manifest of a few thousand chunks beside the program itself.
 pub const MIN_MEMORY: u64 = 16 << 20;
-/// What the program itself takes: code, stacks, the runtime, requests under way. Measured, as released: 9 MiB after a mount, of which 8
-/// are code, and 10 with many readers. Bytes.
+/// Memory of the program itself, in bytes: code, stacks, the runtime, requests in flight. Measured in a release build: 9 MiB
+/// after a mount, of which 8 are code, and 10 with many readers.
 pub const PROGRAM: u64 = 10 << 20;
-/// How long to wait while nobody gives anything back. To decode 100 MiB takes a tenth of this.
+/// Time to wait while nothing is released. Decoding 100 MiB takes a tenth of this.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Between two looks whether something was given back.
+/// Interval between attempts to reserve.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// The budget of this process.
 static BUDGET: LazyLock<Budget> = LazyLock::new(|| Budget {
     limit: AtomicU64::new(default_memory().saturating_sub(PROGRAM)),
     used: AtomicU64::new(0),
@@ -38,10 +38,10 @@ static BUDGET: LazyLock<Budget> = LazyLock::new(|| Budget {
     caches: Mutex::default(),
 });
 
-/// The bound that the user gave, in bytes; 0 for none.
+/// Bound given by the user, in bytes; 0 for none.
 static BOUND: AtomicU64 = AtomicU64::new(0);
 
-/// A cache of decoded documents.
+/// Cache of decoded documents.
 pub trait Evict: Send + Sync {
     /// Evicts documents of at least `bytes` bytes, or all.
     fn evict(&self, bytes: u64);
@@ -50,34 +50,34 @@ pub trait Evict: Send + Sync {
 struct Budget {
     limit: AtomicU64,
     used: AtomicU64,
-    /// How often something was given back: as long as this grows, waiting is worth while.
+    /// Number of releases so far: as long as it grows, waiting is worthwhile.
     given_back: AtomicU64,
     caches: Mutex<Vec<Weak<dyn Evict>>>,
 }
 
-/// Bytes reserved in the budget; they are released when this is dropped.
+/// Bytes reserved in the budget, released on drop.
 #[derive(Debug, Default)]
 pub struct Reservation {
     bytes: u64,
 }
 
-/// Sets the bound that the user gave: the process may take `total` bytes.
+/// Sets the bound given by the user: the process may take `total` bytes.
 pub fn set_bound(total: u64) {
     BOUND.store(total, Ordering::Relaxed);
     BUDGET.limit.store(total.max(MIN_MEMORY) - PROGRAM, Ordering::Relaxed);
 }
 
-/// Returns the bound that the user gave, in bytes, if there is one.
+/// Returns the bound given by the user, in bytes, if there is one.
 pub fn explicit_bound() -> Option<u64> {
     Some(BOUND.load(Ordering::Relaxed)).filter(|said| *said > 0)
 }
 
-/// Raises the default bound to `total` bytes. Without effect on smaller values.
+/// Raises the default bound to `total` bytes. Has no effect on a higher bound.
 pub fn raise_default_bound(total: u64) {
     BUDGET.limit.fetch_max(total.saturating_sub(PROGRAM), Ordering::Relaxed);
 }
 
-/// Registers a cache that is asked to evict documents when the budget is short.
+/// Registers a cache that must evict documents when the budget is short.
 pub fn register_cache(cache: &Arc<impl Evict + 'static>) {
     let cache: Arc<dyn Evict> = Arc::clone(cache) as _;
     let mut caches = BUDGET.caches.lock();
@@ -87,7 +87,7 @@ pub fn register_cache(cache: &Arc<impl Evict + 'static>) {
 
 /// Reserves `bytes` for `what`, on a thread that may block.
 ///
-/// An error of kind [`ErrorKind::OutOfMemory`] if there are never as many, or others keep theirs.
+/// Errors: [`ErrorKind::OutOfMemory`] if the bound is lower, or other reservations are not released.
 pub fn reserve_blocking(bytes: u64, what: &str) -> Result<Reservation> {
     let mut waiter = Waiter::new(bytes, what)?;
     loop {
@@ -98,7 +98,7 @@ pub fn reserve_blocking(bytes: u64, what: &str) -> Result<Reservation> {
     }
 }
 
-/// As [`reserve_blocking`], in a task.
+/// Reserves `bytes` for `what` like [`reserve_blocking`], in a task.
 pub async fn reserve(bytes: u64, what: &str) -> Result<Reservation> {
     let mut waiter = Waiter::new(bytes, what)?;
     loop {
@@ -110,7 +110,7 @@ pub async fn reserve(bytes: u64, what: &str) -> Result<Reservation> {
 }
 
 impl Reservation {
-    /// Bytes reserved.
+    /// Returns the number of reserved bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -152,7 +152,7 @@ impl ReservedBytes {
 }
 
 impl From<Vec<u8>> for ReservedBytes {
-    /// Bytes that this program has made itself, which need no reservation.
+    /// Wraps bytes that this program has made itself, which need no reservation.
     fn from(bytes: Vec<u8>) -> Self {
         ReservedBytes { bytes, _reservation: Reservation::default() }
     }
@@ -183,13 +183,13 @@ pub fn with_reservation(bytes: Bytes, reservation: Reservation) -> Bytes {
     Bytes::from_owner(Owner(bytes, reservation))
 }
 
-/// A reservation that may have to wait.
+/// Reservation that may have to wait.
 struct Waiter<'a> {
     bytes: u64,
     what: &'a str,
     given_back: u64,
     since: Instant,
-    /// Whether caches have been asked to give way.
+    /// True if caches have been asked to evict.
     has_asked: bool,
 }
 
@@ -211,7 +211,7 @@ impl<'a> Waiter<'a> {
         let Err(used) = BUDGET.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) else {
             return Ok(Some(Reservation { bytes }));
         };
-        // Once: what is in use is held on to by others, and comes back when they are done.
+        // Caches are asked once: the memory that remains is in use, and is released when its users finish.
         if !std::mem::replace(&mut self.has_asked, true) {
             let caches: Vec<_> = BUDGET.caches.lock().iter().filter_map(Weak::upgrade).collect();
             caches.iter().for_each(|cache| cache.evict((used + bytes).saturating_sub(limit)));
@@ -242,7 +242,6 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// A cache that holds one document.
     struct Cache(Mutex<Option<Reservation>>);
 
     impl Evict for Cache {
@@ -251,7 +250,7 @@ mod tests {
         }
     }
 
-    // One test: the budget is the process's.
+    // A single test, because the budget belongs to the process.
     #[test]
     fn what_does_not_fit_waits_is_made_room_for_or_is_refused() {
         let limit = BUDGET.limit.load(Ordering::Relaxed);
