@@ -1,7 +1,7 @@
 //! Buffers for reads that are answered at once.
 //!
 //! A fresh buffer of a megabyte costs as much as filling it: 256 page faults, each of which zeroes a page (measured in
-//! docs/performance.md). Buffers are therefore kept, a bounded number of them, and handed out again.
+//! docs/performance.md). So a bounded number of buffers is reused.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 /// Capacity of a buffer: the largest read that the kernel sends (256 pages).
 pub const BUFFER_SIZE: usize = 1 << 20;
 
-/// A bounded set of buffers.
+/// Bounded set of buffers.
 #[derive(Debug)]
 pub struct BufferPool {
     shared: Arc<Shared>,
@@ -24,11 +24,11 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     free: Vec<Box<[u8]>>,
-    /// How many more may be made.
+    /// Buffers that may still be made.
     unmade: usize,
 }
 
-/// A buffer of a pool, and how much of it is in use. Goes back to the pool when it is dropped.
+/// Buffer of a pool, and its length in use. Returns to the pool when it is dropped.
 #[derive(Debug)]
 pub struct Buffer {
     bytes: Box<[u8]>,
@@ -37,12 +37,12 @@ pub struct Buffer {
 }
 
 impl BufferPool {
-    /// A pool of at most `count` buffers, made when they are first needed.
+    /// Creates a pool of at most `count` buffers, made when they are first needed.
     pub fn new(count: usize) -> Self {
         BufferPool { shared: Arc::new(Shared { state: Mutex::new(State { free: Vec::new(), unmade: count }) }) }
     }
 
-    /// A buffer of `length` bytes of unspecified content; none if all are in use or `length` is too much for one.
+    /// Returns a buffer of `length` bytes of unspecified content; none if all are in use or `length` is too much for one.
     pub fn take(&self, length: usize) -> Option<Buffer> {
         if length > BUFFER_SIZE {
             return None;

@@ -1,7 +1,7 @@
-//! A cache bounded in bytes, in which each thing is loaded by one of those who want it.
+//! Cache bounded in bytes, which loads each entry once for all concurrent readers.
 //!
-//! What is stored is immutable, so an entry is never stale; it goes when room is needed, least recently used first. The lock
-//! is held for look-ups only, never while something is loaded.
+//! Stored objects are immutable, so an entry is never stale; it is evicted when room is needed, least recently used first. The
+//! lock is held for lookups only, never while something is loaded.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -24,14 +24,14 @@ use crate::memory::{self, Evict};
 /// Bytes of bookkeeping per entry: key, links and hash table slot, rounded up.
 const ENTRY_OVERHEAD: u64 = 128;
 
-/// What is cached.
+/// Key of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
-    /// A decoded manifest.
+    /// Decoded manifest.
     Manifest(ObjectId),
-    /// The bytes of a chunk.
+    /// Bytes of a chunk.
     Chunk(ChunkRange),
-    /// How a shard is cut into pieces.
+    /// Layout of a shard in pieces.
     Layout(ChunkRange),
 }
 
@@ -45,14 +45,14 @@ impl Key {
     }
 }
 
-/// A cached thing. Cheap to clone.
+/// Cached value. Cheap to clone.
 #[derive(Clone, Debug)]
 pub enum Value {
-    /// A decoded manifest.
+    /// Decoded manifest.
     Manifest(Arc<Manifest>),
-    /// The bytes of a chunk.
+    /// Bytes of a chunk.
     Chunk(Bytes),
-    /// How a shard is cut into pieces.
+    /// Layout of a shard in pieces.
     Layout(Arc<Layout>),
 }
 
@@ -68,7 +68,7 @@ impl Value {
 
 type Loading = Shared<Pin<Box<dyn Future<Output = Result<Value>> + Send>>>;
 
-/// The cache.
+/// Cache of manifests, chunks and layouts.
 pub struct Cache {
     state: Arc<Mutex<State>>,
 }
@@ -89,7 +89,7 @@ struct State {
 }
 
 impl Cache {
-    /// A cache of at most `capacity` bytes.
+    /// Creates a cache of at most `capacity` bytes.
     pub fn new(capacity: u64) -> Self {
         let state = State { entries: LruCache::unbounded(), loading: HashMap::new(), bytes: 0, capacity };
         let state = Arc::new(Mutex::new(state));
@@ -97,29 +97,29 @@ impl Cache {
         Cache { state }
     }
 
-    /// Bytes held.
+    /// Returns the bytes held.
     pub fn bytes(&self) -> u64 {
         self.state.lock().bytes
     }
 
-    /// Entries that are being made.
+    /// Returns the number of entries being loaded.
     pub fn loading(&self) -> usize {
         self.state.lock().loading.len()
     }
 
-    /// The entry of `key`, if there is one.
+    /// Returns the entry of `key`, if there is one.
     pub fn get(&self, key: &Key) -> Option<Value> {
         self.state.lock().entries.get(key).cloned()
     }
 
-    /// Whether there is an entry of `key`, or one is being made. It is as old as before.
+    /// Returns true if `key` has an entry or is being loaded. This does not count as a use.
     pub fn has(&self, key: &Key) -> bool {
         let state = self.state.lock();
         state.entries.contains(key) || state.loading.contains_key(key)
     }
 
-    /// The entry of `key`, made by `load` if there is none. Of several who ask at once, the first one's `load` is carried
-    /// out, also if nobody waits for it any more, and all get its outcome; a failure is not kept. Called where there is a runtime.
+    /// Returns the entry of `key`, loaded by `load` if there is none. Of several concurrent callers, the first one's `load` is
+    /// carried out, even if no caller waits for it any more, and all get its result; a failure is not kept. Needs a runtime.
     pub fn get_or_load(
         &self,
         key: Key,
@@ -132,8 +132,7 @@ impl Cache {
             (None, Some(loading)) => loading.clone(),
             (None, None) => {
                 let (shared, owned) = (Arc::clone(&self.state), key.clone());
-                // A task of its own: those who wait may all go away, and a load that nobody drives any more would keep the
-                // permits that it has from everybody else.
+                // A separate task: all callers may go away, and a load that nobody polls would keep its permits from all others.
                 let task = tokio::spawn(async move {
                     let loaded = load.await;
                     let mut state = shared.lock();
@@ -154,12 +153,12 @@ impl Cache {
         }
     }
 
-    /// Adds an entry that was made elsewhere, if it fits.
+    /// Inserts an entry that was made elsewhere, if it fits.
     pub fn insert(&self, key: Key, value: Value) {
         self.state.lock().insert(key, value);
     }
 
-    /// Drops old entries until `bytes` more would fit.
+    /// Evicts old entries until `bytes` more would fit.
     pub fn make_room(&self, bytes: u64) {
         let mut state = self.state.lock();
         let keep = state.capacity.saturating_sub(bytes);
@@ -170,7 +169,7 @@ impl Cache {
 impl State {
     fn insert(&mut self, key: Key, value: Value) {
         let (weight, of_key) = (key.weight() + value.weight(), key.weight());
-        // A thing larger than the whole cache is used by those who wait for it and then gone.
+        // A value larger than the whole cache goes to its callers only.
         if weight > self.capacity {
             return;
         }
@@ -257,7 +256,7 @@ mod tests {
             chunk(n)
         };
         let mut first = Box::pin(cache.get_or_load(key(1), load(1, Arc::clone(&only))));
-        // It has begun, and is not awaited to its end.
+        // The load has begun, and is not awaited to its end.
         let poll = std::future::poll_fn(|context| std::task::Poll::Ready(first.as_mut().poll(context).is_ready()));
         assert!(!poll.await);
         tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! What the reader reads: ranges of objects, the repository's own and others'.
+//! Ranges of objects: native ones of the repository, and virtual ones.
 
 use std::sync::Arc;
 
@@ -6,34 +6,34 @@ use crate::disk_cache::Name;
 use crate::format::ids::ObjectId;
 use crate::storage::virtuals::VirtualObject;
 
-/// A native chunk: a range of an object below `chunks/`.
+/// Native chunk: a range of an object below `chunks/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NativeChunk {
-    /// The object.
+    /// ID of the object.
     pub object: ObjectId,
-    /// Where the chunk begins in it.
+    /// Offset of the chunk in the object.
     pub offset: u64,
     /// Bytes of the chunk.
     pub length: u64,
 }
 
-/// An object with chunks in it.
+/// Object with chunks in it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Object {
-    /// One below `chunks/`.
+    /// Object below `chunks/`.
     Native(ObjectId),
-    /// Somebody else's, which may be read.
+    /// Object outside the repository, which may be read.
     Virtual(Arc<VirtualObject>),
 }
 
-/// A chunk, or a piece of one: a range of an object.
+/// Chunk, or a piece of one: a range of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ChunkRange {
-    /// The object.
+    /// Object that has the range.
     pub object: Object,
-    /// Where it begins in that.
+    /// Offset of the range in the object.
     pub offset: u64,
-    /// Bytes of it.
+    /// Bytes of the range.
     pub length: u64,
 }
 
@@ -44,7 +44,6 @@ impl From<NativeChunk> for ChunkRange {
 }
 
 impl NativeChunk {
-    /// The object's key in the repository.
     pub(super) fn key(&self) -> String {
         native_key(self.object)
     }
@@ -60,8 +59,8 @@ impl std::fmt::Display for Object {
 }
 
 impl ChunkRange {
-    /// What it is called in a cache on a disk. None if it does not go there: what may change, and nothing would tell, is not kept
-    /// beyond the mount, and neither is what is on this machine anyway.
+    /// Returns the name in a disk cache. None if the range does not go there: an object that may change undetected must not be
+    /// kept beyond the mount, and a local one need not be.
     pub(super) fn name(&self) -> Option<Name> {
         let key = match &self.object {
             Object::Native(id) => native_key(*id),
@@ -70,7 +69,7 @@ impl ChunkRange {
         Some(Name::range(&key, self.offset, self.length))
     }
 
-    /// Bytes of memory that it takes as a name, beside its own.
+    /// Returns the memory that the range takes as a key, beyond its own size, in bytes.
     pub(super) fn weight(&self) -> u64 {
         match &self.object {
             Object::Native(_) => 0,

@@ -1,8 +1,7 @@
-//! Bytes that will be wanted soon.
+//! Prefetch of chunks into the cache.
 //!
-//! What is fetched ahead goes into the cache; a reader who comes while it is on its way waits for that one request. Neighbours
-//! in one object (small chunks are packed) are one request. Nobody waits for room: what does not fit into the share of memory
-//! that is kept for this is left to its reader.
+//! A reader that comes during a prefetch waits for that one request. Neighbors in one object (small chunks are packed) are one
+//! request. A prefetch never waits for room: chunks that do not fit into its share of memory are left to their readers.
 
 use std::sync::Arc;
 
@@ -20,19 +19,19 @@ use crate::error::Error;
 const GAP: u64 = 64 << 10;
 
 impl Reader {
-    /// Whether `chunk` is in memory or on its way there.
+    /// Returns true if `chunk` is in memory or being loaded.
     pub(super) fn has(&self, chunk: &ChunkRange) -> bool {
         self.cache.has(&Key::Chunk(chunk.clone()))
     }
 
-    /// Fetches those of `chunks` that are not there yet, in the background. Large ones are left to those who read them. Each has
-    /// a number; that of the first one for which there was no room is returned, and no later one was fetched.
+    /// Fetches those of `chunks` that are not here yet, in the background. Large ones are left to their readers. Each has a
+    /// number; returns the first number for which there was no room, from which on nothing was fetched.
     pub fn fetch_ahead(self: &Arc<Self>, mut chunks: Vec<(usize, ChunkRange)>) -> Option<usize> {
         chunks.retain(|(_, chunk)| {
             let is_wanted = chunk.length > 0 && chunk.length <= WHOLE && !self.is_file(&chunk.object);
             is_wanted && !self.has(chunk) && !self.check_ahead(chunk)
         });
-        // The first of each run says when it is wanted.
+        // A run has the number of its first chunk.
         let mut runs: Vec<(usize, Vec<ChunkRange>)> = Vec::new();
         for (number, chunk) in chunks {
             match runs.last_mut() {
@@ -66,14 +65,14 @@ impl Reader {
             let (this, permit) = (Arc::clone(self), Arc::clone(&permit));
             let load = async move {
                 let bytes = fetched.await?;
-                // What is cut out of a long answer must not keep all of it in memory.
+                // A slice would keep all of a long response in memory.
                 let cut = || slice(&bytes, begin, chunk.length as usize).map(|part| Bytes::copy_from_slice(&part));
                 let part = if alone { Some(bytes.clone()) } else { cut() };
                 let part = part.ok_or_else(|| Error::corrupt("a chunk is not where its neighbours are"))?;
                 this.keep(&chunk, &part, permit);
                 Ok(Value::Chunk(part))
             };
-            // Nobody hears of a failure: whoever wants the chunk asks for it himself then.
+            // A failure is dropped: the reader of the chunk repeats the request.
             drop(self.cache.get_or_load(key, load));
         }
     }
@@ -86,7 +85,7 @@ fn length(run: &[ChunkRange]) -> u64 {
     }
 }
 
-/// Whether `chunk` lies just behind `run`, in the same object, and all of it is not too much for one request.
+/// Returns true if `chunk` lies just behind `run`, in the same object, and all of it is not too much for one request.
 fn goes_on(run: &[ChunkRange], chunk: &ChunkRange) -> bool {
     let (Some(first), Some(last)) = (run.first(), run.last()) else { return false };
     let Some(end) = last.offset.checked_add(last.length) else { return false };

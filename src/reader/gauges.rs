@@ -1,29 +1,28 @@
-//! What a mount is doing at a moment, in numbers. When nobody reads or writes, all of them but the memory in use are zero: what
-//! stays is a leak.
+//! Current activity of a mount, in numbers. On an idle mount all but the cached bytes are zero: a value that stays is a leak.
 
 use serde::Serialize;
 
 use super::Reader;
 
-/// The numbers.
+/// Gauges of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Gauges {
-    /// Requests on the network.
+    /// Network requests in flight.
     pub requests: usize,
-    /// Units of memory that reads hold which somebody waits for.
+    /// Units of memory that reads hold.
     pub reading: usize,
-    /// Units of memory that reads hold which nobody waits for yet.
+    /// Units of memory that prefetches hold.
     pub ahead: usize,
-    /// Manifests and chunks on their way into memory.
+    /// Manifests and chunks being loaded into memory.
     pub loading: usize,
-    /// Chunks on their way to the cache on a disk.
+    /// Chunks being written to the disk cache.
     pub keeping: u64,
     /// Bytes of manifests and chunks in memory.
     pub cached_bytes: u64,
 }
 
 impl Reader {
-    /// What is going on now.
+    /// Returns the current values.
     pub fn gauges(&self) -> Gauges {
         let all = self.budget.reads_in_flight();
         Gauges {

@@ -1,7 +1,7 @@
-//! Chunks in a cache on a disk of this machine.
+//! Chunks in a disk cache.
 //!
-//! What is kept there has come over the network, whole chunks and pieces of large ones alike. A permit for memory goes along with
-//! the bytes until they are written: a disk that is slower than the network slows down what is fetched ahead, not more.
+//! Its entries have come over the network, whole chunks and pieces of large ones alike. A permit for memory accompanies the bytes
+//! until they are written: a disk that is slower than the network slows down fetching, and does not fill memory.
 
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::{Data, Reader};
 use crate::storage::local::LocalFiles;
 
 impl Reader {
-    /// Bytes `within..within + length` of `piece`, if they are on the disk and can be had without waiting.
+    /// Returns bytes `within..within + length` of `piece`, if they are on the disk and that needs no waiting.
     pub(super) fn read_kept_now(&self, piece: &ChunkRange, within: u64, length: usize) -> Option<Data> {
         let file = self.storage.disk_cache()?.file_now(&piece.name()?, piece.length)?;
         let mut buffer = self.buffers.take(length)?;
@@ -21,7 +21,7 @@ impl Reader {
         Some(Data::Buffer(buffer))
     }
 
-    /// As [`Reader::read_kept_now`], waiting for the disk. The piece does not go into memory: where it is, it is read as fast.
+    /// Reads like [`Reader::read_kept_now`], but waits for the disk. The piece does not go into memory: the disk is as fast.
     pub(super) async fn read_kept(&self, piece: &ChunkRange, within: u64, length: usize) -> Option<Data> {
         let disk = self.storage.disk_cache()?;
         let (name, whole) = (piece.name()?, piece.length);
@@ -34,7 +34,7 @@ impl Reader {
         reading.await.map(Data::Buffer)
     }
 
-    /// `piece`, if it is on the disk.
+    /// Returns `piece`, if it is on the disk.
     pub(super) async fn kept(&self, piece: &ChunkRange) -> Option<Bytes> {
         let disk = self.storage.disk_cache()?;
         let (name, length) = (piece.name()?, piece.length);
@@ -42,8 +42,8 @@ impl Reader {
         (bytes.len() as u64 == piece.length).then_some(bytes)
     }
 
-    /// Whether `piece` is on the disk. It is then read in the background, so that it is in the kernel's page cache and known to be
-    /// right by the time it is wanted.
+    /// Returns true if `piece` is on the disk. Reads it in the background, so that it is in the kernel's page cache and verified
+    /// by the time it is needed.
     pub(super) fn check_ahead(&self, piece: &ChunkRange) -> bool {
         let (Some(disk), Some(name)) = (self.storage.disk_cache(), piece.name()) else { return false };
         if disk.file_now(&name, piece.length).is_some() {
@@ -61,14 +61,14 @@ impl Reader {
         is_there
     }
 
-    /// Keeps `piece` on the disk, if there is one, and `permit` until then.
+    /// Keeps `piece` on the disk, if there is one, and holds `permit` until then.
     pub(super) fn keep(&self, piece: &ChunkRange, bytes: &Bytes, permit: impl Send + 'static) {
         if let (Some(disk), Some(name)) = (self.storage.disk_cache(), piece.name()) {
             disk.keep(name, bytes.clone(), permit);
         }
     }
 
-    /// Waits until what was to be kept on the disk is there, but not for long.
+    /// Waits for pending writes to the disk cache, but not for long.
     pub async fn settle(&self) {
         if let Some(disk) = self.storage.disk_cache() {
             disk.settle().await;

@@ -1,4 +1,4 @@
-//! How much memory a mount may use, and how it is shared out.
+//! Memory bound of a mount, and its shares.
 
 use super::buffer::BUFFER_SIZE;
 use crate::error::{Error, Result};
@@ -6,23 +6,23 @@ use crate::memory::{MIN_MEMORY, PROGRAM};
 
 const MIB: u64 = 1 << 20;
 
-/// What must be left for manifests and reads.
+/// Least memory for manifests and reads.
 const MIN_REST: u64 = 4 * MIB;
 /// Unit of the semaphore that bounds reads in flight, in bytes.
 const READ_UNIT: u64 = 4096;
 
-/// The memory bound of a mount, divided.
+/// Memory bound of a mount, divided into shares.
 #[derive(Clone, Debug)]
 pub struct Budget {
     total: u64,
-    /// Taken by the snapshot and the tables made from it, for as long as the mount lives.
+    /// Bytes that the snapshot and its tables take for the life of the mount.
     fixed: u64,
-    /// What the user allows to be fetched ahead of one reader, if he says.
+    /// Limit that the user sets for the prefetch of one reader.
     ahead: Option<u64>,
 }
 
 impl Budget {
-    /// A bound of `total` bytes, of which `fixed` are taken already.
+    /// Creates a bound of `total` bytes, of which `fixed` are taken already. Fails if the rest is too small.
     pub fn new(total: u64, fixed: u64) -> Result<Self> {
         let budget = Budget { total, fixed, ahead: None };
         if total < MIN_MEMORY || budget.rest() < MIN_REST {
@@ -35,16 +35,16 @@ impl Budget {
         Ok(budget)
     }
 
-    /// It with a bound of the user's for what is fetched ahead of one reader.
+    /// Sets the user's limit for the prefetch of one reader.
     #[must_use]
     pub fn with_ahead(self, ahead: Option<u64>) -> Self {
         Budget { ahead, ..self }
     }
 
-    /// Bytes that may be fetched ahead of one reader: half of what may be for all, or what the user says, if it is less than all.
+    /// Returns the bytes that may be prefetched for one reader: half of the share for all, or the user's limit, up to the share.
     ///
-    /// A line of 1 Gbit/s and 30 ms has 4 MB on it at a time. It takes several times as much to keep it busy, since a reader
-    /// takes chunks as they come and not as they were asked for.
+    /// A link of 1 Gbit/s and 30 ms has 4 MB in flight. It takes several times as much to keep it busy, since a reader takes
+    /// chunks as they arrive and not as they were requested.
     pub fn ahead(&self) -> u64 {
         let all = self.reads_in_flight() as u64 * READ_UNIT;
         self.ahead.map_or(all / 2, |ahead| ahead.min(all))
@@ -54,22 +54,22 @@ impl Budget {
         self.total.saturating_sub(self.fixed + PROGRAM)
     }
 
-    /// Bytes that manifests and chunks in the cache may take: five eighths of what is left.
+    /// Returns the bytes of manifests and chunks in the cache: five eighths of the rest.
     pub fn cache(&self) -> u64 {
         self.rest() / 8 * 5
     }
 
-    /// How many buffers reads answered at once may use: an eighth.
+    /// Returns the number of buffers for reads answered at once: an eighth of the rest.
     pub fn buffers(&self) -> usize {
         usize::try_from(self.rest() / 8 / BUFFER_SIZE as u64).unwrap_or(usize::MAX).clamp(1, 64)
     }
 
-    /// Permits for bytes of reads that wait for storage: an eighth. As many more are for what is fetched ahead.
+    /// Returns the permits for reads that wait for storage: an eighth of the rest. Prefetches have as many again.
     pub fn reads_in_flight(&self) -> usize {
         usize::try_from(self.rest() / 8 / READ_UNIT).unwrap_or(usize::MAX).clamp(1, tokio::sync::Semaphore::MAX_PERMITS)
     }
 
-    /// Permits that a read of `bytes` takes: never more than there are, so that a large read waits but does not starve.
+    /// Returns the permits for a read of `bytes`: never more than exist, so that a large read waits but does not starve.
     pub fn read_permits(&self, bytes: u64) -> u32 {
         let wanted = bytes.div_ceil(READ_UNIT).max(1);
         u32::try_from(wanted.min(self.reads_in_flight() as u64)).unwrap_or(u32::MAX)

@@ -1,14 +1,14 @@
-//! Chunk references to bytes: manifests and small chunks in memory, ranges of objects from storage, all within one bound.
+//! From chunk references to bytes: manifests and small chunks in memory, object ranges from storage, within one memory bound.
 //!
-//! Chunks that lie elsewhere than on this machine are fetched whole, or in [`pieces`] where they are large, and kept in memory:
-//! the kernel asks for a chunk in several requests. Of shards what is wanted is fetched ([`shards`]). [`fetch_ahead`] brings what
-//! will be wanted soon. Where there is a cache on a disk, they are looked for there first, and go there when they come ([`kept`]).
+//! Chunks that are not on this machine are fetched whole, or in [`pieces`] where they are large, and kept in memory: the kernel
+//! asks for a chunk in several requests. Of shards, only what is read is fetched ([`shards`]). [`fetch_ahead`] prefetches. A disk
+//! cache, where there is one, is searched first, and receives what is fetched ([`kept`]).
 //!
-//! Virtual chunks are read the same way, as ranges of other objects ([`mod@chunk`]). A reader has those that the user allows.
+//! Virtual chunks are read the same way, as ranges of other objects ([`mod@chunk`]), if the user allows them.
 //!
-//! [`Reader::manifest`] gives a decoded manifest, loading it at most once however many ask. [`Reader::read`] gives
-//! bytes of a chunk. Each of the two has a `_now` form that answers from memory (for local files: the kernel's) or
-//! not at all, for threads that may not wait.
+//! [`Reader::manifest`] returns a decoded manifest, and loads it at most once for any number of callers. [`Reader::read`] returns
+//! bytes of a chunk. Each of the two has a `_now` form that answers from memory (for local files: the page cache) or not at all,
+//! for threads that may not wait.
 
 pub mod buffer;
 pub mod cache;
@@ -39,17 +39,16 @@ use crate::format::snapshot::ManifestInfo;
 use crate::storage::Storage;
 use crate::storage::virtuals::Virtuals;
 
-/// Chunks up to this many bytes are fetched and kept whole when a part of them is asked for: a second request would cost
-/// more than the bytes.
+/// Chunks up to this many bytes are fetched and kept whole when a part is read: a second request would cost more than the bytes.
 const SMALL_CHUNK: u64 = 64 << 10;
-/// Bytes of memory per chunk reference, for making room before a manifest is decoded: what native references of a
-/// three-dimensional array take, rounded up.
+/// Bytes of memory per chunk reference, for making room before a manifest is decoded: those of native references of a
+/// three-dimensional array, rounded up.
 const BYTES_PER_REF: u64 = 96;
-/// Bytes of memory per byte of a file whose references were not counted, for the same purpose: a bare one of releases before
-/// 0.2 is put together anew, a compressed one expanded too.
+/// Bytes of memory per byte of a file whose references were not counted, for the same purpose: an uncompressed one of an alpha is
+/// rebuilt, a compressed one also expanded.
 const EXPANSION: u64 = 4;
 
-/// Reads what chunk references refer to.
+/// Reader of manifests and chunks.
 #[derive(Debug)]
 pub struct Reader {
     storage: Arc<dyn Storage>,
@@ -59,11 +58,11 @@ pub struct Reader {
     buffers: BufferPool,
     /// Bytes that reads in flight may hold.
     reads: Arc<Semaphore>,
-    /// Bytes that reads may hold which nobody waits for yet.
+    /// Bytes that prefetches may hold.
     ahead: Arc<Semaphore>,
-    /// How shards are being read.
+    /// Access patterns of shards.
     access_pattern: shards::AccessPattern,
-    /// Manifests are decoded one after another: each needs memory that the cache does not count yet.
+    /// Held while a manifest is decoded, one at a time: each needs memory that the cache does not count yet.
     decoding: Semaphore,
 }
 
@@ -72,14 +71,14 @@ pub struct Reader {
 pub enum Data {
     /// Shared with the cache or owned.
     Bytes(Bytes),
-    /// In a buffer that goes back to its pool.
+    /// Buffer that returns to its pool.
     Buffer(Buffer),
     /// Part of a manifest that stays in memory as long as this.
     Inline(Arc<Manifest>, std::ops::Range<usize>),
 }
 
 impl Reader {
-    /// Reads from `storage` within `budget`, and no virtual chunks.
+    /// Creates a reader of `storage` within `budget`, without virtual chunks.
     pub fn new(storage: Arc<dyn Storage>, budget: Budget) -> Self {
         Reader {
             storage,
@@ -94,13 +93,13 @@ impl Reader {
         }
     }
 
-    /// It with those virtual chunks that the user allows.
+    /// Sets which virtual chunks may be read.
     #[must_use]
     pub fn with_virtuals(self, virtuals: Arc<Virtuals>) -> Self {
         Reader { virtuals, ..self }
     }
 
-    /// Manifest `id`, if it is in memory.
+    /// Returns manifest `id`, if it is in memory.
     pub fn manifest_now(&self, id: ObjectId) -> Option<Arc<Manifest>> {
         match self.cache.get(&Key::Manifest(id)) {
             Some(Value::Manifest(manifest)) => Some(manifest),
@@ -108,9 +107,9 @@ impl Reader {
         }
     }
 
-    /// Manifest `info.id`, loaded if it is not in memory.
+    /// Returns manifest `info.id`, loaded if it is not in memory.
     ///
-    /// An error of kind [`ErrorKind::OutOfMemory`] if it is larger than the memory bound allows.
+    /// Fails with [`ErrorKind::OutOfMemory`] if it is larger than the memory bound allows.
     pub async fn manifest(self: &Arc<Self>, info: ManifestInfo) -> Result<Arc<Manifest>> {
         let this = Arc::clone(self);
         let loaded = self.cache.get_or_load(Key::Manifest(info.id), async move {
@@ -122,7 +121,7 @@ impl Reader {
         }
     }
 
-    /// Keeps a manifest that was just written: it will be asked for next.
+    /// Keeps a manifest that was just written: it will be read next.
     pub fn keep_manifest(&self, manifest: Manifest) {
         self.cache.insert(Key::Manifest(manifest.id()), Value::Manifest(Arc::new(manifest)));
     }
@@ -132,7 +131,7 @@ impl Reader {
         let limit = self.budget.cache();
         let _permit = self.reads.acquire_many(self.budget.read_permits(info.size)).await;
         match self.fetch_manifest(&key, info, limit).await {
-            // Damaged on its way, or in a cache? Once more, past it.
+            // The damage may be of the transfer or of a cache: fetch once more, past the cache.
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 self.storage.forget(&key).await;
                 self.fetch_manifest(&key, info, limit).await
@@ -147,7 +146,7 @@ impl Reader {
             file.map_err(|error| error.absence_is_damage(format!("{key}: missing, though the snapshot names it")))?;
         let _turn = self.decoding.acquire().await;
         self.cache.make_room(match info.chunk_refs {
-            // Before 0.1.0 nobody counted them.
+            // Before 0.1.0, references were not counted.
             0 => (file.len() as u64).saturating_mul(EXPANSION),
             refs => u64::from(refs) * BYTES_PER_REF,
         });
@@ -161,9 +160,9 @@ impl Reader {
         Ok(manifest)
     }
 
-    /// What a virtual reference refers to, if it may be read.
+    /// Returns the range of a virtual reference.
     ///
-    /// Errors: [`ErrorKind::VirtualNotAllowed`] if it may not.
+    /// Fails with [`ErrorKind::VirtualNotAllowed`] if it may not be read.
     pub fn virtual_chunk(
         &self,
         location: &str,
@@ -175,9 +174,9 @@ impl Reader {
         Ok(ChunkRange { object: Object::Virtual(Arc::new(object)), offset, length })
     }
 
-    /// Bytes `offset..offset + length` of `chunk` if they can be had without waiting. The range must lie in the chunk.
+    /// Returns bytes `offset..offset + length` of `chunk` if that needs no waiting. The range must lie in the chunk.
     ///
-    /// None means "ask [`Reader::read`]", failures included.
+    /// Returns none if [`Reader::read`] is needed, failures included.
     pub fn read_now(&self, chunk: &ChunkRange, offset: u64, length: usize) -> Option<Data> {
         if let (Some(files), Object::Native(id)) = (self.storage.local_files(), &chunk.object) {
             let file = files.open_now(&chunk::native_key(*id))?.ok()?;
@@ -193,7 +192,7 @@ impl Reader {
         }
     }
 
-    /// Bytes `offset..offset + length` of `chunk`, which must lie in it. All of them, or an error.
+    /// Reads bytes `offset..offset + length` of `chunk`, which must lie in it: all of them, or an error.
     pub async fn read(self: &Arc<Self>, chunk: &ChunkRange, offset: u64, length: usize) -> Result<Data> {
         if !self.is_file(&chunk.object) {
             return self.read_pieces(chunk, offset, length).await;
@@ -206,7 +205,7 @@ impl Reader {
         slice(&self.whole(chunk).await?, offset, length).map(Data::Bytes).ok_or_else(|| not_in_chunk(offset, length))
     }
 
-    /// All bytes of `chunk`, which is kept in memory.
+    /// Returns all bytes of `chunk`, and keeps them in memory.
     async fn whole(self: &Arc<Self>, chunk: &ChunkRange) -> Result<Bytes> {
         let (this, owned) = (Arc::clone(self), chunk.clone());
         let loaded = self.cache.get_or_load(Key::Chunk(chunk.clone()), async move {
@@ -225,7 +224,7 @@ impl Reader {
         }
     }
 
-    /// A range of `object`, from where it lies.
+    /// Fetches a range of `object` from its storage.
     async fn fetch(&self, object: &Object, offset: u64, length: u64) -> Result<Bytes> {
         match object {
             Object::Native(id) => {
@@ -235,7 +234,7 @@ impl Reader {
         }
     }
 
-    /// The file of `chunk`, where that file is exactly the chunk; none where it is not, or where objects are no files.
+    /// Returns the file of `chunk`, if that file is exactly the chunk; none otherwise, or where objects are not files.
     pub fn whole_file(&self, chunk: NativeChunk) -> Option<File> {
         if let Some(disk) = self.storage.disk_cache() {
             return disk.file(&ChunkRange::from(chunk).name()?, chunk.length);
@@ -244,7 +243,7 @@ impl Reader {
         files.open(&chunk.key()).ok().filter(|file| is_exactly(file, chunk))
     }
 
-    /// As [`Reader::whole_file`] if that is known without waiting; none otherwise.
+    /// Returns the result of [`Reader::whole_file`] if it is known without waiting; none otherwise.
     pub fn whole_file_now(&self, chunk: NativeChunk) -> Option<Option<File>> {
         if let Some(disk) = self.storage.disk_cache() {
             return disk.file_now(&ChunkRange::from(chunk).name()?, chunk.length).map(Some);
@@ -254,17 +253,17 @@ impl Reader {
         Some(file.ok().filter(|file| is_exactly(file, chunk)))
     }
 
-    /// Bytes that may be fetched ahead of one reader: none where chunks are files of this machine.
+    /// Returns the bytes that may be prefetched for one reader: none where chunks are local files.
     pub fn most_ahead(&self) -> u64 {
         if self.is_local() && !self.virtuals.has_distant() { 0 } else { self.budget.ahead() }
     }
 
-    /// Whether a chunk may be a file of this machine, which the kernel can read by itself.
+    /// Returns true if a chunk may be a local file, which the kernel can read directly.
     pub fn has_files(&self) -> bool {
         self.is_local() || self.storage.disk_cache().is_some()
     }
 
-    /// Whether `object` is a file of this machine.
+    /// Returns true if `object` is a local file.
     fn is_file(&self, object: &Object) -> bool {
         match object {
             Object::Native(_) => self.is_local(),
@@ -272,7 +271,7 @@ impl Reader {
         }
     }
 
-    /// Whether native chunks are files of this machine.
+    /// Returns true if native chunks are local files.
     pub fn is_local(&self) -> bool {
         self.storage.local_files().is_some()
     }
@@ -292,7 +291,7 @@ fn not_in_chunk(offset: u64, length: usize) -> Error {
     Error::invalid(format!("{length} bytes at {offset} are not all in the chunk"))
 }
 
-/// To a reading program the file exists: an object that is gone is damage, not absence.
+/// Reports absence as damage: to a reading program the file exists.
 fn missing_object(error: Error) -> Error {
     error.absence_is_damage("a chunk object is missing, though a manifest names it")
 }

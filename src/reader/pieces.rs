@@ -1,6 +1,6 @@
-//! Large chunks that lie elsewhere, in pieces that are fetched and kept one by one.
+//! Large remote chunks, in pieces that are fetched and kept one by one.
 //!
-//! A program that wants a few bytes of a shard of gigabytes must not wait for all of them. A piece is itself a range of an
+//! A program that reads a few bytes of a shard of gigabytes must not wait for all of them. A piece is itself a range of an
 //! object, and looks like a chunk to the cache.
 
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use super::chunk::ChunkRange;
 use super::{Data, Reader, not_in_chunk, slice};
 use crate::error::Result;
 
-/// Chunks up to this many bytes are fetched whole: at a gigabit a second that is what two round trips of 30 ms cost, and most
-/// programs want all of a chunk.
+/// Chunks up to this many bytes are fetched whole: at 1 Gbit/s that takes as long as two round trips of 30 ms, and most programs
+/// read all of a chunk.
 pub(super) const WHOLE: u64 = 8 << 20;
-/// Bytes of a piece of a larger one.
+/// Bytes of a piece of a larger chunk.
 pub(super) const PIECE: u64 = 2 << 20;
-/// Pieces that are fetched ahead of a reader who goes through a chunk from piece to piece.
+/// Pieces that are prefetched for a reader that goes through a chunk from piece to piece.
 const AHEAD: u64 = 4;
 
-/// The piece of `chunk` that has the byte at `offset`, which lies in it, and where in the chunk that begins.
+/// Returns the piece of `chunk` that has the byte at `offset`, which lies in it, and the start of the piece in the chunk.
 pub(super) fn piece_at(chunk: &ChunkRange, offset: u64) -> (ChunkRange, u64) {
     if chunk.length <= WHOLE {
         return (chunk.clone(), 0);
@@ -29,7 +29,7 @@ pub(super) fn piece_at(chunk: &ChunkRange, offset: u64) -> (ChunkRange, u64) {
     (ChunkRange { offset: chunk.offset.saturating_add(begin), length, ..chunk.clone() }, begin)
 }
 
-/// The piece that has all of `length` bytes from `offset` on, and where they begin in it; none if they are in several.
+/// Returns the piece that has all of `length` bytes from `offset` on, and their start in it; none if they are in several.
 pub(super) fn only(chunk: &ChunkRange, offset: u64, length: u64) -> Option<(ChunkRange, u64)> {
     let (piece, begin) = piece_at(chunk, offset);
     let within = offset - begin;
@@ -37,7 +37,7 @@ pub(super) fn only(chunk: &ChunkRange, offset: u64, length: u64) -> Option<(Chun
 }
 
 impl Reader {
-    /// Bytes `offset..offset + length` of `chunk`, which must lie in it.
+    /// Reads bytes `offset..offset + length` of `chunk`, which must lie in it.
     pub(super) async fn read_pieces(self: &Arc<Self>, chunk: &ChunkRange, offset: u64, length: usize) -> Result<Data> {
         if let Some((piece, within)) = only(chunk, offset, length as u64) {
             self.go_on(chunk, &piece);
@@ -61,7 +61,7 @@ impl Reader {
         if bytes.len() == length { Ok(Data::Bytes(bytes.freeze())) } else { Err(not_in_chunk(offset, length)) }
     }
 
-    /// Bytes `offset..offset + length` of `chunk`, which must lie in it: these and no others are fetched, and they are not kept.
+    /// Reads exactly bytes `offset..offset + length` of `chunk`, which must lie in it, and does not keep them.
     pub async fn read_exactly(&self, chunk: &ChunkRange, offset: u64, length: u64) -> Result<Bytes> {
         let end = offset.checked_add(length).filter(|end| *end <= chunk.length);
         let start = end.and_then(|_| chunk.offset.checked_add(offset));
@@ -70,7 +70,7 @@ impl Reader {
         self.fetch(&chunk.object, start, length).await
     }
 
-    /// Fetches the next pieces, if the one before `piece` was wanted too.
+    /// Prefetches the next pieces, if the one before `piece` was read too.
     fn go_on(self: &Arc<Self>, chunk: &ChunkRange, piece: &ChunkRange) {
         let begin = piece.offset.saturating_sub(chunk.offset);
         if chunk.length <= WHOLE
@@ -81,7 +81,7 @@ impl Reader {
             return;
         }
         let next = (1..=AHEAD).map(|n| begin + n * PIECE).take_while(|at| *at < chunk.length);
-        // What there is no room for is asked for again by the next one.
+        // Pieces without room are requested again with the next piece.
         let _ = self.fetch_ahead(next.map(|at| piece_at(chunk, at).0).enumerate().collect());
     }
 }

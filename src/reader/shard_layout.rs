@@ -1,37 +1,37 @@
-//! How a shard that lies elsewhere is cut into pieces: along its inner chunks, as its index has them.
+//! Layout of a remote shard: how it is cut into pieces along its inner chunks.
 //!
-//! A piece is fetched and kept as a whole. A program that reads an inner chunk should cause one request for just that, so that
-//! pieces begin where inner chunks do; but small ones go together, since a request costs more than they do, and large ones have a
-//! *head* of their own. The kernel reads whole pages, and beyond the end of what a program wants (`src/fuse/readahead.rs`): heads are
-//! what it then finds, fetched along with the inner chunk before them.
+//! A piece is fetched and kept as a whole. A read of an inner chunk should cause one request for just that chunk, so pieces begin
+//! where inner chunks do; but small ones go together, since a request costs more than they do, and large ones have a separate
+//! *head*. The kernel reads whole pages, and beyond the end of a read (`src/fuse/readahead.rs`): it then finds heads, which are
+//! fetched along with the inner chunk before them.
 //!
-//! The index itself is the one piece that is known before anything is read.
+//! The index is the one piece that is known before anything is read.
 
 use std::ops::Range;
 
 use super::pieces::{PIECE, WHOLE};
 use crate::zarr::shard::{Index, IndexLocation, Sharding};
 
-/// Bytes of a page: the kernel reads whole ones.
+/// Bytes of a page: the kernel reads whole pages.
 const PAGE: u64 = 4096;
-/// Inner chunks up to so many bytes together are one piece, and what is not known to be an inner chunk is cut so.
+/// Inner chunks up to this many bytes together are one piece, and bytes not known to be an inner chunk are cut to this size.
 pub(super) const GROUP: u64 = 64 << 10;
 /// Bytes of the head of a large inner chunk: as far as the kernel reads ahead without privileges.
 pub(super) const HEAD: u64 = 128 << 10;
-/// Pieces up to so many bytes are fetched along with what lies before them: small inner chunks, and heads.
+/// Pieces up to this many bytes are fetched along with the piece before them: small inner chunks, and heads.
 pub(super) const SLIGHT: u64 = 2 * HEAD;
-/// Pieces at most, however large a shard is: their beginnings are kept in memory.
+/// Most pieces, however large a shard is: their starts are kept in memory.
 const MOST_PIECES: u64 = 1 << 16;
 
-/// The pieces of one shard, from its first byte to its last.
+/// Pieces of one shard, from its first byte to its last.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Where they begin; the lowest bit says that a piece goes on with the inner chunk of the one before it.
+    /// Start of each piece; the lowest bit is set if the piece continues the inner chunk of the one before it.
     begins: Box<[u64]>,
     length: u64,
 }
 
-/// Where the piece with the index lies in a shard of `length` bytes, in whole pages.
+/// Returns the range of the index's piece in a shard of `length` bytes, in whole pages.
 pub(super) fn index_piece(sharding: &Sharding, length: u64) -> Option<Range<u64>> {
     let place = sharding.index_place(length)?;
     Some(match sharding.location {
@@ -41,7 +41,7 @@ pub(super) fn index_piece(sharding: &Sharding, length: u64) -> Option<Range<u64>
 }
 
 impl Layout {
-    /// The pieces of a shard of `length` bytes; without an index, because it is damaged, it is cut without regard to inner chunks.
+    /// Creates the layout of a shard of `length` bytes; without an index, because it is damaged, pieces disregard inner chunks.
     pub(super) fn new(sharding: &Sharding, length: u64, index: Option<&Index>) -> Self {
         let ends = index_piece(sharding, length).map(|place| match sharding.location {
             IndexLocation::Start => (place.end, length),
@@ -59,7 +59,7 @@ impl Layout {
                 let mut at = first;
                 let mut farthest = first;
                 for (place, _) in index.in_order() {
-                    // Bytes that nothing refers to may be many.
+                    // Gaps that nothing refers to may be large.
                     if within(place.start) > up(farthest).saturating_add(GROUP) {
                         pieces.add(at..up(farthest), sharding.inner.as_deref(), farthest);
                         pieces.cut(up(farthest)..within(place.start));
@@ -83,7 +83,6 @@ impl Layout {
         Layout { begins: pieces.begins.into(), length }
     }
 
-    /// Bytes of memory.
     pub(super) fn weight(&self) -> u64 {
         8 * self.begins.len() as u64
     }
@@ -92,36 +91,33 @@ impl Layout {
         self.begins.get(number).map_or(self.length, |begin| begin & !1)
     }
 
-    /// How many pieces there are.
     pub(super) fn len(&self) -> usize {
         self.begins.len()
     }
 
-    /// Where piece `number` lies.
     pub(super) fn piece(&self, number: usize) -> Range<u64> {
         self.begin(number)..self.begin(number + 1)
     }
 
-    /// Whether piece `number` goes on with the inner chunk of the one before it.
+    /// Returns true if piece `number` continues the inner chunk of the one before it.
     pub(super) fn goes_on(&self, number: usize) -> bool {
         self.begins.get(number).is_some_and(|begin| begin & 1 == 1)
     }
 
-    /// The piece that has the byte at `offset`.
+    /// Returns the piece that has the byte at `offset`.
     pub(super) fn at(&self, offset: u64) -> usize {
         self.begins.partition_point(|begin| begin & !1 <= offset).saturating_sub(1)
     }
 
-    /// The pieces that have bytes of `range`, which must not be empty.
+    /// Returns the pieces that have bytes of `range`, which must not be empty.
     pub(super) fn touched(&self, range: &Range<u64>) -> Range<usize> {
         self.at(range.start)..self.at(range.end.saturating_sub(1)) + 1
     }
 }
 
-/// Pieces in the making.
 struct Pieces {
     begins: Vec<u64>,
-    /// Where small neighbours begin that are to be one piece.
+    /// Range of small neighbors that are to be one piece.
     grouped: Option<Range<u64>>,
     step: u64,
 }
@@ -161,7 +157,7 @@ impl Pieces {
         }
     }
 
-    /// Adds an inner chunk that is a shard: its index by itself, and the rest as it comes.
+    /// Adds an inner chunk that is a shard: its index as one piece, and the rest cut evenly.
     fn add_shard(&mut self, range: Range<u64>, inner: &Sharding, end: u64) {
         let index = inner.index_place(end.saturating_sub(range.start));
         let Some(index) = index.filter(|_| inner.location == IndexLocation::End) else { return self.cut(range) };
@@ -173,7 +169,7 @@ impl Pieces {
         }
     }
 
-    /// Adds what is not known to be an inner chunk.
+    /// Adds bytes that are not known to be an inner chunk, cut evenly.
     fn cut(&mut self, range: Range<u64>) {
         self.close();
         let mut at = range.start;
@@ -221,7 +217,7 @@ mod tests {
         layout
     }
 
-    /// Pieces follow each other from the first byte to the last.
+    /// Checks that pieces follow each other from the first byte to the last.
     fn covers(layout: &Layout, length: u64) {
         assert_eq!((layout.begin(0), layout.begin(layout.len())), (0, length));
         for number in 0..layout.len() {
@@ -268,7 +264,7 @@ mod tests {
             "codecs": ["bytes"], "index_codecs": ["bytes", "crc32c"]}}]);
         let nested = self::sharding(2, "end", inner);
         let layout = layout(&nested, 1_000_032, &[(0, 500_000), (500_000, 500_000)]);
-        // 4 entries and their checksum before 500,000 are a piece that nothing else begins in.
+        // The 4 entries and their checksum before 500,000 are a separate piece.
         assert_eq!(layout.piece(layout.at(500_000 - 68)).start, down(500_000 - 68));
         assert_eq!(layout.piece(layout.at(1_000_000 - 68)).start, down(1_000_000 - 68));
     }

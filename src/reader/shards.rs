@@ -1,15 +1,14 @@
-//! Shards that lie elsewhere: read by their index.
+//! Remote shards, read by their index.
 //!
-//! A program that wants an inner chunk reads the index and then the chunk, each for itself. Both are then one request, and the
-//! index only the first time. What is read is cut along inner chunks ([`super::shard_layout`]), and what a request misses is fetched
-//! at once, be it many pieces. A reader who goes on from inner chunk to inner chunk is followed as one who streams, and the more he
-//! has read the more is fetched before he asks ([`Streams`]).
+//! A program that reads an inner chunk reads the index and then the chunk. Each is one request, and the index only the first
+//! time. Pieces follow inner chunks ([`super::shard_layout`]), and all pieces that a read misses are fetched at once. A reader
+//! that continues from inner chunk to inner chunk is a stream, and the more it has read, the more is prefetched ([`Streams`]).
 //!
-//! A program that begins with the first bytes of a shard, in long steps, and has not looked at the index, wants the whole shard:
-//! copying tools do that, and readers of all of an array. For them the index would be a request for nothing, and the shard is read
-//! as other large chunks are ([`super::pieces`]). So a shard is cut in two ways; bytes that were fetched in one way are found in the other.
+//! A program that begins with the first bytes of a shard, in long reads, without the index, reads the whole shard: copying tools
+//! do that, and readers of a whole array. For them the index would be a useless request, and the shard is read like other large
+//! chunks ([`super::pieces`]). So a shard is cut in two ways; bytes fetched in one way are found in the other.
 //!
-//! A damaged index is the reading program's to complain about: here it only means other pieces.
+//! A damaged index is for the reading program to report: here it only leads to other pieces.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -31,29 +30,28 @@ use crate::zarr::shard::{Index, IndexLocation, Sharding};
 
 /// Shards up to this many bytes are fetched whole: two requests would take longer.
 const SMALL_SHARD: u64 = 1 << 20;
-/// A first read of so many bytes, at a shard's beginning, may be that of somebody who wants all of it: without privileges the kernel
-/// asks for no more at a time. It also asks for as much for who wants little, if it may read far ahead, so that his second read tells.
+/// A first read of this length, at a shard's beginning, may mean a full scan: without privileges the kernel requests no more at a
+/// time. With a larger read-ahead, it requests as much for a short read, so that the second read decides.
 const LONG: u64 = 128 << 10;
-/// One of so many bytes is.
+/// A first read of this length means a full scan.
 const VERY_LONG: u64 = 512 << 10;
-/// Bytes that have to be read one after another before more is fetched ahead than was asked for.
+/// Bytes that have to be read in sequence before more is prefetched than was requested.
 const BELIEVED: u64 = 256 << 10;
-/// Most bytes that are fetched ahead of one reader of a shard, and of one request for them.
+/// Most bytes that are prefetched for one reader of a shard, and in one request.
 const MOST_AHEAD: u64 = 8 << 20;
 const AT_A_TIME: u64 = 2 << 20;
-/// How far from where a reader has come his next request may begin: the kernel sends several at once, in any order.
+/// Longest distance between the end of a stream and its next request: the kernel sends several at once, in any order.
 const LEAP: u64 = 4 << 20;
-/// Shards of which is remembered how they are read, and readers of each.
+/// Shards whose access pattern is remembered, and streams of each.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 const STREAMS: usize = 4;
 
-/// Remembers how programs read each shard.
+/// Access patterns of shards.
 #[derive(Debug)]
 pub(super) struct AccessPattern {
     shards: Mutex<LruCache<ChunkRange, Streams>>,
 }
 
-/// How a shard is fetched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ReadMode {
     /// By its index.
@@ -65,19 +63,19 @@ enum ReadMode {
     Whole,
 }
 
-/// How one shard is being read.
+/// Access pattern of one shard.
 #[derive(Debug, Default)]
 struct Streams {
     mode: ReadMode,
     streams: VecDeque<Stream>,
 }
 
-/// Bytes that were read one after another.
+/// Bytes that were read in sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stream {
     begin: u64,
     end: u64,
-    /// How far was fetched ahead.
+    /// End of the prefetched bytes.
     front: u64,
 }
 
@@ -88,12 +86,12 @@ impl Default for AccessPattern {
 }
 
 impl Streams {
-    /// `range` is read. Returns the stream that it goes on with, if it gets that any further.
+    /// Records a read of `range`. Returns the stream that it continues, if the stream gets further.
     fn note(&mut self, range: &Range<u64>) -> Option<&mut Stream> {
         let whole = self.mode == ReadMode::Whole;
         let near = |stream: &Stream| {
             let run = (stream.end - stream.begin).max(range.end - range.start);
-            // Who reads all of it has the kernel read ahead, twice over.
+            // For a full scan, the kernel reads ahead, up to twice as far.
             let leap = if whole { 2 * LEAP } else { run.min(LEAP) };
             range.start <= stream.end.saturating_add(leap) && range.end.saturating_add(leap) >= stream.begin
         };
@@ -109,21 +107,22 @@ impl Streams {
         self.streams.front_mut().filter(|_| further)
     }
 
-    /// Whether half of `length` bytes or more were read one after another.
+    /// Returns true if half of `length` bytes or more were read in sequence.
     fn most_of(&self, length: u64) -> bool {
         self.mode == ReadMode::Whole || self.streams.iter().any(|stream| stream.end - stream.begin >= length / 2)
     }
 }
 
 impl Stream {
-    /// What is to be fetched now: nothing before two pieces in a row, and [`BELIEVED`] bytes, were read; then as much again as was.
+    /// Returns the range to fetch now: empty until two pieces in a row, and [`BELIEVED`] bytes, were read; then as much again as
+    /// was read.
     fn ahead(&mut self, layout: &Layout, most: u64) -> Range<u64> {
         let (run, at) = (self.end - self.begin, layout.at(self.end.saturating_sub(1)));
         let before = layout.piece(at.saturating_sub(1)).start;
         let window = run.min(MOST_AHEAD).min(most);
         let target = self.end.saturating_add(window);
         let from = self.front.max(layout.piece(at).end);
-        // Not in small steps: each is a request.
+        // Small steps would each be a request.
         if run < BELIEVED || self.begin > before || self.front > self.end.saturating_add(window / 2) || from >= target {
             return from..from;
         }
@@ -133,7 +132,7 @@ impl Stream {
 }
 
 impl Reader {
-    /// Bytes `offset..offset + length` of `shard`, if they are in memory. The range must lie in the shard.
+    /// Returns bytes `offset..offset + length` of `shard`, if they are in memory. The range must lie in the shard.
     pub fn read_shard_now(
         self: &Arc<Self>,
         sharding: &Sharding,
@@ -162,7 +161,7 @@ impl Reader {
         Some(data)
     }
 
-    /// Bytes `offset..offset + length` of `shard`, which must lie in it. All of them, or an error.
+    /// Reads bytes `offset..offset + length` of `shard`, which must lie in it: all of them, or an error.
     pub async fn read_shard(
         self: &Arc<Self>,
         sharding: &Sharding,
@@ -178,7 +177,7 @@ impl Reader {
         match self.mode(sharding, shard, &range) {
             ReadMode::Whole => {
                 if let Some(data) = self.beginning_of(shard, &range) {
-                    // The rest comes meanwhile.
+                    // The rest is fetched meanwhile.
                     let _ = self.fetch_ahead(vec![(0, piece_at(shard, 0).0)]);
                     return Ok(data);
                 }
@@ -194,7 +193,7 @@ impl Reader {
             return Ok(data);
         }
         let layout = match index_piece(sharding, shard.length) {
-            // For the index itself none is needed.
+            // A read of the index itself needs no layout.
             Some(place) if place.start <= range.start && range.end <= place.end => {
                 let piece = part(shard, &place);
                 if let Some(data) = self.read_kept(&piece, range.start - place.start, length).await {
@@ -219,7 +218,7 @@ impl Reader {
     /// Returns how to fetch `range` of `shard`, by the access pattern so far.
     fn mode(&self, sharding: &Sharding, shard: &ChunkRange, range: &Range<u64>) -> ReadMode {
         let long = range.end - range.start;
-        // Of several requests at once the first one need not come first.
+        // The first of several concurrent requests need not arrive first.
         let begins = if range.start == 0 { long >= LONG } else { range.start < LEAP && long >= VERY_LONG };
         let index = index_piece(sharding, shard.length).filter(|_| begins && sharding.location == IndexLocation::End);
         let first = match index.map(|place| self.is_near(&part(shard, &place))) {
@@ -237,7 +236,7 @@ impl Reader {
         let is_first = streams.streams.is_empty();
         let further = streams.note(range).is_some();
         streams.mode = match streams.mode {
-            // One who jumps does not read the whole after all.
+            // A reader that jumps does not read the whole shard.
             _ if streams.streams.len() > 1 => ReadMode::Parts,
             ReadMode::Beginning if further && !is_first => ReadMode::Whole,
             mode => mode,
@@ -245,7 +244,7 @@ impl Reader {
         streams.mode
     }
 
-    /// The bytes of `range`, if they are among those that came first.
+    /// Returns the bytes of `range`, if they are in the first bytes fetched in mode [`ReadMode::Beginning`].
     fn beginning_of(&self, shard: &ChunkRange, range: &Range<u64>) -> Option<Data> {
         let beginning = 0..VERY_LONG.min(shard.length);
         match self.cache.get(&Key::Chunk(part(shard, &beginning))) {
@@ -254,7 +253,7 @@ impl Reader {
         }
     }
 
-    /// The bytes of `range`, if they came when the shard was read as a whole.
+    /// Returns the bytes of `range`, if they were fetched when the shard was read as a whole.
     async fn found_whole(self: &Arc<Self>, shard: &ChunkRange, range: &Range<u64>) -> Option<Data> {
         let mut pieces = Vec::new();
         let mut at = range.start;
@@ -279,13 +278,13 @@ impl Reader {
         join(&parts, range)
     }
 
-    /// Whether `piece` is on this machine, or on its mode.
+    /// Returns true if `piece` is on this machine, or being loaded.
     fn is_near(&self, piece: &ChunkRange) -> bool {
         self.has(piece)
             || piece.name().is_some_and(|name| self.storage.disk_cache().is_some_and(|disk| disk.has(&name)))
     }
 
-    /// How `shard` is cut, which its index says.
+    /// Returns the layout of `shard`, which its index determines.
     async fn layout(self: &Arc<Self>, sharding: &Sharding, shard: &ChunkRange) -> Result<Arc<Layout>> {
         let (this, sharding, shard) = (Arc::clone(self), sharding.clone(), shard.clone());
         let loaded = self.cache.get_or_load(layout_key(&shard), async move {
@@ -301,7 +300,7 @@ impl Reader {
         }
     }
 
-    /// The index of `shard`; none if there is none that can be used.
+    /// Returns the index of `shard`; none if it has no usable one.
     async fn index_of(self: &Arc<Self>, sharding: &Sharding, shard: &ChunkRange) -> Result<Option<Index>> {
         let (Some(place), Some(piece)) = (sharding.index_place(shard.length), index_piece(sharding, shard.length))
         else {
@@ -325,20 +324,20 @@ impl Reader {
         }
     }
 
-    /// Fetches those pieces with bytes of `range` that are not here, all at once, and what makes later requests unnecessary.
+    /// Fetches all missing pieces of `range` at once, and those that make later requests unnecessary.
     async fn fetch_touched(self: &Arc<Self>, shard: &ChunkRange, layout: &Layout, range: &Range<u64>) {
         let touched = layout.touched(range);
         let mut missing: Vec<usize> =
             touched.clone().filter(|number| !self.is_near(&piece_of(shard, layout, *number))).collect();
         let (Some(&first), Some(&last)) = (missing.first(), missing.last()) else { return };
         let (mut next, mut end) = (last + 1, range.end);
-        // Whoever begins to read an inner chunk wants all of it.
+        // A reader that begins an inner chunk reads all of it.
         if first == touched.start && next == touched.end && layout.goes_on(next) {
             end = layout.piece(next).end;
             missing.push(next);
             next += 1;
         }
-        // What the kernel reads beyond its end.
+        // The kernel reads beyond the end of the inner chunk.
         while next < layout.len() && layout.piece(next).start < end.saturating_add(HEAD / 4) {
             let piece = piece_of(shard, layout, next);
             if piece.length > SLIGHT || self.is_near(&piece) {
@@ -354,7 +353,7 @@ impl Reader {
         }
     }
 
-    /// `range` of `shard` is read: fetches what comes next, if the reader goes on from inner chunk to inner chunk.
+    /// Records a read of `range` of `shard`, and prefetches what follows if the reader continues from inner chunk to inner chunk.
     fn go_on_in(self: &Arc<Self>, shard: &ChunkRange, layout: &Layout, range: &Range<u64>) {
         let most = self.most_ahead();
         let wanted = {
@@ -379,7 +378,7 @@ impl Reader {
         self.fetch_batch(shard, layout, batch);
     }
 
-    /// Fetches pieces ahead. True if there was no room for all of them.
+    /// Prefetches pieces. Returns true if there was no room for all of them.
     fn fetch_batch(self: &Arc<Self>, shard: &ChunkRange, layout: &Layout, batch: Vec<(usize, ChunkRange)>) -> bool {
         let Some(left) = self.fetch_ahead(batch) else { return false };
         let begin = layout.piece(left).start;
@@ -389,12 +388,12 @@ impl Reader {
         true
     }
 
-    /// Whether most of `shard` was read, one byte after the other.
+    /// Returns true if most of `shard` was read in sequence.
     pub fn reads_most_of(&self, shard: &ChunkRange) -> bool {
         self.access_pattern.shards.lock().peek(shard).is_some_and(|streams| streams.most_of(shard.length))
     }
 
-    /// What of `shard` somebody wants first who does not want all of it: the index.
+    /// Returns the range of `shard` that a reader of a part needs first: the index.
     pub fn first_of_shard(&self, sharding: &Sharding, shard: &ChunkRange) -> ChunkRange {
         match index_piece(sharding, shard.length).filter(|_| !is_small(sharding, shard)) {
             Some(place) => part(shard, &place),
@@ -403,7 +402,7 @@ impl Reader {
     }
 }
 
-/// Whether a shard is fetched whole, as chunks are that are no shards: it is small, or has no room for its index.
+/// Returns true if a shard is fetched whole, like other chunks: it is small, or has no room for its index.
 fn is_small(sharding: &Sharding, shard: &ChunkRange) -> bool {
     shard.length <= SMALL_SHARD || sharding.index_place(shard.length).is_none()
 }
@@ -412,7 +411,7 @@ fn layout_key(shard: &ChunkRange) -> Key {
     Key::Layout(shard.clone())
 }
 
-/// A part of a shard, which is a range of the object as the shard is.
+/// Returns a part of a shard as a range of the object.
 fn part(shard: &ChunkRange, place: &Range<u64>) -> ChunkRange {
     let offset = shard.offset.saturating_add(place.start);
     ChunkRange { offset, length: place.end.saturating_sub(place.start), object: shard.object.clone() }
@@ -422,7 +421,7 @@ fn piece_of(shard: &ChunkRange, layout: &Layout, number: usize) -> ChunkRange {
     part(shard, &layout.piece(number))
 }
 
-/// Pieces with these numbers, neighbours together, but not too many bytes.
+/// Groups pieces with these numbers into runs of neighbors, each of a limited size.
 fn runs(shard: &ChunkRange, layout: &Layout, numbers: &[usize]) -> Vec<Vec<ChunkRange>> {
     let mut runs: Vec<Vec<ChunkRange>> = Vec::new();
     for &number in numbers {
@@ -439,7 +438,7 @@ fn runs(shard: &ChunkRange, layout: &Layout, numbers: &[usize]) -> Vec<Vec<Chunk
     runs
 }
 
-/// The bytes of `range` out of parts that follow each other.
+/// Returns the bytes of `range` out of consecutive parts.
 fn join(parts: &[(Range<u64>, Bytes)], range: &Range<u64>) -> Option<Data> {
     let cut = |place: &Range<u64>, bytes: &Bytes| {
         let (begin, end) = (range.start.max(place.start), range.end.min(place.end));
@@ -462,7 +461,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// Reads `ranges`, and says what was fetched ahead of each.
+    /// Reads `ranges`, and returns the bytes prefetched for each.
     fn ahead(layout: &Layout, ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<u64> {
         let mut streams = Streams::default();
         ranges
@@ -474,7 +473,7 @@ mod tests {
             .collect()
     }
 
-    /// 64 MiB of inner chunks of 16 KiB.
+    /// Returns the layout of 64 MiB of inner chunks of 16 KiB.
     fn layout() -> Layout {
         let codec = r#"{"name": "sharding_indexed", "configuration": {"chunk_shape": [1], "codecs": ["bytes"],
             "index_codecs": ["bytes"]}}"#;
@@ -499,7 +498,7 @@ mod tests {
         let jumps =
             (0..200_u64).map(|n| n * 7919 % 4000 * 16384).flat_map(|at| [at..at + 16384, at + 16384..at + 32768]);
         assert_eq!(ahead(&layout, jumps).iter().sum::<u64>(), 0);
-        // In any order, as it sends several requests at once.
+        // The kernel sends several requests at once, in any order.
         let mixed = (0..64_u64).flat_map(|n| [2 * n + 1, 2 * n]).map(|n| n << 20..(n + 1) << 20).take(60);
         assert!(ahead(&layout, mixed).iter().sum::<u64>() >= 40 << 20);
     }
