@@ -1,13 +1,12 @@
-//! Small chunks that have an object each, or share one with bytes that the snapshot does not need any more, put together.
+//! Packs small chunks that have an object each, or that share one with bytes that the snapshot does not need any more.
 //!
-//! Other programs store one object a chunk, and a chunk that is written again leaves its old bytes in a pack. Here such chunks
-//! are read and stored once more, in packs as a commit makes them ([`crate::commit`]). What comes of it are changes that are
-//! none: the same bytes in other places, for a commit that writes all manifests anew
-//! ([`crate::commit::request::Request::rewrite`]). The old objects stay, for the snapshots before and until garbage is
-//! collected.
+//! Other programs store one object per chunk, and a chunk that is written again leaves its old bytes in a pack. Such chunks
+//! are read and stored again, in packs as a commit makes them ([`crate::commit`]). The result is a change set without new
+//! bytes: the same bytes in other places, for a commit that writes all manifests again
+//! ([`crate::commit::request::Request::rewrite`]). The old objects stay, for earlier snapshots, until garbage is collected.
 //!
-//! It is looked page by page at the references of an array, in the order of the grid, and a page is left alone where it would
-//! gain little: what has been put together once is not put together again.
+//! References of an array are examined page by page, in the order of the grid, and a page that would gain little is left
+//! alone: chunks that have been packed once are not packed again.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -27,42 +26,42 @@ use crate::reader::{NativeChunk, Reader};
 use crate::storage::Storage;
 use crate::zarr::Coords;
 
-/// Packs that are put together at a time: some MiB each.
+/// Packs built at the same time, of some MiB each.
 const PACKS_AT_ONCE: usize = 4;
-/// Chunks of one pack that are read at a time.
+/// Chunks of one pack that are read at the same time.
 const READS_AT_ONCE: usize = 8;
-/// An object with less than this part of a pack in it is worth being put together with others.
+/// An object is worth packing if the snapshot uses less of it than 1/4 of a pack.
 const SMALL_PART: u64 = 4;
-/// Chunks that are moved at one go: what is known of each takes some 100 bytes of memory until the commit.
+/// Limit on the chunks moved at once: each takes some 100 bytes of memory until the commit.
 const MOST_CHUNKS: u64 = 2 << 20;
 
-/// Which sizes are stored how, in bytes.
+/// Size thresholds, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     /// Chunks up to this size go into the manifest.
     pub inline: u64,
     /// Larger chunks below this size are packed.
     pub pack_below: u64,
-    /// A pack is closed when it has reached this size.
+    /// A pack is closed when it reaches this size.
     pub pack_size: u64,
 }
 
-/// What was put together.
+/// Result of a repack.
 #[derive(Clone, Debug, Default)]
 pub struct Repacked {
-    /// Where chunks are now, by array.
+    /// New payloads of the moved chunks, by array.
     pub chunks: BTreeMap<NodeId, BTreeMap<Coords, ChunkChange>>,
-    /// How many there are.
+    /// Number and size of the moved chunks.
     pub moved: Count,
-    /// Objects that had them.
+    /// Number of objects that held the chunks.
     pub objects_before: u64,
-    /// Objects that have them now.
+    /// Number of objects that hold the chunks now.
     pub objects_after: u64,
-    /// Whether that was all that is worth it. If not, it can be done again.
+    /// False if chunks are left that are worth moving: the repack can be repeated.
     pub is_complete: bool,
 }
 
-/// A chunk that is moved.
+/// Chunk to move.
 type Moving = (Coords, NativeChunk);
 
 /// Chunks that become one object, or go into the manifest.
@@ -72,7 +71,7 @@ enum Job {
     Inline(Vec<Moving>),
 }
 
-/// What a page needs of an object.
+/// Part of an object that a page uses.
 #[derive(Clone, Copy, Debug)]
 struct Usage {
     bytes: u64,
@@ -81,14 +80,14 @@ struct Usage {
 }
 
 impl Usage {
-    /// Whether less than half of it is needed, as far as can be seen: what is before and behind is not.
+    /// Returns true if less than half of the object is used, as far as known: bytes before the first used one and after the last are not.
     fn is_sparse(&self) -> bool {
         self.bytes < (self.to - self.from) / 2
     }
 }
 
-/// Puts together what `snapshot` has in too many objects, and stores it. Nothing refers to that yet. `tell` hears how many
-/// chunks are done.
+/// Packs chunks of `snapshot` that are spread over too many objects, and stores the packs, which nothing refers to yet. Calls
+/// `tell` with the number of chunks done.
 pub async fn repack(
     storage: &Arc<dyn Storage>,
     reader: &Arc<Reader>,
@@ -100,7 +99,7 @@ pub async fn repack(
     let mut out = Repacked { is_complete: true, ..Repacked::default() };
     for node in snapshot.nodes() {
         let Some(listed) = Listed::of(&node) else { continue };
-        // All that the array has is new beside nothing.
+        // Compared with an empty list, all chunks of the array are new.
         let mut all = ChunkDifferences::new(listed.nothing(&infos, reader), listed.chunks(&infos, reader));
         while let Some(page) = all.page().await.context(|| node.path.to_owned())? {
             let jobs = plan(page, sizes);
@@ -129,7 +128,7 @@ async fn carry_out(
     out.objects_before += moving().map(|(_, chunk)| chunk.object).collect::<HashSet<_>>().len() as u64;
     out.objects_after += jobs.iter().filter(|job| matches!(job, Job::Pack(_))).count() as u64;
     moving().for_each(|(_, chunk)| out.moved = out.moved.and(Count { chunks: 1, bytes: chunk.length }));
-    // Boxed one by one: the compiler does not see through a closure that it may change threads.
+    // Each future is boxed: the compiler cannot prove that one from a closure is `Send`.
     type Running<'a> = BoxFuture<'a, Result<Vec<(Coords, ChunkPayload)>>>;
     let running: Vec<Running<'_>> =
         jobs.iter().map(|job| -> Running<'_> { Box::pin(run(storage, reader, job)) }).collect();
@@ -172,7 +171,7 @@ async fn run(storage: &Arc<dyn Storage>, reader: &Arc<Reader>, job: &Job) -> Res
     Ok(placed)
 }
 
-/// What is done about the chunks of a page, which come in the order of the grid.
+/// Plans how to store the chunks of a page, which come in the order of the grid.
 fn plan(page: Vec<ChunkDifference>, sizes: Sizes) -> Vec<Job> {
     let native = |chunk: ChunkDifference| match chunk.after? {
         ChunkPayload::Native { chunk: object, offset, length } => {
@@ -195,7 +194,7 @@ fn plan(page: Vec<ChunkDifference>, sizes: Sizes) -> Vec<Job> {
     let mut inline = Vec::new();
     let mut moving: Vec<Moving> = Vec::new();
     for (coords, chunk) in all {
-        // No chunk of no bytes can be stored.
+        // An empty chunk cannot be stored.
         if chunk.length == 0 || chunk.length >= sizes.pack_below.max(sizes.inline + 1) {
             continue;
         }
@@ -205,7 +204,7 @@ fn plan(page: Vec<ChunkDifference>, sizes: Sizes) -> Vec<Job> {
             moving.push((coords, chunk));
         }
     }
-    // What is only loose has to become much less.
+    // Chunks of objects that are only little used move if that at least halves the number of objects.
     let loose = || moving.iter().map(|(_, chunk)| chunk).filter(|chunk| !is_sparse(chunk));
     let objects = loose().map(|chunk| chunk.object).collect::<HashSet<_>>().len() as u64;
     let packs = loose().map(|chunk| chunk.length).sum::<u64>().div_ceil(sizes.pack_size.max(1));
@@ -238,7 +237,7 @@ mod tests {
 
     const SIZES: Sizes = Sizes { inline: 10, pack_below: 100, pack_size: 400 };
 
-    /// Chunks in a row, each by its object, offset and length.
+    /// Plans chunks at consecutive coordinates, each given by its object, offset and length.
     fn planned(chunks: &[(u8, u64, u64)]) -> Vec<(char, Vec<u32>)> {
         let page = chunks.iter().zip(0..).map(|(&(object, offset, length), at)| ChunkDifference {
             coords: Coords::from_slice(&[at]),
@@ -255,7 +254,7 @@ mod tests {
 
     #[test]
     fn what_gains_is_put_together() {
-        // One object each; large ones stay, tiny ones go into the manifest.
+        // One object each: large chunks stay, tiny ones go into the manifest.
         assert_eq!(
             planned(&[(1, 0, 50), (2, 0, 100), (3, 0, 10), (4, 0, 99), (5, 0, 11)]),
             [('i', vec![2]), ('p', vec![0, 3, 4])]
@@ -264,7 +263,7 @@ mod tests {
         let many: Vec<(u8, u64, u64)> = (0..12).map(|n| (n, 0, 90)).collect();
         let found = planned(&many);
         assert_eq!(found.iter().map(|(_, chunks)| chunks.len()).collect::<Vec<_>>(), [5, 5, 2]);
-        // Alone it stays where it is, and so does what is packed well already.
+        // A single chunk stays where it is, and so do chunks that are packed well already.
         assert_eq!(planned(&[(1, 0, 50)]), []);
         let packed: Vec<(u8, u64, u64)> = (0..8).map(|n| (1 + n as u8 / 5, n % 5 * 90, 90)).collect();
         assert_eq!(planned(&packed), []);
