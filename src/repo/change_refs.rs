@@ -1,10 +1,10 @@
-//! Making, deleting and resetting branches and tags (format notes 1.5; 4 for version 1).
+//! Creation, deletion and reset of branches and tags (format notes 1.5; 4 for version 1).
 //!
-//! What is allowed is decided where it is written: in version 2 inside the loop that replaces `repo`, in version 1 by the
-//! condition under which the ref's small file is written. A ref that others have changed meanwhile is then as it is for them
-//! too, and whoever deletes or resets a branch says which commit it must still point to, so that no commit goes unnoticed.
+//! Preconditions are checked at the moment of writing: in version 2 inside the loop that replaces `repo`, in version 1 by the condition
+//! under which the ref's small file is written. The check therefore sees concurrent changes. A caller that deletes or resets a branch
+//! names the commit that the branch must still point to, so that no concurrent commit is lost unnoticed.
 //!
-//! A deleted tag's name is never free again, in any version: readers may have remembered what it meant.
+//! The name of a deleted tag is never free again, in any version: readers may remember its target.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_state::{Operation, RepoState};
 
-/// Feature flags that allow tags to be made and deleted. On, unless the repository switches them off.
+/// Feature flags that allow creating and deleting tags; on unless the repository disables them.
 const CREATE_TAG: u16 = 4;
 const DELETE_TAG: u16 = 5;
 
-/// The two kinds of ref.
+/// Kind of a ref.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RefKind {
-    /// Moves with each commit.
+    /// A ref that moves with each commit.
     Branch,
-    /// Stays.
+    /// A ref that never moves.
     Tag,
 }
 
@@ -39,7 +39,7 @@ impl std::fmt::Display for RefKind {
 }
 
 impl RefKind {
-    /// What picks the ref of this kind with this name.
+    /// Returns the specification of the ref of this kind named `name`.
     pub fn named(self, name: &str) -> RefSpec {
         match self {
             RefKind::Branch => RefSpec::Branch(name.to_owned()),
@@ -49,11 +49,11 @@ impl RefKind {
 }
 
 impl Repository {
-    /// Makes a branch or tag `name` that points to `target`.
+    /// Creates branch or tag `name` with the given target.
     ///
-    /// Errors: [`ErrorKind::AlreadyExists`] if there is one, or if the name is a deleted tag's; [`ErrorKind::NotFound`] if there is
-    /// no such snapshot; [`ErrorKind::InvalidInput`] for a name that cannot be one; [`ErrorKind::NotPermitted`] if the
-    /// repository has switched making tags off.
+    /// Fails with [`ErrorKind::AlreadyExists`] if the ref exists or the name is a deleted tag's, with [`ErrorKind::NotFound`] if there is
+    /// no such snapshot, with [`ErrorKind::InvalidInput`] for an invalid name, and with [`ErrorKind::NotPermitted`] if the repository has
+    /// disabled creating tags.
     pub async fn create_ref(&self, kind: RefKind, name: &str, target: ObjectId, clock: Clock) -> Result<()> {
         self.check_name(kind, name)?;
         self.ready_for_changes().await?;
@@ -90,10 +90,10 @@ impl Repository {
         self.settle(made, kind, name, Some(target)).await
     }
 
-    /// Deletes branch or tag `name` if it points to `expected`. Commits stay until they are collected as garbage.
+    /// Deletes branch or tag `name` if it points to `expected`. Commits stay until they are garbage-collected.
     ///
-    /// Errors: [`ErrorKind::NotFound`] if there is none, [`ErrorKind::Stale`] if it points elsewhere,
-    /// [`ErrorKind::NotPermitted`] for branch `main`, and for tags if the repository has switched deleting them off.
+    /// Fails with [`ErrorKind::NotFound`] if there is no such ref, with [`ErrorKind::Stale`] if it points elsewhere, and with
+    /// [`ErrorKind::NotPermitted`] for branch `main`, and for tags if the repository has disabled deleting them.
     pub async fn delete_ref(&self, kind: RefKind, name: &str, expected: ObjectId, clock: Clock) -> Result<()> {
         if kind == RefKind::Branch && name == DEFAULT_BRANCH {
             return Err(no_deletion_of_main());
@@ -126,9 +126,9 @@ impl Repository {
         self.settle(deleted, kind, name, None).await
     }
 
-    /// Makes branch `name` point to `to` if it points to `expected`.
+    /// Resets branch `name` to `to` if it points to `expected`.
     ///
-    /// Errors: [`ErrorKind::NotFound`] if there is no such branch or snapshot, [`ErrorKind::Stale`] if it points elsewhere.
+    /// Fails with [`ErrorKind::NotFound`] if there is no such branch or snapshot, with [`ErrorKind::Stale`] if it points elsewhere.
     pub async fn reset_branch(&self, name: &str, to: ObjectId, expected: ObjectId, clock: Clock) -> Result<()> {
         self.ready_for_changes().await?;
         if let Generation::V1(_) = self.generation {
@@ -148,7 +148,7 @@ impl Repository {
         self.settle(moved, RefKind::Branch, name, Some(to)).await
     }
 
-    /// Names of deleted tags, which may not be used again.
+    /// Returns the names of deleted tags, which must not be used again.
     pub async fn deleted_tags(&self) -> Result<Vec<String>> {
         match &self.generation {
             Generation::Alpha(layout) => Ok(layout.all(&*self.storage).await?.1.into_keys().collect()),
@@ -157,8 +157,8 @@ impl Repository {
         }
     }
 
-    /// An error if nothing may be changed here: the repository is set read-only, the place takes no writes, or the store does
-    /// not keep what a safe change relies on.
+    /// Fails if nothing may be changed: the repository is set read-only, the storage takes no writes, or the store ignores the conditions
+    /// that a safe change relies on.
     pub async fn ready_for_changes(&self) -> Result<()> {
         self.check_writable()?;
         if let Some(why) = self.storage.read_only() {
@@ -167,7 +167,7 @@ impl Repository {
         self.check_store(DEFAULT_BRANCH).await
     }
 
-    /// In version 1, nothing else would notice a ref that points to nothing.
+    /// Fails unless snapshot `id` can be read: in version 1, nothing else detects a dangling ref.
     async fn check_snapshot(&self, id: ObjectId) -> Result<()> {
         match self.storage.get_range(&format!("snapshots/{id}"), 0, 1).await {
             Err(error) if error.kind() == ErrorKind::NotFound => Err(no_snapshot(id)),
@@ -176,7 +176,8 @@ impl Repository {
         }
     }
 
-    /// An answer can be lost while what it tells of was done. What the ref points to now decides, if it can be asked for.
+    /// Decides the outcome of a change whose answer was lost: if the ref can be read, its current target shows whether the change was
+    /// made.
     async fn settle(&self, done: Result<()>, kind: RefKind, name: &str, wanted: Option<ObjectId>) -> Result<()> {
         let error = match done {
             Err(error) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Io) => error,
@@ -200,8 +201,7 @@ impl Repository {
         Ok(names.get(name).copied())
     }
 
-    /// Refuses names that nobody could use afterwards. Only new names are looked at: refs that exist, whatever their names,
-    /// can be deleted.
+    /// Fails for a name that could not be used afterwards. Only new names are checked: existing refs can be deleted whatever their names.
     fn check_name(&self, kind: RefKind, name: &str) -> Result<()> {
         if name.is_empty() {
             return Err(Error::invalid(format!("a {kind} needs a name")));
@@ -237,7 +237,7 @@ fn check_flag(state: &RepoState, flag: u16, what: &str, name: &str) -> Result<()
     Ok(())
 }
 
-/// Whether a ref points where it is expected to.
+/// Fails unless a ref points to `expected`.
 pub(super) fn check_target(kind: RefKind, name: &str, found: Option<ObjectId>, expected: ObjectId) -> Result<()> {
     match found {
         Some(found) if found == expected => Ok(()),
@@ -252,7 +252,7 @@ pub(super) fn check_target(kind: RefKind, name: &str, found: Option<ObjectId>, e
     }
 }
 
-/// The error of an attempt to delete branch `main`.
+/// Returns the error for an attempt to delete branch `main`.
 pub fn no_deletion_of_main() -> Error {
     Error::new(ErrorKind::NotPermitted, format!("branch `{DEFAULT_BRANCH}` cannot be deleted: every repository has it"))
 }

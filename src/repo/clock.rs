@@ -1,9 +1,9 @@
-//! The time of a change, and whose clock is wrong.
+//! Times of changes, and the comparison of this machine's clock with the store's.
 //!
-//! Times of commits and operations must rise: other clients refuse to write after one that is later than their own clock, so a
-//! time ahead of the real one locks them out until then. A store tells by the time of a stored object which of two clocks is
-//! wrong. A machine whose clock differs from the store's writes nothing. One whose clock agrees with it goes on after a change
-//! that was written ahead of time: a microsecond later, which keeps others out no longer than they are already.
+//! Times of commits and operations must rise, and other clients refuse to write after a time later than their own clock: a time in the
+//! future locks them out until then. The store's time of a new object shows which of two clocks is wrong. A machine whose clock differs
+//! from the store's writes nothing. A machine whose clock agrees with the store's may write after a change from the future, one
+//! microsecond later, which locks other clients out no longer than before.
 
 use std::time::Duration;
 
@@ -14,25 +14,25 @@ use super::update::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::Storage;
 
-/// How far this machine's clock may be from the store's; the reference's number.
+/// Tolerated difference between this machine's clock and the store's: the reference implementation's value.
 const TOLERANCE: Duration = Duration::from_secs(600);
-/// How far this machine's clock may be behind the last change for it to be waited for.
+/// Lag of this machine's clock behind the last change up to which a writer waits.
 const TOLERATED_SKEW: Duration = Duration::from_secs(2);
 
-/// The time of a change that is about to be written.
+/// Time of a change that is about to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// The time that is written: later than that of the change before. Microseconds since 1970-01-01 UTC, like the others.
+    /// Time to write, later than that of the previous change. Microseconds since 1970-01-01 UTC, like the other fields.
     pub time: u64,
-    /// What this machine's clock says.
+    /// Time on this machine's clock.
     now: u64,
-    /// The time of the change before.
+    /// Time of the previous change.
     last: u64,
 }
 
 impl Moment {
-    /// Returns the time of a change after one at `last`. Clocks of two machines are never quite the same: a moment is waited for
-    /// where that is enough to be later.
+    /// Returns the time of a change after one at `last`. Clocks of two machines always differ slightly: if this machine's clock is only a
+    /// moment behind `last`, waits until it is later.
     pub async fn after(clock: Clock, last: u64) -> Self {
         let behind = Duration::from_micros(last.saturating_sub(clock()));
         if behind <= TOLERATED_SKEW && clock() <= last {
@@ -42,21 +42,20 @@ impl Moment {
         Moment { time: now.max(last.saturating_add(1)), now, last }
     }
 
-    /// Whether the change before is later than this machine's clock.
+    /// Returns true if [`Moment::time`] is later than this machine's clock.
     pub fn is_after_the_clock(&self) -> bool {
         self.time > self.now
     }
 
-    /// Checks the clock against the store, which stored object `key` just now.
+    /// Checks this machine's clock against the store, which has just stored object `key`.
     ///
-    /// An error of kind [`ErrorKind::Io`] if this machine's clock is wrong, or if it is behind the change before and the store
-    /// does not tell the time.
+    /// Fails with [`ErrorKind::Io`] if this machine's clock is wrong, or is behind the previous change while the store's time is unknown.
     pub async fn check(&self, storage: &dyn Storage, key: &str) -> Result<()> {
-        // A store that does not answer this cannot say that the clock is wrong.
+        // A store that fails to report the time does not prove the clock wrong.
         self.compare(storage.modified(key).await.unwrap_or_default())
     }
 
-    /// As [`Moment::check`], with the time that the store has given to an object.
+    /// Checks this machine's clock like [`Moment::check`], given the time that the store reported for an object.
     pub fn compare(&self, stored: Option<u64>) -> Result<()> {
         let Moment { now, last, .. } = *self;
         let apart = |a: u64, b: u64| Duration::from_micros(a.abs_diff(b));
@@ -94,7 +93,7 @@ fn wrong(message: String) -> Error {
     Error::new(ErrorKind::Io, message)
 }
 
-/// A length of time in the unit that a person would use.
+/// Formats a duration in the unit that a person would use.
 fn in_words(length: Duration) -> String {
     let (seconds, minutes) = (length.as_secs(), (length.as_secs() + 30) / 60);
     match minutes {

@@ -1,7 +1,7 @@
-//! Changing the persisted configuration: in `repo`, or in version 1's `config.yaml`.
+//! Changes of the persisted configuration: in `repo`, or in version 1's `config.yaml`.
 //!
-//! As with refs, what is changed is what is there in the moment of writing, so that two who change different settings at a time
-//! both do. A repository without a configuration gets one only when something is set.
+//! A change applies to the configuration at the moment of writing, so that two concurrent changes of different settings both take effect.
+//! A repository without a configuration gets one only when something is set.
 
 use std::sync::Arc;
 
@@ -16,12 +16,11 @@ use crate::format::config_edit::{Changed, encode};
 use crate::format::repo_state::{Operation, RepoState};
 use crate::storage::{Condition, Version};
 
-/// How often a lost race for `config.yaml` is run again.
+/// Attempts to write `config.yaml`, each but the first after a lost race.
 const TRIES: u32 = 100;
 
 impl Repository {
-    /// Applies `change` to the configuration and returns what it did; none if it wants nothing changed. It is called again for
-    /// every race that was lost.
+    /// Applies `change` to the configuration and returns its result; none if nothing changes. Calls `change` again after each lost race.
     pub async fn change_config(
         &self,
         clock: Clock,
@@ -43,7 +42,7 @@ impl Repository {
             Err(error) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Io) => error,
             changed => return changed,
         };
-        // An answer can be lost while what it tells of was done. If nothing is left to be changed, it was.
+        // The answer of a successful write can be lost. If nothing is left to change, the write succeeded.
         let stored = match Repository::open(Arc::clone(&self.storage)).await {
             Ok(repository) => repository.config().await,
             Err(error) => Err(error),
@@ -106,7 +105,7 @@ impl Repository {
             let new = encode::yaml(&changed.members, old.as_ref().map(|(bytes, _)| &**bytes))?;
             let condition = match old {
                 Some((bytes, version)) => {
-                    // As the reference does, so that what was there can be found again.
+                    // The reference implementation also keeps a copy, from which the old configuration can be recovered.
                     let copy = format!("overwritten/{}", backup_name(CONFIG_KEY, clock())?);
                     self.storage.put(&copy, bytes, Condition::Always).await?;
                     Condition::Unchanged(version)

@@ -1,7 +1,7 @@
-//! A new repository, of version 2 (format notes 1.8).
+//! Creation of a repository of version 2 (format notes 1.8).
 //!
-//! What is written, and in which order, is what the reference writes: the initial snapshot and its empty transaction log
-//! under their well-known id, then `repo` if there is none yet. Until `repo` is there, there is no repository.
+//! The writes and their order are those of the reference implementation: the initial snapshot and its empty transaction log under their
+//! well-known id, then `repo` if there is none yet. The repository exists only once `repo` does.
 
 use super::MAX_REPO_FILE;
 use super::update::{self, Clock};
@@ -14,16 +14,15 @@ use crate::format::snapshot::Snapshot;
 use crate::repo::refs::DEFAULT_BRANCH;
 use crate::storage::{Condition, Storage};
 
-/// Message of the initial snapshot, as the reference has it.
+/// Message of the initial snapshot: the reference implementation's text.
 const INITIAL_MESSAGE: &str = "Repository initialized";
-/// Message of the commit that adds a root group.
 const GROUP_MESSAGE: &str = "Create the root group";
 /// `zarr.json` of a group without attributes.
 pub const GROUP_DOCUMENT: &[u8] = br#"{"zarr_format":3,"node_type":"group","attributes":{}}"#;
 
-/// Creates a repository in `storage`, which must be empty; with `zarr_group` its first commit adds a root group.
+/// Creates a repository in `storage`, which must be empty; with `zarr_group`, its first commit adds a root group.
 ///
-/// Errors: [`ErrorKind::AlreadyExists`] if anything is there already.
+/// Fails with [`ErrorKind::AlreadyExists`] if the storage holds any object.
 pub async fn create(storage: &dyn Storage, zarr_group: bool, clock: Clock) -> Result<()> {
     if let Some(why) = storage.read_only() {
         return Err(Error::new(ErrorKind::ReadOnly, format!("{}: {why}", storage.location())));
@@ -52,7 +51,7 @@ pub async fn create(storage: &dyn Storage, zarr_group: bool, clock: Clock) -> Re
     if zarr_group { add_root_group(storage, clock).await } else { Ok(()) }
 }
 
-/// The snapshot that every repository begins with, of one that is not there yet.
+/// Returns the initial snapshot of a repository that does not exist yet.
 pub fn initial(clock: Clock) -> Result<Snapshot> {
     Snapshot::decode(&initial_draft(clock)?.encode()?, super::MAX_SNAPSHOT)
 }
@@ -71,7 +70,7 @@ fn initial_draft(clock: Clock) -> Result<SnapshotDraft> {
     })
 }
 
-/// The reference refuses to create beside anything, so whatever is there would be in somebody's way.
+/// Fails if the storage holds any object: the reference implementation refuses to create a repository beside one.
 async fn refuse_occupied(storage: &dyn Storage) -> Result<()> {
     let occupied = |what: &str| {
         Err(Error::new(
@@ -117,7 +116,7 @@ async fn add_root_group(storage: &dyn Storage, clock: Clock) -> Result<()> {
     .map(drop)
 }
 
-/// How `repo` describes a new commit.
+/// Returns the description of a new commit in `repo`.
 fn record(snapshot: &SnapshotDraft, parent: Option<ObjectId>) -> SnapshotRecord {
     SnapshotRecord {
         parent,

@@ -1,11 +1,11 @@
-//! "Older than": a time in the past, as a user says it.
+//! Parsing of "older than" arguments: times in the past.
 
 use jiff::{Span, SpanRelativeTo, Unit};
 
 use super::history::{format_time, parse_time};
 use crate::error::{Error, Result};
 
-/// Reads how old something must be: a duration before `now`, such as `30d` or `1h 30m`, or a time as [`parse_time`] reads it. A
+/// Parses the minimum age of something: a duration before `now`, such as `30d` or `1h 30m`, or a time in the syntax of [`parse_time`]. A
 /// bare date means its beginning (UTC), so that nothing of that day is older.
 ///
 /// Returns microseconds since 1970-01-01 UTC, never later than `now`.
@@ -25,7 +25,7 @@ pub fn parse_older_than(text: &str, now: u64) -> Result<u64> {
 }
 
 fn before(text: &str, span: &Span, now: u64) -> Result<u64> {
-    // Months and years have no length of their own.
+    // Months and years have no fixed length.
     let micros = span.total((Unit::Microsecond, SpanRelativeTo::days_are_24_hours())).map_err(|_| wrong(text))?;
     if micros < 0.0 || span.is_negative() {
         return Err(wrong(text));

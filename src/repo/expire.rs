@@ -1,13 +1,12 @@
-//! Forgetting old commits (format notes 6.4).
+//! Expiration of old commits (format notes 6.4).
 //!
-//! A commit that is older than a given time leaves the history, unless a branch or tag points to it, or nothing came before it.
-//! What came after it hangs on the root of its tree then. Only histories become shorter: what refs point to stays as it is, and
-//! objects are removed by a collection ([`super::collect`]), which finds that nothing needs them any more.
+//! A commit that is older than a given time leaves the history, unless a branch or tag points to it or it is a root. Later commits then
+//! get the root of their tree as parent. Only histories become shorter: the targets of refs stay as they are, and a garbage collection
+//! ([`super::collect`]) removes the objects that nothing needs any more.
 //!
-//! In version 2 that is one change of `repo`, worked out anew for each race that was lost. In version 1 a commit names its parent in
-//! its own file: the file of the oldest commit that stays is written anew with the root as its parent, and nothing else in it
-//! changes. Whoever reads it meanwhile sees the one history or the other. Files are written one after another; a repetition
-//! finishes what was interrupted.
+//! In version 2 an expiration is one change of `repo`, computed anew after each lost race. In version 1 a commit names its parent in its
+//! own file: the file of the oldest commit that stays is rewritten with the root as its parent and no other change. A concurrent reader
+//! sees one history or the other. Files are written one after another; repeating an interrupted expiration completes it.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -24,42 +23,40 @@ use crate::format::repo_state::{Operation, RepoState};
 use crate::format::snapshot::Snapshot;
 use crate::storage::{Condition, Storage, decoded};
 
-/// What is to be forgotten.
+/// Options of an expiration.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// Commits before this time: microseconds since 1970-01-01 UTC.
+    /// Time before which commits expire: microseconds since 1970-01-01 UTC.
     pub older_than: u64,
-    /// Whether tags that point to such commits go too.
+    /// True if tags that point to expired commits are deleted.
     pub delete_tags: bool,
-    /// Whether branches whose newest commit is one go too. `main` never does.
+    /// True if branches whose tip has expired are deleted, except `main`.
     pub delete_branches: bool,
-    /// Only find out.
+    /// True if nothing is written and only the result is computed.
     pub dry_run: bool,
 }
 
-/// What was forgotten.
+/// Result of an expiration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expired {
-    /// Commits that no history has any more. In version 1 a ref may still point to one.
+    /// Commits that are in no history any more. In version 1 a ref may still point to one.
     pub released: BTreeSet<ObjectId>,
     /// Commits that have another parent now.
     pub edited: BTreeSet<ObjectId>,
-    /// Branches that are gone, and where they pointed.
+    /// Deleted branches and their last targets.
     pub branches: BTreeMap<String, ObjectId>,
-    /// Tags that are gone, and where they pointed.
+    /// Deleted tags and their targets.
     pub tags: BTreeMap<String, ObjectId>,
 }
 
 impl Expired {
-    /// Whether there was nothing to do.
+    /// Returns true if there was nothing to do.
     pub fn is_empty(&self) -> bool {
         self.released.is_empty() && self.edited.is_empty() && self.branches.is_empty() && self.tags.is_empty()
     }
 }
 
-/// Forgets what is `wanted`.
-///
-/// Errors: [`ErrorKind::ReadOnly`] if the repository takes no writes.
+/// Expires the commits that `wanted` selects. Fails with [`ErrorKind::ReadOnly`] if the repository takes no writes.
 pub async fn expire(repository: &Repository, wanted: Wanted, clock: Clock) -> Result<Expired> {
     repository.check_writable()?;
     let storage = repository.storage();
@@ -81,7 +78,7 @@ async fn expire_v2(storage: &dyn Storage, wanted: Wanted, clock: Clock) -> Resul
     }
     let updated = update::update(storage, clock, |state| {
         expired = apply(state, wanted)?;
-        // Somebody else has done it meanwhile.
+        // Another expiration has done the same meanwhile.
         if expired.is_empty() {
             return Err(Error::new(ErrorKind::Stale, "nothing to expire any more"));
         }
@@ -94,7 +91,7 @@ async fn expire_v2(storage: &dyn Storage, wanted: Wanted, clock: Clock) -> Resul
     }
 }
 
-/// Expires in `state`, and says what went.
+/// Expires commits in `state` and returns the changes.
 fn apply(state: &mut RepoState, wanted: Wanted) -> Result<Expired> {
     let is_old: BTreeSet<ObjectId> = state
         .snapshots
@@ -124,7 +121,7 @@ fn apply(state: &mut RepoState, wanted: Wanted) -> Result<Expired> {
             expired.edited.insert(*id);
         }
     }
-    // Worked out before anything is changed: one chain may hold several.
+    // Computed before anything is changed: one chain may hold several edited commits.
     let mut changed = Vec::new();
     for id in &expired.edited {
         changed.push((*id, reparented(&state.snapshots, *id, |_, ancestor| ancestor.parent.is_none())?));
@@ -171,7 +168,7 @@ async fn expire_v1(repository: &Repository, wanted: Wanted) -> Result<Expired> {
             expired.branches.insert(name.clone(), tip);
         }
     }
-    // What is still pointed to, or in some history, is not released.
+    // A commit that a remaining ref points to is not released.
     let kept: BTreeSet<ObjectId> = refs
         .tags
         .iter()
@@ -183,7 +180,7 @@ async fn expire_v1(repository: &Repository, wanted: Wanted) -> Result<Expired> {
     Ok(expired)
 }
 
-/// A ref that somebody else has deleted is gone, and one that has moved on is not old any more.
+/// Accepts that the ref was deleted concurrently, or has moved to a commit that is not old.
 fn gone_or_changed(deleted: Result<()>) -> Result<()> {
     match deleted {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stale) => Ok(()),
@@ -191,7 +188,7 @@ fn gone_or_changed(deleted: Result<()>) -> Result<()> {
     }
 }
 
-/// The commits from `tip` to the root, as the store has them now: a cache may have files from before an earlier expiration.
+/// Reads the commits from `tip` to the root from the store itself: a cache may hold files from before an earlier expiration.
 async fn history_v1(storage: &Arc<dyn Storage>, tip: ObjectId) -> Result<Vec<Commit>> {
     let mut seen = HashSet::new();
     let mut history = Vec::new();
@@ -215,8 +212,8 @@ async fn read_v1(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<(Snapshot, 
     Ok((found.value, found.version))
 }
 
-/// Lets the oldest commit of `history` (newest first) that is not too old come directly after the root. The newest one stays in any
-/// case, as a ref points to it.
+/// Makes the root the parent of the oldest commit of `history` (newest first) that is not too old. The newest commit always stays,
+/// because a ref points to it.
 async fn expire_history(
     storage: &Arc<dyn Storage>,
     history: &[Commit],
@@ -241,7 +238,7 @@ async fn expire_history(
     let key = format!("snapshots/{}", stays.id);
     storage.forget(&key).await;
     match storage.put(&key, file.into(), condition).await {
-        // Somebody else expires too.
+        // Another expiration is running.
         Err(error) if error.kind() == ErrorKind::Contended => {
             Err(error.context("another program changes the history: run this again"))
         }

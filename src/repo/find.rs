@@ -1,32 +1,31 @@
-//! One word for a snapshot, where a command takes any ref: a branch, a tag, a snapshot id, or something before one of these.
+//! Revisions: names of a snapshot, accepted wherever a command takes a ref.
 //!
-//! | word | means |
+//! | revision | meaning |
 //! |---|---|
 //! | `main` | the branch or tag of that name, or else the snapshot with that id |
-//! | `branch/main`, `tag/v1`, `snapshot/ID` | the same, said so that nothing else can be meant |
-//! | `main~2` | two commits before it |
+//! | `branch/main`, `tag/v1`, `snapshot/ID` | the same, without ambiguity |
+//! | `main~2` | the commit two before it |
 //!
-//! Names may have `/` and `~` in them. A name that exists is what is meant; a word that can mean two snapshots is an error
-//! that lists both.
+//! Names may contain `/` and `~`. A name that exists takes precedence. An ambiguous revision is an error that lists its meanings.
 
 use super::refs::RefSpec;
 use super::{Repository, refs::Refs};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 
-/// What a word means.
+/// A resolved revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The snapshot.
+    /// Snapshot that the revision names.
     pub id: ObjectId,
-    /// The ref by which it was named; its id where it was not named by a branch or tag alone.
+    /// Branch or tag, if the revision is the name of one; otherwise the snapshot id.
     pub spec: RefSpec,
 }
 
 impl Repository {
-    /// The snapshot that `word` means.
+    /// Resolves revision `word`.
     ///
-    /// Errors: [`ErrorKind::NotFound`] if it means nothing, [`ErrorKind::InvalidInput`] if it means several things.
+    /// Fails with [`ErrorKind::NotFound`] if it names nothing, and with [`ErrorKind::InvalidInput`] if it is ambiguous.
     pub async fn find(&self, word: &str) -> Result<Found> {
         let refs = self.refs().await?;
         if let Some(found) = self.one(word, &refs).await? {
@@ -34,7 +33,7 @@ impl Repository {
         }
         let Some((base, steps)) = split_steps(word) else { return Err(self.unknown_word(word).await) };
         let Some(base) = self.one(base, &refs).await? else { return Err(self.unknown_word(base).await) };
-        // One more than the steps: the commit itself is the first.
+        // The first entry is the commit itself.
         let history = self.history(base.id, steps.saturating_add(1)).await?;
         let found = history.get(steps).ok_or_else(|| {
             Error::new(
@@ -45,10 +44,10 @@ impl Repository {
         Ok(Found { id: found.id, spec: RefSpec::Snapshot(found.id) })
     }
 
-    /// What `word` means as it stands; none if nothing.
+    /// Resolves `word` without splitting off `~N`; none if it names nothing.
     async fn one(&self, word: &str, refs: &Refs) -> Result<Option<Found>> {
         let mut meanings = named(word, refs);
-        // A name is never taken for an id: in version 1, whether there is such a snapshot is not known before it is read.
+        // Names take precedence over ids: in version 1, an id is not known to exist before its snapshot is read.
         if meanings.is_empty()
             && let Ok(id) = word.strip_prefix("snapshot/").unwrap_or(word).parse::<ObjectId>()
         {
@@ -78,7 +77,7 @@ impl Repository {
     }
 }
 
-/// The branches and tags that `word` can mean.
+/// Returns the branches and tags that `word` can name.
 fn named(word: &str, refs: &Refs) -> Vec<Found> {
     let branch =
         |name: &str| refs.branches.get(name).map(|id| Found { id: *id, spec: RefSpec::Branch(name.to_owned()) });
@@ -88,7 +87,7 @@ fn named(word: &str, refs: &Refs) -> Vec<Found> {
     whole.into_iter().chain(said).flatten().collect()
 }
 
-/// `main~2` as `main` and 2; `main~` is one step.
+/// Splits `main~2` into `main` and 2; `main~` is one step.
 fn split_steps(word: &str) -> Option<(&str, usize)> {
     let (base, steps) = word.rsplit_once('~')?;
     let steps = if steps.is_empty() { 1 } else { steps.parse().ok()? };

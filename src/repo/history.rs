@@ -1,4 +1,4 @@
-//! The commits that led to a snapshot.
+//! History of a snapshot: walks over its ancestors, and the formatting and parsing of times.
 
 use std::collections::HashSet;
 
@@ -9,9 +9,9 @@ use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 
 impl Repository {
-    /// The commits from snapshot `tip` back to a root, newest first; at most `limit` of them.
+    /// Returns `tip` and its ancestors back to a root, newest first; at most `limit` of them.
     ///
-    /// A cycle of parents, which a damaged repository can have, is an error of kind [`ErrorKind::Corrupt`].
+    /// Fails with [`ErrorKind::Corrupt`] if the parents form a cycle, which a damaged repository can have.
     pub async fn history(&self, tip: ObjectId, limit: usize) -> Result<Vec<SnapshotInfo>> {
         let mut commits = Vec::new();
         self.walk(tip, |commit| {
@@ -24,7 +24,7 @@ impl Repository {
         Ok(commits)
     }
 
-    /// All commits that lead to one of `tips`, each once.
+    /// Returns all commits reachable from `tips`, each once.
     pub async fn histories(&self, tips: impl IntoIterator<Item = ObjectId>) -> Result<Vec<SnapshotInfo>> {
         let mut seen = HashSet::new();
         let mut commits = Vec::new();
@@ -44,10 +44,10 @@ impl Repository {
         Ok(commits)
     }
 
-    /// The commits after `base` up to `tip`, oldest first; none if `base` is not among `tip` and its ancestors.
+    /// Returns the commits after `base` up to `tip`, oldest first; none if `base` is not among `tip` and its ancestors.
     ///
-    /// A base that expiration has removed counts as an ancestor of the commit that holds its transaction log now: of that
-    /// commit's list only what came after `base` is then left.
+    /// A base removed by expiration counts as an ancestor of the commit that now holds its transaction log; that commit is returned with
+    /// only those logs that follow the log of `base`.
     pub async fn since(&self, tip: ObjectId, base: ObjectId) -> Result<Option<Vec<SnapshotInfo>>> {
         let mut commits = Vec::new();
         let mut found = false;
@@ -68,12 +68,12 @@ impl Repository {
         Ok(found.then_some(commits))
     }
 
-    /// How many of `tip` and its ancestors are no ancestors of any of `others`. None in version 1, where that would cost a
-    /// request for each commit of the repository.
+    /// Counts the commits reachable from `tip` and from none of `others`. None before version 2, where counting would cost a request for
+    /// each commit of the repository.
     pub fn commits_beyond(&self, tip: ObjectId, others: impl IntoIterator<Item = ObjectId>) -> Result<Option<usize>> {
         let Generation::V2(info) = &self.generation else { return Ok(None) };
         let mut seen = vec![false; info.snapshot_count()];
-        // Every commit is passed once, however many refs there are, and a cycle of damaged parents ends.
+        // Each commit is passed once, whatever the number of refs, and a cycle of damaged parents ends.
         let mut pass = |from: ObjectId| -> Result<usize> {
             let (mut next, mut count) = (info.position(from), 0);
             while let Some(position) = next {
@@ -92,7 +92,7 @@ impl Repository {
         pass(tip).map(Some)
     }
 
-    /// The newest commit among `tip` and its ancestors that is not after `time` (microseconds since 1970-01-01 UTC).
+    /// Returns the newest of `tip` and its ancestors that is not after `time` (microseconds since 1970-01-01 UTC).
     pub(super) async fn newest_not_after(&self, tip: ObjectId, time: u64) -> Result<Option<ObjectId>> {
         let mut found = None;
         self.walk(tip, |commit| {
@@ -105,7 +105,7 @@ impl Repository {
         Ok(found)
     }
 
-    /// Calls `visit` for `tip` and its ancestors in order, until it returns false.
+    /// Calls `visit` for `tip` and its ancestors in order until `visit` returns false.
     pub(crate) async fn walk(&self, tip: ObjectId, mut visit: impl FnMut(SnapshotInfo) -> bool) -> Result<()> {
         let cycle = |id| Error::corrupt(format!("the history of snapshot {tip} is a cycle: {id} is its own ancestor"));
         match &self.generation {
@@ -157,7 +157,7 @@ impl Repository {
         Ok(())
     }
 
-    /// Version 1 has a commit's description in its snapshot file.
+    /// Reads the description of a commit from its snapshot file, where version 1 keeps it.
     pub(super) async fn read_commit(&self, id: ObjectId) -> Result<SnapshotInfo> {
         let snapshot = self.snapshot(id, super::MAX_SNAPSHOT).await?;
         Ok(SnapshotInfo {
@@ -171,7 +171,7 @@ impl Repository {
     }
 }
 
-/// A time in UTC, as RFC 3339 with microseconds where there are any. Times that no calendar has are shown as numbers.
+/// Formats a time in UTC as RFC 3339, with microseconds if there are any. A time that no calendar has is formatted as a number.
 pub fn format_time(micros: u64) -> String {
     let parsed = i64::try_from(micros).ok().and_then(|micros| jiff::Timestamp::from_microsecond(micros).ok());
     let Some(time) = parsed else { return format!("{micros} microseconds after 1970") };
@@ -181,7 +181,7 @@ pub fn format_time(micros: u64) -> String {
     if fraction == 0 { format!("{seconds}+00:00") } else { format!("{seconds}.{fraction:06}+00:00") }
 }
 
-/// Reads a time that a user wrote: RFC 3339, or a date, which means its whole day in UTC.
+/// Parses user input: RFC 3339, or a date, which means the end of that day in UTC.
 ///
 /// Returns microseconds since 1970-01-01 UTC.
 pub fn parse_time(text: &str) -> Result<u64> {

@@ -1,8 +1,8 @@
-//! What makes a repository the same one wherever it lies: its first snapshot, and when that was made.
+//! Identity of a repository, independent of its location: the id and the time of its first snapshot.
 //!
-//! The first snapshot is never amended, never expires, and stays in the history of `main`. Its id alone says little, because
-//! most repositories have the same one; its time is that of the repository's creation, in microseconds. A copy of a repository is
-//! the same one by this measure, and has the same snapshots up to the moment when it was copied.
+//! The first snapshot is never amended, never expires, and stays in the history of `main`. Its id alone identifies little, because most
+//! repositories share it; its time, in microseconds, is that of the repository's creation. By this measure a copy of a repository is the
+//! same repository, and has the same snapshots up to the moment of copying.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,17 +13,16 @@ use super::{Generation, MAX_SNAPSHOT, Repository};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 
-/// A repository, wherever it lies. Its text is what [`FromStr`] reads.
+/// Location-independent identity of a repository. Its text form is parsed by [`FromStr`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The id of the first snapshot.
     first: ObjectId,
-    /// When that was made: microseconds since 1970-01-01 UTC.
+    /// Time of the first snapshot, in microseconds since 1970-01-01 UTC.
     created: u64,
 }
 
 impl Identity {
-    /// When the repository was created, as people write it.
+    /// Returns the creation time of the repository as RFC 3339.
     pub fn created(&self) -> String {
         format_time(self.created)
     }
@@ -46,8 +45,8 @@ impl FromStr for Identity {
 }
 
 impl Repository {
-    /// Returns what identifies the repository. None where that would take reading a whole history: in version 1 without a
-    /// snapshot of the usual first id, as releases before 0.2.17 made them, and before 0.2.
+    /// Returns the identity of the repository. None if that would require reading a whole history: for alphas, and for version 1 without
+    /// a snapshot of the usual first id, as releases before 0.2.17 created it.
     pub async fn identity(&self) -> Result<Option<Identity>> {
         let first = match &self.generation {
             Generation::Alpha(_) => return Ok(None),
@@ -68,12 +67,12 @@ impl Repository {
         Ok(self.created_with(first).await?.map(|created| Identity { first, created }))
     }
 
-    /// Whether this is the repository that `identity` is of.
+    /// Returns true if this repository has the given identity.
     pub async fn is(&self, identity: &Identity) -> Result<bool> {
         Ok(self.created_with(identity.first).await? == Some(identity.created))
     }
 
-    /// When snapshot `id` was made; none if the repository does not have it.
+    /// Returns the time of snapshot `id`; none if the repository does not have it.
     async fn created_with(&self, id: ObjectId) -> Result<Option<u64>> {
         if let Generation::V2(info) = &self.generation {
             return info.position(id).map(|position| Ok(info.snapshot(position)?.flushed_at)).transpose();

@@ -1,9 +1,9 @@
-//! A repository of any generation: which refs it has, which snapshot one of them means, and its history.
+//! Repositories of any generation: their refs, the snapshot that a ref points to, and history.
 //!
-//! Version 2 answers from the one object `repo`; version 1 ([`v1`]) has a small file per ref and a parent id in each snapshot
-//! file; releases before 0.2 ([`alpha`]) had numbered files, and other structures in all of them. The floors above see no
-//! difference. Opening and resolving a ref costs one request for version 2, and a failed one more for version 1; the older ones
-//! are found by what is in the folder of refs.
+//! Version 2 keeps all of this in the one object `repo`. Version 1 ([`v1`]) has a small file per ref and a parent id in each snapshot
+//! file. Releases before 0.2 ([`alpha`]) had numbered ref files and other file formats. The floors above see no difference. Opening a
+//! repository and resolving a ref costs one request in version 2, and one failed request more in version 1; alphas are recognized by a
+//! listing of the refs folder.
 
 mod alpha;
 pub mod change_refs;
@@ -42,12 +42,12 @@ use crate::format::snapshot::Snapshot;
 use crate::storage::virtuals::Virtuals;
 use crate::storage::{Storage, decoded};
 
-/// Bytes that the stored `repo` object may have. It is compressed, and its own limit of a million tables is far below.
+/// Maximum size of the stored `repo` object, in bytes. The object is compressed, and its own limit of a million tables is far below.
 const MAX_REPO_FILE: u64 = 1 << 30;
-/// Bytes that a stored snapshot may have, and expand to: the format's own limit.
+/// Maximum size of a snapshot, stored and decoded, in bytes: the format's own limit.
 pub const MAX_SNAPSHOT: u64 = 1 << 31;
 
-/// An open repository, as it was at the moment of opening.
+/// An open repository, in its state at the moment of opening.
 #[derive(Debug)]
 pub struct Repository {
     storage: Arc<dyn Storage>,
@@ -63,17 +63,17 @@ enum Generation {
 }
 
 impl Repository {
-    /// Opens the repository at `storage`, of whatever generation it is.
+    /// Opens the repository of any generation at `storage`.
     ///
-    /// Errors: [`ErrorKind::NotARepository`] if there is none, [`ErrorKind::Unsupported`] for a generation that this
-    /// program does not read.
+    /// Fails with [`ErrorKind::NotARepository`] if there is none, and with [`ErrorKind::Unsupported`] for a generation that this program
+    /// does not read.
     pub async fn open(storage: Arc<dyn Storage>) -> Result<Self> {
         let with_slash = storage.with_slash();
         let none = match Self::open_here(storage).await {
             Err(error) if error.kind() == ErrorKind::NotARepository => error,
             other => return other,
         };
-        // Old releases wrote so at the root of a bucket.
+        // Old releases wrote keys with a leading slash at the root of a bucket.
         let Some(storage) = with_slash else { return Err(none) };
         match Self::open_here(storage).await {
             Ok(repository) => {
@@ -94,12 +94,12 @@ impl Repository {
         }
     }
 
-    /// Opens what has no object `repo`.
+    /// Opens a repository that has no object `repo`.
     async fn open_older(storage: Arc<dyn Storage>) -> Result<Self> {
         if let Some(layout) = v1::Layout::of_main(&*storage).await? {
             return Ok(Repository::of(storage, Generation::V1(layout)));
         }
-        // Not the normal case: find out what it is instead.
+        // Without a version 1 branch `main`, the listing of refs decides.
         let objects = storage.list("refs/").await.context(|| storage.location().to_owned())?;
         if let Some((layout, storage)) = alpha::detect(&storage, &objects).await? {
             info!("{}: a repository of a release before 0.2", storage.location());
@@ -118,24 +118,23 @@ impl Repository {
         Repository { storage, generation, virtuals: Arc::default() }
     }
 
-    /// It with those virtual chunks that the user allows.
+    /// Sets which virtual chunks may be read.
     #[must_use]
     pub fn with_virtuals(self, virtuals: Arc<Virtuals>) -> Self {
         Repository { virtuals, ..self }
     }
 
-    /// Its virtual chunks, as far as they may be read.
+    /// Returns the virtual chunks that may be read.
     pub fn virtuals(&self) -> &Arc<Virtuals> {
         &self.virtuals
     }
 
-    /// Where the repository lies.
+    /// Returns the storage that holds the repository.
     pub fn storage(&self) -> &Arc<dyn Storage> {
         &self.storage
     }
 
-    /// The version of the repository. Its files may be older one by one. Before 0.2 there were no versions; what is read of
-    /// such a repository is given as version 1.
+    /// Returns the format version of the repository; its files may individually be older. An alpha counts as version 1.
     pub fn version(&self) -> SpecVersion {
         match self.generation {
             Generation::Alpha(_) | Generation::V1(_) => SpecVersion::V1,
@@ -143,12 +142,12 @@ impl Repository {
         }
     }
 
-    /// Whether a release before 0.2 wrote it: then it can be read and not written, and migrated to another place.
+    /// Returns true if a release before 0.2 wrote the repository. An alpha can be read and migrated elsewhere, but not written.
     pub fn is_before_0_2(&self) -> bool {
         matches!(self.generation, Generation::Alpha(_))
     }
 
-    /// The configuration that is stored in the repository; the default one if there is none.
+    /// Returns the stored configuration, or the default one if none is stored.
     pub async fn config(&self) -> Result<RepoConfig> {
         match &self.generation {
             Generation::Alpha(_) | Generation::V1(_) => Ok(v1::config(&*self.storage).await?.unwrap_or_default()),
@@ -156,7 +155,7 @@ impl Repository {
         }
     }
 
-    /// An error of kind [`ErrorKind::ReadOnly`] if the repository is set read-only, or of a release before 0.2.
+    /// Fails with [`ErrorKind::ReadOnly`] if the repository is set read-only or is an alpha.
     pub fn check_writable(&self) -> Result<()> {
         match &self.generation {
             Generation::Alpha(_) => Err(alpha::read_only(self.storage.location())),
@@ -167,12 +166,11 @@ impl Repository {
         }
     }
 
-    /// Finds out whether the store keeps what commits to `branch` rely on, and whether this user may write there.
+    /// Checks that the store supports the conditional requests that commits to `branch` rely on, and that this user may write there.
     ///
-    /// Errors: [`ErrorKind::Unsupported`] if it cannot compare before it writes, [`ErrorKind::PermissionDenied`] if it takes
-    /// no writes.
+    /// Fails with [`ErrorKind::Unsupported`] if the store ignores conditions, with [`ErrorKind::PermissionDenied`] if it takes no writes.
     pub async fn check_store(&self, branch: &str) -> Result<()> {
-        // Something small that never changes: the first commit's log, where history was not expired.
+        // The first commit's log is small and never changes. Where it is missing (expired history, version 1), the tip's snapshot serves.
         let log = format!("transactions/{}", ObjectId::INITIAL);
         let mut checked = self.storage.check_conditions(&log, MAX_SNAPSHOT).await;
         if checked.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
@@ -182,8 +180,7 @@ impl Repository {
         checked.context(|| self.storage.location().to_owned())
     }
 
-    /// The moment that this is of, for whoever is about to store something that a collection of garbage must not take; none in version 1,
-    /// where nothing tells.
+    /// Returns the point that the operations log has reached, to detect later collections of garbage; none before version 2.
     pub fn mark(&self) -> Option<Mark> {
         match &self.generation {
             Generation::Alpha(_) | Generation::V1(_) => None,
@@ -191,7 +188,8 @@ impl Repository {
         }
     }
 
-    /// Whether garbage was collected at `time` (microseconds since 1970-01-01 UTC) or later, or may have been. Version 1 does not tell.
+    /// Returns true if garbage may have been collected at or after `time` (microseconds since 1970-01-01 UTC). Always false before
+    /// version 2, which records no collections.
     pub fn may_have_been_collected_since(&self, time: u64) -> bool {
         match &self.generation {
             Generation::Alpha(_) | Generation::V1(_) => false,
@@ -199,7 +197,7 @@ impl Repository {
         }
     }
 
-    /// The commit that branch `name` points to; none if there is no such branch.
+    /// Returns the tip of branch `name`; none if there is no such branch.
     pub async fn branch_tip(&self, name: &str) -> Result<Option<ObjectId>> {
         match &self.generation {
             Generation::Alpha(layout) => layout.branch(&*self.storage, name).await,
@@ -208,7 +206,7 @@ impl Repository {
         }
     }
 
-    /// Reads snapshot `id`, which may take `limit` bytes of memory ([`MAX_SNAPSHOT`] for as many as the format allows).
+    /// Reads snapshot `id`, using at most `limit` bytes of memory ([`MAX_SNAPSHOT`] allows the format's maximum).
     pub async fn snapshot(&self, id: ObjectId, limit: u64) -> Result<Snapshot> {
         let key = format!("snapshots/{id}");
         let missing = |error: Error| error.absence_is_damage(format!("snapshot {id} is missing from the repository"));
@@ -224,8 +222,8 @@ impl Repository {
             return translated.map_err(|e| Error::with_source(ErrorKind::Io, key.clone(), e))?.context(|| key);
         }
         let decode = move |file: &[u8]| Snapshot::decode(file, limit);
-        // Every repository has the first one under the same id: as others it never changes, but where a repository was made
-        // anew it is another one.
+        // Every repository has the same id for its first snapshot: where a repository is created anew, that key gets another file. Other
+        // snapshots count as immutable.
         let decoded = match id {
             ObjectId::INITIAL => decoded::changing(&*self.storage, &key, limit, decode).await,
             _ => decoded::fixed(&*self.storage, &key, limit, decode).await,
@@ -238,7 +236,7 @@ impl Repository {
     }
 }
 
-/// A snapshot without nodes.
+/// Drafts a snapshot without nodes.
 fn empty(commit: SnapshotInfo) -> SnapshotDraft {
     SnapshotDraft {
         id: commit.id,

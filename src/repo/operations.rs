@@ -1,6 +1,6 @@
-//! What was done to a repository: the operations log, across the files that hold it (format notes 1.6).
+//! Operations log of a repository, across the files that hold it (format notes 1.6).
 //!
-//! `repo` has the newest operations. Where it is full, it names the copy of itself, below `overwritten/`, that has those
+//! `repo` holds the newest operations. When it is full, it names the copy of itself, below `overwritten/`, that holds the operations
 //! before, and that copy names another. Version 1 keeps no such log.
 
 use std::collections::{HashSet, VecDeque};
@@ -12,21 +12,20 @@ use crate::format::operations_log::{self, Entry};
 use crate::format::repo_info::RepoInfo;
 use crate::storage::{Storage, decoded};
 
-/// Operations, newest first, fetched as they are asked for.
+/// Operations, newest first, fetched on demand.
 #[derive(Debug)]
 pub struct Operations {
     storage: Arc<dyn Storage>,
     entries: VecDeque<Entry>,
     before: Option<String>,
-    /// Files that were read: a damaged chain must end.
+    /// Names of the files that were read, so that a damaged chain ends.
     seen: HashSet<String>,
     missing: Option<String>,
 }
 
 impl Repository {
-    /// The operations log, as it was when the repository was opened.
-    ///
-    /// An error of kind [`ErrorKind::Unsupported`] where there is none: before version 2.
+    /// Returns the operations log as of the repository's opening. Fails with [`ErrorKind::Unsupported`] where there is none: before
+    /// version 2.
     pub fn operations(&self) -> Result<Operations> {
         let Generation::V2(info) = &self.generation else {
             return Err(Error::new(
@@ -50,7 +49,7 @@ impl Repository {
 }
 
 impl Operations {
-    /// The next older operation; none at the end.
+    /// Returns the next older operation; none at the end.
     pub async fn next(&mut self) -> Result<Option<Entry>> {
         loop {
             if let Some(entry) = self.entries.pop_front() {
@@ -61,7 +60,7 @@ impl Operations {
         }
     }
 
-    /// The bare names of all files below `overwritten/` in which the log goes on.
+    /// Returns the bare names of all files below `overwritten/` in which the log continues.
     pub async fn files(mut self) -> Result<HashSet<String>> {
         while let Some(name) = self.before.take() {
             self.turn_to(name).await?;
@@ -69,13 +68,13 @@ impl Operations {
         Ok(self.seen)
     }
 
-    /// The file that the log was to go on in and that is not there: somebody has tidied up, and what was before is not known.
+    /// Returns the key of the file in which the log should continue but which has been removed; the operations before it are unknown.
     pub fn missing(&self) -> Option<&str> {
         self.missing.as_deref()
     }
 
     async fn turn_to(&mut self, name: String) -> Result<()> {
-        // Names have no folder; one that has is made to lead elsewhere.
+        // A name with a folder would lead outside of `overwritten/`.
         if name.is_empty() || name.contains('/') || name.contains("..") {
             return Err(Error::corrupt(format!(
                 "the operations log goes on in `{name}`, which is no file's bare name"
@@ -96,7 +95,7 @@ impl Operations {
         let page = operations_log::read(&info);
         self.entries = page.entries.into();
         self.before = page.before;
-        // The newest entry of a file cannot know the name that the file would get.
+        // The newest entry of a file was written before the file had this name.
         if let Some(newest) = self.entries.front_mut() {
             newest.file.get_or_insert(name);
         }

@@ -1,7 +1,7 @@
-//! Taking commits out of a history: those that come after them get another parent, and keep the logs of what is gone.
+//! Removal of commits from a history: later commits get another parent and keep the transaction logs of the removed ones.
 //!
-//! Expiration and collection both do it. A log that is kept says what changed between a commit and its new parent: without it
-//! a mount whose base is gone could not be moved on, and differences would be incomplete.
+//! Expiration and garbage collection both remove commits. A kept log records the changes between a commit and its new parent: without it,
+//! a mount whose base was removed could not be rebased, and differences would be incomplete.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -9,10 +9,10 @@ use crate::error::{Error, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_state::SnapshotRecord;
 
-/// All commits, as `repo` has them.
+/// All commits that `repo` lists.
 pub(super) type Records = BTreeMap<ObjectId, SnapshotRecord>;
 
-/// The ancestors of `id`, nearest first. A cycle, or a parent that is not listed, is an error.
+/// Returns the ancestors of `id`, nearest first. Fails on a cycle, or on a parent that is not listed.
 pub(super) fn ancestors(records: &Records, id: ObjectId) -> Result<Vec<ObjectId>> {
     let mut seen = HashSet::from([id]);
     let mut found = Vec::new();
@@ -32,8 +32,8 @@ pub(super) fn ancestors(records: &Records, id: ObjectId) -> Result<Vec<ObjectId>
     Ok(found)
 }
 
-/// Where `id` hangs when the ancestors between it and the nearest that `stays` are taken out: that one, if there is any, and the
-/// logs that it then has, oldest first. Those that were taken out before are among them.
+/// Returns the new parent and logs of `id` after the ancestors before the nearest one that `stays` are removed. The parent is that
+/// ancestor, or none. The logs are oldest first and include those of ancestors that were removed earlier.
 pub(super) fn reparented(
     records: &Records,
     id: ObjectId,

@@ -1,4 +1,4 @@
-//! Branches, tags, and the words with which a user picks a snapshot.
+//! Branches, tags, and the ways to specify a snapshot.
 
 use std::collections::BTreeMap;
 
@@ -9,25 +9,25 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::shell;
 
-/// The branch that is meant when none is named (spec, "References").
+/// Branch that is used when none is named (spec, "References").
 pub const DEFAULT_BRANCH: &str = "main";
-/// How many similar names an error proposes.
+/// Number of similar names that an error proposes at most.
 const PROPOSALS: usize = 3;
-/// How alike a name must be to be proposed: 0 for nothing in common, 1 for equality (Jaro-Winkler).
+/// Similarity from which on a name is proposed: 0 for nothing in common, 1 for equality (Jaro-Winkler).
 const LIKENESS: f64 = 0.75;
 
-/// Picks one snapshot.
+/// Specification of one snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RefSpec {
-    /// The newest commit of a branch.
+    /// Tip of a branch.
     Branch(String),
-    /// What a tag points to.
+    /// Target of a tag.
     Tag(String),
     /// A snapshot by its id.
     Snapshot(ObjectId),
-    /// The newest commit of a branch that is not after a time.
+    /// Newest commit of a branch that is not after a time.
     AsOf {
-        /// The branch.
+        /// Name of the branch.
         branch: String,
         /// Microseconds since 1970-01-01 UTC.
         time: u64,
@@ -56,12 +56,12 @@ impl std::fmt::Display for RefSpec {
 pub struct Refs {
     /// Branches and the snapshots they point to.
     pub branches: BTreeMap<String, ObjectId>,
-    /// Tags, deleted ones left out.
+    /// Tags and their targets, without deleted tags.
     pub tags: BTreeMap<String, ObjectId>,
 }
 
 impl Repository {
-    /// All branches and tags.
+    /// Returns all branches and tags.
     pub async fn refs(&self) -> Result<Refs> {
         match &self.generation {
             Generation::Alpha(layout) => layout.refs(&*self.storage).await,
@@ -70,13 +70,13 @@ impl Repository {
         }
     }
 
-    /// The snapshot that `spec` picks. A name that does not exist is an error that proposes similar ones.
+    /// Resolves `spec` to a snapshot. The error for a name that does not exist proposes similar ones.
     pub async fn resolve(&self, spec: &RefSpec) -> Result<ObjectId> {
         match spec {
             RefSpec::Branch(name) => self.resolve_name("branch", name).await,
             RefSpec::Tag(name) => self.resolve_name("tag", name).await,
             RefSpec::Snapshot(id) => match &self.generation {
-                // Its file is looked for when it is read.
+                // A missing snapshot is detected when its file is read.
                 Generation::Alpha(_) | Generation::V1(_) => Ok(*id),
                 Generation::V2(info) if info.position(*id).is_some() => Ok(*id),
                 Generation::V2(_) => Err(Error::new(
@@ -113,7 +113,7 @@ impl Repository {
         }
     }
 
-    /// The error for a name that does not exist. The refs are listed anew for it: a failure to do so must not hide it.
+    /// Returns the error for a name that does not exist. A failure to list the refs for its proposals must not hide it.
     pub(super) async fn unknown_name(&self, kind: &str, name: &str) -> Error {
         let mut message = format!("no {kind} `{name}` in {}", self.storage.location());
         if let Ok(refs) = self.refs().await {
@@ -144,7 +144,7 @@ impl Repository {
     }
 }
 
-/// The refs that are not damaged; the log names the others.
+/// Returns the undamaged refs and logs the damaged ones.
 fn whole(refs: Vec<(String, Result<ObjectId>)>) -> BTreeMap<String, ObjectId> {
     let keep = |(name, target): (String, Result<ObjectId>)| match target {
         Ok(id) => Some((name, id)),
@@ -156,7 +156,7 @@ fn whole(refs: Vec<(String, Result<ObjectId>)>) -> BTreeMap<String, ObjectId> {
     refs.into_iter().filter_map(keep).collect()
 }
 
-/// The names most like `name`, best first, in quotes.
+/// Returns the names most like `name`, best first, in backquotes.
 fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a String>) -> Vec<String> {
     let wanted = name.to_lowercase();
     let mut scored: Vec<(f64, &String)> = names

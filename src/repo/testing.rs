@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Repository;
 use crate::storage::{Condition, Storage, object::ObjectStorage};
 
-/// The repository of version 2 whose object `repo` is `file`, and which has nothing else.
+/// Opens a repository of version 2 whose only object is `repo`, with `file` as its content.
 pub(crate) async fn open(file: Vec<u8>) -> Repository {
     let store = Arc::new(object_store::memory::InMemory::new());
     let storage = ObjectStorage::new(store, "memory".into(), Duration::from_secs(1));

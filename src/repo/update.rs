@@ -1,8 +1,8 @@
-//! Changing `repo`: the one mutable object of a version 2 repository (format notes 1.7).
+//! Updates of `repo`, the one mutable object of a version 2 repository (format notes 1.7).
 //!
-//! Read it, change the value, copy the old file to `overwritten/`, replace it if it is still the one that was read. Whoever
-//! loses the race begins anew with what the winner wrote, under a new name for the copy; a copy that was made in vain stays,
-//! as the reference's do.
+//! An update reads `repo`, changes the value, copies the old file to `overwritten/`, and replaces `repo` if it is still the one that was
+//! read. After a lost race the update starts again from the winner's state, under a new name for the copy; the unused copy stays, as
+//! those of the reference implementation do.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ use crate::storage::{Condition, Storage};
 use super::MAX_REPO_FILE;
 use super::clock::Moment;
 
-/// Tells the time in microseconds since 1970-01-01 UTC. Handed in, so that tests can.
+/// Clock in microseconds since 1970-01-01 UTC, passed in so that tests can set it.
 pub type Clock = fn() -> u64;
 
-/// How often a lost race is run again; the reference's number.
+/// Attempts, each but the first after a lost race: the reference implementation's number.
 const TRIES: u32 = 100;
-/// Races that are run again at once, before there are pauses.
+/// Attempts without a pause between them.
 const AT_ONCE: u32 = 5;
 /// First pause; doubled each time, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -30,17 +30,17 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// 3000-01-01T00:00:00Z in milliseconds: copies are named by the time left until then, so that the newest is listed first.
 const YEAR_3000: u64 = 32_503_680_000_000;
 
-/// The machine's clock.
+/// Returns the time of the machine's clock.
 pub fn system_clock() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Applies `change` to `repo` in `storage` and returns what was written. `change` says what it did, or fails and changes
-/// nothing; it is called again for every race that was lost.
+/// Applies `change` to `repo` in `storage` and returns the written state. `change` returns the operation to record, or fails and changes
+/// nothing; it is called again after each lost race.
 ///
-/// Errors: [`ErrorKind::ReadOnly`] for a repository whose status is read-only, [`ErrorKind::Contended`] if others were faster
-/// in every try, [`ErrorKind::Io`] if this machine's clock is wrong.
+/// Fails with [`ErrorKind::ReadOnly`] for a repository whose status is read-only, with [`ErrorKind::Contended`] if every attempt lost its
+/// race, and with [`ErrorKind::Io`] if this machine's clock is wrong.
 pub async fn update(
     storage: &dyn Storage,
     clock: Clock,
@@ -49,8 +49,8 @@ pub async fn update(
     run(storage, clock, How { clock_is_checked: false, names_copy: true }, change, || Ok(())).await
 }
 
-/// As [`update()`], of a caller that has checked the clock itself ([`Moment::check`]). Calls `backed_up` between the copy of the
-/// old file and the attempt to replace it.
+/// Updates like [`update()`], for a caller that has checked the clock already ([`Moment::check`]). Calls `backed_up` between the copy of
+/// the old file and the attempt to replace it.
 pub async fn update_with_checked_clock(
     storage: &dyn Storage,
     clock: Clock,
@@ -60,8 +60,8 @@ pub async fn update_with_checked_clock(
     run(storage, clock, How { clock_is_checked: true, names_copy: true }, change, backed_up).await
 }
 
-/// As [`update()`], without naming the copy in the log of operations: nothing can come to depend on it.
-/// Calls `backed_up` between the copy of the old file and the attempt to replace it.
+/// Updates like [`update()`], without naming the copy in the operations log, so that nothing can come to depend on the copy. Calls
+/// `backed_up` between the copy of the old file and the attempt to replace it.
 pub(super) async fn update_without_name(
     storage: &dyn Storage,
     clock: Clock,
@@ -71,12 +71,11 @@ pub(super) async fn update_without_name(
     run(storage, clock, How { clock_is_checked: false, names_copy: false }, change, backed_up).await
 }
 
-/// How `repo` is updated.
 #[derive(Clone, Copy, Debug)]
 struct How {
-    /// Whether the caller has compared the clock with the storage's.
+    /// True if the caller has compared the clock with the store's.
     clock_is_checked: bool,
-    /// Whether the log of operations names the copy of the old file.
+    /// True if the operations log names the copy of the old file.
     names_copy: bool,
 }
 
@@ -126,18 +125,18 @@ async fn run(
     ))
 }
 
-/// The error of a repository that takes no writes.
+/// Returns the error for a repository that takes no writes.
 pub(super) fn read_only(location: &str, reason: Option<&str>) -> Error {
     let reason = reason.unwrap_or("no reason is given");
     Error::new(ErrorKind::ReadOnly, format!("{location} is set read-only: {reason}"))
 }
 
-/// The name, below `overwritten/`, of a copy of `file` made at `now`.
+/// Returns the name, below `overwritten/`, of a copy of `file` made at `now` (microseconds since 1970-01-01 UTC).
 pub(super) fn backup_name(file: &str, now: u64) -> Result<String> {
     Ok(format!("{file}.{:014}.{}", YEAR_3000.saturating_sub(now / 1000), ObjectId::random()?))
 }
 
-/// How many operations `repo` holds before its log is cut.
+/// Returns the number of operations that `repo` holds before its log is cut.
 pub(super) fn updates_per_file(config: Option<&[u8]>) -> usize {
     let config = config.and_then(|bytes| RepoConfig::from_flexbuffer(bytes).ok());
     let stored = config.and_then(|config| config.members().get("num_updates_per_repo_info_file")?.as_u64());

@@ -1,7 +1,7 @@
-//! Version 1's refs: `refs/branch.NAME/ref.json`, `refs/tag.NAME/ref.json`, and `ref.json.deleted` beside a deleted tag's.
+//! Refs of version 1: `refs/branch.NAME/ref.json`, `refs/tag.NAME/ref.json`, and `ref.json.deleted` beside a deleted tag's file.
 //!
-//! Names are spelled in keys as `object_store` spells them on a local disk: characters outside its set are percent-encoded.
-//! Users see and say the real names. The format forbids `/` in them.
+//! Names in keys are percent-encoded as `object_store` encodes them on a local disk. Users see and enter the decoded names. The format
+//! forbids `/` in them.
 
 use std::collections::BTreeMap;
 
@@ -18,18 +18,17 @@ use crate::format::config::RepoConfig;
 use crate::format::ids::ObjectId;
 use crate::storage::{Condition, ObjectInfo, Storage, Version};
 
-/// Bytes of a `ref.json`: it holds one id.
+/// Maximum size of a `ref.json`, which holds one id, in bytes.
 pub(super) const MAX_REF_FILE: u64 = 1 << 16;
-/// The object that holds the configuration.
 pub(super) const CONFIG_KEY: &str = "config.yaml";
-/// Bytes of it.
+/// Maximum size of the configuration, in bytes.
 pub(super) const MAX_CONFIG_FILE: u64 = 1 << 24;
-/// How often a lost race for a branch's file is run again, while the branch still points where it did.
+/// Attempts to write a ref's file, each but the first after a lost race.
 const TRIES: u32 = 100;
 const BRANCH: &str = "branch.";
 const TAG: &str = "tag.";
 
-/// A repository of version 1. Branch `main` must exist for it to be one, so it was read on opening.
+/// Refs of version 1. Branch `main` is read on opening, because a version 1 repository is recognized by it.
 #[derive(Debug, Default)]
 pub(super) struct Layout {
     main: Option<ObjectId>,
@@ -41,12 +40,12 @@ struct RefFile {
 }
 
 impl Layout {
-    /// A repository of version 1 as it should be, if `storage`, which has no object `repo`, holds one.
+    /// Returns the layout if `storage`, which has no object `repo`, holds a version 1 repository with branch `main`.
     pub(super) async fn of_main(storage: &dyn Storage) -> Result<Option<Self>> {
         Ok(read_ref(storage, BRANCH, DEFAULT_BRANCH).await?.map(|main| Layout { main: Some(main) }))
     }
 
-    /// One without its branch `main`, if `objects` in the folder `refs/` are of one.
+    /// Returns the layout of a repository without branch `main` if `objects`, the listing of `refs/`, contains a ref of version 1.
     pub(super) fn without_main(objects: &[ObjectInfo]) -> Option<Self> {
         objects.iter().any(|object| object.key.ends_with("/ref.json")).then_some(Layout { main: None })
     }
@@ -95,7 +94,7 @@ impl Layout {
     }
 }
 
-/// The deleted tags, and what they pointed to where that can be read.
+/// Returns the deleted tags, and their targets where these can be read.
 pub(super) async fn deleted_tags(storage: &dyn Storage) -> Result<BTreeMap<String, Option<ObjectId>>> {
     let mut deleted = BTreeMap::new();
     for object in storage.list("refs/").await? {
@@ -111,7 +110,7 @@ pub(super) async fn deleted_tags(storage: &dyn Storage) -> Result<BTreeMap<Strin
     Ok(deleted)
 }
 
-/// The configuration in `config.yaml`, if there is one.
+/// Reads the configuration in `config.yaml`, if there is one.
 pub(super) async fn config(storage: &dyn Storage) -> Result<Option<RepoConfig>> {
     match storage.get(CONFIG_KEY, MAX_CONFIG_FILE).await {
         Ok(bytes) => RepoConfig::from_yaml(&bytes).map(Some).context(|| CONFIG_KEY),
@@ -120,9 +119,9 @@ pub(super) async fn config(storage: &dyn Storage) -> Result<Option<RepoConfig>> 
     }
 }
 
-/// Makes branch `name` point to `new` if it points to `expected`. Returns what it points to: `new` on success.
+/// Points branch `name` to `new` if it points to `expected`. Returns the branch's target: `new` on success.
 ///
-/// Errors: [`ErrorKind::NotFound`] if there is no such branch.
+/// Fails with [`ErrorKind::NotFound`] if there is no such branch.
 pub async fn move_branch(storage: &dyn Storage, name: &str, expected: ObjectId, new: ObjectId) -> Result<ObjectId> {
     let key = key(BRANCH, name);
     for _ in 0..TRIES {
@@ -140,19 +139,19 @@ pub async fn move_branch(storage: &dyn Storage, name: &str, expected: ObjectId, 
     Err(Error::new(ErrorKind::Contended, format!("{key}: others wrote it first, {TRIES} times")))
 }
 
-/// Makes branch `name`, which points to `target`. [`ErrorKind::AlreadyExists`] if there is one.
+/// Creates branch `name` with the given target. Fails with [`ErrorKind::AlreadyExists`] if it exists.
 pub(super) async fn create_branch(storage: &dyn Storage, name: &str, target: ObjectId) -> Result<()> {
     create_ref(storage, BRANCH, name, target).await?.map_or(Ok(()), |there| Err(exists(RefKind::Branch, name, there)))
 }
 
-/// Makes tag `name`. The file of a deleted one is still there, so that this fails for it too.
+/// Creates tag `name`. Fails for a deleted tag too, because its file still exists.
 pub(super) async fn create_tag(storage: &dyn Storage, name: &str, target: ObjectId) -> Result<()> {
     let Some(there) = create_ref(storage, TAG, name, target).await? else { return Ok(()) };
     let deleted = storage.get(&tombstone(name), MAX_REF_FILE).await.is_ok();
     Err(if deleted { was_deleted(name) } else { exists(RefKind::Tag, name, there) })
 }
 
-/// Writes a ref's file if there is none; returns what the one that is there points to.
+/// Writes a ref's file if there is none; otherwise returns the target in the existing file.
 async fn create_ref(storage: &dyn Storage, kind: &str, name: &str, target: ObjectId) -> Result<Option<ObjectId>> {
     let key = key(kind, name);
     for _ in 0..TRIES {
@@ -164,12 +163,12 @@ async fn create_ref(storage: &dyn Storage, kind: &str, name: &str, target: Objec
         if let Some(there) = read_ref_file(storage, &key).await? {
             return Ok(Some(there));
         }
-        // It was there and is gone: somebody deletes it at the same time.
+        // The file existed and is gone: a concurrent deletion.
     }
     Err(Error::new(ErrorKind::Contended, format!("{key}: others wrote and deleted it meanwhile, {TRIES} times")))
 }
 
-/// As [`move_branch`], of a branch that must point to `expected` and nowhere else, not to `to` either.
+/// Points branch `name` to `to`. Unlike [`move_branch`], fails if the branch points anywhere but to `expected`, `to` included.
 pub(super) async fn reset_branch(storage: &dyn Storage, name: &str, to: ObjectId, expected: ObjectId) -> Result<()> {
     let key = key(BRANCH, name);
     for _ in 0..TRIES {
@@ -182,7 +181,7 @@ pub(super) async fn reset_branch(storage: &dyn Storage, name: &str, to: ObjectId
     Err(Error::new(ErrorKind::Contended, format!("{key}: others wrote it first, {TRIES} times")))
 }
 
-/// The version of the file of branch `name`, which must point to `expected`.
+/// Returns the version of the file of branch `name`; fails unless the branch points to `expected`.
 async fn expect_branch(storage: &dyn Storage, key: &str, name: &str, expected: ObjectId) -> Result<Version> {
     match storage.get_versioned(key, MAX_REF_FILE).await {
         Ok((bytes, version)) => {
@@ -196,8 +195,8 @@ async fn expect_branch(storage: &dyn Storage, key: &str, name: &str, expected: O
 
 /// Deletes branch `name` if it points to `expected`.
 ///
-/// On a local disk nobody of ours can commit between the look and the deletion. Object stores delete without comparing: a
-/// commit that falls between the two requests is not on a branch any more, as it would be with the reference.
+/// On a local disk, no commit of this program can fall between the check and the deletion. Object stores delete unconditionally: a commit
+/// that falls between the two requests is on no branch afterwards, as with the reference implementation.
 pub(super) async fn delete_branch(storage: &dyn Storage, name: &str, expected: ObjectId) -> Result<()> {
     let key = key(BRANCH, name);
     for _ in 0..TRIES {
@@ -210,9 +209,9 @@ pub(super) async fn delete_branch(storage: &dyn Storage, name: &str, expected: O
     Err(Error::new(ErrorKind::Contended, format!("{key}: others wrote it first, {TRIES} times")))
 }
 
-/// Deletes tag `name` if it points to `expected`: an empty file beside its own says so.
+/// Deletes tag `name` if it points to `expected`, by an empty file beside the tag's own.
 pub(super) async fn delete_tag(storage: &dyn Storage, name: &str, expected: ObjectId) -> Result<()> {
-    // Tags never change, so that there is nothing to race with but another deletion.
+    // Tags never change, so that only another deletion can race with this one.
     let found = read_ref(storage, TAG, name).await?;
     check_target(RefKind::Tag, name, found, expected)?;
     match storage.put(&tombstone(name), Bytes::new(), Condition::Absent).await {
@@ -233,13 +232,13 @@ fn is_absence(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-/// The key of the file that says where branch `name` points.
+/// Returns the key of the file that holds the target of branch `name`.
 pub(super) fn branch_key(name: &str) -> String {
     key(BRANCH, name)
 }
 
 fn key(kind: &str, name: &str) -> String {
-    // The whole component is encoded, as the reference does it: a name of dots only is then no special case.
+    // The whole component is encoded, as in the reference implementation, so that a name of only dots is no special case.
     format!("refs/{}/ref.json", PathPart::from(format!("{kind}{name}")).as_ref())
 }
 

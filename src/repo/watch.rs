@@ -1,8 +1,8 @@
-//! Looking whether a branch has moved, at the price of one small request.
+//! Detection of a moved branch tip at the cost of one small request.
 //!
-//! What a branch points to is in one object: `repo`, or in version 1 the branch's own file. It is asked for on the condition
-//! that it is another one than last time; where nothing happened, the answer has no body. Before 0.2 every commit added a
-//! file, and its name is looked at.
+//! The target of a branch is in one object: `repo`, or in version 1 the branch's own file. Each request for it is conditional on a change
+//! since the last one; if nothing changed, the answer has no body. Before 0.2 every commit added a file, and the check compares the
+//! newest file's name.
 
 use std::sync::Arc;
 
@@ -13,27 +13,27 @@ use crate::format::repo_info::RepoInfo;
 use crate::storage::virtuals::Virtuals;
 use crate::storage::{Storage, Version};
 
-/// A branch that is looked at again and again.
+/// A branch that is checked repeatedly for a new tip.
 #[derive(Debug)]
 pub struct Watch {
     storage: Arc<dyn Storage>,
     virtuals: Arc<Virtuals>,
     branch: String,
     place: Place,
-    /// The object as it was when the branch was last followed.
+    /// Version of the object when the branch was last followed.
     seen: Option<Version>,
-    /// As it is now.
+    /// Version of the object at the last check.
     found: Option<Version>,
 }
 
-/// Where a branch says what it points to.
+/// Location of a branch's target.
 #[derive(Clone, Copy, Debug)]
 enum Place {
-    /// In a folder.
+    /// A folder of numbered files.
     Alpha(alpha::Layout),
-    /// In a file of its own.
+    /// The branch's own file.
     V1,
-    /// In `repo`.
+    /// The object `repo`.
     V2,
 }
 
@@ -47,19 +47,19 @@ impl Place {
     }
 }
 
-/// What there is to see.
+/// Result of a check.
 #[derive(Debug)]
 pub enum Look {
     /// Nothing was written.
     Same,
-    /// Something was written. The repository as it is now, and the branch's newest commit.
+    /// Something was written. Holds the repository in its new state and the branch tip.
     Tip(Box<Repository>, ObjectId),
-    /// There is no such branch.
+    /// The branch or the repository does not exist.
     Gone,
 }
 
 impl Watch {
-    /// Looks at `branch` of `repository`. The first look always finds something.
+    /// Starts watching `branch` of `repository`. The first check never returns [`Look::Same`].
     pub fn new(repository: &Repository, branch: &str) -> Self {
         Watch {
             storage: Arc::clone(&repository.storage),
@@ -71,7 +71,7 @@ impl Watch {
         }
     }
 
-    /// Whether anything was written since what [`Watch::followed`] was called for.
+    /// Checks for writes since the state that [`Watch::followed`] confirmed.
     pub async fn look(&mut self) -> Result<Look> {
         let (key, limit) = match self.place {
             Place::Alpha(layout) => return self.look_into(layout).await,
@@ -104,7 +104,7 @@ impl Watch {
         Ok(tip.map_or(Look::Gone, |tip| Look::Tip(Box::new(repository), tip)))
     }
 
-    /// As [`Watch::look`], in a folder whose files are never changed.
+    /// Does the same as [`Watch::look`] for an alpha, whose ref files never change.
     async fn look_into(&mut self, layout: alpha::Layout) -> Result<Look> {
         let Some(key) = layout.branch_file(&*self.storage, &self.branch).await? else {
             (self.seen, self.found) = (None, None);
@@ -122,12 +122,12 @@ impl Watch {
         Ok(Look::Tip(Box::new(repository), tip))
     }
 
-    /// What the last look found needs no second one.
+    /// Confirms the last result, so that the next check reports only later writes.
     pub fn followed(&mut self) {
         self.seen = self.found.take();
     }
 
-    /// The object is not there: the branch is gone, or the repository is of another version now.
+    /// Opens the repository again after the object was not found: the branch is gone, or the repository has another version now.
     async fn look_anew(&mut self) -> Result<Look> {
         let repository = match Repository::open(Arc::clone(&self.storage)).await {
             Ok(repository) => repository.with_virtuals(Arc::clone(&self.virtuals)),

@@ -1,7 +1,7 @@
-//! The commits that led to a snapshot.
+//! History of a snapshot of an alpha.
 //!
-//! Each snapshot says its parent, and up to 0.1.0 it tells of further ancestors as well. What it tells is needed: alpha 2 named the
-//! first commit of a repository, and wrote no file for it.
+//! Each snapshot names its parent, and up to 0.1.0 it lists further ancestors too. That list is needed: alpha 2 named the first commit of
+//! a repository and wrote no file for it.
 
 use std::collections::VecDeque;
 
@@ -13,32 +13,29 @@ use crate::format::repo_info::SnapshotInfo;
 use crate::repo::MAX_SNAPSHOT;
 use crate::storage::Storage;
 
-/// A way back through history.
+/// Walk over a snapshot and its ancestors.
 #[derive(Debug)]
 pub(in crate::repo) struct Ancestry<'a> {
     storage: &'a dyn Storage,
     next: Option<ObjectId>,
-    /// What was told last of `next` and those before it.
+    /// Commits from `next` on, according to the last list that was read.
     told: VecDeque<Commit>,
 }
 
 impl<'a> Ancestry<'a> {
-    /// Begins at `tip`.
     pub(in crate::repo) fn new(storage: &'a dyn Storage, tip: ObjectId) -> Self {
         Ancestry { storage, next: Some(tip), told: VecDeque::new() }
     }
 
-    /// The id of the commit that the next step gives.
+    /// Returns the id of the commit that the next step returns.
     pub(in crate::repo) fn next_id(&self) -> Option<ObjectId> {
         self.next
     }
 
-    /// The next commit, from the newest to the oldest.
-    ///
-    /// Whoever asks has to notice that it goes in circles.
+    /// Returns the next commit, from the newest to the oldest. The caller has to detect cycles.
     pub(in crate::repo) async fn step(&mut self) -> Result<Option<SnapshotInfo>> {
         let Some(id) = self.next else { return Ok(None) };
-        // It tells of itself what it has as the first of its list, if that is it at all.
+        // The list describes this commit only if it is its first entry.
         let told = self.told.pop_front().filter(|commit| commit.id == id);
         let snapshot = match read(self.storage, id, MAX_SNAPSHOT).await {
             Ok(snapshot) => snapshot,

@@ -1,8 +1,8 @@
-//! The first layout's objects, under the keys that they have today.
+//! Objects of the first layout, presented under the keys of today's layout.
 //!
-//! Folders had names of one letter, and ids 16 bytes. Today's ids are the first 12 of those, so that an object is looked for by the
-//! beginning of its name; what comes behind the id in a name, if anything does, was never written down. Each folder is therefore
-//! listed once, when something in it is wanted. Two objects whose ids begin alike, which chance does not make, are an error.
+//! Folders had names of one letter, and ids had 16 bytes. Today's ids are the first 12 of those, so that an object is found by the
+//! beginning of its name; the end of a name, after the id, was never specified. Each folder is therefore listed once, when an object in
+//! it is first needed. Two objects whose ids begin alike, which chance does not produce, are an error.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -17,13 +17,13 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::storage::{Condition, InStore, ObjectInfo, Storage, Version};
 
-/// Today's folders, and the first layout's.
+/// Today's folders, and those of the first layout.
 const FOLDERS: [(&str, &str); 4] =
     [("snapshots/", "s/"), ("manifests/", "m/"), ("attributes/", "a/"), ("chunks/", "c/")];
-/// Objects of a folder whose names are kept. A name takes some 100 bytes.
+/// Maximum number of names kept per folder. A name takes some 100 bytes.
 const MOST_NAMES: usize = 4 << 20;
 
-/// A folder's objects by the beginning of their ids; none for those that begin alike.
+/// Names of a folder's objects by the beginning of their ids; none for an ambiguous beginning.
 type Names = HashMap<ObjectId, Option<Box<str>>>;
 
 #[derive(Debug)]
@@ -32,13 +32,13 @@ struct FirstLayout {
     names: [OnceCell<Names>; FOLDERS.len()],
 }
 
-/// `storage` with its objects under today's keys.
+/// Presents the objects of `storage` under today's keys.
 pub(super) fn as_today(storage: Arc<dyn Storage>) -> Arc<dyn Storage> {
     Arc::new(FirstLayout { storage, names: Default::default() })
 }
 
 impl FirstLayout {
-    /// The key of the object that is `key` today.
+    /// Returns the stored key of the object whose key is `key` today.
     async fn key(&self, key: &str) -> Result<String> {
         let found = std::iter::zip(FOLDERS, &self.names)
             .find_map(|((today, then), names)| Some((key.strip_prefix(today)?.parse::<ObjectId>().ok()?, then, names)));
@@ -79,7 +79,7 @@ impl FirstLayout {
     }
 }
 
-/// Today's id of the object with this name.
+/// Returns today's id of the object with this name.
 fn id_of(name: &str) -> Option<ObjectId> {
     ObjectId::of_16_bytes(name.split('.').next().unwrap_or_default())
 }
@@ -167,7 +167,7 @@ mod tests {
     async fn objects_are_found_by_the_beginning_of_their_names() {
         let store = Arc::new(object_store::memory::InMemory::new());
         let storage = ObjectStorage::new(store, "memory".into(), std::time::Duration::from_secs(5));
-        // 12 bytes of 0, then 1 and 2 in the four after them.
+        // 12 zero bytes, then 1 and 2 in the last four.
         let (one, two) = ("00000000000000000000000004", "0000000000000000000000000G");
         let id = ObjectId([0; 12]);
         storage.put(&format!("s/{one}.json"), "snapshot".into(), Condition::Always).await.unwrap();

@@ -1,7 +1,7 @@
-//! Repositories of releases before 0.2, and of the first layout: read, never written.
+//! Alphas: repositories of releases before 0.2, and of the first layout. They are read, never written.
 //!
-//! A branch was a folder of numbered files, each of which points to a snapshot; the newest sorts first, because its name counts
-//! down. A tag was a file, from 0.1.0 on with a second one beside it when it was deleted. The folders' names changed:
+//! A branch was a folder of numbered files, each of which points to a snapshot; the newest sorts first, because its number counts down. A
+//! tag was a file; from 0.1.0 on, a second file beside it marked a deleted tag. The folders' names changed:
 //!
 //! | | branch | tag | the rest |
 //! |---|---|---|---|
@@ -9,7 +9,7 @@
 //! | alpha 1 | `refs/branch:NAME/ZZZZZZZZ.json` | `refs/tag:NAME/ref.json` | as today |
 //! | to 0.1.3 | `refs/branch.NAME/ZZZZZZZZ.json` | `refs/tag.NAME/ref.json` | as today |
 //!
-//! What is in the files is [`crate::format::alpha`]'s to know; floors above see snapshots and manifests of version 1.
+//! [`crate::format::alpha`] decodes the files; the floors above see snapshots and manifests of version 1.
 
 mod ancestry;
 mod first;
@@ -32,22 +32,21 @@ use crate::format::ids::{ObjectId, is_digit};
 use crate::format::repo_info::SnapshotInfo;
 use crate::storage::{ObjectInfo, Storage, decoded};
 
-/// Letters in the number of a branch's file.
+/// Length of the number in the name of a branch's file.
 const SEQUENCE: usize = 8;
 
-/// Where refs are.
+/// Layout of the refs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
-    /// No release's.
+    /// Used by no release.
     First,
-    /// Alpha 1's.
+    /// Used by alpha 1.
     Colon,
-    /// Alpha 2's to 0.1.3's.
+    /// Used from alpha 2 to 0.1.3.
     Dot,
 }
 
-/// Finds out whether `storage`, in whose folder `refs/` there are `objects`, holds such a repository. The storage that is given
-/// back has its files where today's are.
+/// Detects an alpha in `storage`, whose folder `refs/` contains `objects`. The returned storage presents files under today's keys.
 pub(super) async fn detect(
     storage: &Arc<dyn Storage>,
     objects: &[ObjectInfo],
@@ -65,7 +64,7 @@ pub(super) async fn detect(
     Ok(is_one.then(|| (Layout::First, first::as_today(Arc::clone(storage)))))
 }
 
-/// The error of whoever would write.
+/// Returns the error for an attempt to write.
 pub(super) fn read_only(location: &str) -> Error {
     Error::new(
         ErrorKind::ReadOnly,
@@ -92,14 +91,14 @@ impl Layout {
         }
     }
 
-    /// The encoded name of the branch that `key` is a file of, and the file's name.
+    /// Returns the encoded branch name and the file name if `key` is a file of a branch.
     fn branch_of(self, key: &str) -> Option<(&str, &str)> {
         let (name, file) = key.strip_prefix(self.branch_prefix())?.split_once('/')?;
         let digits = file.strip_suffix(".json")?;
         (digits.len() == SEQUENCE && digits.bytes().all(is_digit) && !name.is_empty()).then_some((name, file))
     }
 
-    /// The encoded name of the tag that `key` is the file of.
+    /// Returns the encoded tag name if `key` is the file of a tag.
     fn tag_of(self, key: &str) -> Option<&str> {
         let name = match self {
             Layout::First => key.strip_prefix("r/")?.strip_suffix(".json").filter(|name| !name.contains('/')),
@@ -117,7 +116,7 @@ impl Layout {
         }
     }
 
-    /// The newest file of branch `name`: each commit adds one. None if there is no such branch.
+    /// Returns the key of the newest file of branch `name`, to which each commit adds one; none if there is no such branch.
     pub(super) async fn branch_file(self, storage: &dyn Storage, name: &str) -> Result<Option<String>> {
         if is_no_name(name) {
             return Ok(None);
@@ -156,12 +155,12 @@ impl Layout {
         }
     }
 
-    /// All branches and tags. A ref whose file is damaged is left out, with a warning.
+    /// Returns all branches and tags. A ref whose file is damaged is left out, with a warning.
     pub(super) async fn refs(self, storage: &dyn Storage) -> Result<Refs> {
         self.all(storage).await.map(|(refs, _)| refs)
     }
 
-    /// All branches and tags, and the names of deleted tags with what they pointed to.
+    /// Returns all branches and tags, and the deleted tags with their targets.
     pub(super) async fn all(self, storage: &dyn Storage) -> Result<(Refs, BTreeMap<String, ObjectId>)> {
         let objects = storage.list(self.folder()).await?;
         let deleted: HashSet<&str> = objects.iter().filter_map(|object| object.key.strip_suffix(".deleted")).collect();
@@ -192,7 +191,7 @@ impl Layout {
     }
 }
 
-/// Reads snapshot `id` and the attributes that are not in it; each may take `limit` bytes of memory.
+/// Reads snapshot `id` and the attributes stored outside of it; each file may take `limit` bytes of memory.
 pub(super) async fn read(storage: &dyn Storage, id: ObjectId, limit: u64) -> Result<AlphaSnapshot> {
     let key = format!("snapshots/{id}");
     let decode = move |file: &[u8]| AlphaSnapshot::decode(file, limit);
@@ -211,8 +210,8 @@ pub(super) async fn read(storage: &dyn Storage, id: ObjectId, limit: u64) -> Res
     Ok(snapshot)
 }
 
-/// The first commit of a repository of `layout`, if that is `id` and its file was never written: alpha 2 wrote none, since it is
-/// empty. Later snapshots tell of it.
+/// Returns commit `id` if it is the first of a repository of `layout` and has no file: alpha 2 wrote none for the first commit, which is
+/// empty. Later snapshots describe it.
 pub(super) async fn first_without_file(
     storage: &dyn Storage,
     layout: Layout,
@@ -240,7 +239,7 @@ pub(super) async fn read_ref(storage: &dyn Storage, key: &str) -> Result<Option<
     }
 }
 
-/// What a ref points to; none for one whose file is damaged, or gone since it was listed.
+/// Returns the target of a ref; none if its file is damaged, or was removed since the listing.
 fn whole(found: Result<Option<ObjectId>>) -> Result<Option<ObjectId>> {
     match found {
         Err(why) if why.kind() == ErrorKind::Corrupt => {
@@ -259,7 +258,7 @@ fn is_no_name(name: &str) -> bool {
     name.is_empty() || name.contains(['/', '\0'])
 }
 
-/// A name in a key, as in version 1: the releases left it to `object_store`.
+/// Encodes a name for a key, as in version 1: the releases left the encoding to `object_store`.
 fn encode(component: &str) -> String {
     PathPart::from(component).as_ref().to_owned()
 }

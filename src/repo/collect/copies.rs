@@ -1,15 +1,15 @@
-//! Copies of `repo` below `overwritten/`: every update leaves one, so that they take room with the square of a history's length.
+//! Copies of `repo` below `overwritten/`: every update leaves one, so that their size grows with the square of a history's length.
 //!
-//! An entry of the operations log names the copy that ended with it. Neither the format nor the reference needs that name: a
-//! migrated repository has entries without, and the log is read without opening those copies. What the log needs are the few
-//! copies in which it goes on (`repo_before_updates`). So a collection keeps every operation and takes the names out of the log:
-//! in `repo` by the update that it makes anyway, and in the files in which the log goes on by writing those anew under other names.
-//! What is not named then, and old enough, is removed; copies that lost races left are among it.
+//! An entry of the operations log names the copy that ended with it. Neither the format nor the reference implementation needs that name:
+//! a migrated repository has entries without one, and the log is read without opening those copies. The log needs only the few copies in
+//! which it continues (`repo_before_updates`). A collection therefore keeps every operation and removes the copies' names from the log:
+//! in `repo` by the update that it makes anyway, and in the files in which the log continues by rewriting them under other names. Copies
+//! that are then unnamed and old enough are removed, including those that lost races left.
 //!
-//! All names go, those of young copies too. A full log is cut before an entry that names a copy and goes on in that copy: one
-//! from before the collection would lead to files that are gone. For the same reason the copy that the collection itself makes
-//! is not named. Where there is nothing to cut at, `repo` would grow from collection to collection; so a log of twice the usual
-//! length is cut here, and goes on in a file that is written for it.
+//! All names go, those of young copies too. A full log is cut before an entry that names a copy and continues in that copy: a copy from
+//! before the collection would lead to removed files. For the same reason the copy that the collection itself makes is not named. Without
+//! a place to cut, `repo` would grow from collection to collection; a log of twice the usual length is therefore cut here, and continues
+//! in a file written for it.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -24,30 +24,30 @@ use crate::repo::update::{backup_name, updates_per_file};
 use crate::storage::{Condition, Storage, decoded};
 
 const FOLDER: &str = "overwritten/";
-/// Fewer are left to a collection that has other reasons to write `repo`: it would leave another copy.
+/// Number of removable copies that justifies an update of `repo` by itself, since that update leaves another copy.
 const WORTHWHILE: u64 = 10;
-/// Objects that are removed by one call.
+/// Objects removed by one call.
 const BATCH: usize = 1000;
 
-/// The copies that there are, and how the log can do without them.
+/// Listed copies, and the plan of a log without their names.
 #[derive(Debug)]
 pub(super) struct Copies {
     listed: BTreeMap<String, Object>,
     older_than: u64,
-    /// Where the log goes on.
+    /// File in which the log continues.
     before: Option<String>,
-    /// Where it is to go on.
+    /// File in which the log will continue.
     new_before: Option<String>,
-    /// The files in which it is to go on that have to be written, with their names.
+    /// Files in which the log will continue and that have to be written, with their names.
     written: Vec<(String, RepoState)>,
-    /// The names of all files in which it is to go on.
+    /// Names of all files in which the log will continue.
     kept: HashSet<String>,
-    /// The time of the newest entry that is moved from `repo` to such a file.
+    /// Time of the newest entry that is moved from `repo` to a written file.
     moved: Option<u64>,
 }
 
 impl Copies {
-    /// Lists the copies, and works out how the log of `state` can do without their names.
+    /// Lists the copies, and plans the log of `state` without their names.
     pub(super) async fn find(storage: &Arc<dyn Storage>, state: &RepoState, older_than: u64) -> Result<Self> {
         let mut listed = BTreeMap::new();
         for object in storage.list(FOLDER).await? {
@@ -64,7 +64,7 @@ impl Copies {
             kept: HashSet::new(),
             moved: None,
         };
-        // The oldest first: each has the name of the one before.
+        // Oldest first: each file contains the name of the one before.
         for (name, mut file) in chain(storage, state.repo_before_updates.clone()).await?.into_iter().rev() {
             let has_names = forget(&mut file);
             if has_names || file.repo_before_updates != copies.new_before {
@@ -93,7 +93,7 @@ impl Copies {
         Ok(())
     }
 
-    /// Writes the files in which the log is to go on.
+    /// Writes the files in which the log will continue.
     pub(super) async fn write(&self, storage: &Arc<dyn Storage>) -> Result<()> {
         for (name, file) in &self.written {
             storage.put(&format!("{FOLDER}{name}"), file.encode()?.into(), Condition::Always).await?;
@@ -101,7 +101,7 @@ impl Copies {
         Ok(())
     }
 
-    /// Takes the names of copies out of the log of `state`. If it has been cut since, it is left as it is.
+    /// Removes the names of copies from the log of `state`. A log that has been cut since the plan is left as it is.
     pub(super) fn shorten(&self, state: &mut RepoState) {
         let cut = match self.moved {
             None => Some(state.updates.len()),
@@ -113,12 +113,12 @@ impl Copies {
         state.repo_before_updates.clone_from(&self.new_before);
     }
 
-    /// The copies that would go once the log is shortened.
+    /// Returns the copies that can be removed once the log is shortened.
     pub(super) fn expected(&self) -> BTreeSet<&str> {
         self.unnamed(&self.kept)
     }
 
-    /// The copies that go, now that `state` is written.
+    /// Returns the copies to remove, now that `state` is written.
     pub(super) async fn garbage(&self, storage: &Arc<dyn Storage>, state: &RepoState) -> Result<BTreeSet<&str>> {
         let mut named = names(state);
         for (_, file) in chain(storage, state.repo_before_updates.clone()).await? {
@@ -135,12 +135,11 @@ impl Copies {
         self.listed.keys().filter(|name| self.is_old(name) && !named.contains(*name)).map(String::as_str).collect()
     }
 
-    /// Whether removing `copies` is worth an update of `repo` by itself.
+    /// Returns true if removing `copies` justifies an update of `repo` by itself.
     pub(super) fn is_worthwhile(copies: &BTreeSet<&str>) -> bool {
         copies.len() as u64 >= WORTHWHILE
     }
 
-    /// How much `copies` are.
     pub(super) fn count(&self, copies: &BTreeSet<&str>) -> Count {
         let mut count = Count::default();
         copies.iter().filter_map(|name| self.listed.get(*name)).for_each(|copy| count.add(copy.size));
@@ -148,7 +147,6 @@ impl Copies {
     }
 }
 
-/// Removes `copies`.
 pub(super) async fn remove(storage: &Arc<dyn Storage>, copies: &BTreeSet<&str>) -> Result<()> {
     let keys: Vec<String> = copies.iter().map(|name| format!("{FOLDER}{name}")).collect();
     for batch in keys.chunks(BATCH) {
@@ -157,7 +155,7 @@ pub(super) async fn remove(storage: &Arc<dyn Storage>, copies: &BTreeSet<&str>) 
     Ok(())
 }
 
-/// Takes all names of copies out of the entries of `file`; whether there were any.
+/// Removes all names of copies from the entries of `file`; returns true if there were any.
 fn forget(file: &mut RepoState) -> bool {
     let mut any = false;
     for update in &mut file.updates {
@@ -166,13 +164,13 @@ fn forget(file: &mut RepoState) -> bool {
     any
 }
 
-/// All names that the log of `state` has.
+/// Returns all names in the log of `state`.
 fn names(state: &RepoState) -> HashSet<String> {
     let entries = state.updates.iter().filter_map(|update| update.backup_path.clone());
     entries.chain(state.repo_before_updates.clone()).collect()
 }
 
-/// The files in which the log goes on from `head`, newest first.
+/// Reads the files in which the log continues from `head`, newest first.
 async fn chain(storage: &Arc<dyn Storage>, head: Option<String>) -> Result<Vec<(String, RepoState)>> {
     let mut files: Vec<(String, RepoState)> = Vec::new();
     let mut next = head;
@@ -188,7 +186,7 @@ async fn chain(storage: &Arc<dyn Storage>, head: Option<String>) -> Result<Vec<(
                 next = file.repo_before_updates.clone();
                 files.push((name, file));
             }
-            // Somebody has tidied up.
+            // The file has been removed: the log ends here.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }

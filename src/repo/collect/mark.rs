@@ -1,34 +1,34 @@
-//! How whoever commits notices that garbage was collected meanwhile.
+//! Detection of a garbage collection that ran while a commit was being prepared.
 //!
-//! What a commit stores before it is published looks like garbage. A collection therefore writes `repo` before it removes
-//! anything, and keeps all that is published by then; and a commit is only published if no collection has written `repo` since the
-//! commit began to store. If one has, everything is stored anew, under other names.
+//! Objects that a commit stores before it is published look like garbage. A collection therefore writes `repo` before it removes
+//! anything, and keeps everything published by then; and a commit is published only if no collection has written `repo` since the commit
+//! began to store. Otherwise the commit stores everything anew, under other names.
 
 use crate::format::generated::icechunk as fb;
 use crate::format::repo_info::RepoInfo;
 use crate::format::repo_state::{Operation, RepoState};
 
-/// A moment in the life of a repository of version 2.
+/// A point in the operations log of a version 2 repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// Time of the newest operation. Microseconds since 1970-01-01 UTC; operations' times always rise.
+    /// Time of the newest operation, in microseconds since 1970-01-01 UTC; operation times always rise.
     newest: u64,
 }
 
 impl Mark {
-    /// The moment that `info` is of.
+    /// Returns the point that the log of `info` has reached.
     pub fn of(info: &RepoInfo) -> Self {
         Mark { newest: info.root().latest_updates().iter().next().map_or(0, |update| update.updated_at()) }
     }
 
-    /// Whether garbage was collected between the mark and `state`, or may have been.
+    /// Returns true if garbage may have been collected between the mark and `state`.
     pub fn is_behind(self, state: &RepoState) -> bool {
         let updates = state.updates.iter().map(|update| (update.updated_at, update.operation == Operation::GcRan));
         collected_since(updates, state.repo_before_updates.is_some(), self.newest.saturating_add(1))
     }
 }
 
-/// Whether garbage was collected in the repository of `info` at `time` or later, or may have been: its log may not reach so far back.
+/// Returns true if garbage was collected at or after `time`, or may have been because the log of `info` does not reach back that far.
 pub fn may_have_run_since(info: &RepoInfo, time: u64) -> bool {
     let root = info.root();
     let updates = root.latest_updates();
@@ -37,7 +37,7 @@ pub fn may_have_run_since(info: &RepoInfo, time: u64) -> bool {
     collected_since(updates, root.repo_before_updates().is_some(), time)
 }
 
-/// `updates` are times, newest first, each with whether it was a collection.
+/// Searches `updates`: times, newest first, each with true for a collection.
 fn collected_since(updates: impl Iterator<Item = (u64, bool)>, has_more: bool, time: u64) -> bool {
     for (at, is_collection) in updates {
         if at < time {

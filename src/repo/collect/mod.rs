@@ -1,29 +1,29 @@
-//! Removing what nothing needs any more (format notes 6.5).
+//! Garbage collection: removal of objects that nothing needs any more (format notes 6.5).
 //!
-//! Needed is what refs lead to, what is younger than a given time, and what uncommitted work is based on; of each such snapshot its
-//! log, its manifests, and the chunk objects that they name, however many chunks share one. All else of the four kinds of object
-//! is garbage: it is removed in an order in which nothing that is left refers to what is gone.
+//! Needed are snapshots that refs lead to, that are younger than a given time, or that uncommitted changes are based on; and for each of
+//! them its log, its manifests, and the chunk objects that these name, however many chunks share one. All other objects of these four
+//! kinds are garbage. They are removed in an order in which no remaining object refers to a removed one.
 //!
-//! # How it is safe beside those who write
+//! # Safety beside concurrent writers
 //!
-//! In version 2 everything is decided by one write of `repo`, which takes out the commits that go and says that garbage is
-//! collected. What may be removed was listed before it. So whatever another program does falls on one side of it:
+//! In version 2, one write of `repo` decides everything: it removes the unneeded commits and records the garbage collection. The objects
+//! that may be removed were listed before it. Every action of another program therefore falls on one side of that write:
 //!
-//! - *Before*: commits that were published are found in the very state that is written, and what they need is kept: chunks of old
-//!   commits that they refer to, too. If something was made to hang on a commit that should go (a ref, a new commit), that write
-//!   is not made, and all begins anew.
-//! - *After*: nobody can make a ref to a commit that is gone, or commit onto it, since it is not listed. A commit that
-//!   was being made finds out when it is published ([`mark`]), and stores everything anew.
+//! - *Before*: published commits are found in the very state that is written, and everything they need is kept, including chunks of old
+//!   commits that they refer to. If a ref or a new commit depends on a commit to remove, the write does not happen, and the collection
+//!   starts again.
+//! - *After*: no program can point a ref to a removed commit, or commit onto it, since it is not listed. A commit that was being prepared
+//!   detects the collection when it is published ([`mark`]), and stores everything anew.
 //!
-//! Other programs do not look for that: what they have stored and not published is safe by its age alone, as it is with the reference.
-//! The time must therefore lie before the beginning of the oldest of their sessions.
+//! Other programs do not detect a collection: objects that they have stored and not published are safe by their age alone, as with the
+//! reference implementation. The given time must therefore lie before the beginning of the oldest of their sessions.
 //!
-//! In version 1 there is no one object to write. Refs are looked at once more after everything was decided; what has not been
-//! published then is safe by its age alone.
+//! Version 1 has no single object to write. Refs are read once more after everything was decided; objects that are not published by then
+//! are safe by their age alone.
 //!
-//! Copies of `repo` that are old enough go too, and their names in the log of operations with them ([`copies`]).
+//! Copies of `repo` that are old enough are removed too, and their names in the operations log with them ([`copies`]).
 //!
-//! A collection can be interrupted at any moment: what is left over is garbage for the next one.
+//! A collection can be interrupted at any moment: the remaining garbage is left to the next one.
 
 mod copies;
 pub mod mark;
@@ -49,34 +49,34 @@ use crate::format::ids::ObjectId;
 /// Microseconds in a second.
 const SECOND: u64 = 1_000_000;
 
-/// What is to be removed.
+/// Options of a garbage collection.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// Only objects that were stored before this time: microseconds since 1970-01-01 UTC.
+    /// Time before which an object must have been stored to be removed: microseconds since 1970-01-01 UTC.
     pub older_than: u64,
-    /// Only find out.
+    /// True if nothing is removed and only the result is computed.
     pub dry_run: bool,
 }
 
-/// What uncommitted work needs.
+/// Objects that uncommitted changes need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Uncommitted {
-    /// Snapshots that it is based on.
+    /// Snapshots that the changes are based on.
     pub snapshots: BTreeSet<ObjectId>,
-    /// Chunk objects that it refers to by itself.
+    /// Chunk objects that the changes refer to directly.
     pub chunks: BTreeSet<ObjectId>,
 }
 
-/// Finds out what uncommitted work needs. It is asked after the refs were read, each time that they are: whoever begins to work
-/// later begins with what they lead to.
+/// Function that finds the objects that uncommitted changes need. Called after the refs were read: changes that begin later are based on
+/// the targets of those refs.
 pub type FindUncommitted = Arc<dyn Fn() -> BoxFuture<'static, Result<Uncommitted>> + Send + Sync>;
 
-/// Objects of one kind.
+/// Number and size of objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// How many.
+    /// Number of objects.
     pub objects: u64,
-    /// Their bytes.
+    /// Total size, in bytes.
     pub bytes: u64,
 }
 
@@ -87,29 +87,29 @@ impl Count {
     }
 }
 
-/// What was removed.
+/// Result of a garbage collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
-    /// Commits that `repo` does not list any more.
+    /// Commits that `repo` no longer lists.
     pub commits: BTreeSet<ObjectId>,
-    /// Snapshot files.
+    /// Removed snapshot files.
     pub snapshots: Count,
-    /// Transaction logs.
+    /// Removed transaction logs.
     pub transaction_logs: Count,
-    /// Manifest files.
+    /// Removed manifest files.
     pub manifests: Count,
-    /// Chunk objects.
+    /// Removed chunk objects.
     pub chunks: Count,
-    /// Copies of `repo`.
+    /// Removed copies of `repo`.
     pub copies: Count,
-    /// Objects that stay for some chunks in them while others are gone; the bytes are those of the latter.
+    /// Objects kept for some of their chunks although others in them are dead; the bytes are those of the dead chunks.
     pub packs: Count,
-    /// Objects whose names mean nothing here: they stay.
+    /// Objects with unrecognized names, which are kept.
     pub unknown: u64,
 }
 
 impl Collected {
-    /// All objects that were removed.
+    /// Returns the number and size of all removed objects.
     pub fn total(&self) -> Count {
         let all = [self.snapshots, self.transaction_logs, self.manifests, self.chunks, self.copies];
         all.iter().fold(Count::default(), |sum, one| Count {
@@ -119,7 +119,7 @@ impl Collected {
     }
 }
 
-/// How far a collection is.
+/// Progress of a garbage collection.
 #[derive(Debug, Default)]
 pub struct Progress {
     done: AtomicU64,
@@ -128,12 +128,12 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Files that were read or removed, and how many there are, as far as is known.
+    /// Returns the number of files that were read or removed, and the number of files known so far.
     pub fn files(&self) -> (u64, u64) {
         (self.done.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed))
     }
 
-    /// Whether objects are being removed.
+    /// Returns true if objects are being removed.
     pub fn is_removing(&self) -> bool {
         self.removing.load(Ordering::Relaxed) > 0
     }
@@ -157,10 +157,10 @@ impl Progress {
     }
 }
 
-/// Removes what is garbage and `wanted`.
+/// Removes the garbage that `wanted` selects.
 ///
-/// Errors: [`ErrorKind::ReadOnly`] if the repository takes no writes; [`ErrorKind::Corrupt`] if something that is needed cannot be
-/// read, and then nothing was removed; [`ErrorKind::Contended`] if others were faster in every try.
+/// Fails with [`ErrorKind::ReadOnly`] if the repository takes no writes, with [`ErrorKind::Corrupt`] if a needed object cannot be read,
+/// in which case nothing was removed, and with [`ErrorKind::Contended`] if every attempt lost its race.
 pub async fn collect(
     repository: &Repository,
     wanted: Wanted,
@@ -179,8 +179,8 @@ pub async fn collect(
     }
 }
 
-/// Whether an object that was stored at `stored` is older than `time` for certain. Some stores tell the time by the second: it may have
-/// been any moment of that second. One that tells no time is not older than anything.
+/// Returns true if an object stored at `stored` is certainly older than `time`. Some stores report whole seconds: the object may then
+/// have been stored at any moment of that second. An object without a reported time (0) is never older.
 fn is_older(stored: u64, time: u64) -> bool {
     if stored == 0 {
         return false;
@@ -188,7 +188,7 @@ fn is_older(stored: u64, time: u64) -> bool {
     if stored.is_multiple_of(SECOND) { stored.saturating_add(SECOND) <= time } else { stored < time }
 }
 
-/// What the kept objects are, and what was found of each kind.
+/// Objects to keep: those that commits and uncommitted changes need, and the logs of removed ancestors.
 struct Found {
     needed: Needed,
     logs: BTreeSet<ObjectId>,

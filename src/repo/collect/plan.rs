@@ -1,4 +1,4 @@
-//! Which commits of version 2 go.
+//! Selection of the commits that a collection removes in version 2.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -8,27 +8,27 @@ use crate::format::ids::ObjectId;
 use crate::format::repo_state::RepoState;
 use crate::repo::prune::{Records, reparented};
 
-/// What becomes of the commits of one state of `repo`.
+/// Plan for the commits of one state of `repo`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Plan {
-    /// All that were listed.
+    /// All commits that the state lists.
     known: BTreeSet<ObjectId>,
-    /// Those that go.
+    /// Commits to remove.
     pub(super) dropped: BTreeSet<ObjectId>,
 }
 
-/// What came of carrying out a plan on a newer state.
+/// Result of applying a plan to a newer state.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Carried {
-    /// The commits are gone. These came since the plan was made.
+    /// The commits were removed. Holds the commits that are new since the plan.
     Out(Vec<ObjectId>),
-    /// Something hangs on a commit that should go: a new plan is needed.
+    /// A ref or a new commit depends on a commit to remove: a new plan is needed.
     Not,
 }
 
 impl Plan {
-    /// Commits of `state` go that no ref leads to, nor any of `roots`, and whose files, as `listed` with the times of their storing, are
-    /// older than `older_than`.
+    /// Plans to remove the commits of `state` that neither a ref nor any of `roots` leads to, and whose files, which `listed` has with
+    /// their times of storing, are older than `older_than`.
     pub(super) fn of(
         state: &RepoState,
         roots: &BTreeSet<ObjectId>,
@@ -38,7 +38,7 @@ impl Plan {
         let mut reachable: BTreeSet<ObjectId> = BTreeSet::new();
         for tip in state.branches.values().chain(state.tags.values()).chain(roots) {
             let mut next = Some(*tip);
-            // Ends at what was met before, a cycle's beginning too.
+            // Ends at a commit that was met before, which includes the start of a cycle.
             while let Some(id) = next.filter(|id| state.snapshots.contains_key(id) && reachable.insert(*id)) {
                 next = state.snapshots.get(&id).and_then(|record| record.parent);
             }
@@ -47,7 +47,7 @@ impl Plan {
             !reachable.contains(id)
                 && match listed.get(id) {
                     Some(stored) => is_older(*stored, older_than),
-                    // Its file is gone already: nothing can be done with it any more.
+                    // A commit whose file is gone is unusable anyway.
                     None => flushed_at < older_than,
                 }
         };
@@ -56,12 +56,11 @@ impl Plan {
         Plan { known: state.snapshots.keys().copied().collect(), dropped }
     }
 
-    /// The commits that stay.
     pub(super) fn kept(&self) -> impl Iterator<Item = ObjectId> + '_ {
         self.known.difference(&self.dropped).copied()
     }
 
-    /// Takes the commits out of `state`. Nothing is changed if that cannot be done.
+    /// Removes the commits from `state`, or changes nothing if that is not possible.
     pub(super) fn carry_out(&self, state: &mut RepoState) -> Result<Carried> {
         let is_dropped = |id: &ObjectId| self.dropped.contains(id);
         if state.branches.values().chain(state.tags.values()).any(is_dropped) {
@@ -91,8 +90,8 @@ impl Plan {
 
 type NewParent = (Option<ObjectId>, Vec<ObjectId>);
 
-/// New parents for `edited`, whose parents are `dropped`: the nearest ancestor that stays, or else the snapshot that every
-/// repository begins with, or else none.
+/// Returns new parents and logs for `edited`, whose parents are `dropped`. The parent is the nearest ancestor that stays, or else the
+/// initial snapshot, or else none.
 fn reparent(
     records: &Records,
     edited: &[ObjectId],
@@ -141,7 +140,7 @@ mod tests {
         }
     }
 
-    /// The history of format notes 6.5: a branch was reset, and what it left is of different ages.
+    /// Returns the history of format notes 6.5: a branch was reset, and the commits it left have different ages.
     fn reset() -> (RepoState, HashMap<ObjectId, u64>) {
         let state = state(&[(1, None), (2, Some(1)), (3, Some(2)), (4, Some(3)), (5, Some(4))], &[("main", 2)]);
         let listed = [(1, 10), (2, 20), (3, 30), (4, 40), (5, 50)].into_iter().map(|(n, at)| (id(n), at * 1_000_001));

@@ -1,6 +1,6 @@
-//! What the snapshots that stay need: their manifests, and the chunk objects that these name.
+//! Objects that the remaining snapshots need: their manifests, and the chunk objects that these name.
 //!
-//! Whatever cannot be read here ends the collection: what it needs is not known.
+//! A file that cannot be read ends the collection, because the objects that it needs are unknown.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -17,17 +17,16 @@ use crate::format::snapshot::{NodeData, Snapshot};
 use crate::repo::MAX_SNAPSHOT;
 use crate::storage::{Storage, decoded};
 
-/// Files that are read at a time. Each may take some hundred MiB of memory when it is unusually large.
+/// Files read at a time. An unusually large one may take some hundred MiB of memory.
 const AT_ONCE: usize = 8;
-/// Reads that are prepared at a time: each takes some hundred bytes before it begins.
+/// Reads prepared at a time. Each takes some hundred bytes before it begins.
 const PREPARED: usize = 4096;
-/// Bytes that a manifest may have, stored and in memory: the format's own limit.
+/// Maximum size of a manifest, stored and in memory, in bytes: the format's own limit.
 const MAX_MANIFEST: u64 = 1 << 31;
 
-/// A part of a chunk object: its offset and its length.
+/// Part of a chunk object: id, offset and length.
 type Part = (ObjectId, u64, u64);
 
-/// What is needed.
 #[derive(Debug, Default)]
 pub(super) struct Needed {
     pub(super) snapshots: HashSet<ObjectId>,
@@ -35,12 +34,12 @@ pub(super) struct Needed {
     pub(super) chunks: Chunks,
 }
 
-/// Chunk objects that something refers to, and which parts of them.
+/// Chunk objects that something refers to, and the parts of them that are referred to.
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
-    /// Objects that only one chunk is known in, which begins where the object does: its length.
+    /// Lengths of the only known chunk in each object, if it begins where the object does.
     single: HashMap<ObjectId, u64>,
-    /// Others: offsets and lengths.
+    /// Offsets and lengths of the chunks in all other objects.
     packed: HashMap<ObjectId, BTreeMap<u64, u64>>,
 }
 
@@ -69,7 +68,7 @@ impl Chunks {
         self.single.contains_key(chunk) || self.packed.contains_key(chunk)
     }
 
-    /// Bytes of object `chunk`, which has `size`, that nothing refers to.
+    /// Returns the bytes of object `chunk`, of `size` bytes, that nothing refers to.
     pub(super) fn dead(&self, chunk: &ObjectId, size: u64) -> u64 {
         let used = match (self.single.get(chunk), self.packed.get(chunk)) {
             (Some(length), _) => *length,
@@ -85,7 +84,7 @@ fn add_part(parts: &mut BTreeMap<u64, u64>, offset: u64, length: u64) {
     *known = length.max(*known);
 }
 
-/// How many bytes are in at least one part.
+/// Returns the number of bytes in at least one part.
 fn union(parts: &BTreeMap<u64, u64>) -> u64 {
     let (mut total, mut end) = (0_u64, 0_u64);
     for (offset, length) in parts {
@@ -97,7 +96,7 @@ fn union(parts: &BTreeMap<u64, u64>) -> u64 {
 }
 
 impl Needed {
-    /// Adds what `snapshots` need. Those that were added before are not read again.
+    /// Adds the objects that `snapshots` need. Snapshots that were added before are not read again.
     pub(super) async fn add(
         &mut self,
         storage: &Arc<dyn Storage>,
@@ -108,7 +107,7 @@ impl Needed {
         progress.expect(new.len());
         let mut manifests: HashSet<ObjectId> = HashSet::new();
         for batch in new.chunks(PREPARED) {
-            // Boxed one by one: the compiler does not see through a closure that it may change threads.
+            // Boxed one by one: inside a closure the compiler cannot prove that the future is `Send`.
             let reads: Vec<BoxFuture<'_, Result<HashSet<ObjectId>>>> =
                 batch.iter().map(|id| Box::pin(manifests_of(storage, *id)) as _).collect();
             let mut reads = futures_util::stream::iter(reads).buffer_unordered(AT_ONCE);
@@ -135,7 +134,7 @@ impl Needed {
     }
 }
 
-/// The manifests of snapshot `id`: those that it lists, and those that its arrays name should the list be wrong.
+/// Returns the manifests of snapshot `id`: those that it lists and, in case the list is wrong, those that its arrays name.
 async fn manifests_of(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<HashSet<ObjectId>> {
     let key = format!("snapshots/{id}");
     let decode = |file: &[u8]| {
@@ -159,7 +158,7 @@ async fn manifests_of(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<HashSe
     Ok(found.map_err(|error| error.absence_is_damage(format!("{key} is missing"))).context(unknown)?.value)
 }
 
-/// The chunks in manifest `id`, and which parts of their objects they are.
+/// Returns the parts of chunk objects that manifest `id` refers to.
 async fn chunks_of(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<Vec<Part>> {
     let key = format!("manifests/{id}");
     let decode = |file: &[u8]| {
@@ -169,7 +168,7 @@ async fn chunks_of(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<Vec<Part>
         while let Some((_, refs)) = manifest.refs_at(at) {
             at += 1;
             for position in 0..refs.len() {
-                // An object that is named beside something else is kept too.
+                // An object that is named beside another payload is kept too.
                 if let Some(chunk) = refs.raw(position).chunk_id() {
                     match refs.payload(position)? {
                         ChunkPayload::Native { offset, length, .. } => {

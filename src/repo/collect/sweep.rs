@@ -1,4 +1,4 @@
-//! Listing objects, and removing those that are garbage.
+//! Listing of objects, and removal of those that are garbage.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,20 +12,18 @@ use crate::failpoints;
 use crate::format::ids::ObjectId;
 use crate::storage::{ObjectInfo, Storage};
 
-/// Objects that are removed by one call.
+/// Objects removed by one call.
 const BATCH: usize = 1000;
-/// Calls under way at a time.
+/// Calls in flight at a time.
 const AT_ONCE: usize = 4;
 
-/// An object in a listing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Object {
     pub(super) size: u64,
-    /// When it was stored: microseconds since 1970-01-01 UTC.
+    /// Time of storing, in microseconds since 1970-01-01 UTC.
     pub(super) stored: u64,
 }
 
-/// Objects of one kind.
 pub(super) type Objects = HashMap<ObjectId, Object>;
 
 /// All objects that could be removed.
@@ -38,7 +36,6 @@ pub(super) struct Listed {
     unknown: u64,
 }
 
-/// What is garbage.
 #[derive(Debug, Default)]
 pub(super) struct Garbage {
     snapshots: Objects,
@@ -50,7 +47,8 @@ pub(super) struct Garbage {
 impl Listed {
     pub(super) async fn get(storage: &Arc<dyn Storage>) -> Result<Self> {
         let mut listed = Listed::default();
-        // Chunks first: what a commit stores first is listed first, so that nothing is listed without what it refers to.
+        // Listed in the order in which a commit stores them. Of a commit stored during the listing, chunks are then missed, and so kept,
+        // rather than the files that refer to them.
         listed.chunks = listed.list(storage, "chunks/").await?;
         listed.manifests = listed.list(storage, "manifests/").await?;
         listed.logs = listed.list(storage, "transactions/").await?;
@@ -63,7 +61,7 @@ impl Listed {
         let mut keep = |object: ObjectInfo| {
             let name = object.key.strip_prefix(folder).unwrap_or_default();
             match name.parse::<ObjectId>() {
-                // Ids are read in other spellings too; what is removed is what was listed.
+                // Parsing accepts other spellings of an id, but removal uses the canonical one.
                 Ok(id) if id.to_string() == name => {
                     objects.insert(id, Object { size: object.size, stored: object.modified });
                 }
@@ -74,12 +72,12 @@ impl Listed {
         Ok(objects)
     }
 
-    /// When each snapshot file was stored.
+    /// Returns the time of storing of each snapshot file.
     pub(super) fn snapshot_times(&self) -> HashMap<ObjectId, u64> {
         self.snapshots.iter().map(|(id, object)| (*id, object.stored)).collect()
     }
 
-    /// Takes out what is older than `older_than`, and not needed as far as `found` says.
+    /// Takes out objects older than `older_than` that `found` does not need.
     pub(super) fn garbage(&mut self, found: &Found, older_than: u64) -> Garbage {
         let needed = &found.needed;
         let take = |objects: &mut Objects, is_needed: &dyn Fn(&ObjectId) -> bool| {
@@ -99,7 +97,7 @@ impl Garbage {
         [&self.snapshots, &self.logs, &self.manifests, &self.chunks].iter().all(|objects| objects.is_empty())
     }
 
-    /// Leaves what is needed after all.
+    /// Drops objects from the garbage that `found` needs after all.
     pub(super) fn spare(&mut self, found: &Found) {
         let needed = &found.needed;
         self.snapshots.retain(|id, _| !needed.snapshots.contains(id));
@@ -108,7 +106,7 @@ impl Garbage {
         self.chunks.retain(|id, _| !needed.chunks.has(id));
     }
 
-    /// What it is, counted, and what `listed` has besides.
+    /// Counts the garbage, and the dead bytes and unrecognized objects of `listed`.
     pub(super) fn count(&self, listed: &Listed, found: &Found) -> Collected {
         let count = |objects: &Objects| {
             objects.values().fold(Count::default(), |mut sum, object| {
@@ -134,7 +132,7 @@ impl Garbage {
         }
     }
 
-    /// Removes it: first what refers to others, so that what is interrupted leaves nothing behind that refers to what is gone.
+    /// Removes the garbage, referring objects first, so that an interruption leaves no reference to a removed object.
     pub(super) async fn remove(&self, storage: &Arc<dyn Storage>, progress: &Progress) -> Result<()> {
         progress.begin_removing();
         let kinds = [

@@ -1,4 +1,4 @@
-//! Collecting in version 1, where refs are small files and commits name their parents themselves.
+//! Garbage collection in version 1, where refs are small files and commits name their parents themselves.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(super) async fn collect(
     if wanted.dry_run || garbage.is_empty() {
         return Ok(garbage.count(&listed, &found));
     }
-    // A last look: what others have published meanwhile, or brought back.
+    // Reads the refs again, for commits that were published or restored meanwhile.
     loop {
         let now = refs(storage).await?;
         if now == tips {
@@ -50,7 +50,7 @@ pub(super) async fn collect(
     Ok(collected)
 }
 
-/// What all refs point to. A ref that cannot be read may point to anything.
+/// Returns the targets of all refs. Fails if a ref cannot be read, because it may point to anything.
 async fn refs(storage: &Arc<dyn Storage>) -> Result<BTreeSet<ObjectId>> {
     match storage.get("repo", MAX_REPO_FILE).await {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -65,7 +65,7 @@ async fn refs(storage: &Arc<dyn Storage>) -> Result<BTreeSet<ObjectId>> {
     let mut tips = BTreeSet::new();
     for key in keys.iter().filter(|key| key.ends_with("/ref.json") && !keys.contains(format!("{key}.deleted").as_str()))
     {
-        // One that is gone by now leads to nothing.
+        // A ref that was deleted since the listing leads to nothing.
         tips.extend(v1::read_ref_file(&**storage, key).await.context(|| "nothing was removed")?);
     }
     if tips.is_empty() {
@@ -74,7 +74,7 @@ async fn refs(storage: &Arc<dyn Storage>) -> Result<BTreeSet<ObjectId>> {
     Ok(tips)
 }
 
-/// Adds `tips` and all that they come from to `commits`, as the store has them now: an expiration writes snapshot files anew.
+/// Adds `tips` and their ancestors to `commits`, read from the store itself: an expiration rewrites snapshot files.
 async fn history(
     storage: &Arc<dyn Storage>,
     tips: impl Iterator<Item = ObjectId>,

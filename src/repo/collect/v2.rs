@@ -1,4 +1,4 @@
-//! Collecting in version 2, where one write of `repo` divides before from after.
+//! Garbage collection in version 2, where one write of `repo` divides before from after.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::repo::MAX_REPO_FILE;
 use crate::repo::update::{self, Clock};
 use crate::storage::{Storage, decoded};
 
-/// How often all begins anew because somebody made something hang on what should go.
+/// Attempts, each but the first because a commit to remove became needed.
 const TRIES: u32 = 20;
 
 pub(super) async fn collect(
@@ -41,7 +41,7 @@ pub(super) async fn collect(
     ))
 }
 
-/// None if it has to begin anew.
+/// Returns none if the collection has to start again.
 async fn attempt(
     storage: &Arc<dyn Storage>,
     wanted: Wanted,
@@ -60,7 +60,7 @@ async fn attempt(
     for chunk in &work.chunks {
         found.needed.chunks.add(*chunk, 0, 0);
     }
-    // Work may be based on a commit that has expired: its file is still there.
+    // Uncommitted changes may be based on an expired commit whose file still exists.
     let based = work.snapshots.iter().filter(|id| listed.snapshots.contains_key(id)).copied();
     found.needed.add(storage, plan.kept().chain(based), progress).await?;
     let mut garbage = listed.garbage(&found, wanted.older_than);
@@ -90,7 +90,7 @@ async fn attempt(
         Err(error) => return Err(error),
     };
     failpoints::reach("gc.repo.done")?;
-    // From here on nothing that is published can need what is not kept, but what was published just before can.
+    // Nothing published from here on can need a removed object, but a commit published just before can.
     if let Carried::Out(new) = carried {
         found.needed.add(storage, new, progress).await?;
     }
@@ -103,7 +103,7 @@ async fn attempt(
     Ok(Some(collected))
 }
 
-/// The logs that commits keep of ancestors that are gone.
+/// Returns the logs that commits keep of removed ancestors.
 fn logs(state: &RepoState) -> BTreeSet<ObjectId> {
     state.snapshots.values().flat_map(|record| &record.pruned_ancestor_tx_logs).copied().collect()
 }

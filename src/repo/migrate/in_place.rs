@@ -1,13 +1,13 @@
-//! Version 1 to version 2, where the repository lies (format notes 4).
+//! Migration of version 1 to version 2 in place (format notes 4).
 //!
-//! Snapshots, manifests, logs and chunks stay the files that they are: readers look at each file's own version. What changes is
-//! where refs and history are: in the object `repo`, which is created whole or not at all, and from that moment on the repository is one
-//! of version 2. Then the old refs go, `main` first, so that programs which know version 1 only find no repository any more
-//! instead of committing where nobody looks; then `config.yaml`, which is in `repo` now.
+//! Snapshots, manifests, logs and chunks stay the files that they are: readers check each file's own version. Only refs and history move,
+//! into the object `repo`, which is created whole or not at all; from that moment on the repository has version 2. Then the old refs are
+//! removed, `main` first, so that programs which know only version 1 find no repository any more instead of committing where no reader
+//! looks; then `config.yaml`, whose content `repo` now has.
 //!
-//! A program of version 1 may commit while this runs. So the refs are read again after `repo` is there, and once more before
-//! they are removed; what was committed meanwhile is added to `repo`, if the branch has not moved on there. An
-//! old ref whose commit cannot be had so stays, and is named. A migration that was killed is finished by the next.
+//! A program of version 1 may commit during the migration. The refs are therefore read again once `repo` exists, and once more before
+//! they are removed; commits made meanwhile are added to `repo`, if the branch has not moved there. An old ref whose commit cannot be
+//! added that way stays, and is reported. A migration that was killed is completed by the next one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,37 +27,37 @@ use crate::repo::update::{self, Clock};
 use crate::repo::{Generation, Repository, v1};
 use crate::storage::{Condition, Storage};
 
-/// Snapshot files that are read at a time.
+/// Snapshot files read at a time.
 const READ_AT_ONCE: usize = 16;
 
-/// What is known of a migration's progress.
+/// Progress of a migration.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Snapshot files there are; 0 while that is not known.
+    /// Number of snapshot files; 0 while unknown.
     pub snapshots: AtomicU64,
-    /// Those that were read.
+    /// Number of snapshot files that were read.
     pub read: AtomicU64,
 }
 
-/// What a migration does, or did.
+/// Result of a migration, or of its dry run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summary {
-    /// What `repo` has been given.
+    /// Contents of `repo`.
     pub contents: Contents,
-    /// Whether it has a configuration.
+    /// True if there is a `config.yaml`.
     pub has_config: bool,
-    /// Old objects that are removed.
+    /// Number of removed old objects.
     pub removed: usize,
-    /// Old refs that lead to commits which `repo` does not have, by their keys. They stay.
+    /// Keys of old refs that lead to commits which `repo` does not have; these refs stay.
     pub left: Vec<String>,
-    /// Whether `repo` was there before: this only finishes what was begun.
+    /// True if `repo` existed before, and an earlier migration was completed.
     pub finished: bool,
 }
 
-/// Migrates `repository`. With `dry_run` nothing is written, and what would be done is returned.
+/// Migrates `repository`. With `dry_run` nothing is written, and the planned result is returned.
 ///
-/// Errors: [`ErrorKind::ReadOnly`] where nothing can be written, [`ErrorKind::Corrupt`] if a snapshot is missing, and then nothing is
-/// changed.
+/// Fails with [`ErrorKind::ReadOnly`] if the storage takes no writes, with [`ErrorKind::Corrupt`] before any change if a snapshot is
+/// missing.
 pub async fn migrate(repository: &Repository, clock: Clock, dry_run: bool, progress: &Progress) -> Result<Summary> {
     let storage = repository.storage();
     if let Generation::Alpha(_) = repository.generation {
@@ -107,9 +107,9 @@ pub async fn migrate(repository: &Repository, clock: Clock, dry_run: bool, progr
     Ok(summary)
 }
 
-/// Brings over what was committed by programs of version 1 since, and removes what `repo` has taken the place of.
+/// Adds commits that programs of version 1 made since, and removes the objects that `repo` replaces.
 async fn finish(storage: &Arc<dyn Storage>, clock: Clock, summary: &mut Summary, progress: &Progress) -> Result<()> {
-    // Nobody commits to `main` any more once its ref is gone, and nobody of version 1 opens the repository.
+    // Once the ref of `main` is gone, programs of version 1 neither commit to `main` nor open the repository.
     for only_main in [true, false] {
         catch_up(storage, clock, summary, progress).await?;
         let known = Repository::open(Arc::clone(storage)).await?;
@@ -117,7 +117,7 @@ async fn finish(storage: &Arc<dyn Storage>, clock: Clock, summary: &mut Summary,
         summary.left.clear();
         for (key, target) in old_refs(&**storage).await? {
             let is_main = key == v1::branch_key(DEFAULT_BRANCH);
-            // The mark of a deleted tag has no target; that of a ref is in `repo`, or it is not ours to remove.
+            // The marker of a deleted tag has no target. A ref is removed only if `repo` has its target.
             let is_known = match target {
                 Some(target) => has(&known, target),
                 None => true,
@@ -146,7 +146,7 @@ fn has(repository: &Repository, id: ObjectId) -> bool {
     }
 }
 
-/// Adds to `repo` what programs of version 1 have committed to branches that have not moved on in `repo`.
+/// Adds to `repo` the commits that programs of version 1 made to branches that have not moved in `repo`.
 async fn catch_up(storage: &Arc<dyn Storage>, clock: Clock, summary: &mut Summary, progress: &Progress) -> Result<()> {
     let known = Repository::open(Arc::clone(storage)).await?;
     let old = Repository::of(Arc::clone(storage), Generation::V1(v1::Layout::default()));
@@ -173,7 +173,7 @@ async fn catch_up(storage: &Arc<dyn Storage>, clock: Clock, summary: &mut Summar
                 summary.contents.branches.insert(branch, tip);
                 summary.contents.commits.extend(new.into_iter().map(|commit| (commit.id, commit)));
             }
-            // Its ref stays, and is named.
+            // The old ref stays, and is reported.
             Err(error) if error.kind() == ErrorKind::Contended => tracing::warn!("{error}"),
             Err(error) => return Err(error),
         }
@@ -181,7 +181,7 @@ async fn catch_up(storage: &Arc<dyn Storage>, clock: Clock, summary: &mut Summar
     Ok(())
 }
 
-/// The objects below `refs/`, and what each points to; none for the mark of a deleted tag.
+/// Returns the objects below `refs/` and their targets; none for the marker of a deleted tag.
 async fn old_refs(storage: &dyn Storage) -> Result<BTreeMap<String, Option<ObjectId>>> {
     let mut refs = BTreeMap::new();
     for object in storage.list("refs/").await? {
@@ -196,13 +196,13 @@ async fn old_refs(storage: &dyn Storage) -> Result<BTreeMap<String, Option<Objec
     Ok(refs)
 }
 
-/// Everything that refs of version 1 lead to.
+/// Reads everything that refs of version 1 lead to.
 pub(super) async fn gather(repository: &Repository, progress: &Progress) -> Result<Contents> {
     let storage = &**repository.storage();
     let refs = repository.refs().await?;
     let deleted_tags = v1::deleted_tags(storage).await?;
     let mut contents = Contents { branches: refs.branches, tags: refs.tags, deleted_tags, commits: BTreeMap::new() };
-    // One after the other would take a round trip for each commit; most files are of commits that are needed.
+    // Walking the histories would take a round trip for each commit, and most snapshot files belong to needed commits.
     let ids: Vec<ObjectId> = storage
         .list("snapshots/")
         .await?
@@ -215,7 +215,7 @@ pub(super) async fn gather(repository: &Repository, progress: &Progress) -> Resu
         progress.read.fetch_add(1, Ordering::Relaxed);
         commit.ok()
     });
-    // One that cannot be read is asked for again if a history needs it, which then says why.
+    // A commit that cannot be read is read again if a history needs it, which then reports the error.
     let mut all: BTreeMap<ObjectId, SnapshotInfo> =
         read.buffer_unordered(READ_AT_ONCE).filter_map(std::future::ready).map(|c| (c.id, c)).collect().await;
     let tips: Vec<ObjectId> = contents.branches.values().chain(contents.tags.values()).copied().collect();
@@ -238,7 +238,7 @@ pub(super) async fn gather(repository: &Repository, progress: &Progress) -> Resu
     Ok(contents)
 }
 
-/// `repo` for `contents`.
+/// Returns the content of `repo` for `contents`.
 pub(super) fn describe(contents: &Contents, config: Option<Vec<u8>>, clock: Clock) -> Result<RepoState> {
     let mut updates = operations::made_up(contents)?;
     let last = updates.first().map_or(0, |newest| newest.updated_at);
@@ -272,7 +272,7 @@ pub(super) fn describe(contents: &Contents, config: Option<Vec<u8>>, clock: Cloc
     })
 }
 
-/// A commit as `repo` describes it. Metadata values are FlexBuffers there, whatever the snapshot's own file has.
+/// Returns the description of a commit in `repo`, where metadata values are FlexBuffers whatever the snapshot's own file has.
 fn record(commit: &SnapshotInfo) -> Result<SnapshotRecord> {
     let mut metadata =
         commit.metadata.iter().map(|(name, value)| RawItem::from_json(name, value)).collect::<Result<Vec<_>>>()?;

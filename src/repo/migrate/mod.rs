@@ -1,8 +1,8 @@
-//! Making a repository of an older generation one of version 2.
+//! Migration of a repository of an older generation to version 2.
 //!
-//! [`in_place`] does so with version 1, whose files stay as they are: only the object `repo` is written, and what it takes the
-//! place of is removed. [`elsewhere`] makes a new repository in another place, which is the way for releases before 0.2.
-//! [`operations`] makes up the operations log, which older generations did not keep, from what they did.
+//! [`in_place`] migrates version 1, whose files stay as they are: only the object `repo` is written, and the objects it replaces are
+//! removed. [`elsewhere`] makes a new repository in another location, which is the way for releases before 0.2. [`operations`]
+//! reconstructs the operations log, which older generations did not keep.
 
 pub mod elsewhere;
 pub mod in_place;
@@ -14,25 +14,25 @@ use crate::error::{Error, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 
-/// What a repository of an older generation has: everything that a migration must not lose.
+/// Contents of a repository of an older generation: everything that a migration must not lose.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Contents {
-    /// Branches and their newest commits.
+    /// Branches and their tips.
     pub branches: BTreeMap<String, ObjectId>,
     /// Tags that are not deleted.
     pub tags: BTreeMap<String, ObjectId>,
-    /// Deleted tags, whose names may not be used again, and what they pointed to where that is known.
+    /// Deleted tags, whose names must not be used again, and their targets where known.
     pub deleted_tags: BTreeMap<String, Option<ObjectId>>,
     /// All commits that refs lead to, by id.
     pub commits: BTreeMap<ObjectId, SnapshotInfo>,
 }
 
 impl Contents {
-    /// The commits from `tip` to a root, newest first.
+    /// Returns the commits from `tip` to a root, newest first.
     fn history(&self, tip: ObjectId) -> Vec<&SnapshotInfo> {
         let mut history: Vec<&SnapshotInfo> = Vec::new();
         let mut next = self.commits.get(&tip);
-        // Who gathered them has looked for cycles; this ends all the same.
+        // Cycles were refused when the commits were gathered; the limit ends the loop all the same.
         while let Some(commit) = next.filter(|_| history.len() < self.commits.len()) {
             history.push(commit);
             next = commit.parent.and_then(|parent| self.commits.get(&parent));
@@ -40,7 +40,7 @@ impl Contents {
         history
     }
 
-    /// The commits of branch `main`, newest first.
+    /// Returns the commits of branch `main`, newest first.
     fn main(&self) -> Result<Vec<&SnapshotInfo>> {
         let none = || Error::corrupt("the repository has no branch `main`: version 2 cannot be without");
         let tip = self.branches.get(super::refs::DEFAULT_BRANCH).ok_or_else(none)?;

@@ -1,7 +1,7 @@
-//! An operations log for a repository that had none: what must have happened, judging by what is there.
+//! Reconstruction of an operations log, for a repository that kept none, from the contents of the repository.
 //!
-//! The reference makes up the same one when it migrates (format notes 4). Times are those of the commits; a branch or tag was
-//! made a millisecond after the commit that it points to. No entry has a copy of an older `repo`, since there was none.
+//! The reference implementation reconstructs the same log when it migrates (format notes 4). Times are those of the commits; a branch or
+//! tag dates from a millisecond after the commit that it points to. No entry names a copy of an older `repo`, since there was none.
 
 use std::collections::HashSet;
 
@@ -11,10 +11,10 @@ use crate::format::ids::ObjectId;
 use crate::format::repo_state::{Operation, Update};
 use crate::repo::refs::DEFAULT_BRANCH;
 
-/// How long after a commit a ref to it was made, in microseconds.
+/// Time between a commit and the creation of a ref to it, in microseconds.
 const AFTER_COMMIT: u64 = 1000;
 
-/// The log, newest first.
+/// Returns the reconstructed log, newest first.
 pub fn made_up(contents: &Contents) -> Result<Vec<Update>> {
     let main = contents.main()?;
     let began = main.last().map_or(0, |root| root.flushed_at);
@@ -40,12 +40,12 @@ pub fn made_up(contents: &Contents) -> Result<Vec<Update>> {
         let deleted = Operation::TagDeleted { name: name.clone(), previous: *target };
         entries.push((deleted, at.saturating_add(AFTER_COMMIT)));
     }
-    // Stable: of what happened at the same time, the order is the one above.
+    // The sort is stable: operations of the same time keep the order above.
     entries.sort_by_key(|(_, at)| *at);
     let mut last = None;
     let mut updates: Vec<Update> = Vec::with_capacity(entries.len());
     for (operation, at) in entries {
-        // Readers demand that times rise.
+        // Readers require that times rise.
         let updated_at = last.map_or(at, |last: u64| at.max(last.saturating_add(1)));
         last = Some(updated_at);
         updates.push(Update { operation, updated_at, backup_path: None });
@@ -54,7 +54,7 @@ pub fn made_up(contents: &Contents) -> Result<Vec<Update>> {
     Ok(updates)
 }
 
-/// The commits of `history` that nothing told of yet, as commits to `branch`.
+/// Adds the commits of `history` that have no entry yet, as commits to `branch`.
 fn commits(
     branch: &str,
     history: &[&crate::format::repo_info::SnapshotInfo],

@@ -1,4 +1,4 @@
-//! Chunk objects: there, and long enough for every reference.
+//! Checks of chunk objects: each exists, and is long enough for every reference.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,44 +13,42 @@ use crate::error::{ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::storage::ObjectInfo;
 
-/// Chunks that are asked for at a time.
+/// Chunks requested at a time.
 const AT_ONCE: usize = 32;
 
-/// What is known of chunk objects.
+/// Knowledge about chunk objects.
 #[derive(Debug)]
 pub(super) enum Presence {
-    /// Nobody wants to know.
+    /// Chunk objects are not checked.
     Unknown,
-    /// All of them, from one listing.
+    /// All objects, from one listing.
     Listed(HashMap<ObjectId, Object>),
-    /// They are asked for one by one, when all are known that are needed.
+    /// Objects that are requested one by one, once all needed ones are known.
     Asked(Mutex<BTreeMap<ObjectId, Needed>>),
 }
 
-/// A chunk object in a listing.
 #[derive(Debug)]
 pub(super) struct Object {
     size: u64,
     is_used: AtomicBool,
 }
 
-/// A chunk object that something refers to.
+/// A chunk object that a reference needs.
 #[derive(Debug)]
 pub(super) struct Needed {
-    /// How long it must be at least.
+    /// Minimum length, in bytes.
     end: u64,
     is_there: bool,
     from: Reference,
 }
 
-/// A reference to a chunk.
 #[derive(Clone, Debug)]
 pub(super) struct Reference {
-    /// The key of the manifest.
+    /// Key of the manifest.
     pub(super) manifest: String,
-    /// The array.
+    /// Path of the array.
     pub(super) path: Arc<str>,
-    /// Where in its grid.
+    /// Coordinates in the array's grid.
     pub(super) coords: Vec<u32>,
 }
 
@@ -63,7 +61,6 @@ impl Presence {
         Presence::Asked(Mutex::default())
     }
 
-    /// Lists all chunk objects.
     pub(super) async fn list(context: &Context) -> Result<Self> {
         let mut objects = HashMap::new();
         let mut keep = |object: ObjectInfo| {
@@ -74,7 +71,7 @@ impl Presence {
         Ok(Presence::Listed(objects))
     }
 
-    /// Something refers to bytes of `chunk` up to `end`; `from` says what.
+    /// Records that the reference `from` needs bytes of `chunk` up to `end`.
     pub(super) fn need(&self, findings: &Findings, chunk: ObjectId, end: u64, from: impl FnOnce() -> Reference) {
         match self {
             Presence::Unknown => {}
@@ -98,7 +95,7 @@ impl Presence {
         }
     }
 
-    /// Asks for those that are asked for one by one.
+    /// Requests the objects that are checked one by one.
     pub(super) async fn ask(&self, context: &Context) -> Result<()> {
         let Presence::Asked(needed) = self else { return Ok(()) };
         let all: Vec<(ObjectId, u64, Reference)> =
@@ -107,7 +104,7 @@ impl Presence {
         let mut asked = futures_util::stream::iter(all.into_iter().map(|(chunk, end, from)| {
             let storage = Arc::clone(&context.storage);
             async move {
-                // The last byte is there if all are.
+                // If the last byte exists, all do.
                 let last = storage.get_range(&format!("chunks/{chunk}"), end.saturating_sub(1), end.min(1)).await;
                 (chunk, end, from, last.map(drop))
             }
@@ -132,7 +129,7 @@ impl Presence {
         Ok(())
     }
 
-    /// How many were found.
+    /// Returns the number of objects that were found.
     pub(super) fn found(&self) -> u64 {
         match self {
             Presence::Unknown => 0,
@@ -143,7 +140,7 @@ impl Presence {
         }
     }
 
-    /// How many are there that nothing referred to, and their bytes.
+    /// Returns the number and total size of listed objects that nothing refers to.
     pub(super) fn unused(&self) -> (u64, u64) {
         let Presence::Listed(objects) = self else { return (0, 0) };
         let unused = objects.values().filter(|object| !object.is_used.load(Ordering::Relaxed));

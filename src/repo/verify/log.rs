@@ -1,4 +1,4 @@
-//! The rules of transaction logs: by themselves, and beside the snapshots that they lead to.
+//! Rules of transaction logs, by themselves and beside the snapshots that they lead to.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::Snapshot;
 use crate::format::transaction_log::{Change, TransactionLog};
 
-/// Bytes that a log may have, stored and in memory: the format's own limit.
+/// Maximum size of a log, stored and in memory, in bytes: the format's own limit.
 const MAX_LOG: u64 = 1 << 31;
-/// All lists of nodes, and what they are called.
+/// All lists of nodes, and their names in messages.
 const LISTS: [(Change, &str); 6] = [
     (Change::NewGroups, "new groups"),
     (Change::NewArrays, "new arrays"),
@@ -23,16 +23,16 @@ const LISTS: [(Change, &str); 6] = [
     (Change::UpdatedArrays, "updated arrays"),
 ];
 
-/// What a log stands beside.
+/// Snapshots that a log is compared with.
 #[derive(Debug)]
 pub(super) struct Beside {
-    /// The snapshot that the commit made.
+    /// Snapshot that the commit made.
     pub(super) snapshot: Arc<Snapshot>,
-    /// The snapshot that it was made of, if that is known.
+    /// Parent of that snapshot, if known.
     pub(super) before: Option<ObjectId>,
 }
 
-/// Checks log `id`, of a snapshot that is still there or not. Only where it is needed it is an error if it is missing.
+/// Checks log `id`, whose snapshot may no longer exist. A missing log is an error only if it is needed.
 pub(super) async fn check(context: &Arc<Context>, id: ObjectId, beside: Option<Beside>, is_needed: bool) -> Result<()> {
     let key = format!("transactions/{id}");
     let found = read(context, &key, MAX_LOG, |file| TransactionLog::decode(file, MAX_LOG)).await;
@@ -68,7 +68,7 @@ pub(super) async fn check(context: &Arc<Context>, id: ObjectId, beside: Option<B
     Ok(())
 }
 
-/// Snapshot `id`, if it can be read: what is wrong with it is reported where it is checked itself.
+/// Reads snapshot `id`; none if it cannot be read, because its own check reports the fault.
 async fn parent(context: &Arc<Context>, id: ObjectId) -> Result<Option<Snapshot>> {
     let limit = crate::repo::MAX_SNAPSHOT;
     match read(context, &format!("snapshots/{id}"), limit, move |file| Snapshot::decode(file, limit)).await {
@@ -78,7 +78,7 @@ async fn parent(context: &Arc<Context>, id: ObjectId) -> Result<Option<Snapshot>
     }
 }
 
-/// A move replaces nothing but what is moved away itself, and leads to a place below a group.
+/// Checks that each move replaces only a node that is moved away itself, and leads below a group.
 fn check_places(findings: &Findings, key: &str, log: &TransactionLog, snapshot: &Snapshot, before: Option<&Snapshot>) {
     let moves = log.moves().unwrap_or_default();
     if moves.is_empty() {
@@ -87,7 +87,7 @@ fn check_places(findings: &Findings, key: &str, log: &TransactionLog, snapshot: 
     let occupied: HashSet<&str> = before.into_iter().flat_map(Snapshot::nodes).map(|node| node.path).collect();
     let paths: HashSet<&str> = snapshot.nodes().map(|node| node.path).collect();
     let left: HashSet<&str> = moves.iter().map(|one| one.from.as_str()).collect();
-    // What an amended commit moved the one that amends it may have deleted or moved on.
+    // The target of an amended commit's move may have been deleted or moved on by the commit that amends it.
     for one in moves.iter().filter(|one| paths.contains(one.to.as_str())) {
         if occupied.contains(one.to.as_str()) && !left.contains(one.to.as_str()) {
             findings.warning(
@@ -157,8 +157,8 @@ fn check_alone(findings: &Findings, key: &str, id: ObjectId, log: &TransactionLo
     }
 }
 
-/// What the log says must be so in the snapshot. A commit that was amended has the changes of both: what the first made the
-/// second may have deleted.
+/// Checks the log against the snapshot. An amended commit has the changes of both commits: the second may have deleted nodes that the
+/// first made.
 fn check_beside(findings: &Findings, key: &str, log: &TransactionLog, snapshot: &Snapshot) {
     let present: HashMap<NodeId, (&str, bool)> =
         snapshot.nodes().map(|node| (node.id, (node.path, node.is_array()))).collect();

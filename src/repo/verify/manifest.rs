@@ -1,4 +1,4 @@
-//! The rules of one manifest, and of what refers to it.
+//! Rules of one manifest, and of the arrays that refer to it.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -17,15 +17,15 @@ use crate::format::generated::icechunk as fb;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::manifest::{ArrayRefs, Manifest};
 
-/// Bytes that a manifest may have, stored and in memory: the format's own limit.
+/// Maximum size of a manifest, stored and in memory, in bytes: the format's own limit.
 const MAX_MANIFEST: u64 = 1 << 31;
-/// Names a container instead of a place.
+/// Beginning of a location that names a container instead of a URL.
 const BY_NAME: &str = "vcc://";
 
 /// Names and URL prefixes of the containers of virtual chunks.
 type Containers = Vec<(String, String)>;
 
-/// What manifests refer to.
+/// Objects that manifests refer to, and the containers that they may name.
 #[derive(Clone, Debug)]
 pub(super) struct Sought {
     pub(super) presence: Arc<Presence>,
@@ -65,7 +65,7 @@ struct Work {
 }
 
 impl Work {
-    /// Returns how many references there are.
+    /// Returns the number of references.
     fn check(&self, id: ObjectId, manifest: &Manifest, file: &[u8]) -> u64 {
         let findings = &self.context.findings;
         check_envelope(&self.context, &self.key, file, FileType::Manifest, manifest.has_identifier());
@@ -209,13 +209,13 @@ impl Work {
     }
 }
 
-/// How many places a reference names for its bytes.
+/// Returns the number of places that a reference names for its bytes.
 fn kinds(stored: &fb::ChunkRef<'_>) -> usize {
     let is_virtual = stored.location().is_some() || stored.compressed_location().is_some();
     [stored.chunk_id().is_some(), is_virtual, stored.inline().is_some()].into_iter().filter(|is| *is).count()
 }
 
-/// Checks where a chunk is in the arrays that refer to it. Returns whether any of them has it.
+/// Checks the position of a chunk in the arrays that refer to it. Returns true if any of them has the chunk.
 fn check_place(
     coords: &[u32],
     uses: &[ArrayUse],
@@ -261,12 +261,12 @@ fn check_place(
     is_needed
 }
 
-/// Whether a look-up of `coords` tries a manifest of these extents.
+/// Returns true if a lookup of `coords` tries a manifest with these extents.
 fn covers(extents: &[(u32, u32)], coords: &[u32]) -> bool {
     std::iter::zip(extents, coords).all(|((from, to), c)| (from..to).contains(&c))
 }
 
-/// Why nothing can be read from `location`.
+/// Returns the reason why nothing can be read from `location`, if there is one.
 fn location_problem(location: &str, containers: &Containers) -> Option<String> {
     if let Some(rest) = location.strip_prefix(BY_NAME) {
         return match rest.split_once('/') {

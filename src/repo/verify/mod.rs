@@ -1,23 +1,24 @@
-//! Checking a repository: every rule of the format that can be checked from outside, and that every object is there.
+//! Verification of a repository: every rule of the format that can be checked from outside, and the existence of every object.
 //!
-//! | file | what it knows |
+//! | file | subject |
 //! |---|---|
-//! | [`report`] | what was found, where, and how bad |
+//! | [`report`] | findings: rule, location and severity |
 //! | `repo_file` | `repo` and the operations log with its copies |
 //! | `refs_v1` | the refs of version 1 |
-//! | `snapshot`, `nodes` | snapshot files and what is in them |
+//! | `snapshot`, `nodes` | snapshot files and their nodes |
 //! | `log` | transaction logs, compared with their snapshots |
 //! | `manifest` | manifests, compared with the arrays that refer to them |
-//! | `chunks` | chunk objects: there and long enough |
+//! | `chunks` | chunk objects: existence and length |
 //! | `virtuals` | objects with virtual chunks, as far as they may be read |
-//! | `orphans` | what nothing refers to |
+//! | `orphans` | objects that nothing refers to |
 //!
-//! Snapshots come first, some at a time, and leave behind which arrays refer to which manifests; then each manifest is read once,
-//! however many snapshots share it, compared with every array that refers to it, and let go. Memory is that of a few files, and of a
-//! few words for each manifest and, if chunks are looked for, each chunk object.
+//! Snapshots are checked first, some at a time, and yield the arrays that refer to each manifest. Then each manifest is read once,
+//! however many snapshots share it, compared with every array that refers to it, and dropped. Memory use is that of a few files, plus a
+//! few words for each manifest and, if chunks are checked, for each chunk object.
 //!
-//! What is read is read from the store itself, past any cache. Others may write meanwhile: what they add is not missed, since
-//! the entry point is read before anything is listed; if they remove something (a collection), the check begins anew.
+//! Everything is read from the store itself, past any cache. Other programs may write meanwhile: chunk objects that they add are not
+//! reported missing, since chunks are listed after the files that refer to them were found; if they remove objects (a garbage
+//! collection), the check starts again.
 
 mod chunks;
 mod log;
@@ -53,29 +54,29 @@ use crate::format::snapshot::Snapshot;
 use crate::storage::virtuals::Virtuals;
 use crate::storage::{ObjectInfo, Storage, decoded};
 
-/// Snapshots, or manifests, that are looked at at a time.
+/// Snapshots, or manifests, checked at a time.
 const AT_ONCE: usize = 8;
-/// Checks that are prepared at a time: each takes some hundred bytes before it begins.
+/// Checks prepared at a time. Each takes some hundred bytes before it begins.
 const PREPARED: usize = 4096;
-/// Bytes of manifests, as they are stored, that are looked at at a time; a larger one is looked at alone. MiB.
+/// Stored size of the manifests checked at a time, in MiB; a larger one is checked alone.
 const MANIFESTS_MIB: u32 = 128;
-/// How often a check begins anew because somebody has removed something meanwhile.
+/// Attempts, each but the first because the repository changed during a check that found errors.
 const TRIES: u32 = 3;
-/// Chunks of one snapshot that are asked for one by one; more are looked up in a listing of all.
+/// Chunks of one snapshot that are requested one by one; more are looked up in a listing of all.
 const ASK_FOR: u64 = 4096;
 
-/// What is to be checked.
+/// Options of a verification.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
-    /// Only this snapshot and what it needs; everything if there is none.
+    /// Snapshot to check with everything it needs; none for the whole repository.
     pub snapshot: Option<ObjectId>,
-    /// Whether chunk objects are looked for too.
+    /// True if chunk objects are checked too.
     pub chunks: bool,
-    /// Virtual chunks that are then looked for too, as far as they may be read.
+    /// Virtual chunks that may be read; checked too if `chunks` is true.
     pub virtuals: Option<Arc<Virtuals>>,
 }
 
-/// How far a check is.
+/// Progress of a verification.
 #[derive(Debug, Default)]
 pub struct Progress {
     done: AtomicU64,
@@ -83,7 +84,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Files that were looked at, and how many there are, as far as is known.
+    /// Returns the number of files that were checked, and the number of files known so far.
     pub fn files(&self) -> (u64, u64) {
         (self.done.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed))
     }
@@ -102,16 +103,16 @@ impl Progress {
     }
 }
 
-/// What all parts of a check share.
+/// State that all parts of a check share.
 #[derive(Debug)]
 struct Context {
     storage: Arc<dyn Storage>,
     findings: Findings,
     /// Microseconds since 1970-01-01 UTC.
     now: u64,
-    /// The repository's, which its files may be older than.
+    /// Version of the repository; its files may be older.
     version: SpecVersion,
-    /// Whether everything is checked, so that what is not needed by it is needed by nothing.
+    /// True if everything is checked, so that an object not needed in the check is needed by nothing.
     is_whole: bool,
     progress: Arc<Progress>,
 }
@@ -123,19 +124,18 @@ struct Read<T> {
     file: Bytes,
 }
 
-/// Objects by key.
 type Listed = BTreeMap<String, ObjectInfo>;
 
 /// Checks the repository in `storage` at time `now` (microseconds since 1970-01-01 UTC).
 ///
-/// Errors: those of the way to the repository. What is wrong with its bytes is in the report.
+/// Fails if the repository cannot be reached. Faults in its bytes are in the report.
 pub async fn verify(storage: &Arc<dyn Storage>, wanted: Wanted, now: u64, progress: &Arc<Progress>) -> Result<Report> {
     let mut tries = 0;
     loop {
         tries += 1;
         progress.begin();
         let (report, seen) = check(storage, &wanted, now, progress).await?;
-        // Whoever collects garbage writes `repo` first.
+        // A garbage collection writes `repo` first.
         let is_stable = report.errors == 0 || tries == TRIES || entry_point(storage).await? == seen;
         if is_stable {
             return Ok(report);
@@ -144,7 +144,7 @@ pub async fn verify(storage: &Arc<dyn Storage>, wanted: Wanted, now: u64, progre
     }
 }
 
-/// What tells one state of a repository of version 2 from another.
+/// Returns the bytes of `repo`, which distinguish one state of a version 2 repository from another.
 async fn entry_point(storage: &Arc<dyn Storage>) -> Result<Option<Bytes>> {
     match storage.get("repo", MAX_REPO_FILE).await {
         Ok(bytes) => Ok(Some(bytes)),
@@ -233,7 +233,7 @@ async fn check_files(context: &Arc<Context>, wanted: &Wanted) -> Result<()> {
     Ok(())
 }
 
-/// What there is besides chunks.
+/// Listings of all objects except chunks.
 #[derive(Debug)]
 struct Listings {
     snapshots: Listed,
@@ -266,22 +266,21 @@ async fn entry(context: &Arc<Context>, listings: Option<&Listings>) -> Result<Co
     Ok(commits)
 }
 
-/// The snapshots that refs of version 2 point to.
+/// Returns the snapshots that refs of version 2 point to.
 async fn refs_of(context: &Context) -> Result<Vec<ObjectId>> {
     let repository = Repository::open(Arc::clone(&context.storage)).await?;
     let refs = repository.refs().await?;
     Ok(refs.branches.into_values().chain(refs.tags.into_values()).collect())
 }
 
-/// Checks the snapshots that `tips` are, and in version 1 those that they come from, with their logs. Returns their ids, and who
-/// refers to which manifest.
+/// Checks the snapshots `tips`, and in version 1 their ancestors, with their logs. Returns their ids, and the uses of each manifest.
 async fn check_snapshots(
     context: &Arc<Context>,
     tips: BTreeSet<ObjectId>,
     commits: Option<&Commits>,
 ) -> Result<(HashSet<ObjectId>, Uses)> {
     let uses = Mutex::new(Uses::new());
-    // Parents as version 1 has them.
+    // Commits with the parents that version 1 files name.
     let found: Mutex<Commits> = Mutex::default();
     let mut seen: HashSet<ObjectId> = HashSet::new();
     let mut next: Vec<ObjectId> = tips.into_iter().collect();
@@ -294,7 +293,7 @@ async fn check_snapshots(
                 let record = commits.and_then(|commits| commits.get(id));
                 check_snapshot(context, *id, record, &uses, &found)
             });
-            // Boxed one by one: the compiler does not see through a closure that it may change threads.
+            // Boxed one by one: inside a closure the compiler cannot prove that the future is `Send`.
             let checks: Vec<BoxFuture<'_, Result<Option<ObjectId>>>> =
                 checks.map(|check| Box::pin(check) as _).collect();
             let found: Vec<Option<ObjectId>> =
@@ -318,7 +317,7 @@ async fn check_snapshots(
     Ok((seen, uses.into_inner()))
 }
 
-/// Checks one snapshot and its log; returns the parent that its file names.
+/// Checks one snapshot and its log; returns the parent that the snapshot file names.
 async fn check_snapshot(
     context: &Arc<Context>,
     id: ObjectId,
@@ -339,7 +338,7 @@ async fn check_snapshot(
     };
     let snapshot = Arc::new(snapshot);
     let parent = snapshot.parent_id();
-    // After an expiration the log is relative to a commit that is gone.
+    // After an expiration the log is relative to a removed commit.
     let before = record.filter(|record| record.pruned_ancestor_tx_logs.is_empty()).and_then(|record| record.parent);
     let (shared, looked_at, record) = (Arc::clone(context), Arc::clone(&snapshot), record.cloned());
     let is_root = record.as_ref().map_or(parent.is_none(), |record| record.parent.is_none());
@@ -355,19 +354,19 @@ async fn check_snapshot(
         pruned_ancestor_tx_logs: Vec::new(),
     };
     found.lock().insert(id, commit);
-    // Version 1 writes no log for the snapshot that a repository begins with.
+    // Version 1 writes no log for the initial snapshot.
     let may_lack_log = is_root && snapshot.version() == SpecVersion::V1;
     log::check(context, id, Some(log::Beside { snapshot, before }), !may_lack_log).await?;
     Ok(parent)
 }
 
-/// Checks that the logs of commits which expiration removed are there for those who need them.
+/// Checks that the logs of expired commits exist if other commits need them.
 async fn check_pruned(context: &Arc<Context>, commits: &Commits, only: Option<ObjectId>) -> Result<()> {
     let needed: BTreeMap<ObjectId, ObjectId> = commits
         .values()
         .filter(|commit| only.is_none_or(|only| commit.id == only))
         .flat_map(|commit| commit.pruned_ancestor_tx_logs.iter().map(|log| (*log, commit.id)))
-        // A commit that is still listed is looked at by itself.
+        // A commit that is still listed is checked by itself.
         .filter(|(log, _)| only.is_some() || !commits.contains_key(log))
         .collect();
     for log in needed.keys() {
@@ -376,7 +375,7 @@ async fn check_pruned(context: &Arc<Context>, commits: &Commits, only: Option<Ob
     Ok(())
 }
 
-/// Names and URL prefixes of the containers of virtual chunks.
+/// Returns the names and URL prefixes of the containers of virtual chunks.
 async fn containers(context: &Context) -> Vec<(String, String)> {
     let config = match context.version {
         SpecVersion::V2 => match Repository::open(Arc::clone(&context.storage)).await {
@@ -417,7 +416,7 @@ async fn check_manifests(
                 let size = listed.map_or_else(|| used.size(), |object| object.size);
                 let mib = u32::try_from(size >> 20).unwrap_or(u32::MAX).saturating_add(1).min(MANIFESTS_MIB);
                 Box::pin(async move {
-                    // It is never closed; without a permit it would only be more memory.
+                    // The semaphore is never closed; without a permit the check would only use more memory.
                     let _permit = memory.acquire_many(mib).await.ok();
                     manifest::check(context, *id, used, sought).await?;
                     context.progress.step();
@@ -441,17 +440,17 @@ async fn read<T: Send + 'static>(
     Ok(Read { value: read.value, file: read.bytes })
 }
 
-/// Runs `work`, which takes its time, where that is no harm.
+/// Runs `work`, which takes long, on a thread for blocking work.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(|e| Error::with_source(ErrorKind::Io, "a check ended early", e))
 }
 
-/// Whether a failure is that of the object, and not of the way to it.
+/// Returns true if a failure is a fault of the object and not of the access to it.
 fn is_lost(kind: ErrorKind) -> bool {
     !matches!(kind, ErrorKind::Timeout | ErrorKind::Offline | ErrorKind::NotARepository | ErrorKind::InvalidInput)
 }
 
-/// Reports that `key` cannot be read, or passes the error on if that is not the object's fault.
+/// Reports that `key` cannot be read, or returns the error if the object is not at fault.
 fn report_lost(context: &Context, rule: &'static str, key: &str, error: &Error) -> Result<()> {
     match error.kind() {
         ErrorKind::NotFound => context.findings.error(rule, key, "it is missing"),
@@ -465,7 +464,6 @@ fn report_lost(context: &Context, rule: &'static str, key: &str, error: &Error) 
     Ok(())
 }
 
-/// Checks what every file begins with.
 fn check_envelope(context: &Context, key: &str, file: &[u8], file_type: FileType, has_identifier: bool) {
     let Ok((header, _)) = Header::parse(file) else { return };
     if !header.compressed {
@@ -485,7 +483,7 @@ fn check_envelope(context: &Context, key: &str, file: &[u8], file_type: FileType
     }
 }
 
-/// Values by who has them, for those who look for a thing that two of them have.
+/// Returns the first value that occurs a second time.
 fn first_twice<T: std::hash::Hash + Eq + Copy>(all: impl Iterator<Item = T>) -> Option<T> {
     let mut seen: HashMap<T, ()> = HashMap::new();
     all.into_iter().find(|one| seen.insert(*one, ()).is_some())

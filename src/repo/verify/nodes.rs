@@ -1,4 +1,4 @@
-//! The rules of the groups and arrays in a snapshot.
+//! Rules of the groups and arrays in a snapshot.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,38 +13,38 @@ use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::{ArrayData, ManifestInfo, ManifestRef, Node, NodeData, Snapshot};
 use crate::zarr::array::ArraySummary;
 
-/// Pairs of extents of one array that are compared. Beyond that many the rest is believed: the comparison grows with the square.
+/// Pairs of extents of one array that are compared at most. The rest is trusted: the comparison grows with the square.
 const MOST_PAIRS: usize = 4_000_000;
 
 /// An array that refers to a manifest, in one snapshot.
 #[derive(Clone, Debug)]
 pub(super) struct ArrayUse {
     pub(super) path: Arc<str>,
-    /// Chunks per dimension; none where nothing tells.
+    /// Chunks per dimension; none if unknown.
     pub(super) grid: Option<Arc<[u32]>>,
     pub(super) extents: Vec<(u32, u32)>,
     /// All manifests of the array.
     pub(super) all: Arc<[ManifestRef]>,
-    /// The first snapshot in which it was met so.
+    /// First snapshot in which the array was met in this form.
     pub(super) snapshot: ObjectId,
 }
 
-/// What refers to a manifest.
+/// References to a manifest.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ManifestUse {
-    /// What snapshots say of the file, each different thing once.
+    /// Distinct descriptions of the file in snapshots.
     pub(super) infos: Vec<ManifestInfo>,
-    /// The arrays, each as it is in different snapshots.
+    /// Arrays, each in its distinct forms in snapshots.
     pub(super) arrays: HashMap<NodeId, Vec<ArrayUse>>,
 }
 
 impl ManifestUse {
-    /// References in it, as snapshots say.
+    /// Returns the number of chunk references in the manifest, according to snapshots.
     pub(super) fn chunk_refs(&self) -> u64 {
         self.infos.iter().map(|info| u64::from(info.chunk_refs)).max().unwrap_or_default()
     }
 
-    /// Bytes of the file, as snapshots say.
+    /// Returns the size of the file in bytes, according to snapshots.
     pub(super) fn size(&self) -> u64 {
         self.infos.iter().map(|info| info.size).max().unwrap_or_default()
     }
@@ -58,10 +58,9 @@ impl ManifestUse {
     }
 }
 
-/// Manifests and what refers to them.
 pub(super) type Uses = HashMap<ObjectId, ManifestUse>;
 
-/// Adds the uses that one snapshot has.
+/// Adds the uses of one snapshot.
 pub(super) fn merge(all: &mut Uses, own: Uses) {
     for (manifest, used) in own {
         let known = all.entry(manifest).or_default();
@@ -76,7 +75,7 @@ pub(super) fn merge(all: &mut Uses, own: Uses) {
     }
 }
 
-/// Checks all nodes of `snapshot`, which lists the manifests `infos`.
+/// Checks all nodes of `snapshot`, which lists the manifests `infos`. Returns the uses of manifests.
 pub(super) fn check(
     context: &Context,
     id: ObjectId,
@@ -117,7 +116,7 @@ pub(super) fn check(
     uses
 }
 
-/// The reference bisects by the bytes of paths.
+/// Checks the order of the nodes: the reference implementation bisects by the bytes of paths.
 fn check_order(context: &Context, key: &str, snapshot: &Snapshot) {
     let paths = || snapshot.nodes().map(|node| node.path);
     if paths().is_sorted_by(|a, b| a.as_bytes() <= b.as_bytes()) {
@@ -145,7 +144,7 @@ fn path_problem(path: &str) -> Option<&'static str> {
     path.contains('\0').then_some("its path has a NUL in it, which no file name can have")
 }
 
-/// The node's `zarr.json`, which must be one of a `kind`.
+/// Parses the node's `zarr.json`, and checks that its node type is `kind`.
 fn document(context: &Context, key: &str, node: &Node<'_>, kind: &str) -> Option<Value> {
     let found: Value = match serde_json::from_slice(node.zarr_json) {
         Ok(found) => found,
@@ -216,7 +215,7 @@ fn check_array(
     }
 }
 
-/// What the snapshot stores of the shape must be what `zarr.json` says.
+/// Checks that the shape stored in the snapshot is that of `zarr.json`.
 fn check_shape(
     version: SpecVersion,
     array: &ArrayData<'_>,
@@ -247,7 +246,7 @@ fn check_shape(
         Some(dimensions) => {
             let stored: Vec<(u64, u32)> = dimensions.iter().map(|d| (d.array_length, d.num_chunks)).collect();
             let same_lengths = stored.iter().map(|d| d.0).eq(said.iter().map(|d| d.0));
-            // What version 2 libraries wrote into version 1 files as a chunk's length is wrong, and nobody reads it.
+            // Libraries of version 2 wrote wrong chunk lengths into version 1 files, which no reader uses.
             if !same_lengths || (version == SpecVersion::V2 && stored != said) {
                 let why = format!(
                     "the snapshot stores (length, chunks) {stored:?} for its dimensions, and zarr.json says {said:?}"
@@ -259,7 +258,7 @@ fn check_shape(
     let names = array
         .dimension_names()
         .map(|names| names.into_iter().map(|name| name.filter(|n| !n.is_empty())).collect::<Vec<_>>());
-    // An array without names is stored with a list of none by some, and without a list by others.
+    // Some programs store a list of absent names for an array without names, and some store no list.
     let named = |names: Option<&Vec<Option<String>>>| names.filter(|names| names.iter().any(Option::is_some)).cloned();
     if named(names.as_ref()) != named(summary.dimension_names.as_ref()) {
         add(

@@ -1,4 +1,4 @@
-//! What lies about that nothing refers to: no fault, but room that `icechunkfs gc` gives back.
+//! Objects that nothing refers to: no fault, but space that `icechunkfs gc` frees.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use crate::format::ids::ObjectId;
 /// Names that a note mentions.
 const NAMED: usize = 3;
 
-/// Notes what is not needed. `reachable` are the commits of version 2, and those that refs point to.
+/// Notes unneeded objects. `reachable` contains the commits of version 2, and the targets of refs.
 pub(super) fn note(
     context: &Context,
     listings: &Listings,

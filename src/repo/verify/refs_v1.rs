@@ -1,4 +1,4 @@
-//! The refs of version 1: a small file each.
+//! Rules of the refs of version 1, one small file each.
 
 use std::collections::BTreeSet;
 
@@ -55,7 +55,7 @@ pub(super) async fn check(context: &Context) -> Result<BTreeSet<ObjectId>> {
     Ok(tips)
 }
 
-/// A name is found again only under the key that clients make of it.
+/// Checks that clients find the name, which they look up only under the key that they derive from it.
 fn check_name(context: &Context, key: &str, folder: &str, name: &str) {
     let Ok(decoded) = percent_decode_str(folder).decode_utf8() else {
         return context.findings.warning("ref-name", key, format!("the name `{name}` is no UTF-8"));

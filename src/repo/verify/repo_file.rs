@@ -1,4 +1,4 @@
-//! The rules of `repo`, and of the copies of it that the operations log leads to.
+//! Rules of `repo`, and of the copies of it that the operations log leads to.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -14,17 +14,17 @@ use crate::repo::history::format_time;
 use crate::repo::refs::DEFAULT_BRANCH;
 
 const KEY: &str = "repo";
-/// Tables that the reference accepts in `repo`: its verifier's own limit.
+/// Tables that the reference implementation accepts in `repo`: its verifier's own limit.
 const MOST_TABLES: usize = 1_000_000;
-/// How far a clock may be ahead of ours. Microseconds: the reference's own tolerance of ten minutes.
+/// Tolerated lead of another clock over this machine's, in microseconds: the reference implementation's ten minutes.
 pub(super) const SKEW: u64 = 600 * 1_000_000;
-/// Copies that are followed one after another.
+/// Copies that are followed one after another at most.
 const LONGEST_CHAIN: usize = 10_000;
 
-/// The snapshots that `repo` lists, by id, as far as they can be read.
+/// Snapshots that `repo` lists, by id, as far as they can be read.
 pub(super) type Commits = BTreeMap<ObjectId, SnapshotInfo>;
 
-/// Checks `repo` by itself, and returns what it lists.
+/// Checks `repo` by itself, and returns the commits that it lists.
 pub(super) fn check(context: &Context, info: &RepoInfo) -> Commits {
     let findings = &context.findings;
     let root = info.root();
@@ -116,7 +116,7 @@ fn check_snapshots(context: &Context, info: &RepoInfo) -> Commits {
             }
         };
         check_time(context, KEY, &format!("snapshot {id}"), entry.flushed_at());
-        // A damaged value of metadata loses that value, not the commit.
+        // A damaged metadata value loses that value, not the commit.
         let commit = info.snapshot(position).unwrap_or_else(|error| {
             findings.error("metadata", KEY, error.to_string());
             SnapshotInfo {
@@ -152,7 +152,7 @@ fn check_snapshots(context: &Context, info: &RepoInfo) -> Commits {
     commits
 }
 
-/// A time in microseconds that no clock can have shown yet.
+/// Reports a time in microseconds that no clock can have shown yet.
 pub(super) fn check_time(context: &Context, object: &str, what: &str, time: u64) {
     if i64::try_from(time).is_err() {
         context.findings.error("time", object, format!("{what}: {time} microseconds is no time"));
@@ -165,7 +165,7 @@ pub(super) fn check_time(context: &Context, object: &str, what: &str, time: u64)
     }
 }
 
-/// Every commit leads to a root in fewer steps than there are commits.
+/// Checks that every commit leads to a root in fewer steps than there are commits.
 pub(super) fn check_cycles(findings: &Findings, commits: &Commits) {
     let mut ends: HashSet<ObjectId> = HashSet::new();
     for &start in commits.keys() {
@@ -195,7 +195,7 @@ fn check_status(context: &Context, root: fb::Repo<'_>) {
     }
 }
 
-/// What is wrong with a list of metadata items beyond their values.
+/// Returns the fault of a list of metadata items, apart from faults of their values.
 pub(super) fn metadata_problem(
     items: Option<flatbuffers::Vector<'_, flatbuffers::ForwardsUOffset<fb::MetadataItem<'_>>>>,
 ) -> Option<String> {
@@ -204,8 +204,8 @@ pub(super) fn metadata_problem(
     (!is_sorted).then(|| "the metadata items are not sorted, or one is there twice".to_owned())
 }
 
-/// Checks the operations log, across its chain of copies. `copies` are the objects below `overwritten/`; none if only one ref is
-/// checked, and then only the log in `repo` itself is.
+/// Checks the operations log across its chain of copies. `copies` are the objects below `overwritten/`; none if only one snapshot is
+/// checked, in which case only the log in `repo` is.
 pub(super) async fn check_operations(context: &Context, info: &RepoInfo, copies: Option<&Listed>) -> Result<()> {
     let findings = &context.findings;
     let mut named = BTreeSet::new();
@@ -261,7 +261,7 @@ pub(super) async fn check_operations(context: &Context, info: &RepoInfo, copies:
     Ok(())
 }
 
-/// Whether bytes are wrong, and not the way to them.
+/// Returns true if the bytes are wrong, and not the access to them.
 pub(super) fn is_about_bytes(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Corrupt | ErrorKind::Unsupported | ErrorKind::OutOfMemory)
 }
@@ -295,7 +295,7 @@ fn check_log(
             findings.warning("log-kind", key, format!("an operation of unknown kind {kind}: a newer program wrote it"));
         }
         match update.backup_path() {
-            // The copy of a file has the same newest entry as the file had: without a copy.
+            // The newest entry was written before the file was copied, so that it names no copy, in the file or in its copy.
             Some(name) if at == 0 => {
                 let rule =
                     "the newest operation names a copy of the file that it is in: other clients panic when they write";

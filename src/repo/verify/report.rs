@@ -1,49 +1,49 @@
-//! What is wrong with a repository, where, and how bad.
+//! Findings of a verification: rule, location and severity.
 
 use std::collections::{BTreeMap, HashMap};
 
 use parking_lot::Mutex;
 use serde::Serialize;
 
-/// Findings of different kinds or places that are kept; more are only counted. One hostile file can break a rule everywhere.
+/// Maximum number of findings kept; more are only counted, because one hostile file can break a rule everywhere.
 const MOST: usize = 10_000;
 /// Chunks that one finding names.
 const NAMED_CHUNKS: usize = 8;
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Nothing is wrong: something lies about that nothing needs.
+    /// No fault: an object exists that nothing needs.
     Note,
-    /// It can be read, but breaks a rule: another program may stumble over it.
+    /// A readable object breaks a rule, which may make another program fail.
     Warning,
     /// Data or history is lost, or cannot be read.
     Error,
 }
 
-/// One thing that was found, in one object.
+/// One finding, in one object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// How bad it is.
+    /// Severity.
     pub severity: Severity,
-    /// The rule that is broken, as one word for scripts.
+    /// Broken rule, as one word for scripts.
     pub rule: &'static str,
-    /// The key of the object.
+    /// Key of the object.
     pub object: String,
-    /// The path of the group or array that it is about.
+    /// Path of the group or array concerned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// Coordinates of the chunks that it is about; of many, the first few.
+    /// Coordinates of the first few chunks concerned.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub chunks: Vec<Vec<u32>>,
-    /// What is wrong.
+    /// Description of the fault.
     pub message: String,
-    /// How often: the message is that of the first time.
+    /// Number of occurrences; the message is that of the first.
     pub times: u64,
 }
 
-/// What was looked at.
+/// Numbers of checked objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Checked {
     /// Snapshot files.
@@ -52,33 +52,33 @@ pub struct Checked {
     pub transaction_logs: u64,
     /// Manifest files.
     pub manifests: u64,
-    /// References to chunks, each as often as it is in a manifest.
+    /// Chunk references, counted once per manifest.
     pub chunk_references: u64,
-    /// Chunk objects that were found to be there.
+    /// Chunk objects that exist.
     pub chunk_objects: u64,
-    /// Objects with virtual chunks that were found to be as the references say.
+    /// Objects with virtual chunks that match their references.
     pub virtual_objects: u64,
 }
 
-/// What came of a check.
+/// Result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// All that was found, the worst first.
+    /// All findings, the worst first.
     pub findings: Vec<Finding>,
-    /// How many of each severity, repetitions counted.
+    /// Number of errors, including repetitions.
     pub errors: u64,
-    /// How many warnings, repetitions counted.
+    /// Number of warnings, including repetitions.
     pub warnings: u64,
-    /// How many notes, repetitions counted.
+    /// Number of notes, including repetitions.
     pub notes: u64,
     /// Findings that are counted and not listed, because there were too many.
     pub not_listed: u64,
-    /// What was looked at.
+    /// Numbers of checked objects.
     pub checked: Checked,
 }
 
 impl Report {
-    /// The worst that was found; none if there is nothing.
+    /// Returns the worst severity; none if there are no findings.
     pub fn worst(&self) -> Option<Severity> {
         match (self.errors, self.warnings, self.notes) {
             (0, 0, 0) => None,
@@ -91,7 +91,7 @@ impl Report {
 
 type Place = (&'static str, String, Option<String>);
 
-/// Takes findings from many threads. The same rule broken many times by one node in one object is one finding.
+/// Collector of findings from many threads. A rule broken many times by one node in one object is one finding.
 #[derive(Debug, Default)]
 pub(super) struct Findings(Mutex<Inner>);
 

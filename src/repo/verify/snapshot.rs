@@ -1,4 +1,4 @@
-//! The rules of one snapshot file.
+//! Rules of one snapshot file.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::format::snapshot::{ManifestInfo, Snapshot};
 
-/// Checks snapshot `id`, which `repo` describes as `record`. Returns which of its arrays refer to which manifests.
+/// Checks snapshot `id`, which `repo` describes as `record`. Returns the uses of manifests by its arrays.
 pub(super) fn check(
     context: &Context,
     id: ObjectId,
@@ -39,7 +39,7 @@ pub(super) fn check(
         let same = [
             ("time", record.flushed_at == snapshot.flushed_at()),
             ("message", record.message == snapshot.message()),
-            // Numbers may have been narrowed on the way from one encoding to the other: names are what is compared.
+            // Only names are compared: conversion between encodings may have narrowed numbers.
             ("metadata", metadata.is_none_or(|metadata| metadata.keys().eq(record.metadata.keys()))),
         ];
         for (what, _) in same.iter().filter(|(_, is_same)| !is_same) {

@@ -1,7 +1,6 @@
-//! Virtual chunks: whether the objects that they are in are there, long enough, and what the references were made to.
+//! Checks of virtual chunks: their objects exist, are long enough, and match the references' checksums.
 //!
-//! Only those are looked for that the user allows to be read. One byte of each object is read, the last one that any reference
-//! needs.
+//! Only objects that the user allows to be read are checked, by one byte each: the last one that any reference needs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,26 +16,25 @@ use crate::error::ErrorKind;
 use crate::format::chunk_payload::Checksum;
 use crate::storage::virtuals::{VirtualObject, Virtuals};
 
-/// Objects that are asked for at a time.
+/// Objects requested at a time.
 const AT_ONCE: usize = 32;
 
-/// What is known of objects with virtual chunks.
+/// Knowledge about objects with virtual chunks.
 #[derive(Debug, Default)]
 pub(super) struct Objects {
-    /// Those that may be read; none if nobody wants to know.
+    /// Virtual chunks that may be read; none if they are not checked.
     virtuals: Option<Arc<Virtuals>>,
-    /// How long each must be at least, and who says so.
+    /// Minimum length of each object, and the reference that requires it.
     needed: Mutex<HashMap<Arc<VirtualObject>, (u64, Reference)>>,
     found: AtomicU64,
 }
 
 impl Objects {
-    /// Objects that `virtuals` cover.
     pub(super) fn new(virtuals: Option<Arc<Virtuals>>) -> Self {
         Objects { virtuals, ..Objects::default() }
     }
 
-    /// Something refers to bytes of the object at `location` up to `end`; `from` says what.
+    /// Records that the reference `from` needs bytes of the object at `location` up to `end`.
     pub(super) fn need(
         &self,
         findings: &Findings,
@@ -59,7 +57,7 @@ impl Objects {
         }
     }
 
-    /// Asks for all of them.
+    /// Requests all recorded objects.
     pub(super) async fn ask(&self, context: &Context) {
         let Some(virtuals) = &self.virtuals else { return };
         let all: Vec<(Arc<VirtualObject>, u64, Reference)> = {
@@ -79,7 +77,7 @@ impl Objects {
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
                     report(&context.findings, Severity::Error, "virtual-chunk", from, error.to_string());
                 }
-                // Other people's servers may be down, and have their own rules.
+                // A third-party server may be down, and has its own rules.
                 Err(error) => {
                     let why = format!("it could not be looked at: {error}");
                     report(&context.findings, Severity::Warning, "virtual-not-reached", from, why);
@@ -88,7 +86,7 @@ impl Objects {
         }
     }
 
-    /// How many were found as they should be.
+    /// Returns the number of objects that were found intact.
     pub(super) fn found(&self) -> u64 {
         self.found.load(Ordering::Relaxed)
     }

@@ -1,9 +1,9 @@
-//! The chunks of one array in one commit: what is found in the old manifests, how it differs from what the parent has, and the
-//! manifest that lists it from now on.
+//! Chunks of one array in one commit: the references in the old manifests, their difference from the parent's, and the new manifest that
+//! lists them.
 //!
-//! What counts is what a reader finds: references of the right rank, in the grid and in the extents of their manifest, of several for
-//! one chunk the first. Releases up to alpha 10 wrote one manifest of all arrays with each commit; an array whose references are
-//! those that its parent has keeps its parent's manifest all the same.
+//! Only references that a reader finds count: those of the right rank, in the grid and in the extents of their manifest, and of several
+//! for one chunk the first. Releases up to alpha 10 wrote one manifest of all arrays with each commit; an array whose references equal
+//! its parent's keeps its parent's manifest all the same.
 
 use std::cmp::Ordering;
 use std::num::NonZeroUsize;
@@ -23,38 +23,35 @@ use crate::format::manifest_draft::ManifestDraft;
 use crate::format::snapshot::{ManifestInfo, ManifestRef};
 use crate::storage::{Storage, decoded};
 
-/// Bytes that a manifest may take. The format's own limit.
+/// Maximum size of a manifest, in bytes: the format's own limit.
 const MAX_MANIFEST: u64 = 1 << 31;
-/// Bytes of decoded manifests that are kept for the next array: those of a snapshot share them, and its children's.
+/// Bytes of decoded manifests kept for the next array: the arrays of a snapshot share manifests, and its children do too.
 const KEPT: usize = 512 << 20;
-/// How many they may be.
+/// Maximum number of kept manifests.
 const MOST_KEPT: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1023);
 
-/// What is to be done.
+/// An array to migrate.
 pub(super) struct Work<'a> {
-    /// The commit.
     pub(super) commit: ObjectId,
-    /// The array, as it is called in the new manifests and in the old ones.
+    /// Ids of the array in the new manifests and in the old ones.
     pub(super) node: NodeId,
     pub(super) old_node: NodeId,
-    /// The same array in the parent, and what it was called in the old manifests there.
+    /// The same array in the parent, and its id in the old manifests there.
     pub(super) before: Option<(NodeId, &'a Array)>,
 }
 
-/// The old manifests.
 pub(super) struct Manifests<'a> {
     storage: &'a Arc<dyn Storage>,
     kept: LruCache<ObjectId, Arc<Manifest>>,
     bytes: usize,
 }
 
-/// The references of an array, in order, each chunk once.
+/// References of an array, in order, each chunk once.
 struct Listed<'m> {
-    /// By manifest.
     refs: Vec<ArrayRefs<'m>>,
-    /// The manifest and the place in it.
+    /// Manifest, and position in it.
     items: Vec<(u32, u32)>,
-    /// References to chunks of no bytes, which are left out.
+    /// Number of references to empty chunks, which are left out.
     empty: u64,
 }
 
@@ -63,8 +60,7 @@ impl<'a> Manifests<'a> {
         Manifests { storage, kept: LruCache::new(MOST_KEPT), bytes: 0 }
     }
 
-    /// Writes what lists the chunks of `array` from now on, after the chunks themselves. Returns the chunks that are others than
-    /// in the parent.
+    /// Writes the chunks of `array`, then the manifest that lists them. Returns the chunks that differ from the parent's.
     pub(super) async fn array(
         &mut self,
         work: Work<'_>,
@@ -96,7 +92,7 @@ impl<'a> Manifests<'a> {
         objects.count_empty(now.empty);
         objects.copy_chunks(&wanted).await?;
         match work.before {
-            // Shrinking changes no chunk and drops some.
+            // A smaller grid drops chunks without changing any.
             Some((_, before)) if changed.is_empty() && before.grid() == grid => array.new.clone_from(&before.new),
             _ if now.items.is_empty() => {}
             _ => array.new = vec![now.write(&work, objects).await?],
@@ -168,10 +164,10 @@ impl<'m> Listed<'m> {
         Ok(listed)
     }
 
-    /// Puts `items` in order and leaves one of each chunk, the one from the first manifest.
+    /// Sorts `items` and keeps one per chunk, the one from the first manifest.
     fn in_order(&self, mut items: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
         if !items.is_sorted_by(|a, b| self.compare(*a, self, *b) != Ordering::Greater) {
-            // Stable: what comes from an earlier manifest stays before.
+            // The sort is stable: items from an earlier manifest stay first.
             items.sort_by(|a, b| self.compare(*a, self, *b));
         }
         items.dedup_by(|later, first| self.compare(*first, self, *later) == Ordering::Equal);
@@ -194,8 +190,8 @@ impl<'m> Listed<'m> {
         self.at(item).map(|(refs, at)| refs.payload(at)).transpose()
     }
 
-    /// The chunks that are other ones than in `before`, were not there, or are gone from `grid`; and the objects that are needed
-    /// for what is new.
+    /// Returns the chunks that differ from `before`, are new, or are missing although inside of `grid`; and the objects that the changed
+    /// references need.
     fn difference(&self, before: &Listed<'_>, grid: &[u32]) -> Result<(Vec<Vec<u32>>, Vec<ObjectId>)> {
         let (mut changed, mut objects) = (Vec::new(), Vec::new());
         let (mut now, mut then) = (self.items.iter().copied().peekable(), before.items.iter().copied().peekable());
@@ -219,7 +215,7 @@ impl<'m> Listed<'m> {
             match (item, other) {
                 (Some(item), _) => changed.push(self.coords(item).collect()),
                 (None, Some(other)) => {
-                    // What a smaller shape dropped is no change of a chunk.
+                    // A chunk that a smaller shape dropped is not a changed chunk.
                     let coords: Vec<u32> = before.coords(other).collect();
                     if coords.len() == grid.len() && coords.iter().zip(grid).all(|(coord, chunks)| coord < chunks) {
                         changed.push(coords);

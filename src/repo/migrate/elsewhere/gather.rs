@@ -1,4 +1,4 @@
-//! What there is to migrate.
+//! Reading of the contents to migrate.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -10,7 +10,7 @@ use crate::format::snapshot::Snapshot;
 use crate::repo::alpha::{Ancestry, Layout};
 use crate::repo::{Generation, MAX_SNAPSHOT, Repository};
 
-/// Everything that the refs of `repository` lead to.
+/// Reads everything that the refs of `repository` lead to.
 pub(super) async fn contents(repository: &Repository) -> Result<Contents> {
     match &repository.generation {
         Generation::Alpha(layout) => of_alpha(repository, *layout).await,
@@ -42,7 +42,7 @@ async fn of_alpha(repository: &Repository, layout: Layout) -> Result<Contents> {
     Ok(contents)
 }
 
-/// The snapshot of `commit`; none where alpha 2 wrote no file for the first one, which is empty.
+/// Reads the snapshot of `commit`; none for an empty first commit, for which alpha 2 wrote no file.
 pub(super) async fn snapshot(repository: &Repository, commit: &SnapshotInfo) -> Result<Option<Snapshot>> {
     if repository.is_before_0_2() && commit.parent.is_none() {
         let key = format!("snapshots/{}", commit.id);

@@ -1,17 +1,17 @@
-//! An older repository becomes a new one of version 2, in another place.
+//! Migration of an older repository to a new one of version 2 in another location.
 //!
-//! This is the only way for releases before 0.2, whose files nobody reads any more, and a possible one for version 1. The old
-//! repository is read and nothing else. Commits keep their ids, times, messages and metadata, objects of chunks theirs; what is
-//! made anew is what describes them:
+//! This is the only way for releases before 0.2, whose files current programs do not read, and a possible one for version 1. The old
+//! repository is only read. Commits keep their ids, times, messages and metadata, and chunk objects keep theirs; the files that describe
+//! them are made anew:
 //!
 //! * snapshots, in today's format;
-//! * manifests, one for each array, and only where its references are others than its parent's ([`arrays`]);
-//! * transaction logs, which say how a snapshot differs from its parent: older ones did not have all that is needed;
-//! * `repo`, with the operations log that [`super::operations`] makes up.
+//! * manifests, one for each array, and only where its references differ from its parent's ([`arrays`]);
+//! * transaction logs, which record how a snapshot differs from its parent: older ones lacked some of what is needed;
+//! * `repo`, with the operations log that [`super::operations`] reconstructs.
 //!
-//! `repo` is written last: until then there is no repository in the new place. All names there follow from the old repository, so that a
-//! migration that was killed finds what it had done and goes on ([`objects`]). A note at the root says meanwhile what is going on; without
-//! it, a place that is not empty is left alone.
+//! `repo` is written last: until then there is no repository in the new location. All names there are derived from the old repository, so
+//! that a migration that was killed finds its earlier work and continues ([`objects`]). Meanwhile a note at the root marks the unfinished
+//! migration; without it, a location that is not empty is left alone.
 
 mod arrays;
 mod gather;
@@ -41,52 +41,52 @@ use crate::repo::update::Clock;
 use crate::repo::{MAX_REPO_FILE, Repository, v1};
 use crate::storage::{Condition, Storage};
 
-/// The note at the root of a place in which a migration is going on.
+/// Key of the note that marks an unfinished migration.
 const NOTE: &str = "unfinished-migration.json";
-/// Bytes of the note.
+/// Maximum size of the note, in bytes.
 const MAX_NOTE: u64 = 1 << 16;
 
-/// What is known of a migration's progress.
+/// Progress of a migration.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Commits there are; 0 while that is not known.
+    /// Number of commits; 0 while unknown.
     pub commits: AtomicU64,
-    /// Those that are done.
+    /// Number of migrated commits.
     pub commits_done: AtomicU64,
-    /// Bytes of chunks that are in the new place.
+    /// Bytes of chunks in the new location.
     pub bytes: AtomicU64,
 }
 
-/// What a migration does, or did.
+/// Result of a migration, or of its dry run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summary {
-    /// What the new repository has.
+    /// Contents of the new repository.
     pub contents: Contents,
-    /// Manifests that were made.
+    /// Number of manifests made.
     pub manifests: u64,
-    /// Objects of chunks in the new place, and their bytes.
+    /// Number of chunk objects in the new location.
     pub chunks: u64,
-    /// Bytes of those.
+    /// Total size of these chunk objects, in bytes.
     pub bytes: u64,
-    /// Of those objects, the ones that were there from an earlier try.
+    /// Number of these chunk objects that an earlier attempt had left.
     pub found: u64,
-    /// Of those objects, the ones that share their bytes with the old repository's.
+    /// Number of these chunk objects that share their bytes with the old repository's.
     pub linked: u64,
-    /// Of those objects, the ones that the store has copied by itself.
+    /// Number of these chunk objects that the store itself copied.
     pub in_store: u64,
-    /// Objects of chunks that the old repository refers to and does not have. The new one does not have them either.
+    /// Number of chunk objects that the old repository refers to and lacks. The new one lacks them too.
     pub missing: u64,
-    /// References to chunks of no bytes, which cannot be kept: no program reads a value out of one.
+    /// References to empty chunks, which are dropped: no program reads a value out of one.
     pub empty: u64,
-    /// Whether `repo` was there before: this only took the note away.
+    /// True if `repo` existed before, and only the note was removed.
     pub finished: bool,
 }
 
-/// Migrates `repository` to `destination`. With `dry_run` nothing is written, and what would be done is returned; then there
-/// need not be a destination yet.
+/// Migrates `repository` to `destination`. With `dry_run` nothing is written, the planned result is returned, and no destination is
+/// needed.
 ///
-/// Errors: [`ErrorKind::AlreadyExists`] if there is anything else in the new place, [`ErrorKind::Corrupt`] if a document of the old
-/// repository is missing or damaged.
+/// Fails with [`ErrorKind::AlreadyExists`] if the new location holds anything else, and with [`ErrorKind::Corrupt`] if a document of the
+/// old repository is missing or damaged.
 pub async fn migrate(
     repository: &Repository,
     destination: Option<&Arc<dyn Storage>>,
@@ -108,7 +108,7 @@ pub async fn migrate(
     let contents = gather::contents(repository).await?;
     contents.main()?;
     let config = config(repository).await?;
-    // What would be refused at the end is refused now.
+    // Built first, so that its errors come before anything is written.
     let state = in_place::describe(&contents, config, clock)?;
     let file = state.encode()?;
     progress.commits.store(contents.commits.len() as u64, Ordering::Relaxed);
@@ -136,8 +136,7 @@ pub async fn migrate(
     Ok(objects.summary(contents))
 }
 
-/// Whether `destination` holds the repository already, and only the note is left to be removed. An error if there is
-/// anything in it that no migration has left there.
+/// Returns true if only the note is left to remove. Fails if `destination` holds anything but an unfinished migration.
 async fn is_finished(destination: &dyn Storage) -> Result<bool> {
     let has = |found: Result<_>| match found {
         Ok(_) => Ok(true),
@@ -162,7 +161,7 @@ async fn is_finished(destination: &dyn Storage) -> Result<bool> {
     }
 }
 
-/// Leaves the note that a migration from `source` is going on, or makes sure that the one that is there says so.
+/// Writes the note of a migration from `source`. Fails if a note of a migration from another source exists.
 async fn begin(destination: &dyn Storage, source: &str) -> Result<()> {
     let note = json!({"what": "icechunkfs migrate", "from": source}).to_string();
     match destination.put(NOTE, note.into(), Condition::Absent).await {
@@ -184,10 +183,10 @@ async fn begin(destination: &dyn Storage, source: &str) -> Result<()> {
     }
 }
 
-/// The configuration of the new repository.
+/// Returns the configuration of the new repository.
 ///
-/// That of a release before 0.2 is read for what is a number in all of them: today's programs refuse to open a repository whose
-/// configuration has a word that they do not know.
+/// From an alpha only the inline threshold is taken, which is a number in all of them: current programs refuse to open a repository whose
+/// configuration contains a word that they do not know.
 async fn config(repository: &Repository) -> Result<Option<Vec<u8>>> {
     let Some(config) = v1::config(&**repository.storage()).await? else { return Ok(None) };
     let mut members = config.members().clone();
@@ -201,7 +200,6 @@ async fn config(repository: &Repository) -> Result<Option<Vec<u8>>> {
     encode::flexbuffer(&members).map(Some)
 }
 
-/// A migration on its way.
 struct Migration<'a> {
     repository: &'a Repository,
     manifests: Manifests<'a>,
@@ -210,7 +208,7 @@ struct Migration<'a> {
 }
 
 impl Migration<'_> {
-    /// All commits, parents before their children. What a commit has is kept until its last child is done.
+    /// Migrates all commits, parents before their children. The result of a commit is kept until its last child is done.
     async fn all(&mut self, contents: &Contents, objects: &mut Objects) -> Result<()> {
         let commits = &contents.commits;
         let mut children: BTreeMap<Option<ObjectId>, Vec<ObjectId>> = BTreeMap::new();
@@ -236,7 +234,7 @@ impl Migration<'_> {
         Ok(())
     }
 
-    /// One commit: its chunks, its manifests, its log, its snapshot.
+    /// Migrates one commit: its chunks, its manifests, its log, its snapshot.
     async fn one(&mut self, commit: &SnapshotInfo, parent: &Done, objects: &mut Objects) -> Result<Done> {
         let snapshot = gather::snapshot(self.repository, commit).await?;
         let mut done = match &snapshot {

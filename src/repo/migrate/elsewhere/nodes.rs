@@ -1,8 +1,8 @@
-//! Nodes on their way from one snapshot to the other.
+//! Nodes on their way from an old snapshot to a new one.
 //!
-//! Ids of nodes are kept. But the first releases counted nodes in each snapshot anew, so that one number can mean two nodes, on two
-//! branches or after a deletion, and a log that has only numbers would not tell them apart. A number that is used again for
-//! something else is therefore replaced, by what follows from the number, the path and the kind.
+//! Node ids are kept. But the first releases numbered the nodes of each snapshot anew, so that one number can mean two nodes, on two
+//! branches or after a deletion, and a log that has only numbers would not distinguish them. A number that is used again for another node
+//! is therefore replaced by an id derived from the number, the path and the kind.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,16 +13,15 @@ use crate::format::ids::NodeId;
 use crate::format::snapshot::{Dimension, ManifestInfo, ManifestRef, NodeData, Snapshot};
 use crate::zarr::array::ArraySummary;
 
-/// A snapshot whose nodes have the ids that they will have.
+/// Nodes of a snapshot, with their new ids.
 #[derive(Debug, Default)]
 pub(super) struct Done {
-    /// By path.
     pub(super) nodes: BTreeMap<String, Node>,
 }
 
 #[derive(Debug)]
 pub(super) struct Node {
-    /// What it is called in the old manifests.
+    /// Id in the old manifests.
     pub(super) old_id: NodeId,
     pub(super) id: NodeId,
     pub(super) zarr_json: Vec<u8>,
@@ -34,26 +33,26 @@ pub(super) struct Node {
 pub(super) struct Array {
     shape: Vec<Dimension>,
     dimension_names: Option<Vec<Option<String>>>,
-    /// The old manifests, in the order in which they are looked into.
+    /// Old manifests, in the order of lookup.
     pub(super) old: Vec<(ManifestRef, ManifestInfo)>,
-    /// The new ones.
+    /// New manifests.
     pub(super) new: Vec<(ManifestRef, ManifestInfo)>,
 }
 
 impl Array {
-    /// Chunks of each dimension.
+    /// Returns the number of chunks in each dimension.
     pub(super) fn grid(&self) -> Vec<u32> {
         self.shape.iter().map(|dimension| dimension.num_chunks).collect()
     }
 }
 
 impl Done {
-    /// The nodes by the ids that they will have.
+    /// Returns the nodes by their new ids.
     pub(super) fn by_id(&self) -> HashMap<NodeId, &Node> {
         self.nodes.values().map(|node| (node.id, node)).collect()
     }
 
-    /// The nodes for a snapshot file.
+    /// Returns the nodes for a snapshot file.
     pub(super) fn drafts(&self) -> Vec<NodeDraft> {
         let array = |array: &Array| ArrayDraft {
             shape: array.shape.clone(),
@@ -70,14 +69,14 @@ impl Done {
     }
 }
 
-/// Which node each id was used for first.
+/// First node, by path and kind, that used each id.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     first: HashMap<NodeId, (String, bool)>,
 }
 
 impl Names {
-    /// The nodes of `snapshot`.
+    /// Returns the nodes of `snapshot` with their new ids.
     pub(super) fn of(&mut self, snapshot: &Snapshot) -> Result<Done> {
         let known: HashMap<_, _> = snapshot.manifests().into_iter().map(|info| (info.id, info)).collect();
         let mut done = Done::default();
@@ -89,7 +88,7 @@ impl Names {
                         let info = known.get(&reference.id).copied().unwrap_or(unknown);
                         (reference, info)
                     };
-                    // The document knows best: what version 1 stores beside it may be wrong.
+                    // `zarr.json` takes precedence: the shape that version 1 stores beside it may be wrong.
                     let (shape, dimension_names) = match ArraySummary::parse(node.zarr_json) {
                         Ok(summary) => (dimensions(&summary), summary.dimension_names),
                         Err(error) => {

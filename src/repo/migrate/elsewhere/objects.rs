@@ -1,11 +1,10 @@
-//! Objects in the new place, and how chunks get there.
+//! Objects in the new location, and the transfer of chunks to it.
 //!
-//! Chunks are never changed, so that a directory of the same file system gets them as further names of the same files; nothing is
-//! copied then. Within one store it is the store that copies. Otherwise their bytes pass through here, several at a time, large
-//! ones over a temporary file.
+//! Chunks never change, so that a directory of the same file system gets them as hard links, without a copy. Within one store, the store
+//! copies them. Otherwise their bytes pass through this program, several objects at a time, large ones by way of a temporary file.
 //!
-//! What an earlier try has left is known from a listing: an object with the right name and size is the right one, since names and
-//! bytes follow from the old repository.
+//! The work of an earlier attempt is found by a listing: an object with the right name and size is the right one, since names and bytes
+//! are derived from the old repository.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -23,32 +22,32 @@ use crate::format::ids::ObjectId;
 use crate::repo::migrate::Contents;
 use crate::storage::{Condition, ObjectInfo, Storage};
 
-/// Chunks that are on their way at a time.
+/// Chunks in transfer at a time.
 const AT_ONCE: usize = 8;
-/// Missing objects that are named; all are counted.
+/// Missing objects that are named in the log; all are counted.
 const MOST_WARNINGS: u64 = 20;
-/// Objects up to this many bytes pass through memory; larger ones through a temporary file, by parts of this size.
+/// Maximum size of an object that passes through memory, in bytes. Larger ones pass through a temporary file, in parts of this size.
 const IN_MEMORY: u64 = 16 << 20;
 
-/// The new place. Without one, everything is only counted.
+/// The new location. Without a destination, everything is only counted.
 pub(super) struct Objects {
     source: Arc<dyn Storage>,
     destination: Option<Arc<dyn Storage>>,
-    /// What an earlier try has left, by key.
+    /// Sizes of objects that an earlier attempt left, by key.
     found: HashMap<String, u64>,
     /// Sizes of the old repository's chunk objects.
     sizes: HashMap<ObjectId, u64>,
-    /// Those that are in the new place, or are missing.
+    /// Chunk objects that are in the new location, or are missing.
     seen: HashSet<ObjectId>,
     manifest_ids: HashSet<ObjectId>,
     counted: Summary,
 }
 
-/// How a chunk came to be in the new place.
+/// Way in which a chunk reached the new location.
 enum Copied {
     Found,
     Linked,
-    /// By the store itself.
+    /// Copied by the store itself.
     InStore,
     Sent,
 }
@@ -67,7 +66,7 @@ impl Objects {
         Ok(Objects { source, destination, found, sizes, seen, manifest_ids, counted })
     }
 
-    /// Stores `file` as `key`, unless an earlier try has.
+    /// Stores `file` as `key`, unless an earlier attempt has.
     pub(super) async fn put(&mut self, key: &str, file: Vec<u8>) -> Result<()> {
         let Some(destination) = &self.destination else { return Ok(()) };
         if self.found.get(key) == Some(&(file.len() as u64)) {
@@ -76,7 +75,7 @@ impl Objects {
         destination.put(key, file.into(), Condition::Always).await.context(|| destination.location().to_owned())
     }
 
-    /// Brings the objects `wanted` to the new place, those that are not there yet.
+    /// Transfers the objects `wanted` that are not in the new location yet.
     pub(super) async fn copy_chunks(&mut self, wanted: &[ObjectId]) -> Result<()> {
         let mut copied: Vec<(ObjectId, u64)> = Vec::new();
         for id in wanted {
@@ -118,7 +117,7 @@ impl Objects {
         Ok(())
     }
 
-    /// An id for a new manifest, out of `digest`.
+    /// Returns an unused id for a new manifest, derived from `digest`.
     pub(super) fn manifest_id(&mut self, digest: [u8; 16]) -> ObjectId {
         let mut digest = digest;
         loop {
@@ -142,7 +141,7 @@ impl Objects {
         self.counted.empty += references;
     }
 
-    /// Bytes of chunks in the new place.
+    /// Returns the bytes of chunks in the new location.
     pub(super) fn bytes(&self) -> u64 {
         self.counted.bytes
     }
@@ -152,7 +151,7 @@ impl Objects {
     }
 }
 
-/// Brings one object of `size` bytes over. `is_torn` says that there is a part of it already.
+/// Transfers one object of `size` bytes. `is_torn` is true if an incomplete copy of it exists.
 async fn copy(source: &dyn Storage, destination: &dyn Storage, key: &str, size: u64, is_torn: bool) -> Result<Copied> {
     if is_torn {
         destination.delete(&[key.to_owned()]).await?;
@@ -181,7 +180,7 @@ async fn copy(source: &dyn Storage, destination: &dyn Storage, key: &str, size: 
     Ok(Copied::Sent)
 }
 
-/// A temporary file with the bytes of an object.
+/// Returns a temporary file with the bytes of an object.
 async fn over_disk(source: &dyn Storage, key: &str, size: u64) -> Result<File> {
     let failed = |e: std::io::Error| Error::io("a temporary file for a large chunk", e);
     let mut file = tempfile::tempfile().map_err(failed)?;
@@ -197,8 +196,8 @@ async fn over_disk(source: &dyn Storage, key: &str, size: u64) -> Result<File> {
     Ok(file)
 }
 
-/// 16 bytes that tell `parts` from others, the same in every run: FNV-1a of 128 bits, with each part's length before it. Whoever
-/// makes names of it has to see to it that no two are the same.
+/// Returns 16 bytes that distinguish `parts`, the same in every run: FNV-1a of 128 bits, with each part's length before it. Callers that
+/// derive names from a digest must ensure that no two are equal.
 pub(super) fn digest(parts: &[&[u8]]) -> [u8; 16] {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0100_0000_0000_0000_0000_013b;
@@ -208,7 +207,7 @@ pub(super) fn digest(parts: &[&[u8]]) -> [u8; 16] {
             digest = (digest ^ u128::from(*byte)).wrapping_mul(PRIME);
         }
     }
-    // The last bytes that went in have not reached the first ones that come out.
+    // The last input bytes have not reached the first output bytes yet.
     for _ in 0..16 {
         digest = (digest ^ (digest >> 67)).wrapping_mul(PRIME);
     }
@@ -225,7 +224,7 @@ mod tests {
             .flat_map(|n| [digest(&[&[n], &[0]]), digest(&[&[0], &[n]]), digest(&[&[0, n]]), digest(&[&[n; 20]])])
             .map(|digest| std::array::from_fn(|at| digest.get(at).copied().unwrap_or_default()))
             .collect();
-        // The first two are the same for 0.
+        // The first two are equal for 0.
         assert_eq!(all.len(), 4 * 256 - 1);
     }
 }
