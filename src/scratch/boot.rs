@@ -1,7 +1,7 @@
-//! Whether the machine went down since a scratch directory was last used, and how much of its journal was on the disk then.
+//! The `boot` file: tells whether the machine restarted since a journal was last used, and how much of the journal was durable.
 //!
-//! The file `boot` says it in one line: the kernel's boot id, the journal's inode number, and a number of bytes that are durable. It is
-//! written after each flush and never flushed itself, so that what it says may be old and is never too much.
+//! One line has the kernel's boot id, the journal's inode number and the number of durable bytes. The file is written after each flush
+//! and never flushed: the number may be old, but is never too large.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -13,26 +13,27 @@ const NAME: &str = "boot";
 /// Longest line that is read, in bytes.
 const MAX: usize = 256;
 
-/// What is known about the last daemon that used a journal.
+/// State of a journal when it was last used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Last {
-    /// The machine has been started anew since: what was not on the disk is gone.
+    /// True if the machine has restarted since: bytes that were not on the disk are lost.
     pub(super) restarted: bool,
-    /// So many bytes of the journal were on the disk at least.
+    /// Lower bound of the journal's bytes that were on the disk.
     pub(super) durable: u64,
 }
 
-/// Notes that `durable` bytes of `journal` in `directory` are on the disk.
+/// Records that `durable` bytes of `journal` in `directory` are on the disk.
 pub(super) fn note(directory: &OwnedFd, journal: &File, durable: u64) {
     let Ok(inode) = journal.metadata().map(|metadata| metadata.ino()) else { return };
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let Ok(file) = rustix::fs::openat(directory, NAME, flags, Mode::from_raw_mode(0o600)) else { return };
-    // A line of always the same length. Without it a power cut is taken for the death of a daemon, on a full disk for instance.
+    // The fixed length lets a line replace the last one. Without a line (on a full disk) a power cut looks like the death of a daemon.
     let line = format!("{} {inode:020} {durable:020}\n", boot_id());
     let _ = File::from(file).write_all_at(line.as_bytes(), 0);
 }
 
-/// What the note in `directory` says about `journal`; none if there is none. Only a power cut leaves one that cannot be read.
+/// Reads the `boot` file in `directory` and applies it to `journal`; `None` if there is no file. Only a power cut leaves an unreadable
+/// one.
 pub(super) fn last(directory: &OwnedFd, journal: &File) -> Option<Last> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = File::from(rustix::fs::openat(directory, NAME, flags, Mode::empty()).ok()?);
@@ -41,7 +42,7 @@ pub(super) fn last(directory: &OwnedFd, journal: &File) -> Option<Last> {
     text.truncate(count);
     let text = String::from_utf8_lossy(&text);
     let Some((boot, inode, durable)) = parse(&text) else { return Some(Last { restarted: true, durable: 0 }) };
-    // One about another journal tells at least when it was written.
+    // A line about another journal only tells whether the machine has restarted.
     let durable = if journal.metadata().is_ok_and(|metadata| metadata.ino() == inode) { durable } else { 0 };
     Some(Last { restarted: boot != boot_id(), durable })
 }

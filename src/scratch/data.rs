@@ -1,7 +1,7 @@
 //! The bytes of changed files: `data/N`, one file each.
 //!
-//! A commit may link such a file into the repository instead of copying it. From then on it has two names and belongs to
-//! history: [`Files::is_own`] is asked before anybody may write, and a copy under a new number made if it says no.
+//! A commit may link a data file into the repository instead of copying it. The file then has two names, belongs to history and must not
+//! change: writers check [`Files::is_own`] first and copy the file to a new number if it returns false.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -14,64 +14,64 @@ use rustix::io::Errno;
 use super::record::Time;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Mode of data files, before the umask: a commit may make them objects of the repository, which colleagues read. The
-/// directory around them keeps everybody else out.
+/// Mode of data files before the umask: a commit may make them objects of the repository, which other users read. The directory around
+/// them keeps other users out.
 const MODE: u32 = 0o666;
-/// Files from this size on, in bytes, are flushed from when they are closed. What takes the disk longer than the call.
+/// Smallest file, in bytes, whose flush begins when it is closed: writing it takes the disk longer than the call.
 const WORTH_FLUSHING: u64 = 256 << 10;
-/// What to do about a data file that is gone.
+/// Error message for a data file that has been removed.
 pub const LOST: &str = "its bytes were removed from the scratch directory: discard the path, or write the file anew";
 
-/// The directory of data files.
+/// Directory of data files.
 #[derive(Clone, Debug)]
 pub struct Files {
     directory: Arc<OwnedFd>,
 }
 
-/// What the file system says of a data file.
+/// Result of `stat` on a data file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// 512-byte blocks in use.
     pub blocks: u64,
     /// Last change of the bytes.
     pub mtime: Time,
-    /// Last change of anything.
+    /// Last change of the bytes or of any attribute.
     pub ctime: Time,
-    /// Names it has: more than one when a commit has linked it.
+    /// Number of names: more than one after a commit has linked the file.
     pub links: u64,
 }
 
-/// Whether somebody may be writing a file, by a mapping for instance.
+/// State of a file with respect to writers, memory mappings included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
-    /// Nobody.
+    /// No process can write to it.
     AtRest,
-    /// Somebody.
+    /// A process can write to it.
     Written,
-    /// The file system does not say.
+    /// The file system does not tell.
     Unknown,
 }
 
 impl Files {
-    /// The data files in `directory`.
+    /// Wraps the directory of data files.
     pub fn new(directory: OwnedFd) -> Self {
         Files { directory: Arc::new(directory) }
     }
 
-    /// The directory that holds them.
+    /// Returns the directory of data files.
     pub fn directory(&self) -> &Arc<OwnedFd> {
         &self.directory
     }
 
-    /// Makes an empty file.
+    /// Creates an empty data file.
     pub fn create(&self, number: u64) -> Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         self.open_with(number, flags)
     }
 
-    /// Opens a file for reading and writing.
+    /// Opens a data file for reading and writing.
     pub fn open(&self, number: u64) -> Result<File> {
         self.open_with(number, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW)
     }
@@ -82,7 +82,7 @@ impl Files {
             .map_err(|errno| missing(number, errno))
     }
 
-    /// What there is to know of a file; none if somebody has removed it.
+    /// Returns the `stat` of a data file; `None` if it has been removed.
     pub fn find(&self, number: u64) -> Result<Option<Stat>> {
         let stat =
             rustix::fs::statat(&*self.directory, number.to_string(), AtFlags::SYMLINK_NOFOLLOW).map(|stat| Stat {
@@ -99,25 +99,23 @@ impl Files {
         }
     }
 
-    /// As [`Files::find`], of a file that must be there.
+    /// Returns the `stat` of a data file, and fails with [`LOST`] if it has been removed.
     pub fn stat(&self, number: u64) -> Result<Stat> {
         self.find(number)?.ok_or_else(|| missing(number, Errno::NOENT))
     }
 
-    /// Whether a file may be written to: it has one name.
+    /// Returns true if a file may be written to: it has one name.
     pub fn is_own(file: &File) -> Result<bool> {
         file.metadata().map(|metadata| metadata.nlink() <= 1).map_err(|e| Error::io("a scratch file", e))
     }
 
-    /// Whether anybody has `file`, which must be open for reading only, open for writing or mapped so, by whatever means. Our own
-    /// descriptors count.
-    ///
-    /// A lease for reading is given by just that rule; it is returned at once.
+    /// Tests whether any process, this one included, can write to `file`, which must be open for reading only. The kernel grants a read
+    /// lease only if no descriptor or mapping is writable; the lease is returned at once.
     pub fn rest(file: &File) -> Rest {
-        /// Whoever opens the file while the lease is held makes the kernel send a signal: one that nobody notices.
+        /// Selects the signal that the kernel sends when the file is opened during the lease. `SIGURG` has no effect by default.
         const F_SETSIG: libc::c_int = 10;
         let set = |what: libc::c_int, value: libc::c_int| {
-            // SAFETY: the descriptor is open as long as `file` is. These commands take a number and no memory of ours.
+            // SAFETY: the descriptor is open as long as `file` is. These commands take a number and no memory of this process.
             unsafe { libc::fcntl(file.as_raw_fd(), what, value) == 0 }
         };
         if !set(F_SETSIG, libc::SIGURG) {
@@ -130,7 +128,7 @@ impl Files {
         if set(libc::F_SETLEASE, libc::c_int::from(libc::F_UNLCK)) { Rest::AtRest } else { Rest::Unknown }
     }
 
-    /// Copies the first `length` bytes of `file` to a new file `number`, times included.
+    /// Copies the first `length` bytes of `file` to a new data file `number`.
     pub fn copy(&self, file: &File, number: u64, length: u64) -> Result<File> {
         let failed = |e| Error::io(format!("copying to scratch file {number}"), e);
         let copy = self.create(number)?;
@@ -139,7 +137,7 @@ impl Files {
         Ok(copy)
     }
 
-    /// Sets a file's times.
+    /// Sets a data file's times.
     pub fn set_times(&self, number: u64, atime: Time, mtime: Time) -> Result<()> {
         let spec = |Time(tv_sec, nanos)| rustix::fs::Timespec { tv_sec, tv_nsec: i64::from(nanos) };
         let times = rustix::fs::Timestamps { last_access: spec(atime), last_modification: spec(mtime) };
@@ -147,32 +145,32 @@ impl Files {
             .map_err(|errno| missing(number, errno))
     }
 
-    /// Removes a file; one that is gone is as good.
+    /// Removes a data file if it exists.
     pub fn remove(&self, number: u64) {
-        // What cannot be removed now is found when the directory is next opened.
+        // A file that cannot be removed now is found when the directory is next opened.
         let _ = rustix::fs::unlinkat(&*self.directory, number.to_string(), AtFlags::empty());
     }
 
-    /// Removes files while others go on: after a commit of very many, this is a good part of the time it would take.
+    /// Removes data files in the background: after a very large commit, the removal takes a good part of its time.
     pub fn remove_in_background(&self, numbers: Vec<u64>) {
         let files = self.clone();
-        // Nobody waits. What is left when the daemon ends is removed when the directory is next opened.
+        // Files that remain when the daemon ends are removed when the directory is next opened.
         drop(tokio::task::spawn_blocking(move || numbers.into_iter().for_each(|number| files.remove(number))));
     }
 
-    /// Asks the disk to begin with a file that a program has finished, if it is large, so that a commit, which has to wait for
-    /// the disk, finds most of the work done.
+    /// Starts writing a finished file to the disk if it is large: a later commit, which has to wait for the disk, finds most of the work
+    /// done.
     pub fn begin_flushing(file: Arc<File>) {
         if file.metadata().is_ok_and(|metadata| metadata.len() >= WORTH_FLUSHING) {
             drop(tokio::task::spawn_blocking(move || {
-                // SAFETY: the descriptor is open as long as `file` is. The call takes no memory of ours.
-                // It only hurries what happens anyway, so that a failure says nothing.
+                // SAFETY: the descriptor is open as long as `file` is. The call takes no memory of this process.
+                // A failure does not matter: the call only starts the writing early.
                 unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
             }));
         }
     }
 
-    /// Numbers of all files there are.
+    /// Returns the numbers of all data files.
     pub fn list(&self) -> Result<Vec<u64>> {
         let failed = |e: Errno| Error::io("listing scratch files", e.into());
         let entries = rustix::fs::Dir::read_from(&*self.directory).map_err(failed)?;
@@ -185,7 +183,7 @@ impl Files {
     }
 }
 
-/// Copies bytes from file to file, in the kernel where it can.
+/// Copies up to `length` bytes from file to file, in the kernel where possible. Returns the number of bytes copied.
 pub fn copy_range(from: &File, offset: u64, to: &File, at: u64, length: u64) -> std::io::Result<u64> {
     use std::os::unix::fs::FileExt;
     let (mut source, mut target, mut left) = (offset, at, length);
@@ -209,7 +207,7 @@ pub fn copy_range(from: &File, offset: u64, to: &File, at: u64, length: u64) -> 
 
 fn missing(number: u64, errno: Errno) -> Error {
     let error = Error::io(format!("scratch file data/{number}"), errno.into());
-    // To the program the file exists.
+    // The file itself exists for the program, so the error must not be `NotFound`.
     if error.kind() == ErrorKind::NotFound {
         return Error::with_source(ErrorKind::Io, LOST, error);
     }
@@ -231,7 +229,7 @@ mod tests {
         drop(writer);
         let other = File::open(&path).unwrap();
         assert_eq!([&reader, &other].map(Files::rest), [Rest::AtRest; 2], "readers are in nobody's way");
-        // It was given back: this would wait otherwise.
+        // The lease was returned: otherwise this open would block.
         drop(File::options().write(true).open(&path).unwrap());
         assert_eq!(Files::rest(&reader), Rest::AtRest);
     }

@@ -1,16 +1,16 @@
-//! Which part of a journal a power cut cannot take away, and what waits for it.
+//! Tracks which part of a journal survives a power cut, and the work that waits for it.
 //!
-//! A change is answered when its line is in the page cache. Until the line is on the disk, the disk must keep whatever the older
-//! lines need, and a line must not get there before the bytes that it puts in the place of others. Three rules follow:
+//! A change is acknowledged when its line is in the page cache. Until the line is on the disk, the disk must keep everything that older
+//! lines need, and the line must not get there before the bytes that it puts in the place of other bytes. Three rules follow:
 //!
 //! - A data file that a line made unneeded is unlinked after that line is durable ([`Durable::retire`]).
-//! - A data file whose bytes replace others (by a rename over a name, a copy up, a truncation) is written out before the line
-//!   that says so is flushed ([`Durable::append`]).
-//! - While a flush of the journal runs, any line that is appended may reach the disk with it. Such a line waits until its data
-//!   file is written out ([`Durable::prepare`]); every other change goes on.
+//! - A data file whose bytes replace other bytes (rename over a name, copy up, truncation) is written out before its line is flushed
+//!   ([`Durable::append`]).
+//! - While a flush of the journal runs, it may carry any newly appended line to the disk. A line that replaces bytes therefore waits
+//!   until its data file is written out ([`Durable::prepare`]); every other change proceeds.
 //!
-//! A thread flushes [`INTERVAL`] after the first change that is not durable. ext4 commits every 5 seconds, so that a mount keeps
-//! at least what ext4 keeps of the same changes. `fsync`, unmounting and a full disk do the same steps at once.
+//! A thread flushes [`INTERVAL`] after the first change that is not durable. ext4 commits every 5 seconds, so a mount keeps at least as
+//! many of the same changes. `fsync`, unmounting and a full disk take the same steps at once.
 
 use std::collections::{HashSet, VecDeque};
 use std::fs::File;
@@ -27,26 +27,24 @@ use super::boot;
 use super::spare::Spare;
 use crate::error::{Error, Result};
 
-/// How long a change waits for the flush that makes it durable. A tenth of ext4's commit interval: a flush costs one or two commits of
-/// the file system's journal, a hundredth of the time at this interval on a disk that takes some milliseconds for one.
+/// Delay from a change to the flush that makes it durable: a tenth of ext4's commit interval. A flush costs one or two commits of the
+/// file system's journal, a hundredth of the time at this interval on a disk that takes some milliseconds for one.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Pause after a flush that failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
-/// Data files that are written out at a time, which bounds the open descriptors.
+/// Data files written out at a time; bounds the open descriptors.
 const AT_A_TIME: usize = 256;
-/// A disk with fewer free bytes than this is nearly full: unneeded data files are unlinked at once.
+/// Free bytes of the disk below which unneeded data files are unlinked at once.
 const NEARLY_FULL: u64 = 32 << 20;
 
 const EXT4: u64 = 0xef53;
 const XFS: u64 = 0x5846_5342;
 
-/// The durable state of one journal, shared by the journal and the thread that flushes it.
+/// Durability of one journal, shared by the journal and the thread that flushes it.
 pub struct Durable {
-    /// The scratch directory.
     directory: Arc<OwnedFd>,
-    /// The directory of data files; none where there is only a journal, in unit tests.
+    /// Directory of data files; `None` in unit tests that have only a journal.
     data: Option<OwnedFd>,
-    /// The file system commits what was changed before together with what was changed later, whatever file is flushed.
+    /// True if the file system commits earlier changes together with later ones, whichever file is flushed.
     in_order: bool,
     spare: Spare,
     state: Mutex<State>,
@@ -59,27 +57,27 @@ struct State {
     file: Arc<File>,
     /// Bytes in the journal.
     length: u64,
-    /// Bytes of the journal that are on the disk, with all that they need.
+    /// Bytes of the journal that are on the disk, with everything that they need.
     durable: u64,
-    /// Data files that must be on the disk before the journal is.
+    /// Data files that must reach the disk before the journal does.
     unsynced: HashSet<u64>,
     /// Data files that were emptied and are being written again.
     rewritten: HashSet<u64>,
-    /// Data files that are not needed once so many bytes of the journal are durable.
+    /// Pairs of a length and a data file that is unneeded once that many bytes of the journal are durable.
     retired: VecDeque<(u64, u64)>,
-    /// The data files that were written out since the journal's flush began; none if it is not being flushed.
+    /// Data files written out since the journal's flush began; `None` if no flush runs.
     flushing: Option<HashSet<u64>>,
-    /// The last daemon did not end cleanly: anything in the directory may be in the page cache only.
+    /// True if the last daemon did not end cleanly: anything in the directory may be in the page cache only.
     unknown: bool,
-    /// Number of the last flush that has begun, and of the last one that succeeded.
+    /// Number of the last flush that began; `succeeded` is the last one that succeeded.
     begun: u64,
     succeeded: u64,
-    /// Flushing the journal failed: its file may lack lines that were answered.
+    /// True if flushing the journal failed: the file may lack acknowledged lines.
     failed: bool,
-    /// The thread waits for something to flush. Only then is it woken: each change would be one more switch between threads.
+    /// True if the thread waits for work. Waking it only then saves a context switch for each change.
     idle: bool,
     closed: bool,
-    /// Called after a flush, to see to the journal's length.
+    /// Called after each flush, to compact the journal if needed.
     upkeep: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
@@ -102,7 +100,7 @@ impl std::fmt::Debug for Durable {
 }
 
 impl Durable {
-    /// The state of the journal `file` in `directory`, which has `length` bytes. They are on the disk unless `unknown`.
+    /// Creates the state of the journal `file` in `directory`. Its `length` bytes are on the disk unless `unknown`.
     pub(super) fn new(directory: &Arc<OwnedFd>, file: File, length: u64, unknown: bool) -> Arc<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let kind = rustix::fs::fstatfs(&**directory).map(|stat| stat.f_type as u64).unwrap_or(0);
@@ -132,28 +130,28 @@ impl Durable {
         })
     }
 
-    /// Bytes in the journal.
+    /// Returns the number of bytes in the journal.
     pub fn length(&self) -> u64 {
         self.state.lock().length
     }
 
-    /// Whether the journal must be written anew, because flushing it failed.
+    /// Returns true if the journal must be rewritten because flushing it failed.
     pub fn is_doubtful(&self) -> bool {
         self.state.lock().failed
     }
 
-    /// Adds `line` to the journal. The bytes of data file `replaces` take the place of others with it.
+    /// Appends `line` to the journal. With it, the bytes of data file `replaces` take the place of other bytes.
     pub(super) fn append(&self, line: &[u8], replaces: Option<u64>) -> std::io::Result<()> {
         let mut state = self.state.lock();
         if let Some(data) = replaces {
             if state.flushing.as_ref().is_some_and(|written| !written.contains(&data)) {
-                // The flush began after the caller had prepared: seldom, and then most of the bytes are on their way.
+                // The flush began after the caller called `prepare`. This is rare, and most of the bytes are on their way by then.
                 self.write_out(data)?;
             }
             state.unsynced.insert(data);
         }
         if let Err(error) = state.file.write_all_at(line, state.length) {
-            // Half a line would tear what comes next. If even this fails, the next line overwrites it.
+            // Half a line would tear the next one. If the truncation fails too, the next line overwrites it.
             let _ = state.file.set_len(state.length);
             return Err(error);
         }
@@ -165,8 +163,8 @@ impl Durable {
         Ok(())
     }
 
-    /// Writes out data file `data`, whose bytes are about to take the place of others, if the journal is being flushed. Otherwise the next
-    /// flush does it, unless the file is replaced before. No lock may be held.
+    /// Writes out data file `data`, whose bytes are about to replace other bytes, if the journal is being flushed. Otherwise the next
+    /// flush writes it, unless the file is replaced before. The caller must hold no lock.
     pub fn prepare(&self, data: u64) {
         let flushing = self.state.lock().flushing.is_some();
         if flushing
@@ -177,12 +175,12 @@ impl Durable {
         }
     }
 
-    /// Data file `data` was emptied and will be written again: it is flushed when it is closed.
+    /// Records that data file `data` was emptied and will be written again: it is flushed when it is closed.
     pub fn rewritten(&self, data: u64) {
         self.state.lock().rewritten.insert(data);
     }
 
-    /// Data file `data` was closed after writing.
+    /// Records that data file `data` was closed after writing.
     pub fn closed(&self, data: u64) {
         let mut state = self.state.lock();
         if state.rewritten.remove(&data) {
@@ -191,7 +189,7 @@ impl Durable {
         }
     }
 
-    /// Unlinks data file `data` as soon as the journal is durable as it is now. True if the disk is nearly full, so that the
+    /// Unlinks data file `data` once the present lines of the journal are durable. Returns true if the disk is nearly full, so that the
     /// caller should flush at once.
     pub fn retire(&self, data: u64) -> bool {
         {
@@ -217,12 +215,12 @@ impl Durable {
         }
     }
 
-    /// Whether data files wait to be unlinked: a flush gives space back.
+    /// Returns true if data files wait to be unlinked: a flush frees space.
     pub fn has_retired(&self) -> bool {
         !self.state.lock().retired.is_empty()
     }
 
-    /// Makes every line durable that is in the journal now, and carries out what waits for that.
+    /// Makes all present lines of the journal durable and does the work that waits for them.
     pub fn flush(&self) -> Result<()> {
         let before = {
             let state = self.state.lock();
@@ -232,7 +230,7 @@ impl Durable {
             state.begun
         };
         let turn = self.turn.lock();
-        // One that began after this call has done everything for it.
+        // A flush that began after this call did all the work of this one.
         if self.state.lock().succeeded > before {
             return Ok(());
         }
@@ -245,10 +243,10 @@ impl Durable {
         Ok(())
     }
 
-    /// Flushes; returns the data files that nothing needs any more.
+    /// Flushes; returns the data files that are not needed any more.
     fn flush_in_turn(&self) -> Result<Vec<u64>> {
         let failed = |e: std::io::Error| Error::io("flushing to the scratch directory", e);
-        // Most of the work, while nobody waits.
+        // Most of the work, while no append waits.
         let first: Vec<u64> = {
             let state = self.state.lock();
             if state.failed {
@@ -282,7 +280,7 @@ impl Durable {
         Ok(retired)
     }
 
-    /// Makes the data files `numbers` durable, or everything if it is `unknown` what has to be.
+    /// Makes the data files `numbers` durable, or everything if it is `unknown` which ones are not.
     fn write_before(&self, numbers: &[u64], unknown: bool) -> std::io::Result<()> {
         if unknown {
             return Ok(rustix::fs::syncfs(&*self.directory)?);
@@ -293,8 +291,8 @@ impl Durable {
         self.write_all_out(numbers)?;
         let Some(directory) = &self.data else { return Ok(()) };
         if self.in_order {
-            // Their extents are in the file system's running transaction, which need not be the journal's: it is committed
-            // first, without a byte of the journal.
+            // The extents are in the file system's running transaction, which need not be the journal's. The flush commits it first,
+            // without any byte of the journal.
             touch(directory);
         }
         Ok(rustix::fs::fsync(directory)?)
@@ -332,7 +330,7 @@ impl Durable {
         }
     }
 
-    /// A data file; none if somebody has removed it.
+    /// Opens a data file; returns `None` if it has been removed.
     fn open(&self, data: u64) -> std::io::Result<Option<File>> {
         let Some(directory) = &self.data else { return Ok(None) };
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -345,15 +343,15 @@ impl Durable {
 
     fn unlink(&self, data: u64) {
         if let Some(directory) = &self.data {
-            // What cannot be removed now is found when the directory is next opened.
+            // A file that cannot be removed now is found when the directory is next opened.
             let _ = rustix::fs::unlinkat(directory, data.to_string(), AtFlags::empty());
         }
     }
 
-    /// Holds up every flush, for a journal that is about to be replaced. Everything in the old one is needed until then.
+    /// Blocks flushes while the journal is replaced. Until then everything in the old one is needed.
     pub(super) fn hold(&self) -> Result<MutexGuard<'_, ()>> {
         let turn = self.turn.lock();
-        // The new journal says what the old one says: the same data files have to be there.
+        // The new journal refers to the same data files as the old one, so they must be on the disk.
         let (unsynced, unknown) = {
             let mut state = self.state.lock();
             (state.unsynced.drain().collect::<Vec<u64>>(), state.unknown)
@@ -365,7 +363,7 @@ impl Durable {
         Ok(turn)
     }
 
-    /// The journal is `file` now, durably, and `length` bytes long. What waited is unlinked.
+    /// Continues with the durable journal `file` of `length` bytes, and unlinks the retired data files.
     pub(super) fn replaced(&self, _turn: MutexGuard<'_, ()>, file: File, length: u64) {
         let retired: Vec<u64> = {
             let mut state = self.state.lock();
@@ -377,23 +375,23 @@ impl Durable {
         retired.into_iter().for_each(|data| self.unlink(data));
     }
 
-    /// The journal's file and its length.
+    /// Returns the journal's file and its length.
     pub(super) fn file(&self) -> (Arc<File>, u64) {
         let state = self.state.lock();
         (Arc::clone(&state.file), state.length)
     }
 
-    /// Calls `upkeep` from now on after each flush.
+    /// Sets the function that is called after each flush.
     pub fn set_upkeep(&self, upkeep: Arc<dyn Fn() + Send + Sync>) {
         self.state.lock().upkeep = Some(upkeep);
     }
 
-    /// The room that is kept for what gives room back.
+    /// Returns the space reserved for operations that free space.
     pub(super) fn spare(&self) -> &Spare {
         &self.spare
     }
 
-    /// Sees to it that there is room for what gives space back when the disk is full.
+    /// Reserves space for operations that free space on a full disk.
     pub fn keep_spare(&self) {
         let length = self.length();
         self.spare.keep(length);
@@ -405,7 +403,7 @@ impl Durable {
         self.changed.notify_all();
     }
 
-    /// Flushes [`INTERVAL`] after each change, until it is closed.
+    /// Flushes [`INTERVAL`] after each change, until the journal is closed.
     pub(super) fn run(&self) {
         let mut pause = INTERVAL;
         loop {
@@ -441,16 +439,16 @@ impl Durable {
     }
 }
 
-/// Gives a directory another time, so that flushing it commits the running transaction.
+/// Changes a directory's times, so that flushing it commits the running transaction.
 fn touch(directory: &impl AsFd) {
     let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
     let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
-    // Without it the flush does less, and no harm.
+    // A failure only makes the flush do less.
     let _ = rustix::fs::futimens(directory, &times);
 }
 
 fn write_range(file: &File, flags: libc::c_uint) -> std::io::Result<()> {
-    // SAFETY: the descriptor is open as long as `file` is. The call takes no memory of ours.
+    // SAFETY: the descriptor is open as long as `file` is. The call takes no memory of this process.
     let done = unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) };
     if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
@@ -466,7 +464,6 @@ mod tests {
         Record::Hidden { parent: ROOT, name: Name::new(n.to_string().as_bytes()) }
     }
 
-    /// A scratch directory with a journal, and a way to look for its data files.
     fn scratch() -> (tempfile::TempDir, Journal) {
         let place = tempfile::tempdir().unwrap();
         std::fs::create_dir(place.path().join("data")).unwrap();
@@ -490,7 +487,7 @@ mod tests {
         for n in 1..4 {
             std::fs::write(path(n), "bytes").unwrap();
         }
-        // Nothing waits: nothing needs it.
+        // Nothing waits, so the file is unlinked at once.
         journal.durable().retire(1);
         assert!(!path(1).exists());
         journal.append(&record(1), None).unwrap();
@@ -498,7 +495,7 @@ mod tests {
         assert!(path(2).exists() && journal.durable().has_retired());
         journal.durable().flush().unwrap();
         assert!(!path(2).exists() && !journal.durable().has_retired());
-        // By itself, too.
+        // The thread flushes without a call, too.
         journal.append(&record(2), None).unwrap();
         journal.durable().retire(3);
         until(|| !path(3).exists());

@@ -1,11 +1,11 @@
-//! The journal: lines that are there or not.
+//! The journal: a list of lines, each of which is there as a whole or not at all.
 //!
 //! ```text
 //! 4f2a90c1 {"op":"base",...}
 //! ```
 //!
-//! Each line begins with the checksum (CRC-32) of the rest. A crash can leave a last line torn: its change was never answered,
-//! and it is cut off. A wrong line anywhere else is damage, which nobody should guess around.
+//! Each line begins with the CRC-32 checksum of the rest. A crash can tear the last line, whose change was never acknowledged, and a
+//! power cut any line that was not durable: the journal is cut off there. A wrong line anywhere else is damage and an error.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -24,54 +24,52 @@ use super::record::Record;
 use super::salvage;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Version of the journal's format. Version 1 did not say which entries cover something of the base, and knew no
+/// Version of the journal's format. Version 1 did not record which entries cover an entry of the base, and had no
 /// [`Record::Unpublished`].
 pub const FORMAT: u32 = 2;
-/// The oldest version that is read.
+/// Oldest version that is read.
 pub const OLDEST_FORMAT: u32 = 1;
 const NAME: &str = "journal";
 const NEW_NAME: &str = "journal.new";
-/// Where a shorter journal is written while the longer one is in use.
+/// Name of a shorter journal that is written while the longer one is in use.
 const COMPACT_NAME: &str = "journal.compact";
-/// Longest line that is read, in bytes: a name, a path and a virtual location, with room.
+/// Longest line that is read, in bytes: a name, a path and a virtual location, with room to spare.
 const MAX_LINE: usize = 1 << 20;
-/// A journal below this many bytes is not worth writing anew.
+/// Length, in bytes, from which a journal is worth rewriting.
 const WORTH_REWRITING: u64 = 1 << 20;
-/// How many times longer than what it says a journal may be.
+/// Length of a journal, as a multiple of the compact length, from which it is rewritten.
 const TIMES_LONGER: u64 = 4;
 
-/// An open journal, at whose end changes are written.
+/// Open journal, to which changes are appended.
 #[derive(Debug)]
 pub struct Journal {
     directory: Arc<OwnedFd>,
     durable: Arc<Durable>,
-    /// Flushes what is added.
     flusher: Option<JoinHandle<()>>,
-    /// Bytes it had when it was last written anew: what the state itself takes.
+    /// Length after the last rewrite, in bytes: the size of the state itself.
     compact_length: u64,
-    /// Lines that were read when it was opened.
+    /// Lines read when the journal was opened.
     lines: u64,
-    /// What is changed at the moment is about to give space back.
+    /// True while the recorded change is about to free space.
     frees_space: bool,
-    /// The machine has been started anew since the journal was last used.
     restarted: bool,
     line: Vec<u8>,
 }
 
-/// A shorter journal that is not in use yet.
+/// Shorter journal that is not in use yet.
 #[derive(Debug)]
 pub struct Compacted {
     file: File,
     length: u64,
-    /// How much of the journal in use it stands for, and which file that is.
+    /// Bytes of the journal in use that this one stands for; `replaces` is that journal's file.
     position: u64,
     replaces: Arc<File>,
 }
 
 impl Journal {
-    /// Opens the journal in `directory` and feeds its records to `apply`; none if there is no journal yet.
+    /// Opens the journal in `directory` and passes its records to `apply`; returns `None` if there is no journal.
     ///
-    /// An error of kind [`ErrorKind::Corrupt`] if it is damaged. Lines that a power cut tore are cut off and kept aside.
+    /// Fails with [`ErrorKind::Corrupt`] if it is damaged. A torn end is cut off; after a power cut it is saved first.
     pub fn open(directory: &Arc<OwnedFd>, apply: impl FnMut(Record) -> Result<()>) -> Result<Option<Self>> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = match rustix::fs::openat(&**directory, NAME, flags, Mode::empty()) {
@@ -82,7 +80,7 @@ impl Journal {
         let failed = |e| Error::io("the scratch journal", e);
         let Last { restarted, durable } = boot::last(directory, &file).unwrap_or(Last { restarted: false, durable: 0 });
         let whole = file.metadata().map_err(failed)?.len();
-        // It never got into use.
+        // A compacted journal that never came into use.
         let _ = rustix::fs::unlinkat(&**directory, COMPACT_NAME, AtFlags::empty());
         let read = each_line(file.try_clone().map_err(failed)?, restarted.then_some(durable), apply)?;
         if let Some(why) = read.torn {
@@ -92,14 +90,14 @@ impl Journal {
             }
             file.set_len(read.length).map_err(failed)?;
         }
-        // What a daemon that died has left may be in the page cache only.
+        // Lines of a daemon that died may be in the page cache only.
         let unknown = !restarted && durable < whole;
         let mut journal = Self::over(directory, file, read.length, unknown);
         (journal.lines, journal.restarted) = (read.lines, restarted);
         Ok(Some(journal))
     }
 
-    /// Writes a journal of `records` in place of what there is: durable when this returns, and before that the old one holds.
+    /// Replaces the journal by one of `records`. The new one is durable when this returns; until then the old one holds.
     pub fn replace(directory: &Arc<OwnedFd>, records: &[Record]) -> Result<Self> {
         let spare = || rustix::fs::unlinkat(&**directory, super::spare::NAME, AtFlags::empty()).is_ok();
         let (file, length) = write_new(directory, records, spare)?;
@@ -128,7 +126,7 @@ impl Journal {
         }
     }
 
-    /// As [`Journal::replace`], with all that waits for the lines of this one.
+    /// Replaces this journal by one of `records`, and does the work that waits for its lines.
     pub fn rewrite(&mut self, records: &[Record]) -> Result<()> {
         let turn = self.durable.hold()?;
         let (file, length) = write_new(&self.directory, records, || self.durable.spare().give_all())?;
@@ -138,11 +136,11 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes a journal of `records`, which say what this one says up to byte `position`, beside it.
+    /// Writes a journal of `records`, which describe this one up to byte `position`, next to it.
     pub fn compacted(directory: &OwnedFd, durable: &Durable, position: u64, records: &[Record]) -> Result<Compacted> {
         let (replaces, _) = durable.file();
         let spare = durable.spare();
-        // The journal is at least as long as what it says. Only a disk that is nearly full is worth a second look.
+        // The journal is at least as long as a compact one, so only a nearly full disk requires the exact length.
         if !spare.has_room_for(position) {
             let length = spelled_length(records)?;
             while length <= position / TIMES_LONGER && !spare.has_room_for(length) && spare.give_step() {}
@@ -155,7 +153,7 @@ impl Journal {
         Ok(Compacted { file, length, position, replaces })
     }
 
-    /// Goes on with a shorter journal; what was added to this one meanwhile is copied. False if this one is another by now.
+    /// Switches to a shorter journal after copying the lines added meanwhile. Returns false if this journal has been replaced since.
     pub fn go_on_with(&mut self, compacted: Compacted) -> Result<bool> {
         let failed = |e: std::io::Error| Error::io("writing the scratch journal", e);
         let turn = self.durable.hold()?;
@@ -175,7 +173,7 @@ impl Journal {
         Ok(true)
     }
 
-    /// Adds a line. The bytes of data file `replaces` take the place of others with it. When this fails the journal is as it was.
+    /// Appends a line. With it, the bytes of data file `replaces` take the place of other bytes. On failure the journal is unchanged.
     pub fn append(&mut self, record: &Record, replaces: Option<u64>) -> Result<()> {
         spell(record, &mut self.line)?;
         let append = || {
@@ -186,7 +184,7 @@ impl Journal {
         if is_full(&added) && self.durable.has_retired() && self.durable.flush().is_ok() {
             added = append();
         }
-        // What would fill the disk further must leave room for what empties it.
+        // Changes that fill the disk further must leave space for those that free it.
         let frees = self.frees_space || matches!(record, Record::Remove { .. } | Record::Publishing { .. });
         while is_full(&added) && frees && self.durable.spare().give_step() {
             added = append();
@@ -194,42 +192,42 @@ impl Journal {
         added
     }
 
-    /// Says whether the lines to come are about something that gives space back.
+    /// Sets whether the next lines belong to an operation that frees space.
     pub fn set_frees_space(&mut self, frees: bool) {
         self.frees_space = frees;
     }
 
-    /// Sees to it that there is room for what gives space back when the disk is full.
+    /// Reserves space for operations that free space on a full disk.
     pub fn keep_spare(&self) {
         self.durable.keep_spare();
     }
 
-    /// What of it is on the disk.
+    /// Returns the durability state of the journal.
     pub fn durable(&self) -> &Arc<Durable> {
         &self.durable
     }
 
-    /// Whether the machine went down since the journal was last used: what had not been flushed is gone.
+    /// Returns true if the machine restarted since the journal was last used: unflushed changes are lost.
     pub fn was_restarted(&self) -> bool {
         self.restarted
     }
 
-    /// Whether it is so long that it may be worth writing anew.
+    /// Returns true if the journal is long enough to be worth rewriting.
     pub fn is_large(&self) -> bool {
         self.durable.length() > WORTH_REWRITING
     }
 
-    /// The state that was read takes `lines` lines.
+    /// Sets the number of lines that the state just read needs.
     pub fn set_compact_lines(&mut self, lines: u64) {
         self.compact_length = self.durable.length() / self.lines.max(1) * lines;
     }
 
-    /// Puts off writing it anew, because that failed.
+    /// Postpones the next compaction after a failed one.
     pub fn postpone_compaction(&mut self) {
         self.compact_length = self.durable.length() / 2;
     }
 
-    /// Whether most of it is about changes that later ones undid.
+    /// Returns true if most lines are about changes that later lines undid.
     pub fn is_long(&self) -> bool {
         let length = self.durable.length();
         length > WORTH_REWRITING && length / TIMES_LONGER > self.compact_length
@@ -240,7 +238,7 @@ impl Drop for Journal {
     fn drop(&mut self) {
         self.durable.close();
         let Some(flusher) = self.flusher.take() else { return };
-        // Nothing may be unlinked any more when another journal has the directory.
+        // The thread must not unlink anything once another journal has the directory.
         if flusher.thread().id() != std::thread::current().id() {
             let _ = flusher.join();
         }
@@ -255,7 +253,7 @@ fn write_new(directory: &OwnedFd, records: &[Record], use_spare: impl Fn() -> bo
     written
 }
 
-/// Writes a journal of `records` as `name`, durable but for its name.
+/// Writes a journal of `records` as `name`: durable except for the name.
 fn write_as(directory: &OwnedFd, name: &str, records: &[Record]) -> Result<(File, u64)> {
     let failed = |e: std::io::Error| Error::io("writing the scratch journal", e);
     let write = || {
@@ -277,20 +275,20 @@ fn write_as(directory: &OwnedFd, name: &str, records: &[Record]) -> Result<(File
     };
     let written = write();
     if written.is_err() {
-        // What came of it would be in the way on a full disk.
+        // A partial file would take up space on a full disk.
         let _ = rustix::fs::unlinkat(directory, name, AtFlags::empty());
     }
     written
 }
 
-/// The file `name` is the journal from now on, durably.
+/// Makes the file `name` the journal, durably.
 fn take_name(directory: &OwnedFd, name: &str) -> Result<()> {
     let failed = |e: rustix::io::Errno| Error::io("writing the scratch journal", e.into());
     rustix::fs::renameat(directory, name, directory, NAME).map_err(failed)?;
     rustix::fs::fsync(directory).map_err(failed)
 }
 
-/// Opens the journal in `directory`, which is at `path`, for [`look`]; none if there is none.
+/// Opens the journal in `directory`, which is at `path`, for [`look`]; returns `None` if there is none.
 pub fn find(directory: &impl AsFd, path: &Path) -> Result<Option<File>> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let shown = || path.join(NAME).display().to_string();
@@ -302,24 +300,23 @@ pub fn find(directory: &impl AsFd, path: &Path) -> Result<Option<File>> {
     }
 }
 
-/// Feeds the records of `journal`, whose scratch directory is at `path`, to `apply` and changes nothing: a daemon may be writing it.
+/// Passes the records of `journal`, whose scratch directory is at `path`, to `apply`. Changes nothing: a daemon may be writing it.
 pub fn look(journal: File, path: &Path, apply: impl FnMut(Record) -> Result<()>) -> Result<()> {
-    // A last line without an end is being written: its change has not been answered yet.
+    // A last line without an end is still being written: its change has not been acknowledged.
     each_line(journal, None, apply).map(drop).map_err(|e| e.context(path.join(NAME).display()))
 }
 
-/// What was read of a journal.
+/// Result of reading a journal.
 struct Lines {
-    /// Where the last good line ends.
+    /// End of the last good line, in bytes.
     length: u64,
-    /// How many lines there are.
     lines: u64,
-    /// What is wrong with the line behind it.
+    /// Error in the line after it.
     torn: Option<Error>,
 }
 
-/// Feeds the records in `file` to `apply`. A last line may be torn; after a power cut, which has left `durable` bytes alone, any
-/// line behind those.
+/// Passes the records in `file` to `apply`. The last line may be torn; after a power cut that left `durable` bytes intact, any line after
+/// those.
 fn each_line(file: File, durable: Option<u64>, mut apply: impl FnMut(Record) -> Result<()>) -> Result<Lines> {
     let failed = |e| Error::io("the scratch journal", e);
     let mut reader = BufReader::new(file);
@@ -352,7 +349,6 @@ fn is_full<T>(result: &Result<T>) -> bool {
     result.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace)
 }
 
-/// Bytes of a journal of `records`.
 fn spelled_length(records: &[Record]) -> Result<u64> {
     let mut line = Vec::new();
     records.iter().try_fold(0, |length, record| {

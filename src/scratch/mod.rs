@@ -1,4 +1,4 @@
-//! What waits for a commit, on disk.
+//! Uncommitted changes on disk: the scratch directory and its journal.
 //!
 //! A scratch directory belongs to one branch of one repository and is used by one daemon at a time ([`place`]). It holds
 //!
@@ -6,19 +6,19 @@
 //! |---|---|
 //! | `journal` | every change of names and attributes, one line each ([`journal`], [`record`]) |
 //! | `data/N` | the bytes of changed files, one file each ([`data`]) |
-//! | `lock` | who uses it |
-//! | `boot` | when the machine was started that used it last, and what was on the disk then ([`durable`]) |
-//! | `spare` | room for what gives room back on a full disk ([`spare`]) |
-//! | `lost+found` | bytes that a power cut left without a name |
-//! | `README` | the same, for whoever comes across it |
+//! | `lock` | the process that uses the directory |
+//! | `boot` | the boot id of the last use, and the durable length of the journal ([`durable`]) |
+//! | `spare` | space reserved for operations that free space on a full disk ([`spare`]) |
+//! | `lost+found` | bytes whose names were lost in a power cut |
+//! | `README` | a short description for users |
 //!
-//! A change is one appended line, so it is there or not; a line that a crash tore is noticed by its checksum and was never
-//! answered. That makes what no file system can do in one step atomic here: an exchange of two names, a move of a group with
-//! millions of chunks below it, a deletion of something that only the snapshot has. And one `fsync` of the journal makes all
-//! of a file's past durable, its name included. [`durable`] has the order in which things reach the disk.
+//! A change is one appended line, so it exists or it does not; a line torn by a crash has a wrong checksum, and its change was never
+//! acknowledged. This makes operations atomic that no file system can do in one step: an exchange of two names, a move of a group with
+//! millions of chunks below it, a deletion of an entry that only the base has. One `fsync` of the journal makes a file's whole history
+//! durable, its name included. [`durable`] describes the order in which bytes reach the disk.
 //!
-//! Bytes never go through the journal. A data file that a commit has linked into the repository has two names from then on,
-//! and nobody writes to a file with two names again ([`data::Files::is_own`]).
+//! Bytes never go through the journal. A data file that a commit has linked into the repository has two names, and a file with two names
+//! is never written to ([`data::Files::is_own`]).
 
 mod boot;
 pub mod data;

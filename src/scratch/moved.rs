@@ -1,8 +1,8 @@
-//! The work of a local repository that was moved: its scratch directory is named after the old path and is renamed.
+//! Finds the uncommitted work of a local repository that was moved, and renames its scratch directory after the new path.
 //!
-//! A scratch directory that nobody names is found by the repository's path. When nothing waits at the path where the repository is
-//! now, the other scratch directories of this user are looked through for one of the same repository, by what identifies it, whose
-//! own path leads nowhere any more. A copy is no move: as long as the old path exists, the work there is its own.
+//! Without `--scratch`, a scratch directory is found by the repository's path. If there is no work under the present path, the user's
+//! other scratch directories are searched for one of the same repository, by its identity, whose recorded path no longer exists. A copy
+//! is not a move: as long as the old path exists, the work belongs to the repository there.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -16,22 +16,22 @@ use super::place::Place;
 use super::record::Record;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Identifies a default scratch directory.
+/// Key of a default scratch directory.
 #[derive(Clone, Copy, Debug)]
 pub struct ScratchKey<'a> {
-    /// Its path: below a directory for the repository, below one for all of them.
+    /// Path: a directory named after the branch, in one named after the repository, in the directory for all repositories.
     pub path: &'a Path,
-    /// The branch.
+    /// Branch name.
     pub branch: &'a str,
-    /// The repository's identity, as journals have it.
+    /// Identity of the repository, in the form that journals record.
     pub identity: &'a str,
-    /// Where it will be mounted.
+    /// Mountpoint of the mount that is about to begin.
     pub mountpoint: &'a Path,
 }
 
-/// Renames the scratch directory of a repository that was moved to the path in `key`. Returns a message for the user if there is one.
+/// Renames the scratch directory of a moved repository to the path in `key`. Returns a message for the user if there is one.
 ///
-/// Nothing is moved if work waits there already, if another daemon uses the old directory, or if there are several.
+/// Renames nothing if work exists at that path already, if another daemon uses the old directory, or if there are several.
 pub fn relocate(key: &ScratchKey<'_>) -> Result<Option<String>> {
     let Some((of_repository, all)) = key.path.parent().and_then(|above| Some((above, above.parent()?))) else {
         return Ok(None);
@@ -51,7 +51,7 @@ pub fn relocate(key: &ScratchKey<'_>) -> Result<Option<String>> {
             )));
         }
     };
-    // Its lock is ours until it is elsewhere.
+    // The lock is held until the directory has been renamed.
     let place = match Place::open(old, key.mountpoint, None) {
         Err(error) if error.kind() == ErrorKind::Busy => return Ok(None),
         place => place?,
@@ -62,7 +62,7 @@ pub fn relocate(key: &ScratchKey<'_>) -> Result<Option<String>> {
     };
     std::fs::create_dir_all(of_repository).map_err(failed(of_repository))?;
     if let Err(error) = std::fs::rename(place.path(), key.path) {
-        // What an earlier mount left here, such as bytes that a power cut made nameless, is not moved away.
+        // Files that an earlier mount left here, such as those in `lost+found`, stay here.
         return Ok(Some(format!(
             "uncommitted work of this repository, from where it was before, waits in {}: name that with --scratch ({error})",
             old.display()
@@ -74,7 +74,7 @@ pub fn relocate(key: &ScratchKey<'_>) -> Result<Option<String>> {
     Ok(Some(format!("the work that waited in {} goes on in {}", old.display(), key.path.display())))
 }
 
-/// Scratch directories below `all` with work for the same branch of the same repository, whose place is gone.
+/// Lists scratch directories below `all` of the same branch and repository whose recorded repository path no longer exists.
 fn candidates(key: &ScratchKey<'_>, all: &Path) -> Result<Vec<PathBuf>> {
     let Some(name) = key.path.file_name() else { return Ok(Vec::new()) };
     let entries = match std::fs::read_dir(all) {
@@ -90,7 +90,7 @@ fn candidates(key: &ScratchKey<'_>, all: &Path) -> Result<Vec<PathBuf>> {
         match is_of(key, &path) {
             Ok(true) => found.push(path),
             Ok(false) => {}
-            // Whoever mounts that repository is told.
+            // The mount of that repository reports the error.
             Err(error) => tracing::debug!("{error}"),
         }
     }
@@ -114,7 +114,6 @@ fn is_of(key: &ScratchKey<'_>, path: &Path) -> Result<bool> {
     }))
 }
 
-/// Opens the journal of the scratch directory at `path`, if there is one.
 fn journal_in(path: &Path) -> Result<Option<File>> {
     match open_directory(CWD, path, OFlags::NOFOLLOW) {
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),

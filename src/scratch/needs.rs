@@ -1,7 +1,7 @@
-//! What uncommitted work needs of its repository: for whoever removes things there.
+//! Finds out which objects of the repository uncommitted work needs, so that garbage collection and expiration keep them.
 //!
-//! A scratch directory refers to the snapshot that it is based on and, where chunks were copied whole or written in part, to chunk
-//! objects. It is read while its daemon writes to it, and nothing is changed.
+//! A scratch directory refers to its base snapshot and, for chunks that were copied whole or are sparse copies, to chunk objects. The
+//! journal is read while its daemon may be writing it; nothing is changed.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -17,24 +17,24 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::ObjectId;
 
-/// How often a journal that looks damaged is read again: it may have been written in that moment.
+/// Number of attempts to read a journal that looks damaged: its daemon may just be writing it.
 const TRIES: u32 = 3;
 
-/// What one scratch directory needs.
+/// Objects that one scratch directory needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Needs {
-    /// The scratch directory.
+    /// Path of the scratch directory.
     pub scratch: PathBuf,
-    /// The branch that it is for.
+    /// Branch of the scratch directory.
     pub branch: String,
-    /// The snapshot that it is based on, and those that a commit was about to become.
+    /// Base snapshot, and snapshots that a commit was about to publish.
     pub snapshots: BTreeSet<ObjectId>,
-    /// Chunk objects that it refers to by itself.
+    /// Chunk objects that the journal refers to directly.
     pub chunks: BTreeSet<ObjectId>,
 }
 
 impl Needs {
-    /// Reads them from the scratch directory `path`, whoever owns it; none if there is no journal in it.
+    /// Reads the needs of the scratch directory `path`, whichever user owns it; returns `None` if it has no journal.
     pub fn of(path: &Path) -> Result<Option<Self>> {
         let directory = match open_directory(rustix::fs::CWD, path, OFlags::empty()) {
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
@@ -43,7 +43,7 @@ impl Needs {
         Self::read(&directory, path, |_| true)
     }
 
-    /// Reads them from the journal in `directory`, which is at `path`; none if there is none, or one that does not count.
+    /// Reads the needs from the journal in `directory`, which is at `path`; returns `None` if there is none or `counts` rejects it.
     pub(super) fn read(
         directory: &OwnedFd,
         path: &Path,
@@ -100,7 +100,6 @@ impl Needs {
     }
 }
 
-/// Opens the directory `name` in `parent` for reading.
 pub(super) fn open_directory(
     parent: impl std::os::fd::AsFd,
     name: impl rustix::path::Arg,
@@ -141,7 +140,7 @@ mod tests {
         let publishing = Record::Publishing { snapshot: id(2).to_string() };
         let directory = Arc::new(OwnedFd::from(std::fs::File::open(&scratch).unwrap()));
         Journal::replace(&directory, &[base, moved, written, publishing]).unwrap();
-        // A line that is being written.
+        // A line that is still being written.
         let path = scratch.join("journal");
         let mut bytes = std::fs::read(&path).unwrap();
         let whole = bytes.len();

@@ -1,9 +1,9 @@
-//! Where a scratch directory is, and that only one daemon uses it.
+//! Locates scratch directories, and locks them so that only one daemon uses each.
 //!
-//! Without `--scratch` it is found again by repository and branch: below `/var/lib/icechunkfs` for root, below
-//! `$XDG_STATE_HOME/icechunkfs` (most often `~/.local/state/icechunkfs`) for others. It is never inside the repository, where
-//! the reference implementation would refuse to create beside it, and readable for its owner alone. One that another user owns or may
-//! write to is refused ([`crate::trust`]): whoever made it could read what is uncommitted, and exchange it before the commit.
+//! Without `--scratch` the path depends on repository and branch: below `/var/lib/icechunkfs` for root, below
+//! `$XDG_STATE_HOME/icechunkfs` (most often `~/.local/state/icechunkfs`) for other users. It is never inside the repository, where the
+//! reference implementation would refuse to create beside it, and only its owner can read it. A directory that another user owns or may
+//! write to is refused ([`crate::trust`]): that user could read uncommitted data and replace it before the commit.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -19,10 +19,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::file_name;
 use crate::trust::{self, Distrust};
 
-/// How long a scratch directory that is in use is waited for, and between two looks at it.
+/// Longest wait for a scratch directory that is in use; `PAUSE` is the time between two attempts.
 const PATIENCE: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(10);
-/// Where root's scratch directories are.
+/// Parent of root's scratch directories.
 const OF_ROOT: &str = "/var/lib/icechunkfs";
 const README: &str = "\
 Changes to an Icechunk repository that are mounted with icechunkfs and not committed yet.
@@ -30,22 +30,22 @@ Changes to an Icechunk repository that are mounted with icechunkfs and not commi
 To give them up, mount with --discard. Nothing in here is of use without the rest.
 ";
 
-/// A scratch directory that this process has locked.
+/// Scratch directory that this process has locked.
 #[derive(Debug)]
 pub struct Place {
     path: PathBuf,
     directory: Arc<OwnedFd>,
-    /// Holds the lock as long as it is open.
+    /// Holds the lock while it is open.
     _lock: File,
 }
 
-/// The directory for `branch` of the repository at `location` when the user names none.
+/// Returns the scratch directory for `branch` of the repository at `location` when the user names none.
 pub fn default_path(location: &str, branch: &str) -> Result<PathBuf> {
     Ok(state_directory()?.join(file_name::of(location)).join(file_name::of(branch)))
 }
 
-/// The places in which scratch directories for the repository at `location` are found on this machine: of this user, and for root of
-/// everybody who has a home. Not all of them need exist.
+/// Returns the places that may hold scratch directories of the repository at `location` on this machine: this user's, and for root those
+/// of all users with a home directory. Not all of them need exist.
 pub fn places_for(location: &str) -> Vec<search::Place> {
     let name = file_name::of(location);
     let place = |base: PathBuf, rest: &str| search::Place { base, rest: Path::new(rest).join(&name) };
@@ -74,11 +74,11 @@ fn state_directory() -> Result<PathBuf> {
 }
 
 impl Place {
-    /// Opens and locks the directory `path`, made if need be, for a mount at `mountpoint` of the repository at `repository`
-    /// (a local directory, if it is one).
+    /// Opens and locks the directory `path`, creating it if needed, for a mount at `mountpoint`. `repository` is the repository's
+    /// directory if it is local.
     ///
-    /// Errors: [`ErrorKind::Busy`] if another daemon uses it, [`ErrorKind::InvalidInput`] if it is inside the repository,
-    /// [`ErrorKind::PermissionDenied`] if another user owns it or something in it, or may write there.
+    /// Fails with [`ErrorKind::Busy`] if another daemon uses it; [`ErrorKind::InvalidInput`] if it is inside the repository or the
+    /// mountpoint, or holds other files; [`ErrorKind::PermissionDenied`] if another user owns it or an entry of it, or may write there.
     pub fn open(path: &Path, mountpoint: &Path, repository: Option<&Path>) -> Result<Self> {
         let name = path.display();
         let failed = |e| Error::io(format!("the scratch directory {name}"), e);
@@ -95,7 +95,7 @@ impl Place {
         let lock = lock(&directory, &path, mountpoint)?;
         rustix::fs::fchmod(&directory, Mode::RWXU).map_err(|e| failed(e.into()))?;
         if let Err(error) = write_readme(&directory) {
-            // On a full disk, what is here must be got at all the same.
+            // On a full disk the existing work must still be accessible.
             tracing::debug!("README: {error}");
         }
         match rustix::fs::mkdirat(&directory, "data", Mode::from_raw_mode(0o700)) {
@@ -105,24 +105,24 @@ impl Place {
         Ok(Place { path, directory: Arc::new(directory), _lock: lock })
     }
 
-    /// Its absolute path.
+    /// Returns the absolute path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The directory itself.
+    /// Returns the open directory.
     pub fn directory(&self) -> &Arc<OwnedFd> {
         &self.directory
     }
 
-    /// The directory of data files.
+    /// Opens the directory of data files.
     pub fn data(&self) -> Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         rustix::fs::openat(&*self.directory, "data", flags, Mode::empty())
             .map_err(|e| Error::io(format!("{}/data", self.path.display()), e.into()))
     }
 
-    /// Takes the directory away, for a mount that asked for one that leaves nothing behind.
+    /// Removes the directory, for a mount that must leave nothing behind.
     pub fn remove(self) {
         if let Err(error) = std::fs::remove_dir_all(&self.path) {
             tracing::warn!("the scratch directory {} is left behind: {error}", self.path.display());
@@ -130,7 +130,7 @@ impl Place {
     }
 }
 
-/// The path without links, as far as it exists already.
+/// Resolves symbolic links in the part of `path` that exists.
 pub(crate) fn real(path: &Path) -> std::io::Result<PathBuf> {
     let absolute = std::path::absolute(path)?;
     let mut missing = Vec::new();
@@ -147,8 +147,8 @@ pub(crate) fn real(path: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-/// Checks what is in `directory`. One that holds other things was named by mistake; and what other users put into it before it was this
-/// user's alone is not taken over.
+/// Checks the entries of `directory`. An unknown entry means that the directory was named by mistake; entries that other users created
+/// before the directory was private are refused.
 fn check_entries(directory: &OwnedFd, path: &Path) -> Result<()> {
     const OURS: [&str; 9] =
         ["journal", "journal.new", "journal.compact", "data", "lock", "spare", "boot", salvage::FOLDER, "README"];
@@ -168,14 +168,14 @@ fn check_entries(directory: &OwnedFd, path: &Path) -> Result<()> {
         }
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = match rustix::fs::openat(directory, name, flags, Mode::empty()) {
-            // The daemon that uses the directory has put it away.
+            // The daemon that uses the directory has removed it.
             Err(rustix::io::Errno::NOENT) => continue,
             opened => opened.map_err(failed)?,
         };
         let stat = rustix::fs::fstat(&opened).map_err(failed)?;
         let checked = match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => trust::check(&opened).map(drop),
-            // Whatever its mode, the directory keeps others from it.
+            // The mode does not matter: the directory keeps other users out.
             FileType::RegularFile if trust::is_trusted(stat.st_uid) => Ok(()),
             FileType::RegularFile => Err(Distrust::Owner(stat.st_uid)),
             _ => Err(Distrust::Kind),
@@ -188,7 +188,6 @@ fn check_entries(directory: &OwnedFd, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Says what the directory is, unless something says so already.
 fn write_readme(directory: &OwnedFd) -> std::io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::openat(directory, "README", flags, Mode::from_raw_mode(0o600)) {
@@ -203,7 +202,7 @@ fn lock(directory: &OwnedFd, path: &Path, mountpoint: &Path) -> Result<File> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let lock = rustix::fs::openat(directory, "lock", flags, Mode::from_raw_mode(0o600));
     let mut lock = File::from(lock.map_err(|e| failed(e.into()))?);
-    // A daemon whose mount has just gone is still putting things away.
+    // A daemon whose mount has just ended may still be cleaning up.
     let patience = std::time::Instant::now() + PATIENCE;
     let taken = loop {
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
@@ -215,7 +214,7 @@ fn lock(directory: &OwnedFd, path: &Path, mountpoint: &Path) -> Result<File> {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let mut holder = String::new();
-            // Only for the message.
+            // A failure only shortens the message.
             let _ = Read::by_ref(&mut lock).take(4096).read_to_string(&mut holder);
             return Err(Error::new(
                 ErrorKind::Busy,
@@ -228,7 +227,7 @@ fn lock(directory: &OwnedFd, path: &Path, mountpoint: &Path) -> Result<File> {
         }
         Err(errno) => return Err(failed(errno.into())),
     }
-    // Only for the message to whoever comes next: a full disk is no reason to refuse.
+    // The holder is only for the next daemon's message: a full disk is no reason to fail.
     let told = lock
         .set_len(0)
         .and_then(|()| lock.rewind())

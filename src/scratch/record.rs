@@ -1,7 +1,7 @@
-//! The lines of the journal.
+//! Records: the lines of the journal.
 //!
-//! Inodes have numbers of their own here (an [`Id`] each), because those of the kernel mean nothing in the next mount. What an
-//! inode shows of the snapshot below is said by its path there: a snapshot never changes, so the path means the same for ever.
+//! Inodes have separate numbers here (an [`Id`] each), because the kernel's numbers mean nothing in the next mount. The part of the base
+//! that an inode shows is recorded as its path there: a snapshot never changes, so the path keeps its meaning.
 
 use std::sync::Arc;
 
@@ -11,16 +11,16 @@ use serde::{Deserialize, Serialize};
 use crate::error::Error;
 use crate::format::chunk_payload::{Checksum, ChunkPayload};
 
-/// Number of an inode in the scratch directory. [`ROOT`] is the root; others are never used twice.
+/// Number of an inode in the scratch directory, never reused. [`ROOT`] is the root.
 pub type Id = u64;
-/// The root directory.
+/// Id of the root directory.
 pub const ROOT: Id = 1;
 
 /// Seconds and nanoseconds since 1970-01-01 UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Time(pub i64, pub u32);
 
-/// A file name: any bytes but `/` and NUL. Text in the journal, or a list of bytes if it is none.
+/// File name: any bytes but `/` and NUL. Text in the journal, or a list of bytes if it is not UTF-8.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "Spelled", into = "Spelled")]
 pub struct Name(pub Arc<[u8]>);
@@ -32,47 +32,47 @@ enum Spelled {
     Bytes(Vec<u8>),
 }
 
-/// What `stat` says of an inode, beside its kind and size.
+/// Attributes of an inode, except for its kind and size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
-    /// Permission bits, those for set-id and sticky included.
+    /// Permission bits, including set-id and sticky bits.
     pub mode: u16,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Last access, which only `utimens` moves.
+    /// Last access; only `utimens` changes it.
     pub atime: Time,
-    /// Last change of the bytes. For a file with a data file it is that file's instead.
+    /// Last change of the bytes. For a file with a data file, that file's time applies instead.
     pub mtime: Time,
-    /// Last change of anything.
+    /// Last change of the bytes, attributes or names.
     pub ctime: Time,
 }
 
-/// What an inode is.
+/// Kind of an inode, with the content of that kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Body {
-    /// A directory.
+    /// Directory.
     Directory,
-    /// A regular file and where its bytes are.
+    /// Regular file, with the location of its bytes.
     File(Source),
-    /// A symbolic link and its target.
+    /// Symbolic link, with its target.
     Symlink(Name),
-    /// A device, FIFO or socket.
+    /// Device, FIFO or socket.
     Special {
-        /// The file type bits of its mode.
+        /// File type bits of the mode.
         kind: u32,
-        /// The device number.
+        /// Device number.
         rdev: u32,
     },
 }
 
-/// Where the bytes of a regular file are.
+/// Location of a regular file's bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
-    /// Still in the snapshot below, at the inode's lower path.
+    /// In the base, at the inode's lower path.
     Lower,
     /// In `data/N`.
     Data(u64),
@@ -93,147 +93,147 @@ enum Written {
     Virtual { location: String, offset: u64, length: u64, etag: Option<String>, last_modified: Option<u32> },
 }
 
-/// One line.
+/// One line of the journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Record {
-    /// The first line: what the changes are relative to.
+    /// First line: the base of the changes.
     Base {
         /// Version of the journal's format.
         format: u32,
-        /// Where the repository lies.
+        /// Location of the repository.
         repository: String,
-        /// The branch.
+        /// Branch.
         branch: String,
-        /// The snapshot.
+        /// Base snapshot.
         snapshot: String,
-        /// What identifies the repository wherever it lies, if that was known.
+        /// Identity of the repository wherever it is located, if known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         identity: Option<String>,
     },
-    /// A new inode under a name.
+    /// New inode under a name.
     Create {
-        /// The directory.
+        /// Parent directory.
         parent: Id,
-        /// The name, which was free.
+        /// Name, which was free.
         name: Name,
-        /// The new inode.
+        /// New inode.
         id: Id,
-        /// Its attributes.
+        /// Attributes of the inode.
         meta: Meta,
-        /// What it is.
+        /// Kind of the inode.
         body: Body,
     },
-    /// Something of the snapshot below becomes an inode of its own, where it is.
+    /// Promotion: an entry of the base becomes an inode in its place.
     Promote {
-        /// The directory; none for the root.
+        /// Parent directory; `None` for the root.
         parent: Option<Id>,
-        /// The name.
+        /// Name.
         name: Name,
-        /// The new inode.
+        /// New inode.
         id: Id,
-        /// Its path in the snapshot.
+        /// Path in the base.
         lower: String,
-        /// Its attributes.
+        /// Attributes of the inode.
         meta: Meta,
-        /// What it is.
+        /// Kind of the inode.
         body: Body,
     },
-    /// One more name for a file.
+    /// Additional name for a file.
     Link {
-        /// The directory.
+        /// Parent directory.
         parent: Id,
-        /// The name, which was free.
+        /// Name, which was free.
         name: Name,
-        /// The file.
+        /// Linked file.
         id: Id,
-        /// When.
+        /// Time of the change.
         at: Time,
     },
-    /// A name less.
+    /// Removal of a name.
     Remove {
-        /// The directory.
+        /// Parent directory.
         parent: Id,
-        /// The name.
+        /// Name.
         name: Name,
-        /// Whether the snapshot below has something of that name that must not show.
+        /// True if the base has an entry of that name, so that a whiteout is needed.
         hide: bool,
-        /// When.
+        /// Time of the change.
         at: Time,
     },
-    /// Another name for what has one. What had the new name loses it, or gets the old one.
+    /// Rename. An inode that had the new name loses it, or gets the old one.
     Rename {
-        /// The directory.
+        /// Old parent directory.
         parent: Id,
-        /// The name, which belongs to an inode of its own.
+        /// Old name, which belongs to an inode of the working tree.
         name: Name,
-        /// The new directory.
+        /// New parent directory.
         new_parent: Id,
-        /// The new name.
+        /// New name.
         new_name: Name,
-        /// Whether the two change places.
+        /// True if the two names are exchanged.
         exchange: bool,
-        /// Whether the snapshot below has something of the old name that must not show.
+        /// True if the base has an entry of the old name, so that a whiteout is needed.
         hide: bool,
-        /// When.
+        /// Time of the change.
         at: Time,
     },
-    /// New attributes.
+    /// New attributes of an inode.
     Attributes {
-        /// The inode.
+        /// Inode.
         id: Id,
-        /// All of them.
+        /// All attributes.
         meta: Meta,
     },
-    /// The bytes are elsewhere now.
+    /// New location of a file's bytes.
     Moved {
-        /// The file.
+        /// File.
         id: Id,
-        /// Where.
+        /// New location.
         source: Source,
-        /// When.
+        /// Time of the change.
         at: Time,
     },
-    /// Of a data file, which is some file's from here on or already, these bytes are still elsewhere; all others are in it.
+    /// Sparse copy: only these bytes of a data file are still elsewhere. An inode has the data file already, or gets it later.
     Borrowed {
-        /// The data file.
+        /// Data file.
         data: u64,
-        /// Where they are, at the same offsets.
+        /// Location of the missing bytes, at the same offsets.
         from: Stored,
-        /// First byte of each range, and the one behind it.
+        /// Ranges: first byte, and the byte after the last.
         missing: Vec<(u64, u64)>,
     },
-    /// Bytes of a data file that are in it now.
+    /// Range of a sparse copy that is now in the data file.
     Covered {
-        /// The data file.
+        /// Data file.
         data: u64,
-        /// The first.
+        /// First byte.
         begin: u64,
-        /// The one behind the last.
+        /// Byte after the last.
         end: u64,
     },
-    /// A name of the snapshot below that does not show; only in a journal written anew.
+    /// Whiteout; only in a rewritten journal.
     Hidden {
-        /// The directory.
+        /// Parent directory.
         parent: Id,
-        /// The name.
+        /// Name.
         name: Name,
     },
-    /// A commit is about to become visible as this snapshot. If the branch has it, everything before this line is in it.
+    /// A commit is about to publish this snapshot. If the branch has it, everything before this line is in it.
     Publishing {
-        /// The snapshot.
+        /// Snapshot.
         snapshot: String,
     },
-    /// That commit was looked for and not found, and changes go on from here. Should the storage carry it out later, what is
-    /// written from this line on is no part of it.
+    /// The commit of this snapshot was searched for and not found, and changes continue. If the storage still completes it later, the
+    /// lines from this one on are not part of it.
     Unpublished {
-        /// The snapshot.
+        /// Snapshot.
         snapshot: String,
     },
 }
 
 impl Time {
-    /// Now.
+    /// Returns the current time.
     pub fn now() -> Self {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
         Time(now.tv_sec, u32::try_from(now.tv_nsec).unwrap_or(0))
@@ -241,12 +241,12 @@ impl Time {
 }
 
 impl Name {
-    /// The name with these bytes.
+    /// Creates a name from bytes.
     pub fn new(bytes: &[u8]) -> Self {
         Name(bytes.into())
     }
 
-    /// As text, if it is UTF-8: only such names are in snapshots.
+    /// Returns the name as text if it is UTF-8: a snapshot has only such names.
     pub fn text(&self) -> Option<&str> {
         std::str::from_utf8(&self.0).ok()
     }

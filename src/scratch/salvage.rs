@@ -1,7 +1,7 @@
-//! What a power cut left in a scratch directory without a name.
+//! Saves the data files whose names were lost in a power cut.
 //!
-//! A data file whose line was not on the disk yet belongs to nobody any more. Its bytes may be all that is left of somebody's
-//! work, so that it is not deleted: it goes to `lost+found`, as after a check of a file system.
+//! A data file whose line had not reached the disk belongs to no inode any more. Its bytes may be all that is left of a user's work, so
+//! it is not deleted but moved to `lost+found`, as after a file system check.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -14,24 +14,24 @@ use super::data::Stat;
 use super::record::Time;
 use crate::error::{Error, Result};
 
-/// The folder of a scratch directory that they go to.
+/// Folder of the scratch directory for saved files.
 pub const FOLDER: &str = "lost+found";
-/// Bytes of a journal's torn end that are kept.
+/// Bytes of a journal's torn end that are saved.
 const MOST: u64 = 64 << 20;
 
-/// Takes data files whose lines were lost out of the way.
+/// Moves data files whose lines were lost to [`FOLDER`].
 #[derive(Debug)]
 pub struct Salvage<'a> {
     directory: &'a OwnedFd,
     data: &'a OwnedFd,
-    /// When the journal was last written anew: it knew everything that was older.
+    /// Time of the journal's last rewrite: that journal knew every older data file.
     journal_born: Time,
-    /// How many were kept.
+    /// Number of saved files.
     pub count: u64,
 }
 
 impl<'a> Salvage<'a> {
-    /// The scratch directory `directory` with data files in `data`.
+    /// Prepares saving data files from `data` for the scratch directory `directory`.
     pub fn new(directory: &'a OwnedFd, data: &'a OwnedFd) -> Self {
         let born = rustix::fs::statx(directory, "journal", AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BTIME);
         let journal_born = born
@@ -41,7 +41,7 @@ impl<'a> Salvage<'a> {
         Salvage { directory, data, journal_born, count: 0 }
     }
 
-    /// Keeps data file `number`, which no line names. False if there is nothing to keep.
+    /// Saves data file `number`, which no line names. Returns false if there is nothing to save.
     pub fn keep(&mut self, number: u64, stat: &Stat) -> Result<bool> {
         if stat.size == 0 || stat.ctime < self.journal_born {
             return Ok(false);
@@ -56,7 +56,7 @@ impl<'a> Salvage<'a> {
     }
 }
 
-/// Copies what is in `journal` from byte `begin` on.
+/// Saves the bytes of `journal` from byte `begin` on.
 pub(super) fn keep_tail(directory: &OwnedFd, journal: &File, begin: u64) -> Result<()> {
     let failed = |e: std::io::Error| Error::io("the torn end of the scratch journal", e);
     let length = journal.metadata().map_err(failed)?.len().saturating_sub(begin).min(MOST);
@@ -81,7 +81,7 @@ fn folder(directory: &OwnedFd) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(directory, FOLDER, flags, Mode::empty())
 }
 
-/// `name`, or that with a number if it is taken.
+/// Returns `name`, with a number appended if it is taken.
 fn free_name(folder: &OwnedFd, name: &str) -> String {
     let is_free = |name: &String| {
         matches!(rustix::fs::statat(folder, name.as_str(), AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT))

@@ -1,8 +1,7 @@
-//! Finds the scratch directories of a repository on this machine, of several users.
+//! Finds the scratch directories of a repository on this machine, for several users.
 //!
-//! What belongs to users whose word does not count is neither read nor believed: a journal of nonsense would otherwise keep root from ever
-//! collecting garbage. That there is something is all that is found out, without following their symbolic links or entering
-//! what they have mounted.
+//! Files of users who are not trusted are neither read nor believed: a journal of nonsense could otherwise keep root from ever collecting
+//! garbage. Only their existence is reported, without following symbolic links or entering mounts of those users.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -14,39 +13,39 @@ use super::needs::{Needs, open_directory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::trust::{self, Distrust};
 
-/// A directory in which scratch directories of a repository may be: one for each branch.
+/// Directory that may hold scratch directories of a repository, one for each branch.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// A user's home, or a directory for state.
+    /// Home directory of a user, or a directory for state.
     pub base: PathBuf,
-    /// Below it.
+    /// Path below `base`.
     pub rest: PathBuf,
 }
 
-/// What was found.
+/// Result of the search.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
-    /// What the work that counts needs.
+    /// Objects that the work of trusted users needs.
     pub work: Vec<Needs>,
-    /// Work of other users, or what may be such.
+    /// Possible work of users who are not trusted.
     pub foreign: Vec<Foreign>,
-    /// Directories that this user may not look into.
+    /// Directories that this user may not read.
     pub closed: Vec<PathBuf>,
 }
 
-/// Something of a user whose word does not count.
+/// Path that a user who is not trusted owns or may write to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Foreign {
-    /// A scratch directory, a directory of such, or a mount.
+    /// Scratch directory, parent of scratch directories, or mount.
     pub path: PathBuf,
-    /// Who owns it, or may write to it.
+    /// User who owns the path or may write to it.
     pub owner: u32,
 }
 
 impl Found {
-    /// Adds what is in `place`. The work of users of whom `counts` is true counts, if nobody else may write to it.
+    /// Adds the scratch directories in `place`. Work is trusted if `counts` returns true for its owner and no other user may write to it.
     ///
-    /// Errors: [`ErrorKind::Corrupt`] if a journal that counts is damaged.
+    /// Fails with [`ErrorKind::Corrupt`] if a trusted journal is damaged.
     pub fn add(&mut self, place: &Place, counts: impl Fn(u32) -> bool) -> Result<()> {
         let path = place.base.join(&place.rest);
         let failed = |errno: Errno| Error::io(path.display(), errno.into());
@@ -63,7 +62,7 @@ impl Found {
             }
         };
         let found = match rustix::fs::openat2(&base, &place.rest, flags, Mode::empty(), resolve) {
-            // The user leads elsewhere.
+            // The path leads elsewhere by a link or a mount of the user.
             Err(Errno::LOOP | Errno::XDEV | Errno::AGAIN) => {
                 self.foreign.push(Foreign { path, owner });
                 return Ok(());
@@ -116,7 +115,6 @@ impl Found {
         Ok(())
     }
 
-    /// Notes that `path` cannot be opened.
     fn note_missing(&mut self, path: PathBuf, errno: Errno) -> Result<()> {
         match errno {
             Errno::NOENT | Errno::NOTDIR => Ok(()),
@@ -129,7 +127,7 @@ impl Found {
     }
 }
 
-/// Checks that a user whose word counts owns `file`, and that nobody else may write to it. The error is whose word it is.
+/// Checks that a trusted user owns `file` and that no other user may write to it. Returns the responsible user as the error.
 fn check(file: impl std::os::fd::AsFd, counts: &impl Fn(u32) -> bool) -> Result<(), u32> {
     match trust::check_owner(&file, counts) {
         Ok(_) => Ok(()),

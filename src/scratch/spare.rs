@@ -1,11 +1,12 @@
-//! Room that is kept for what gives room back.
+//! Reserves space for operations that free space.
 //!
 //! On a full disk a deletion, a discard or a commit needs some bytes before it frees any: lines of the journal, or a whole new one. The
-//! file [`NAME`] takes up that room until then. Three rules make it last:
+//! file [`NAME`] holds that space until then. Three rules make it last:
 //!
-//! - It follows the journal: what removes everything again takes less than what made it.
-//! - It takes a part of what is free, never all ([`GREEDIEST`]): a program that writes at the same time must not find the disk full.
-//! - Lines of the journal take it [`STEP`] by [`STEP`]: on a full disk others take at once what is free.
+//! - The size follows the journal: removing everything again takes fewer lines than creating it.
+//! - Growth takes a part of the free space, never all ([`GREEDIEST`]): a program that writes at the same time must not find the disk
+//!   full.
+//! - Lines of the journal use it [`STEP`] by [`STEP`]: on a full disk, other programs take free space at once.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -13,47 +14,46 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 
-/// The file's name in the scratch directory.
+/// Name of the file in the scratch directory.
 pub(super) const NAME: &str = "spare";
-/// Its least size, by which it also grows and shrinks. Bytes: a thousand lines of a journal.
+/// Smallest size and unit of growth, in bytes: a thousand lines of a journal.
 const STEP: u64 = 256 << 10;
-/// It grows by no more than one in so many of the bytes that are free.
+/// Fraction of the free bytes that one growth may take: one in this many.
 const GREEDIEST: u64 = 4;
-/// How many times larger than wanted it may be.
+/// Factor by which the file may exceed its wanted size.
 const TIMES_LARGER: u64 = 4;
-/// Least growth that is worth the system calls. Bytes.
+/// Smallest growth worth the system calls, in bytes.
 const WORTH_GROWING: u64 = 64 << 10;
 
-/// The spare room of one scratch directory.
+/// Reserved space of one scratch directory.
 pub(super) struct Spare {
     directory: Arc<OwnedFd>,
     kept: Mutex<Kept>,
 }
 
 struct Kept {
-    /// Bytes of the file.
     size: u64,
-    /// Length of the journal, in bytes, when it was last made to follow it.
+    /// Length of the journal, in bytes, at the last change of size.
     followed: u64,
 }
 
 impl Spare {
-    /// The spare room in `directory`, as an earlier daemon has left it.
+    /// Finds the reserved space in `directory` that an earlier daemon left.
     pub(super) fn new(directory: &Arc<OwnedFd>) -> Self {
         let found = rustix::fs::statat(&**directory, NAME, AtFlags::SYMLINK_NOFOLLOW);
-        // A file with holes keeps no room.
+        // A file with holes reserves no space.
         let size = found.map_or(0, |stat| stat.st_size.min(stat.st_blocks.saturating_mul(512)).unsigned_abs());
         Spare { directory: Arc::clone(directory), kept: Mutex::new(Kept { size, followed: 0 }) }
     }
 
-    /// Makes it follow a journal that is `length` bytes long, if that has grown by much since.
+    /// Adjusts the size to a journal of `length` bytes, if the journal has grown by much since the last time.
     pub(super) fn follow(&self, length: u64) {
         if self.kept.lock().followed.saturating_add(STEP / 2) < length {
             self.keep(length);
         }
     }
 
-    /// Makes it follow a journal that is `length` bytes long: as much as a new journal would take and a quarter more.
+    /// Adjusts the size to a journal of `length` bytes: as much as a new journal takes and a quarter more.
     pub(super) fn keep(&self, length: u64) {
         let mut kept = self.kept.lock();
         kept.followed = length;
@@ -65,7 +65,7 @@ impl Spare {
             return;
         }
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        // It need not be had: a file system may not know how, a quota may be used up.
+        // The reserve is optional: a file system may not support it, a quota may be used up.
         let Ok(file) = rustix::fs::openat(&*self.directory, NAME, flags, Mode::from_raw_mode(0o600)) else { return };
         let resized = rustix::fs::ftruncate(&file, size)
             .and_then(|()| if grows { rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size) } else { Ok(()) });
@@ -74,12 +74,12 @@ impl Spare {
         } else if kept.size == 0 {
             let _ = rustix::fs::unlinkat(&*self.directory, NAME, AtFlags::empty());
         } else {
-            // What there was is better than nothing.
+            // The old size is better than nothing.
             let _ = rustix::fs::ftruncate(&file, kept.size);
         }
     }
 
-    /// Gives up a part of it. False if nothing is left.
+    /// Frees one step of the space. Returns false if nothing was left.
     pub(super) fn give_step(&self) -> bool {
         let mut kept = self.kept.lock();
         let left = kept.size.saturating_sub(STEP);
@@ -96,7 +96,7 @@ impl Spare {
         true
     }
 
-    /// Gives up all of it. False if there was nothing.
+    /// Frees all of the space. Returns false if there was none.
     pub(super) fn give_all(&self) -> bool {
         self.give(&mut self.kept.lock())
     }
@@ -106,15 +106,15 @@ impl Spare {
         rustix::fs::unlinkat(&*self.directory, NAME, AtFlags::empty()).is_ok()
     }
 
-    /// Whether a file of `length` bytes has room and leaves others half of what is free.
+    /// Returns true if a file of `length` bytes fits and leaves half of the free space to other programs.
     pub(super) fn has_room_for(&self, length: u64) -> bool {
         length <= self.free() / 2
     }
 
-    /// Bytes that this process may still write to the disk.
+    /// Returns the number of bytes that this process may still write to the disk.
     fn free(&self) -> u64 {
         let Ok(disk) = rustix::fs::fstatvfs(&*self.directory) else { return 0 };
-        // What a file system sets aside is for root.
+        // The blocks that a file system reserves are for root.
         let blocks = if rustix::process::geteuid().is_root() { disk.f_bfree } else { disk.f_bavail };
         blocks.saturating_mul(disk.f_frsize)
     }
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(size(), 6 * STEP);
         spare.keep(2 * STEP);
         assert_eq!(size(), 6 * STEP, "not much too large");
-        // As another daemon finds it.
+        // A later daemon finds the space.
         let spare = Spare::new(&open());
         for left in [5, 4, 3, 2, 1, 0] {
             assert!(spare.give_step());

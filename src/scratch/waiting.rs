@@ -1,7 +1,7 @@
-//! Looking whether something waits for a commit, without opening a scratch directory.
+//! Tests whether a branch has uncommitted work, without opening its scratch directory.
 //!
-//! For commands that are about to do something to a branch: they warn, and whoever uses the directory is not disturbed. Only
-//! the place is looked at where a mount keeps changes when its user names none.
+//! Commands use this to warn before they change a branch; the daemon that uses the directory is not disturbed. Only the default scratch
+//! directory is examined.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -12,19 +12,19 @@ use serde::Deserialize;
 
 use super::place::default_path;
 
-/// Bytes of a journal that are looked at. One that goes on beyond them has changes.
+/// Bytes of a journal that are read. A longer one has changes.
 const LOOKED_AT: u64 = 1 << 16;
-/// Bytes of a lock file: a process and a mountpoint.
+/// Bytes read of a lock file: a process and a mountpoint.
 const MAX_HOLDER: u64 = 4096;
 
-/// What there is of a branch on this machine.
+/// Uncommitted work of a branch on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// The scratch directory.
+    /// Path of the scratch directory.
     pub path: PathBuf,
-    /// Whether something in it waits for a commit.
+    /// True if it has uncommitted changes.
     pub has_changes: bool,
-    /// Who uses it now: a process and a mountpoint, in words.
+    /// Process and mountpoint that use the directory, as text.
     pub holder: Option<String>,
 }
 
@@ -35,7 +35,7 @@ struct Line {
     parent: Option<u64>,
 }
 
-/// What there is of `branch` of the repository at `location`; none if there is nothing, or nothing that may be seen.
+/// Finds the scratch directory of `branch` of the repository at `location`; returns `None` if there is none or it may not be read.
 pub fn look(location: &str, branch: &str) -> Option<Waiting> {
     let path = default_path(location, branch).ok()?;
     let journal = File::open(path.join("journal")).ok()?;
@@ -47,12 +47,12 @@ fn has_changes(journal: File) -> bool {
     if journal.metadata().is_ok_and(|metadata| metadata.len() > LOOKED_AT) {
         return true;
     }
-    // Each line is a checksum, a space and a record. One that cannot be read is for the next mount to judge.
+    // Each line is a checksum, a space and a record. Unreadable ones are left to the next mount.
     let lines = BufReader::new(journal.take(LOOKED_AT)).split(b'\n').map_while(Result::ok);
     let mut records = lines.filter_map(|line| serde_json::from_slice::<Line>(line.get(9..)?).ok());
     records.any(|record| match record.op.as_str() {
         "base" | "attributes" | "publishing" | "unpublished" => false,
-        // The root is in every journal.
+        // Every journal has the root.
         "promote" => record.parent.is_some(),
         _ => true,
     })
@@ -60,7 +60,7 @@ fn has_changes(journal: File) -> bool {
 
 fn holder(path: &std::path::Path) -> Option<String> {
     let mut lock = File::open(path.join("lock")).ok()?;
-    // A daemon that begins in this moment waits a little for the lock.
+    // A daemon that starts at this moment waits a little for the lock.
     match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared) {
         Err(rustix::io::Errno::WOULDBLOCK) => {}
         _ => return None,
