@@ -1,4 +1,4 @@
-//! Committing: a cut, a check, the engine, and the tree on its new snapshot.
+//! Commit: the frozen tree is checked, the engine publishes a snapshot, and the tree is rebased onto it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -24,11 +24,10 @@ use crate::scratch::data::{Files, Rest};
 use crate::working::frozen::Frozen;
 use crate::working::replace::{Invalidation, TreeGuard};
 
-/// How long a commit waits for files to be closed before it is refused. What is on its way takes microseconds.
+/// Longest wait for files to be closed before a commit is refused. Closes under way take microseconds.
 const CLOSES: Duration = Duration::from_millis(500);
-/// Between two looks whether they are.
+/// Interval between checks for open or mapped files.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// Message of a commit for which none is given.
 const DEFAULT_MESSAGE: &str = "Changes made through a mount";
 /// Violations and files that an error lists; the rest is counted.
 const LISTED: usize = 20;
@@ -36,28 +35,28 @@ const LISTED: usize = 20;
 /// Options of a commit.
 #[derive(Clone, Debug, Default)]
 pub struct CommitOptions {
-    /// The message; a default one if it is empty.
+    /// Commit message; a default one if empty.
     pub message: String,
-    /// The commit's metadata.
+    /// Metadata of the commit.
     pub metadata: Map<String, Value>,
-    /// Whether to replace the newest commit.
+    /// True if the commit replaces the branch tip.
     pub amend: bool,
-    /// What to do about chunks that others have changed too.
+    /// Resolution of chunks that a concurrent commit changed too.
     pub on_conflict: OnConflict,
 }
 
-/// What came of a commit.
+/// Result of a commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Committed {
-    /// The new snapshot; none if there was nothing to commit.
+    /// ID of the new snapshot; none if there was nothing to commit.
     pub snapshot: Option<String>,
-    /// Commits of others that it was applied to, oldest first.
+    /// Concurrent commits that the commit was rebased over, oldest first.
     pub rebased_over: Vec<String>,
     /// Nodes created, deleted, changed and moved.
     pub nodes: usize,
     /// Chunks written and deleted.
     pub chunks: usize,
-    /// Paths of files that the commit did not take.
+    /// Paths of untracked files, which the commit does not contain.
     pub untracked: Vec<String>,
     /// Nodes whose parent directory has no `zarr.json`: for Zarr they are members of no group.
     pub ungrouped: Vec<String>,
@@ -97,11 +96,10 @@ impl Session {
         self.commit(CommitOptions { message: message.to_owned(), ..CommitOptions::default() }).await
     }
 
-    /// Commits all that differs.
+    /// Commits the change set of the working tree.
     ///
-    /// Errors: [`ErrorKind::Busy`] if files are open for writing, [`ErrorKind::InvalidInput`] if something cannot be
-    /// committed (all of it is named), [`ErrorKind::Stale`] if others changed the same things; the working tree stays as it
-    /// is.
+    /// Fails with [`ErrorKind::Busy`] if files are open for writing, [`ErrorKind::InvalidInput`] if there are violations (the
+    /// message lists them), [`ErrorKind::Stale`] if a concurrent commit conflicts; the working tree then stays as it is.
     pub async fn commit(&self, options: CommitOptions) -> Result<Committed> {
         let _turn = self.turn.lock().await;
         self.decide().await?;
@@ -114,7 +112,7 @@ impl Session {
             refuse_unasked(&self.working.base().tree, &frozen, &detected.changes)?;
             let detected = self.refuse_mapped(detected).await?;
             let untracked: Vec<String> = detected.untracked.iter().map(|file| file.path.clone()).collect();
-            // One that was given up may have landed, and then no changes are what is wanted instead of its own.
+            // An earlier commit that seemed to fail may have landed; an empty change set then has to undo it.
             if detected.changes.is_empty() && !options.amend && self.working.unpublished().is_empty() {
                 return Ok(Committed { untracked, ..Committed::default() });
             }
@@ -127,7 +125,7 @@ impl Session {
             let (committed, invalidations) = published?;
             (Committed { untracked, ungrouped, ..committed }, invalidations)
         };
-        // The gate is open again: the kernel may have to wait for requests that waited for it.
+        // Sent once the gate is open: an invalidation may wait for requests that wait for the gate.
         self.invalidate(invalidations).await?;
         Ok(committed)
     }
@@ -162,13 +160,13 @@ impl Session {
         let (_hold, known_objects) = self.use_uploads(&mut detected.changes).await?;
         let has_uploads = known_objects.as_ref().is_some_and(|known_objects| !known_objects.chunks.is_empty());
         let mut request = Request { known_objects, ..request };
-        // Boxed: the compiler does not see through futures this deep that they may change threads.
+        // Boxed: the compiler cannot prove that futures this deep are `Send`.
         let commit: BoxFuture<'_, Result<Outcome>> =
             Box::pin(self.engine.commit(base.tree.snapshot(), &detected.changes, &request, &progress));
         let mut outcome = commit.await;
         let is_stale = outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Stale);
         if let Some(files) = files.filter(|_| has_uploads && is_stale) {
-            // Garbage may have been collected in this very moment, and what was uploaded before with it. The files are still there.
+            // A garbage collection may just have removed the uploaded objects. The files still exist: they are uploaded again.
             detected.changes = files;
             request.known_objects = self.use_uploads(&mut detected.changes).await?.1;
             let commit: BoxFuture<'_, Result<Outcome>> =
@@ -193,11 +191,12 @@ impl Session {
                 return Err(Error::new(ErrorKind::Stale, message));
             }
             Outcome::Nothing if detected.changes.is_empty() => return Ok(Default::default()),
-            // Ours gave way to theirs, or are in an earlier commit of ours that landed late: the tree moves on.
+            // A concurrent commit won every conflict (`theirs`), or an earlier commit of this mount landed late with the changes:
+            // the tree is still rebased.
             Outcome::Nothing => None,
             Outcome::Committed { snapshot, .. } => Some(*snapshot),
         };
-        // Until the tree is on it, nothing may be changed.
+        // Nothing may change until the tree is rebased onto the snapshot.
         self.working.set_undecided(snapshot.is_some());
         self.conflicts.lock().clear();
         failpoints::reach(failpoints::COMMITTED).context(not_shown)?;
@@ -230,7 +229,7 @@ impl Session {
         Ok((committed, invalidations))
     }
 
-    /// What keeps the tree from moving to another commit besides its changes: names that are untracked in `detected`.
+    /// Returns a check for names of the tree that collide with a commit that it would be rebased onto.
     fn may_rebase_onto(&self, detected: &DetectedChanges) -> MayRebaseOnto {
         let (working, reader) = (Arc::clone(&self.working), Arc::clone(&self.reader));
         let untracked = Arc::new(detected.untracked_entries());
@@ -241,14 +240,14 @@ impl Session {
             Box::pin(async move {
                 let tree = working.tree_of(Arc::clone(&snapshot), reader)?;
                 let mut collisions = rebase::collisions(&working, &tree, &untracked).await?;
-                // A commit of ours has what we made: only what no commit takes can be in its way.
+                // A landed commit of this mount contains the names created here: only untracked names can collide with it.
                 collisions.retain(|collision| !has_landed || paths.contains(&collision.path));
                 Ok(rebase::as_conflicts(collisions, &snapshot))
             })
         })
     }
 
-    /// A commit failed. If that was at its very end it may be visible all the same, and then it is done.
+    /// Handles a failed commit. If it failed while publishing, it may be visible all the same, and then it is done.
     async fn after_failure(
         &self,
         guard: &TreeGuard<'_>,
@@ -274,7 +273,7 @@ impl Session {
         }
     }
 
-    /// Finds out what became of a commit that failed at its end, if that is still open.
+    /// Determines the outcome of a commit that failed while publishing, if it is still unknown.
     pub(super) async fn decide(&self) -> Result<()> {
         if !self.working.is_undecided() && !self.working.may_land() {
             return Ok(());
@@ -310,8 +309,8 @@ impl Session {
         Ok(Some((id, done.invalidations)))
     }
 
-    /// The kernel tells of a closed file only after `close` has returned: a program that closes and then commits must not
-    /// meet its own file.
+    /// Waits for files to be closed. The kernel reports a close only after `close` has returned: a program that closes a file and
+    /// then commits must not be refused because of that file.
     pub(super) async fn wait_for_closes(&self) {
         let patience = tokio::time::Instant::now() + CLOSES;
         while self.working.any_open_for_writing() && tokio::time::Instant::now() < patience {
@@ -319,13 +318,13 @@ impl Session {
         }
     }
 
-    /// Refuses files that are mapped for writing. A mapping that the kernel made by itself outlives the handle, and we do not hear
-    /// of its end; what is written through it after the commit would be lost, or change the object that the file was linked to.
+    /// Refuses files that are mapped for writing. A mapping of a passthrough file outlives the handle, and the kernel does not
+    /// report its end; bytes written through it after the commit would be lost, or change the object that the file was linked to.
     async fn refuse_mapped(&self, mut detected: DetectedChanges) -> Result<DetectedChanges> {
         if !self.working.was_passed_on() {
             return Ok(detected);
         }
-        // The kernel's own handles are open for writing, whatever programs do with them. Those are not linked.
+        // The kernel's passthrough handles are open for writing, whatever programs do with them. Their files are not linked.
         let backed = self.working.backed_data();
         let look = move || {
             let mut mapped = Vec::new();
@@ -340,7 +339,7 @@ impl Session {
                     Rest::Unknown => file.may_link = false,
                 }
             }
-            // A file that was closed a moment ago is let go of a moment later.
+            // The kernel drops its reference to a file shortly after the close.
             let patience = std::time::Instant::now() + CLOSES;
             while !mapped.is_empty() && std::time::Instant::now() < patience {
                 std::thread::sleep(LOOK_EVERY);
@@ -358,7 +357,7 @@ impl Session {
         Err(busy("mapped", &self.working.paths_of_data(&numbers)))
     }
 
-    /// A data file that the kernel reads by itself must stay the file's own: it is copied, not linked, into the repository.
+    /// Prevents linking of data files with passthrough, which must stay the working tree's: they are copied into the repository.
     fn spare_open_files(&self, detected: &mut DetectedChanges) {
         let backed = self.working.backed_data();
         if backed.is_empty() {

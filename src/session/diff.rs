@@ -1,4 +1,4 @@
-//! What differs, node by node: metadata before and after, and chunk coordinates.
+//! Diff of the working tree, node by node: metadata before and after, and chunk coordinates.
 
 use std::collections::HashMap;
 
@@ -12,42 +12,42 @@ use crate::error::Result;
 use crate::format::ids::NodeId;
 use crate::printable;
 
-/// Coordinates of one array that words list; the rest is counted.
+/// Coordinates of one array that the text lists; the rest is counted.
 const LISTED: usize = 50;
 
-/// What differs, node by node.
+/// Uncommitted changes, node by node.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Diff {
-    /// The nodes, by path.
+    /// Nodes, by path.
     pub nodes: Vec<NodeDiff>,
 }
 
-/// One node.
+/// Change of one node.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct NodeDiff {
-    /// Its path now, or before it was deleted.
+    /// Path now, or before the node was deleted.
     pub path: String,
-    /// What happened to it: added, changed, deleted, moved or chunks.
+    /// Kind of change: added, changed, deleted, moved or chunks.
     pub what: &'static str,
-    /// Where it was, if it was moved.
+    /// Path before the move, if the node was moved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// Its `zarr.json` before.
+    /// Content of `zarr.json` before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<Value>,
-    /// Its `zarr.json` now.
+    /// Content of `zarr.json` now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<Value>,
-    /// Chunks written.
+    /// Coordinates of chunks written.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub written: Vec<Vec<u32>>,
-    /// Chunks deleted.
+    /// Coordinates of chunks deleted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deleted: Vec<Vec<u32>>,
 }
 
 impl Session {
-    /// What differs now, node by node.
+    /// Returns the uncommitted changes, node by node.
     pub async fn diff(&self) -> Result<Diff> {
         let (_, detected) = self.detect_changes().await?;
         let paths = self.paths_of_arrays(&detected);
@@ -85,7 +85,7 @@ impl Session {
         Ok(Diff { nodes })
     }
 
-    /// Paths of arrays whose chunks changed.
+    /// Returns the paths of arrays with changed chunks.
     pub(super) fn paths_of_arrays(&self, detected: &DetectedChanges) -> HashMap<NodeId, String> {
         let base = self.working.base();
         let changes = &detected.changes;
@@ -100,7 +100,7 @@ impl Session {
 }
 
 impl Diff {
-    /// For people.
+    /// Formats the diff as text.
     pub fn in_words(&self) -> String {
         let mut text = String::new();
         for node in &self.nodes {

@@ -1,13 +1,12 @@
-//! Storing chunks before the commit that will refer to them (`--upload eager`).
+//! Eager upload: stores chunks before the commit that refers to them (`--upload eager`).
 //!
-//! Over a network a commit's time is that of its chunks. A chunk that a program has closed will most likely be committed as it
-//! is: it is sent while the program goes on, under an id that nobody knows, and the commit only names it. If the file is
-//! written again, moved out of its array or removed, the object is garbage, as that of a commit which fails.
+//! Over a network, the time of a commit is that of its chunks. A chunk that a program has closed will most likely be committed
+//! unchanged: it is uploaded while the program continues, under an ID that nothing refers to, and the commit only names it. If
+//! the file is written again, moved out of its array or removed, the object is garbage, like that of a failed commit.
 //!
-//! A file is sent if it has a chunk's name by its array's encoding, is large enough for an object of its own (small ones are
-//! packed, by the commit), and nobody can be writing it ([`crate::working::uploads`]). The commit asks for nothing of this: what
-//! has not been sent, it sends. So whatever fails here is no program's affair. It is told in the log, and tried again at longer
-//! and longer intervals.
+//! A file is uploaded if its name is a chunk key of its array, if it is large enough for a separate object (the commit packs
+//! small chunks), and if nobody can be writing to it ([`crate::working::uploads`]). The commit does not rely on this: it uploads
+//! what is missing. A failure therefore reaches no program; it is logged, and the upload is retried with backoff.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -30,28 +29,28 @@ use crate::scratch::record::Id;
 use crate::tree::nodes::ZARR_JSON;
 use crate::working::uploads::{Chance, Document, Hold, Named, Ticket, Uploaded};
 
-/// Chunks on their way at a time. Of 4 MiB each, this many keep a line of 1 Gbit/s and 200 ms full.
+/// Concurrent uploads. With 4 MiB each, this many saturate a link of 1 Gbit/s and 200 ms.
 const AT_ONCE: usize = 8;
-/// Longest `zarr.json` that is read for this, in bytes: it is read anew for each chunk.
+/// Longest `zarr.json` that is read to check a chunk key, in bytes: it is read anew for each chunk.
 const MAX_DOCUMENT: u64 = 1 << 20;
-/// First and longest pause after something could not be stored.
+/// First and longest backoff after a failure.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// How long an object that nothing refers to is believed to be there. Who collects garbage spares what is younger than
-/// something like that; an older one is looked at before a commit names it.
+/// Age up to which an unreferenced object is assumed to exist. Garbage collections usually spare younger objects than about this;
+/// an older one is checked before a commit names it.
 const BELIEVED: Duration = Duration::from_secs(3600);
-/// How far the clock of a machine that collects garbage may be behind ours.
+/// Longest time by which the clock of a machine that collects garbage may lag behind the local one.
 const SKEW: Duration = Duration::from_secs(3600);
-/// Objects that are looked at, at a time.
+/// Concurrent checks of objects.
 const LOOKS_AT_ONCE: usize = 32;
 
-/// When chunks are stored.
+/// Time at which chunks are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Upload {
-    /// When they are closed, where that is over a network.
+    /// On close, if storage is reached over a network.
     #[default]
     Eager,
-    /// With the commit.
+    /// On commit.
     Commit,
 }
 
@@ -78,23 +77,23 @@ impl std::fmt::Display for Upload {
     }
 }
 
-/// What came of a file that was sent.
+/// Uploaded file and the result.
 type Sent = (Id, Result<()>);
 type Joined = std::result::Result<Sent, tokio::task::JoinError>;
 
 impl Session {
-    /// Begins to store chunks as they are closed. Where a commit only links them there is nothing to do.
+    /// Starts the eager upload. Does nothing where a commit only links files.
     pub fn begin_uploads(self: &Arc<Self>) {
         if self.storage.local_files().is_some() {
             return;
         }
         self.working.uploads().begin();
         let session = Arc::clone(self);
-        // The first one stays: there is one mount.
+        // The first value stays: there is one mount.
         let _ = self.uploading.set(tokio::spawn(async move { session.upload_ahead().await }).abort_handle());
     }
 
-    /// Ends that at once. What is on its way would be known to nobody.
+    /// Stops the eager upload at once. Nothing will refer to the objects of uploads under way.
     pub fn end_uploads(&self) {
         if let Some(uploading) = self.uploading.get() {
             uploading.abort();
@@ -105,7 +104,7 @@ impl Session {
         let mut running: JoinSet<Sent> = JoinSet::new();
         let mut failures = 0;
         loop {
-            // When the last one failed, one is enough to find out whether it still does.
+            // After a failure, one upload is enough to find out whether it persists.
             let most = if failures == 0 { AT_ONCE } else { 1 };
             while running.len() >= most {
                 let sent = running.join_next().await;
@@ -133,7 +132,7 @@ impl Session {
         }
     }
 
-    /// Takes note of what came of a file. If the store is to blame, waits for what else is on its way, and then a while.
+    /// Records the result of an upload. After a storage failure, waits for the other uploads and backs off.
     async fn sent(&self, sent: Option<Joined>, running: &mut JoinSet<Sent>, failures: &mut u32) {
         let Some(Ok((id, sent))) = sent else { return };
         let Err(error) = sent else {
@@ -141,7 +140,7 @@ impl Session {
             return;
         };
         self.working.uploads().closed(id);
-        // Somebody changed it meanwhile.
+        // The file changed meanwhile.
         if error.kind() == ErrorKind::Busy {
             return;
         }
@@ -162,14 +161,14 @@ impl Session {
         Ok(())
     }
 
-    /// Whether and how file `id` can be stored now.
+    /// Checks whether file `id` can be uploaded now.
     async fn chance(&self, id: Id) -> Result<Chance> {
         let names = self.working.names_below(id);
-        // What lies beside it may be chunks now.
+        // Files beside the document may be chunks now.
         if names.iter().any(|name| name.key == ZARR_JSON) {
             self.working.uploads().look_again();
         }
-        // Most files are small: nothing more is asked about those.
+        // Most files are small and need no further check.
         if self.working.own_size(id)?.is_none_or(|size| self.engine.packs(size)) {
             return Ok(Chance::Never);
         }
@@ -190,7 +189,7 @@ impl Session {
                 let base = self.working.base();
                 base.tree.table().array(*index).is_some_and(|array| is_chunk(&array.grid, &array.encoding, &name.key))
             }
-            // What cannot be read now, the commit will tell of.
+            // The commit reports a document that cannot be read now.
             Document::Changed(file) => {
                 match self.working.whole(file, MAX_DOCUMENT).await.map(|bytes| Checked::check(&bytes)) {
                     Ok(Ok(Checked::Array(array))) => is_chunk(array.grid.as_slice(), &array.key_encoding, &name.key),
@@ -200,14 +199,14 @@ impl Session {
         }
     }
 
-    /// Lets `changes` refer to what is stored already, once what is on its way has arrived, and vouches for it. Nothing new begins while
-    /// the result is held.
+    /// Waits for uploads under way, replaces files in `changes` by references to uploaded chunks, and returns these as known
+    /// objects. No upload begins while the hold exists.
     pub(super) async fn use_uploads(&self, changes: &mut ChangeSet) -> Result<(Hold, Option<KnownObjects>)> {
         let hold = self.working.uploads().hold();
         if !self.working.uploads().are_on() {
             return Ok((hold, None));
         }
-        // Read before anything is believed: what is collected later, the engine notices.
+        // Read before any object is trusted: the engine notices a later collection.
         let repository = self.repository().await?;
         let is_collected = |uploaded: &Uploaded| {
             let age = u64::try_from((uploaded.at.elapsed() + SKEW).as_micros()).unwrap_or(u64::MAX);
@@ -220,7 +219,7 @@ impl Session {
             let Some((data, stat)) = self.data_file(file)? else { continue };
             let Some(uploaded) = self.working.uploads().wait_for(data, &stat).await else { continue };
             if is_collected(&uploaded) {
-                // It looked like garbage: the file is stored once more.
+                // The object looked like garbage to a collection: the file is stored again.
                 self.working.uploads().changed(data);
             } else if uploaded.at.elapsed() < BELIEVED {
                 known_objects.extend(chunk_of(&uploaded.payload));
@@ -244,11 +243,11 @@ impl Session {
         Ok((hold, repository.mark().map(|mark| KnownObjects { mark, chunks: known_objects })))
     }
 
-    /// Forgets those of `old` that are not there any more.
+    /// Forgets those of `old` whose objects no longer exist.
     async fn look_at(&self, old: Vec<(u64, Uploaded)>) {
         let looks = old.into_iter().map(|(data, uploaded)| async move {
             let ChunkPayload::Native { chunk, length, .. } = uploaded.payload else { return };
-            // The last byte is there if all are.
+            // The last byte exists if all do.
             if let Err(error) = self.storage.get_range(&format!("chunks/{chunk}"), length.saturating_sub(1), 1).await {
                 tracing::info!("a chunk that was uploaded before is uploaded again: {error}");
                 self.working.uploads().changed(data);
@@ -257,14 +256,14 @@ impl Session {
         futures_util::stream::iter(looks).buffer_unordered(LOOKS_AT_ONCE).collect::<()>().await;
     }
 
-    /// The data file that holds a chunk, as it is now; none if it is not what was found a moment ago.
+    /// Returns the data file of a chunk with its current metadata; none if its size has changed meanwhile.
     fn data_file(&self, file: &ChunkFile) -> Result<Option<(u64, Stat)>> {
         let Ok(data) = file.name.parse() else { return Ok(None) };
         let stat = self.working.files().find(data)?;
         Ok(stat.filter(|stat| stat.size == file.length).map(|stat| (data, stat)))
     }
 
-    /// How many of the chunks that `changes` has are stored already, and their bytes.
+    /// Returns the number of chunks in `changes` that are uploaded already, and their bytes.
     pub(super) fn uploaded(&self, changes: &ChangeSet) -> Result<(usize, u64)> {
         let mut counts = (0, 0);
         for change in changes.chunks.values().flat_map(|chunks| chunks.values()) {
@@ -286,7 +285,7 @@ fn chunk_of(payload: &ChunkPayload) -> Option<ObjectId> {
     }
 }
 
-/// Waits after a failure, the longer the more there were in a row.
+/// Backs off after a failure, the longer the more there were in a row.
 async fn pause(error: &Error, failures: &mut u32) {
     match *failures {
         0 => tracing::info!("uploading before the commit: {error}; it is tried again, or left to the commit"),

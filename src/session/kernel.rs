@@ -1,4 +1,4 @@
-//! Telling the kernel what changed.
+//! Invalidation of the kernel's caches.
 
 use std::collections::HashSet;
 use std::collections::hash_map::Entry;
@@ -19,14 +19,14 @@ use crate::tree::nodes::Place;
 use crate::working::replace::{Invalidation, node_ids};
 use crate::zarr::Coords;
 
-/// Drops what the kernel caches of changes that did not come through it. Calls may wait for requests to be answered: no lock may be
-/// held, and nothing that a request needs.
+/// Receiver of invalidations for changes that did not come through the kernel. Calls may wait for requests to be answered: the
+/// caller may hold no lock, and nothing that a request needs.
 pub trait Invalidator: Send + Sync {
-    /// Sends an invalidation to the kernel. One of something that the kernel does not know has no effect.
+    /// Sends an invalidation to the kernel. An invalidation of an unknown name or inode has no effect.
     fn invalidate(&self, invalidation: &Invalidation);
 }
 
-/// Sends invalidations to the kernel, on a thread that may block. Returns when it has carried them out.
+/// Sends invalidations to the kernel, on a thread that may block. Returns when the kernel has carried them out.
 pub async fn invalidate_all(kernel: Arc<dyn Invalidator>, invalidations: Vec<Invalidation>) -> Result<()> {
     let sent = tokio::task::spawn_blocking(move || {
         invalidations.iter().for_each(|invalidation| kernel.invalidate(invalidation));
@@ -35,7 +35,6 @@ pub async fn invalidate_all(kernel: Arc<dyn Invalidator>, invalidations: Vec<Inv
 }
 
 impl Session {
-    /// Sends invalidations to the kernel. Returns when it has carried them out.
     pub(super) async fn invalidate(&self, invalidations: Vec<Invalidation>) -> Result<()> {
         let Some(kernel) = self.kernel.get().map(Arc::clone).filter(|_| !invalidations.is_empty()) else {
             return Ok(());
@@ -43,7 +42,7 @@ impl Session {
         invalidate_all(kernel, self.working.for_kernel(invalidations)).await
     }
 
-    /// What others changed between `old` and `new` in commits `commits`. What is `moved` from one to the other was moved here.
+    /// Returns invalidations for the remote changes in `commits`, between `old` and `new`; `moved` are the local moves.
     pub(super) async fn others_changes(
         &self,
         repository: &Repository,
@@ -54,14 +53,14 @@ impl Session {
         let mut trees = [(old, node_ids(old)), (new, node_ids(new))];
         let [_, (_, ids)] = &mut trees;
         for one in moved {
-            // A move that the format does not allow makes another node of it, which has what others wrote to the old one.
+            // A move that the format does not allow creates another node, which gets the remote changes to the old one.
             if let (Entry::Vacant(free), Some(Place::Directory(index))) = (ids.entry(one.node), new.place_of(&one.to)) {
                 free.insert(index);
             }
         }
         let mut invalidations = HashSet::new();
         for id in commits {
-            // Without a log, everything may have changed.
+            // Without a transaction log, everything may have changed.
             let Ok(log) = read_log(&**repository.storage(), *id).await else { return Ok(everything(old, new)) };
             let mut nodes: HashSet<_> = log.moves()?.iter().map(|moved| moved.node).collect();
             for change in [NewGroups, NewArrays, DeletedGroups, DeletedArrays, UpdatedGroups, UpdatedArrays] {
@@ -98,7 +97,7 @@ fn name_of(tree: &Tree, place: &Place, invalidations: &mut HashSet<Invalidation>
     }
 }
 
-/// Every node of both: what is below goes with its directory.
+/// Returns invalidations for every node of both trees. Entries below a directory go with it.
 fn everything(old: &Tree, new: &Tree) -> Vec<Invalidation> {
     let mut invalidations = HashSet::new();
     for tree in [old, new] {

@@ -1,7 +1,7 @@
-//! What is done to a working tree as a whole: looking at what differs, committing, giving up, moving on.
+//! Operations on a whole working tree: commit, refresh, discard, status and diff.
 //!
-//! [`changes`] finds out what would be committed, the engine ([`crate::commit`]) commits it, [`rebase`] puts the tree on the new
-//! snapshot. One such thing happens at a time; whatever changes the tree waits, whatever reads goes on.
+//! [`changes`] detects the change set, the engine ([`crate::commit`]) commits it, and [`rebase`] puts the tree on the new
+//! snapshot. One commit, refresh or discard runs at a time; requests that change the tree wait for it, reads do not.
 
 pub mod changes;
 mod commit;
@@ -40,32 +40,32 @@ use crate::storage::Storage;
 use crate::working::WorkingTree;
 use crate::working::frozen::Frozen;
 
-/// A working tree and the repository that it is committed to.
+/// Working tree of a mount, with the repository that it is committed to.
 pub struct Session {
     working: Arc<WorkingTree>,
     storage: Arc<dyn Storage>,
     reader: Arc<Reader>,
     engine: Engine,
     facts: Facts,
-    /// Whom to tell what changed; known once the mount is up.
+    /// Receiver of invalidations; set once the mount is up.
     kernel: OnceLock<Arc<dyn Invalidator>>,
-    /// One commit, discard or refresh at a time.
+    /// Held by one commit, discard or refresh at a time.
     turn: tokio::sync::Mutex<()>,
     progress: Mutex<Arc<Progress>>,
     conflicts: Mutex<Vec<Conflict>>,
     new_ids: NewIds,
-    /// What stores chunks before a commit.
+    /// Task of the eager upload.
     uploading: OnceLock<tokio::task::AbortHandle>,
 }
 
-/// What does not change about a mount, for whoever asks.
+/// Constant facts about a mount.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// Where it is mounted.
+    /// Mountpoint.
     pub mountpoint: PathBuf,
-    /// The version of the repository.
+    /// Spec version of the repository.
     pub spec_version: u8,
-    /// The options it was mounted with.
+    /// Options of the mount.
     pub options: Map<String, Value>,
 }
 
@@ -85,7 +85,7 @@ struct ProgressNow {
 }
 
 impl Session {
-    /// A session of `working`, committed by `engine` to the repository in `storage`, which `reader` reads.
+    /// Creates a session of `working`, which `engine` commits to the repository in `storage`; `reader` reads that repository.
     pub fn new(
         working: Arc<WorkingTree>,
         storage: Arc<dyn Storage>,
@@ -108,14 +108,14 @@ impl Session {
         }
     }
 
-    /// The working tree.
+    /// Returns the working tree.
     pub fn working(&self) -> &Arc<WorkingTree> {
         &self.working
     }
 
-    /// Whom to tell what changed without the kernel's doing.
+    /// Sets the receiver of invalidations for changes that did not come through the kernel.
     pub fn attach(&self, kernel: Arc<dyn Invalidator>) {
-        // The first one stays: there is one mount.
+        // The first value stays: there is one mount.
         let _ = self.kernel.set(kernel);
     }
 
@@ -123,14 +123,14 @@ impl Session {
         Repository::open(Arc::clone(&self.storage)).await
     }
 
-    /// What the working tree would commit now, and the state that this is about.
+    /// Freezes the working tree and detects the changes that it would commit now.
     async fn detect_changes(&self) -> Result<(Frozen, DetectedChanges)> {
         let frozen = self.working.freeze();
         let detected = detect_changes(&self.working, &frozen, &self.new_ids).await?;
         Ok((frozen, detected))
     }
 
-    /// The commits that led to the base, newest first.
+    /// Returns the commits that led to the base as text, newest first.
     pub async fn log(&self) -> Result<String> {
         let repository = self.repository().await?;
         let base = self.working.base().id();
@@ -142,7 +142,7 @@ impl Session {
         Ok(text)
     }
 
-    /// What this mount is.
+    /// Returns the facts about this mount.
     pub fn info(&self) -> Value {
         let origin = self.working.origin();
         serde_json::json!({
@@ -158,14 +158,14 @@ impl Session {
         })
     }
 
-    /// How far a running commit is.
+    /// Returns the progress of a running commit.
     pub fn progress(&self) -> impl Serialize + use<> {
         let progress = Arc::clone(&self.progress.lock());
         let ((chunks, chunks_done), (bytes, bytes_done)) = (progress.chunks(), progress.bytes());
         ProgressNow { stage: progress.stage().name(), chunks, chunks_done, bytes, bytes_done }
     }
 
-    /// What the last commit or refresh collided with.
+    /// Returns the conflicts of the last commit or refresh as text.
     pub fn conflicts_in_words(&self) -> String {
         let conflicts = self.conflicts.lock();
         if conflicts.is_empty() {

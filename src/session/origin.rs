@@ -1,4 +1,4 @@
-//! Whether a scratch directory is about the repository that is mounted.
+//! Check that a scratch directory belongs to the mounted repository.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::repo::Repository;
 use crate::working::Origin;
 
-/// Branch `branch` of `repository`, as the journal of its scratch directory names it.
+/// Returns the origin that a journal records for branch `branch` of `repository`.
 pub(super) async fn of(repository: &Repository, branch: &str) -> Result<Origin> {
     let identity = match repository.identity().await {
-        // Whoever needs what cannot be read says so.
+        // An operation that needs the unreadable object reports the error itself.
         Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::Unsupported) => {
             debug!("what identifies the repository cannot be read: {error}");
             None
@@ -21,10 +21,10 @@ pub(super) async fn of(repository: &Repository, branch: &str) -> Result<Origin> 
     Ok(Origin { repository: repository.storage().location().to_owned(), branch: branch.to_owned(), identity })
 }
 
-/// Makes sure that changes in `scratch`, which were made to `told`, were made to `repository`, which is `now`. Returns what to say if it
-/// lies elsewhere than it did.
+/// Checks that the changes in `scratch`, made to `told`, belong to `repository`, which is `now`. Returns a message if the
+/// repository has moved.
 ///
-/// An error of kind [`ErrorKind::InvalidInput`] if they were made to another one.
+/// Fails with [`ErrorKind::InvalidInput`] if they belong to another repository.
 pub(super) async fn compare(
     repository: &Repository,
     told: &Origin,
@@ -33,7 +33,7 @@ pub(super) async fn compare(
 ) -> Result<Option<String>> {
     let is_there = told.repository == now.repository || is_one_directory(&told.repository, repository);
     let is_same = match &told.identity {
-        // An old journal does not say: its place is all there is to go by.
+        // An old journal has no identity: only the location can be compared.
         None => is_there,
         Some(identity) => told.identity == now.identity || repository.is(identity).await?,
     };
@@ -54,7 +54,7 @@ pub(super) async fn compare(
     }
 }
 
-/// Whether `words` lead to the local directory of `repository`.
+/// Returns true if `words` is a path of the local directory of `repository`.
 fn is_one_directory(words: &str, repository: &Repository) -> bool {
     let real = std::fs::canonicalize(words).ok();
     real.is_some() && real == repository.storage().local_path()

@@ -1,7 +1,7 @@
-//! Rebase with its check: a working tree is put on another snapshot only if nothing but that becomes of its changes.
+//! Rebase with a check: the working tree moves to another snapshot only if its changes survive.
 //!
-//! The check does not know how the merge works. It compares what would be committed before and after, as `detect_changes` finds it out
-//! from the files, and refuses whatever it cannot account for.
+//! The check does not know the merge. It compares the changes that `detect_changes` finds in the files before and after, and
+//! refuses every difference that it cannot explain.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -22,15 +22,14 @@ use crate::working::rebase::{Candidate, Collision, Purpose};
 use crate::working::replace::{Invalidation, TreeGuard, node_ids};
 use crate::zarr::Coords;
 
-/// What a move came to.
 pub(super) enum Rebased {
-    /// The tree is on the new base; the kernel must be told this.
+    /// The tree is on the new base, and these invalidations must be sent.
     Done(Vec<Invalidation>),
-    /// Nothing was moved: these names are in the way.
+    /// Nothing was moved: these names collide.
     Collisions(Vec<Collision>),
 }
 
-/// Puts `working` on `tree`; its changes, which are `before`, stay uncommitted.
+/// Rebases `working` onto `tree`; its changes, `before`, stay uncommitted.
 pub(super) async fn keep(
     working: &WorkingTree,
     guard: &TreeGuard<'_>,
@@ -53,7 +52,7 @@ pub(super) async fn keep(
     install(working, guard, checked.await, candidate).map(Rebased::Done)
 }
 
-/// Puts `working` on `tree`, a snapshot that its changes, which are `before`, were committed as.
+/// Rebases `working` onto `tree`, the snapshot that its changes, `before`, were committed as.
 pub(super) async fn follow_commit(
     working: &WorkingTree,
     guard: &TreeGuard<'_>,
@@ -72,7 +71,7 @@ pub(super) async fn follow_commit(
     install(working, guard, checked.await, candidate)
 }
 
-/// Gives up the changes at and below `path`, but not untracked files.
+/// Discards the changes at and below `path`, but not untracked files.
 pub(super) async fn discard(
     working: &WorkingTree,
     guard: &TreeGuard<'_>,
@@ -89,7 +88,7 @@ pub(super) async fn discard(
     install(working, guard, checked.await, candidate)
 }
 
-/// Names of `working` that stand in the way of what `tip` has, though no change does: they would be lost, or hide something.
+/// Returns names of `working` that collide with `tree` though no change does: they would be lost, or hide something.
 pub(super) async fn collisions(
     working: &WorkingTree,
     tree: &Arc<Tree>,
@@ -101,7 +100,7 @@ pub(super) async fn collisions(
     Ok(collisions)
 }
 
-/// Collisions as conflicts with the newest commit, which is `tip`.
+/// Converts collisions to conflicts with the newest commit, `tip`.
 pub(super) fn as_conflicts(collisions: Vec<Collision>, tip: &Snapshot) -> Vec<Conflict> {
     let conflict = |collision: Collision| Conflict {
         kind: ConflictKind::UntrackedNameExists,
@@ -132,13 +131,12 @@ fn install(
     }
 }
 
-/// How a chunk is changed that is deleted.
+/// Description of the change of a deleted chunk.
 const DELETED: &str = "deleted";
 
-/// One thing that a commit would do, and how.
+/// Items that a commit would change, with a description of each change.
 type Summary = BTreeMap<Item, String>;
 
-/// What a change is of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Item {
     Deleted(NodeId),
@@ -150,7 +148,7 @@ enum Item {
     Untracked(String),
 }
 
-/// The array of a chunk: one of the base by its id, a new one by its path.
+/// Array of a chunk: one of the base by its ID, a new one by its path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Owner {
     Base(NodeId),
@@ -187,11 +185,10 @@ fn summary(detected: &DetectedChanges) -> Summary {
     all
 }
 
-/// What stays uncommitted must be the same over the new base, but for what was deleted on both sides.
+/// Checks that the changes are the same over the new base, except for deletions made on both sides.
 async fn check_kept(before: &DetectedChanges, after: &DetectedChanges, tree: &Tree) -> Result<()> {
     let (before, after) = (summary(before), summary(after));
-    // What keeps a commit from being made is found in the files that programs touched: which of them are told of, and in which
-    // words, may differ. That there is something must not.
+    // Violations are found in the files that programs touched: their number and wording may differ, their existence may not.
     let is_violation = |item: &&Item| matches!(item, Item::Violation(_));
     if before.keys().any(|item| is_violation(&item)) != after.keys().any(|item| is_violation(&item)) {
         let (of, what) =
@@ -220,7 +217,7 @@ async fn check_kept(before: &DetectedChanges, after: &DetectedChanges, tree: &Tr
     Ok(())
 }
 
-/// After a commit nothing is left, and nothing untracked is gone.
+/// Checks that no change is left after a commit, and that no untracked file is lost.
 fn check_committed(before: &DetectedChanges, after: &DetectedChanges) -> Result<()> {
     let untracked = |item: &&Item| matches!(item, Item::Untracked(_));
     let (before, after) = (summary(before), summary(after));
@@ -233,9 +230,9 @@ fn check_committed(before: &DetectedChanges, after: &DetectedChanges) -> Result<
     }
 }
 
-/// A discard adds no change, and takes no untracked file away. It may bring one back to where its directory was.
+/// Checks that a discard adds no change and loses no untracked file. A file may return to the old place of its directory.
 fn check_discarded(before: &DetectedChanges, after: &DetectedChanges, candidate: &Candidate) -> Result<()> {
-    // Without the array that was above it, a file may look like a chunk that has none: what counts is that it is there.
+    // Without the array above it, a file may look like a stray chunk: only its presence counts.
     let frozen = candidate.frozen();
     let entries = frozen.directories().iter().flat_map(|directory| directory.entries.values());
     let there: HashSet<Id> = entries
@@ -247,7 +244,7 @@ fn check_discarded(before: &DetectedChanges, after: &DetectedChanges, candidate:
         .collect();
     let (before, after) = (summary(before), summary(after));
     let is_new = |(item, how): &(&Item, &String)| {
-        // A file that goes back with its directory may have the name of a chunk there.
+        // A file that returns with its directory may have the name of a chunk there.
         let is_free = match item {
             Item::Untracked(_) | Item::Violation(_) => true,
             Item::Chunk(..) => *how != DELETED,
@@ -264,7 +261,7 @@ fn check_discarded(before: &DetectedChanges, after: &DetectedChanges, candidate:
     }
 }
 
-/// The error of a move over files that cannot be committed: what they would be on the new base is not certain.
+/// Returns the error of a rebase with violations: the meaning of these files on the new base is not certain.
 fn settle_first(error: &Error) -> Error {
     Error::new(
         ErrorKind::Stale,

@@ -1,4 +1,4 @@
-//! Beginning: with what the last mount left in the scratch directory.
+//! Recovery of a working tree from the scratch directory that the last mount left.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,26 +22,26 @@ use crate::tree::numbering::Numbering;
 use crate::working::replace::{Invalidation, TreeGuard};
 use crate::working::{Recovered, WorkingTree};
 
-/// How to begin.
+/// Options for opening a working tree.
 #[derive(Clone, Debug)]
 pub struct Opening<'a> {
-    /// The branch.
+    /// Branch.
     pub branch: &'a str,
-    /// The scratch directory.
+    /// Scratch directory.
     pub scratch: &'a Path,
-    /// Where it will be mounted.
+    /// Mountpoint.
     pub mountpoint: &'a Path,
-    /// The repository's directory, if it is a local one.
+    /// Directory of the repository, if it is local.
     pub local: Option<&'a Path>,
-    /// Give up what is there.
+    /// True if uncommitted changes are discarded.
     pub discard: bool,
-    /// How many bytes of memory the snapshot may take.
+    /// Most memory that the snapshot may take, in bytes.
     pub limit: u64,
 }
 
-/// Opens the working tree of a branch: the snapshot that its scratch directory is about, or the branch's newest one.
+/// Opens the working tree of a branch on the base that its scratch directory records, or else on the tip.
 ///
-/// `reader` makes the reader once the snapshot is known. Returns, besides, what to tell the user of uncommitted work.
+/// `reader` creates the reader once the snapshot is known. Returns, besides, a message for the user about uncommitted work.
 pub async fn open(
     repository: &Repository,
     opening: &Opening<'_>,
@@ -91,7 +91,7 @@ pub async fn open(
     Ok((working, reader, told))
 }
 
-/// Snapshot `id` as the tree that `working` is to be put on.
+/// Returns the tree of snapshot `id`, for `working` to be put on.
 pub(super) async fn tree_at(
     repository: &Repository,
     working: &WorkingTree,
@@ -102,19 +102,18 @@ pub(super) async fn tree_at(
     working.tree_of(snapshot, Arc::clone(reader))
 }
 
-/// What became of a commit that was interrupted.
+/// Interrupted commit that turned out to be visible.
 #[derive(Debug)]
 pub(super) struct Finished {
-    /// What the kernel must be told.
     pub(super) invalidations: Vec<Invalidation>,
-    /// The commits below it that the tree did not have, newest first.
+    /// Commits between the old base and this commit, newest first.
     pub(super) others: Vec<ObjectId>,
-    /// What it moved.
+    /// Moves that the commit made.
     pub(super) moved: Vec<Move>,
 }
 
-/// A commit was interrupted just when it became visible as `id`, or just before. If the branch has it, the tree moves on to
-/// it; none if not. Nothing may have been changed since.
+/// Finishes a commit that was interrupted around its publication as `id`: if the branch has it, rebases the tree onto it;
+/// otherwise returns none. Nothing may have changed the tree since.
 pub(super) async fn finish(
     repository: &Repository,
     working: &WorkingTree,
@@ -142,7 +141,7 @@ pub(super) async fn finish(
     Ok(Some(Finished { invalidations, others, moved: detected.changes.moved }))
 }
 
-/// The commit of this mount that was given up, before something was changed, and that the branch has all the same.
+/// Returns the commit of this mount that is on the branch although it was given up and the tree has changed since.
 pub(super) async fn landed(repository: &Repository, working: &WorkingTree, base: ObjectId) -> Result<Option<ObjectId>> {
     let unpublished = working.unpublished();
     if unpublished.is_empty() {
@@ -152,7 +151,6 @@ pub(super) async fn landed(repository: &Repository, working: &WorkingTree, base:
     Ok(commits.iter().map(|commit| commit.id).find(|id| unpublished.contains(id)))
 }
 
-/// Returns the message about a commit that landed late.
 pub(super) fn landed_message(landed: ObjectId) -> String {
     format!(
         "commit {landed} of this mount is on the branch, though its publication seemed to have failed: what the mount shows was \
@@ -160,7 +158,7 @@ pub(super) fn landed_message(landed: ObjectId) -> String {
     )
 }
 
-/// Moves a tree without changes to the branch's newest commit; tells what one with changes has.
+/// Rebases a tree without changes onto the tip; returns a message about uncommitted changes or obstacles.
 async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Reader>) -> Result<Option<String>> {
     let frozen = working.freeze();
     let detected = detect_changes(working, &frozen, &NewIds::default()).await?;
@@ -178,7 +176,7 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
             let guard = working.quiesce().await;
             working.preserve(&detected.untracked_entries(), &detected.foreign).await?;
             let tree = tree_at(repository, working, reader, tip).await?;
-            // Nothing here waits for a commit: whatever others did must not keep a mount from coming up.
+            // No commit depends on this: remote changes must not keep a mount from starting.
             match rebase::keep(working, &guard, &tree, &detected, &NewIds::default()).await {
                 Ok(Rebased::Done(_)) => {}
                 Ok(Rebased::Collisions(collisions)) => {

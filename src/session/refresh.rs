@@ -1,4 +1,4 @@
-//! Giving changes up, and moving on to what others committed.
+//! Discard of uncommitted changes, and refresh: rebase onto the tip of the branch.
 
 use super::Session;
 use super::commit::refuse_open;
@@ -11,7 +11,7 @@ use crate::repo::Repository;
 use crate::working::Base;
 
 impl Session {
-    /// Gives up what differs at and below `path`, or everywhere if that is empty. Files that no commit takes stay.
+    /// Discards the uncommitted changes at and below `path`, or all if it is empty. Untracked files stay.
     pub async fn discard(&self, path: &str) -> Result<String> {
         let _turn = self.turn.lock().await;
         self.decide().await?;
@@ -34,7 +34,7 @@ impl Session {
         Ok(format!("discarded what differed below {}", printable::line(&path)))
     }
 
-    /// A path as the user sees it, or as the mount has it.
+    /// Converts `path`, given with or without the mountpoint, to an absolute path within the mount.
     fn relative(&self, path: &str) -> Result<String> {
         let mountpoint = self.facts.mountpoint.to_string_lossy();
         let inside = match path.strip_prefix(&*mountpoint) {
@@ -48,9 +48,9 @@ impl Session {
         Ok(format!("/{}", parts.join("/")))
     }
 
-    /// Moves the tree to the branch's newest commit; what differs stays.
+    /// Rebases the tree onto the tip of the branch; uncommitted changes stay.
     ///
-    /// An error of kind [`ErrorKind::Stale`] if others changed the same things.
+    /// Fails with [`ErrorKind::Stale`] if remote changes conflict with them.
     pub async fn refresh(&self) -> Result<String> {
         let _turn = self.turn.lock().await;
         self.decide().await?;
@@ -58,7 +58,7 @@ impl Session {
             let guard = self.working.quiesce().await;
             self.wait_for_closes().await;
             let (frozen, detected) = self.detect_changes().await?;
-            // Half of a chunk on top of another base would be neither one's.
+            // A half-written chunk would mix the bytes of two bases.
             refuse_open(&frozen)?;
             let base = self.working.base();
             let branch = self.working.origin().branch.clone();
@@ -103,8 +103,8 @@ impl Session {
         Ok(said)
     }
 
-    /// Refuses to move if a commit of this mount that was given up is on the branch after all: it has a part of the changes, and
-    /// only the next commit tells them apart.
+    /// Fails if a commit of this mount that seemed to fail is on the branch after all: it contains part of the changes, and only
+    /// the next commit can separate them.
     async fn refuse_landed(&self, repository: &Repository, base: &Base) -> Result<()> {
         match landed(repository, &self.working, base.id()).await? {
             None => Ok(()),
@@ -113,7 +113,6 @@ impl Session {
     }
 }
 
-/// The message of a refusal for names that no commit takes.
 fn untracked_in_the_way(conflicts: &[Conflict]) -> String {
     let named: Vec<&str> = conflicts.iter().map(|conflict| conflict.path.as_str()).take(5).collect();
     format!(

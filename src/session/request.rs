@@ -1,4 +1,4 @@
-//! Commands of `icechunkfs commit` and its kin, as JSON through `.icechunk/request`, and their answers.
+//! Commands of `icechunkfs commit` and similar, as JSON through the control file `.icechunk/request`, and their answers.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -7,65 +7,64 @@ use super::{CommitOptions, Session};
 use crate::commit::engine::OnConflict;
 use crate::error::{Error, ErrorKind, Result};
 
-/// What is asked for.
+/// Command of a request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Command {
-    /// Commit all that differs.
+    /// Commit of all uncommitted changes.
     Commit {
-        /// The message; empty for the default one.
+        /// Commit message; the default one if empty.
         message: String,
-        /// The commit's metadata.
+        /// Metadata of the commit.
         #[serde(default)]
         metadata: Map<String, Value>,
-        /// Whether to replace the newest commit.
+        /// True if the commit replaces the branch tip.
         #[serde(default)]
         amend: bool,
-        /// `ours`, `theirs`, or nothing.
+        /// One of `fail`, `ours`, `theirs`, or nothing for `fail`.
         #[serde(default)]
         on_conflict: Option<String>,
     },
-    /// Give up what differs.
+    /// Discard of uncommitted changes.
     Discard {
-        /// Where; everywhere if it is empty.
+        /// Path at and below which to discard; everything if empty.
         path: String,
     },
-    /// Move to the branch's newest commit.
+    /// Rebase onto the tip of the branch.
     Refresh,
-    /// What differs, counted.
+    /// Count of the uncommitted changes.
     Status,
-    /// What differs, node by node.
+    /// List of the uncommitted changes, node by node.
     Diff,
 }
 
-/// What came of it.
+/// Answer to a command.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Answer {
-    /// Whether it was done.
+    /// True if the command succeeded.
     pub ok: bool,
-    /// In words.
+    /// Result as text.
     pub said: String,
-    /// For programs.
+    /// Result for programs.
     pub result: Value,
-    /// The errno, if it was not done.
+    /// Errno of a failure; 0 otherwise.
     pub errno: i32,
-    /// What it collided with.
+    /// Conflicts that made the command fail.
     #[serde(default)]
     pub conflicts: Value,
 }
 
-/// What an answer says that is worth remembering as the last command's outcome, and whether it was done. None for one that
-/// only looked.
+/// Returns the text of an answer and its success, to be kept as the outcome of the last command; none if the command only read.
 pub fn said(answer: &str) -> Option<(String, bool)> {
     let answer: Answer = serde_json::from_str(answer).ok()?;
     let command = ["snapshot", "discarded", "base"].iter().any(|member| answer.result.get(member).is_some());
-    // A status has a base too, and much else.
+    // A status has a `base` too, but also a `scratch`.
     let command = command && answer.result.get("scratch").is_none();
     (command || !answer.ok).then_some((answer.said, answer.ok))
 }
 
 impl Session {
-    /// Carries out a command and returns its answer.
+    /// Carries out a command and returns its answer as JSON.
     pub async fn request(&self, bytes: &[u8]) -> String {
         let done = match serde_json::from_slice(bytes) {
             Ok(command) => self.carry_out(command).await,

@@ -1,4 +1,4 @@
-//! What differs, counted.
+//! Status of the working tree: its uncommitted changes, counted.
 
 use serde::Serialize;
 
@@ -11,37 +11,37 @@ use crate::error::{ErrorKind, Result};
 use crate::printable;
 use crate::repo::refs::RefSpec;
 
-/// Paths of one kind that words list; the rest is counted.
+/// Paths of one kind that the text lists; the rest is counted.
 const LISTED: usize = 20;
 
-/// What differs from the base.
+/// Uncommitted changes, and the state of the branch.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
-    /// The repository.
+    /// Location of the repository.
     pub repository: String,
-    /// The branch.
+    /// Branch.
     pub branch: String,
-    /// The snapshot that the working tree is based on.
+    /// Snapshot that the working tree is based on.
     pub base: String,
-    /// The branch's newest snapshot, if it could be found out.
+    /// Tip of the branch, if it could be read.
     pub tip: Option<String>,
-    /// Whether the branch has moved on since.
+    /// True if the branch tip is not the base.
     pub branch_moved: bool,
-    /// Whether the base is no longer in the branch's history: what differs cannot be committed to it.
+    /// True if the base is no longer in the branch's history: the changes cannot be committed to the branch.
     pub branch_reset: bool,
-    /// Whether there is no such branch any more.
+    /// True if the branch no longer exists.
     pub branch_gone: bool,
-    /// Whether there is nothing to commit.
+    /// True if there is nothing to commit.
     pub clean: bool,
-    /// Nodes that are new.
+    /// Paths of new nodes.
     pub added: Vec<String>,
-    /// Nodes whose `zarr.json` changed.
+    /// Paths of nodes with a changed `zarr.json`.
     pub changed: Vec<String>,
-    /// Nodes that are gone.
+    /// Paths of deleted nodes.
     pub deleted: Vec<String>,
-    /// Nodes with another path.
+    /// Nodes that were moved.
     pub moved: Vec<Moved>,
-    /// Arrays with other chunks.
+    /// Arrays with changed chunks.
     pub arrays: Vec<ArrayStatus>,
     /// Chunks written, over all arrays.
     pub chunks_written: usize,
@@ -51,50 +51,50 @@ pub struct Status {
     pub bytes: u64,
     /// Chunks that are uploaded already: the commit only names them.
     pub uploaded_chunks: usize,
-    /// Bytes of those.
+    /// Bytes of the uploaded chunks.
     pub uploaded_bytes: u64,
-    /// Files open for writing: a commit would be refused.
+    /// Files open for writing, for which a commit is refused.
     pub open_for_writing: Vec<String>,
-    /// Files that no commit takes.
+    /// Untracked files.
     pub untracked: Vec<Untracked>,
-    /// Nodes made or moved here whose parent directory has no `zarr.json`: for Zarr they are members of no group.
+    /// Nodes created or moved here whose parent directory has no `zarr.json`: for Zarr they are members of no group.
     pub ungrouped: Vec<String>,
-    /// A commit of this mount that seemed to have failed and is on the branch: the next one follows it.
+    /// Commit of this mount that seemed to fail but is on the branch: the next one follows it.
     pub landed: Option<String>,
-    /// What keeps all this from being committed.
+    /// Violations, for which a commit is refused.
     #[serde(rename = "faults")]
     pub violations: Vec<Violation>,
-    /// Where it waits.
+    /// Scratch directory that holds the changes.
     pub scratch: String,
 }
 
-/// A node that was moved.
+/// Move of a node.
 #[derive(Clone, Debug, Serialize)]
 pub struct Moved {
-    /// Where it was.
+    /// Path before the move.
     pub from: String,
-    /// Where it is.
+    /// Path now.
     pub to: String,
 }
 
-/// Chunks of one array.
+/// Changed chunks of one array.
 #[derive(Clone, Debug, Serialize)]
 pub struct ArrayStatus {
-    /// The array.
+    /// Path of the array.
     pub path: String,
-    /// Chunks written, copies of others included.
+    /// Chunks written, copies of other chunks included.
     pub written: usize,
     /// Chunks deleted.
     pub deleted: usize,
 }
 
 impl Session {
-    /// What differs now.
+    /// Returns the status of the working tree.
     pub async fn status(&self) -> Result<Status> {
         let (frozen, detected) = self.detect_changes().await?;
         let base = self.working.base();
         let origin = self.working.origin();
-        // A branch that cannot be looked at must not hide what is here.
+        // An unreadable branch must not hide the local changes.
         let (mut tip, mut branch_gone, mut branch_reset, mut late) = (None, false, false, None);
         if let Ok(repository) = self.repository().await {
             match repository.resolve(&RefSpec::Branch(origin.branch.clone())).await {
@@ -156,7 +156,7 @@ fn sorted(paths: impl Iterator<Item = String>) -> Vec<String> {
 }
 
 impl Status {
-    /// For people.
+    /// Formats the status as text.
     pub fn in_words(&self) -> String {
         let mut text = format!(
             "branch {} of {}\nbase snapshot {}\n",

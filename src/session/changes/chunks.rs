@@ -1,8 +1,8 @@
-//! Which files below an array are chunks, and how they differ from the snapshot's.
+//! Chunks of an array: which files are chunks, and how they differ from the snapshot's.
 //!
-//! A directory is *in place* if it shows the very directory of the snapshot that belongs there; then what nobody touched in it
-//! is unchanged and is not looked at. Otherwise it was moved there from elsewhere: everything that it shows becomes a reference
-//! to the same stored bytes under other coordinates, and what should have been there is deleted.
+//! A directory is *in place* if it shows the directory of the snapshot that belongs there; its untouched entries are then
+//! unchanged, and are not looked at. Otherwise it was moved there: every chunk that it shows becomes a reference to the same
+//! stored bytes under other coordinates, and the chunks that belong there are deleted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,24 +21,24 @@ use crate::zarr::Coords;
 use crate::zarr::array::ArrayMetadata;
 use crate::zarr::chunk_key::{KeyEncoding, Separator, parse_number};
 
-/// References that are looked at in one go.
+/// References that are listed at a time.
 const PAGE: usize = 4096;
 
-/// An array whose files are being looked at.
+/// Array whose files are examined.
 #[derive(Clone, Debug)]
 pub(super) struct ArrayInHand {
     id: NodeId,
     path: String,
-    /// Its place in the snapshot, if it was there.
+    /// Index in the snapshot, if the array is there.
     index: Option<NodeIndex>,
     grid: Box<[u32]>,
     encoding: KeyEncoding,
 }
 
-/// What a file's path below its array makes of it.
+/// Role of a file in its array.
 enum Meaning {
     Chunk(Coords),
-    /// It looks like a chunk and cannot be one.
+    /// Looks like a chunk and cannot be one.
     Wrong(String),
     Nothing,
 }
@@ -53,7 +53,7 @@ impl ArrayInHand {
         ArrayInHand { id, path, index: Some(index), grid: array.grid.clone(), encoding: array.encoding.clone() }
     }
 
-    /// What the file at `key`, relative to the array, is.
+    /// Classifies the file at `key`, relative to the array.
     fn meaning(&self, key: &str) -> Meaning {
         let rank = self.grid.len();
         let coords = coords_of(&self.encoding, rank, key);
@@ -68,7 +68,7 @@ impl ArrayInHand {
         }
     }
 
-    /// Digits where the encoding has them, but of another number or in another spelling.
+    /// Returns true if `key` has numbers where the encoding has them, but too many, too few, or in another spelling.
     fn looks_like_a_chunk(&self, key: &str) -> bool {
         let Some(key) = key.strip_suffix(self.encoding.suffix.as_str()) else { return false };
         let separator = if self.encoding.separator == Separator::Slash { '/' } else { '.' };
@@ -87,10 +87,10 @@ impl ArrayInHand {
 }
 
 impl Walk<'_> {
-    /// Everything in the directory of `array`, at `position`.
+    /// Detects the chunk changes in the directory of `array`, at `position`.
     pub(super) async fn chunks(&mut self, position: usize, array: ArrayInHand) -> Result<()> {
         let place = array.index.map(Place::Directory);
-        // The array that the snapshot has in this very directory, whatever it is now.
+        // Array that the snapshot has in this very directory, whatever the directory is now.
         let owner = match self.get(position)?.lower {
             Some(Place::Directory(index)) => Some(index),
             _ => None,
@@ -98,8 +98,8 @@ impl Walk<'_> {
         let base = Arc::clone(&self.base);
         let tree = &base.tree;
         let mut changes = BTreeMap::new();
-        // Directories still to be looked at: position, path below the array, what of the snapshot belongs there, and whether a
-        // node below the array has the same directory. What is no chunk there is that node's affair.
+        // Directories still to be examined: position, path below the array, place of the snapshot that belongs there, and whether
+        // a node below the array shares the directory. Files there that are not chunks belong to that node.
         let mut pending = vec![(position, String::new(), place, false)];
         while let Some((position, relative, natural, is_shared)) = pending.pop() {
             let directory = self.get(position)?;
@@ -145,7 +145,7 @@ impl Walk<'_> {
                     }
                 }
             }
-            // Nodes below an array, which old repositories may have, are kept where nobody touched them.
+            // Nodes below an array, which old repositories may have, are kept if they are untouched.
             if !is_shared && let Some(Place::Directory(index)) = directory.lower {
                 let path = if relative.is_empty() { array.path.clone() } else { below(&array.path, &relative) };
                 self.untouched_children(directory, &path, index);
@@ -164,7 +164,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Nodes that were below a group which is an array now.
+    /// Reports nodes that were below a group which is an array now.
     fn refuse_children(&mut self, directory: &FrozenDirectory, at: &str, index: NodeIndex) {
         let base = Arc::clone(&self.base);
         let table = base.tree.table();
@@ -187,7 +187,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Chunks of the snapshot for which a grid that shrank has no place. A commit would drop them: that is for the user to do.
+    /// Reports chunks of the snapshot outside a grid that shrank. A commit would drop them; the user has to remove them.
     async fn outside(&mut self, array: &ArrayInHand, changes: &BTreeMap<Coords, ChunkChange>) -> Result<()> {
         let Some(index) = array.index else { return Ok(()) };
         let Some(old) = self.base.tree.table().array(index) else { return Ok(()) };
@@ -205,7 +205,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// One file below an array. `here` is the chunk of the snapshot that it stands in place of.
+    /// Classifies one file below an array. `here` is the chunk of the snapshot that it stands in place of.
     async fn file(
         &mut self,
         array: &ArrayInHand,
@@ -232,7 +232,7 @@ impl Walk<'_> {
             Source::Lower if here.is_some() && file.lower == here => return Ok(()),
             Source::Lower => match self.stored_at(file.lower.as_ref()).await? {
                 Some(change) => change,
-                // A document under a chunk's name.
+                // The file is a document under a chunk's name.
                 None => self.bytes_as_chunk(file).await?,
             },
             Source::Stored(stored) => ChunkChange::Stored(stored.0.clone()),
@@ -271,7 +271,7 @@ impl Walk<'_> {
         Ok(ChunkChange::Stored(ChunkPayload::Inline(bytes)))
     }
 
-    /// Every chunk of the snapshot at or below `place` is gone.
+    /// Deletes every chunk of the snapshot at or below `place`.
     async fn delete_below(&self, place: &Place, changes: &mut BTreeMap<Coords, ChunkChange>) -> Result<()> {
         for (coords, _) in self.chunks_below(place).await? {
             changes.entry(coords).or_insert(ChunkChange::Delete);
@@ -279,7 +279,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Chunks of the snapshot at or below `place`, with their array.
+    /// Returns the chunks of the snapshot at or below `place`, with their array.
     async fn chunks_below(&self, place: &Place) -> Result<Vec<(Coords, NodeIndex)>> {
         let (index, prefix) = match place {
             Place::Directory(index) => (*index, Coords::new()),
@@ -306,7 +306,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Whatever `directory` shows of `place`, where it does not belong, becomes chunks of `array`.
+    /// Makes the chunks that `directory` shows of `place`, where they do not belong, chunks of `array`.
     async fn adopt(
         &mut self,
         (array, owner): (&ArrayInHand, Option<NodeIndex>),
@@ -320,7 +320,7 @@ impl Walk<'_> {
             let key = if relative.is_empty() { rest } else { format!("{relative}/{rest}") };
             match (array.meaning(&key), self.stored_at(Some(&chunk)).await?) {
                 (Meaning::Chunk(coords), Some(change)) => drop(changes.insert(coords, change)),
-                // Silently leaving out what was in the array would be losing it.
+                // Leaving out chunks of this array silently would lose them.
                 _ if is_of(&chunk, owner) => {
                     let why = "it is a chunk by the names that the array had: its rank or chunk_key_encoding has changed; \
                                give it its new name, or remove it";
@@ -335,7 +335,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Chunks of the snapshot below `place` that `directory`, which shows it, has not replaced, with their paths from there.
+    /// Returns the chunks of the snapshot below `place` that `directory`, which shows it, has not replaced, with relative paths.
     pub(super) async fn untouched_chunks(
         &self,
         directory: &FrozenDirectory,
@@ -356,7 +356,7 @@ impl Walk<'_> {
         Ok(found)
     }
 
-    /// Whether a directory has a document, of the snapshot or of its own.
+    /// Returns true if a directory has a document, new or of the snapshot.
     fn is_node(&self, position: usize) -> Result<bool> {
         let directory = self.get(position)?;
         Ok(match directory.entries.get(&Name::new(ZARR_JSON.as_bytes())) {
@@ -370,12 +370,12 @@ impl Walk<'_> {
         })
     }
 
-    /// A node below an array. Whoever looks at a node that shares its directory finds the nodes below it by himself.
+    /// Checks and queues a node below an array. If a node shares the parent directory, the walk of that node queues it.
     fn nested_node(&mut self, position: usize, array: &ArrayInHand, key: &str, is_shared: bool) -> Result<()> {
         let path = below(&array.path, key);
         let was_there = matches!(self.get(position)?.lower, Some(Place::Directory(index))
             if format!("/{}", self.base.tree.table().path(index)) == path);
-        // Old repositories may have such; a group that became an array with nodes below it is no old repository.
+        // Old repositories may have such nodes, but not below a group that has become an array.
         if !was_there || array.index.is_none() {
             self.report_violation(below(&path, ZARR_JSON), "a group or array below an array, where Zarr has none");
         }
@@ -385,10 +385,10 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Whether a directory that was array `index` still shows any chunk.
+    /// Returns true if a directory that was array `index` still shows any chunk.
     pub(super) async fn any_chunk_left(&self, position: usize, index: NodeIndex) -> Result<bool> {
         let Some(array) = self.base.tree.table().array(index) else { return Ok(false) };
-        // Only its names matter.
+        // Only the chunk keys matter.
         let array = ArrayInHand::of(array.id, String::new(), index, array);
         let mut pending = vec![(position, String::new())];
         let mut hidden = Vec::new();
@@ -426,7 +426,7 @@ impl Walk<'_> {
     }
 }
 
-/// Whether `key`, relative to an array with this grid and encoding, is the name of one of its chunks.
+/// Returns true if `key`, relative to an array with this grid and encoding, names one of its chunks.
 pub fn is_chunk(grid: &[u32], encoding: &KeyEncoding, key: &str) -> bool {
     coords_of(encoding, grid.len(), key).is_some_and(|coords| is_inside(&coords, grid))
 }
@@ -435,7 +435,7 @@ fn is_inside(coords: &[u32], grid: &[u32]) -> bool {
     std::iter::zip(coords, grid).all(|(coord, length)| coord < length)
 }
 
-/// The chunk that `key` names in an array of so many dimensions, in its grid or not.
+/// Parses `key` as coordinates in an array of `rank` dimensions, in its grid or not.
 fn coords_of(encoding: &KeyEncoding, rank: usize, key: &str) -> Option<Coords> {
     if encoding.separator == Separator::Dot || rank == 0 {
         return encoding.parse_flat(key, rank).map(Coords::from_vec);
@@ -448,7 +448,7 @@ fn coords_of(encoding: &KeyEncoding, rank: usize, key: &str) -> Option<Coords> {
     (coords.len() == rank).then_some(coords)
 }
 
-/// Whether a place is a chunk or chunk directory of array `index`.
+/// Returns true if a place is a chunk or chunk directory of array `index`.
 fn is_of(place: &Place, index: Option<NodeIndex>) -> bool {
     matches!(place, Place::Chunk(owner, _) if Some(*owner) == index)
 }

@@ -1,14 +1,14 @@
-//! `zarr.json` before it is committed: whatever would be refused later, or read differently by others, is refused now.
+//! Check of `zarr.json` before a commit: refuses documents that would fail later, or that other clients would read differently.
 
 use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::zarr::array::ArrayMetadata;
 
-/// Longest `zarr.json`, in bytes: a snapshot holds all of them, and has a bound of its own.
+/// Longest `zarr.json`, in bytes: a snapshot holds all of them, and is bounded itself.
 pub const MAX_DOCUMENT: u64 = 256 << 20;
 
-/// What a document says its node is.
+/// Kind of node that a document declares.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Document {
     /// A group.
@@ -18,12 +18,12 @@ pub enum Document {
 }
 
 impl Document {
-    /// Reads and checks a document. The error says what is wrong in words for its writer.
+    /// Parses and checks a document. The error is worded for the document's author.
     pub fn check(bytes: &[u8]) -> Result<Self> {
         if bytes.is_empty() {
             return Err(Error::invalid("it is empty: is a program still writing it?"));
         }
-        // Strict, as the reference is: Python writes NaN and Infinity as bare words, which are no JSON.
+        // Strict, like the reference implementation: Python writes NaN and Infinity as bare words, which are not JSON.
         let document: Value = serde_json::from_slice(bytes).map_err(|e| {
             let hint = if mentions_nan(bytes) {
                 "; attributes may not hold NaN or Infinity: write them as strings"
@@ -51,7 +51,7 @@ impl Document {
         }
     }
 
-    /// Whether it is an array's.
+    /// Returns true if the document declares an array.
     pub fn is_array(&self) -> bool {
         matches!(self, Document::Array(_))
     }

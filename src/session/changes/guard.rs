@@ -1,8 +1,8 @@
-//! A last look before a commit: what it deletes must have been deleted by an operation of this mount.
+//! Last check before a commit: each deletion must come from an operation of this mount.
 //!
-//! A working tree deletes what it does not show. That something is not shown can have other reasons than that somebody removed it:
-//! this module knows only the removals, each of which left a whiteout or an entry that covers what was there, and accepts no
-//! deletion that none of them explains.
+//! A working tree deletes what it does not show, but an entry can be missing for reasons other than a removal. This module knows
+//! only the removals, each of which left a whiteout or an entry that covers the old one, and accepts no deletion that none of
+//! them explains.
 
 use std::collections::HashSet;
 
@@ -16,9 +16,9 @@ use crate::working::frozen::{Frozen, FrozenEntry};
 use crate::working::replace::node_ids;
 use crate::zarr::Coords;
 
-/// Refuses `changes`, which were detected in `frozen` over `tree`, if they delete what nobody removed.
+/// Refuses `changes`, detected in `frozen` over `tree`, if they delete something that no operation removed.
 ///
-/// An error of kind [`ErrorKind::Stale`] that names the first such node or chunk.
+/// Fails with [`ErrorKind::Stale`] and names the first such node or chunk.
 pub fn refuse_unasked(tree: &Tree, frozen: &Frozen, changes: &ChangeSet) -> Result<()> {
     let deletes_chunks = |id: &NodeId| {
         let chunks = changes.chunks.get(id);
@@ -64,7 +64,7 @@ pub fn refuse_unasked(tree: &Tree, frozen: &Frozen, changes: &ChangeSet) -> Resu
     Ok(())
 }
 
-/// The places of the base that operations removed or replaced.
+/// Returns the places of the base that operations removed or replaced.
 fn removed(tree: &Tree, frozen: &Frozen) -> HashSet<Place> {
     let mut places = HashSet::new();
     for directory in frozen.directories() {
@@ -73,7 +73,7 @@ fn removed(tree: &Tree, frozen: &Frozen) -> HashSet<Place> {
             let Some(place) = name.text().and_then(|name| tree.step(lower, name)) else { continue };
             let is_removed = match entry {
                 FrozenEntry::Hidden => true,
-                // A document that was written in the place of the base's may describe another node.
+                // A document written over the base's may describe another node.
                 FrozenEntry::File(file) => file.source != Source::Lower || directory.covering.contains(name),
                 FrozenEntry::Directory(_) | FrozenEntry::Other(_) => directory.covering.contains(name),
             };

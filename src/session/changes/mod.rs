@@ -1,14 +1,14 @@
-//! From files to Zarr: what a working tree would commit, and what keeps it from it.
+//! Detection of changes: from files to Zarr's terms, with the violations that prevent a commit.
 //!
-//! Only what differs is walked. The directories that programs touched are looked at one by one ([`walk`]): which are nodes,
-//! and which node of the snapshot they were; within arrays, which files are chunks ([`chunks`]). Everything below that nobody
-//! touched goes along as it is, wherever it was moved to.
+//! Only changed directories are walked. [`walk`] finds out which of them are nodes, and which nodes of the snapshot they were;
+//! within arrays, [`chunks`] finds out which files are chunks. Everything below that is untouched stays as it is, wherever it was
+//! moved.
 //!
-//! What a directory *is* is decided by its `zarr.json` and by the nearest array above it, never by what its name looks like.
+//! The nature of a directory is decided by its `zarr.json` and by the nearest array above it, never by its name.
 //!
-//! Every file is one of three things: **tracked** (a `zarr.json` or a chunk, which a commit takes), **untracked** (nothing
-//! that Zarr has a place for, which stays as it is), or a **violation**: something that looks as if it should be tracked and cannot
-//! be. One violation keeps everything from being committed, and all are told at once.
+//! Every file is **tracked** (a `zarr.json` or a chunk, which a commit contains), **untracked** (Zarr has no place for it, and it
+//! stays as it is), or a **violation** (it looks as if it should be tracked, and cannot be). One violation prevents the whole
+//! commit, and all are reported at once.
 
 pub mod chunks;
 pub mod documents;
@@ -23,27 +23,27 @@ use crate::commit::changes::{ChangeSet, ChunkChange};
 use crate::scratch::record::{Id, Name};
 use crate::tree::nodes::Place;
 
-/// What a working tree would commit.
+/// Change set of a working tree, with its violations and untracked files.
 #[derive(Debug, Default)]
 pub struct DetectedChanges {
-    /// The changes.
+    /// Change set.
     pub changes: ChangeSet,
-    /// What keeps it from being committed.
+    /// Violations, which prevent a commit.
     pub violations: Vec<Violation>,
-    /// What is not committed and stays.
+    /// Files that a commit leaves out.
     pub untracked: Vec<Untracked>,
-    /// Chunks of the snapshot that show where no array is, by the directory that shows them: they stay too.
+    /// Chunks of the snapshot that show where no array is, by the directory that shows them: a commit leaves them out too.
     pub foreign: Vec<(Id, Vec<Place>)>,
-    /// Files whose bytes the commit takes, by directory and name: a file can have another name that it does not take.
+    /// Files that a commit contains, by directory and name: a file can have another, untracked name.
     pub tracked: HashSet<(Id, Name)>,
-    /// What each changed node's `zarr.json` was before, by path after the change; for a diff.
+    /// Content of each changed node's `zarr.json` before, by path after the change; for a diff.
     pub before: Vec<(String, Vec<u8>)>,
     /// Bytes of new chunks and documents.
     pub bytes: u64,
 }
 
 impl DetectedChanges {
-    /// Numbers of the data files that become chunks.
+    /// Returns the numbers of the data files that become chunks.
     pub fn data_files(&self) -> HashSet<u64> {
         let changes = self.changes.chunks.values().flat_map(|chunks| chunks.values());
         changes
@@ -54,35 +54,35 @@ impl DetectedChanges {
             .collect()
     }
 
-    /// The names of what is not committed and stays, by directory.
+    /// Returns the names of untracked files, by directory.
     pub fn untracked_entries(&self) -> HashSet<(Id, Name)> {
         self.untracked.iter().map(|file| file.entry.clone()).collect()
     }
 }
 
-/// Something that cannot be committed.
+/// State of a file or node that prevents a commit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Violation {
-    /// Where.
+    /// Path of the file or node.
     pub path: String,
-    /// What is wrong, and what to do.
+    /// Reason, and remedy.
     pub why: String,
 }
 
-/// Something that is not committed.
+/// File that a commit leaves out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Untracked {
-    /// Where.
+    /// Path of the file.
     pub path: String,
-    /// The inode.
+    /// Inode.
     #[serde(skip)]
     pub id: Id,
-    /// The directory and the name.
+    /// Directory and name.
     #[serde(skip)]
     pub entry: (Id, Name),
 }
 
-/// `name` below `path`.
+/// Appends `name` to `path`.
 pub(super) fn below(path: &str, name: &str) -> String {
     if path == "/" { format!("/{name}") } else { format!("{path}/{name}") }
 }

@@ -1,4 +1,4 @@
-//! Which directories are nodes, and which nodes of the snapshot they were.
+//! Walk over changed directories: which are nodes, and which nodes of the snapshot they were.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,48 +19,46 @@ use crate::tree::nodes::{NodeIndex, Place, ZARR_JSON};
 use crate::working::frozen::{Contents, Frozen, FrozenDirectory, FrozenEntry, FrozenFile};
 use crate::working::{Base, WorkingTree};
 
-/// What is wrong with a chunk outside of any array.
+/// Violation of a chunk outside of any array.
 const STRAY: &str =
     "it has the name of a chunk, but there is no array above it: write the array's zarr.json, or remove it";
 
-/// Ids of nodes that were made here, by the directory's inode: asked twice, a working tree gives the same answer.
+/// IDs of nodes created here, by the directory's inode and whether it is an array: repeated detection gives the same IDs.
 pub type NewIds = parking_lot::Mutex<HashMap<(Id, bool), NodeId>>;
 
-/// Finds out what a working tree would commit.
+/// Detection in progress.
 pub(super) struct Walk<'a> {
     pub(super) contents: &'a dyn Contents,
     pub(super) base: Arc<Base>,
     pub(super) frozen: &'a Frozen,
     pub(super) out: DetectedChanges,
     new_ids: &'a NewIds,
-    /// Nodes of the snapshot that are still there, by index.
+    /// True for each node of the snapshot that still exists, by index.
     kept: Vec<bool>,
-    /// Directories still to be looked at, with their paths.
+    /// Directories still to be walked, with their paths.
     pending: Vec<(usize, String)>,
-    /// Groups whose name is that of an array's directory of chunks.
+    /// Groups with the name of an array's chunk directory.
     groups_like_chunks: HashSet<String>,
     /// Directories whose path has a name that is not UTF-8. Printed, it looks like another one.
     not_text: HashSet<Id>,
-    /// Chunks that an array has in the directory of a node below it, by directory and name: they are no files of that node.
+    /// Chunks that an array has in the directory of a node below it, by directory and name: they are not files of that node.
     pub(super) shared_chunks: HashSet<(Id, Name)>,
 }
 
-/// A directory's document.
 enum Doc {
-    /// None.
     Absent,
-    /// The snapshot's, in its own place.
+    /// The snapshot's, in its original place.
     Same,
-    /// One that was written, or came from elsewhere; or why it cannot be one.
+    /// New or moved document, or the reason why it cannot be one.
     Written(Result<Bytes>),
 }
 
-/// What `frozen`, a state of `working`, would commit.
+/// Detects the changes that `frozen`, a state of `working`, would commit.
 pub async fn detect_changes(working: &WorkingTree, frozen: &Frozen, new_ids: &NewIds) -> Result<DetectedChanges> {
     detect_changes_in(working.base(), working, frozen, new_ids).await
 }
 
-/// What `frozen`, relative to `base` and with its bytes in `contents`, would commit.
+/// Detects the changes that `frozen`, relative to `base` and with its bytes in `contents`, would commit.
 pub async fn detect_changes_in(
     base: Arc<Base>,
     contents: &dyn Contents,
@@ -100,7 +98,7 @@ impl<'a> Walk<'a> {
         self.base.tree.snapshot().node(at as usize)
     }
 
-    /// A directory that is not within an array, or is a node of its own.
+    /// Walks a directory that is outside any array, or is a node itself.
     async fn directory(&mut self, position: usize, path: String) -> Result<()> {
         let directory = self.get(position)?;
         let lower = match directory.lower {
@@ -148,8 +146,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// All bytes of a file that should be a document, or why it cannot be one: what is wrong with one file must not keep
-    /// anybody from looking at the others, nor from giving it up.
+    /// Reads a file that should be a document. The inner error explains why it cannot be one: one bad file must not prevent
+    /// looking at the others, nor discarding it.
     async fn bytes(&self, file: &FrozenFile) -> Result<Result<Bytes>> {
         if let Source::Data(number) = file.source
             && self.contents.changed(number)?.is_none()
@@ -162,7 +160,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A directory that has no document now.
+    /// Reports a directory that has lost its document but still shows chunks.
     async fn without_document(&mut self, position: usize, path: &str, lower: Option<NodeIndex>) -> Result<()> {
         let Some(index) = lower else { return Ok(()) };
         let was_array = self.stored(index).is_some_and(|node| node.is_array());
@@ -175,7 +173,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// A node whose document was written. Returns its id and place in the snapshot if it is an array.
+    /// Records a node whose document was written. Returns its ID and its index in the snapshot if it is an array.
     fn written(
         &mut self,
         directory: &FrozenDirectory,
@@ -188,7 +186,7 @@ impl<'a> Walk<'a> {
             Ok(checked) => checked,
             Err(why) => {
                 self.report_violation(below(path, ZARR_JSON), why);
-                // What it was stays out of the list of deletions.
+                // The old node is not deleted.
                 let index = lower?;
                 self.keep(index, path);
                 let node = self.stored(index)?;
@@ -238,8 +236,7 @@ impl<'a> Walk<'a> {
         is_array.then_some((new_id, None))
     }
 
-    /// Whether a node with this document is still the one that the snapshot has: of the same kind, and with the same names
-    /// for its chunks.
+    /// Returns true if a node with this document is still the snapshot's node: of the same kind, and with the same chunk keys.
     fn is_same_node(&self, index: NodeIndex, document: &Document) -> bool {
         let Some(node) = self.stored(index) else { return false };
         match (&node.data, document) {
@@ -253,7 +250,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Node `index` of the snapshot is still there, at `path`.
+    /// Records that node `index` of the snapshot still exists, at `path`.
     fn keep(&mut self, index: NodeIndex, path: &str) {
         if let Some(kept) = self.kept.get_mut(index as usize) {
             *kept = true;
@@ -267,7 +264,7 @@ impl<'a> Walk<'a> {
         self.out.changes.moved.extend(moved);
     }
 
-    /// Everything below a directory that is no array.
+    /// Walks the entries of a directory that is not an array.
     async fn children(&mut self, position: usize, path: &str, lower: Option<NodeIndex>) -> Result<()> {
         let directory = self.get(position)?;
         for (name, entry) in &directory.entries {
@@ -310,7 +307,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Notes whether directory `position` has a path that is text.
+    /// Records directory `position` if its path is not UTF-8.
     pub(super) fn note_name(&mut self, parent: Id, name: &Name, position: usize) {
         if (self.not_text.contains(&parent) || name.text().is_none())
             && let Some(directory) = self.frozen.get(position)
@@ -319,12 +316,12 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Whether a file has the name of a chunk but no array. What a group has is nobody's chunk, whatever the group is called.
+    /// Returns true if a file has the name of a chunk but no array. A file of a group is never a chunk, whatever its name.
     fn is_stray(&self, path: &str) -> bool {
         chunk_directory(path).is_some_and(|directory| !self.groups_like_chunks.contains(directory))
     }
 
-    /// Nodes below `index` of the snapshot that `directory` still shows as they were.
+    /// Keeps the nodes below `index` of the snapshot that `directory` still shows unchanged.
     pub(super) fn untouched_children(&mut self, directory: &FrozenDirectory, path: &str, index: NodeIndex) {
         let base = Arc::clone(&self.base);
         let table = base.tree.table();
@@ -356,12 +353,12 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A directory within an array that is a node of its own.
+    /// Queues a directory within an array that is a node itself.
     pub(super) fn nested(&mut self, position: usize, path: String) {
         self.pending.push((position, path));
     }
 
-    /// Nodes of the snapshot that nobody kept.
+    /// Adds the nodes of the snapshot that were not kept to the deletions.
     fn deleted(&mut self) {
         let gone = (0..self.kept.len()).filter(|&at| !self.kept.get(at).copied().unwrap_or(true));
         let gone: Vec<DeletedNode> = gone
@@ -377,7 +374,7 @@ impl<'a> Walk<'a> {
         let document = document.or_else(|| Some(Bytes::copy_from_slice(self.stored(index?)?.zarr_json)));
         let array = match document.as_deref().map(Document::check) {
             Some(Ok(Document::Array(metadata))) => ArrayInHand::new(id, path.to_owned(), index, &metadata),
-            // An array of the snapshot that we cannot read: its chunks are named as the snapshot's tree names them.
+            // The metadata of this array of the snapshot cannot be read: chunk keys are those of the snapshot's tree.
             _ => match index.and_then(|index| self.base.tree.table().array(index).map(|array| (index, array))) {
                 Some((index, array)) => ArrayInHand::of(id, path.to_owned(), index, array),
                 None => return self.children(position, path, index).await,
@@ -391,7 +388,7 @@ fn document_name() -> Name {
     Name::new(ZARR_JSON.as_bytes())
 }
 
-/// The directory `c` of a path that ends like a chunk's: with that, and digits behind it.
+/// Returns the directory `c` of a path that ends like a chunk's: with `c` and numbers below it.
 fn chunk_directory(path: &str) -> Option<&str> {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let (mut rest, last) = path.rsplit_once('/')?;
