@@ -1,4 +1,4 @@
-//! The arrays of one snapshot.
+//! Statistics of the arrays of one snapshot.
 
 use std::sync::Arc;
 
@@ -10,32 +10,32 @@ use crate::format::manifest::Kind;
 use crate::tree::Tree;
 use crate::tree::nodes::NodeIndex;
 
-/// One array, as a mount shows it.
+/// Statistics of one array.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ArrayStats {
-    /// Its path.
+    /// Path of the array.
     pub path: String,
     /// Elements per dimension.
     pub shape: Vec<u64>,
-    /// Places of its chunk grid.
+    /// Chunks in the grid, stored or not.
     pub places: u64,
-    /// Chunks that there are.
+    /// Stored chunks.
     pub chunks: u64,
-    /// Bytes of those.
+    /// Bytes of the stored chunks.
     pub bytes: u64,
-    /// Bytes of those that are in objects of the repository.
+    /// Bytes of native chunks, in objects of the repository.
     pub native_bytes: u64,
-    /// Bytes of those that are in manifests.
+    /// Bytes of inline chunks, in manifests.
     pub inline_bytes: u64,
-    /// Bytes of those that are in other people's files.
+    /// Bytes of virtual chunks, in files outside the repository.
     pub virtual_bytes: u64,
-    /// Manifests that list them, of which some may list other arrays' too.
+    /// Manifests that list chunks of the array, possibly beside those of other arrays.
     pub manifests: u64,
-    /// Bytes of those.
+    /// Bytes of those manifests.
     pub manifest_bytes: u64,
 }
 
-/// All arrays of `tree`, in order of their paths; `jobs` of them are looked at at a time.
+/// Collects the statistics of all arrays of `tree`, sorted by path, `jobs` of them concurrently.
 pub(super) async fn of(tree: &Arc<Tree>, jobs: usize) -> Result<Vec<ArrayStats>> {
     let indices = (0..tree.table().len()).filter_map(|index| NodeIndex::try_from(index).ok());
     let arrays = indices.filter(|index| tree.table().array(*index).is_some());

@@ -1,40 +1,39 @@
-//! The distinct chunks of many manifests, within a bound.
+//! The distinct chunks of many manifests, within a memory bound.
 //!
-//! A list that is sorted, and freed of what is in it twice, whenever it is full. If it is still full then, its upper half is dropped and
-//! what is above is left for another pass: ids are random, so that as much memory as there is is used, and a repository that makes
-//! its ids to our disadvantage costs passes, not memory.
+//! A list that is sorted and deduplicated whenever it is full. If it is still full then, its upper half is dropped and left for another
+//! pass: ids are random, so that the available memory is used up, and a repository with adversarial ids costs passes, not memory.
 
 use super::reach::Holder;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 
-/// The bit that tells chunks of other people's files from those of the repository: a length has none there.
+/// Bit that marks the length of a virtual chunk; no length has it otherwise.
 const VIRTUAL: u64 = 1 << 63;
-/// Part of the list that may be in use after sorting before its upper half goes: less would be sorted too often.
+/// Part of the list that may be in use after sorting before its upper half is dropped: with less room it would be sorted too often.
 const FULL: (usize, usize) = (3, 4);
-/// Chunks there is always room for: a smaller list would be passes without end.
+/// Minimum capacity, in chunks: a smaller list would need endless passes.
 const LEAST: usize = 1 << 12;
 
-/// One chunk.
+/// A chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     object: ObjectId,
-    /// With [`VIRTUAL`].
+    /// Length in bytes, and [`VIRTUAL`].
     length: u64,
     offset: u64,
     holder: Holder,
 }
 
-/// Chunks with ids from one on, as many as there is room for.
+/// Distinct chunks in a range of ids that fits into memory.
 #[derive(Debug)]
 pub(super) struct ChunkSet {
     entries: Vec<Entry>,
     most: usize,
-    /// By the first eight bytes of ids. What is behind its end is left for another pass.
+    /// Range by the first eight bytes of ids. Another pass covers the ids after its end.
     range: Range,
 }
 
-/// The ids that a pass is about.
+/// The ids that a pass covers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Range {
     begin: u64,
@@ -52,14 +51,13 @@ impl Range {
     }
 }
 
-/// The chunks of one object.
+/// The use of one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Object {
-    /// The object.
     pub(super) id: ObjectId,
-    /// Bytes of it that some manifest names.
+    /// Bytes that at least one manifest references.
     pub(super) used: u64,
-    /// Whoever leads to any of its chunks.
+    /// Holder of any of its chunks.
     pub(super) holder: Holder,
 }
 
@@ -68,18 +66,17 @@ fn prefix(object: ObjectId) -> u64 {
 }
 
 impl ChunkSet {
-    /// An empty set of chunks with ids from `begin` on that takes `memory` bytes.
+    /// Creates an empty set of at most `memory` bytes, for ids from `begin` on.
     pub(super) fn new(begin: u64, memory: u64) -> Self {
         let most = usize::try_from(memory / size_of::<Entry>() as u64).unwrap_or(usize::MAX).max(LEAST);
         ChunkSet { entries: Vec::new(), most, range: Range { begin, end: None } }
     }
 
-    /// Where the next pass begins; none if there is nothing left for one.
+    /// Returns the beginning of the next pass; none if no ids are left for one.
     pub(super) fn end(&self) -> Option<u64> {
         self.range.end
     }
 
-    /// The ids that it is about.
     pub(super) fn range(&self) -> Range {
         self.range
     }
@@ -120,7 +117,7 @@ impl ChunkSet {
         if self.entries.len() <= self.most / FULL.1 * FULL.0 {
             return Ok(());
         }
-        // One object's chunks are not divided.
+        // All chunks of one object stay in one pass.
         let begin = self.range.begin;
         let middle = self.entries.get(self.entries.len() / 2).map(|entry| prefix(entry.object));
         let beyond = || self.entries.iter().map(|entry| prefix(entry.object)).find(|at| *at > begin);
@@ -135,7 +132,7 @@ impl ChunkSet {
         Ok(())
     }
 
-    /// How many chunks there are in the repository and their bytes, the same of virtual ones, and the objects, sorted by id.
+    /// Returns the number and bytes of native chunks, those of virtual chunks, and the objects sorted by id.
     pub(super) fn into_objects(mut self) -> ([(u64, u64); 2], Vec<Object>) {
         self.sort();
         let mut sums = [(0_u64, 0_u64); 2];
@@ -179,7 +176,7 @@ mod tests {
     }
 
     fn holder(n: u32) -> Holder {
-        // By the only way there is: a set of holders is made by walking.
+        // Only walking creates holders.
         (0..n).fold(super::super::reach::first_holder(), |holder, _| super::super::reach::next_holder(holder))
     }
 
@@ -206,7 +203,7 @@ mod tests {
         let (mut begin, mut passes, mut found) = (Some(0), 0, 0);
         while let Some(from) = begin {
             let mut set = ChunkSet::new(from, 0);
-            // Each several times: what is there already takes no room.
+            // Each id several times: a known chunk takes no room.
             for n in (0..count).chain(0..count) {
                 set.add(id(n), 0, 1, false, holder(0)).unwrap();
             }
@@ -217,7 +214,7 @@ mod tests {
         }
         assert_eq!(found, count);
         assert!((10..60).contains(&passes), "{passes}");
-        // Of one object only: that is told, not endless.
+        // All chunks in one object: an error instead of endless passes.
         let mut set = ChunkSet::new(0, 0);
         let added = (0..count).try_for_each(|n| set.add(id(0), n, 1, false, holder(0)));
         assert_eq!(added.unwrap_err().kind(), ErrorKind::OutOfMemory);

@@ -1,4 +1,4 @@
-//! Reading every snapshot and every manifest that refs lead to, side by side.
+//! Reads all snapshots and manifests that refs lead to, concurrently.
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -19,32 +19,29 @@ use crate::format::snapshot::ManifestInfo;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::storage::Storage;
 
-/// Bytes of memory that a reference takes while its manifest is looked at, rounded up.
+/// Bytes of memory per chunk reference while its manifest is examined, rounded up.
 const BYTES_PER_REF: u64 = 96;
-/// Unit of the semaphore that bounds them. Bytes.
+/// Unit of the semaphore that limits this memory, in bytes.
 const UNIT: u64 = 4096;
 
-/// A manifest that some commit has.
+/// A manifest that at least one commit references.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
-    /// What snapshots say of it.
+    /// Properties according to the snapshots.
     pub(super) info: ManifestInfo,
-    /// Who leads to it.
     pub(super) holder: Holder,
 }
 
-/// Manifests by id.
 pub(super) type Manifests = HashMap<ObjectId, Held>;
 
-/// What was found in one pass over all manifests.
+/// Result of one pass over all manifests.
 pub(super) struct Pass {
-    /// Distinct chunks.
     pub(super) set: ChunkSet,
-    /// What can be counted as it comes.
+    /// Counts that need no deduplication.
     pub(super) counted: Chunks,
 }
 
-/// The manifests of all commits that `reach` knows, which also learns what the newest commit of each ref has.
+/// Returns the manifests of all commits in `reach`, and sets the number of nodes and references at the tips in `reach`.
 pub(super) async fn of_snapshots(
     repository: &Repository,
     reach: &mut Reach,
@@ -58,7 +55,7 @@ pub(super) async fn of_snapshots(
     let mut sizes: HashMap<String, (u64, u64)> = HashMap::new();
     let read = stream::iter(commits).map(|(id, holder)| async move {
         let read = repository.snapshot(id, MAX_SNAPSHOT).await;
-        // Damage of one is no reason to say nothing of the others: it is counted as missing.
+        // A damaged snapshot is counted as missing and does not prevent the statistics of the others.
         let snapshot = match read {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 tracing::error!("{error}");
@@ -90,7 +87,7 @@ pub(super) async fn of_snapshots(
     Ok(found)
 }
 
-/// Reads all of `manifests` and collects the chunks with ids from `from` on, as many as there is room for.
+/// Reads all `manifests` and collects the chunks with ids from `from` on, as many as fit into memory.
 pub(super) async fn read(
     storage: &Arc<dyn Storage>,
     manifests: &Manifests,
@@ -109,7 +106,7 @@ pub(super) async fn read(
         async move {
             let wanted = (u64::from(held.info.chunk_refs) * BYTES_PER_REF + held.info.size).div_ceil(UNIT);
             let wanted = u32::try_from(wanted.clamp(1, permits as u64)).unwrap_or(u32::MAX);
-            // It is never closed; without a permit it would only be more memory.
+            // The semaphore is never closed; without a permit only more memory would be used.
             let _permit = room.acquire_many(wanted).await;
             let held = *held;
             let looked = match fetch(storage, held, limit).await {
@@ -118,7 +115,7 @@ pub(super) async fn read(
             };
             counters.did();
             match looked {
-                // One that is gone or damaged is counted as missing, if it is gone; the others are counted all the same.
+                // A missing or damaged manifest does not prevent the count of the others; a missing one is counted as missing.
                 Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => {
                     tracing::error!("{error}");
                     Ok(())
@@ -144,7 +141,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + '
 fn look(file: &[u8], held: Held, limit: u64, pass: &Mutex<Pass>) -> Result<()> {
     let manifest = Manifest::decode_as(held.info.id, file, limit).context(|| format!("manifests/{}", held.info.id))?;
     for (_, refs) in manifest.all() {
-        // Held for the references of one array: nobody waits for storage with it.
+        // Held for the references of one array: no task waits for storage with it.
         let Pass { set, counted } = &mut *pass.lock();
         for at in 0..refs.len() {
             counted.references += 1;
@@ -168,7 +165,7 @@ fn look(file: &[u8], held: Held, limit: u64, pass: &Mutex<Pass>) -> Result<()> {
     Ok(())
 }
 
-/// A location as an id: two of them have the same one by chance in 2^96 cases.
+/// Hashes a location to an id: two locations collide with a probability of 2^-96.
 fn name_of(location: &str) -> ObjectId {
     let mut id = [0; 12];
     for (salt, part) in id.chunks_mut(8).enumerate() {

@@ -1,14 +1,14 @@
-//! What a repository's bytes are for.
+//! Storage use of a repository.
 //!
-//! Three views of the same objects: what is stored, by listing ([`objects`]); what refs lead to, by reading every snapshot and manifest of
-//! all histories once ([`reach`], [`manifests`]); and one snapshot's arrays ([`arrays`]). The first without the second is what a
-//! garbage collection would remove in time; the second without the first is damage.
+//! Three views of the same objects: stored objects, by listing ([`objects`]); reachable ones, by reading every snapshot and manifest of
+//! all histories once ([`reach`], [`manifests`]); and one snapshot's arrays ([`arrays`]). A stored object that is not reachable is
+//! garbage, which a collection removes in time; a reachable object that is not stored is damage.
 //!
 //! An object belongs to one ref if it would be garbage without that ref, and is shared if several lead to it. Packs hold several
-//! chunks: a byte of a pack that no manifest names any more is dead, and stays as long as any chunk beside it is in use.
+//! chunks: a byte of a pack that no manifest references is dead, and stays as long as any other chunk of the pack is in use.
 //!
 //! Memory does not grow with the number of references. Distinct chunks of all histories take 32 bytes each ([`chunks`]) within a
-//! bound; if they are more, the range of ids is divided, and manifests are read once for each part.
+//! bound; if there are more, the range of ids is divided, and manifests are read once for each part.
 
 pub mod arrays;
 mod chunks;
@@ -27,12 +27,12 @@ use crate::error::Result;
 use crate::repo::Repository;
 use crate::tree::Tree;
 
-/// Objects and their bytes.
+/// Number and bytes of objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Size {
-    /// How many.
+    /// Number of objects.
     pub objects: u64,
-    /// Bytes of all of them.
+    /// Bytes of all objects.
     pub bytes: u64,
 }
 
@@ -43,10 +43,10 @@ impl Size {
     }
 }
 
-/// Objects by what they are.
+/// Objects by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ByKind {
-    /// Chunk objects, of which each holds one chunk or several.
+    /// Chunk objects, each with one chunk or several.
     pub chunks: Size,
     /// Manifests.
     pub manifests: Size,
@@ -57,7 +57,7 @@ pub struct ByKind {
 }
 
 impl ByKind {
-    /// All kinds together.
+    /// Returns the sum of all kinds.
     pub fn total(&self) -> Size {
         let all = [self.chunks, self.manifests, self.snapshots, self.transactions];
         Size {
@@ -70,73 +70,73 @@ impl ByKind {
 /// Chunks of all histories, each counted once however many commits have it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Chunks {
-    /// Chunks in objects of the repository.
+    /// Native chunks, in objects of the repository.
     pub native: u64,
-    /// Bytes of those.
+    /// Bytes of native chunks.
     pub native_bytes: u64,
-    /// Chunks in other people's files.
+    /// Virtual chunks, in files outside the repository.
     pub r#virtual: u64,
-    /// Bytes of those.
+    /// Bytes of virtual chunks.
     pub virtual_bytes: u64,
-    /// Chunks in manifests, counted in each manifest that has them, for there they are stored.
+    /// Inline chunks, counted once for each manifest that stores them.
     pub inline: u64,
-    /// Bytes of those, before compression.
+    /// Bytes of inline chunks before compression.
     pub inline_bytes: u64,
     /// References in all manifests.
     pub references: u64,
 }
 
-/// One branch or tag.
+/// Statistics of one branch or tag.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RefStats {
     /// `branch` or `tag`.
     pub kind: &'static str,
-    /// Its name.
+    /// Name of the ref.
     pub name: String,
-    /// The snapshot that it points to.
+    /// Snapshot that the ref points to.
     pub snapshot: String,
-    /// Commits of its history, the first included.
+    /// Commits in its history, the first included.
     pub commits: u64,
-    /// Groups and arrays of its newest commit.
+    /// Groups and arrays at the tip.
     pub nodes: u64,
-    /// Chunk references in the manifests of its newest commit.
+    /// Chunk references in the manifests of the tip.
     pub references: u64,
-    /// Objects that would be garbage without it.
+    /// Objects that would be garbage without the ref.
     pub only_here: Size,
 }
 
-/// What a repository's bytes are for.
+/// Statistics of a repository.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stats {
-    /// The repository.
+    /// Location of the repository.
     pub repository: String,
-    /// Its version; 0 for one of a release before 0.2.
+    /// Format version; 0 for an alpha.
     pub spec_version: u8,
-    /// What is stored, by listing.
+    /// Stored objects, by listing.
     pub stored: Stored,
-    /// What refs lead to.
+    /// Objects that refs lead to.
     pub reachable: ByKind,
-    /// What no ref leads to: what a garbage collection removes when it is old enough.
+    /// Objects that no ref leads to; a garbage collection removes them when they are old enough.
     pub unreachable: ByKind,
-    /// Objects that something names and that are not there. Damage.
+    /// Objects that are referenced but not stored: damage.
     pub missing: ByKind,
     /// Objects that several refs lead to.
     pub shared: Size,
-    /// Bytes of reachable chunk objects that no manifest names.
+    /// Bytes of reachable chunk objects that no manifest references.
     pub dead_bytes: u64,
-    /// Chunk objects that have such.
+    /// Chunk objects with such bytes.
     pub dead_in: u64,
-    /// The chunks of all histories.
+    /// Chunks of all histories.
     pub chunks: Chunks,
     /// Branches and tags.
     pub refs: Vec<RefStats>,
-    /// The snapshot whose arrays are listed.
+    /// Snapshot whose arrays are listed.
     pub snapshot: String,
-    /// Its arrays.
+    /// Arrays of that snapshot.
     pub arrays: Vec<ArrayStats>,
 }
 
-/// How far it is, for other threads to look at.
+/// Progress, for other threads to read.
 #[derive(Debug, Default)]
 pub struct Counters {
     expected: AtomicU64,
@@ -144,7 +144,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Snapshots and manifests to be read as far as that is known, and how many are.
+    /// Returns the number of snapshots and manifests expected so far, and the number already read.
     pub fn now(&self) -> (u64, u64) {
         (self.expected.load(Ordering::Relaxed), self.read.load(Ordering::Relaxed))
     }
@@ -158,17 +158,17 @@ impl Counters {
     }
 }
 
-/// Bytes of memory.
+/// Memory bounds, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// For the list of distinct chunks.
+    /// Bound of the list of distinct chunks.
     pub chunks: u64,
-    /// For manifests that are being read.
+    /// Bound of the manifests that are being read.
     pub manifests: u64,
 }
 
-/// Looks at all of `repository`, and at the arrays of `tree`, a snapshot of it, within `memory`; `jobs` manifests are read at a
-/// time.
+/// Collects the statistics of `repository`, and of the arrays of `tree`, a snapshot of it, within `memory`; reads `jobs` manifests
+/// concurrently.
 pub async fn collect(
     repository: &Repository,
     tree: &Arc<Tree>,

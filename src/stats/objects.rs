@@ -1,4 +1,4 @@
-//! What is stored, compared with what is in use.
+//! Compares stored objects with reachable ones.
 
 use std::collections::HashSet;
 
@@ -12,23 +12,22 @@ use crate::error::{ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::storage::{ObjectInfo, Storage};
 
-/// What is stored, by listing.
+/// Stored objects, by listing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stored {
-    /// Chunks, manifests, snapshots and transaction logs.
+    /// Chunk objects, manifests, snapshots and transaction logs.
     #[serde(flatten)]
     pub kinds: ByKind,
     /// `repo`, or the files of refs and the configuration of version 1.
     pub refs: Size,
     /// Earlier states of `repo`.
     pub backups: Size,
-    /// Those of them that a garbage collection removes when they are old enough: all in which the log of operations does not go
-    /// on.
+    /// Earlier states that a garbage collection removes when they are old enough: all that the operations log does not continue in.
     pub removable_backups: Size,
 }
 
 impl Stored {
-    /// Everything.
+    /// Returns the sum of everything.
     pub fn total(&self) -> Size {
         let all = [self.kinds.total(), self.refs, self.backups];
         Size {
@@ -42,7 +41,7 @@ fn id_of(key: &str, folder: &str) -> Option<ObjectId> {
     key.strip_prefix(folder)?.parse().ok()
 }
 
-/// Everything but chunk objects: lists it, and says what of it refs lead to. The log of operations goes on in `log_files`.
+/// Counts stored, reachable and missing objects except chunk objects. The operations log continues in `log_files`.
 pub(super) async fn documents(
     storage: &dyn Storage,
     reach: &mut Reach,
@@ -70,7 +69,7 @@ pub(super) async fn documents(
         };
         storage.each(folder, &mut look).await?;
     }
-    // Before 0.2 they came and went.
+    // Not every alpha wrote transaction logs.
     let logs = if stats.spec_version == 0 { 0 } else { reach.needed_logs() };
     for (which, needed) in [(0, manifests.len() as u64), (1, reach.commits().count() as u64), (2, logs)] {
         of(&mut stats.missing, which).objects = needed.saturating_sub(of(&mut stats.reachable, which).objects);
@@ -102,7 +101,7 @@ fn of(kinds: &mut ByKind, which: u8) -> &mut Size {
     }
 }
 
-/// The chunk objects of one pass: those whose ids are in the range of `set`.
+/// Counts stored, reachable and missing chunk objects of one pass: those with ids in the range of `set`.
 pub(super) async fn chunks(storage: &dyn Storage, set: ChunkSet, reach: &mut Reach, stats: &mut Stats) -> Result<()> {
     let range = set.range();
     let ([(native, native_bytes), (virtuals, virtual_bytes)], objects) = set.into_objects();
@@ -113,7 +112,7 @@ pub(super) async fn chunks(storage: &dyn Storage, set: ChunkSet, reach: &mut Rea
     let mut found = 0;
     let mut look = |ObjectInfo { key, size, .. }: ObjectInfo| {
         let id = id_of(&key, "chunks/");
-        // What has no id is nobody's, and counted in the first pass.
+        // An object without an id is unreachable and counted in the first pass.
         if !id.map_or(range.is_first(), |id| range.has(id)) {
             return;
         }

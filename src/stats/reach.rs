@@ -1,7 +1,7 @@
-//! Which refs lead to a commit.
+//! Reachability of commits from refs.
 //!
-//! Histories are walked from each ref until they meet what several refs lead to already: all that is older is so too. Every commit is
-//! then met three times at most, however many refs there are.
+//! Histories are walked from each ref until they meet a commit that several refs lead to: all older ones are then shared, too. So
+//! each commit is met at most three times, however many refs there are.
 
 use std::collections::HashMap;
 
@@ -10,20 +10,19 @@ use crate::error::Result;
 use crate::format::ids::ObjectId;
 use crate::repo::Repository;
 
-/// Who leads to something: nobody, one ref by its number, or several.
+/// The refs that lead to an object: one ref by its number, or several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Holder(u32);
 
 impl Holder {
     pub(super) const SEVERAL: Holder = Holder(u32::MAX);
 
-    /// Of two that both lead to the same.
+    /// Returns the holder of an object that both lead to.
     pub(super) fn and(self, other: Holder) -> Holder {
         if self == other { self } else { Holder::SEVERAL }
     }
 }
 
-/// A commit that some ref leads to.
 #[derive(Clone, Debug)]
 struct Commit {
     holder: Holder,
@@ -35,7 +34,7 @@ struct Commit {
 #[derive(Debug, Default)]
 pub(super) struct Reach {
     commits: HashMap<ObjectId, Commit>,
-    /// Transaction logs of commits that expiration has removed, and who leads to the commits that keep them.
+    /// Transaction logs of expired commits, with the holder of the commits that keep them.
     pub(super) pruned_logs: HashMap<ObjectId, Holder>,
     refs: Vec<RefStats>,
     shared: Size,
@@ -89,28 +88,28 @@ impl Reach {
         Ok(())
     }
 
-    /// The commits and who leads to them.
+    /// Returns the commits with their holders.
     pub(super) fn commits(&self) -> impl Iterator<Item = (ObjectId, Holder)> + '_ {
         self.commits.iter().map(|(id, commit)| (*id, commit.holder))
     }
 
-    /// Who leads to commit `id`; none if no ref does.
+    /// Returns the holder of commit `id`; none if no ref leads to it.
     pub(super) fn holder(&self, id: &ObjectId) -> Option<Holder> {
         self.commits.get(id).map(|commit| commit.holder)
     }
 
-    /// How many transaction logs there have to be: old releases wrote none for the first commit.
+    /// Returns the number of transaction logs that must exist: old releases wrote none for the first commit.
     pub(super) fn needed_logs(&self) -> u64 {
         let later = self.commits.values().filter(|commit| commit.depth > 1).count();
         (later + self.pruned_logs.len()) as u64
     }
 
-    /// The snapshots that refs point to, and what is counted of each.
+    /// Returns the statistics of all refs, to be completed.
     pub(super) fn tips(&mut self) -> impl Iterator<Item = &mut RefStats> {
         self.refs.iter_mut()
     }
 
-    /// Counts an object of `bytes` for whoever leads to it.
+    /// Counts an object of `bytes` for its holder.
     pub(super) fn count(&mut self, holder: Holder, bytes: u64) {
         match self.refs.get_mut(holder.0 as usize) {
             Some(one) => one.only_here.add(bytes),
