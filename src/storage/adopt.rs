@@ -1,12 +1,11 @@
-//! New local objects whose durability is put off: what a commit stores before anything refers to it.
+//! Creation of local objects with deferred durability: a commit stores them before anything refers to them.
 //!
-//! Such an object needs no staging file. Its name is random, so that nobody looks for it before the commit that refers to it
-//! is published; a torn one is garbage like that of any commit that was not. Its bytes are flushed here, by as many threads as
-//! store at the same time, since the disk makes one journal entry out of many flushes that wait together; the directory is
-//! flushed once, by [`sync`].
+//! These objects need no staging file. Their names are random, so nothing reads one before the commit that refers to it is published; a
+//! torn object is garbage, like that of any unpublished commit. The bytes are flushed here, by as many threads as store at the same time,
+//! since the disk combines many flushes that wait together into one journal entry; [`sync`] flushes each directory once.
 //!
-//! A file on the same file system is *linked*: the object is another name of the file. Whoever gave the file must not write to
-//! it any more, which the scratch layer sees to by looking at the number of links.
+//! A file on the same file system is *linked*: the object is another name of the file. The file must not be written to any more, which
+//! the scratch layer ensures by checking the number of links.
 
 use std::fs::File;
 use std::io::Write;
@@ -19,7 +18,7 @@ use super::changed_file;
 use super::replace::{open_beneath, open_folder};
 use crate::error::{Error, Result};
 
-/// Stores `bytes` as the new object `key` below `root`.
+/// Stores `bytes` as the new object `key` below `root`, and flushes them.
 pub(super) fn put_new(root: &OwnedFd, key: &str, bytes: &[u8]) -> Result<()> {
     let failed = |e: std::io::Error| Error::io(key, e);
     let mut file = create(root, key).map_err(|e| failed(e.into()))?;
@@ -27,17 +26,17 @@ pub(super) fn put_new(root: &OwnedFd, key: &str, bytes: &[u8]) -> Result<()> {
     written.map_err(|e| failed(given_up(root, key, e)))
 }
 
-/// Removes an object that could not be written to its end: on a full disk it would be in the way of the next try.
+/// Removes an object that could not be written completely, since on a full disk it would obstruct the next attempt. Returns `error`.
 fn given_up(root: &OwnedFd, key: &str, error: std::io::Error) -> std::io::Error {
     let (folder, name) = split(key);
     if let Ok(folder) = open_beneath(root, folder) {
-        // Garbage is no harm.
+        // An object that remains is only garbage.
         let _ = rustix::fs::unlinkat(&folder, name, AtFlags::empty());
     }
     error
 }
 
-/// Makes `file`, which has `length` bytes, the object `key` below `root`.
+/// Makes `file`, of `length` bytes, the object `key` below `root`: by a link if possible, else as a copy.
 pub(super) fn put_file(root: &OwnedFd, key: &str, mut file: File, length: u64) -> Result<()> {
     let failed = |e: std::io::Error| Error::io(key, e);
     if file.metadata().map_err(failed)?.len() != length {
@@ -45,7 +44,7 @@ pub(super) fn put_file(root: &OwnedFd, key: &str, mut file: File, length: u64) -
     }
     match link(root, key, &file) {
         Ok(()) => file.sync_data().map_err(failed),
-        // Another file system, no links on this one, too many of this file, an unlinked file, or one of another user's.
+        // Another file system, no links on this one, too many links to this file, an unlinked file, or a file of another user.
         Err(Errno::XDEV | Errno::PERM | Errno::OPNOTSUPP | Errno::MLINK | Errno::NOENT | Errno::ACCESS) => {
             let copy = copy(root, key, &mut file, length)?;
             copy.sync_data().map_err(|e| failed(given_up(root, key, e)))
@@ -54,8 +53,8 @@ pub(super) fn put_file(root: &OwnedFd, key: &str, mut file: File, length: u64) -
     }
 }
 
-/// Stores a copy of `file`, which has `length` bytes, as the new object `key` below `root`. Where the file system can, both have
-/// the same blocks until one is written to. It is flushed when [`sync_all`] has returned.
+/// Stores a copy of `file`, of `length` bytes, as the new object `key` below `root`. Where the file system supports it, both share blocks
+/// until one is written to. The copy is flushed once [`sync_all`] has returned.
 pub(super) fn put_copy(root: &OwnedFd, key: &str, mut file: File, length: u64) -> Result<()> {
     copy(root, key, &mut file, length).map(drop)
 }
@@ -72,7 +71,7 @@ fn copy(root: &OwnedFd, key: &str, file: &mut File, length: u64) -> Result<File>
     Err(changed_file(length))
 }
 
-/// Flushes everything on the file system of `root`: when files are many, sooner than each of them.
+/// Flushes the whole file system of `root`, which is faster than flushing many files one by one.
 pub(super) fn sync_all(root: &OwnedFd) -> Result<()> {
     rustix::fs::syncfs(root).map_err(|e| Error::io("flushing what was stored", e.into()))
 }
@@ -82,7 +81,7 @@ pub(super) fn sync(root: &OwnedFd, folders: &[String]) -> Result<()> {
     for folder in folders {
         let flushed = match open_beneath(root, folder) {
             Ok(opened) => rustix::fs::fsync(&opened),
-            // Nothing was stored in it.
+            // Nothing was stored in this folder.
             Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno),
         };
@@ -105,7 +104,7 @@ fn create(root: &OwnedFd, key: &str) -> Result<File, Errno> {
 fn link(root: &OwnedFd, key: &str, file: &File) -> Result<(), Errno> {
     let (folder, name) = split(key);
     let folder = open_folder(root, folder)?;
-    // Older kernels let only the privileged link a descriptor by itself; the name that `/proc` has for it always works.
+    // Older kernels let only privileged users link a descriptor directly; linking its name in `/proc` always works.
     match rustix::fs::linkat(file, "", &folder, name, AtFlags::EMPTY_PATH) {
         Ok(()) => return Ok(()),
         Err(errno @ (Errno::XDEV | Errno::MLINK)) => return Err(errno),
@@ -133,7 +132,7 @@ mod tests {
         assert_eq!(inode(&place), inode(&directory.path().join("chunks/A")));
         assert!(put_file(&root, "chunks/B", File::open(&place).unwrap(), 4).is_err(), "its size has changed");
         assert!(!directory.path().join("chunks/B").exists());
-        // Another file system, where there is one.
+        // A file on another file system is copied. Not every machine has one.
         if let Ok(other) = tempfile::tempfile_in("/dev/shm") {
             (&other).write_all(b"chunk").unwrap();
             let again = File::open(format!("/proc/self/fd/{}", other.as_raw_fd())).unwrap();

@@ -1,11 +1,11 @@
-//! A store behind a cache on a disk of this machine, or that cache alone.
+//! A store behind a disk cache, or the disk cache alone.
 //!
-//! Objects that never change are looked for in the cache first. Documents that do are asked for under the condition that they
-//! have changed: the store then says so in a few bytes, or sends the new one. Ranges of objects are chunks or parts of them,
-//! which the reader keeps and looks for itself, since it knows where one ends ([`crate::reader`]).
+//! Objects that never change are looked up in the cache first. Mutable documents are requested on condition that they have changed: the
+//! store then answers in a few bytes, or sends the new document. Ranges of objects are chunks or parts of them, which the reader caches
+//! itself, since it knows where a chunk ends ([`crate::reader`]).
 //!
-//! Without a store, the mount is offline: what was seen last is what there is. Nothing can be written then, and what is not in
-//! the cache is an error of kind [`ErrorKind::Offline`], never an absence.
+//! Without a store the mount is offline: it shows the state that was seen last, and nothing can be written. An object that is not in the
+//! cache is an error of kind [`ErrorKind::Offline`], never an absence.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,44 +21,44 @@ use crate::disk_cache::{Answer, DiskCache, Name};
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_name;
 
-/// Bytes of a listing that is kept.
+/// Maximum size of a cached listing, in bytes.
 const MAX_LISTING: u64 = 64 << 20;
 
-/// A store, and what is kept of it.
+/// Store with a disk cache.
 #[derive(Debug)]
 pub(super) struct CachedStorage {
     store: Arc<dyn Storage>,
     cache: Arc<DiskCache>,
 }
 
-/// What is kept of a store that may not be asked.
+/// Disk cache of a store that must not be contacted.
 #[derive(Debug)]
 struct OfflineStorage {
     cache: Arc<DiskCache>,
     location: String,
 }
 
-/// A state of a document, as it is written down.
+/// Serialized [`Version`].
 #[derive(Deserialize, Serialize)]
 struct State {
     e_tag: Option<String>,
     version: Option<String>,
 }
 
-/// An object in a listing, as it is written down.
+/// Serialized [`ObjectInfo`].
 #[derive(Deserialize, Serialize)]
 struct Listed {
     key: String,
     size: u64,
-    /// Not in what earlier versions kept.
+    /// Missing in entries of earlier versions.
     #[serde(default)]
     modified: u64,
 }
 
-/// The cache that `settings` ask for, for the repository that messages call `shown`.
+/// Opens the cache that `settings` name, for the repository that messages call `shown`.
 pub(super) fn open_cache(shown: &str, settings: &Settings) -> Result<Option<Arc<DiskCache>>> {
     let Some(directory) = &settings.cache else { return Ok(None) };
-    // Buckets of the same name may be at several places.
+    // Buckets of the same name may exist at several endpoints.
     let place = settings.endpoint_url.clone().or_else(|| std::env::var("AWS_ENDPOINT_URL_S3").ok());
     let place = place.or_else(|| std::env::var("AWS_ENDPOINT_URL").ok()).filter(|place| !place.is_empty());
     let scope = place.map_or(shown.to_owned(), |place| format!("{shown} {place}"));
@@ -66,26 +66,25 @@ pub(super) fn open_cache(shown: &str, settings: &Settings) -> Result<Option<Arc<
     DiskCache::open(Path::new(directory), size, &file_name::of(&scope)).map(|cache| Some(Arc::new(cache)))
 }
 
-/// The repository that messages call `shown`, as far as it is in `cache`.
+/// Returns the cached part of the repository that messages call `shown`.
 pub(super) fn offline(cache: Option<Arc<DiskCache>>, shown: String) -> Result<Arc<dyn Storage>> {
     let cache = cache.ok_or_else(|| Error::invalid("--offline shows what is in a cache: name it with --cache"))?;
     Ok(Arc::new(OfflineStorage { cache, location: shown }))
 }
 
 impl CachedStorage {
-    /// `store` behind `cache`.
     pub(super) fn new(store: Arc<dyn Storage>, cache: Arc<DiskCache>) -> Self {
         CachedStorage { store, cache }
     }
 
-    /// Notes what `key` is now. When this returns it is done, so that what is noted next is not overtaken.
+    /// Records the current state of `key`, and waits until that is done, so that it cannot overwrite a later state.
     async fn note(&self, key: &str, answer: Answer) {
         let key = key.to_owned();
         let noted = self.cache.look(move |cache| {
             cache.note(&key, &answer);
             Some(())
         });
-        // What a slow disk does not take is not kept.
+        // An entry that a slow disk does not take in time is not cached.
         let _ = noted.await;
     }
 }
@@ -162,7 +161,7 @@ impl Storage for CachedStorage {
     }
 
     async fn forget(&self, key: &str) {
-        // An entry that is on its way would be there later.
+        // An entry that is still being added would appear after the removal.
         self.cache.settle().await;
         let key = key.to_owned();
         let forgotten = self.cache.look(move |cache| {
@@ -182,7 +181,7 @@ impl Storage for CachedStorage {
 
     async fn put_new(&self, key: &str, bytes: Bytes) -> Result<()> {
         self.store.put_new(key, bytes.clone()).await?;
-        // Documents will be asked for as a whole; of chunks nobody knows here where one ends.
+        // Documents will be read whole; the end of each chunk in an object is unknown here.
         if !key.starts_with(BULK) {
             self.cache.keep(Name::whole(key), bytes, ());
         }
@@ -219,7 +218,7 @@ impl Storage for CachedStorage {
     }
 
     async fn delete(&self, keys: &[String]) -> Result<()> {
-        // First what is kept of them: it must not outlive them.
+        // Cached copies are removed first: they must not outlive the objects.
         for key in keys.iter().filter(|key| !key.starts_with(BULK)) {
             self.forget(key).await;
         }

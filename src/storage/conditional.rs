@@ -1,8 +1,8 @@
-//! Writing only if nothing has changed, over a line on which answers get lost.
+//! Conditional writes over a network that may lose responses.
 //!
-//! A conditional write that is repeated because its answer was lost meets its own result and looks refused. So each carries
-//! an id of its own (`icechunk_write_id`, as the reference's do), and whoever is refused, or hears nothing, looks whose the
-//! object is before he believes it.
+//! A conditional write that is repeated because its response was lost finds its own result and looks refused. Each write therefore
+//! carries a unique id (`icechunk_write_id`, as in the reference implementation). After a refusal, or without a response, the writer
+//! checks which id the object has before it reports the error.
 
 use bytes::Bytes;
 use object_store::path::Path;
@@ -12,9 +12,9 @@ use object_store::{
 
 use crate::error::{Error, ErrorKind};
 
-/// The user metadata in which the id is.
+/// User metadata key of the write id.
 const WRITE_ID: &str = "icechunk_write_id";
-/// What no object's entity tag or generation is.
+/// Value that is no object's entity tag or generation.
 const NO_VERSION: &str = "1";
 
 /// Puts `bytes` at `path` if `mode` allows it.
@@ -34,7 +34,7 @@ pub(super) async fn put(store: &dyn ObjectStore, path: &Path, bytes: Bytes, mode
     if is_ours { Ok(()) } else { Err(error) }
 }
 
-/// Whether a write that failed so may have been carried out.
+/// Returns true if a write that failed with `error` may have been carried out.
 fn may_be_done(error: &StoreError) -> bool {
     !matches!(
         error,
@@ -47,8 +47,8 @@ fn may_be_done(error: &StoreError) -> bool {
     )
 }
 
-/// Finds out whether `store` compares before it writes, with an object that is there and never changes: `bytes` at `path`.
-/// A store that does not compare writes the same bytes once more, which changes nothing.
+/// Checks that `store` compares before it writes, with an existing object that never changes: `bytes` at `path`. A store that does not
+/// compare writes the same bytes once more, which changes nothing.
 pub(super) async fn check(store: &dyn ObjectStore, path: &Path, bytes: &Bytes) -> object_store::Result<bool> {
     let other = UpdateVersion { e_tag: Some(format!("\"{NO_VERSION}\"")), version: Some(NO_VERSION.to_owned()) };
     for mode in [PutMode::Create, PutMode::Update(other)] {
@@ -64,7 +64,6 @@ pub(super) async fn check(store: &dyn ObjectStore, path: &Path, bytes: &Bytes) -
     Ok(true)
 }
 
-/// The error of a store that does not compare.
 pub(super) fn does_not_compare(location: &str) -> Error {
     Error::new(
         ErrorKind::Unsupported,
@@ -77,7 +76,7 @@ pub(super) fn does_not_compare(location: &str) -> Error {
 
 fn write_id() -> String {
     let mut bytes = [0; 16];
-    // Without randomness the clock has to do: the id only tells one write of this object from another.
+    // Without randomness the clock suffices: the id only distinguishes writes of this object.
     if rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).is_err() {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         bytes = now.as_nanos().to_le_bytes();

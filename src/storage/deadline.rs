@@ -1,14 +1,14 @@
-//! How long an operation on a store may take: one rule for reads, writes, listings and credentials.
+//! Time limits of operations on a store: one rule for reads, writes, listings and credentials.
 //!
-//! An operation has a budget of time (`--timeout`). Bytes that arrive or leave extend it by the time that they take at the
-//! minimum rate, but never beyond a whole budget from now. So an operation ends when it moves less than the minimum rate over
-//! a budget's length, however many bytes a store has announced, and a slow line has the time that it needs. Parallel
-//! transfers share a line: each is held to its part of the rate.
+//! An operation has a time budget (`--timeout`). Bytes that arrive or leave extend it by the time that they take at the minimum rate, but
+//! never beyond a whole budget from now. An operation therefore ends when it moves less than the minimum rate over the length of a
+//! budget, however many bytes a store has announced, and a slow network gets the time that it needs. Parallel transfers share the
+//! network: each must reach its share of the rate.
 //!
-//! Only a transfer that flows is extended. A new request within the operation (a repetition, the next page of a listing) finds what
-//! is left of the operation's own budget, so that a store cannot keep an operation alive with one short answer after another.
+//! Only a transfer in progress extends the limit. A new request within the operation (a retry, the next page of a listing) gets the rest
+//! of the operation's original budget, so that a store cannot keep an operation alive with one short response after another.
 //!
-//! The requests of an operation find it by a task-local value: between them is the store's client, which passes nothing on.
+//! The requests of an operation find it by a task-local value: the store's client between them passes nothing on.
 
 use std::fmt::Display;
 use std::pin::pin;
@@ -22,26 +22,25 @@ use tokio::time::Instant;
 use super::settings::Settings;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Bytes a second that all transfers of a store move together at least, unless `--min-rate` says otherwise: half of what a line of
-/// 1 Mbit/s carries.
+/// Default of `--min-rate`, in bytes per second, for all transfers of a store together: half of what a link of 1 Mbit/s carries.
 pub(super) const MIN_RATE: u64 = 64 << 10;
 
-/// The limit of a reader who stops by itself when it has what it wants.
+/// Limit of a reader that stops by itself once it has its bytes.
 pub(super) const UNBOUNDED: u64 = u64::MAX;
 
 tokio::task_local! {
     static CURRENT: Arc<Operation>;
 }
 
-/// The rule for the operations on a store.
+/// Time limit rule of the operations on a store.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadline {
     budget: Duration,
-    /// Bytes a second.
+    /// Minimum rate, in bytes per second.
     rate: u64,
 }
 
-/// An operation that is under way.
+/// Operation in progress.
 #[derive(Debug)]
 pub(super) struct Operation {
     clock: Mutex<Clock>,
@@ -49,57 +48,55 @@ pub(super) struct Operation {
     object: Option<Object>,
 }
 
-/// The object that an operation reads.
 #[derive(Debug)]
 struct Object {
-    /// What the path of its URL ends with, decoded.
+    /// Decoded end of the URL's path.
     key: String,
-    /// Bytes that are taken of it.
+    /// Maximum number of bytes that are read.
     limit: u64,
 }
 
-/// When something has taken too long.
+/// Expiry of an operation or of an attempt.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     deadline: Deadline,
-    /// Without what the current transfer has added.
+    /// Expiry without the extension by the current transfer.
     base: Instant,
     expires: Instant,
 }
 
 impl Deadline {
-    /// Operations may take `budget`, and more as long as they move [`MIN_RATE`].
+    /// Creates a rule by which operations may take `budget`, and more as long as they move [`MIN_RATE`].
     pub(super) fn new(budget: Duration) -> Self {
         Deadline { budget, rate: MIN_RATE }
     }
 
-    /// The rule that the user sets.
+    /// Creates the rule that the user sets.
     pub(super) fn of(settings: &Settings) -> Self {
         Deadline { budget: settings.budget(), rate: settings.min_rate.unwrap_or(MIN_RATE).max(1) }
     }
 
-    /// The time within which the minimum rate must be reached.
+    /// Returns the time within which the minimum rate must be reached.
     pub(super) fn budget(&self) -> Duration {
         self.budget
     }
 
-    /// This rule with another budget.
     pub(super) fn with_budget(self, budget: Duration) -> Self {
         Deadline { budget, ..self }
     }
 
-    /// The time that `bytes` take at the minimum rate if `sharers` transfers share the line.
+    /// Returns the time that `bytes` take at the minimum rate if `sharers` transfers share the network.
     pub(super) fn time_of(&self, bytes: u64, sharers: usize) -> Duration {
         let seconds = bytes as f64 * sharers.max(1) as f64 / self.rate as f64;
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
     }
 
-    /// Carries out `work` on `what`, or ends it.
+    /// Runs `work` within the time limit; errors name `what`.
     pub(super) async fn run<T>(&self, what: impl Display, work: impl Future<Output = Result<T>>) -> Result<T> {
         self.run_as(Operation::new(*self, None), what, work).await
     }
 
-    /// As [`Deadline::run`], for work that reads at most `limit` bytes of an object whose URL's path ends with `key`.
+    /// Runs work that reads at most `limit` bytes of an object whose URL path ends with `key`, otherwise like [`Deadline::run`].
     pub(super) async fn read<T>(
         &self,
         key: &str,
@@ -111,7 +108,7 @@ impl Deadline {
         self.run_as(Operation::new(*self, Some(object)), what, work).await
     }
 
-    /// As [`Deadline::run`], for an `operation` that the caller keeps.
+    /// Runs work as a part of `operation`, which the caller keeps, otherwise like [`Deadline::run`].
     pub(super) async fn run_as<T>(
         &self,
         operation: Arc<Operation>,
@@ -145,7 +142,6 @@ impl Deadline {
     }
 }
 
-/// The error of an operation that did not end in time.
 pub(super) fn timed_out(what: impl Display, deadline: Duration) -> Error {
     Error::new(ErrorKind::Timeout, format!("{what}: the storage did not answer within {} s", deadline.as_secs_f32()))
 }
@@ -155,53 +151,52 @@ impl Operation {
         Arc::new(Operation { clock: Mutex::new(Clock::new(deadline)), moved: AtomicU64::new(0), object })
     }
 
-    /// An operation of which several steps are carried out with [`Deadline::run_as`].
+    /// Creates an operation whose steps are run by [`Deadline::run_as`].
     pub(super) fn of_steps(deadline: Deadline) -> Arc<Self> {
         Operation::new(deadline, None)
     }
 
-    /// The operation that the calling task carries out.
+    /// Returns the operation that the calling task carries out.
     pub(super) fn current() -> Option<Arc<Operation>> {
         CURRENT.try_with(Arc::clone).ok()
     }
 
-    /// Bytes that are taken of the object at `path`, if that is what the operation reads.
+    /// Returns the maximum number of bytes to read of the object at `path`, if the operation reads that object.
     pub(super) fn limit_of(&self, path: &str) -> Option<u64> {
         let object = self.object.as_ref()?;
         let path = percent_encoding::percent_decode_str(path).decode_utf8().ok()?;
         path.ends_with(&object.key).then_some(object.limit)
     }
 
-    /// Begins another request: what the one before it has added is over.
+    /// Begins another request: the extension by the previous transfer ends.
     pub(super) fn begin_request(&self) {
         self.clock.lock().begin_request();
     }
 
-    /// Adds the time that a transfer of `bytes` is worth.
+    /// Extends the operation by the time that a transfer of `bytes` is worth.
     pub(super) fn add_transfer(&self, bytes: u64, sharers: usize) {
         self.moved.fetch_add(bytes, Ordering::Relaxed);
         self.clock.lock().add_transfer(Instant::now(), bytes, sharers);
     }
 
-    /// Adds the time that `bytes` of others' transfers are worth, for which the operation waits.
+    /// Extends the operation by the time that `bytes` of other transfers are worth, for which the operation waits.
     pub(super) fn extend(&self, bytes: u64) {
         self.clock.lock().add_transfer(Instant::now(), bytes, 1);
     }
 
-    /// Adds the time that a result of `bytes` is worth, which later requests keep.
+    /// Extends the operation by the time that a result of `bytes` is worth; later requests keep the extension.
     pub(super) fn add_result(&self, bytes: u64) {
         self.clock.lock().add_result(Instant::now(), bytes);
     }
 }
 
 impl Clock {
-    /// A clock that begins now.
     pub(super) fn new(deadline: Deadline) -> Self {
         let base = latest(deadline, Instant::now());
         Clock { deadline, base, expires: base }
     }
 
-    /// When time is over, if nothing is added.
+    /// Returns the expiry time if nothing extends it.
     pub(super) fn expires(&self) -> Instant {
         self.expires
     }
@@ -210,7 +205,7 @@ impl Clock {
         self.expires = self.base;
     }
 
-    /// Adds the time that a transfer of `bytes` is worth, of one of `sharers` on a line.
+    /// Extends the clock by the time that `bytes` are worth, for one of `sharers` transfers on the network.
     pub(super) fn add_transfer(&mut self, now: Instant, bytes: u64, sharers: usize) {
         self.expires = self.extended(self.expires, now, bytes, sharers);
     }
@@ -220,7 +215,7 @@ impl Clock {
         self.expires = self.expires.max(self.base);
     }
 
-    /// `expires` and the time that `bytes` are worth, at most a budget from `now`.
+    /// Returns `expires` plus the time that `bytes` are worth, at most a budget from `now`.
     fn extended(&self, expires: Instant, now: Instant, bytes: u64, sharers: usize) -> Instant {
         let latest = latest(self.deadline, now);
         let later = expires.checked_add(self.deadline.time_of(bytes, sharers)).unwrap_or(latest);
@@ -228,7 +223,7 @@ impl Clock {
     }
 }
 
-/// A budget from `now`; where an instant cannot say that, some 30 years.
+/// Returns `now` plus the budget, or some 30 years if an instant cannot represent that.
 fn latest(deadline: Deadline, now: Instant) -> Instant {
     now.checked_add(deadline.budget).unwrap_or_else(|| now + Duration::from_secs(86_400 * 365 * 30))
 }
@@ -241,7 +236,7 @@ mod tests {
     const BUDGET: Duration = Duration::from_secs(10);
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// How many seconds a transfer lasts that moves `bytes` a second with `sharers` on the line; 3,600 at most.
+    /// Returns how many seconds a transfer lasts that moves `bytes` per second among `sharers`; 3,600 at most.
     fn lasts(bytes: u64, sharers: usize) -> u32 {
         let begin = Instant::now();
         let mut clock = Clock::new(Deadline::new(BUDGET));

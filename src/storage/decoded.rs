@@ -1,25 +1,25 @@
-//! Documents, fetched and decoded.
+//! Fetching and decoding of documents.
 //!
-//! Bytes may be damaged on their way, or in a cache. A document that cannot be decoded is therefore fetched once more, past any
-//! cache, before it is called damaged.
+//! Bytes may be damaged in transit or in a cache. A document that cannot be decoded is therefore fetched once more, past any cache,
+//! before it counts as corrupt.
 
 use bytes::Bytes;
 
 use super::{Storage, Version};
 use crate::error::{Context, Error, ErrorKind, Result};
 
-/// A document.
+/// Fetched and decoded document.
 #[derive(Debug)]
 pub struct Decoded<T> {
-    /// What it says.
+    /// Decoded content.
     pub value: T,
-    /// As it is stored.
+    /// Stored bytes.
     pub bytes: Bytes,
-    /// What a later write may compare with; none for a document that never changes.
+    /// Version for a later conditional write; `None` for a document that never changes.
     pub version: Option<Version>,
 }
 
-/// Fetches document `key`, which never changes, and decodes it on a thread that may take its time.
+/// Fetches document `key`, which never changes, and decodes it on a blocking thread.
 pub async fn fixed<T: Send + 'static>(
     storage: &dyn Storage,
     key: &str,
@@ -29,7 +29,7 @@ pub async fn fixed<T: Send + 'static>(
     fetch(storage, key, limit, true, decode).await
 }
 
-/// As [`fixed`], of a document that changes.
+/// Fetches a document that changes, otherwise like [`fixed`].
 pub async fn changing<T: Send + 'static>(
     storage: &dyn Storage,
     key: &str,

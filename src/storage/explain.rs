@@ -1,4 +1,4 @@
-//! What a store's error means, and what to do about it.
+//! Translation of store errors into kinds of error and advice.
 
 use std::error::Error as _;
 use std::fmt::Display;
@@ -8,7 +8,7 @@ use object_store::client::{HttpError, HttpErrorKind};
 
 use crate::error::{Error, ErrorKind};
 
-/// What stores say of failures that have nothing to do with the object: words of theirs, what kind it is, what to do.
+/// Error texts of stores for failures that have nothing to do with the object, with the kind of error and the advice for the user.
 const SAID: [(&[&str], ErrorKind, &str); 10] = [
     (&["NoSuchBucket", "The specified bucket does not exist"], ErrorKind::NotARepository, "there is no such bucket"),
     (&["ContainerNotFound"], ErrorKind::NotARepository, "there is no such container"),
@@ -36,11 +36,11 @@ const SAID: [(&[&str], ErrorKind, &str); 10] = [
         "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a --profile, or say --anonymous \
          for a public bucket",
     ),
-    // Listings do not say it otherwise.
+    // Listings report a denied access only by this code.
     (&["<Code>AccessDenied</Code>"], ErrorKind::PermissionDenied, "these credentials do not allow it"),
 ];
 
-/// The error of an operation on `what`.
+/// Converts the store's error of an operation on `what`.
 pub(super) fn from_store(what: impl Display, error: StoreError) -> Error {
     let text = chain(&error);
     if let Some((_, kind, advice)) = SAID.iter().find(|(said, ..)| said.iter().any(|words| text.contains(words))) {
@@ -64,7 +64,7 @@ pub(super) fn from_store(what: impl Display, error: StoreError) -> Error {
     Error::with_source(kind, format!("{what}{advice}"), error)
 }
 
-/// How the line failed, if it was the line.
+/// Returns the kind of the transport failure, if the transport failed.
 fn transport(error: &StoreError) -> Option<HttpErrorKind> {
     let mut source = error.source();
     while let Some(error) = source {

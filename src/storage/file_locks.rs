@@ -1,8 +1,8 @@
-//! Locks on a repository's directory that hold between processes, and between machines where the file system carries them.
+//! Locks on a repository's directory that hold between processes, and between machines if the file system supports that.
 //!
-//! Two locks are taken for one change. `flock` on the directory itself is what earlier releases take; network file systems keep it on
-//! one machine. The open-file-description lock (`F_OFD_SETLK`) on the file [`NAME`] is sent to the server by NFS, CIFS, Lustre and CephFS.
-//! Where such locks are local to a machine, or the file system is not known, a change cannot be made safe.
+//! Each change takes two locks. `flock` on the directory itself is the lock of earlier releases; network file systems keep it on one
+//! machine. The open-file-description lock (`F_OFD_SETLK`) on the file [`NAME`] is sent to the server by NFS, CIFS, Lustre and CephFS. If
+//! such locks are local to a machine, or the file system is unknown, a change cannot be made safe.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -15,28 +15,28 @@ use rustix::io::Errno;
 use super::object::timed_out;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The file that is locked. Names that end in `#` and digits are left out of listings, by us and by the reference implementation; it is
-/// made by the first change that compares, so that nothing is in the directory in which a repository is created.
+/// Name of the lock file. This program and the reference implementation omit names that end in `#` and digits from listings. The first
+/// change that compares creates the file, so that the directory of a repository that is being created stays empty until then.
 pub(super) const NAME: &str = "lock#0";
-/// Between two tries for a lock: it is held for the time of a rename and a flush.
+/// Pause between two attempts to take a lock, which is held for the time of a rename and a flush.
 const PAUSE: Duration = Duration::from_millis(2);
-/// The same where each try is a request to a server.
+/// Pause if each attempt is a request to a server.
 const PAUSE_ON_NETWORK: Duration = Duration::from_millis(10);
 
-/// What is known of the locks of a file system.
+/// Reach of the locks of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Locks {
     /// Only this machine uses the file system.
     OneMachine,
-    /// They hold between all machines that use it.
+    /// Locks hold between all machines that use the file system.
     Shared,
-    /// They may not hold between machines: why.
+    /// Locks may not hold between machines, for this reason.
     Unsafe(&'static str),
-    /// They may not, or there are none, and the user guarantees that nobody else writes.
+    /// Locks may not hold between machines, or do not exist, and the user guarantees a single writer.
     Waived,
 }
 
-/// File systems that belong to one machine, by the magic number of statfs(2).
+/// Magic numbers (statfs(2)) of file systems that belong to one machine.
 const OF_ONE_MACHINE: [u64; 25] = [
     0xef53,      // ext2, ext3, ext4
     0x5846_5342, // XFS
@@ -64,7 +64,7 @@ const OF_ONE_MACHINE: [u64; 25] = [
     0x1501_3346, // UDF
     0x137f,      // Minix
 ];
-/// Cluster file systems that always carry locks between machines: CephFS, GFS2, OCFS2, GPFS.
+/// Magic numbers of cluster file systems that always share locks between machines: CephFS, GFS2, OCFS2, GPFS.
 const OF_A_CLUSTER: [u64; 4] = [0x00c3_6400, 0x0116_1970, 0x7461_636f, 0x4750_4653];
 const NFS: u64 = 0x6969;
 const CIFS: [u64; 3] = [0xff53_4d42, 0xfe53_4d42, 0x517b];
@@ -82,10 +82,10 @@ const LOCAL_CIFS: &str = "it is on SMB whose locks stay on this machine (mount o
     could lose one's commit: mount the file system without nobrl, or give --unsafe-single-writer if you guarantee a single writer";
 
 impl Locks {
-    /// Looks at the file system of `directory`.
+    /// Determines the reach of the locks on the file system of `directory`.
     pub(super) fn of(directory: &OwnedFd) -> Locks {
         let Ok(stat) = rustix::fs::fstatfs(directory) else { return Locks::Unsafe(UNKNOWN) };
-        // A magic number has 32 bits; some kernels extend its sign.
+        // A magic number has 32 bits; some kernels sign-extend it.
         let magic = stat.f_type as u64 & 0xffff_ffff;
         if OF_ONE_MACHINE.contains(&magic) {
             return Locks::OneMachine;
@@ -97,22 +97,22 @@ impl Locks {
         Locks::judge(magic, &kind, &options)
     }
 
-    /// Judges a file system of type `kind` that is mounted with `options`.
+    /// Classifies a file system of type `kind` that is mounted with `options`.
     fn judge(magic: u64, kind: &str, options: &str) -> Locks {
         let has = |wanted: &str| options.split(',').any(|option| option == wanted);
         let unless = |local: bool, why| if local { Locks::Unsafe(why) } else { Locks::Shared };
         match magic {
-            // What the kernel says when nothing is local.
+            // The kernel shows `none` if no lock is local, and `flock` if only that one is.
             NFS => unless(has("nolock") || !(has("local_lock=none") || has("local_lock=flock")), LOCAL_NFS),
             LUSTRE => unless(!has("flock") || has("localflock") || has("noflock"), LOCAL_LUSTRE),
             magic if CIFS.contains(&magic) => unless(has("nobrl"), LOCAL_CIFS),
-            // A disk, served by a program of this machine.
+            // A disk file system, served by a program of this machine.
             FUSE if kind == "fuseblk" => Locks::OneMachine,
             _ => Locks::Unsafe(UNKNOWN),
         }
     }
 
-    /// Why nothing may be changed; none if it may.
+    /// Returns the reason why nothing may be changed, if there is one.
     pub(super) fn obstacle(self) -> Option<&'static str> {
         match self {
             Locks::Unsafe(why) => Some(why),
@@ -120,7 +120,7 @@ impl Locks {
         }
     }
 
-    /// The same if the user guarantees that nobody else writes.
+    /// Applies the user's guarantee of a single writer.
     pub(super) fn waived(self) -> Self {
         match self {
             Locks::Unsafe(_) => Locks::Waived,
@@ -129,7 +129,7 @@ impl Locks {
     }
 }
 
-/// Type and options of the mount that `directory` is on.
+/// Returns type and options of the mount that `directory` is on.
 fn mount_of(directory: &OwnedFd) -> Option<(String, String)> {
     let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", directory.as_raw_fd())).ok()?;
     let id = about.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim();
@@ -137,7 +137,7 @@ fn mount_of(directory: &OwnedFd) -> Option<(String, String)> {
     parse_mount(&String::from_utf8_lossy(&table), id)
 }
 
-/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue` (proc_pid_mountinfo(5)).
+/// Parses lines like `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue` (proc_pid_mountinfo(5)).
 fn parse_mount(table: &str, id: &str) -> Option<(String, String)> {
     let line = table.lines().find(|line| line.split(' ').next() == Some(id))?;
     let (_, behind) = line.split_once(" - ")?;
@@ -146,7 +146,7 @@ fn parse_mount(table: &str, id: &str) -> Option<(String, String)> {
     Some((kind, fields.next_back()?.to_owned()))
 }
 
-/// A repository that nobody else changes as long as this exists.
+/// Exclusive lock on a repository, until dropped.
 #[derive(Debug)]
 pub(super) struct Locked {
     _directory: OwnedFd,
@@ -155,12 +155,12 @@ pub(super) struct Locked {
 
 /// Locks the repository in `root` for a change of `key`.
 pub(super) fn lock(root: &OwnedFd, key: &str, locks: Locks, deadline: Duration) -> Result<Locked> {
-    // A descriptor of its own: locks belong to open files, and `root` is shared between threads.
+    // A separate descriptor is needed: locks belong to open files, and threads share `root`.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::openat(root, ".", flags, Mode::empty()).map_err(|e| Error::io(key, e.into()))?;
     let waiter = Waiter { key, begin: Instant::now(), deadline, locks };
     let flock = waiter.until(|| rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive));
-    // Some network file systems have none of them for directories; the other lock is the one that counts there.
+    // Some network file systems have no `flock` for directories; the lock on the file is the one that counts there.
     if let Err(error) = flock
         && (error.kind() != ErrorKind::Unsupported || locks == Locks::OneMachine)
     {
@@ -174,7 +174,7 @@ pub(super) fn lock(root: &OwnedFd, key: &str, locks: Locks, deadline: Duration) 
             }
             locked => locked?,
         }
-        // Somebody may have removed the file meanwhile, and others lock another one.
+        // The file may have been removed meanwhile, so that other processes lock a new one.
         if is_named(root, &file) {
             refresh(root);
             return Ok(Locked { _directory: directory, _file: Some(file) });
@@ -183,10 +183,10 @@ pub(super) fn lock(root: &OwnedFd, key: &str, locks: Locks, deadline: Duration) 
     }
 }
 
-/// Makes a network file system ask its server what the names in `folder` mean now.
+/// Makes a network file system ask its server for the current names in `folder`.
 pub(super) fn refresh(folder: &impl AsFd) {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
-    // The wish is one of the kernel's caches only: what cannot be asked is found out by the next use.
+    // The call only refreshes the kernel's caches: the next use of the folder reports a failure.
     let _ = rustix::fs::statx(folder, c"", flags, StatxFlags::BASIC_STATS);
 }
 
@@ -198,7 +198,7 @@ struct Waiter<'a> {
 }
 
 impl Waiter<'_> {
-    /// Tries until it succeeds or the deadline has passed.
+    /// Retries `attempt` until it succeeds or the deadline has passed.
     fn until(&self, attempt: impl Fn() -> Result<(), Errno>) -> Result<()> {
         loop {
             match attempt() {
@@ -231,7 +231,7 @@ fn failed(key: &str, errno: Errno) -> Error {
     }
 }
 
-/// The lock file, made if there is none. Whoever may change the directory may lock it.
+/// Opens the lock file, or creates it if it is missing. Every user who may change the directory may lock it.
 fn open_lock(root: &OwnedFd, directory: &OwnedFd) -> Result<File, Errno> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     loop {
@@ -246,7 +246,7 @@ fn open_lock(root: &OwnedFd, directory: &OwnedFd) -> Result<File, Errno> {
             Ok(made) => {
                 let made = File::from(made);
                 if let Ok(stat) = rustix::fs::fstat(directory) {
-                    // What the umask took away, others of the directory's group may need.
+                    // Other members of the directory's group may need the bits that the umask removed.
                     let _ = made.set_permissions(std::fs::Permissions::from_mode(stat.st_mode & 0o666));
                 }
                 return Ok(made);
@@ -261,7 +261,7 @@ fn lock_file(file: &File) -> Result<(), Errno> {
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: 0,
         l_len: 0,
-        // Demanded for locks of open file descriptions.
+        // Required for locks of open file descriptions.
         l_pid: 0,
     };
     // SAFETY: the descriptor is open as long as `file` is, and the kernel reads `whole` during the call only.
@@ -269,7 +269,7 @@ fn lock_file(file: &File) -> Result<(), Errno> {
     if done == 0 { Ok(()) } else { Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)) }
 }
 
-/// Whether `file` still has the name [`NAME`] in `root`.
+/// Returns true if `file` still has the name [`NAME`] in `root`.
 fn is_named(root: &OwnedFd, file: &File) -> bool {
     let named = rustix::fs::statat(root, NAME, AtFlags::SYMLINK_NOFOLLOW);
     let own = file.metadata();
@@ -292,13 +292,13 @@ mod tests {
         let attempt = || lock(&root, "repo", Locks::OneMachine, Duration::from_millis(20));
         let held = attempt().unwrap();
         assert_eq!(attempt().unwrap_err().kind(), ErrorKind::Timeout);
-        // Another machine has the file only.
+        // Another machine holds only the lock on the file.
         let Locked { _directory: flock, _file: file } = held;
         drop(flock);
         assert_eq!(attempt().unwrap_err().kind(), ErrorKind::Timeout);
         drop(file);
         drop(attempt().unwrap());
-        // A release before this one has the directory only.
+        // An earlier release holds only the lock on the directory.
         let earlier = OwnedFd::from(File::open(directory.path()).unwrap());
         rustix::fs::flock(&earlier, FlockOperation::LockExclusive).unwrap();
         assert_eq!(attempt().unwrap_err().kind(), ErrorKind::Timeout);

@@ -1,66 +1,66 @@
-//! What a listing may be: in order, below its prefix, and not without end.
+//! Validation of listings: in order, below their prefix, and finite.
 //!
-//! Stores list by name, in pages. A page that begins anew, names of other folders and pages without end are lies or defects of the
-//! store, and somebody who collects garbage by them would wait, or remove, for ever.
+//! Stores list by name, in pages. Repeated pages, names of other folders and endless pages are lies or defects of the store; a garbage
+//! collection that trusts them would wait, or remove objects, forever.
 
 use super::ObjectInfo;
 use super::settings::Settings;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 
-/// Bytes that an object of a listing takes in a table of those who keep it.
+/// Bytes per object in the tables of callers that keep a listing.
 const TABLE_ENTRY: u64 = 64;
-/// Objects of one listing at most, whatever memory there is: some 30 GB of answers, which take hours.
+/// Maximum number of objects in one listing, whatever the memory: some 30 GB of responses, which take hours.
 const MOST_OBJECTS: u64 = 100_000_000;
-/// Bytes that a list of refs may take: half a million of them.
+/// Maximum size of a list of refs, in bytes: half a million refs.
 const MOST_REFS: u64 = 64 << 20;
-/// Folders in which refs are, in today's and in former layouts.
+/// Folders of refs, in the current and in former layouts.
 const REFS: [&str; 2] = ["refs", "r"];
 
-/// Bounds of the listings of a store.
+/// Limits of the listings of a store.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    /// Objects of one listing.
+    /// Maximum number of objects in one listing.
     objects: u64,
-    /// Whether the store lists by name.
+    /// True if the store lists by name.
     is_ordered: bool,
 }
 
 impl Bounds {
-    /// The bounds that the user sets, or those of the machine, for a store that lists by name or does not.
+    /// Returns the limits that the user sets, or those of the machine; `is_ordered` is true for a store that lists by name.
     pub(super) fn of(settings: &Settings, is_ordered: bool) -> Self {
         let objects = settings.max_listed.unwrap_or_else(default_objects);
         Bounds { objects, is_ordered }
     }
 
-    /// The default bounds, for a store that lists in any order.
+    /// Returns the default limits, for a store that lists in any order.
     pub(super) fn unordered() -> Self {
         Bounds { objects: default_objects(), is_ordered: false }
     }
 
-    /// Bytes that a list of the objects below `folder` may take.
+    /// Returns the maximum size of a list of the objects below `folder`, in bytes.
     pub(super) fn list_size(&self, folder: &str) -> u64 {
         let all = self.objects.saturating_mul(TABLE_ENTRY);
         if REFS.contains(&folder.split('/').next().unwrap_or_default()) { all.min(MOST_REFS) } else { all }
     }
 }
 
-/// As many as a quarter of this machine's memory holds, or half of what the user lets this process take.
+/// Returns the number of objects that fit into half of the user's memory limit, or else into a quarter of this machine's memory.
 fn default_objects() -> u64 {
     let machine = || memory::available_memory().map(|bytes| bytes / 4);
     let bytes = memory::explicit_bound().map(|bytes| bytes / 2).or_else(machine);
     bytes.map_or(MOST_OBJECTS, |bytes| bytes / TABLE_ENTRY).min(MOST_OBJECTS)
 }
 
-/// A listing that is under way.
+/// Listing in progress.
 #[derive(Debug)]
 pub(super) struct Listing<'a> {
-    /// Without a slash at its end.
+    /// Prefix without a trailing slash.
     prefix: &'a str,
     bounds: Bounds,
     seen: u64,
     previous: Option<String>,
-    /// Whether names have come in the order of their bytes so far, and in that of their components.
+    /// True while names have come in the order of their bytes, or of their components.
     by_bytes: bool,
     by_components: bool,
 }
@@ -70,9 +70,8 @@ impl<'a> Listing<'a> {
         Listing { prefix, bounds, seen: 0, previous: None, by_bytes: true, by_components: true }
     }
 
-    /// Whether `object` is one of those that are listed; the mark of a folder is not.
-    ///
-    /// Errors: it cannot come here, or there are too many.
+    /// Returns true if `object` is part of the listing; a folder marker is not. Fails if it cannot be here, or if there are too many
+    /// objects.
     pub(super) fn admit(&mut self, object: &ObjectInfo) -> Result<bool> {
         self.seen += 1;
         if self.seen > self.bounds.objects {
@@ -81,7 +80,7 @@ impl<'a> Listing<'a> {
         let rest = object.key.strip_prefix(self.prefix);
         let is_below = self.prefix.is_empty() || rest.is_some_and(|rest| rest.starts_with('/'));
         if !is_below {
-            // Programs with windows make empty objects that stand for folders; the client cuts the slash off.
+            // Graphical tools create empty objects that stand for folders; the client cuts off the slash.
             return if rest == Some("") { Ok(false) } else { Err(self.lies(&object.key, "is not below it")) };
         }
         if self.bounds.is_ordered && object.size > 0 {
@@ -90,7 +89,7 @@ impl<'a> Listing<'a> {
         Ok(true)
     }
 
-    /// Stores that keep directories order names by their components.
+    /// Checks the order of names: by bytes, or by components in stores that keep directories.
     fn check_order(&mut self, key: &str) -> Result<()> {
         if let Some(previous) = &mut self.previous {
             self.by_bytes &= previous.as_str() < key;
@@ -110,7 +109,6 @@ impl<'a> Listing<'a> {
     }
 }
 
-/// The error of a listing with more objects than may be listed.
 pub(super) fn too_many(prefix: &str, most: u64) -> Error {
     Error::new(
         ErrorKind::OutOfMemory,
@@ -143,7 +141,7 @@ mod tests {
         for keys in [["c/b", "c/a"], ["c/a", "c/a"]] {
             assert_eq!(listed("c", &keys).unwrap_err().kind(), ErrorKind::Corrupt);
         }
-        // Each step is right in one of the orders, and they lead in a circle.
+        // Each step is right in one of the orders, but the steps form a cycle.
         assert!(listed("c", &["c/a-b/x", "c/a/x", "c/a-b/x"]).is_err());
     }
 

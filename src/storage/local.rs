@@ -1,14 +1,11 @@
-//! A repository in a directory of this machine.
+//! A repository in a local directory.
 //!
-//! Objects are opened below a descriptor of the repository's directory with `openat2(RESOLVE_BENEATH)`: a symbolic link
-//! that leads out of the repository is refused, so that a repository somebody else made cannot be used to read other files
-//! with the mounting user's rights. Listing ([`super::local_listing`]) goes by descriptors, too.
+//! Objects are opened below a descriptor of the repository's directory with `openat2(RESOLVE_BENEATH)`. A symbolic link that leads out of
+//! the repository is refused, so that an untrusted repository cannot be used to read other files with the mounting user's rights. Listing
+//! ([`super::local_listing`]) uses descriptors, too. Writing is in [`super::replace`].
 //!
-//! Storing is in [`super::replace`].
-//!
-//! Two ways in, for the two sides of a mount: [`LocalFiles::open_now`] and [`LocalFiles::read_now`] answer from the kernel's
-//! caches or not at all, so that a thread which may not wait can try them; the [`Storage`] methods wait, on threads made for
-//! waiting.
+//! Reads have two entry points, for the two sides of a mount: [`LocalFiles::open_now`] and [`LocalFiles::read_now`] answer from the
+//! kernel's caches or not at all, for threads that must not wait; the [`Storage`] methods wait, on blocking threads.
 
 use std::fs::File;
 use std::io;
@@ -31,36 +28,35 @@ use super::{Condition, DEADLINE, ObjectInfo, Storage, Version, adopt, local_list
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 
-/// How long flushing to the disk may take, whatever else waits to be written there.
+/// Time limit of a flush, including other data that waits to be written to the disk.
 const FLUSH_DEADLINE: Duration = Duration::from_secs(120);
 /// Objects that are removed under one deadline.
 const DELETED_AT_ONCE: usize = 1000;
-/// The same for all that waits on a file system: what a machine holds back, at the slowest.
+/// Time limit of a flush of a whole file system: all unwritten data of a machine on the slowest disk.
 const FLUSH_ALL_DEADLINE: Duration = Duration::from_secs(3600);
-/// How often a file that another machine replaces while it is read is opened again, and after which pause.
+/// Number of attempts to open a file that another machine replaces while it is read, and the pause between them.
 const STALE_TRIES: u32 = 20;
 const STALE_PAUSE: Duration = Duration::from_millis(20);
-/// What a disk writes in a second at least, shared by all objects that are stored at the same time. Bytes.
+/// Minimum rate of a disk, shared by all objects that are stored at the same time, in bytes per second.
 const SLOWEST_DISK: u64 = 256 << 10;
 
-/// How names are resolved: nothing leads out of the repository.
+/// Flags by which no name leads out of the repository.
 const WITHIN: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
 
-/// A repository in a local directory.
+/// Repository in a local directory.
 #[derive(Debug)]
 pub struct LocalStorage {
-    /// Without links.
+    /// Path without symbolic links.
     path: PathBuf,
-    /// As messages call it.
     location: String,
     files: Arc<LocalFiles>,
     deadline: Duration,
-    /// Objects stored that are not flushed by themselves, and how many of them are flushed. Flushing them is waited for by turns.
+    /// Number of copies stored without a flush, and number of those flushed since. The mutex serializes flushes.
     copies: AtomicU64,
     flushed: tokio::sync::Mutex<u64>,
 }
 
-/// The files of a local repository, by key.
+/// Files of a local repository, by key.
 #[derive(Debug)]
 pub struct LocalFiles {
     root: OwnedFd,
@@ -68,12 +64,12 @@ pub struct LocalFiles {
 }
 
 impl LocalFiles {
-    /// The file of object `key`, waiting for the disk if need be.
+    /// Opens the file of object `key`; waits for the disk if necessary.
     pub fn open(&self, key: &str) -> Result<File> {
         self.open_with(key, ResolveFlags::empty()).map_err(|errno| open_error(key, errno))
     }
 
-    /// The file of object `key` if the kernel can open it from its caches; none if it would have to wait.
+    /// Opens the file of object `key` from the kernel's caches; returns `None` if that would have to wait.
     pub fn open_now(&self, key: &str) -> Option<Result<File>> {
         match self.open_with(key, ResolveFlags::CACHED) {
             Ok(file) => Some(Ok(file)),
@@ -83,13 +79,13 @@ impl LocalFiles {
         }
     }
 
-    /// Whether this user may not make files in the directory.
+    /// Returns true if this user may not create files in the directory.
     pub fn is_read_only(&self) -> bool {
         rustix::fs::accessat(&self.root, ".", rustix::fs::Access::WRITE_OK, rustix::fs::AtFlags::EACCESS).is_err()
     }
 
-    /// Runs `read` on what names mean now, whatever a network file system remembers. Another machine may replace a file between the
-    /// moment it is opened and the moment it is read: then it is opened again.
+    /// Runs `read` on the current names, past the caches of a network file system. If another machine replaces a file between its opening
+    /// and its reading, `read` is run again.
     fn current<T>(&self, read: impl Fn() -> Result<T>) -> Result<T> {
         if self.locks == Locks::OneMachine {
             return read();
@@ -105,14 +101,15 @@ impl LocalFiles {
         }
     }
 
-    /// The directory `folder`, or that of the repository if it is empty.
+    /// Opens the directory `folder`, or that of the repository if `folder` is empty.
     pub(super) fn open_directory(&self, folder: &str) -> Result<OwnedFd> {
         let folder = if folder.is_empty() { "." } else { folder };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         rustix::fs::openat2(&self.root, folder, flags, Mode::empty(), WITHIN).map_err(|errno| open_error(folder, errno))
     }
 
-    /// Size and time of object `key`, which may be a symbolic link within the repository; none if it is no file or leads out of it.
+    /// Returns size and time of object `key`, which may be a symbolic link within the repository; `None` if it is no file or leads out of
+    /// it.
     pub(super) fn stat_object(&self, key: &str) -> Option<rustix::fs::Stat> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let found = rustix::fs::openat2(&self.root, key, flags, Mode::empty(), WITHIN).ok()?;
@@ -121,13 +118,13 @@ impl LocalFiles {
 
     fn open_with(&self, key: &str, extra: ResolveFlags) -> Result<File, Errno> {
         let resolve = WITHIN | extra;
-        // A FIFO in the place of an object must not make us wait for its writer.
+        // The opening of a FIFO in place of an object must not wait for a writer.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         rustix::fs::openat2(&self.root, key, flags, Mode::empty(), resolve).map(File::from)
     }
 
-    /// Fills `buffer` from `offset` of `file` if the bytes are in the page cache. None if they are not, or the file ends
-    /// before: the caller takes the way that waits, which tells the two apart.
+    /// Fills `buffer` from `offset` of `file` if the page cache has the bytes. Returns `None` if it does not, or if the file ends
+    /// earlier; the caller then takes the waiting path, which distinguishes the two.
     pub fn read_now(file: &File, buffer: &mut [u8], offset: u64) -> Option<()> {
         let mut done = 0;
         while done < buffer.len() {
@@ -142,7 +139,7 @@ impl LocalFiles {
     }
 }
 
-/// Whether the file was removed on another machine while this one had it open.
+/// Returns true if the file was removed on another machine while this one had it open.
 pub(super) fn is_stale(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut causes = std::iter::successors(Some(error), |error| error.source());
     causes
@@ -160,7 +157,7 @@ fn open_error(key: &str, errno: Errno) -> Error {
 }
 
 impl LocalStorage {
-    /// Opens the directory `path`; messages call it `location`.
+    /// Opens the directory `path`; messages name it `location`.
     pub fn open(path: &Path, location: String) -> Result<Self> {
         let root = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|errno| match errno {
@@ -182,7 +179,7 @@ impl LocalStorage {
         })
     }
 
-    /// With the user's guarantee that nobody else writes, if `guaranteed`: then locks that other machines do not see are good enough.
+    /// Accepts locks that other machines do not see, if the user has `guaranteed` a single writer.
     pub(super) fn with_single_writer(mut self, guaranteed: bool) -> Self {
         if let (true, Some(files)) = (guaranteed, Arc::get_mut(&mut self.files)) {
             files.locks = files.locks.waived();
@@ -190,7 +187,7 @@ impl LocalStorage {
         self
     }
 
-    /// Runs `work` on a thread that may wait, until the deadline. A thread that waits beyond it is left to its fate.
+    /// Runs `work` on a blocking thread until the deadline; a thread that takes longer is abandoned.
     async fn waiting<T, F>(&self, key: &str, work: F) -> Result<T>
     where
         T: Send + 'static,
@@ -199,7 +196,7 @@ impl LocalStorage {
         self.waiting_for(self.deadline, key, work).await
     }
 
-    /// As [`LocalStorage::waiting`], for work that changes something: what is reported as failed does not happen later.
+    /// Runs work that changes something, otherwise like [`LocalStorage::waiting`]: a change reported as failed does not happen later.
     async fn in_turn<F>(&self, key: &str, work: F) -> Result<()>
     where
         F: FnOnce(&LocalFiles, &str, &Turn, Duration) -> Result<()> + Send + 'static,
@@ -386,19 +383,19 @@ fn ended<T>(key: &str, done: std::result::Result<Result<T>, tokio::task::JoinErr
     done.unwrap_or_else(|panicked| Err(Error::with_source(ErrorKind::Io, key, panicked)))
 }
 
-/// How long storing `length` bytes may take.
+/// Returns the time limit for storing `length` bytes.
 fn storing(length: u64) -> Duration {
     FLUSH_DEADLINE + Duration::from_secs(length / SLOWEST_DISK)
 }
 
-/// A file that is replaced by renaming has another inode, or at least another time.
+/// Returns the version of a file: one that is replaced by renaming has another inode, or at least another time.
 pub(super) fn version_of(metadata: &std::fs::Metadata) -> Version {
     use std::os::unix::fs::MetadataExt;
     let e_tag = format!("{:x}-{:x}.{:x}-{:x}", metadata.ino(), metadata.mtime(), metadata.mtime_nsec(), metadata.len());
     Version { e_tag: Some(e_tag), version: None }
 }
 
-/// The bytes from `offset` on; the file's own size decides how much is allocated, not what a reference claims.
+/// Reads `length` bytes from `offset`. The file's own size bounds the allocation, not the length that a reference claims.
 fn read_exactly(file: &File, key: &str, offset: u64, length: u64) -> Result<Bytes> {
     let size = file.metadata().map_err(|e| Error::io(key, e))?.len();
     let available = size.saturating_sub(offset);

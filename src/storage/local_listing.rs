@@ -1,8 +1,8 @@
-//! Lists the objects of a local repository by descriptors.
+//! Listing of the objects of a local repository by descriptors.
 //!
-//! Each directory is opened by its name below the descriptor of the one that holds it, and links to directories are not followed: a
-//! repository that somebody else made cannot lead a listing to other parts of the machine, nor around in circles. A link to a
-//! file is listed if it stays within the repository, as it is read then. The folder that is listed may be a link within the repository.
+//! Each directory is opened by its name below its parent's descriptor, and links to directories are not followed: an untrusted repository
+//! cannot lead a listing to other parts of the machine, nor into a cycle. A link to a file is listed if it stays within the repository,
+//! since reads accept it under the same condition. The listed folder itself may be a link within the repository.
 //!
 //! Names are those of the reference implementation: `NAME#DIGITS` are staging files and not listed.
 
@@ -19,13 +19,13 @@ use super::ObjectInfo;
 use super::local::LocalFiles;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Objects that are handed over at a time, and how many times that is done ahead of whoever takes them.
+/// Number of objects in a batch, and number of batches that are sent ahead of the receiver.
 const BATCH: usize = 1000;
 const AHEAD: usize = 4;
-/// How deep directories are listed: a descriptor each. Objects lie two or three deep.
+/// Maximum depth of directories, each of which takes a descriptor. Objects lie two or three deep.
 const DEPTH: u32 = 64;
 
-/// Lists the objects below `folder`, on a thread that may wait, to the returned channel. A folder that is not there is empty.
+/// Lists the objects below `folder`, on a blocking thread, to the returned channel. A missing folder is empty.
 pub(super) fn begin(files: Arc<LocalFiles>, folder: String) -> Receiver<Result<Vec<ObjectInfo>>> {
     let (sender, receiver) = channel(AHEAD);
     tokio::task::spawn_blocking(move || {
@@ -36,13 +36,13 @@ pub(super) fn begin(files: Arc<LocalFiles>, folder: String) -> Receiver<Result<V
             Err(error) => Err(error),
         };
         let last = ended.map(|()| std::mem::take(&mut listing.found));
-        // Whoever asked may not wait any more.
+        // The receiver may be gone.
         let _ = sender.blocking_send(last);
     });
     receiver
 }
 
-/// Microseconds since 1970 at `time`.
+/// Converts `time` to microseconds since 1970.
 pub(super) fn microseconds(time: Option<SystemTime>) -> Option<u64> {
     let since = time?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
     u64::try_from(since.as_micros()).ok()
@@ -55,7 +55,7 @@ struct Listing<'a> {
 }
 
 impl Listing<'_> {
-    /// Lists `directory`, which is at `folder` in the repository.
+    /// Lists `directory`, whose path in the repository is `folder`.
     fn walk(&mut self, directory: OwnedFd, folder: &str, depth: u32) -> Result<()> {
         let failed = |errno: Errno| Error::io(format!("listing `{folder}`"), errno.into());
         let entries = Dir::read_from(&directory).map_err(failed)?;
@@ -65,14 +65,14 @@ impl Listing<'_> {
             let key = if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") };
             let stat = match rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => stat,
-                // It was there a moment ago.
+                // The entry has been removed meanwhile.
                 Err(Errno::NOENT) => continue,
                 Err(errno) => return Err(Error::io(&key, errno.into())),
             };
             match FileType::from_raw_mode(stat.st_mode) {
                 FileType::Directory if depth > 1 => match open_below(&directory, name) {
                     Ok(inner) => self.walk(inner, &key, depth - 1)?,
-                    // It was a directory a moment ago.
+                    // The directory has been removed or replaced meanwhile.
                     Err(Errno::NOENT | Errno::LOOP | Errno::NOTDIR) => {}
                     Err(errno) => return Err(Error::io(&key, errno.into())),
                 },
@@ -106,7 +106,7 @@ fn open_below(directory: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(directory, name, flags, Mode::empty())
 }
 
-/// Whether an object may have this name. Whatever writes repositories makes no others.
+/// Returns true if an object may have this name. No writer of repositories creates other names.
 fn is_object_name(name: &str) -> bool {
     let is_staging =
         name.split_once('#').is_some_and(|(_, end)| !end.is_empty() && end.bytes().all(|byte| byte.is_ascii_digit()));

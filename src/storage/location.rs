@@ -1,59 +1,58 @@
-//! Where a repository lies: the words that name it, taken apart.
+//! Parsing of the name of a repository into its place.
 //!
-//! | words | place |
+//! | name | place |
 //! |---|---|
-//! | `/data/repo`, `repo`, `file:///data/repo` | a directory of this machine |
-//! | `s3://bucket/prefix` | Amazon S3 and what speaks its protocol |
+//! | `/data/repo`, `repo`, `file:///data/repo` | a local directory |
+//! | `s3://bucket/prefix` | Amazon S3 and compatible stores |
 //! | `gs://bucket/prefix` | Google Cloud Storage |
 //! | `az://container/prefix`, `abfs://container@account.dfs.core.windows.net/prefix` | Azure Blob Storage |
 //! | `https://host/path` | any web server, read-only |
 //!
-//! Prefixes are taken as they are written: nothing is decoded, since a key may have any characters. Whatever in the words is
-//! secret (a password before `@`) is not in what is shown.
+//! Prefixes are not decoded, since a key may have any characters. Secrets in the name (a password before `@`) are never shown.
 
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::store_names::{Account, Provider};
 
-/// What the hosts of Azure's accounts end with.
+/// Suffixes of the hosts of Azure accounts.
 pub(super) const AZURE_HOSTS: [&str; 2] = [".dfs.core.windows.net", ".blob.core.windows.net"];
 
-/// A place, and what to call it.
+/// Place of a repository, with its name for messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
-    /// The place.
+    /// Place of the repository.
     pub place: Place,
-    /// It as messages and `/proc/mounts` name it: what the user wrote, made absolute, without secrets.
+    /// Name in messages and `/proc/mounts`: the user's text, made absolute, without secrets.
     pub shown: String,
 }
 
-/// A place.
+/// Place of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// A directory of this machine.
+    /// Local directory.
     Local(PathBuf),
-    /// A part of a bucket of Amazon S3 or the like.
+    /// Part of a bucket of Amazon S3 or a compatible store.
     S3(Bucket),
-    /// A part of a bucket of Google Cloud Storage.
+    /// Part of a bucket of Google Cloud Storage.
     Gcs(Bucket),
-    /// A part of a container of Azure Blob Storage, and its account if the words name it.
+    /// Part of a container of Azure Blob Storage, with its account if the name contains it.
     Azure(Bucket, Option<Account>),
     /// Everything below a URL.
     Web(url::Url),
 }
 
-/// A part of a bucket.
+/// Part of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// The bucket.
+    /// Name of the bucket.
     pub name: String,
-    /// What every key begins with, without slashes around it; empty for the whole bucket.
+    /// Prefix of every key, without slashes around it; empty for the whole bucket.
     pub prefix: String,
 }
 
 impl Place {
-    /// Tells the store that this is a part of from others; none for what is no part of one.
+    /// Returns a name that distinguishes the bucket's store from other stores; `None` for a place without a bucket.
     pub fn store(&self) -> Option<String> {
         match self {
             Place::Local(_) | Place::Web(_) => None,
@@ -67,7 +66,7 @@ impl Place {
 }
 
 impl Location {
-    /// Takes `words` apart.
+    /// Parses `words`, a path or a URL.
     pub fn parse(words: &str) -> Result<Self> {
         let Some((scheme, rest)) = words.split_once("://") else { return local(words) };
         let shown = || words.trim_end_matches('/').to_owned();
@@ -105,7 +104,7 @@ fn local(words: &str) -> Result<Location> {
 
 fn bucket(words: &str, rest: &str, provider: Provider) -> Result<Bucket> {
     let (name, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-    // What is before `@` may be a password.
+    // The text before `@` may be a password.
     if name.contains('@') {
         return Err(Error::invalid("the repository's URL has a `@` where SCHEME://BUCKET/PREFIX has the bucket"));
     }
@@ -115,7 +114,7 @@ fn bucket(words: &str, rest: &str, provider: Provider) -> Result<Bucket> {
     Ok(Bucket { name: name.to_owned(), prefix: prefix.trim_matches('/').to_owned() })
 }
 
-/// The account whose host is `host`; none if it is not one of Azure's.
+/// Returns the account whose host is `host`; `None` if the host is not one of Azure's.
 pub(super) fn azure_account(host: &str) -> Option<Account> {
     let host = host.to_ascii_lowercase();
     AZURE_HOSTS.iter().find_map(|end| host.strip_suffix(end))?.parse().ok()
@@ -138,7 +137,7 @@ fn azure(words: &str, rest: &str) -> Result<Place> {
 }
 
 fn web(words: &str) -> Result<Location> {
-    // What is wrong with it may be in its secret part: it is not repeated.
+    // The invalid part may be secret, so the text is not repeated.
     let wrong = |why: &str| Error::invalid(format!("the repository's URL {why}"));
     let mut url = url::Url::parse(words).map_err(|_| wrong("is no URL"))?;
     if url.query().is_some() || url.fragment().is_some() {

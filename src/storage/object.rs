@@ -1,6 +1,6 @@
-//! Any store of the `object_store` crate as a [`Storage`], with deadlines.
+//! [`Storage`] over any store of the `object_store` crate, with deadlines.
 //!
-//! The client repeats what failed for a moment; here an operation as a whole has a time ([`Deadline`]), and what it takes is bounded.
+//! The client retries transient failures; this module limits the time of an operation as a whole ([`Deadline`]) and the bytes it reads.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -29,59 +29,59 @@ use super::{Condition, InStore, ObjectInfo, Storage, Version, conditional, read_
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 
-/// Files larger than this are sent in parts. Bytes.
+/// Maximum size of a file that is sent in one request, in bytes. Larger files are sent in parts.
 const WHOLE: u64 = 16 << 20;
-/// Size of a part at least. Bytes: what a line takes much longer for than for a round trip.
+/// Minimum size of a part, in bytes: its transfer takes much longer than a round trip.
 const PART: u64 = 8 << 20;
-/// Parts of a file that are under way, and in memory, at a time.
+/// Maximum number of parts of a file in flight, and in memory.
 const PARTS_AT_ONCE: usize = 4;
-/// Objects that are removed by requests under one deadline: as many as one request of Amazon's names.
+/// Number of objects removed under one deadline: the maximum of one request to Amazon S3.
 const DELETED_AT_ONCE: usize = 1000;
-/// How many parts an object may have: the least that a store takes, which is Amazon's.
+/// Maximum number of parts of an object: the lowest limit of any store, which is Amazon's.
 const MOST_PARTS: u64 = 10_000;
-/// Bytes that a store copies at once: Amazon's bound for one request.
+/// Maximum size of an object that a store copies in one request, in bytes: Amazon's limit.
 const MOST_COPIED: u64 = 5 << 30;
-/// Bytes that are read and thrown away before a range, from a server that gives whole objects only: more takes too long for a chunk.
+/// Maximum number of bytes read and discarded before a range, from a server that sends only whole objects: more takes too long for a
+/// chunk.
 const MOST_SKIPPED: u64 = 1 << 30;
-/// What an object of a listing is worth as progress. Bytes: what it takes in an answer.
+/// Progress that an object of a listing counts for, in bytes: its size in a response.
 const LISTED: u64 = 512;
-/// Bytes a second that a store copies within itself at least: a small part of what stores do.
+/// Minimum rate of a copy within a store, in bytes per second: a small part of the usual rate.
 const COPY_RATE: u64 = 8 << 20;
-/// Objects of a listing that are looked at under one deadline.
+/// Number of listed objects processed under one deadline.
 const LISTED_AT_ONCE: usize = 1000;
-/// Room that is made at once for what an object is said to have. Bytes: the rest grows with what comes.
+/// Maximum allocation for an announced size, in bytes. Further memory is allocated as bytes arrive.
 const MOST_RESERVED: u64 = 16 << 20;
-/// Objects below this folder are most of what is sent: they are held to the bound for that.
+/// Folder of most uploaded bytes. The upload rate limit applies to it.
 pub(super) const BULK: &str = "chunks/";
 
-/// A repository in an object store.
+/// Repository in an object store.
 #[derive(Debug)]
 pub struct ObjectStorage {
     store: Arc<dyn ObjectStore>,
     location: String,
     deadline: Deadline,
-    /// What its listings may be.
     bounds: Bounds,
-    /// Why nothing can be written; none if it can.
+    /// Reason why nothing can be written, if there is one.
     read_only: Option<&'static str>,
-    /// Whether the user answers for it that nobody else writes.
+    /// True if the user guarantees a single writer.
     single_writer: bool,
-    /// What its requests go over, if that is a network.
+    /// Transport of the requests, if the store is on a network.
     wire: Option<Wire>,
-    /// The bound for what is sent.
+    /// Upload rate limit.
     limit: Option<Arc<Limit>>,
-    /// The same place, by keys that begin with a slash.
+    /// Access to the same location by keys that begin with a slash.
     with_slash: Option<Arc<dyn Storage>>,
-    /// The store that it is a part of, where that has a name.
+    /// Store that contains the repository, if it has a name.
     whole: Option<Whole>,
 }
 
-/// A store of which the repository is a part.
+/// Store that contains the repository.
 #[derive(Debug)]
 struct Whole {
     name: String,
     store: Arc<dyn ObjectStore>,
-    /// What keys of the repository begin with.
+    /// Prefix of the repository's keys.
     prefix: String,
 }
 
@@ -92,14 +92,15 @@ impl Whole {
 }
 
 impl ObjectStorage {
-    /// The repository at the root of `store`; messages call it `location`, and no operation takes longer than `deadline`.
+    /// Creates the storage of the repository at the root of `store`; messages name it `location`, and `deadline` is the time budget of an
+    /// operation.
     pub fn new(store: Arc<dyn ObjectStore>, location: String, deadline: Duration) -> Self {
         let (read_only, single_writer, with_slash, wire, limit) = (None, false, None, None, None);
         let (deadline, bounds, whole) = (Deadline::new(deadline), Bounds::unordered(), None);
         ObjectStorage { store, location, deadline, bounds, read_only, single_writer, with_slash, wire, limit, whole }
     }
 
-    /// The repository in a store that was reached with `settings`; `name` tells the store from others.
+    /// Creates the storage of a repository in a store that was reached with `settings`; `name` distinguishes the store from other stores.
     pub(super) fn connected(
         connected: Connected,
         location: String,
@@ -132,7 +133,7 @@ impl ObjectStorage {
         Ok(ObjectStorage { whole, ..made })
     }
 
-    /// The object that `options` ask for, and its version; none if it is still the one that they name. It may have `limit` bytes.
+    /// Fetches the object that `options` request, of at most `limit` bytes, with its version. Returns `None` if it is unchanged.
     async fn get_whole(&self, key: &str, limit: u64, options: GetOptions) -> Result<Option<(Bytes, Version)>> {
         let path = path(key)?;
         let reading = async {
@@ -172,7 +173,7 @@ impl ObjectStorage {
                 read_part(file, size, size == left).await
             });
             let (rest, part) = loop {
-                // What is under way must not stand still meanwhile.
+                // Parts in flight must make progress meanwhile.
                 tokio::select! {
                     sent = sending.next(), if !sending.is_empty() => { sent.transpose()?; }
                     read = &mut reading => break read?,
@@ -180,7 +181,7 @@ impl ObjectStorage {
             };
             drop(reading);
             (file, left) = (rest, left - size);
-            // A part's number is that of its turn: the calls are in order, whatever order the answers come in.
+            // The calls are in order, and their order numbers the parts, whatever the order of the responses.
             let put = upload.put_part(part.into());
             sending.push(Box::pin(self.timed(key, put)));
         }
@@ -198,13 +199,13 @@ impl ObjectStorage {
         }
     }
 
-    /// Visits the objects below `prefix`, page by page. An error of `visit` ends it.
+    /// Visits the objects below `prefix`, page by page, until `visit` fails.
     async fn walk(&self, prefix: &str, visit: &mut (dyn FnMut(ObjectInfo) -> Result<()> + Send)) -> Result<()> {
         let prefix = path(prefix.trim_end_matches('/'))?;
         let what = format!("listing `{prefix}`");
         let mut listing = Listing::new(prefix.as_ref(), self.bounds);
         let mut objects = self.store.list(Some(&prefix)).ready_chunks(LISTED_AT_ONCE);
-        // What is found keeps the listing going: pages alone do not.
+        // Only objects that are found extend the operation: pages alone do not.
         let operation = Operation::of_steps(self.deadline);
         loop {
             let next = async { Ok(objects.next().await) };
@@ -228,7 +229,7 @@ impl ObjectStorage {
     }
 }
 
-/// The bytes of `found`, `size` of them at most. Room is made as they come: the store may have announced what it does not send.
+/// Collects the bytes of `found`, `size` of them at most. Memory is allocated as they arrive: the store may announce more than it sends.
 pub(super) async fn collect(found: GetResult, size: u64) -> object_store::Result<Bytes> {
     let mut parts = found.into_stream();
     let first = parts.try_next().await?.unwrap_or_default();
@@ -243,7 +244,7 @@ pub(super) async fn collect(found: GetResult, size: u64) -> object_store::Result
     Ok(bytes.freeze())
 }
 
-/// Bytes `offset..offset + length` of an object that is only given whole. Nothing else of it is kept.
+/// Reads bytes `offset..offset + length` of an object that the server sends only whole, and discards all other bytes.
 async fn read_past(store: &dyn ObjectStore, path: &Path, offset: u64, length: u64) -> object_store::Result<Bytes> {
     let mut parts = store.get(path).await?.into_stream();
     let (mut at, end) = (0, offset.saturating_add(length));
@@ -298,7 +299,7 @@ impl Storage for ObjectStorage {
         };
         let bytes = match self.deadline.read(key, length, key, reading).await? {
             Some(bytes) => bytes,
-            // Some web servers know whole objects only.
+            // Some web servers send only whole objects.
             None if offset > MOST_SKIPPED => return Err(too_far(key, offset)),
             None => {
                 let reading = async {
@@ -365,7 +366,7 @@ impl Storage for ObjectStorage {
         let mut upload = self.timed(key, self.store.put_multipart(&path)).await?;
         let sent = self.send_parts(key, &mut *upload, file, length).await;
         if sent.is_err() {
-            // Best effort: what stays is removed by the store's own rules.
+            // Best effort: the store's own rules remove the parts that remain.
             let _ = self.timed(key, upload.abort()).await;
         }
         sent
@@ -379,7 +380,7 @@ impl Storage for ObjectStorage {
         let whole = self.whole.as_ref().filter(|whole| whole.name == from.store && bytes <= MOST_COPIED);
         let Some(whole) = whole else { return Ok(false) };
         let (from, to) = (path(&from.key)?, path(&whole.key(key))?);
-        // The store copies by itself, and nothing shows how far it is.
+        // The store copies by itself and reports no progress.
         let patience = self.deadline.budget().saturating_add(Duration::from_secs(bytes / COPY_RATE));
         let copying = async { whole.store.copy(&from, &to).await.map_err(|error| from_store(key, error)) };
         match self.deadline.with_budget(patience).run(key, copying).await {
@@ -417,7 +418,7 @@ impl Storage for ObjectStorage {
     }
 
     async fn delete(&self, keys: &[String]) -> Result<()> {
-        // In bulk where the store can: so many at a time that one request of them ends before the deadline.
+        // The store removes in bulk if it can; one request for a batch ends before the deadline.
         for keys in keys.chunks(DELETED_AT_ONCE) {
             let paths = keys.iter().map(|key| path(key)).collect::<Result<Vec<_>>>()?;
             let paths = stream::iter(paths.into_iter().map(Ok)).boxed();
@@ -425,7 +426,7 @@ impl Storage for ObjectStorage {
             let all = async {
                 while let Some(one) = removed.next().await {
                     match one {
-                        // Some stores tell of what is not there.
+                        // Some stores report missing objects.
                         Ok(_) | Err(object_store::Error::NotFound { .. }) => {}
                         Err(error) => return Err(error),
                     }
@@ -438,7 +439,6 @@ impl Storage for ObjectStorage {
     }
 }
 
-/// The error of an object that is larger than its reader can hold.
 pub(super) fn too_large(key: &str, size: u64, limit: u64) -> Error {
     Error::new(
         ErrorKind::OutOfMemory,
@@ -448,7 +448,6 @@ pub(super) fn too_large(key: &str, size: u64, limit: u64) -> Error {
     )
 }
 
-/// The error of a range that a server without ranges cannot give.
 fn too_far(key: &str, offset: u64) -> Error {
     Error::new(
         ErrorKind::Unsupported,
@@ -459,7 +458,6 @@ fn too_far(key: &str, offset: u64) -> Error {
     )
 }
 
-/// The error of an object that ends before what a reference promises.
 pub(super) fn too_short(key: &str, offset: u64, length: u64, got: u64) -> Error {
     Error::corrupt(format!("{key}: the object is too short: {got} of {length} bytes at offset {offset}"))
 }
@@ -474,7 +472,7 @@ mod tests {
     #[tokio::test]
     async fn parts_of_objects_that_are_given_whole_are_cut_out() {
         let store = object_store::memory::InMemory::new();
-        // Comes in parts of 3 bytes.
+        // The store delivers 3 bytes at a time.
         let store = object_store::chunked::ChunkedStore::new(Arc::new(store), 3);
         let path = Path::from("x");
         store.put(&path, "0123456789".into()).await.unwrap();

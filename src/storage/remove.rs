@@ -1,4 +1,4 @@
-//! Removing local objects: by name, below a descriptor of the repository's directory, as they are opened.
+//! Removal of local objects: by name, below a descriptor of the repository's directory, like opening.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::replace::open_beneath;
 use crate::error::{Error, Result};
 
-/// Removes the objects `keys` below `root`, and flushes the directories they were in. One that is not there is no error.
+/// Removes the objects `keys` below `root`, and flushes their directories. A missing object is no error.
 pub(super) fn remove(root: &OwnedFd, keys: &[String]) -> Result<()> {
     let mut by_folder: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for key in keys {

@@ -1,13 +1,13 @@
-//! Putting a local object in its place: whole or not at all, durable, and compared with what was there.
+//! Replacement of local objects: whole or not at all, durable, and compared with the previous object.
 //!
-//! The bytes go to a staging file in the same directory (`NAME#DIGITS`, which the reference implementation and
-//! `object_store` leave out of listings), are flushed to the disk, and take their name by a rename or a link, which the
-//! directory is then flushed for. A crash leaves the old object or the new one, and at worst a staging file.
+//! The bytes go to a staging file in the same directory (`NAME#DIGITS`, which the reference implementation and `object_store` omit from
+//! listings) and are flushed to the disk. A rename or a link then gives the file its name, and the directory is flushed. A crash leaves
+//! the old object or the new one, and at worst a staging file.
 //!
-//! A rename cannot compare. Whoever replaces an object under [`Condition::Unchanged`] holds the repository's locks
-//! ([`super::file_locks`]), looks at the object again, past the caches of a network file system, and renames. That keeps any number of
-//! processes of ours from losing each other's changes. The reference implementation takes no lock and cannot be kept from
-//! overwriting on a local disk; looking again just before the rename leaves it a window of microseconds.
+//! A rename cannot compare. A replacement under [`Condition::Unchanged`] therefore holds the repository's locks ([`super::file_locks`]),
+//! checks the object again, past the caches of a network file system, and renames. That keeps any number of icechunkfs processes from
+//! losing each other's changes. The reference implementation takes no lock and cannot be kept from overwriting on a local disk; the check
+//! just before the rename leaves it a window of microseconds.
 
 use std::fs::File;
 use std::io::Write;
@@ -25,8 +25,8 @@ use super::object::timed_out;
 use super::{Condition, Version, changed};
 use crate::error::{Error, Result};
 
-/// Decides between the thread that replaces an object and the one that has waited for it too long: either the object is
-/// replaced, or the wait ends and it is not replaced any more.
+/// Arbiter between the thread that replaces an object and the caller that waits for it: either the object is replaced, or the wait times
+/// out and the object is not replaced any more.
 #[derive(Debug, Default)]
 pub(super) struct Turn(AtomicBool);
 
@@ -35,12 +35,12 @@ impl Turn {
         !self.0.swap(true, Ordering::AcqRel)
     }
 
-    /// Ends the wait. False if the object is being replaced at this moment.
+    /// Ends the wait. Returns false if the replacement has already begun.
     pub(super) fn give_up(&self) -> bool {
         self.take()
     }
 
-    /// Goes on to the replacing, unless nobody waits for it any more.
+    /// Begins the replacement. Fails if the caller does not wait any more.
     fn go(&self, key: &str, deadline: Duration) -> Result<()> {
         if self.take() { Ok(()) } else { Err(timed_out(key, deadline)) }
     }
@@ -81,8 +81,7 @@ pub(super) fn put(
     rustix::fs::fsync(&folder).map_err(|e| Error::io(key, e.into()))
 }
 
-/// Removes `key` below `root` if it has `version`, and if the caller still waits. As for replacing it, a lock keeps others of
-/// ours away meanwhile.
+/// Removes `key` below `root` if it has `version`, and if the caller still waits, under the same locks as a replacement.
 pub(super) fn remove(
     root: &OwnedFd,
     key: &str,
@@ -103,9 +102,9 @@ pub(super) fn remove(
     rustix::fs::fsync(&folder).map_err(failed)
 }
 
-/// Whether the object `name` in `folder` has `version`. Of use only to who holds the lock.
+/// Checks that the object `name` in `folder` has `version`. The result is reliable only under the lock.
 fn expect(folder: &OwnedFd, key: &str, name: &str, version: &Version) -> Result<()> {
-    // Another machine may have replaced it, while this one's kernel still has the name for the old file.
+    // Another machine may have replaced the object, while this kernel still resolves the name to the old file.
     refresh(folder);
     let current = open_beneath(folder, name).map(File::from).map_err(std::io::Error::from);
     let current = current.and_then(|file| {
@@ -120,12 +119,12 @@ fn expect(folder: &OwnedFd, key: &str, name: &str, version: &Version) -> Result<
     }
 }
 
-/// The directory `folder` below `root`, made if need be.
+/// Opens the directory `folder` below `root`, and creates it if it is missing.
 pub(super) fn open_folder(root: &OwnedFd, folder: &str) -> Result<OwnedFd, Errno> {
     let mut at = rustix::fs::openat(root, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     for name in folder.split('/').filter(|name| !name.is_empty()) {
         match rustix::fs::mkdirat(&at, name, Mode::from_raw_mode(0o777)) {
-            // A new directory is flushed into its parent, or the object in it could be lost with it.
+            // The parent is flushed: a power loss could otherwise remove the new directory with the object in it.
             Ok(()) => rustix::fs::fsync(&at)?,
             Err(Errno::EXIST) => {}
             Err(errno) => return Err(errno),
@@ -140,7 +139,7 @@ pub(super) fn open_beneath(folder: &impl AsFd, name: &str) -> Result<OwnedFd, Er
     rustix::fs::openat2(folder, name, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty(), resolve)
 }
 
-/// Bytes on their way: in a staging file that goes when it is not used.
+/// Staging file, which is removed when dropped unused.
 struct Staged<'a> {
     folder: &'a OwnedFd,
     name: String,
@@ -172,7 +171,7 @@ impl<'a> Staged<'a> {
         Ok(())
     }
 
-    /// Takes the name only if nobody has it.
+    /// Links the file to `name`. Fails if `name` exists.
     fn link(self, name: &str) -> Result<(), Errno> {
         rustix::fs::linkat(self.folder, self.name.as_str(), self.folder, name, AtFlags::empty())
     }
@@ -181,7 +180,7 @@ impl<'a> Staged<'a> {
 impl Drop for Staged<'_> {
     fn drop(&mut self) {
         if !self.name.is_empty() {
-            // If it stays, listings leave it out all the same.
+            // Listings omit a staging file that remains.
             let _ = rustix::fs::unlinkat(self.folder, self.name.as_str(), AtFlags::empty());
         }
     }

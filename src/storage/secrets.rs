@@ -1,8 +1,8 @@
 //! Secrets of a store: keys, tokens, passwords and headers.
 //!
-//! They are words of the environment or of a file. A command line is no place for them: every user of the machine reads it in
-//! `/proc/PID/cmdline`, and overwriting that memory afterwards comes too late. So the flags that once took them are known only
-//! to be refused, with the name of the variable that takes them.
+//! Secrets come from the environment or from a file. Every user of the machine can read a command line in `/proc/PID/cmdline`, and
+//! overwriting that memory afterwards comes too late. The options that once took secrets are therefore known only to be refused, with the
+//! name of the variable that takes the secret.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,53 +14,53 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Names of the secrets, as flags.
+/// Secrets, by option name.
 const NAMES: [&str; 6] = ["secret-access-key", "session-token", "account-key", "sas-token", "password", "header"];
-/// Not secret, but one half of a key: a file may have both.
+/// Access key id: not secret, but a file may hold both halves of a key.
 const KEY_ID: &str = "access-key-id";
-/// The flag that names the file.
+/// Option that names the file of secrets.
 const FILE: &str = "secrets";
-/// Bytes of a file of secrets that are read.
+/// Maximum size of a file of secrets, in bytes.
 const MAX_FILE: u64 = 64 << 10;
-/// Bits of a file's mode that let others than its owner in.
+/// Mode bits that give users other than the owner access to a file.
 const OTHERS: u32 = 0o077;
 
-/// Secrets of a store, which nobody else may see.
+/// Secrets of a store, which must not be shown to other users.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secrets {
-    /// s3: The name of the key in the file, which goes with the secret there.
+    /// s3: Access key id in the file, which belongs to the secret key there.
     pub access_key_id: Option<String>,
-    /// s3: The key.
+    /// s3: Secret access key.
     pub secret_access_key: Option<String>,
-    /// s3: What goes with a key that lasts a while.
+    /// s3: Session token of a temporary key.
     pub session_token: Option<String>,
-    /// az: The account's key.
+    /// az: Key of the account.
     pub account_key: Option<String>,
-    /// az: A shared access signature.
+    /// az: Shared access signature.
     pub sas_token: Option<String>,
-    /// What goes with the name in the URL of a web server.
+    /// Password of the user name in the URL of a web server.
     pub password: Option<String>,
     /// Headers for every request, as `NAME: VALUE`.
     pub header: Vec<String>,
-    /// The file in which there are more.
+    /// File with further secrets.
     pub file: Option<PathBuf>,
 }
 
 impl Secrets {
-    /// Whether `name` is one of them, in either spelling.
+    /// Returns true if `name`, in either spelling, is a secret.
     pub fn is_secret(name: &str) -> bool {
         NAMES.contains(&name.replace('_', "-").as_str())
     }
 
-    /// Returns these with those of the file, which win.
+    /// Returns these secrets completed by those of the file, which take precedence.
     ///
-    /// Errors: [`ErrorKind::PermissionDenied`] if others than its owner may read or write it.
+    /// Errors: [`ErrorKind::PermissionDenied`] if users other than its owner may read or write the file.
     pub fn with_file(self) -> Result<Self> {
         let Some(path) = self.file.clone() else { return Ok(self) };
         Ok(read(&path)?.or(Secrets { file: None, ..self }))
     }
 
-    /// Returns these, and those of `other` where these have none.
+    /// Returns these secrets, completed by those of `other`.
     pub fn or(self, other: Secrets) -> Self {
         Secrets {
             access_key_id: self.access_key_id.or(other.access_key_id),
@@ -74,7 +74,7 @@ impl Secrets {
         }
     }
 
-    /// Whether there is a key or a token for a bucket.
+    /// Returns true if there is a key or a token for a bucket.
     pub fn has_credentials(&self) -> bool {
         [&self.access_key_id, &self.secret_access_key, &self.account_key, &self.sas_token].iter().any(|it| it.is_some())
     }
@@ -86,7 +86,7 @@ impl Secrets {
         parts.ok_or_else(|| Error::invalid("a header must be `NAME: VALUE`; one has no colon"))
     }
 
-    /// Sets the secret `name`, in either spelling. False if there is none of that name.
+    /// Sets the secret `name`, in either spelling. Returns false if there is no secret of that name.
     pub fn set(&mut self, name: &str, value: &str) -> bool {
         let place = match name.replace('_', "-").as_str() {
             KEY_ID => &mut self.access_key_id,
@@ -105,7 +105,7 @@ impl Secrets {
         true
     }
 
-    /// Returns the error of a secret `name` among the words of a command.
+    /// Returns the error for a secret `name` on a command line.
     pub fn refused(name: &str) -> Error {
         let (name, key) = (name.replace('_', "-"), name.replace('-', "_"));
         Error::invalid(format!(
@@ -156,7 +156,7 @@ fn argument(name: &'static str) -> Arg {
     Arg::new(name).long(name).hide(true).hide_env(true).env(variable(name)).allow_hyphen_values(true)
 }
 
-/// Returns the variable of the environment for the secret `name`.
+/// Returns the environment variable of the secret `name`.
 fn variable(name: &str) -> &'static str {
     match name {
         "secret-access-key" => "ICECHUNKFS_SECRET_ACCESS_KEY",
@@ -197,14 +197,14 @@ impl FromArgMatches for Secrets {
                 return Err(clap::Error::raw(clap::error::ErrorKind::InvalidValue, message));
             }
             let Some(value) = matches.get_one::<String>(name).filter(|value| !value.is_empty()) else { continue };
-            // Headers stand one a line.
+            // Headers are separated by newlines.
             let lines = if name == "header" { value.lines().collect() } else { vec![value.as_str()] };
             for line in lines.into_iter().filter(|line| !line.trim().is_empty()) {
                 secrets.set(name, line);
             }
         }
         let file = matches.get_one::<String>(FILE).filter(|file| !file.is_empty());
-        // A daemon does not stay in the directory that a relative path is meant from.
+        // A daemon leaves the directory that a relative path refers to.
         secrets.file = file.map(|file| std::path::absolute(file).unwrap_or_else(|_| file.into()));
         Ok(secrets)
     }
@@ -215,7 +215,7 @@ impl FromArgMatches for Secrets {
     }
 }
 
-/// Without what nobody may see, so that no log has it.
+/// Omits the secrets, so that no log contains them.
 impl std::fmt::Debug for Secrets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Secrets").field("file", &self.file).finish_non_exhaustive()

@@ -1,8 +1,8 @@
-//! What may be said about how to reach a repository that is not on this machine.
+//! Settings for reaching a repository that is not on this machine.
 //!
-//! Every setting is a word of the command line, and by the same name an option of `-o` (with `_` for `-`) and a variable of
-//! the environment (`ICECHUNKFS_REGION`). Beside these, each kind of store knows the variables and files that its own tools
-//! use: see [`super::connect`]. What is said on the command line wins.
+//! Each setting is a command line option, by the same name an option of `-o` (with `_` for `-`), and an environment variable
+//! (`ICECHUNKFS_REGION`). Each kind of store also knows the variables and files of the store's tools: see [`super::connect`]. The command
+//! line takes precedence.
 
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ use crate::error::{Error, Result};
 use crate::size;
 use crate::store_names::{Account, Region};
 
-/// Time for one operation if nothing is said.
+/// Default time budget of one operation.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Requests under way at a time if nothing is said.
+/// Default number of concurrent requests.
 const DEFAULT_REQUESTS: u16 = 64;
 
-/// How to reach an object store.
+/// Settings for reaching an object store.
 #[derive(Clone, Default, Args)]
 #[command(next_help_heading = "Object stores (each is also a variable ICECHUNKFS_...)")]
 pub struct Settings {
-    /// s3: The bucket's region [also: AWS_REGION, AWS_DEFAULT_REGION, the profile; found out if nobody says].
+    /// s3: Region of the bucket [also: AWS_REGION, AWS_DEFAULT_REGION, the profile; default: detected].
     #[arg(long, value_name = "NAME", env = "ICECHUNKFS_REGION", hide_env = true)]
     pub region: Option<Region>,
-    /// s3, gs, az: Where the store answers, if not where its inventor's does [also: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL,
+    /// s3, gs, az: Send requests to this endpoint, not to the provider's [also: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL,
     /// STORAGE_EMULATOR_HOST, AZURE_STORAGE_ENDPOINT].
     #[arg(long, value_name = "URL", env = "ICECHUNKFS_ENDPOINT_URL", hide_env = true)]
     pub endpoint_url: Option<String>,
@@ -37,92 +37,92 @@ pub struct Settings {
     /// s3, gs, az: Send no credentials.
     #[arg(long, value_parser = FalseyValueParser::new(), env = "ICECHUNKFS_ANONYMOUS", hide_env = true)]
     pub anonymous: bool,
-    /// s3: Pay for the requests.
+    /// s3: Pay for the requests (requester pays).
     #[arg(long, value_parser = FalseyValueParser::new(), env = "ICECHUNKFS_REQUESTER_PAYS", hide_env = true)]
     pub requester_pays: bool,
-    /// s3: How a bucket is addressed: `https://HOST/BUCKET` (path) or `https://BUCKET.HOST` (virtual).
+    /// s3: Address a bucket as `https://HOST/BUCKET` (path) or `https://BUCKET.HOST` (virtual).
     #[arg(long, value_name = "STYLE", value_parser = ["path", "virtual"], env = "ICECHUNKFS_ADDRESSING", hide_env = true)]
     pub addressing: Option<String>,
-    /// s3: The key's name [also: AWS_ACCESS_KEY_ID].
+    /// s3: Access key id [also: AWS_ACCESS_KEY_ID].
     #[arg(long, value_name = "ID", env = "ICECHUNKFS_ACCESS_KEY_ID", hide_env = true)]
     pub access_key_id: Option<String>,
-    /// gs: Credentials: a file of a service account or of `gcloud` [also: GOOGLE_APPLICATION_CREDENTIALS].
+    /// gs: Read credentials from this file, of a service account or of `gcloud` [also: GOOGLE_APPLICATION_CREDENTIALS].
     #[arg(long, value_name = "FILE", env = "ICECHUNKFS_CREDENTIALS", hide_env = true)]
     pub credentials: Option<String>,
-    /// az: The storage account [also: AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_CONNECTION_STRING].
+    /// az: Storage account [also: AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_CONNECTION_STRING].
     #[arg(long, value_name = "NAME", env = "ICECHUNKFS_ACCOUNT", hide_env = true)]
     pub account: Option<Account>,
-    /// Secrets.
+    /// Secrets of the store.
     #[command(flatten)]
     pub secrets: Secrets,
     /// Trust the certificates in this file too [also: AWS_CA_BUNDLE].
     #[arg(long, value_name = "FILE", env = "ICECHUNKFS_CA_BUNDLE", hide_env = true)]
     pub ca_bundle: Option<String>,
-    /// How long one operation may take with all its repetitions before it is an error [default: 60].
+    /// Time limit of one operation, all retries included; bytes that move at --min-rate extend it [default: 60].
     #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "ICECHUNKFS_TIMEOUT", hide_env = true)]
     pub timeout: Option<Duration>,
-    /// Give up a transfer if it moves less than so many bytes a second over that time; parallel transfers share it [default: 64K].
+    /// Stop a transfer that moves fewer bytes per second than this over that time; parallel transfers share the rate [default: 64K].
     #[arg(long, value_name = "SIZE", value_parser = min_rate, env = "ICECHUNKFS_MIN_RATE", hide_env = true)]
     pub min_rate: Option<u64>,
-    /// Objects that a folder of the store may list, at most [default: what half of --memory holds, or a quarter of this machine's].
+    /// Refuse a listing of more objects [default: as many as half of --memory holds, or a quarter of this machine's memory].
     #[arg(long, value_name = "N", env = "ICECHUNKFS_MAX_LISTED", hide_env = true)]
     pub max_listed: Option<u64>,
-    /// Requests that may be under way at a time, at most [default: 64].
+    /// Send at most this many requests at a time [default: 64].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096), env = "ICECHUNKFS_MAX_REQUESTS", hide_env = true)]
     pub max_requests: Option<u16>,
-    /// Keep what comes over the network in this directory, for later mounts and other programs too.
+    /// Cache bytes from the network in this directory, for later mounts and other programs too.
     #[arg(long, value_name = "DIR", env = "ICECHUNKFS_CACHE", hide_env = true)]
     pub cache: Option<String>,
-    /// Bound for that directory, such as 100G [default: 10G]. The last twentieth of its disk is left free in any case.
+    /// Limit the size of that directory, such as 100G [default: 10G]. The last twentieth of its disk stays free in any case.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, env = "ICECHUNKFS_CACHE_SIZE", hide_env = true)]
     pub cache_size: Option<u64>,
-    /// Ask no store: show, read-only, what is in the cache. `icechunkfs prefetch` brings chunks there.
+    /// Contact no store: show only the cached part, read-only. `icechunkfs prefetch` brings chunks into the cache.
     #[arg(long, value_parser = FalseyValueParser::new(), env = "ICECHUNKFS_OFFLINE", hide_env = true)]
     pub offline: bool,
-    /// Send at most so many bytes a second, such as 10M.
+    /// Upload at most this many bytes per second, such as 10M.
     #[arg(long, value_name = "SIZE", value_parser = rate, env = "ICECHUNKFS_UPLOAD_LIMIT", hide_env = true)]
     pub upload_limit: Option<u64>,
-    /// Commit to a store that cannot compare before it writes, or a file system whose locks other machines may not see. Two programs that
-    /// commit at a time then lose one's commit.
+    /// Commit to a store that cannot compare before it writes, or to a file system whose locks other machines may not see. If two
+    /// programs commit at the same time, one commit is then lost.
     #[arg(long, value_parser = FalseyValueParser::new(), env = "ICECHUNKFS_UNSAFE_SINGLE_WRITER", hide_env = true)]
     pub unsafe_single_writer: bool,
 }
 
-/// Where words that say settings come from.
+/// Source of settings given as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A command line, which every user of the machine can read.
+    /// Command line, which every user of the machine can read.
     CommandLine,
-    /// A variable of the environment.
+    /// Environment variable.
     Environment,
 }
 
 impl Settings {
-    /// The time for one operation.
+    /// Returns the time budget of one operation.
     pub fn budget(&self) -> Duration {
         self.timeout.unwrap_or(DEFAULT_TIMEOUT)
     }
 
-    /// How many requests may be under way at a time.
+    /// Returns the maximum number of concurrent requests.
     pub fn requests(&self) -> u16 {
         self.max_requests.unwrap_or(DEFAULT_REQUESTS)
     }
 
-    /// Returns the address of the store, if it is given.
+    /// Returns the endpoint of the store, if it is set.
     ///
-    /// Errors: [`ErrorKind::InvalidInput`](crate::error::ErrorKind::InvalidInput) if it is none.
+    /// Errors: [`ErrorKind::InvalidInput`](crate::error::ErrorKind::InvalidInput) if the endpoint is not valid.
     pub fn endpoint(&self) -> Result<Option<Endpoint>> {
         self.endpoint_url.as_deref().map(str::parse).transpose()
     }
 
-    /// Whether there is a setting `name`, in either spelling.
+    /// Returns true if there is a setting `name`, in either spelling.
     pub fn knows(name: &str) -> bool {
         let name = name.replace('_', "-");
         Settings::augment_args(Command::new("")).get_arguments().any(|argument| argument.get_long() == Some(&name))
     }
 
-    /// The settings that `words` say: `name` or `name=value`, in either spelling. The environment says nothing here. Secrets are
-    /// taken only from [`Source::Environment`].
+    /// Parses `words` of the form `name` or `name=value`, in either spelling, without settings of the environment. Secrets are accepted
+    /// only from [`Source::Environment`].
     pub fn from_words(words: &[String], source: Source) -> Result<Self> {
         let mut secrets = Secrets::default();
         let mut spelled = Vec::new();
@@ -141,7 +141,7 @@ impl Settings {
         let command = Settings::augment_args(Command::new("").no_binary_name(true).disable_help_flag(true));
         let command = command.mut_args(|argument| argument.env(Resettable::Reset));
         let found = command.try_get_matches_from(spelled).and_then(|matches| Settings::from_arg_matches(&matches));
-        // What is wrong may be a secret in the wrong place: the words are not repeated, their names are.
+        // The invalid part may be a misplaced secret: the error repeats only the names.
         let names = words.iter().filter_map(|word| word.split('=').next()).collect::<Vec<_>>().join(", ");
         let mut found = found.map_err(|error| Error::invalid(format!("the options {names}: {}", error.kind())))?;
         found.endpoint()?;
@@ -156,7 +156,7 @@ impl Settings {
         Ok(self)
     }
 
-    /// These settings, and those of `other` where these say nothing.
+    /// Returns these settings, completed by those of `other`.
     pub fn or(self, other: Settings) -> Self {
         Settings {
             region: self.region.or(other.region),
@@ -183,7 +183,7 @@ impl Settings {
     }
 }
 
-/// Without secrets, so that no log has them.
+/// Omits secrets, so that no log contains them.
 impl std::fmt::Debug for Settings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Settings")

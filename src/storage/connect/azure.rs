@@ -1,8 +1,8 @@
 //! Azure Blob Storage.
 //!
-//! Credentials, the first that there are: the secrets `account-key` or `sas-token`, `AZURE_STORAGE_CONNECTION_STRING`, the other
-//! `AZURE_*` variables (keys, service principals, workload identity), the Azure CLI's (`AZURE_USE_AZURE_CLI`), the machine's
-//! own (managed identity). The library renews them.
+//! Credentials are the first ones found: the secrets `account-key` or `sas-token`, `AZURE_STORAGE_CONNECTION_STRING`, the other `AZURE_*`
+//! variables (keys, service principals, workload identity), the Azure CLI's (`AZURE_USE_AZURE_CLI`), those of the machine (managed
+//! identity). The library renews them.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::store_names::Account;
 
-/// The variable that has the account, its key and its address in one.
+/// Variable with the account, its key and its endpoint.
 const CONNECTION: &str = "AZURE_STORAGE_CONNECTION_STRING";
 
-/// What the hosts of accounts end with, and of those of Microsoft Fabric.
+/// Suffixes of the hosts of accounts, and of those of Microsoft Fabric.
 const HOSTS: &str = ".blob.core.windows.net";
 const FABRIC_HOSTS: &str = ".blob.fabric.microsoft.com";
 

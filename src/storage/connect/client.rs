@@ -1,8 +1,8 @@
-//! The client for HTTP: it goes nowhere but where it is sent.
+//! HTTP client that follows no redirect to another origin.
 //!
-//! The usual one follows a redirect to wherever it leads, this machine's own network included, and takes headers along. This
-//! one follows redirects within the origin of the request (scheme, host and port), or none at all; headers that the user gave
-//! for a store are sent to that store, and not to those who give credentials for it.
+//! The usual client follows a redirect to any address, this machine's own network included, and takes headers along. This client follows
+//! redirects within the origin of the request (scheme, host and port), or none at all; headers that the user gave for a store are sent to
+//! that store, and not to services that provide credentials for it.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,24 +17,23 @@ use url::{Origin, Url};
 
 use super::{CONNECT, IDLE, USER_AGENT};
 
-/// Redirects that are followed for one request.
+/// Maximum number of redirects of one request.
 const MOST_REDIRECTS: usize = 5;
 
-/// Which redirects are followed.
+/// Redirects that a client follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Redirects {
-    /// Those within the origin of the request.
+    /// Redirects within the origin of the request.
     SameOrigin,
-    /// None: the caller checks first where they lead.
+    /// No redirects: the caller checks their targets first.
     None,
 }
 
-/// Makes HTTP clients.
+/// Factory of HTTP clients.
 #[derive(Clone, Debug)]
 pub(super) struct Clients {
-    /// Which redirects they follow.
     pub(super) redirects: Redirects,
-    /// The store: who else is asked does not get the headers. None if all that is asked may have them.
+    /// Origin of the store, the only one that gets the user's headers. `None` if every origin may get them.
     pub(super) home: Option<Origin>,
     /// Certificates that are trusted besides the system's.
     pub(super) certificates: Vec<reqwest::Certificate>,
@@ -67,7 +66,7 @@ impl HttpConnector for Clients {
     }
 }
 
-/// Reads a duration from `options`, which spell it with units.
+/// Parses a duration of `options`, which has units.
 fn duration(options: &ClientOptions, key: ClientConfigKey) -> Option<Duration> {
     let text = options.get_config_value(&key)?;
     text.parse::<jiff::SignedDuration>().ok()?.try_into().ok()
@@ -86,12 +85,9 @@ fn within_origin(attempt: Attempt<'_>) -> reqwest::redirect::Action {
     attempt.follow()
 }
 
-/// Why a redirect was not followed.
 #[derive(Debug)]
 enum RedirectError {
-    /// It leads to another origin.
     OtherOrigin(Url),
-    /// There were too many.
     TooMany,
 }
 
@@ -113,7 +109,7 @@ impl fmt::Display for RedirectError {
 
 impl std::error::Error for RedirectError {}
 
-/// A client that adds headers to requests to one origin.
+/// Client that adds headers to requests to one origin.
 #[derive(Debug)]
 struct WithHeaders {
     client: HttpClient,
@@ -127,7 +123,7 @@ impl HttpService for WithHeaders {
         let origin = || Url::parse(&request.uri().to_string()).map(|url| url.origin());
         if self.home.as_ref().is_none_or(|home| origin().is_ok_and(|origin| origin == *home)) {
             let there = request.headers_mut();
-            // What the store's client signed is there already.
+            // The store's client has set the headers that it signed.
             let missing: Vec<_> = self.headers.keys().filter(|name| !there.contains_key(*name)).collect();
             for name in missing {
                 for value in self.headers.get_all(name) {

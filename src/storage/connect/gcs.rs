@@ -1,7 +1,7 @@
 //! Google Cloud Storage.
 //!
-//! Credentials, the first that there are: `--credentials`, `GOOGLE_APPLICATION_CREDENTIALS` and its like, what `gcloud auth
-//! application-default login` left, the machine's own (metadata server). The library renews them.
+//! Credentials are the first ones found: `--credentials`, `GOOGLE_APPLICATION_CREDENTIALS` and similar variables, those of `gcloud auth
+//! application-default login`, those of the machine (metadata server). The library renews them.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use super::{Line, endpoint_of, not_made};
 use crate::endpoint::Endpoint;
 use crate::error::Result;
 
-/// Where Google Cloud Storage answers.
+/// Name and domain of the host of Google Cloud Storage.
 const GOOGLE: (&str, &str) = ("storage", ".googleapis.com");
 
 pub(super) fn connect(bucket: &Bucket, line: &Line) -> Result<Arc<dyn ObjectStore>> {
     let settings = &line.settings;
-    // The emulator's variable that Google's own libraries know; it takes no credentials.
+    // Google's own libraries know this variable of the emulator, which takes no credentials.
     let emulator = line.variable("STORAGE_EMULATOR_HOST").filter(|_| settings.endpoint_url.is_none());
     let emulator = emulator.map(|host| if host.contains("://") { host } else { format!("http://{host}") });
     let emulator = endpoint_of("STORAGE_EMULATOR_HOST", emulator)?;
@@ -36,7 +36,7 @@ pub(super) fn connect(bucket: &Bucket, line: &Line) -> Result<Arc<dyn ObjectStor
         .with_client_options(line.client(endpoint.is_plain())?)
         .with_base_url(endpoint.as_str());
     if settings.anonymous || emulator.is_some() {
-        // What writes wants a token even so, and would ask the machine's metadata server for it.
+        // Writes need a token even so, and would ask the machine's metadata server for it.
         let nobody = StaticCredentialProvider::new(GcpCredential { bearer: String::new() });
         builder = builder.with_skip_signature(true).with_credentials(Arc::new(nobody));
     } else if let Some(path) = &settings.credentials {

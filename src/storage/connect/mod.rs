@@ -1,7 +1,7 @@
-//! From a place to a store that answers: which credentials, which address, which client.
+//! Connection to the store of a place: credentials, endpoint and client.
 //!
-//! Each kind of store is a file. All of them send their requests through one [`Wire`], which bounds how many are under way
-//! and how long each may take, and all repeat what failed for a moment the same way.
+//! Each kind of store has a file. All send their requests through one [`Wire`], which limits the requests in flight and the time of each,
+//! and all retry transient failures the same way.
 
 mod azure;
 mod client;
@@ -28,47 +28,44 @@ use super::wire::Wire;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 
-/// What we call ourselves.
 const USER_AGENT: &str = concat!("icechunkfs/", env!("CARGO_PKG_VERSION"));
-/// How long a server may take to take a connection.
+/// Time limit for establishing a connection.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long an unused connection is kept: less than the minute after which many servers close it.
+/// Lifetime of an unused connection: less than the minute after which many servers close it.
 const IDLE: Duration = Duration::from_secs(45);
-/// First and longest pause before a request is repeated. Jitter is added by the client.
+/// First and longest pause before a retry. The client adds jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// Repetitions of one request; the time ends most of them earlier.
+/// Maximum number of retries of one request; the time limit ends most of them earlier.
 const MOST_TRIES: usize = 30;
 
-/// What the names of Amazon's directory buckets end with: these list in no order.
+/// Suffix of the names of Amazon's directory buckets, which list in no order.
 const DIRECTORY_BUCKET: &str = "--x-s3";
 
-/// A store, and the part of it that is the repository.
+/// Store, and the part of it that is the repository.
 pub(super) struct Connected {
-    /// The store.
     pub(super) store: Arc<dyn ObjectStore>,
-    /// The same one, by keys that begin with a slash, where a repository may have such.
+    /// Access to the same store by keys that begin with a slash, if a repository there may have such keys.
     pub(super) slashed: Option<Arc<dyn ObjectStore>>,
-    /// What every key begins with.
+    /// Prefix of every key.
     pub(super) prefix: String,
-    /// Why nothing can be written there; none if it can.
+    /// Reason why nothing can be written, if there is one.
     pub(super) read_only: Option<&'static str>,
-    /// Whether it lists by name.
+    /// True if the store lists by name.
     pub(super) is_ordered: bool,
-    /// What its requests go over.
     pub(super) wire: Wire,
 }
 
-/// What every store is made with.
+/// Parameters that every store is built with.
 pub(super) struct Line {
     settings: Settings,
     wire: Wire,
     redirects: Redirects,
-    /// Whether the store may hear what lies about on this machine: variables of the environment, profiles, tokens.
+    /// True if the store may get the credentials and settings of this machine: environment variables, profiles, tokens.
     ambient: bool,
 }
 
-/// Makes clients whose requests go over the wire.
+/// Factory of clients that send their requests through a [`Wire`].
 #[derive(Clone, Debug)]
 struct Connector {
     wire: Wire,
@@ -76,7 +73,7 @@ struct Connector {
 }
 
 impl Line {
-    /// Returns a line for `settings`, with the secrets of the file that they name.
+    /// Creates the parameters for `settings`, with the secrets of the file that they name.
     fn new(settings: &Settings, redirects: Redirects) -> Result<Self> {
         let wire = Wire::new(settings);
         Ok(Line { settings: settings.clone().with_secrets_of_file()?, wire, redirects, ambient: true })
@@ -86,12 +83,12 @@ impl Line {
         &self.settings.secrets
     }
 
-    /// A variable of the environment that says something the store may hear.
+    /// Returns an environment variable, if the store may get its value.
     fn variable(&self, name: &str) -> Option<String> {
         variable(name).filter(|_| self.ambient)
     }
 
-    /// Returns what makes clients for the store at `home`, and for the services that give credentials for it.
+    /// Returns the factory of clients for the store at `home`, and for the services that provide credentials for it.
     fn connector(&self, home: Option<Origin>) -> Result<Connector> {
         let certificates = self.certificates()?;
         Ok(Connector { wire: self.wire.clone(), clients: Clients { redirects: self.redirects, home, certificates } })
@@ -106,8 +103,8 @@ impl Line {
         reqwest::Certificate::from_pem_bundle(&pem).map_err(|e| Error::with_source(ErrorKind::InvalidInput, what, e))
     }
 
-    /// How a request is repeated: until the time for the operation is over, less a last pause and a last answer's. So what is
-    /// told in the end is the last failure, and not only that time is over.
+    /// Returns the rule for retries of a request. They end a pause and a response before the operation's time limit, so that the user
+    /// sees the last failure and not only a timeout.
     fn retry(&self) -> RetryConfig {
         let budget = self.settings.budget();
         let max_backoff = LONGEST_PAUSE.min(budget / 8);
@@ -118,14 +115,14 @@ impl Line {
         }
     }
 
-    /// The client's options. Requests' own deadlines are the wire's.
+    /// Returns the client's options. [`Wire`] sets the deadlines of requests.
     fn client(&self, is_plain: bool) -> Result<ClientOptions> {
         let mut options = ClientOptions::new()
             .with_user_agent(HeaderValue::from_static(USER_AGENT))
             .with_connect_timeout(CONNECT.min(self.settings.budget()))
             .with_pool_idle_timeout(IDLE)
             .with_timeout_disabled()
-            // Who names such an address wants it.
+            // A user who names an unencrypted address wants it.
             .with_allow_http(is_plain);
         let mut headers = HeaderMap::new();
         for (name, value) in self.secrets().headers()? {
@@ -149,20 +146,20 @@ impl HttpConnector for Connector {
     }
 }
 
-/// Reaches `place`, which is not on this machine.
+/// Connects to `place`, which is not on this machine.
 pub(super) async fn connect(place: &Place, settings: &Settings) -> Result<Connected> {
     connect_over(place, &Line::new(settings, Redirects::SameOrigin)?).await
 }
 
-/// As [`connect`], and follows no redirect. Unless it is `trusted`, the store hears only what is in `settings`.
+/// Connects like [`connect`], but follows no redirect. Unless it is `trusted`, the store gets only what is in `settings`.
 pub(super) async fn connect_straight(place: &Place, settings: &Settings, trusted: bool) -> Result<Connected> {
     connect_over(place, &Line { ambient: trusted, ..Line::new(settings, Redirects::None)? }).await
 }
 
-/// A client for web servers that follows no redirect.
+/// Creates a client for web servers that follows no redirect.
 pub(super) fn web_client(settings: &Settings) -> Result<(HttpClient, Wire)> {
     let line = Line::new(settings, Redirects::None)?;
-    // Whether to encrypt says each URL.
+    // Each URL decides on encryption.
     let options = line.client(true)?;
     let client = line.connector(None)?.connect(&options).map_err(|e| not_made("the client for web servers", e))?;
     Ok((client, line.wire))
@@ -196,17 +193,17 @@ async fn connect_over(place: &Place, line: &Line) -> Result<Connected> {
     }
 }
 
-/// A variable of the environment that says something.
+/// Returns an environment variable that is set and not empty.
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Parses an endpoint that the environment or a profile names; `what` says which.
+/// Parses an endpoint that the environment or a profile names; `what` is its source.
 fn endpoint_of(what: &str, text: Option<String>) -> Result<Option<Endpoint>> {
     text.map(|text| text.parse().map_err(|e: Error| e.context(what))).transpose()
 }
 
-/// The error of a store that could not be made out of what was said.
+/// Returns the error of a store that could not be built from its settings.
 fn not_made(what: &str, error: object_store::Error) -> Error {
     Error::with_source(ErrorKind::InvalidInput, what.to_owned(), error)
 }

@@ -1,8 +1,8 @@
-//! The profiles of `~/.aws/config` and `~/.aws/credentials`, which the library does not know.
+//! Profiles of `~/.aws/config` and `~/.aws/credentials`, which the library does not support.
 //!
-//! Keys in the files, and those that a program prints (`credential_process`). The files are looked at again when they have
-//! changed, since other tools renew what is in them, and the program is run again before what it printed expires. Roles and
-//! single sign-on need services of their own: whoever uses them is told how to go on.
+//! Keys come from the files, or from the output of a program (`credential_process`). The files are read again every [`LOOK_AGAIN`], since
+//! other tools renew their keys, and the program is run again before its keys expire. Roles and single sign-on need further
+//! services: the error for them describes the alternative.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -18,14 +18,14 @@ use serde::Deserialize;
 use super::variable;
 use crate::error::{Error, ErrorKind, Result};
 
-/// How long keys from a file are used before it is looked at again.
+/// Time for which keys of a file are used before the file is read again.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
-/// How long before they expire keys are renewed.
+/// Time before their expiry at which keys are renewed.
 const AHEAD: Duration = Duration::from_secs(300);
-/// How long a `credential_process` may take: it may ask a service, but nobody.
+/// Time limit of a `credential_process`, which may ask a service, but not a person.
 const PROCESS: Duration = Duration::from_secs(60);
 
-/// A profile, as far as it matters here.
+/// Supported settings of a profile.
 #[derive(Clone, Default)]
 pub(super) struct Profile {
     name: String,
@@ -33,25 +33,25 @@ pub(super) struct Profile {
     secret: Option<String>,
     token: Option<String>,
     process: Option<String>,
-    /// What this program cannot do: how the profile gets its keys otherwise.
+    /// Description of an unsupported way in which the profile gets its keys.
     other: Option<&'static str>,
     pub(super) region: Option<String>,
     pub(super) endpoint_url: Option<String>,
 }
 
 impl Profile {
-    /// Whether it says where keys are.
+    /// Returns true if the profile names a source of keys.
     pub(super) fn has_credentials(&self) -> bool {
         self.key_id.is_some() || self.process.is_some() || self.other.is_some()
     }
 
-    /// It without its keys: they are not asked for.
+    /// Removes the keys, which are not needed.
     pub(super) fn without_credentials(self) -> Self {
         Profile { key_id: None, secret: None, token: None, process: None, other: None, ..self }
     }
 }
 
-/// Reads profile `name`; none if neither file has it.
+/// Reads profile `name`. Returns `None` if neither file has it.
 pub(super) fn read(name: &str) -> Result<Option<Profile>> {
     let mut found = None;
     let files = [("AWS_CONFIG_FILE", "config", true), ("AWS_SHARED_CREDENTIALS_FILE", "credentials", false)];
@@ -72,7 +72,6 @@ pub(super) fn read(name: &str) -> Result<Option<Profile>> {
     Ok(found)
 }
 
-/// The error of a profile that is not there.
 pub(super) fn missing(name: &str) -> Error {
     Error::new(
         ErrorKind::NotFound,
@@ -82,7 +81,7 @@ pub(super) fn missing(name: &str) -> Error {
     )
 }
 
-/// The credentials file's keys win over the config file's, which is read first.
+/// Applies `values` to `profile`. The config file is read first, so that keys of the credentials file take precedence.
 fn take(profile: &mut Profile, values: HashMap<String, String>) {
     for (key, value) in values {
         let place = match key.as_str() {
@@ -106,7 +105,7 @@ fn take(profile: &mut Profile, values: HashMap<String, String>) {
     }
 }
 
-/// The sections of a file, and the settings in each. Indented lines belong to nested settings, which are not for us.
+/// Parses the sections of a file, with their settings. Indented lines belong to nested settings, which are ignored.
 fn sections(text: &str) -> HashMap<String, HashMap<String, String>> {
     let mut sections: HashMap<String, HashMap<String, String>> = HashMap::new();
     let mut current = None;
@@ -122,7 +121,7 @@ fn sections(text: &str) -> HashMap<String, HashMap<String, String>> {
         } else if let (Some(section), Some((key, value)), false) =
             (&current, trimmed.split_once('='), line.starts_with([' ', '\t']))
         {
-            // A comment begins behind a space.
+            // A comment begins after a space.
             let value = value.split(" #").next().unwrap_or_default().split(" ;").next().unwrap_or_default();
             let values = sections.entry(section.clone()).or_default();
             values.insert(key.trim().to_ascii_lowercase(), value.trim().to_owned());
@@ -131,11 +130,11 @@ fn sections(text: &str) -> HashMap<String, HashMap<String, String>> {
     sections
 }
 
-/// Keys of a profile, renewed as need be.
+/// Keys of a profile, renewed when necessary.
 pub(super) struct ProfileCredentials {
     name: String,
     kept: Mutex<Option<Kept>>,
-    /// One at a time asks: a program that prints keys may ask a service for them.
+    /// Lock for one renewal at a time: a program that prints keys may ask a service for them.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -152,7 +151,7 @@ impl std::fmt::Debug for ProfileCredentials {
 }
 
 impl ProfileCredentials {
-    /// The keys of `profile`, which must say where they are.
+    /// Creates the provider for `profile`, which must name a source of keys.
     pub(super) fn new(profile: Profile) -> Result<Self> {
         check(&profile)?;
         Ok(ProfileCredentials { name: profile.name, kept: Mutex::default(), turn: tokio::sync::Mutex::default() })
@@ -232,7 +231,7 @@ struct Printed {
     expiration: Option<String>,
 }
 
-/// Runs a `credential_process` and reads what it prints.
+/// Runs a `credential_process` and parses its output.
 async fn run(command: &str) -> Result<Kept> {
     let failed =
         |why: String| Error::new(ErrorKind::PermissionDenied, format!("credential_process `{command}`: {why}"));
@@ -249,7 +248,7 @@ async fn run(command: &str) -> Result<Kept> {
         let said = String::from_utf8_lossy(&output.stderr);
         return Err(failed(format!("{}: {}", output.status, said.lines().last().unwrap_or("it said nothing"))));
     }
-    // What it printed is secret, also where it is wrong.
+    // The output is secret, even if it is wrong.
     let printed: Printed =
         serde_json::from_slice(&output.stdout).map_err(|_| failed("it did not print keys as JSON".to_owned()))?;
     if printed.version != 1 {
@@ -269,7 +268,7 @@ async fn run(command: &str) -> Result<Kept> {
         secret_key: printed.secret_access_key,
         token: printed.session_token,
     };
-    // Keys that expire sooner than they should be renewed are used for a moment all the same.
+    // Keys that are due for renewal at once are used for 10 s all the same.
     Ok(Kept { credential: Arc::new(credential), until: until.max(SystemTime::now() + Duration::from_secs(10)) })
 }
 

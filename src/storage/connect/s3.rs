@@ -1,8 +1,9 @@
-//! Amazon S3, and everything that speaks its protocol.
+//! Amazon S3 and compatible stores.
 //!
-//! Credentials, the first that there are: `--access-key-id` and its secret; those of the profile that `--profile` names; `AWS_ACCESS_KEY_ID`
-//! and its like; what a cluster gives its containers (web identity, container credentials); the profile that `AWS_PROFILE`
-//! names, or `default`; the machine's own (instance metadata). All of the last four are asked again before they expire.
+//! Credentials are the first ones found: `--access-key-id` and its secret; those of the profile that `--profile` names;
+//! `AWS_ACCESS_KEY_ID` and its secret; those that a cluster gives its containers (web identity, container credentials); the profile that
+//! `AWS_PROFILE` names, or `default`; those of the machine (instance metadata). Those of profiles,
+//! containers and the machine are renewed before they expire.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store_names::Region;
 
-/// Where there are credentials without a profile.
+/// Variables of credentials that take precedence over the keys of a profile, unless `--profile` names it.
 const OTHER_SOURCES: [&str; 4] = [
     "AWS_ACCESS_KEY_ID",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -27,14 +28,14 @@ const OTHER_SOURCES: [&str; 4] = [
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 ];
 
-/// What Amazon's hosts end with.
+/// Domain of Amazon's hosts.
 const AMAZON: &str = ".amazonaws.com";
-/// Where a bucket's region can be asked for.
+/// Name of the host that knows the region of any bucket.
 const ANYWHERE: &str = "s3";
-/// The header that tells it.
+/// Header with the region of a bucket.
 const BUCKET_REGION: &str = "x-amz-bucket-region";
 
-/// The bucket, and the bucket by keys that begin with a slash.
+/// Connects to the bucket, and to the bucket by keys that begin with a slash.
 pub(super) async fn connect(bucket: &Bucket, line: &Line) -> Result<(Arc<dyn ObjectStore>, Arc<dyn ObjectStore>)> {
     let settings = &line.settings;
     let mut builder = if line.ambient { AmazonS3Builder::from_env() } else { AmazonS3Builder::new() };
@@ -65,7 +66,7 @@ pub(super) async fn connect(bucket: &Bucket, line: &Line) -> Result<(Arc<dyn Obj
     };
     let region: Region = match (region, &endpoint) {
         (Some(region), _) => region,
-        // Other stores take any.
+        // Other stores accept any region.
         (None, Some(_)) => "us-east-1".parse()?,
         (None, None) => region_of(bucket, line).await?,
     };
@@ -84,7 +85,7 @@ pub(super) async fn connect(bucket: &Bucket, line: &Line) -> Result<(Arc<dyn Obj
         builder = builder.with_request_payer(true);
     }
     let plain = builder.clone().with_endpoint(home.as_str());
-    // Beyond what the client takes for the whole address of the bucket: the slash that keys begin with.
+    // The slash that keys begin with follows the part that the client takes for the whole address of the bucket.
     let address = if by_host { home.to_string() } else { format!("{home}/{}", bucket.name) };
     let slashed = builder.with_virtual_hosted_style_request(true).with_endpoint(format!("{address}/"));
     let slashed = slashed.with_disable_bulk_delete(true);
@@ -96,10 +97,10 @@ pub(super) async fn connect(bucket: &Bucket, line: &Line) -> Result<(Arc<dyn Obj
 async fn region_of(bucket: &Bucket, line: &Line) -> Result<Region> {
     let unknown = |why: &str| format!("the region of bucket `{}` is not known{why}: say it with --region", bucket.name);
     let no_answer = |source| Error::with_source(ErrorKind::NotFound, unknown(""), source);
-    // The bucket in the path: a dot in its name would not fit Amazon's certificate.
+    // The bucket is in the path: a dot in its name would not match Amazon's certificate.
     let home = Endpoint::below(ANYWHERE, AMAZON)?;
     let mut connector = line.connector(Some(home.origin()))?;
-    // A redirect tells the region too.
+    // A redirect contains the region too.
     connector.clients.redirects = Redirects::None;
     let client = connector.connect(&line.client(false)?).map_err(no_answer)?;
     let request = http::Request::head(format!("{home}/{}", bucket.name)).body(HttpRequestBody::empty());
@@ -121,7 +122,7 @@ fn with_credentials(builder: AmazonS3Builder, line: &Line, profile: Option<Profi
     }
     match (&settings.access_key_id, &secrets.secret_access_key) {
         (Some(id), Some(secret)) => {
-            // As a whole: a token of the environment belongs to another key.
+            // The key is set with its token: a token of the environment belongs to another key.
             let (key_id, secret_key, token) = (id.clone(), secret.clone(), secrets.session_token.clone());
             let credential = AwsCredential { key_id, secret_key, token };
             return Ok(builder.with_credentials(Arc::new(StaticCredentialProvider::new(credential))));
@@ -144,7 +145,7 @@ fn with_credentials(builder: AmazonS3Builder, line: &Line, profile: Option<Profi
     }
 }
 
-/// The profile that is to be used: the one that is named, or the usual one unless there are credentials elsewhere.
+/// Returns the profile `named`, or else the default profile, without its keys if there are credentials elsewhere.
 fn chosen_profile(named: Option<&str>) -> Result<Option<Profile>> {
     if let Some(name) = named {
         return profile::read(name)?.map(Some).ok_or_else(|| profile::missing(name));

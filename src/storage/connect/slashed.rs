@@ -1,9 +1,9 @@
 //! Keys that begin with a slash.
 //!
-//! Some releases of the reference wrote repositories at the root of a bucket under `/repo`, `/snapshots/...`. The client's paths
-//! cannot say that: they drop slashes at their ends. So the slash is in the address of the bucket, to which the client adds one
-//! of its own and the path; what it signs is the address as it is sent. Only listings name keys elsewhere: there the slash is
-//! added to the prefix, and dropped by the client from what is found.
+//! Some releases of the reference implementation wrote repositories at the root of a bucket under `/repo`, `/snapshots/...`. The client's
+//! paths cannot express that: they drop slashes at their ends. The slash is therefore in the address of the bucket, to which the client
+//! adds another slash and the path; it signs the address as it is sent. Only listings name keys elsewhere: there the slash is added to
+//! the prefix, and the client drops it from the results.
 
 use std::fmt;
 use std::ops::Range;
@@ -19,12 +19,12 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
-/// A bucket whose keys begin with a slash; paths are the keys without it.
+/// Bucket whose keys begin with a slash; paths are the keys without it.
 #[derive(Clone, Debug)]
 pub(super) struct Slashed(AmazonS3);
 
 impl Slashed {
-    /// The bucket of `store`, whose address ends with a slash, and which removes objects one by one.
+    /// Wraps the bucket `store`, whose address ends with a slash, and which removes objects one by one.
     pub(super) fn new(store: AmazonS3) -> Self {
         Slashed(store)
     }
@@ -62,7 +62,7 @@ impl ObjectStore for Slashed {
         self.0.get_ranges(location, ranges).await
     }
 
-    /// One request an object: the one for many names keys in its body, where no address helps.
+    /// Removes each object by a separate request: the bulk request names keys in its body, where the address has no effect.
     fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
         self.0.delete_stream(locations)
     }
@@ -72,7 +72,7 @@ impl ObjectStore for Slashed {
             Some(prefix) if !prefix.as_ref().is_empty() => format!("/{prefix}/"),
             _ => "/".to_owned(),
         };
-        // What comes next: a page, by its token if it is not the first.
+        // The state contains the options of the next page, with its token unless it is the first.
         let first = Some(PaginatedListOptions::default());
         let pages = stream::try_unfold((self.0.clone(), prefix, first), |(store, prefix, next)| async move {
             let Some(options) = next else { return Ok::<_, Error>(None) };
@@ -91,7 +91,7 @@ impl ObjectStore for Slashed {
     }
 
     async fn copy_opts(&self, _: &Path, _: &Path, _: CopyOptions) -> Result<()> {
-        // Names the source in a header.
+        // A copy names its source in a header, where the address has no effect.
         Err(not_supported("a copy"))
     }
 }

@@ -1,4 +1,4 @@
-//! A web server: objects are what is below a URL. It is only read from; the name in the URL is sent along with the password.
+//! Read-only access to a web server: objects lie below a URL. The user name in the URL is sent with the password.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::{Line, not_made};
 use crate::error::{Error, Result};
 
 pub(super) fn connect(url: &url::Url, line: &Line) -> Result<Arc<dyn ObjectStore>> {
-    // Errors name the URL: what is secret in it goes into a header.
+    // Errors contain the URL, so that its secret parts go into a header.
     let mut plain = url.clone();
     let mut options = line.client(url.scheme() == "http")?;
     let password = line.secrets().password.as_deref();

@@ -1,12 +1,11 @@
-//! Locations of virtual chunks, and prefixes of such, taken apart and brought into one form.
+//! Parsing of the locations of virtual chunks, and of prefixes, into a normal form.
 //!
-//! A location is text of somebody else's, and what it is compared with decides what may be read. So both sides go through the
-//! same parser, which knows one spelling of each place: scheme and host in lower case, the usual port left out, the path decoded
-//! once and split into its components. What is read later is made of these components, never of the text. A path with an empty
-//! component, `.` or `..` has no place in it: stores take such names as they are, file systems and web servers do not, and whoever
-//! checks and whoever reads would have to agree.
+//! A location is untrusted text, and its comparison with a prefix decides whether it may be read. Both therefore go through the same
+//! parser, which knows one spelling of each place: scheme and host in lower case, the default port omitted, the path decoded once and
+//! split into its components. Reads use these components, never the text. A path with an empty component, `.` or `..` is refused: stores
+//! take such names literally, file systems and web servers do not, and the check and the read would have to agree.
 //!
-//! What is behind `?` or `#` is no part of a location, as the reference implementation has it.
+//! The part after `?` or `#` does not belong to a location, as in the reference implementation.
 
 use std::fmt;
 
@@ -17,11 +16,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::printable;
 use crate::store_names::Provider;
 
-/// Longest location, in bytes: the longest key of a store, each byte of it spelled with three.
+/// Maximum length of a location, in bytes: the longest key of a store, with each byte spelled by three.
 const MAX_LOCATION: usize = 4096;
-/// Bytes of a location that a message repeats.
+/// Maximum number of characters of a location that a message repeats.
 const SHOWN: usize = 300;
-/// Characters of a component that are spelled otherwise in a URL.
+/// Characters of a component that are percent-encoded in a URL.
 const ESCAPED: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -40,32 +39,32 @@ const ESCAPED: &AsciiSet = &CONTROLS
     .add(b'|')
     .add(b'}');
 
-/// What a location begins with.
+/// Scheme of a location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scheme {
-    /// A file of this machine.
+    /// Local file.
     File,
-    /// Amazon S3 and what speaks its protocol.
+    /// Amazon S3 and compatible stores.
     S3,
-    /// Tigris, which speaks it too.
+    /// Tigris, which is compatible with S3.
     Tigris,
     /// Google Cloud Storage.
     Gs,
     /// Azure Blob Storage.
     Az,
-    /// A web server.
+    /// Web server without encryption.
     Http,
-    /// The same, encrypted.
+    /// Web server with encryption.
     Https,
-    /// A container of the repository's configuration, by name.
+    /// Container of the repository's configuration, by name.
     Container,
 }
 
-/// A place: one object, or everything below a prefix.
+/// Address of one object, or of everything below a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     scheme: Scheme,
-    /// The bucket, the host with its port, `CONTAINER@ACCOUNT`, or the container's name. Empty for files.
+    /// Bucket, host with its port, `CONTAINER@ACCOUNT`, or the container's name. Empty for files.
     authority: String,
     components: Vec<String>,
 }
@@ -99,7 +98,7 @@ impl Scheme {
     }
 }
 
-/// Text as a message repeats it: not too long, and nothing in it that a terminal or a log would obey.
+/// Quotes `text` for a message: shortened, and without characters that a terminal or a log would interpret.
 pub(super) fn quoted(text: &str) -> String {
     let end = text.char_indices().nth(SHOWN).map(|(at, _)| at);
     let shown = printable::line(end.and_then(|end| text.get(..end)).unwrap_or(text));
@@ -107,7 +106,7 @@ pub(super) fn quoted(text: &str) -> String {
 }
 
 impl Address {
-    /// The object that a reference's `location` names.
+    /// Parses the `location` of a reference, which names an object.
     ///
     /// Errors: [`ErrorKind::Corrupt`] if it is no location, [`ErrorKind::Unsupported`] if it is of a kind that cannot be read,
     /// [`ErrorKind::VirtualNotAllowed`] if no permission can cover it.
@@ -120,9 +119,9 @@ impl Address {
         Ok(address)
     }
 
-    /// The prefix that a user means, which is a URL. One with and without a slash at its end are the same.
+    /// Parses the URL of a prefix that the user gave. A slash at its end makes no difference.
     pub fn prefix(text: &str) -> Result<Self> {
-        // What is before `@` may be a password.
+        // The text before `@` may be a password.
         let shown = if text.contains('@') { "of virtual chunks".to_owned() } else { quoted(text) };
         let wrong = |why: &str| Error::invalid(format!("the prefix {shown}: {why}"));
         if text.contains(['?', '#']) {
@@ -131,7 +130,7 @@ impl Address {
         Address::parse(text, true).map_err(|error| wrong(&error.to_string()))
     }
 
-    /// The prefix of directory `path` of this machine, which is absolute.
+    /// Returns the prefix of the local directory `path`, which is absolute.
     pub fn directory(path: &str) -> Result<Self> {
         let mut components = Vec::new();
         for component in path.split('/') {
@@ -158,53 +157,53 @@ impl Address {
         Ok(Address { scheme, authority, components: components_of(path, is_prefix)? })
     }
 
-    /// What it begins with.
+    /// Returns the scheme.
     pub fn scheme(&self) -> Scheme {
         self.scheme
     }
 
-    /// The components of its path.
+    /// Returns the components of the path.
     pub fn components(&self) -> &[String] {
         &self.components
     }
 
-    /// The container's name, or the host.
+    /// Returns the container's name, or the host.
     pub(super) fn authority(&self) -> &str {
         &self.authority
     }
 
-    /// What of `object` is below this prefix; none if it is not.
+    /// Returns the components of `object` below this prefix; `None` if it is not below.
     pub fn rest_of<'a>(&self, object: &'a Address) -> Option<&'a [String]> {
         let same = self.scheme == object.scheme && self.authority == object.authority;
         if same { object.components.strip_prefix(self.components.as_slice()) } else { None }
     }
 
-    /// What is at `rest` below this prefix.
+    /// Returns the address at `rest` below this prefix.
     #[must_use]
     pub fn join(&self, rest: &[String]) -> Self {
         let components = self.components.iter().chain(rest).cloned().collect();
         Address { components, ..self.clone() }
     }
 
-    /// All of its bucket, host or container.
+    /// Returns the prefix of the whole bucket, host or container.
     #[must_use]
     pub fn root(&self) -> Self {
         Address { components: Vec::new(), ..self.clone() }
     }
 
-    /// The prefix that it lies in directly.
+    /// Returns the prefix that directly contains this address.
     #[must_use]
     pub fn parent(&self) -> Self {
         let kept = self.components.split_last().map_or(&[] as &[String], |(_, kept)| kept);
         Address { components: kept.to_vec(), ..self.clone() }
     }
 
-    /// The key of an object in its bucket, or its path on its server or machine, not encoded.
+    /// Returns the key of an object in its bucket, or its path on its server or machine, not percent-encoded.
     pub(super) fn key(&self) -> String {
         self.components.join("/")
     }
 
-    /// The bucket, for stores that have such.
+    /// Returns the bucket, if the scheme has buckets.
     pub(super) fn place(&self) -> Option<Place> {
         let bucket = |name: &str| Bucket { name: name.to_owned(), prefix: String::new() };
         match self.scheme {
@@ -218,24 +217,23 @@ impl Address {
         }
     }
 
-    /// Whether it is a file of this machine.
+    /// Returns true if the address is a local file.
     pub fn is_file(&self) -> bool {
         self.scheme == Scheme::File
     }
 
-    /// Whether a web server has it.
     pub(super) fn is_web(&self) -> bool {
         matches!(self.scheme, Scheme::Http | Scheme::Https)
     }
 
-    /// It as a prefix is spelled: with a slash at its end.
+    /// Returns the spelling of a prefix, with a slash at its end.
     pub(super) fn as_prefix(&self) -> String {
         let shown = self.to_string();
         if shown.ends_with('/') { shown } else { shown + "/" }
     }
 }
 
-/// The one spelling of the place, which is a URL.
+/// Writes the normal form, which is a URL.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.scheme, self.authority.split_once('@')) {
@@ -289,7 +287,7 @@ fn authority_of(scheme: Scheme, text: &str) -> Result<String> {
     }
 }
 
-/// The name of a bucket, if it is one by the provider's rule.
+/// Returns `text` if it is the name of a bucket by the provider's rule.
 fn bucket(provider: Provider, text: &str) -> Option<String> {
     provider.is_bucket(text).then(|| text.to_owned())
 }
@@ -429,7 +427,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
 
-        /// Whatever is in it, a location is refused, or has one spelling that means the same.
+        /// Checks that a location is refused, or has one spelling with the same meaning.
         #[test]
         fn any_text_is_refused_or_has_one_spelling(
             scheme in "(?i)(file|s3|gs|az|abfs|http|https|vcc|ftp)",
@@ -441,7 +439,7 @@ mod tests {
                 prop_assert_eq!(&Address::object(&spelled).unwrap(), &address, "{} {}", text, spelled);
                 prop_assert!(address.components().iter().all(|name| !matches!(name.as_str(), "" | "." | "..") && !name.contains('/')));
                 prop_assert!(!spelled.contains(char::is_whitespace));
-                // Its own prefixes cover it, and nothing beside does.
+                // The address is below its own prefixes, and below no sibling of them.
                 for kept in 0..=address.components().len() {
                     let prefix = Address { components: address.components()[..kept].to_vec(), ..address.clone() };
                     prop_assert_eq!(&Address::prefix(&prefix.as_prefix()).unwrap(), &prefix);
@@ -455,7 +453,7 @@ mod tests {
             let _ = Address::prefix(&text);
         }
 
-        /// However its letters are encoded, a path is the same place.
+        /// Checks that percent-encoding a path does not change its place.
         #[test]
         fn encodings_are_no_way_round(path in "[a-c./]{1,12}", encoded in proptest::collection::vec(any::<bool>(), 12)) {
             let spelled: String = path.bytes().zip(&encoded).map(|(byte, encode)| {

@@ -1,20 +1,19 @@
-//! Whether an object is still what a reference was made to.
+//! Comparison of an object with the checksum of its reference.
 
 use crate::error::{Error, Result};
 use crate::format::chunk_payload::Checksum;
 use crate::printable;
 
-/// What an object's store says of the state that the object is in.
+/// State of an object, as reported by its store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct State {
-    /// The entity tag.
     pub(super) e_tag: Option<String>,
-    /// When it was changed last, in seconds since 1970-01-01 UTC.
+    /// Time of the last change, in seconds since 1970-01-01 UTC.
     pub(super) last_modified: Option<i64>,
 }
 
 impl State {
-    /// An error of kind [`crate::error::ErrorKind::Corrupt`] if this is not the state that `checksum` is about, or nobody can tell.
+    /// Fails with [`crate::error::ErrorKind::Corrupt`] if `checksum` is for another state, or if the state is unknown.
     pub(super) fn check(&self, checksum: &Checksum) -> Result<()> {
         let unknown = |what: &str| {
             Error::corrupt(format!(
@@ -52,7 +51,7 @@ fn changed(how: &str) -> Error {
     Error::corrupt(format!("the object has changed since the reference to it was made: {how}"))
 }
 
-/// A tag without what may be around it.
+/// Removes the quotes and the weakness prefix of an entity tag.
 fn plain(tag: &str) -> &str {
     let tag = tag.trim();
     tag.strip_prefix("W/").unwrap_or(tag).trim_matches('"')

@@ -1,11 +1,10 @@
-//! Virtual chunks in files of this machine.
+//! Virtual chunks in local files.
 //!
-//! A prefix that the user allowed is a directory, and a file in it is opened below the directory's descriptor with `openat2`: no
-//! `..`, no symbolic link and no other mount on the way. A path that has one of the two is not lost, but then it is its real
-//! location that has to be below an allowed directory: it is found out without opening the file for reading, and opened below
-//! that directory under the same rules. So whatever is renamed or linked meanwhile, what is read lies where the user said. The
-//! directory itself is named by the user, may be reached by links as he likes, and is looked up for each read: it may be mounted
-//! later, or replaced.
+//! An allowed prefix is a directory, and a file in it is opened below the directory's descriptor with `openat2`: no `..`, no symbolic
+//! link and no other mount on the way. A path with a link or a mount can still be read if its real location is below an allowed
+//! directory: the real location is determined without opening the file for reading, and opened below that directory under the same rules.
+//! Whatever is renamed or linked meanwhile, every byte comes from an allowed directory. The directory itself is named by the user, may be
+//! reached by links, and is looked up for each read: it may be mounted later, or replaced.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -24,18 +23,16 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::Checksum;
 use crate::{printable, shell};
 
-/// A directory, or a file, that the user allowed.
+/// Directory or file that the user allowed.
 #[derive(Debug)]
 pub(super) struct Root {
-    /// As he named it.
     named: PathBuf,
 }
 
-/// One that is open.
 struct Opened(OwnedFd);
 
 impl Root {
-    /// What is at `path`. It need not exist yet.
+    /// Creates the root at `path`, which need not exist yet.
     pub(super) fn new(path: PathBuf) -> Self {
         Root { named: path }
     }
@@ -47,12 +44,12 @@ impl Root {
 }
 
 impl Opened {
-    /// The file at `rest` below it.
+    /// Opens the file at `rest` below the root.
     fn file(&self, rest: &Path) -> Result<File, Errno> {
-        // A FIFO must not make us wait for its writer.
+        // The opening of a FIFO must not wait for a writer.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         if rest.as_os_str().is_empty() {
-            // The prefix names a file. Through its descriptor, so that it is the one that was looked at.
+            // The prefix names a file. It is opened through the descriptor, so that it is the file that was found.
             return rustix::fs::open(itself(&self.0), flags, Mode::empty()).map(File::from);
         }
         let resolve =
@@ -61,27 +58,27 @@ impl Opened {
     }
 }
 
-/// What is open as `descriptor`, as a path.
+/// Returns the path of `descriptor` in `/proc`.
 fn itself(descriptor: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", descriptor.as_raw_fd())
 }
 
-/// Where what is open as `descriptor` really is.
+/// Returns the real path of the file that is open as `descriptor`.
 fn real_path(descriptor: &OwnedFd) -> std::io::Result<PathBuf> {
     std::fs::read_link(itself(descriptor))
 }
 
-/// Opens the file at `rest` below `root`, or below one of `others` if that is where it really is.
+/// Opens the file at `rest` below `root`, or below one of `others` if its real location is there.
 fn open(root: &Root, rest: &Path, others: &[&Root]) -> Result<File> {
     let shown = root.named.join(rest);
     let failed = |error: std::io::Error| Error::io(shown.display(), error);
     let opened = root.open().map_err(failed)?;
     match opened.file(rest) {
-        // EAGAIN: something on the way was renamed meanwhile, and the kernel is not sure.
+        // EAGAIN: a directory on the way was renamed meanwhile, and the kernel is not sure.
         Err(Errno::LOOP | Errno::XDEV | Errno::AGAIN) => {}
         other => return other.map_err(|errno| failed(errno.into())),
     }
-    // Opened as a place only: nothing is read, and no device hears of it.
+    // O_PATH finds the location only: nothing is read, and no device is opened.
     let found = rustix::fs::openat(&opened.0, rest, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     let real = real_path(&found.map_err(|errno| failed(errno.into()))?).map_err(failed)?;
     let allowed = std::iter::once(root).chain(others.iter().copied()).filter_map(|other| other.open().ok());
@@ -110,7 +107,7 @@ fn open(root: &Root, rest: &Path, others: &[&Root]) -> Result<File> {
     ))
 }
 
-/// `length` bytes at `offset` of the file at `rest` below `root`, if it is still what `checksum` says. Waits for the disk.
+/// Reads `length` bytes at `offset` of the file at `rest` below `root`, if it still matches `checksum`. Waits for the disk.
 pub(super) fn read(
     root: &Root,
     rest: &[String],
@@ -129,7 +126,7 @@ pub(super) fn read(
     if let Some(checksum) = checksum {
         state_of(&metadata).check(checksum)?;
     }
-    // The file's own size decides how much is allocated, not what a reference claims.
+    // The file's own size bounds the allocation, not the length that a reference claims.
     let available = metadata.len().saturating_sub(offset).min(length);
     if available < length {
         return Err(too_short(&shown, offset, length, available));
@@ -142,14 +139,14 @@ pub(super) fn read(
         Err(e) => return Err(Error::io(&shown, e)),
     }
     if let Some(checksum) = checksum {
-        // It may have been written to meanwhile.
+        // The file may have been written to meanwhile.
         let now = file.metadata().map_err(|e| Error::io(&shown, e))?;
         state_of(&now).check(checksum)?;
     }
     Ok(buffer.into())
 }
 
-/// As the reference implementation's local store tells states of a file apart.
+/// Returns the state of a file in the form of the reference implementation's local store.
 fn state_of(metadata: &std::fs::Metadata) -> State {
     let modified = metadata.modified().ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
     let modified = modified.unwrap_or_default().as_micros();
@@ -159,7 +156,7 @@ fn state_of(metadata: &std::fs::Metadata) -> State {
     }
 }
 
-/// The path that `components` are, which begins at the root.
+/// Returns the absolute path with these `components`.
 pub(super) fn path_of(components: &[String]) -> PathBuf {
     let mut path = PathBuf::from("/");
     path.extend(components.iter().map(|name| std::ffi::OsStr::from_bytes(name.as_bytes())));
@@ -175,7 +172,7 @@ mod tests {
     struct Place(tempfile::TempDir);
 
     impl Place {
-        /// `data/x` with ten bytes, `other/y` and `secret/z` beside, and links among them.
+        /// Creates `data/x`, `other/y` and `secret/z`, of ten bytes each, and links among them.
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
             for (folder, name) in [("data", "x"), ("other", "y"), ("secret", "z")] {

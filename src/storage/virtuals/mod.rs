@@ -1,14 +1,13 @@
-//! Chunks in other people's files: where they are, whether they may be read, and their bytes.
+//! Virtual chunks: their locations, the permission to read them, and their bytes.
 //!
-//! A reference of a repository names any URL there is, so that a repository which somebody made could have this machine read any
-//! file, and ask any server of its network. Nothing is therefore read that the user did not allow, by a prefix on the command
-//! line; the repository's own configuration says at most how a store is reached. What is allowed is [`permissions`], and how
-//! locations are compared is [`address`]. [`files`] keeps within directories, [`web`] follows no redirect out of what is allowed,
-//! and [`remote`] reads from buckets. Each read proves by [`checksum`] that the object is what the reference was made to, where
-//! the reference says how.
+//! A reference may name any URL, so that an untrusted repository could have this machine read any file, and send requests to any server
+//! of its network. Nothing is therefore read that the user did not allow, by a prefix on the command line; the repository's own
+//! configuration describes at most how a store is reached. [`permissions`] holds what is allowed, and [`address`] compares locations.
+//! [`files`] stays within directories, [`web`] follows no redirect out of the allowed prefixes, and [`remote`] reads from buckets. Each
+//! read proves by [`checksum`] that the object is the one that the reference was made to, if the reference has a checksum.
 //!
-//! What the configuration says of a store's address is believed, but no credentials go there that lie about on this machine: they
-//! are sent to the stores that the user named, and to the ones everybody knows.
+//! The configuration's address of a store is believed, but no credentials of this machine are sent there: they are sent only to stores
+//! that the user named, and to well-known ones.
 
 pub mod address;
 mod checksum;
@@ -46,27 +45,27 @@ use crate::format::chunk_payload::Checksum;
 use crate::format::config::Container;
 use crate::shell;
 
-/// Buckets and servers that are connected at a time. Beyond that the one that was used longest ago is let go.
+/// Maximum number of connected buckets and servers. Beyond it the least recently used one is disconnected.
 const MOST_CONNECTED: NonZeroUsize = NonZeroUsize::new(64).unwrap();
-/// Redirects that are followed for one read.
+/// Maximum number of redirects of one read.
 const MOST_REDIRECTS: usize = 5;
 
-/// All virtual chunks of a repository, as far as the user allows them.
+/// Virtual chunks of a repository, as far as the user allows them.
 #[derive(Default)]
 pub struct Virtuals {
     permissions: Permissions,
     containers: Vec<(Option<Address>, Container)>,
-    /// What goes for all stores.
+    /// Settings that apply to all stores.
     common: Settings,
     connected: Mutex<Option<LruCache<String, Arc<OnceCell<Connection>>>>>,
-    /// Directories into which a link in another one may lead.
+    /// Directories into which a link in another directory may lead.
     roots: Vec<Arc<Root>>,
 }
 
-/// An object with virtual chunks that may be read.
+/// Object with virtual chunks that may be read.
 #[derive(Debug)]
 pub struct VirtualObject {
-    /// Where it is read, in its one spelling.
+    /// Normal form of the location from which the object is read.
     location: String,
     checksum: Option<Checksum>,
     target: Target,
@@ -74,32 +73,30 @@ pub struct VirtualObject {
 
 #[derive(Debug)]
 enum Target {
-    /// A file below a directory.
     File(Arc<Root>, Vec<String>),
-    /// Elsewhere, with the number of the container that says how it is reached.
+    /// Remote object, with the index of the container that describes its store.
     Distant(Address, Option<usize>),
 }
 
 #[derive(Debug)]
 enum Connection {
-    /// A bucket, and what to say when it refuses.
+    /// Bucket, with the advice for the user if it refuses.
     Bucket(Remote, Option<String>),
     Web(Web),
 }
 
 impl VirtualObject {
-    /// Where it is read.
+    /// Returns the location from which the object is read.
     pub fn location(&self) -> &str {
         &self.location
     }
 
-    /// Whether it is a file of this machine.
+    /// Returns true if the object is a local file.
     pub fn is_local(&self) -> bool {
         matches!(self.target, Target::File(..))
     }
 
-    /// What tells it from other objects and other states of it, in a cache that outlives us. None if it may change and nothing in
-    /// the reference would tell.
+    /// Returns a key that identifies the object and its state in a persistent cache. `None` if the object may change undetected.
     pub fn fingerprint(&self) -> Option<String> {
         let checksum = match self.checksum.as_ref().filter(|_| !self.is_local())? {
             Checksum::Etag(tag) => format!("tag {tag}"),
@@ -110,7 +107,7 @@ impl VirtualObject {
     }
 }
 
-/// Two objects are the same if the same bytes are read.
+/// Compares location and checksum: equal objects have the same bytes.
 impl PartialEq for VirtualObject {
     fn eq(&self, other: &Self) -> bool {
         self.location == other.location && self.checksum == other.checksum
@@ -127,8 +124,8 @@ impl Hash for VirtualObject {
 }
 
 impl Virtuals {
-    /// Those that `permissions` cover, in stores as `containers` of the repository's configuration describe them. Of `settings`,
-    /// which are the repository's own, only those count that say nothing of a certain store.
+    /// Creates the virtual chunks that `permissions` cover, in stores as `containers` of the repository's configuration describe them.
+    /// Only those of the repository's own `settings` apply that are not specific to a store.
     pub fn new(permissions: Permissions, containers: Vec<Container>, settings: &Settings) -> Self {
         let containers = containers.into_iter().map(|container| match Address::prefix(&container.url_prefix) {
             Ok(prefix) => (Some(prefix), container),
@@ -149,14 +146,14 @@ impl Virtuals {
         Virtuals { containers: containers.collect(), permissions, common, connected: Mutex::default(), roots }
     }
 
-    /// Whether any of them may be somewhere else than on this machine.
+    /// Returns true if any virtual chunk may be on another machine.
     pub fn has_distant(&self) -> bool {
         self.permissions.has_distant()
     }
 
-    /// The object that a reference names by `location`, if it may be read. Nothing is asked of anybody.
+    /// Finds the object that a reference names by `location`, if it may be read. Sends no request.
     ///
-    /// Errors: [`ErrorKind::VirtualNotAllowed`] if it may not; the message says which option would change that.
+    /// Errors: [`ErrorKind::VirtualNotAllowed`] if it may not be read; the message names the option that would allow it.
     pub fn find(&self, location: &str, checksum: Option<Checksum>) -> Result<VirtualObject> {
         let asked = Address::object(location)?;
         let (address, found) = match self.permissions.find(&asked) {
@@ -177,13 +174,13 @@ impl Virtuals {
             checksum: checksum.filter(|_| !unchecked),
             target: match file {
                 Some((root, rest)) => Target::File(root, rest),
-                // What the configuration says is about the place that it names.
+                // The configuration applies only to the place that it names.
                 None => Target::Distant(address, container.filter(|_| !is_mapped)),
             },
         })
     }
 
-    /// What `vcc://NAME/REST` stands for.
+    /// Resolves `vcc://NAME/REST`.
     fn in_container(&self, location: &str, asked: &Address) -> Result<Address> {
         let name = asked.authority();
         let known = self.containers.iter().find(|(_, container)| container.name == name);
@@ -198,13 +195,13 @@ impl Virtuals {
                 ),
             ));
         };
-        // As it is written, so that it is decoded once.
+        // The rest is taken undecoded, so that it is decoded only once.
         let rest = location.split_once("://").and_then(|(_, rest)| rest.split_once('/')).map_or("", |(_, rest)| rest);
         Address::object(&format!("{}{rest}", container.url_prefix))
             .map_err(|error| error.context(format!("container {}", quoted(name))))
     }
 
-    /// The number of the container that `address` lies in.
+    /// Returns the index of the innermost container of `address`.
     fn container_of(&self, address: &Address) -> Option<usize> {
         let inside = self.containers.iter().enumerate().filter_map(|(number, (prefix, _))| {
             let prefix = prefix.as_ref()?;
@@ -230,9 +227,9 @@ impl Virtuals {
         )
     }
 
-    /// `length` bytes at `offset` of `object`: all of them, and of the object that the reference was made to.
+    /// Reads exactly `length` bytes at `offset` of `object`, from the state that the reference was made to.
     pub fn read<'a>(&'a self, object: &'a VirtualObject, offset: u64, length: u64) -> BoxFuture<'a, Result<Bytes>> {
-        // Whoever waits for it need not know of what all it is made.
+        // The box hides the type of the future from callers.
         Box::pin(self.read_here(object, offset, length))
     }
 
@@ -245,7 +242,7 @@ impl Virtuals {
             }
         };
         read.map_err(|error| match error.kind() {
-            // To a reading program the file exists.
+            // The file exists for the reading program, so that the error must not be a missing file.
             ErrorKind::NotFound | ErrorKind::NotARepository | ErrorKind::NotADirectory => {
                 let message = "the object that the chunk is in is gone, or never was where the reference says";
                 Error::with_source(ErrorKind::Corrupt, message, error)
@@ -295,7 +292,7 @@ impl Virtuals {
         })
     }
 
-    /// Follows redirects to what is allowed.
+    /// Reads from a web server, and follows redirects to allowed locations.
     async fn read_web(&self, wanted: &Wanted<'_>) -> Result<Bytes> {
         let (mut address, mut query) = (wanted.address.clone(), None::<String>);
         for _ in 0..=MOST_REDIRECTS {
@@ -327,7 +324,7 @@ impl Virtuals {
         Err(Error::new(ErrorKind::Io, message))
     }
 
-    /// The way to the bucket or server of `address`.
+    /// Returns the connection to the bucket or server of `address`.
     async fn connection(&self, address: &Address, container: Option<usize>) -> Result<Arc<OnceCell<Connection>>> {
         let options = self.permissions.options_of(address).join(" ");
         let scheme = address.scheme();
@@ -352,7 +349,7 @@ impl Virtuals {
         Ok(Connection::Bucket(Remote::new(connected, &settings), advice))
     }
 
-    /// Requests that are under way.
+    /// Returns the number of requests in flight.
     pub fn under_way(&self) -> usize {
         let connected = self.connected.lock();
         let all = connected.iter().flat_map(|connected| connected.iter());
@@ -366,7 +363,7 @@ impl Virtuals {
     }
 }
 
-/// `FROM=PLACE` for a shell.
+/// Returns `FROM=PLACE`, quoted for a shell.
 fn map_from(prefix: &Address) -> String {
     shell::quoted(&format!("{}=PLACE", prefix.as_prefix().replace('=', "%3D")))
 }
@@ -375,7 +372,7 @@ fn no_store(address: &Address) -> Error {
     Error::new(ErrorKind::Unsupported, format!("{address}: there is no store of this kind"))
 }
 
-/// The error of a store that wants to be reached otherwise.
+/// Returns the error of a store that needs other settings.
 fn settings_wanted(address: &Address, advice: Option<&str>, error: Error) -> Error {
     let general =
         format!("settings for virtual chunks are said as --virtual-option {}", reach::option(address, "KEY=VALUE"));

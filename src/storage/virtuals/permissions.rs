@@ -1,4 +1,4 @@
-//! What the user says about virtual chunks: which may be read, from where instead, and how their stores are reached.
+//! Options of the user for virtual chunks: which may be read, from where instead, and how their stores are reached.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::storage::secrets::Secrets;
 use crate::storage::settings::{Settings, Source};
 
-/// Settings that mean nothing here: they are about the repository as a whole.
+/// Settings that do not apply to virtual chunks, since they are about the repository as a whole.
 const NOT_FOR_VIRTUAL: [&str; 5] = ["cache", "cache-size", "offline", "upload-limit", "unsafe-single-writer"];
-/// The word by which checksums are left alone. It is no setting of a store.
+/// Option that disables checksums. It is no setting of a store.
 const UNCHECKED: &str = "unchecked";
 
-/// All that the user says.
+/// Options of the user for virtual chunks.
 #[derive(Debug, Default)]
 pub struct Permissions {
     allowed: Vec<Allowed>,
@@ -22,15 +22,15 @@ pub struct Permissions {
     options: Vec<PrefixOption>,
 }
 
-/// Locations below `prefix` may be read.
+/// Prefix below which locations may be read.
 #[derive(Debug)]
 struct Allowed {
     prefix: Address,
-    /// For files.
+    /// Directory, for a local prefix.
     root: Option<Arc<Root>>,
 }
 
-/// Locations below `from` are read from `to`.
+/// Prefix `from`, below which locations are read from `to`.
 #[derive(Debug)]
 struct Map {
     from: Address,
@@ -39,13 +39,11 @@ struct Map {
 
 #[derive(Debug)]
 enum Place {
-    /// A directory of this machine.
     Directory(Address, Arc<Root>),
-    /// Elsewhere.
     Prefix(Address),
 }
 
-/// How what is below `prefix` is read.
+/// Options for reading locations below `prefix`.
 #[derive(Debug)]
 struct PrefixOption {
     prefix: Address,
@@ -53,31 +51,31 @@ struct PrefixOption {
     unchecked: bool,
 }
 
-/// Where an allowed location is read.
+/// Place from which an allowed location is read.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
-    /// The place, which is the location itself unless it was mapped.
+    /// Address of the place, which is the location itself unless it was mapped.
     pub(super) address: Address,
-    /// For files: the directory, and the path below it.
+    /// Directory and the path below it, for a local file.
     pub(super) file: Option<(Arc<Root>, Vec<String>)>,
-    /// Whether the user said that it is read elsewhere.
+    /// True if the user mapped the location to another place.
     pub(super) is_mapped: bool,
 }
 
 impl Permissions {
-    /// From the words of the command line: prefixes, `FROM=TO`, and `PREFIX,KEY=VALUE`.
-    /// Of `environment`, which is more `option`s that the command line wins over, secrets are taken too.
+    /// Parses the options of the command line: prefixes, `FROM=TO`, and `PREFIX,KEY=VALUE`. `environment` is more `option`s, over which
+    /// the command line takes precedence, and which may contain secrets.
     pub fn from_words(allow: &[String], map: &[String], option: &[String], environment: &[String]) -> Result<Self> {
         let allowed = allow.iter().map(|word| Allowed::parse(word).context(|| "--allow-virtual"));
         let maps = map.iter().map(|word| Map::parse(word).context(|| "--virtual-map"));
         let mut options = parse_options(option, Source::CommandLine).context(|| "--virtual-option")?;
         options.extend(parse_options(environment, Source::Environment).context(|| "ICECHUNKFS_VIRTUAL_OPTION")?);
-        // Of two with the same prefix, the command line's comes first.
+        // The sort is stable: of two options with the same prefix, the command line's comes first.
         options.sort_by_key(|option| std::cmp::Reverse(option.prefix.components().len()));
         Ok(Permissions { allowed: allowed.collect::<Result<_>>()?, maps: maps.collect::<Result<_>>()?, options })
     }
 
-    /// Where `address` is read, if it may be. The longest prefix decides.
+    /// Returns the place from which `address` is read, if it may be read. The longest prefix decides.
     pub(super) fn find(&self, address: &Address) -> Option<Found> {
         let rest = |prefix: &Address| prefix.rest_of(address).map(<[String]>::to_vec);
         let map = self.maps.iter().filter_map(|map| Some((map, rest(&map.from)?)));
@@ -102,7 +100,7 @@ impl Permissions {
         }
     }
 
-    /// Whether a server may send us on to `address`.
+    /// Returns true if a server may redirect to `address`.
     pub(super) fn allows_redirect(&self, address: &Address) -> bool {
         let allowed = self.allowed.iter().map(|allowed| &allowed.prefix);
         let mapped = self.maps.iter().filter_map(|map| match &map.to {
@@ -112,22 +110,22 @@ impl Permissions {
         allowed.chain(mapped).any(|prefix| prefix.rest_of(address).is_some())
     }
 
-    /// Directories into which a link in another one may lead. What is mapped to is not for others.
+    /// Returns the directories into which a link in another directory may lead. Targets of maps are not among them.
     pub(super) fn roots(&self) -> Vec<Arc<Root>> {
         self.allowed.iter().filter_map(|allowed| allowed.root.clone()).collect()
     }
 
-    /// What the user says about how `address` is reached: what is said of a longer prefix counts more.
+    /// Returns the user's settings for `address`; those of a longer prefix take precedence.
     pub(super) fn settings(&self, address: &Address) -> Settings {
         self.about(address).fold(Settings::default(), |said, option| said.or(option.settings.clone()))
     }
 
-    /// Which of the options are about `address`: two places with the same ones are reached the same way.
+    /// Returns the prefixes of the options for `address`: two places with the same ones are reached the same way.
     pub(super) fn options_of(&self, address: &Address) -> Vec<String> {
         self.about(address).map(|option| option.prefix.to_string()).collect()
     }
 
-    /// Whether the checksums of references to `address` are left alone.
+    /// Returns true if the checksums of references to `address` are ignored.
     pub(super) fn is_unchecked(&self, address: &Address) -> bool {
         self.about(address).any(|option| option.unchecked)
     }
@@ -136,13 +134,13 @@ impl Permissions {
         self.options.iter().filter(|option| option.prefix.rest_of(address).is_some())
     }
 
-    /// Whether anything may be read that is not on this machine.
+    /// Returns true if anything may be read that is not on this machine.
     pub(super) fn has_distant(&self) -> bool {
         self.allowed.iter().any(|allowed| allowed.root.is_none())
             || self.maps.iter().any(|map| matches!(map.to, Place::Prefix(_)))
     }
 
-    /// Whether nothing may be read.
+    /// Returns true if nothing may be read.
     pub fn is_empty(&self) -> bool {
         self.allowed.is_empty() && self.maps.is_empty()
     }
@@ -168,7 +166,7 @@ impl Map {
             let why = "it is FROM=TO: the prefix of locations, and the path or URL where they are to be read";
             Error::invalid(format!("{}: {why}", quoted(word)))
         };
-        // An `=` in FROM is written %3D, so that the first one is ours.
+        // An `=` in FROM is written %3D, so that the first `=` ends FROM.
         let (from, to) =
             word.split_once('=').filter(|(from, to)| !from.is_empty() && !to.is_empty()).ok_or_else(shape)?;
         let to = prefix_or_path(to)?;
@@ -184,7 +182,7 @@ impl Map {
     }
 }
 
-/// A prefix as a user writes it: a URL, or a path of this machine.
+/// Parses a prefix of the user: a URL, or a local path.
 fn prefix_or_path(word: &str) -> Result<Address> {
     if word.contains("://") {
         return Address::prefix(word);
@@ -200,7 +198,7 @@ fn prefix_or_path(word: &str) -> Result<Address> {
 fn parse_options(words: &[String], source: Source) -> Result<Vec<PrefixOption>> {
     let mut options: Vec<(Address, Vec<String>)> = Vec::new();
     for word in words {
-        // What is behind the comma may be a secret. A comma in PREFIX is written %2C.
+        // The text after the comma may be a secret. A comma in PREFIX is written %2C.
         let (prefix, setting) = word.split_once(',').filter(|(_, setting)| !setting.is_empty()).ok_or_else(|| {
             Error::invalid("it is PREFIX,KEY=VALUE, where KEY is as in --region or --endpoint-url, or PREFIX,unchecked")
         })?;
@@ -289,7 +287,7 @@ mod tests {
         ] {
             assert_eq!(found(&all, location).as_deref(), Some(expected), "{location}");
         }
-        // Where it is mapped to may be read by that name only if it is allowed.
+        // The target of a map may be read by its own name only if it is allowed.
         assert_eq!(found(&all, "file:///copy/x"), None);
         let redirect = |location: &str| all.allows_redirect(&Address::object(location).unwrap());
         assert!(redirect("https://h/p/y") && !redirect("https://h/q") && !redirect("file:///copy/x"));

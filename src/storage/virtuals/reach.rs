@@ -1,7 +1,7 @@
-//! How a store of virtual chunks is reached, and whether it may have the credentials of the environment.
+//! Settings for reaching a store of virtual chunks, and the decision whether it gets the credentials of this machine.
 //!
-//! What the user says counts first. What only the repository says is believed, as far as it is a name by the provider's rule;
-//! but a store at an address of the repository's, or in an account of its, gets nothing that lies about on this machine.
+//! The user's settings take precedence. Settings that only the repository has are believed if they are names by the provider's rule; but
+//! a store at an address or in an account that only the repository names gets no credentials of this machine.
 
 use super::Virtuals;
 use super::address::{Address, Scheme, quoted};
@@ -13,20 +13,20 @@ use crate::storage::connect;
 use crate::storage::settings::Settings;
 use crate::store_names::Account;
 
-/// Where Tigris answers.
+/// Endpoint of Tigris.
 const TIGRIS: &str = "https://t3.storage.dev";
 
-/// How a store is reached.
+/// Settings for reaching a store.
 pub(super) struct Reached {
     pub(super) settings: Settings,
-    /// What to say when it refuses.
+    /// Advice for the user if the store refuses.
     pub(super) advice: Option<String>,
-    /// Whether the user said where it is, or everybody knows: then it may have the credentials that are on this machine.
+    /// True if the user named the store, or if it is well known: then it may get the credentials of this machine.
     pub(super) trusted: bool,
 }
 
 impl Reached {
-    /// Marks it as a store that only the repository names, for `why`: it gets no credentials unless the user gave some for it.
+    /// Marks the store as one that only the repository names, because of `why`: it gets no credentials unless the user gave some for it.
     fn distrust(&mut self, why: impl FnOnce() -> String) {
         self.trusted = false;
         if !has_credentials(&self.settings) && !self.settings.anonymous {
@@ -37,9 +37,10 @@ impl Reached {
 }
 
 impl Virtuals {
-    /// Returns how `address` is reached: as the user says, else as the container says.
+    /// Returns how `address` is reached: by the user's settings, else by those of the container.
     ///
-    /// Errors: [`ErrorKind::VirtualNotAllowed`] if the container says something that no store can have.
+    /// Errors: [`ErrorKind::VirtualNotAllowed`] for an endpoint without encryption that neither the user nor the container allows,
+    /// [`ErrorKind::InvalidInput`] for a name in the configuration that no store can have.
     pub(super) fn settings(&self, address: &Address, container: Option<usize>) -> Result<Reached> {
         let settings = self.permissions.settings(address).or(self.common.clone());
         let mut reached = Reached { settings, advice: None, trusted: true };
@@ -52,7 +53,7 @@ impl Virtuals {
         if let (None, Some(region)) = (&settings.region, &store.region) {
             settings.region = Some(region.parse().context(|| wrong(address, "region"))?);
         }
-        // One in the location is the user's own word: without it nothing there is allowed.
+        // An account in the location is one that the user named: no permission covers it otherwise.
         if let (None, Some(account), false) = (&settings.account, &store.account, address.authority().contains('@')) {
             let account: Account = account.parse().context(|| wrong(address, "account"))?;
             settings.account = Some(account.clone());
@@ -69,7 +70,7 @@ impl Virtuals {
     }
 }
 
-/// Takes the store's address over from the configuration, unless the user says where it is.
+/// Takes the store's endpoint from the configuration, unless the user names one.
 fn set_endpoint(reached: &mut Reached, address: &Address, store: Option<&ContainerStore>) -> Result<()> {
     let said = store.and_then(|store| store.endpoint_url.clone());
     let tigris = || (address.scheme() == Scheme::Tigris).then(|| TIGRIS.to_owned());
@@ -104,13 +105,13 @@ fn set_endpoint(reached: &mut Reached, address: &Address, store: Option<&Contain
     Ok(())
 }
 
-/// Whether there are credentials that the user gave for a store.
+/// Returns true if the user gave credentials for the store.
 fn has_credentials(settings: &Settings) -> bool {
     let named = [&settings.access_key_id, &settings.profile, &settings.credentials];
     named.iter().any(|said| said.is_some()) || settings.secrets.has_credentials()
 }
 
-/// Whether a container's store of `kind` is one for locations of `scheme`.
+/// Returns true if a container's store of `kind` is for locations of `scheme`.
 fn is_for(kind: &str, scheme: Scheme) -> bool {
     match scheme {
         Scheme::S3 | Scheme::Tigris => matches!(kind, "s3" | "s3_compatible" | "tigris"),
@@ -125,7 +126,7 @@ pub(super) fn option(address: &Address, setting: &str) -> String {
     shell::quoted(&format!("{},{setting}", address.parent().as_prefix().replace(',', "%2C")))
 }
 
-/// Returns what stands before the reason why a setting of the configuration cannot be used.
+/// Returns the beginning of the error for a setting of the configuration that cannot be used.
 fn wrong(address: &Address, name: &str) -> String {
     format!(
         "{address}: the repository's configuration has a {name} that no store can have: give the right one with --virtual-option {}",

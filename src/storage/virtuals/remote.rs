@@ -18,10 +18,10 @@ use super::checksum::State;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::Checksum;
 
-/// What stores say of a range that begins behind the object's end.
+/// Error texts of stores for a range that begins after the object's end.
 const BEHIND_THE_END: [&str; 3] = ["416", "InvalidRange", "Range Not Satisfiable"];
 
-/// A bucket.
+/// Connected bucket.
 #[derive(Debug)]
 pub(super) struct Remote {
     store: Arc<dyn ObjectStore>,
@@ -30,12 +30,11 @@ pub(super) struct Remote {
 }
 
 impl Remote {
-    /// The bucket that was reached with `settings`.
     pub(super) fn new(connected: Connected, settings: &Settings) -> Self {
         Remote { store: connected.store, wire: connected.wire, deadline: Deadline::of(settings) }
     }
 
-    /// `length` bytes at `offset` of the object at `address`, if it is still what `checksum` says.
+    /// Reads `length` bytes at `offset` of the object at `address`, if it still matches `checksum`.
     pub(super) async fn read(
         &self,
         address: &Address,
@@ -50,8 +49,8 @@ impl Remote {
         let reading = async {
             let options = GetOptions { range: Some(GetRange::Bounded(offset..end)), ..GetOptions::default() };
             let found = self.store.get_opts(&path, options).await.map_err(|error| explain(&shown, error))?;
-            // What the store says comes before the bytes: if it is another state, those are not waited for. The condition is not
-            // left to the store, since not all carry it out.
+            // The state is known before the bytes arrive: the bytes of another state are not waited for. The store does not check the
+            // condition, since not all stores can.
             if let Some(checksum) = checksum {
                 state_of(&found).check(checksum)?;
             }

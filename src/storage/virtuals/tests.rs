@@ -71,7 +71,7 @@ fn what_the_configuration_says_of_a_store_is_believed_without_credentials() {
     assert_eq!(elsewhere.endpoint_url.as_deref(), Some("https://store.example"));
     assert!(elsewhere.anonymous && !trusted && advice.unwrap().contains("endpoint_url"));
     assert_eq!(elsewhere.addressing.as_deref(), Some("virtual"));
-    // The user has said where it is, or with what.
+    // The user has named the endpoint or the key.
     for (option, may_hear) in [("s3://b,endpoint_url=https://store.example", true), ("s3://b,access_key_id=k", false)] {
         let (said, advice, trusted) = settings(&[option], s3(Some("https://store.example"))).unwrap();
         assert!(!said.anonymous && advice.is_none() && trusted == may_hear, "{option}");
@@ -84,7 +84,7 @@ fn what_the_configuration_says_of_a_store_is_believed_without_credentials() {
     let allowed = ContainerStore { allow_http: true, force_path_style: true, ..s3(Some("http://127.0.0.1:9000")) };
     let (allowed, ..) = settings(&[], allowed).unwrap();
     assert_eq!((allowed.endpoint_url.as_deref(), allowed.addressing), (Some("http://127.0.0.1:9000"), None));
-    // Of another kind than the prefix says.
+    // The container's kind of store differs from that of the prefix.
     let odd = ContainerStore { kind: "gcs".into(), ..s3(Some("https://store.example")) };
     assert_eq!(settings(&[], odd).unwrap().0.endpoint_url, None);
 }
@@ -165,7 +165,7 @@ async fn connections_are_bounded() {
     assert_eq!(all.connected.lock().as_ref().unwrap().len(), MOST_CONNECTED.get());
 }
 
-/// What a hostile repository may have in its configuration.
+/// Returns containers that a hostile repository may have in its configuration.
 fn hostile_containers() -> Vec<Container> {
     let prefixes =
         ["file:///srv/data/", "file:///srv/data/../", "https://", "s3://bucket/data/%2e%2e/", "file:////", "vcc://c0/"];
@@ -173,7 +173,7 @@ fn hostile_containers() -> Vec<Container> {
     named.map(|(n, prefix)| container(&format!("c{n}"), prefix, ContainerStore::default())).collect()
 }
 
-/// Whether the place that `location` leads to is one of those that were allowed.
+/// Returns true if `location` leads to an allowed place, or is refused.
 fn stays_inside(all: &Virtuals, location: &str) -> bool {
     let Ok(object) = all.find(location, None) else { return true };
     let place = format!("{}/", object.location());
@@ -195,7 +195,7 @@ const GOOD: [&str; 6] = [
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(3000) })]
 
-    /// However a location is damaged, by accident or by intent, it leads nowhere else.
+    /// Checks that a location damaged by accident or by intent leads to no other place.
     #[test]
     fn no_location_leads_out_of_what_is_allowed(
         which in 0..GOOD.len(),

@@ -1,8 +1,8 @@
 //! Virtual chunks on web servers.
 //!
-//! The client of this is our own, since a web server may answer anything. It asks for a range and looks at which part it is given;
-//! from a server that knows no ranges it takes what is before the range, and does not keep it, but not for ever. It goes nowhere
-//! by itself: a redirect is handed up, to those who know what is allowed.
+//! This code has its own client, since a web server may answer anything. It requests a range and checks which part it receives; from a
+//! server without ranges it reads and discards the bytes before the range, up to a limit. It follows no redirect by itself: the caller
+//! decides, since it knows the permissions.
 
 use std::time::Duration;
 
@@ -26,17 +26,17 @@ use super::checksum::State;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::Checksum;
 
-/// Bytes before a range that are taken from a server that gives whole objects only. They come anew for each chunk.
+/// Maximum number of bytes before a range that are read from a server that sends only whole objects. They are sent again for each chunk.
 const MOST_SKIPPED: u64 = 64 << 20;
-/// Every answer of a web server is one of the object.
+/// Suffix of every path: each response of a web server is one of the object.
 const ANY_PATH: &str = "";
-/// First and longest pause before a request is repeated.
+/// First and longest pause before a retry.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// What part of the time for an operation repetitions may begin in: the last one needs some too.
+/// Fraction of the time budget within which retries may begin: the last one needs time too.
 const REPEATED_WITHIN: f64 = 0.75;
 
-/// A web server.
+/// Client for web servers.
 #[derive(Debug)]
 pub(super) struct Web {
     client: HttpClient,
@@ -44,29 +44,25 @@ pub(super) struct Web {
     deadline: Deadline,
 }
 
-/// A part of an object on a server.
+/// Requested part of an object on a server.
 pub(super) struct Wanted<'a> {
-    /// The object.
     pub(super) address: &'a Address,
-    /// What a redirect put behind it.
+    /// Query that a redirect added.
     pub(super) query: Option<&'a str>,
-    /// Where the part begins.
     pub(super) offset: u64,
-    /// Bytes of it.
     pub(super) length: u64,
-    /// What tells the state that it must be in.
     pub(super) checksum: Option<&'a Checksum>,
 }
 
-/// What a server gives.
+/// Response of a server.
 pub(super) enum Given {
-    /// All bytes that were asked for.
+    /// All requested bytes.
     Bytes(Bytes),
-    /// The URL of another place, as a redirect says it; absolute.
+    /// Absolute URL of another place, from a redirect.
     Elsewhere(String),
 }
 
-/// A failure, and whether it may be over in a moment.
+/// Failure of an attempt; `passes` is true if a retry may succeed.
 struct Failure {
     error: Error,
     passes: bool,
@@ -79,13 +75,12 @@ impl From<Error> for Failure {
 }
 
 impl Web {
-    /// Any server, as `settings` say.
     pub(super) fn new(settings: &Settings) -> Result<Self> {
         let (client, wire) = connect::web_client(settings)?;
         Ok(Web { client, wire, deadline: Deadline::of(settings) })
     }
 
-    /// Asks for `wanted`, again if need be.
+    /// Requests `wanted`, with retries.
     pub(super) async fn get(&self, wanted: &Wanted<'_>) -> Result<Given> {
         let shown = wanted.address.to_string();
         let budget = self.deadline.budget();
@@ -103,7 +98,7 @@ impl Web {
                 }
             }
         };
-        // Of a server without ranges more comes, and no more is taken than need be.
+        // A server without ranges sends more; no more is read than necessary.
         self.deadline.read(ANY_PATH, UNBOUNDED, &shown, asking).await
     }
 
@@ -115,7 +110,7 @@ impl Web {
             .method(Method::GET)
             .uri(&url)
             .header(RANGE, format!("bytes={}-{last}", wanted.offset))
-            // A range is one of the bytes as they are stored.
+            // A range counts stored bytes, without an encoding.
             .header(ACCEPT_ENCODING, "identity")
             .body(HttpRequestBody::empty());
         let request: HttpRequest =
@@ -161,7 +156,7 @@ fn state_of(answer: &HttpResponse) -> State {
     State { e_tag: header(answer, &ETAG).map(str::to_owned), last_modified: time.map(|time| time.as_second()) }
 }
 
-/// Whether the part that comes begins where it was to begin.
+/// Checks that the received part begins at the requested offset.
 fn check_range(answer: &HttpResponse, wanted: &Wanted<'_>, shown: &str) -> Result<()> {
     let said = header(answer, &CONTENT_RANGE).unwrap_or_default();
     let first = said.strip_prefix("bytes ").and_then(|rest| rest.split('-').next()?.trim().parse::<u64>().ok());
@@ -172,7 +167,7 @@ fn check_range(answer: &HttpResponse, wanted: &Wanted<'_>, shown: &str) -> Resul
     Err(Error::corrupt(format!("{shown}: bytes from {asked} on were asked for, and the server gives {}", quoted(said))))
 }
 
-/// Whether the wanted part of a whole object can be waited for.
+/// Checks that a whole object has the wanted part, and not too far from its beginning.
 fn check_whole(answer: &HttpResponse, wanted: &Wanted<'_>, shown: &str) -> Result<()> {
     let size = header(answer, &CONTENT_LENGTH).and_then(|text| text.parse::<u64>().ok());
     if let Some(size) = size
@@ -194,11 +189,11 @@ fn check_whole(answer: &HttpResponse, wanted: &Wanted<'_>, shown: &str) -> Resul
     Ok(())
 }
 
-/// The next `length` bytes of `body` after the first `before`, as far as there are such.
+/// Returns the next `length` bytes of `body` after the first `before`, or fewer if the body ends.
 async fn take(body: HttpResponseBody, before: u64, length: u64) -> Result<Bytes, HttpError> {
     let mut parts = body.bytes_stream();
     let mut before = before;
-    // Grows with what comes, not with what a reference claims.
+    // The buffer grows with the received bytes, not with the length that a reference claims.
     let mut taken = BytesMut::new();
     while (taken.len() as u64) < length {
         let Some(mut part) = parts.next().await.transpose()? else { break };
@@ -212,7 +207,7 @@ async fn take(body: HttpResponseBody, before: u64, length: u64) -> Result<Bytes,
     Ok(taken.freeze())
 }
 
-/// Where a redirect leads.
+/// Returns the URL that a redirect leads to.
 fn redirect(answer: &HttpResponse, url: &str, shown: &str) -> Result<String> {
     let said = header(answer, &LOCATION).unwrap_or_default();
     let joined = url::Url::parse(url).ok().filter(|_| !said.is_empty()).and_then(|base| base.join(said).ok());

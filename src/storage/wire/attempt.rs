@@ -1,4 +1,4 @@
-//! One try of a request: what has moved, and when it has been too slow.
+//! One attempt of a request: the bytes that move, and the time limit.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -12,39 +12,37 @@ use tokio::time::Instant;
 use super::super::deadline::{Clock, Operation};
 use super::Wire;
 
-/// Left to the operation's own deadline.
+/// No time limit besides the operation's own deadline.
 const FOR_EVER: Duration = Duration::MAX;
-/// Bytes that the operating system holds of what is sent, at most: the largest buffer of a socket that Linux makes by itself. When
-/// the last piece has left the client, so many may still be on their way.
+/// Maximum number of sent bytes that the operating system holds: the largest buffer of a socket that Linux allocates by itself. When the
+/// last piece has left the client, this many bytes may still be in transit.
 const SOCKET_BUFFER: u64 = 4 << 20;
 
 /// Headers of requests for which a store moves bytes by itself.
 const COPY_SOURCES: [&str; 3] = ["x-amz-copy-source", "x-goog-copy-source", "x-ms-copy-source"];
 
-/// A try of a request.
 #[derive(Debug)]
 pub(super) struct Attempt {
     wire: Wire,
     operation: Option<Arc<Operation>>,
     clock: Mutex<Clock>,
     patience: Duration,
-    /// How long the body of the answer may stay below the minimum rate.
+    /// Time for which the body of the response may stay below the minimum rate.
     body_patience: Duration,
 }
 
 impl Attempt {
-    /// A try of `request` for `operation`.
     pub(super) fn new(wire: &Wire, operation: Option<Arc<Operation>>, request: &HttpRequest) -> Arc<Self> {
         let length = request.body().content_length() as u64;
         let body_patience = if operation.is_some() && works_by_itself(request) { FOR_EVER } else { wire.patience() };
         let sending = wire.deadline.time_of(length.min(SOCKET_BUFFER), wire.under_way());
-        // The operation's own deadline is there in any case.
+        // The operation's own deadline applies in any case.
         let patience = body_patience.saturating_add(sending.min(wire.deadline.budget()));
         let clock = Mutex::new(Clock::new(wire.deadline.with_budget(patience)));
         Arc::new(Attempt { wire: wire.clone(), operation, clock, patience, body_patience })
     }
 
-    /// Waits for the answer.
+    /// Waits for the response until the attempt expires.
     pub(super) async fn answer<T>(&self, asking: impl Future<Output = Result<T, HttpError>>) -> Result<T, HttpError> {
         let mut asking = std::pin::pin!(asking);
         loop {
@@ -57,7 +55,7 @@ impl Attempt {
         }
     }
 
-    /// Counts bytes that were sent or have come.
+    /// Counts bytes that were sent or received.
     pub(super) fn moved(&self, bytes: u64) {
         let sharers = self.wire.under_way();
         self.wire.count(bytes);
@@ -67,24 +65,23 @@ impl Attempt {
         }
     }
 
-    /// Begins to wait for the body of the answer.
+    /// Restarts the clock for the body of the response.
     pub(super) fn begin_body(&self) {
         *self.clock.lock() = Clock::new(self.wire.deadline.with_budget(self.body_patience));
     }
 
-    /// When it has been too slow, if nothing more moves.
+    /// Returns the expiry time if nothing more moves.
     pub(super) fn expires(&self) -> Instant {
         self.clock.lock().expires()
     }
 
-    /// The error of a try that was too slow.
     pub(super) fn too_slow(&self, what: impl Display) -> HttpError {
         let message = format!("{what} within {} s", self.patience.as_secs_f32());
         HttpError::new(HttpErrorKind::Timeout, std::io::Error::new(std::io::ErrorKind::TimedOut, message))
     }
 }
 
-/// Whether the store works on `request` before it answers, or drips meanwhile: it copies an object, or joins the parts of one.
+/// Returns true if the store works on `request` before it responds, or sends little meanwhile: it copies an object, or joins its parts.
 fn works_by_itself(request: &HttpRequest) -> bool {
     let joins =
         request.method() == Method::POST && request.uri().query().is_some_and(|query| query.contains("uploadId="));

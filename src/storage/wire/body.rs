@@ -1,7 +1,7 @@
-//! Bodies on the line: counted as they move, and bounded.
+//! Bodies of requests and responses: counted as they move, and limited.
 //!
-//! The store's client collects answers whole: pages of listings, documents of errors, credentials. Nothing that a server
-//! announces is believed; an answer ends where what was asked for ends.
+//! The store's client collects whole responses: pages of listings, error documents, credentials. Sizes that a server announces are not
+//! trusted; a response ends at the length that was requested.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,28 +19,28 @@ use super::super::deadline::{Operation, UNBOUNDED};
 use super::attempt::Attempt;
 use super::pressure::Permit;
 
-/// Bytes that are sent at a time: how finely it is seen whether a server takes them.
+/// Size of the pieces that are sent, in bytes. Progress is visible piece by piece.
 const PIECE: usize = 64 << 10;
-/// An answer that is no object has at most so many bytes: the largest are pages of listings. Azure's have 5,000 entries of 1 to 2 KiB.
+/// Maximum size of a response that is no object, in bytes: pages of listings are the largest. Azure's have 5,000 entries of 1 to 2 KiB.
 const MOST_ANSWER: u64 = 16 << 20;
-/// Bytes that are read of a refusal: it is for people.
+/// Maximum number of bytes that are read of an error response, which is for people.
 const MOST_REFUSAL: u64 = 64 << 10;
 
-/// What is taken of an answer.
+/// Maximum number of bytes that are taken of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bound {
-    /// More is an error.
+    /// More bytes are an error.
     Most(u64),
-    /// The rest is left out.
+    /// Further bytes are dropped.
     First(u64),
 }
 
-/// What decides the bound of the answer to a request.
+/// Properties of a request that decide the limit of its response.
 pub(super) struct Asked {
     method: Method,
-    /// First and last byte of the range that is asked for.
+    /// First and last byte of the requested range.
     range: Option<(u64, u64)>,
-    /// Bytes that are taken of the object, if it is one.
+    /// Maximum number of bytes to read of the object, if the request reads one.
     object: Option<u64>,
 }
 
@@ -53,9 +53,7 @@ impl Asked {
         }
     }
 
-    /// The bound of an answer.
-    ///
-    /// Errors: a range that none has asked for, and that the client could not add up.
+    /// Returns the limit of a response. Fails for a range that was not requested and that would overflow in the client.
     pub(super) fn bound(&self, status: StatusCode, headers: &HeaderMap) -> Result<Bound, HttpError> {
         let text = |name| headers.get(name).and_then(|value: &http::HeaderValue| value.to_str().ok());
         if status == StatusCode::PARTIAL_CONTENT
@@ -75,7 +73,7 @@ impl Asked {
     }
 }
 
-/// The range `bytes=FIRST-LAST` that a request asks for.
+/// Parses the range `bytes=FIRST-LAST` that a request asks for.
 fn range_of(headers: &HeaderMap) -> Option<(u64, u64)> {
     let (first, last) = headers.get(RANGE)?.to_str().ok()?.strip_prefix("bytes=")?.split_once('-')?;
     Some((first.parse().ok()?, last.parse().ok()?))
@@ -85,17 +83,17 @@ fn wrong(what: &'static str) -> HttpError {
     HttpError::new(HttpErrorKind::Decode, std::io::Error::new(std::io::ErrorKind::InvalidData, what))
 }
 
-/// The body of `request` in pieces that tell `attempt` when they have been sent.
+/// Splits the body of `request` into pieces that notify `attempt` when they have been sent.
 pub(super) fn counted(request: HttpRequest, attempt: &Arc<Attempt>) -> HttpRequest {
     if request.body().content_length() <= PIECE {
         return request;
     }
     let (mut parts, mut body) = request.into_parts();
-    // What is in pieces does not know its length any more.
+    // A body in pieces does not know its length.
     parts.headers.entry(CONTENT_LENGTH).or_insert_with(|| body.content_length().into());
     let mut pieces = Vec::new();
     let mut context = Context::from_waker(Waker::noop());
-    // All of it is in memory: it is never pending, and has no errors.
+    // The whole body is in memory: it is never pending, and has no errors.
     while let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut body).poll_frame(&mut context) {
         let Ok(mut bytes) = frame.into_data() else { continue };
         while !bytes.is_empty() {
@@ -106,7 +104,7 @@ pub(super) fn counted(request: HttpRequest, attempt: &Arc<Attempt>) -> HttpReque
     HttpRequest::from_parts(parts, HttpRequestBody::from(PutPayload::from_iter(pieces)))
 }
 
-/// A part of what is sent. The client drops it when the operating system has it.
+/// Piece of a request body. The client drops it when the operating system has its bytes.
 struct Piece {
     bytes: Bytes,
     attempt: Arc<Attempt>,
@@ -124,7 +122,7 @@ impl Drop for Piece {
     }
 }
 
-/// The body of an answer, which may not become too slow or too long. The request is under way until its end.
+/// Body of a response, with limits of time and size. The request is in flight until the body ends.
 pub(super) struct Watched {
     body: HttpResponseBody,
     attempt: Arc<Attempt>,
@@ -140,7 +138,7 @@ impl Watched {
         Watched { body, attempt, expiry, bound, is_over: false, _permit: permit }
     }
 
-    /// As much of `bytes` as may be taken.
+    /// Returns the part of `bytes` that is within the limit.
     fn take(&mut self, mut bytes: Bytes) -> Result<Bytes, HttpError> {
         let length = bytes.len() as u64;
         self.attempt.moved(length);
@@ -192,7 +190,7 @@ impl Body for Watched {
         self.is_over || self.body.is_end_stream()
     }
 
-    // No size is said: the client would make room for what the server announces.
+    // The body gives no size hint: the client would allocate memory for the size that the server announces.
 }
 
 #[cfg(test)]
@@ -211,7 +209,7 @@ mod tests {
         assert_eq!(bound(asked(None, None), StatusCode::OK), Bound::Most(MOST_ANSWER));
         assert_eq!(bound(asked(None, Some(1 << 30)), StatusCode::OK), Bound::Most(1 << 30));
         assert_eq!(bound(asked(Some((10, 19)), Some(10)), StatusCode::PARTIAL_CONTENT), Bound::Most(10));
-        // The rest of an object, after the line broke.
+        // The rest of an object is requested after the connection broke.
         assert_eq!(bound(asked(Some((15, 19)), Some(10)), StatusCode::PARTIAL_CONTENT), Bound::Most(5));
         for status in [StatusCode::FORBIDDEN, StatusCode::SERVICE_UNAVAILABLE, StatusCode::FOUND] {
             assert_eq!(bound(asked(None, Some(1 << 30)), status), Bound::First(MOST_REFUSAL));

@@ -1,35 +1,34 @@
-//! How many bytes are sent in a second, at most.
+//! Upload rate limit.
 //!
-//! The line is free again when what was given to it would have left at the rate that the user allows. Chunks wait until it is
-//! ([`Limit::admit`]), one behind the other, before their operation and its deadlines begin: the wait is no silence of the
-//! server's. Everything else that is sent, what belongs to a commit above all, goes at once, and chunks wait the longer for it.
-//! So does what has to be sent again.
+//! The network is free again when the bytes given to it would have left at the user's rate. Chunks wait for that in order
+//! ([`Limit::admit`]), before their operation and its deadlines begin, so that the wait does not count as silence of the server. All
+//! other uploads, above all those that belong to a commit, are sent at once, and chunks wait longer for them. Retries are sent at once,
+//! too.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// A bound for what is sent.
 #[derive(Debug)]
 pub(in crate::storage) struct Limit {
     pace: Mutex<Pace>,
-    /// Whose turn it is to wait: first come, first served.
+    /// Queue of waiting uploads: first come, first served.
     turn: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug)]
 struct Pace {
-    /// Bytes a second.
+    /// Bytes per second.
     rate: u64,
-    /// When all that was given to the line has left.
+    /// Time at which all bytes given to the network will have left.
     free: Instant,
     /// Bytes of operations that were admitted and have not been sent.
     admitted: u64,
 }
 
 impl Limit {
-    /// A bound of `rate` bytes a second, which is not 0.
+    /// Creates a limit of `rate` bytes per second, which is not 0.
     pub(super) fn new(rate: u64) -> Self {
         let pace = Pace { rate: rate.max(1), free: Instant::now(), admitted: 0 };
         Limit { pace: Mutex::new(pace), turn: tokio::sync::Mutex::new(()) }
@@ -39,13 +38,13 @@ impl Limit {
     pub(in crate::storage) async fn admit(&self, bytes: u64) {
         let _turn = self.turn.lock().await;
         loop {
-            // Meanwhile others may send what waits for nobody.
+            // Uploads that do not wait may be sent meanwhile.
             let Some(wait) = self.pace.lock().admit(Instant::now(), bytes) else { return };
             tokio::time::sleep(wait).await;
         }
     }
 
-    /// A request sends `bytes`, at once.
+    /// Counts the `bytes` of a request, which is sent at once.
     pub(super) fn sends(&self, bytes: u64) {
         self.pace.lock().sends(Instant::now(), bytes);
     }
@@ -87,7 +86,7 @@ mod tests {
         (Pace { rate, free: now, admitted: 0 }, now)
     }
 
-    /// Lets 100 chunks of 4 MiB through at 8 MiB a second; returns when the last may begin, and how much that was a second.
+    /// Admits 100 chunks of 4 MiB at 8 MiB per second: the last begins after 99 times 500 ms.
     #[test]
     fn what_is_sent_keeps_to_the_rate() {
         let (mut pace, begin) = pace(8 << 20);
@@ -99,7 +98,7 @@ mod tests {
             pace.sends(now, 4 << 20);
         }
         assert_eq!((now - begin).as_millis(), 99 * 500);
-        // Time in which nothing was sent is not saved up.
+        // Time without uploads is not saved up.
         now += 100 * SECOND;
         assert_eq!(pace.admit(now, 8 << 20), None);
         assert_eq!(pace.admit(now, 1), Some(SECOND));
@@ -113,7 +112,7 @@ mod tests {
         assert_eq!(pace.admit(now, 1000), Some(SECOND));
         pace.sends(now, 500);
         assert_eq!(pace.admit(now, 1000), Some(SECOND + SECOND / 2));
-        // What has to be sent again counts again.
+        // Retries count again.
         pace.sends(now, 1000);
         assert_eq!(pace.admit(now, 1000), Some(2 * SECOND + SECOND / 2));
     }

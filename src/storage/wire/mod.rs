@@ -1,8 +1,8 @@
-//! The line to a store: every request of every store goes over it.
+//! HTTP transport: every request of every store goes through it.
 //!
-//! What the store's client does not do is done here, below its repetitions: how many requests are under way, of which kind,
-//! is bounded ([`pressure`]), and each try has a clock of its own ([`attempt`]), so that a server that falls silent or drips costs a
-//! try and not the operation. Bodies are counted and bounded ([`body`]). What is sent can be bounded in bytes a second ([`limit`]).
+//! The transport adds what the store's client lacks, below its retries. The number of requests in flight is limited by kind
+//! ([`pressure`]), and each attempt has its own clock ([`attempt`]), so that a silent or slow server costs an attempt and not the
+//! operation. Bodies are counted and limited ([`body`]). Uploads can be limited in bytes per second ([`limit`]).
 
 mod attempt;
 mod body;
@@ -25,12 +25,12 @@ use self::pressure::{Permit, Pressure};
 use super::deadline::{Deadline, Operation};
 use super::settings::Settings;
 
-/// What part of an operation's time one try may take: two more are possible then.
+/// Divisor of an operation's time budget for the time of one attempt: two more are then possible.
 const TRIES_IN_BUDGET: u32 = 3;
-/// How often those who wait for a place look whether the line moves.
+/// Interval at which waiting requests check whether other transfers make progress.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// A line. Clones are the same line.
+/// Transport of requests. Clones share their state.
 #[derive(Clone, Debug)]
 pub(super) struct Wire {
     pressure: Arc<Pressure>,
@@ -41,7 +41,6 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// A line as `settings` say.
     pub(super) fn new(settings: &Settings) -> Self {
         Wire {
             pressure: Arc::new(Pressure::new(usize::from(settings.requests()))),
@@ -51,22 +50,22 @@ impl Wire {
         }
     }
 
-    /// The bound for what is sent: who sends much asks it before.
+    /// Returns the upload rate limit, which callers must pass before they send much.
     pub(super) fn limit(&self) -> Option<Arc<Limit>> {
         self.limit.clone()
     }
 
-    /// Requests that are under way.
+    /// Returns the number of requests in flight.
     pub(super) fn under_way(&self) -> usize {
         self.pressure.under_way()
     }
 
-    /// `client`, over this line.
+    /// Wraps `client` so that its requests go through this transport.
     pub(super) fn wrap(&self, client: HttpClient) -> HttpClient {
         HttpClient::new(OverWire { client, wire: self.clone() })
     }
 
-    /// How long a try may wait for an answer, or for its body to keep up the minimum rate.
+    /// Returns the time for which an attempt may wait for a response, or its body may stay below the minimum rate.
     fn patience(&self) -> Duration {
         self.deadline.budget() / TRIES_IN_BUDGET
     }
@@ -75,7 +74,7 @@ impl Wire {
         self.moved.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Waits for a place. Meanwhile `operation` lasts as long as the line as a whole keeps up the minimum rate.
+    /// Waits for a permit. Meanwhile `operation` is extended as long as all transfers together keep up the minimum rate.
     async fn enter(&self, bulk: bool, operation: Option<&Operation>) -> Permit {
         let mut entering = pin!(self.pressure.enter(bulk));
         let mut seen = self.moved.load(Ordering::Relaxed);
@@ -105,7 +104,7 @@ impl HttpService for OverWire {
         if let Some(operation) = &operation {
             operation.begin_request();
         }
-        // Chunks are most of what goes over the line, and nobody lists a directory by them.
+        // Chunks are most of the traffic, and no listing of a directory waits for them.
         let bulk = request.uri().path().contains("/chunks/");
         let permit = self.wire.enter(bulk, operation.as_deref()).await;
         let length = request.body().content_length() as u64;

@@ -1,11 +1,11 @@
-//! How many requests are under way.
+//! Concurrency limit on requests, with backoff.
 //!
-//! Two kinds wait in two queues: chunks, and everything else (documents, which somebody who lists a directory waits for). A
-//! few of the places are kept for the latter, so that a scan of thousands of chunks does not hold an `ls` up. Within a kind
-//! it is first come, first served.
+//! Two kinds of request wait in two queues: chunks, and everything else (documents, which the listing of a directory waits for). A few
+//! permits are reserved for the latter, so that a scan of thousands of chunks does not delay an `ls`. Within a kind, the order is first
+//! come, first served.
 //!
-//! A store that says that it is asked too much (429, 503) is asked half as much, at once and for all, and after that a little
-//! more with every round of answers that are none of these, as TCP does it.
+//! When a store throttles (429, 503), the limit is halved at once for all requests. After that it grows by one with every round of other
+//! responses, as in TCP.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,35 +14,34 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The part of all places that no chunk takes: an eighth, one at least.
+/// Divisor of the number of permits that no chunk takes: an eighth, at least one.
 const KEPT: usize = 8;
-/// How soon after it was halved the number may be halved again: the answers that are under way are about the number before.
+/// Time after a halving before the next one: the responses in flight are about the previous limit.
 const COOLING: Duration = Duration::from_secs(1);
 
-/// Places for requests.
 #[derive(Debug)]
 pub(super) struct Pressure {
     places: Arc<Semaphore>,
-    /// Places for chunks, of those.
+    /// Permits for chunks, which need one of `places` too.
     bulk: Arc<Semaphore>,
     most: usize,
     state: Mutex<State>,
-    /// Requests that have a place.
+    /// Number of requests that hold a permit.
     under_way: AtomicUsize,
 }
 
 #[derive(Debug)]
 struct State {
-    /// How many requests may be under way now.
+    /// Current maximum number of requests in flight.
     limit: usize,
-    /// Places that there are: more than the limit while requests from before it sank are under way.
+    /// Existing permits: more than the limit while requests from before its reduction are in flight.
     places: usize,
-    /// Answers since the limit last changed.
+    /// Responses since the limit last changed.
     answers: usize,
     halved: Option<Instant>,
 }
 
-/// A place for a request, until it is dropped.
+/// Permit of one request, until dropped.
 #[derive(Debug)]
 pub(super) struct Permit {
     place: Option<OwnedSemaphorePermit>,
@@ -51,11 +50,10 @@ pub(super) struct Permit {
 }
 
 impl Pressure {
-    /// Places for `most` requests.
     pub(super) fn new(most: usize) -> Self {
         let most = most.max(1);
         let state = State { limit: most, places: most, answers: 0, halved: None };
-        let kept = (most / KEPT).max(1).min(most - 1); // with one place for all, chunks take it too
+        let kept = (most / KEPT).max(1).min(most - 1); // with a single permit, chunks take it too
         Pressure {
             places: Arc::new(Semaphore::new(most)),
             bulk: Arc::new(Semaphore::new(most - kept)),
@@ -65,21 +63,21 @@ impl Pressure {
         }
     }
 
-    /// Requests that have a place.
+    /// Returns the number of requests that hold a permit.
     pub(super) fn under_way(&self) -> usize {
         self.under_way.load(Ordering::Relaxed)
     }
 
-    /// Waits for a place.
+    /// Waits for a permit; `bulk` is true for chunks.
     pub(super) async fn enter(self: &Arc<Self>, bulk: bool) -> Permit {
-        // Neither is ever closed; without a place a request would still be right.
+        // Neither semaphore is ever closed; a request without a permit would still be correct.
         let bulk = if bulk { Arc::clone(&self.bulk).acquire_owned().await.ok() } else { None };
         let place = Arc::clone(&self.places).acquire_owned().await.ok();
         self.under_way.fetch_add(1, Ordering::Relaxed);
         Permit { place, _bulk: bulk, pressure: Arc::clone(self) }
     }
 
-    /// The store says that it is asked too much.
+    /// Halves the limit, since the store throttles.
     pub(super) fn throttled(&self) {
         let mut state = self.state.lock();
         state.answers = 0;
@@ -90,11 +88,11 @@ impl Pressure {
         state.limit = (state.limit / 2).max(1);
         tracing::info!("the store is asked too much: {} requests at a time from now on", state.limit);
         let spare = state.places.saturating_sub(state.limit);
-        // The rest goes as its requests end.
+        // The other permits are removed when their requests end.
         state.places -= self.places.forget_permits(spare);
     }
 
-    /// The store has answered.
+    /// Counts a response without throttling, and raises the limit by one after a round of them.
     pub(super) fn answered(&self) {
         let mut state = self.state.lock();
         if state.limit == self.most {
@@ -169,7 +167,7 @@ mod tests {
             pressure.answered();
         }
         assert_eq!(free(&pressure), 8);
-        // What is under way when it sinks goes as it ends.
+        // Permits in use at a reduction are removed when their requests end.
         let mut held = Vec::new();
         for _ in 0..8 {
             held.push(pressure.enter(false).await);
