@@ -1,14 +1,14 @@
-//! The directory that an export goes into.
+//! Destination directory of an export.
 //!
-//! Files take their names whole: each is written under no name at all (`O_TMPFILE`) and linked where it belongs, or, where the
-//! file system cannot do that, under [`temporary`]'s name and renamed. Everything is opened below the directory's descriptor
-//! with `openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS)`: whatever names a repository has, and whatever links lie in the
-//! directory, nothing is written beside it.
+//! A file gets its name only when it is complete: it is written without a name (`O_TMPFILE`) and then linked or, where the
+//! file system cannot do that, written under [`temporary`]'s name and renamed. Everything is opened below the directory's
+//! descriptor with `openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS)`: whatever names a repository has, and whatever links lie
+//! in the directory, nothing is written outside it.
 //!
-//! While an export goes on, the file [`MARKER`] says of what. It goes when all is on the disk, flushed once for the whole file
-//! system (`syncfs`), not file by file. A repeat that finds it goes on: a file that has its name, its size and the commit's time
-//! is complete, for the time is set before the name. Only if the machine has been started anew since, by which names may have
-//! survived whose bytes did not, are bytes compared.
+//! While an export runs, the file [`MARKER`] records its source. The marker is removed when everything is on the disk,
+//! flushed once for the whole file system (`syncfs`), not file by file. A repeated export that finds the marker resumes: a
+//! file that has its name, its size and the commit's time is complete, because the time is set before the name. Bytes are
+//! compared only if the machine has been restarted since, when names may have survived whose bytes did not.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -26,21 +26,21 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::printable;
 use crate::scratch::place::real;
 
-/// Name of the file that says what is being exported.
+/// Name of the file that records what is being exported.
 pub const MARKER: &str = ".icechunkfs-export";
-/// Bytes of it that are read: it holds three names.
+/// Bytes of the marker that are read: it holds three names.
 const MAX_MARKER: u64 = 1 << 16;
-/// Another word each time the machine is started.
+/// File with an id that changes each time the machine is started.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// What a directory holds, or will.
+/// Source of an export: what the directory holds, or will hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Contents {
-    /// The repository.
+    /// Location of the repository.
     pub repository: String,
-    /// The snapshot.
+    /// Id of the snapshot.
     pub snapshot: String,
-    /// The group or array in it; empty for all.
+    /// Group or array in the snapshot; empty for all.
     pub path: String,
 }
 
@@ -51,47 +51,47 @@ struct Marker {
     boot: String,
 }
 
-/// What was in the directory before.
+/// Content of the directory before the export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Before {
-    /// Nothing.
+    /// The directory was empty.
     Nothing,
-    /// What an earlier export of the same had written, since the machine was started.
+    /// An earlier export of the same source had begun, since the machine was started.
     Begun,
-    /// The same, and the machine has been started anew.
+    /// An earlier export of the same source had begun, before the machine was restarted.
     BegunBeforeBoot,
-    /// Other things.
+    /// The directory had other content.
     Others,
 }
 
-/// A directory that an export goes into, locked against others.
+/// Directory that an export writes to, locked against other exports.
 #[derive(Debug)]
 pub struct Destination {
     path: PathBuf,
     root: Arc<OwnedFd>,
     before: Before,
-    /// Whether files can be without a name until they are complete.
+    /// True if files can have no name until they are complete.
     nameless: bool,
 }
 
-/// A file that is there.
+/// File that exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Found {
-    /// Bytes.
+    /// Size in bytes.
     pub(super) size: u64,
-    /// Last change, in seconds and nanoseconds since 1970-01-01 UTC.
+    /// Modification time, in seconds and nanoseconds since 1970-01-01 UTC.
     time: (i64, u64),
 }
 
 impl Found {
-    /// Whether its time is `micros` after 1970, as far as the file system keeps times.
+    /// Returns true if the modification time is `micros` after 1970, as far as the file system keeps times.
     pub(super) fn is_of(&self, micros: u64) -> bool {
         let wanted = timespec(micros);
         self.time.0 == wanted.tv_sec && (self.time.1 == 0 || self.time.1 == wanted.tv_nsec.unsigned_abs())
     }
 }
 
-/// The directory that `text` names. A URL is none.
+/// Returns the directory that `text` names. Fails for a URL.
 pub fn local(text: &str) -> Result<PathBuf> {
     if text.contains("://") {
         return Err(Error::invalid(format!(
@@ -102,10 +102,10 @@ pub fn local(text: &str) -> Result<PathBuf> {
 }
 
 impl Destination {
-    /// Opens and locks `path`, made if need be, for `contents` of a repository at `repository` (a local directory, if it is one).
-    /// A directory that holds other things is refused unless `force` is set.
+    /// Opens and locks `path`, creating it if necessary, for `contents` of a repository at `repository` (a local directory,
+    /// if it is one). Refuses a directory with other content unless `force` is set.
     ///
-    /// Errors: [`ErrorKind::NotEmpty`] if it holds other things, [`ErrorKind::Busy`] if another export goes there.
+    /// Errors: [`ErrorKind::NotEmpty`] if the directory has other content, [`ErrorKind::Busy`] if another export writes to it.
     pub fn open(path: &Path, contents: &Contents, repository: Option<&Path>, force: bool) -> Result<Self> {
         let name = path.display();
         let failed = |e: std::io::Error| Error::io(&name, e);
@@ -118,7 +118,7 @@ impl Destination {
         Ok(destination)
     }
 
-    /// As [`Destination::open`], and changes nothing. None if there is no such directory.
+    /// Opens `path` like [`Destination::open`], but changes nothing. Returns `None` if there is no such directory.
     pub fn look(path: &Path, contents: &Contents, repository: Option<&Path>, force: bool) -> Result<Option<Self>> {
         refuse_repository(path, repository)?;
         match Self::open_existing(path) {
@@ -138,7 +138,7 @@ impl Destination {
                 let message = format!("{}: another export goes there at this moment", path.display());
                 return Err(Error::new(ErrorKind::Busy, message));
             }
-            // Some network file systems lock no directories: two exports then write the same bytes.
+            // Some network file systems cannot lock directories: two exports then write the same bytes.
             Err(errno) => tracing::debug!("{} is not locked: {errno}", path.display()),
         }
         Ok(Destination { path: path.to_owned(), root: Arc::new(root), before: Before::Others, nameless: false })
@@ -176,12 +176,12 @@ impl Destination {
         Ok(())
     }
 
-    /// What was there before.
+    /// Returns what the directory held before.
     pub fn before(&self) -> Before {
         self.before
     }
 
-    /// Its path, for messages.
+    /// Returns the path, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -223,7 +223,7 @@ impl Destination {
         for entry in Dir::read_from(&self.root).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name().to_bytes();
-            // An export that was ended before it began leaves the marker's other name.
+            // An export that was killed before its first file leaves the marker's temporary name.
             if !matches!(name, b"." | b"..") && name != temporary(MARKER).as_bytes() {
                 return Ok(false);
             }
@@ -231,7 +231,7 @@ impl Destination {
         Ok(true)
     }
 
-    /// Notes what is being exported, before the first file.
+    /// Writes the marker, before the first file.
     fn mark(&self, contents: &Contents) -> Result<()> {
         let marker = Marker { contents: contents.clone(), boot: boot() };
         let text =
@@ -243,7 +243,7 @@ impl Destination {
         rustix::fs::fsync(&self.root).map_err(|e| failed(e.into()))
     }
 
-    /// Flushes all that was written, and says that the export is complete.
+    /// Flushes everything that was written, then removes the marker: the export is complete.
     pub fn finish(&self) -> Result<()> {
         let failed = |e: Errno| self.failed("", e);
         rustix::fs::syncfs(&self.root).map_err(failed)?;
@@ -251,19 +251,19 @@ impl Destination {
         rustix::fs::fsync(&self.root).map_err(failed)
     }
 
-    /// Whether a file can be made without a name, and given one.
+    /// Returns true if a file can be created without a name, and linked.
     fn probe(&self) -> bool {
         let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
         let Ok(file) = rustix::fs::openat(&self.root, ".", flags, Mode::from_raw_mode(0o666)) else { return false };
         let name = temporary("probe");
-        // Of an export that was ended at this very moment.
+        // An export that was killed here may have left the name.
         let _ = rustix::fs::unlinkat(&self.root, name.as_str(), AtFlags::empty());
         let linked = link(&file.into(), &self.root, &name);
         let _ = rustix::fs::unlinkat(&self.root, name.as_str(), AtFlags::empty());
         linked.is_ok()
     }
 
-    /// The directory `path` in it, which is made if need be.
+    /// Opens the directory `path` in it, creating it if necessary.
     pub(super) fn folder(&self, path: &str) -> Result<Arc<OwnedFd>> {
         match open_folder(&self.root, path) {
             Ok(folder) => return Ok(Arc::new(folder)),
@@ -282,7 +282,7 @@ impl Destination {
         Ok(Arc::new(at))
     }
 
-    /// The directory `path` in it; none if there is none.
+    /// Opens the directory `path` in it, if there is one.
     pub(super) fn find_folder(&self, path: &str) -> Result<Option<Arc<OwnedFd>>> {
         match open_folder(&self.root, path) {
             Ok(folder) => Ok(Some(Arc::new(folder))),
@@ -291,7 +291,7 @@ impl Destination {
         }
     }
 
-    /// The file `name` in `folder`, which is at `path`; none if there is none.
+    /// Finds the file `name` in `folder`, which is at `path`.
     pub(super) fn find(&self, folder: &OwnedFd, path: &str, name: &str) -> Result<Option<Found>> {
         let stat = match rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
@@ -309,19 +309,19 @@ impl Destination {
                     self.path.join(join(path, name)).display()
                 ),
             )),
-            // A link, for instance: the file takes its place, and what it led to stays.
+            // A link, for instance: the export replaces the link and leaves its target alone.
             _ => Ok(Some(Found { size: u64::MAX, time: (0, 1) })),
         }
     }
 
-    /// A new file that will be `name` in `folder`, which is at `path`.
+    /// Creates a file that will be `name` in `folder`, which is at `path`.
     pub(super) fn create(&self, folder: &Arc<OwnedFd>, path: &str, name: &str) -> Result<NewFile> {
         let (place, own) = (Arc::clone(folder), name.to_owned());
         let created = if self.nameless { NewFile::nameless(place, own) } else { NewFile::named(place, own) };
         created.map_err(|errno| self.failed(&join(path, name), errno))
     }
 
-    /// Gives `file`, which is complete, its name and the time `micros` after 1970.
+    /// Gives the complete `file` its name and the time `micros` after 1970.
     pub(super) fn complete(&self, mut file: NewFile, path: &str, micros: u64) -> Result<()> {
         let place = join(path, file.name());
         set_time(file.file(), micros).and_then(|()| file.take_name()).map_err(|e| self.failed(&place, e))
@@ -335,13 +335,13 @@ impl Destination {
             .map_err(|e| self.failed(&join(path, name), e))
     }
 
-    /// Removes what is called `name` in `folder`, with everything below.
+    /// Removes the entry `name` of `folder`, with everything below.
     pub(super) fn remove(&self, folder: &OwnedFd, path: &str, name: &OsStr) -> Result<()> {
         let shown = || self.path.join(path).join(name);
         let failed = |e: std::io::Error| Error::io(shown().display(), e);
         match rustix::fs::unlinkat(folder, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
-            // By the name that the system has for the descriptor: nobody can put another directory in its place.
+            // The path leads through the descriptor, so that nobody can put another directory in its place.
             Err(Errno::ISDIR | Errno::PERM) => {
                 let place = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
                 std::fs::remove_dir_all(place).map_err(failed)
@@ -357,12 +357,11 @@ fn open_folder(at: &OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
     rustix::fs::openat2(at, if path.is_empty() { "." } else { path }, flags, Mode::empty(), resolve)
 }
 
-/// `name` in the directory `path`.
 pub(super) fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") }
 }
 
-/// `name`, which may be no text, as messages have it.
+/// Returns the path of `name`, which may not be UTF-8, for messages.
 pub(super) fn shown(path: &str, name: &[u8]) -> String {
     join(path, &printable::text(name))
 }
@@ -407,7 +406,7 @@ mod tests {
             let place = tempfile::tempdir().unwrap();
             let mut destination = Destination::open(place.path(), &contents("1"), None, false).unwrap();
             destination.nameless &= nameless;
-            // Of an export that was ended at the wrong moment.
+            // A file of an export that was killed while writing it.
             std::fs::create_dir_all(place.path().join("a/b")).unwrap();
             std::fs::write(place.path().join("a/b").join(temporary("c")), "half").unwrap();
             put(&destination, "a/b", "c", b"one");
@@ -417,7 +416,7 @@ mod tests {
             let folder = destination.folder("a/b").unwrap();
             let found = destination.find(&folder, "a/b", "c").unwrap().unwrap();
             assert!(found.size == 3 && found.is_of(1_700_000_000_000_001) && !found.is_of(1_700_000_000_000_002));
-            // One that is given up leaves nothing.
+            // A discarded file leaves nothing.
             drop(destination.create(&folder, "a/b", "d").unwrap());
             destination.finish().unwrap();
             let names: Vec<_> =
@@ -444,7 +443,7 @@ mod tests {
         open("2", false).unwrap().finish().unwrap();
         std::fs::write(place.path().join("x"), "").unwrap();
         assert_eq!(open("2", false).unwrap_err().kind(), ErrorKind::NotEmpty);
-        // A note that is none, and one that never ends.
+        // Invalid markers, and one that exceeds the limit.
         for nonsense in ["", "{", "[]", r#"{"repository":1}"#, &"[".repeat(1 << 20)] {
             std::fs::write(&marker, nonsense).unwrap();
             assert_eq!(open("2", true).unwrap_err().kind(), ErrorKind::NotEmpty);

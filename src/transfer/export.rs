@@ -1,7 +1,7 @@
-//! A snapshot as a plain tree of files.
+//! Exports a snapshot as a plain tree of files.
 //!
-//! Batches of files go their way side by side: looked for in the directory, fetched, written. What is complete there already is
-//! not read again. Nothing of a batch is kept when it is done, so that memory is bounded by the number of jobs.
+//! Batches of files are processed concurrently: looked up in the directory, fetched, written. A file that is complete there
+//! already is not read again. Nothing of a batch is kept when it is done, so that memory is bounded by the number of jobs.
 
 use std::ops::AddAssign;
 use std::os::fd::OwnedFd;
@@ -21,52 +21,52 @@ use crate::tree::{Kind, Tree};
 
 /// Paths of one kind that a report lists; the rest is counted.
 const LISTED: usize = 1000;
-/// What can be done about something that cannot be read.
+/// Advice about files that cannot be read.
 const SKIP: &str = "--skip-unreadable exports the rest and lists what was left out";
 
 /// Options of an export.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ExportOptions {
-    /// Remove what the snapshot does not have.
+    /// Remove files that the snapshot does not have.
     pub delete: bool,
-    /// Compare bytes, not sizes and times.
+    /// Compare bytes instead of sizes and times.
     pub checksum: bool,
-    /// Only count.
+    /// Only count files.
     pub dry_run: bool,
-    /// Leave out what cannot be read, instead of failing.
+    /// Leave out files that cannot be read, instead of failing.
     pub skip_unreadable: bool,
-    /// Batches that are on their way at a time.
+    /// Batches that are processed at the same time.
     pub jobs: usize,
 }
 
-/// What came of an export.
+/// Result of an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Exported {
-    /// The snapshot.
+    /// Id of the snapshot.
     pub snapshot: String,
-    /// Files that the directory has of it now.
+    /// Files of the snapshot in the directory now.
     pub files: u64,
-    /// Bytes of those.
+    /// Total size of these files, in bytes.
     pub bytes: u64,
     /// Files that were written.
     pub written: u64,
-    /// Bytes of those.
+    /// Total size of the written files, in bytes.
     pub written_bytes: u64,
-    /// Files that were there.
+    /// Files that were complete already.
     pub unchanged: u64,
-    /// Files, and directories with everything below, that were removed.
+    /// Removed files, and directories with everything below.
     pub removed: Vec<String>,
-    /// How many those are.
+    /// Number of removed files and directories.
     pub removed_count: u64,
-    /// What could not be read.
+    /// Files that could not be read.
     pub left_out: Vec<LeftOut>,
-    /// How many those are.
+    /// Number of files that could not be read.
     pub left_out_count: u64,
-    /// Whether nothing was done, only counted.
+    /// True if files were only counted.
     pub dry_run: bool,
 }
 
-/// What came of a batch.
+/// Result of a batch.
 #[derive(Debug, Default)]
 struct Done {
     written: u64,
@@ -96,22 +96,20 @@ impl Done {
     }
 }
 
-/// An export on its way.
 struct Export {
     tree: Arc<Tree>,
-    /// None if there is no such directory, and only counting is wanted.
+    /// None in a dry run without a directory.
     target: Option<Arc<Target>>,
     options: ExportOptions,
     counters: Arc<Counters>,
 }
 
-/// Writes what is at or below `path` of `tree` into `destination`, which is none if there is no such directory and nothing is to
-/// be done but counting.
+/// Writes the files at or below `path` of `tree` into `destination`, which is `None` if there is no such directory in a dry run.
 ///
-/// `confirm` is called with the paths that are to be removed, if there are any, before anything is changed.
+/// Calls `confirm` with the paths to be removed, if there are any, before anything is changed.
 ///
-/// Errors: those of reading, unless they are to be left out; [`ErrorKind::Unsupported`] if there are nodes whose names no file
-/// can have.
+/// Errors: those of reading, unless such files are to be left out; [`ErrorKind::Unsupported`] if there are nodes whose names
+/// no file can have.
 pub async fn export(
     tree: Arc<Tree>,
     path: &str,
@@ -182,12 +180,12 @@ pub async fn export(
     Ok(out)
 }
 
-/// `error`, with what can be done about it.
+/// Returns `error` with advice.
 fn skippable(error: &Error) -> Error {
     Error::new(error.kind(), format!("{error}; {SKIP}"))
 }
 
-/// Nodes at or below `path` that the tree does not show, since no file can have their names.
+/// Returns the nodes at or below `path` that the tree does not show, because no file can have their names.
 fn without_file_names(tree: &Tree, path: &str) -> Vec<String> {
     let table = tree.table();
     let mut is_shown = vec![false; tree.snapshot().node_count()];
@@ -206,7 +204,7 @@ fn without_file_names(tree: &Tree, path: &str) -> Vec<String> {
     hidden.map(|(node, _)| node.path.to_owned()).collect()
 }
 
-/// How many files there will be at or below directory `start`, by what the snapshot says of its manifests: without reading one.
+/// Returns the expected number of files at or below directory `start`, from the snapshot's manifest infos: no manifest is read.
 fn expected(tree: &Tree, start: u64) -> u64 {
     let table = tree.table();
     let Some(crate::tree::nodes::Place::Directory(top)) = table.place(start) else { return 0 };
@@ -262,7 +260,7 @@ impl Export {
         Ok(done)
     }
 
-    /// Writes files whose bytes are there.
+    /// Writes files whose bytes have been fetched.
     fn write(&self, target: &Target, ready: Vec<(Item, Need, Content)>) -> Result<Done> {
         let mut done = Done::default();
         let mut last: Option<(Arc<str>, Arc<OwnedFd>)> = None;
@@ -280,7 +278,7 @@ impl Export {
         Ok(done)
     }
 
-    /// Counts what became of a file: whether it was written, or why it cannot be read.
+    /// Counts the result of a file: written, unchanged, or not readable.
     fn account(&self, done: &mut Done, item: &Item, written: Result<bool>) -> Result<()> {
         match written {
             Ok(true) => self.wrote(done, item),

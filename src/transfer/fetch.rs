@@ -1,7 +1,7 @@
-//! The bytes of many files of a snapshot at a time.
+//! Fetches the bytes of many files of a snapshot at a time.
 //!
-//! Small chunks share objects, one behind the other in grid order, so that files that follow each other in a listing are most
-//! often neighbours in an object too: they are read together, in one request of some MiB instead of hundreds.
+//! Small chunks share objects, back to back in grid order, so that consecutive files of a listing are usually neighbors in an
+//! object too: they are read together, in one request of some MiB instead of hundreds.
 
 use std::fs::File;
 use std::ops::Range;
@@ -18,39 +18,40 @@ use crate::reader::{Data, NativeChunk};
 use crate::tree::Tree;
 use crate::tree::nodes::Place;
 
-/// What may lie between two chunks that are read together, in bytes: less than a request costs, on a disk or over a network.
+/// Largest gap between two chunks that are read together, in bytes: less than a request costs, on a disk or over a network.
 const GAP: u64 = 16 << 10;
-/// Bytes that are read together at most.
+/// Limit on the bytes that are read together.
 const MOST: u64 = BATCH_BYTES;
-/// Requests of one batch that are under way at a time. The storage has a bound for those of all.
+/// Concurrent requests of one batch. The storage limits those of all batches.
 const AT_ONCE: usize = 32;
-/// Chunks from this size on, in bytes, are copied file to file where they are files of their own: the kernel does it without us, or,
-/// where the file system can, shares the blocks until somebody writes. Below, one read and one write are less.
+/// Chunks from this size on, in bytes, are copied file to file if they are separate files: the kernel copies the bytes or,
+/// where the file system can, shares the blocks until one of the files is written to. For smaller chunks, one read and one
+/// write cost less.
 const WORTH_COPYING: u64 = 128 << 10;
 
-/// The bytes of a file.
+/// Bytes of a file.
 #[derive(Debug)]
 pub(super) enum Content {
-    /// Part of what was read.
+    /// Part of a buffer that was read.
     Part(Arc<Data>, Range<usize>),
-    /// The whole of a file.
+    /// Whole file.
     File(File),
 }
 
-/// Where the bytes of a file are.
+/// Location of the bytes of a file.
 #[derive(Clone, Debug)]
 enum Origin {
     Document(bytes::Bytes),
     Stored(ChunkPayload),
 }
 
-/// Whether an error says that something in the repository cannot be read, now and later, by this user.
+/// Returns true if an error means that this user cannot read something in the repository, now or later.
 pub(super) fn is_unreadable(error: &Error) -> bool {
     use ErrorKind::{Corrupt, NotFound, PermissionDenied, Unsupported, VirtualNotAllowed};
     matches!(error.kind(), Corrupt | NotFound | PermissionDenied | Unsupported | VirtualNotAllowed)
 }
 
-/// Where the bytes of chunk or document `inode` are, as a payload.
+/// Returns the payload of chunk or document `inode`.
 pub(super) async fn payload(tree: &Tree, inode: u64) -> Result<ChunkPayload> {
     Ok(match origin(tree, inode).await? {
         Origin::Document(bytes) => ChunkPayload::Inline(bytes),
@@ -68,7 +69,7 @@ async fn origin(tree: &Tree, inode: u64) -> Result<Origin> {
     Ok(Origin::Stored(stored))
 }
 
-/// The bytes of the files `inodes`, in their order. They have [`BATCH_BYTES`] together at most, or it is one.
+/// Fetches the files `inodes`, in their order. Together they have at most [`BATCH_BYTES`], or there is only one.
 pub(super) async fn fetch(tree: &Arc<Tree>, inodes: &[u64]) -> Vec<Result<Content>> {
     let mut contents: Vec<Option<Result<Content>>> = Vec::with_capacity(inodes.len());
     let mut wanted = Vec::new();
@@ -105,7 +106,7 @@ fn whole(data: Data) -> Content {
 type Wanted = Vec<(usize, ChunkPayload)>;
 type Fetched = Vec<(usize, Result<Content>)>;
 
-/// The file that is exactly chunk `inode`, if there is one.
+/// Opens the file that is exactly chunk `inode`, if there is one.
 pub(super) async fn whole_file(tree: &Arc<Tree>, inode: u64) -> Result<Option<File>> {
     let payload = payload(tree, inode).await?;
     let (_, mut found) = files(tree, vec![(0, payload)]).await;
@@ -115,7 +116,7 @@ pub(super) async fn whole_file(tree: &Arc<Tree>, inode: u64) -> Result<Option<Fi
     }
 }
 
-/// Those of `wanted` that are files of this machine, and the rest.
+/// Opens those of `wanted` that are files of this machine; returns the rest first.
 async fn files(tree: &Arc<Tree>, wanted: Wanted) -> (Wanted, Fetched) {
     let is_large =
         |payload: &ChunkPayload| matches!(payload, ChunkPayload::Native { length, .. } if *length >= WORTH_COPYING);
@@ -143,7 +144,7 @@ async fn files(tree: &Arc<Tree>, wanted: Wanted) -> (Wanted, Fetched) {
     tokio::task::spawn_blocking(look).await.unwrap_or((kept, Vec::new()))
 }
 
-/// An object with chunks in it.
+/// Object that contains chunks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Object {
     Native(ObjectId),
@@ -151,7 +152,7 @@ enum Object {
 }
 
 impl Object {
-    /// A part of it, as if it were a chunk.
+    /// Returns a part of the object as the payload of a chunk.
     fn part(&self, offset: u64, length: u64) -> ChunkPayload {
         match self.clone() {
             Object::Native(chunk) => ChunkPayload::Native { chunk, offset, length },
@@ -160,7 +161,7 @@ impl Object {
     }
 }
 
-/// Chunks of one object that are read together.
+/// Neighboring chunks of one object, which are read together.
 struct Run {
     object: Object,
     range: Range<u64>,
@@ -168,12 +169,12 @@ struct Run {
     parts: Vec<(usize, u64, u64)>,
 }
 
-/// The bytes of all of `wanted`, each with its slot.
+/// Reads all of `wanted`; each result has its slot.
 pub(super) async fn payloads(tree: &Arc<Tree>, wanted: Wanted) -> Fetched {
-    // What a cache on a disk has is found by the ranges that mounts ask for.
+    // A disk cache finds entries by the ranges that mounts request, so with one ranges are not merged.
     let merge = tree.reader().is_local() || !tree.reader().has_files();
     let (runs, single) = runs(wanted, merge);
-    // Boxed one by one: the compiler does not see through a closure that it may change threads.
+    // Each future is boxed: the compiler cannot prove that one from a closure is `Send`.
     let mut tasks: Vec<BoxFuture<'_, Fetched>> = Vec::new();
     for run in runs {
         tasks.push(Box::pin(read_run(tree, run)));
@@ -207,12 +208,12 @@ async fn read_run(tree: &Arc<Tree>, run: Run) -> Fetched {
             };
             run.parts.into_iter().map(part).collect()
         }
-        // A store that is silent or slow would be so once for each part.
+        // A store that does not answer would be waited for once per part.
         Err(error) if error.kind() != ErrorKind::Corrupt => {
             let (kind, message) = (error.kind(), error.to_string());
             run.parts.into_iter().map(|(at, ..)| (at, Err(Error::new(kind, message.clone())))).collect()
         }
-        // One of them may be beyond the object's end: each is asked for by itself, to know which.
+        // A part may lie beyond the object's end: each is read separately to find out which.
         _ => {
             let mut fetched = Vec::with_capacity(run.parts.len());
             for (at, offset, length) in run.parts {
@@ -223,7 +224,7 @@ async fn read_run(tree: &Arc<Tree>, run: Run) -> Fetched {
     }
 }
 
-/// `wanted` as runs of neighbours, and what is none.
+/// Groups `wanted` into runs of neighbors; returns the rest second.
 fn runs(wanted: Wanted, merge: bool) -> (Vec<Run>, Wanted) {
     let (mut ranges, mut single) = (Vec::new(), Vec::new());
     for (at, payload) in wanted {
@@ -240,7 +241,7 @@ fn runs(wanted: Wanted, merge: bool) -> (Vec<Run>, Wanted) {
     ranges.sort_unstable();
     let mut runs: Vec<Run> = Vec::new();
     for (object, offset, length, at) in ranges {
-        // Of a native chunk the sum is a number: that was checked when the reference was read.
+        // For a native chunk the sum cannot overflow: that was checked when the reference was read.
         let end = offset.saturating_add(length);
         match runs.last_mut() {
             Some(run)
@@ -270,7 +271,7 @@ mod tests {
         ChunkPayload::Virtual { location: location.into(), offset, length, checksum: Some(Checksum::Etag(tag.into())) }
     }
 
-    /// That of a native object; 0 for a virtual one.
+    /// Returns the number of a native object; 0 for a virtual one.
     fn number(object: &Object) -> u8 {
         match object {
             Object::Native(id) => id.0[0],

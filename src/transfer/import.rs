@@ -1,9 +1,9 @@
-//! A directory of Zarr files as one commit.
+//! Imports a directory of Zarr files as one commit.
 //!
-//! The files are laid over the branch's newest snapshot ([`super::scan`]); what that would commit is found out by the rules by which
-//! a mount commits, and committed by the same engine: all of it or nothing, applied to what others commit meanwhile if nobody
-//! touched the same things. Chunk files are read and stored from where they are, and never become objects themselves, for they
-//! are the user's.
+//! The files are laid over the branch's tip ([`super::scan`]). The change set is detected by the rules of a mount and
+//! committed by the same engine: completely or not at all, and rebased over concurrent commits that did not touch the same
+//! things. Chunk files are read from where they are and are never linked into the repository, because they belong to the
+//! user.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -38,77 +38,77 @@ use crate::working::Base;
 /// Paths of one kind that a report lists; the rest is counted.
 const LISTED: usize = 1000;
 
-/// Where files are imported to.
+/// Destination of an import.
 #[derive(Debug)]
 pub enum Target {
-    /// A branch of a repository.
+    /// Branch of a repository.
     Branch(Repository, String),
-    /// A place where nothing is yet, and where a repository is created.
+    /// Empty place, where a repository is created.
     Empty(Arc<dyn Storage>),
 }
 
 /// Options of an import.
 #[derive(Clone, Debug, Default)]
 pub struct ImportOptions {
-    /// The group that the directory is; empty for the root.
+    /// Group to import into; empty for the root.
     pub path: String,
-    /// The commit's message.
+    /// Commit message.
     pub message: String,
-    /// The commit's metadata.
+    /// Commit metadata.
     pub metadata: Map<String, Value>,
-    /// What to do about chunks that others have changed too.
+    /// Treatment of chunks that concurrent commits have changed too.
     pub on_conflict: OnConflict,
-    /// Remove what the directory does not have.
+    /// Delete what the directory does not have.
     pub delete: bool,
-    /// Store chunks without looking whether they are there.
+    /// Store chunks without comparing them with those of the branch.
     pub whole: bool,
-    /// Only count.
+    /// Only count changes.
     pub dry_run: bool,
-    /// Threads that look at files, and batches that are compared at a time.
+    /// Threads that list files, and batches that are compared at the same time.
     pub jobs: usize,
 }
 
-/// What came of an import.
+/// Result of an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Imported {
-    /// The new snapshot; none if there was nothing to commit.
+    /// New snapshot; none if nothing was committed.
     pub snapshot: Option<String>,
-    /// Whether the repository was created.
+    /// True if the repository was created.
     pub created_repository: bool,
-    /// Commits of others that it was applied to, oldest first.
+    /// Concurrent commits that the changes were rebased over, oldest first.
     pub rebased_over: Vec<String>,
-    /// Groups and arrays that are new.
+    /// Number of created groups and arrays.
     pub nodes_created: usize,
-    /// Groups and arrays with another `zarr.json`.
+    /// Number of groups and arrays with another `zarr.json`.
     pub nodes_updated: usize,
-    /// Groups and arrays that are gone.
+    /// Number of deleted groups and arrays.
     pub nodes_deleted: usize,
-    /// Chunks that were stored.
+    /// Number of stored chunks.
     pub chunks_written: usize,
-    /// Bytes of those.
+    /// Total size of the stored chunks, in bytes.
     pub bytes_written: u64,
-    /// Chunks that are gone.
+    /// Number of deleted chunks.
     pub chunks_deleted: usize,
-    /// Chunks that were there already.
+    /// Number of chunks that the branch has already.
     pub chunks_unchanged: usize,
-    /// Files that Zarr has no place for.
+    /// Untracked files: those that Zarr has no place for.
     pub untracked: Vec<String>,
-    /// How many those are.
+    /// Number of untracked files.
     pub untracked_count: u64,
-    /// What keeps it from being committed.
+    /// Violations, which prevent the commit.
     pub faults: Vec<LeftOut>,
-    /// How many those are.
+    /// Number of violations.
     pub faults_count: u64,
-    /// What others have changed too. Nothing was committed then.
+    /// Conflicts with concurrent commits. Nothing was committed if there are any.
     pub conflicts: Vec<Conflict>,
-    /// Whether nothing was done, only counted.
+    /// True if changes were only counted.
     pub dry_run: bool,
 }
 
 /// Imports the directory `source`.
 ///
-/// `memory` is the bound for what is read of the repository, as a function of the bytes that its snapshot takes; `clock` says when
-/// the commit is made. What cannot be committed is in the result and nothing is committed then; so are conflicts.
+/// `memory` returns the budget for reading the repository, as a function of the bytes that its snapshot takes; `clock`
+/// supplies the commit time. Nothing is committed if there are violations or conflicts: the result lists them.
 pub async fn import(
     source: &Path,
     target: Target,
@@ -179,7 +179,7 @@ pub async fn import(
         }
     };
     repository.check_store(&branch).await?;
-    // Of a new repository, the one that it has.
+    // A new repository has a first snapshot, which is the base.
     let base = match out.created_repository {
         true => {
             let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await?;
@@ -207,7 +207,7 @@ pub async fn import(
     Ok(out)
 }
 
-/// Opens the directory, which must have nothing to do with the repository's.
+/// Opens the directory. Fails if it lies in the repository's directory or contains it.
 fn open(source: &Path, target: &Target) -> Result<OwnedFd> {
     let failed = |e: std::io::Error| Error::io(source.display(), e);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -235,7 +235,7 @@ fn tree(snapshot: Snapshot, storage: &Arc<dyn Storage>, memory: &dyn Fn(u64) -> 
     Ok(Arc::new(Tree::new(snapshot, table, reader)))
 }
 
-/// What the files would commit over `tree`, and those that cannot stand where they are.
+/// Detects the changes of the files relative to `tree`, and the files that cannot be where they are.
 async fn detect_changes(
     scanned: &scan::Scanned,
     tree: &Arc<Tree>,
@@ -247,14 +247,13 @@ async fn detect_changes(
     Ok((detected, clashes))
 }
 
-/// `path`, an absolute one in the repository, relative to the group `top`.
+/// Returns the absolute repository path `path` relative to the group `top`.
 fn below(top: &str, path: &str) -> String {
     let path = path.trim_start_matches('/');
     let rest = path.strip_prefix(top.trim_matches('/')).unwrap_or(path).trim_start_matches('/');
     if rest.is_empty() { ".".to_owned() } else { rest.to_owned() }
 }
 
-/// Counts what would be committed.
 fn tally(out: &mut Imported, changes: &ChangeSet) {
     out.nodes_created = changes.created.len();
     out.nodes_updated = changes.updated.len();

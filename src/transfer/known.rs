@@ -1,8 +1,8 @@
-//! Chunks that a branch has already, byte for byte: they are not stored again, and are no changes.
+//! Leaves out chunks that the branch has already, byte for byte.
 //!
-//! So a second import of the same files is no commit, one of files of which few have changed is a small one, and others' commits
-//! are in conflict only with what is really different. What it costs is reading the branch's chunks that have the same
-//! coordinates and length.
+//! A second import of the same files is therefore no commit, an import with few changed files is a small one, and concurrent
+//! commits conflict only with real differences. The cost is reading the branch's chunks that have the same coordinates and
+//! length.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Read, Seek};
@@ -21,10 +21,10 @@ use crate::tree::Tree;
 use crate::tree::nodes::NodeIndex;
 use crate::zarr::Coords;
 
-/// Chunks that are compared in one go.
+/// Chunks that are compared together.
 const BATCH: usize = 1024;
 
-/// A chunk that may be the same.
+/// Chunk that may be the same.
 struct Candidate {
     node: NodeId,
     coords: Coords,
@@ -32,7 +32,7 @@ struct Candidate {
     stored: ChunkPayload,
 }
 
-/// Takes out of `changes` the chunks that `tree` has with the same bytes; returns how many those are, and how many bytes.
+/// Removes from `changes` the chunks that `tree` has with the same bytes; returns their number and their bytes.
 pub(super) async fn leave_out(
     tree: &Arc<Tree>,
     changes: &mut ChangeSet,
@@ -63,7 +63,7 @@ pub(super) async fn leave_out(
             if batch.is_full() {
                 batches.push(std::mem::take(&mut batch).all);
             }
-            // So many are compared before more are looked for.
+            // These batches are compared before more are collected.
             if batches.len() >= jobs.max(1) {
                 same.extend(compare(tree, std::mem::take(&mut batches), jobs, counters).await?);
             }
@@ -147,7 +147,7 @@ async fn compare_batch(
                     }
                 }
                 Ok(Content::File(_)) => {}
-                // What cannot be read is replaced.
+                // A stored chunk that cannot be read is replaced.
                 Err(error) if is_unreadable(&error) => {}
                 Err(error) => return Err(error),
             }

@@ -1,21 +1,21 @@
-//! A plain Zarr tree out of a repository, and into one, without a mount.
+//! Exports and imports plain Zarr trees, without a mount.
 //!
-//! [`export`] writes the keys of a snapshot, as a mount of it shows them, below a directory; [`import`] makes one commit of a
-//! directory's files, by the rules by which a mount makes one of what programs wrote. Neither needs a kernel that takes part,
-//! so that many files are on their way at a time:
+//! [`export`] writes the keys of a snapshot, as a mount shows them, below a directory; [`import`] makes one commit of a
+//! directory's files, by the rules by which a mount commits. Neither depends on the kernel, so that many files are processed
+//! concurrently:
 //!
-//! | part | what it knows |
+//! | part | task |
 //! |---|---|
-//! | [`walk`] | the files of a snapshot, a batch at a time |
-//! | [`fetch`] | a batch's bytes: neighbours in one object are read together |
-//! | [`destination`] | a directory that files are put into, whole or not at all, and never beside it |
-//! | [`new_file`] | a file that takes its name when it is complete |
-//! | [`put`] | one file of it: whether it is there, and writing it |
-//! | [`export`] | all these, side by side |
-//! | [`prune`] | what a destination has and the snapshot does not |
-//! | [`scan`] | a directory as a working tree in which every file is new |
-//! | [`known`] | chunks that the branch has already, byte for byte |
-//! | [`import`] | these two, and the commit |
+//! | [`walk`] | lists the files of a snapshot, a batch at a time |
+//! | [`fetch`] | reads a batch: neighbors in one object together |
+//! | [`destination`] | directory that files are written into, complete or not at all, and never outside it |
+//! | [`new_file`] | file that gets its name when it is complete |
+//! | [`put`] | checks and writes one file |
+//! | [`export`] | runs all these concurrently |
+//! | [`prune`] | finds and removes what a destination has and the snapshot does not |
+//! | [`scan`] | presents a directory as a working tree in which every file is new |
+//! | [`known`] | leaves out chunks that the branch has already, byte for byte |
+//! | [`import`] | runs these two, and commits |
 
 pub mod destination;
 pub mod export;
@@ -37,19 +37,19 @@ use serde::Serialize;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// How far a transfer is, for other threads to look at.
+/// Progress of a transfer, for other threads to read.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Files there are, as far as that is known.
+    /// Files known so far.
     found: AtomicU64,
-    /// Files that are done with.
+    /// Files that are finished.
     done: AtomicU64,
-    /// Bytes of those.
+    /// Bytes of finished files.
     bytes: AtomicU64,
 }
 
 impl Counters {
-    /// Files there are, as far as that is known, files that are done with, and bytes of those.
+    /// Returns the number of files known so far, of files that are finished, and the bytes of the latter.
     pub fn now(&self) -> (u64, u64, u64) {
         let [found, done, bytes] = [&self.found, &self.done, &self.bytes].map(|count| count.load(Ordering::Relaxed));
         (found.max(done), done, bytes)
@@ -69,25 +69,25 @@ impl Counters {
     }
 }
 
-/// A path, and why it was left out.
+/// Path that was left out, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
-    /// Where.
+    /// Path of the file or node.
     pub path: String,
-    /// Why.
+    /// Reason, for display.
     pub why: String,
 }
 
-/// Runs `work` on a thread that may wait.
+/// Runs `work` on a thread that may block.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|e| Error::with_source(ErrorKind::Io, "a step of the transfer ended early", e))?
 }
 
-/// What the file of `entry` is, which was listed in `folder`. A symbolic link is one.
+/// Returns the type of `entry`, which was listed in `folder`. Links are not followed.
 fn kind_of(folder: impl AsFd, entry: &DirEntry) -> std::result::Result<FileType, Errno> {
     match entry.file_type() {
-        // Not every file system says it in listings.
+        // Some file systems do not return the type in listings.
         FileType::Unknown => {
             let stat = rustix::fs::statat(folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)?;
             Ok(FileType::from_raw_mode(stat.st_mode))

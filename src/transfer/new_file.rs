@@ -1,4 +1,4 @@
-//! A file that takes its name when it is complete, with the time that it is to have.
+//! File that gets its name when it is complete.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -7,35 +7,35 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 
-/// What a file is called until it is complete, where it has to be called something.
+/// Returns the name of a file until it is complete, where it must have one.
 pub(super) fn temporary(name: &str) -> String {
     format!(".icechunkfs-{name}~")
 }
 
-/// A file that has no name yet.
+/// File that does not have its final name yet.
 #[derive(Debug)]
 pub(super) struct NewFile {
     file: File,
     folder: Arc<OwnedFd>,
     name: String,
-    /// Whether it has a temporary name.
+    /// True if the file has a temporary name.
     is_named: bool,
 }
 
 impl NewFile {
-    /// One without a name.
+    /// Creates a file without a name.
     pub(super) fn nameless(folder: Arc<OwnedFd>, name: String) -> Result<Self, Errno> {
         let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&folder, ".", flags, Mode::from_raw_mode(0o666))?;
         Ok(NewFile { file: file.into(), folder, name, is_named: false })
     }
 
-    /// One with a temporary name.
+    /// Creates a file with a temporary name.
     pub(super) fn named(folder: Arc<OwnedFd>, name: String) -> Result<Self, Errno> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let create = || rustix::fs::openat(&folder, temporary(&name), flags, Mode::from_raw_mode(0o666));
         let file = match create() {
-            // Of an export that was ended while it wrote this very file.
+            // An export that was killed while it wrote this file left the name.
             Err(Errno::EXIST) => {
                 rustix::fs::unlinkat(&folder, temporary(&name), AtFlags::empty())?;
                 create()?
@@ -45,17 +45,15 @@ impl NewFile {
         Ok(NewFile { file: file.into(), folder, name, is_named: true })
     }
 
-    /// What its name will be.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// It, to be written.
     pub(super) fn file(&mut self) -> &mut File {
         &mut self.file
     }
 
-    /// Gives it its name, whoever has it.
+    /// Gives the file its final name, replacing an existing file.
     pub(super) fn take_name(mut self) -> Result<(), Errno> {
         let name = self.name.as_str();
         if !self.is_named {
@@ -63,7 +61,7 @@ impl NewFile {
                 Err(Errno::EXIST) => {}
                 linked => return linked,
             }
-            // Only a rename replaces.
+            // Only a rename replaces a file, so the new file needs a temporary name first.
             let temporary = temporary(name);
             if link(&self.file, &self.folder, &temporary) == Err(Errno::EXIST) {
                 rustix::fs::unlinkat(&self.folder, temporary.as_str(), AtFlags::empty())?;
@@ -79,27 +77,27 @@ impl NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if self.is_named {
-            // If it stays, the next export of the file replaces it.
+            // If the file stays, the next export of it replaces it.
             let _ = rustix::fs::unlinkat(&self.folder, temporary(&self.name), AtFlags::empty());
         }
     }
 }
 
-/// `micros` after 1970.
+/// Converts `micros` after 1970.
 pub(super) fn timespec(micros: u64) -> Timespec {
-    // A thousandth of what is less than a million fits.
+    // The nanoseconds are below a billion, which fits.
     Timespec { tv_sec: (micros / 1_000_000).cast_signed(), tv_nsec: (micros % 1_000_000 * 1000) as _ }
 }
 
-/// Gives `file` the time `micros` after 1970 as its last change.
+/// Sets the modification time of `file` to `micros` after 1970.
 pub(super) fn set_time(file: &File, micros: u64) -> Result<(), Errno> {
     let last_access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
     rustix::fs::futimens(file, &Timestamps { last_access, last_modification: timespec(micros) })
 }
 
-/// Gives `file`, which may have none, the name `name` in `folder`, if nothing has it.
+/// Gives `file`, which may have no name, the name `name` in `folder`. Fails if that exists.
 pub(super) fn link(file: &File, folder: &OwnedFd, name: &str) -> Result<(), Errno> {
-    // Older kernels let only the privileged link a descriptor by itself; the name that `/proc` has for it always works.
+    // Older kernels let only privileged processes link a descriptor directly; its name in `/proc` always works.
     match rustix::fs::linkat(file, "", folder, name, AtFlags::EMPTY_PATH) {
         Err(Errno::NOENT | Errno::PERM | Errno::INVAL) => {
             let place = format!("/proc/self/fd/{}", file.as_raw_fd());

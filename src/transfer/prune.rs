@@ -1,4 +1,4 @@
-//! What a destination has and the snapshot does not, and removing it.
+//! Finds and removes what a destination has and the snapshot does not.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -11,7 +11,7 @@ use super::{blocking, kind_of};
 use crate::error::{Context, Error, Result};
 use crate::tree::{Kind, Tree};
 
-/// A file, or a directory with everything below, that the snapshot does not have.
+/// File, or directory with everything below, that the snapshot does not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Extra {
     folder: String,
@@ -24,10 +24,10 @@ impl Extra {
     }
 }
 
-/// What `destination` has and directory `start` of `tree` does not, but for the note of the export.
+/// Returns what `destination` has and directory `start` of `tree` does not, except the export's marker.
 pub(super) async fn find(destination: &Arc<Destination>, tree: &Tree, start: u64) -> Result<Vec<Extra>> {
     let mut extra = Vec::new();
-    // Directories that both have, still to be looked at.
+    // Directories that both sides have and that have not been listed yet.
     let mut open = vec![(start, String::new())];
     while let Some((inode, folder)) = open.pop() {
         let (place, path) = (Arc::clone(destination), folder.clone());
@@ -66,7 +66,6 @@ fn entries(destination: &Destination, path: &str) -> Result<Vec<(OsString, FileT
     Ok(found)
 }
 
-/// Removes what [`find`] found.
 pub(super) async fn remove(destination: &Arc<Destination>, extra: Vec<Extra>) -> Result<()> {
     let destination = Arc::clone(destination);
     blocking(move || {

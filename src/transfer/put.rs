@@ -1,4 +1,4 @@
-//! One file of an export: whether it is there, and writing it.
+//! Checks and writes one file of an export.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -20,41 +20,41 @@ const STEP: u32 = BATCH_BYTES as u32;
 /// Bytes that are compared at a time.
 const COMPARED: usize = 64 << 10;
 
-/// How a file that is there is known to be complete.
+/// Criterion by which an existing file is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trust {
-    /// There is none.
+    /// No files exist.
     Empty,
-    /// By size and time.
+    /// The size and the time match.
     SizeAndTime,
-    /// By its bytes.
+    /// The bytes match.
     Bytes,
 }
 
-/// What is to be done about a file.
+/// Action that a file needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
-    /// It is there.
+    /// None, because the file is complete.
     Nothing,
-    /// It is to be written.
+    /// The file must be written.
     Write,
-    /// It is to be written if it has other bytes.
+    /// The file must be written if its bytes differ.
     Compare,
 }
 
-/// Where files go, and what they are like.
+/// Destination of files, and their common properties.
 #[derive(Debug)]
 pub(super) struct Target {
     destination: Arc<Destination>,
     trust: Trust,
-    /// The time that all files have: the commit's, in microseconds since 1970-01-01 UTC.
+    /// Time of all files: the commit's, in microseconds since 1970-01-01 UTC.
     time: u64,
-    /// Only look.
+    /// Write nothing.
     dry_run: bool,
 }
 
 impl Target {
-    /// Files of a commit at `time` go to `destination`; with `checksum`, those that are there are read and compared.
+    /// Creates a target for the files of a commit at `time` in `destination`; with `checksum`, existing files are read and compared.
     pub(super) fn new(destination: Arc<Destination>, time: u64, checksum: bool, dry_run: bool) -> Self {
         let trust = match destination.before() {
             Before::Nothing => Trust::Empty,
@@ -65,17 +65,16 @@ impl Target {
         Target { destination, trust, time, dry_run }
     }
 
-    /// The directory.
     pub(super) fn destination(&self) -> &Destination {
         &self.destination
     }
 
-    /// Whether no file is there.
+    /// Returns true if no file exists.
     pub(super) fn is_empty(&self) -> bool {
         self.trust == Trust::Empty
     }
 
-    /// What is to be done about each of `items`.
+    /// Returns the action that each of `items` needs.
     pub(super) fn needs(&self, items: Vec<Item>) -> Result<Vec<(Item, Need)>> {
         let mut last: Option<(Arc<str>, Option<Arc<OwnedFd>>)> = None;
         let mut needs = Vec::with_capacity(items.len());
@@ -95,7 +94,7 @@ impl Target {
         Ok(needs)
     }
 
-    /// Writes a file into `folder`, if need be. False if it was there.
+    /// Writes a file into `folder` if necessary. Returns false if the file was complete.
     pub(super) fn file(&self, folder: &Arc<OwnedFd>, item: &Item, need: Need, mut content: Content) -> Result<bool> {
         if need == Need::Compare && self.is_same(folder, item, &mut content)? {
             self.keep(folder, item)?;
@@ -120,7 +119,7 @@ impl Target {
                 file.file().write_all(bytes).map_err(self.failed(item))?;
                 bytes.len() as u64
             }
-            // The kernel copies, or shares the blocks; never the inode, which whoever edits the copy would write to.
+            // The kernel copies the bytes or shares the blocks. The inode is never shared, because edits of the copy would change it.
             Content::File(mut source) => std::io::copy(&mut source, file.file()).map_err(self.failed(item))?,
         };
         if length != item.size {
@@ -129,7 +128,7 @@ impl Target {
         self.destination.complete(file, &item.folder, self.time)
     }
 
-    /// A file that is there has the bytes that it should have: the next look shall see that.
+    /// Sets the time of an existing file whose bytes are right, so that the next check finds it complete.
     fn keep(&self, folder: &OwnedFd, item: &Item) -> Result<()> {
         if self.dry_run {
             return Ok(());
@@ -138,7 +137,7 @@ impl Target {
         set_time(&file, self.time).map_err(|e| self.failed(item)(e.into()))
     }
 
-    /// Whether the file that is there has the bytes of `content`; it has as many.
+    /// Returns true if the existing file, whose length is right, has the bytes of `content`.
     fn is_same(&self, folder: &OwnedFd, item: &Item, content: &mut Content) -> Result<bool> {
         let mut there = self.destination.open_file(folder, &item.folder, &item.name)?;
         let same = match content {
@@ -148,7 +147,7 @@ impl Target {
         same.map_err(self.failed(item))
     }
 
-    /// Writes a chunk that is not to be in memory at once, if need be. False if it was there.
+    /// Writes a chunk too large to be in memory at once, if necessary. Returns false if the file was complete.
     pub(super) async fn large(self: &Arc<Self>, tree: &Arc<Tree>, item: &Item, need: Need) -> Result<bool> {
         if let Some(file) = whole_file(tree, item.inode).await? {
             let (this, item) = (Arc::clone(self), item.clone());
@@ -208,7 +207,7 @@ impl Target {
     }
 }
 
-/// The next bytes of a large chunk.
+/// Reads the next bytes of a large chunk.
 async fn step(tree: &Arc<Tree>, item: &Item, payload: &ChunkPayload, offset: u64) -> Result<Data> {
     let data = tree.read_stored(payload, offset, STEP).await.context(|| item.path())?;
     if data.is_empty() {
@@ -217,7 +216,7 @@ async fn step(tree: &Arc<Tree>, item: &Item, payload: &ChunkPayload, offset: u64
     Ok(data)
 }
 
-/// Whether two files of one length have the same bytes. The first is at its beginning afterwards.
+/// Returns true if two files of one length have the same bytes. The first is rewound afterwards.
 fn are_same(one: &mut File, other: &mut File) -> std::io::Result<bool> {
     let mut buffer = vec![0; COMPARED];
     let mut same = true;
@@ -232,7 +231,7 @@ fn are_same(one: &mut File, other: &mut File) -> std::io::Result<bool> {
     Ok(same)
 }
 
-/// Whether the next bytes of `file` are `bytes`.
+/// Returns true if the next bytes of `file` are `bytes`.
 fn is_next(file: &mut File, bytes: &[u8]) -> std::io::Result<bool> {
     let mut buffer = vec![0; bytes.len().min(COMPARED)];
     for part in bytes.chunks(COMPARED) {

@@ -1,12 +1,11 @@
-//! A directory of this machine as a working tree in which every file is new.
+//! Presents a directory of this machine as a working tree in which every file is new.
 //!
-//! What a mount commits is found out from a state of its working tree ([`Frozen`]); here such a state is made of the files in a
-//! directory, so that one set of rules says what is a group, an array, a chunk, untracked or a fault. It lies over the branch's
-//! newest snapshot as files do that were copied into a mount with `cp -r`: what has the same path is replaced, everything else
-//! of the snapshot shows through, unless it is to be removed.
+//! A mount detects its changes in a frozen state of its working tree ([`Frozen`]). Here such a state is made of the files in
+//! a directory, so that one set of rules decides what is a group, an array, a chunk, untracked or a violation. The state lies
+//! over the branch's tip like files that were copied into a mount with `cp -r`: an entry with the same path is replaced,
+//! everything else of the snapshot shows through, unless it is to be deleted.
 //!
-//! Directories are listed by several threads. Symbolic links are not followed, and like devices they are nothing that Zarr has a
-//! place for.
+//! Directories are listed by several threads. Symbolic links are not followed: like devices, they have no place in Zarr.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -31,7 +30,7 @@ use crate::tree::nodes::{Place, ZARR_JSON};
 use crate::tree::{Kind, Tree};
 use crate::working::frozen::{Contents, Frozen, FrozenDirectory, FrozenEntry, FrozenFile};
 
-/// Files whose sizes one thread looks up in one go.
+/// Files whose sizes one task looks up.
 const BATCH: usize = 4096;
 
 /// The files of a directory.
@@ -40,42 +39,40 @@ pub(super) struct Scanned {
     root: Arc<OwnedFd>,
     /// Paths below the directory, and sizes, by number.
     files: Vec<(Box<[u8]>, u64)>,
-    /// Its directories, the first of which is itself.
+    /// All directories, the root first.
     directories: Vec<Directory>,
-    /// What is neither a file nor a directory, by its path.
+    /// Paths of entries that are neither files nor directories.
     pub(super) others: Vec<String>,
 }
 
-/// A directory and what it holds.
 #[derive(Clone, Debug, Default)]
 struct Directory {
     path: Box<[u8]>,
     entries: BTreeMap<Name, Found>,
 }
 
-/// Something in a directory.
+/// Entry of a directory: a directory by position, or a file by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     Directory(usize),
     File(u64),
 }
 
-/// Something to be looked at.
 enum Task {
     Directory { position: usize, path: Vec<u8> },
     Files { position: usize, path: Arc<[u8]>, folder: Arc<OwnedFd>, names: Vec<Vec<u8>> },
 }
 
-/// What threads have to do.
+/// Tasks of all threads.
 #[derive(Default)]
 struct Queue {
     tasks: Vec<Task>,
-    /// Tasks that somebody is at.
+    /// Tasks that threads are working on.
     busy: usize,
     failed: Option<Error>,
 }
 
-/// What one thread has found.
+/// Results of one thread.
 #[derive(Default)]
 struct Part {
     directories: Vec<(usize, Box<[u8]>)>,
@@ -93,7 +90,7 @@ struct Scan<'a> {
     counters: &'a Counters,
 }
 
-/// Lists all that is below directory `root`, by `jobs` threads.
+/// Lists everything below directory `root`, with `jobs` threads.
 pub(super) fn scan(root: Arc<OwnedFd>, jobs: usize, counters: &Counters) -> Result<Scanned> {
     let first = Task::Directory { position: 0, path: Vec::new() };
     let scan = Scan {
@@ -156,7 +153,7 @@ impl Scan<'_> {
         part
     }
 
-    /// The next task; none when all are done, or one has failed.
+    /// Returns the next task; none when all are done, or one has failed.
     fn next(&self) -> Option<Task> {
         let mut queue = self.queue.lock();
         loop {
@@ -233,7 +230,7 @@ impl Scan<'_> {
             let place = join(path, &name);
             let stat = match rustix::fs::statat(folder, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => stat,
-                // Gone since the listing.
+                // The file was deleted since the listing.
                 Err(Errno::NOENT) => continue,
                 Err(errno) => return Err(Error::io(shown(&place), errno.into())),
             };
@@ -254,21 +251,21 @@ fn shown(path: &[u8]) -> String {
 }
 
 impl Scanned {
-    /// Whether there is any document.
+    /// Returns true if there is any `zarr.json`.
     pub(super) fn any_document(&self) -> bool {
         let document = Name::new(ZARR_JSON.as_bytes());
         self.directories.iter().any(|directory| matches!(directory.entries.get(&document), Some(Found::File(_))))
     }
 
-    /// Whether `name` is at the top.
+    /// Returns true if the directory itself contains `name`.
     pub(super) fn has(&self, name: &str) -> bool {
         self.directories.first().is_some_and(|top| top.entries.contains_key(&Name::new(name.as_bytes())))
     }
 
-    /// The files over `tree`, at the group `path`; with `delete`, what they do not have there is gone. Besides, files that stand where
-    /// the tree has a group or an array, and directories that stand where it has a chunk.
+    /// Lays the files over `tree`, at the group `path`; with `delete`, whiteouts hide what the files do not have there. Also
+    /// returns the clashes: files where the tree has a group or an array, and directories where it has a chunk.
     ///
-    /// Groups above `path` that the tree does not have are there too.
+    /// Groups above `path` that the tree does not have are created.
     pub(super) async fn over(&self, tree: &Tree, path: &str, delete: bool) -> Result<(Frozen, Vec<LeftOut>)> {
         let mut next_id: Id = crate::scratch::record::ROOT;
         let mut out: Vec<FrozenDirectory> = Vec::with_capacity(self.directories.len());
@@ -293,7 +290,7 @@ impl Scanned {
         if let Some(top) = lowers.first_mut() {
             *top = lower;
         }
-        // A directory's number is smaller than those of all below it.
+        // A directory's number is smaller than those of all directories below it.
         for (position, Directory { path: place, entries: found }) in self.directories.iter().enumerate() {
             let lower = lowers.get_mut(position).and_then(Option::take);
             let mut entries = BTreeMap::new();
@@ -345,12 +342,12 @@ fn new_file(source: Source, next_id: &mut Id) -> FrozenEntry {
     FrozenEntry::File(FrozenFile { id: take(next_id), lower: None, source })
 }
 
-/// The directory that `name` is in the snapshot's directory `place`.
+/// Returns the directory `name` in the snapshot's directory `place`.
 fn directory_below(tree: &Tree, place: &Place, name: &str) -> Option<Place> {
     tree.step(place, name).filter(|place| tree.is_directory_place(place))
 }
 
-/// Why `found` cannot be where the snapshot has `place`, if it cannot.
+/// Returns the reason why `found` cannot be where the snapshot has `place`, if there is one.
 async fn in_the_way(tree: &Tree, place: &Place, found: Found) -> Result<Option<&'static str>> {
     let is_directory = tree.is_directory_place(place);
     Ok(match (found, place) {
@@ -368,7 +365,7 @@ async fn in_the_way(tree: &Tree, place: &Place, found: Found) -> Result<Option<&
     })
 }
 
-/// Hides what the snapshot has in the directory `place` and `entries` do not.
+/// Adds whiteouts for what the snapshot has in the directory `place` and `entries` do not.
 async fn hide_rest(tree: &Tree, place: &Place, entries: &mut BTreeMap<Name, FrozenEntry>) -> Result<()> {
     let mut missing = Vec::new();
     let mut look = |entry: Entry<'_>| {
@@ -387,7 +384,7 @@ async fn hide_rest(tree: &Tree, place: &Place, entries: &mut BTreeMap<Name, Froz
 #[async_trait]
 impl Contents for Scanned {
     fn changed(&self, number: u64) -> Result<Option<ChunkFile>> {
-        // A chunk in a directory whose name is no text: that name is a fault by itself.
+        // A directory name that is not UTF-8 is itself a violation, so that chunks below it need no file.
         let file = self.file(number).and_then(|(path, length)| Some((std::str::from_utf8(path).ok()?, *length)));
         Ok(file.map(|(path, length)| ChunkFile {
             directory: Arc::clone(&self.root),

@@ -1,7 +1,7 @@
-//! The files of a snapshot, or of a part of it, in batches.
+//! Lists the files of a snapshot, or of a part of it, in batches.
 //!
-//! What a directory has is what a mount shows, by the same listing: no name here that is not there. A page of each directory
-//! on the way down is held, whatever a directory's size.
+//! Directories are listed as by a mount, so that both have the same names. A page of each directory on the way down is held,
+//! whatever a directory's size.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,50 +13,47 @@ use crate::tree::directory::{Entry, Extent};
 use crate::tree::nodes::{MAX_NAME, Place};
 use crate::tree::{Attributes, Kind, Tree};
 
-/// Entries of a directory that are looked at in one go: what [`Tree::list`] finds at once.
+/// Entries of a directory that are listed together: those that [`Tree::list`] finds at once.
 const PAGE: usize = 1024;
-/// Files of a batch, and the bytes at which it is closed. Enough that what each batch costs is little, and little enough that
-/// as many as there are jobs fit into memory.
+/// Limits of a batch, in files and in bytes: large enough that the cost of each batch is small, and small enough that one
+/// batch per job fits into memory.
 const BATCH: usize = 1024;
 pub(super) const BATCH_BYTES: u64 = 4 << 20;
 
-/// A file.
+/// File of a snapshot.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
-    /// The directory that it is in, relative to where the walk began.
+    /// Directory of the file, relative to the start of the walk.
     pub(super) folder: Arc<str>,
-    /// Its name there.
     pub(super) name: String,
-    /// Its inode number.
     pub(super) inode: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub(super) size: u64,
 }
 
 impl Item {
-    /// Its path, relative to where the walk began.
+    /// Returns the path, relative to the start of the walk.
     pub(super) fn path(&self) -> String {
         join(&self.folder, &self.name)
     }
 }
 
-/// Where a walk is.
 pub(super) struct Walk {
     tree: Arc<Tree>,
-    /// From where it began to where it is.
+    /// Directories from the start to the current one.
     open: Vec<Directory>,
-    /// Whether to go on behind a directory that cannot be listed.
+    /// True to continue after a directory that cannot be listed.
     skip: bool,
-    /// Such directories.
+    /// Directories that could not be listed.
     pub(super) left_out: Vec<LeftOut>,
 }
 
 struct Directory {
     inode: u64,
     path: Arc<str>,
-    /// Where the listing goes on.
+    /// Offset at which the listing continues.
     offset: u64,
-    /// Whether it has ended.
+    /// True if the listing has ended.
     is_listed: bool,
     directories: VecDeque<(String, u64)>,
     files: VecDeque<(String, Attributes)>,
@@ -108,12 +105,12 @@ impl Directory {
 }
 
 impl Walk {
-    /// Begins at directory `inode` of `tree`.
+    /// Creates a walk that starts at directory `inode` of `tree`.
     pub(super) fn new(tree: Arc<Tree>, inode: u64, skip: bool) -> Self {
         Walk { tree, open: vec![Directory::new(inode, "")], skip, left_out: Vec::new() }
     }
 
-    /// The next files; none when there are no more.
+    /// Returns the next files; none when there are no more.
     pub(super) async fn next(&mut self) -> Result<Option<Vec<Item>>> {
         let (mut batch, mut bytes) = (Vec::new(), 0_u64);
         while let Some(directory) = self.open.last_mut() {
