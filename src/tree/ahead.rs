@@ -1,14 +1,13 @@
-//! Which chunks will be read next.
+//! Prefetch: prediction of the chunks that will be read next.
 //!
-//! A program that opens one chunk after another waits for each alone, and over a network that is a round trip each. But what
-//! it does is rarely chance: it walks the grid along an axis, and at its end goes on in the next row. What was read is
-//! followed as *streams*: a stream has an axis and a stride, learned from two chunks and believed from the third on (a step to
-//! the direct neighbour of the last chunk is believed a little at once), and how far ahead it fetches doubles with every chunk
-//! that comes as foreseen. A chunk that no stream foresaw begins one. Several readers of one array are several streams.
+//! A program that opens one chunk after another waits for each separately, over a network a round trip each. But its access
+//! pattern is rarely random: it walks the grid along an axis, and continues in the next row at the end. Reads are followed as
+//! *streams*: a stream has an axis and a stride, learned from two chunks and trusted from the third on (a step to the direct
+//! neighbor of the last chunk is trusted a little at once), and its prefetch window doubles with every predicted chunk. A chunk
+//! that no stream predicted begins a stream. Several readers of one array are several streams.
 //!
-//! A reader without a pattern begins streams that nobody continues, but for chance: in a small grid any two chunks are soon a
-//! step apart. So a stream of which nothing was heard for a while has to prove itself once more, and only one that has may
-//! leave chunks out.
+//! A reader without a pattern begins streams that continue only by chance: in a small grid any two chunks are soon a step
+//! apart. So a stream that was idle for a while has to prove itself once more, and only a proven stream may leave chunks out.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -18,39 +17,38 @@ use super::nodes::NodeIndex;
 use crate::reader::ChunkRange;
 use crate::zarr::Coords;
 
-/// Streams that are followed in one array. The oldest gives way.
+/// Streams that are followed in one array. The oldest is dropped.
 const STREAMS: usize = 16;
-/// Farthest neighbour along an axis that may be the next of a stream: strides are small, jumps are not strides.
+/// Longest step along an axis that may be a stride: strides are small, jumps are not strides.
 const LONGEST_STRIDE: i64 = 64;
-/// Chunks that a reader may leave out, because it has them already or there are none, without losing its stream.
+/// Chunks that a reader may leave out, because it has them already or they do not exist, without losing its stream.
 const LEFT_OUT: usize = 4;
-/// Streams that were heard of last: those may be believed sooner.
+/// Most recently used streams: those may be trusted sooner.
 const RECENT: usize = 4;
-/// Chunks that are fetched ahead when a stream is first believed, and when a neighbour makes one likely.
+/// Chunks that are prefetched when a stream is first trusted, and when a neighbor makes one likely.
 const FIRST_WINDOW: usize = 3;
 const LIKELY_WINDOW: usize = 1;
-/// Bytes of small chunks that are asked for at a time. Larger ones are asked for one by one as others are read: if many were at a
-/// time, they would share the line and arrive together, and then it would have nothing to do until the next ones are asked for.
+/// Bytes of small chunks that are requested at a time. Larger ones are requested one by one as chunks are read: many at a time
+/// would share the link and arrive together, and the link would then be idle until the next request.
 const BATCH: u64 = 1 << 20;
-/// Most chunks ahead of one stream, whatever their size.
+/// Most chunks prefetched for one stream, whatever their size.
 const MOST_CHUNKS: usize = 512;
 
-/// Follows readers.
+/// Access patterns of the readers of a tree.
 #[derive(Debug)]
 pub(super) struct Ahead {
     arrays: Mutex<HashMap<NodeIndex, VecDeque<Stream>>>,
-    /// The shard of each array that is read now, and the one before.
+    /// Shard of each array that is read now, and the one before.
     shards: Mutex<HashMap<NodeIndex, (ChunkRange, Option<ChunkRange>)>>,
-    /// Bytes that one stream may have ahead.
+    /// Most bytes prefetched for one stream.
     most: u64,
 }
 
-/// Chunks that a stream will want, in its order.
+/// Chunks that a stream will need, in its order.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
-    /// The chunks.
     pub(super) chunks: Vec<Coords>,
-    /// Where the stream had come before.
+    /// Front of the stream before.
     before: Coords,
 }
 
@@ -58,15 +56,15 @@ pub(super) struct Wanted {
 struct Stream {
     last: Coords,
     step: Option<Step>,
-    /// How many chunks came as foreseen.
+    /// Chunks that came as predicted.
     hits: u32,
     window: usize,
-    /// Where fetching ahead has come, and how many chunks that is from the last one read.
+    /// Last prefetched chunk, and its distance from the last chunk read, in chunks.
     front: Coords,
     ahead: usize,
 }
 
-/// The way from one chunk to the next.
+/// Step from one chunk to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Step {
     axis: usize,
@@ -74,7 +72,7 @@ struct Step {
 }
 
 impl Step {
-    /// The step from `from` to `to`, if it is along one axis and not too far.
+    /// Returns the step from `from` to `to`, if it is along one axis and not too long.
     fn between(from: &[u32], to: &[u32]) -> Option<Step> {
         let mut steps = std::iter::zip(from, to).map(|(from, to)| i64::from(*to) - i64::from(*from)).enumerate();
         let (axis, stride) = steps.find(|(_, stride)| *stride != 0)?;
@@ -82,7 +80,7 @@ impl Step {
         (alone && stride.abs() <= LONGEST_STRIDE).then_some(Step { axis, stride })
     }
 
-    /// The chunk after `from` in `grid`; none at the grid's end.
+    /// Returns the chunk after `from` in `grid`; none at the grid's end.
     fn after(self, from: &[u32], grid: &[u32]) -> Option<Coords> {
         let mut next = Coords::from_slice(from);
         let (at, length) = (next.get_mut(self.axis)?, i64::from(*grid.get(self.axis)?));
@@ -91,12 +89,12 @@ impl Step {
             *at = u32::try_from(moved).ok()?;
             return Some(next);
         }
-        // A row begins where its stride has it, at the side from which the last one came.
+        // The next row begins where the stride has its first chunk, at the side from which the last row came.
         let rest = i64::from(*at).rem_euclid(self.stride.abs());
         let first =
             if self.stride > 0 { rest } else { rest + (length - 1 - rest) / self.stride.abs() * self.stride.abs() };
         *at = u32::try_from(first).ok()?;
-        // The axis that moves fastest says the order of all: the last one C's, the first one Fortran's.
+        // The fastest axis determines the order: C order for the last one, Fortran order for the first one.
         let rank = grid.len();
         let others: Vec<usize> = match self.axis {
             0 => (1..rank).collect(),
@@ -120,7 +118,7 @@ impl Stream {
         Stream { last: at.clone(), step: None, hits: 0, window: 0, front: at, ahead: 0 }
     }
 
-    /// Whether `at` is among the next chunks, and how many steps away.
+    /// Returns the number of steps to `at`, if it is among the next chunks.
     fn foresees(&self, at: &[u32], grid: &[u32]) -> Option<usize> {
         let step = self.step?;
         let mut next = self.last.clone();
@@ -134,7 +132,7 @@ impl Stream {
         None
     }
 
-    /// The reader has come to `at`, `steps` further. `recent` says that this stream was among the last to be heard of.
+    /// Moves the stream to `at`, `steps` further. `recent` is true if the stream is one of the most recently used.
     fn advance(&mut self, at: &[u32], steps: usize, most: usize, recent: bool) {
         self.last = Coords::from_slice(at);
         self.hits += 1;
@@ -146,8 +144,8 @@ impl Stream {
         self.window = window.min(most);
     }
 
-    /// What is to be fetched now, so that the window is full. Not before `batch` chunks are wanted, or half the window is used up:
-    /// neighbours that are fetched together may be one request.
+    /// Returns the chunks to fetch now, so that the window is full. None before `batch` chunks are needed or half the window is
+    /// used up: neighbors that are fetched together may be one request.
     fn refill(&mut self, grid: &[u32], batch: usize) -> Wanted {
         let Some(step) = self.step else { return Wanted::default() };
         let mut wanted = Wanted { chunks: Vec::new(), before: self.front.clone() };
@@ -165,12 +163,12 @@ impl Stream {
 }
 
 impl Ahead {
-    /// Fetches at most `most` bytes ahead of each stream.
+    /// Creates the state for at most `most` bytes prefetched per stream.
     pub(super) fn new(most: u64) -> Self {
         Ahead { arrays: Mutex::default(), shards: Mutex::default(), most }
     }
 
-    /// A reader is at `shard` of the array at `node`: at which one before?
+    /// Records a read of `shard` of the array at `node`. Returns the shard that was read before it.
     pub(super) fn shard_before(&self, node: NodeIndex, shard: &ChunkRange) -> Option<ChunkRange> {
         let mut shards = self.shards.lock();
         let (now, before) = shards.entry(node).or_insert_with(|| (shard.clone(), None));
@@ -180,13 +178,13 @@ impl Ahead {
         before.clone()
     }
 
-    /// A reader is at chunk `at`, of `bytes`, of the array at `node`, whose grid is `grid`: what it will want next and is not
-    /// yet on its way.
+    /// Records a read of chunk `at`, of `bytes`, of the array at `node`, whose grid is `grid`. Returns the chunks to prefetch.
     pub(super) fn note(&self, node: NodeIndex, grid: &[u32], at: &[u32], bytes: u64) -> Wanted {
         self.follow(node, grid, at, bytes, LIKELY_WINDOW)
     }
 
-    /// As [`Ahead::note`], for who wants only a little of each chunk: what is no more than likely is not worth a request.
+    /// Records a read like [`Ahead::note`], of a small part of the chunk: a prefetch that is no more than likely is then not
+    /// worth a request.
     pub(super) fn note_part(&self, node: NodeIndex, grid: &[u32], at: &[u32], bytes: u64) -> Wanted {
         self.follow(node, grid, at, bytes, 0)
     }
@@ -196,7 +194,7 @@ impl Ahead {
         let batch = usize::try_from((BATCH / bytes.max(1)).max(1)).unwrap_or(usize::MAX);
         let mut arrays = self.arrays.lock();
         let streams = arrays.entry(node).or_default();
-        // Most requests are about the chunk that the last one was about.
+        // Most requests are for the same chunk as the last one.
         if streams.iter().any(|stream| stream.last.as_slice() == at) {
             return Wanted::default();
         }
@@ -209,7 +207,7 @@ impl Ahead {
             streams.push_front(stream);
             return wanted;
         }
-        // The nearest of those that are not believed yet may be the one that this goes on from.
+        // The nearest stream that is not trusted yet may be the one that this chunk continues.
         let steps = streams.iter().enumerate().filter(|(_, stream)| stream.hits == 0);
         let steps = steps.filter_map(|(n, stream)| Some((n, Step::between(&stream.last, at)?)));
         let nearest = steps.min_by_key(|(_, step)| step.stride.abs());
@@ -227,12 +225,12 @@ impl Ahead {
         wanted
     }
 
-    /// There was only room for the first `fetched` chunks of `wanted`: the others are wanted again as the reader goes on, and the
-    /// stream does with less until it has proved itself further.
+    /// Takes back all but the first `fetched` chunks of `wanted`, for which there was no room. They are requested again as the
+    /// reader continues, and the stream has a smaller window until it has proved itself further.
     pub(super) fn take_back(&self, node: NodeIndex, wanted: &Wanted, fetched: usize) {
         let mut arrays = self.arrays.lock();
         let streams = arrays.get_mut(&node).into_iter().flatten();
-        // A stream that has asked for more since has lost these.
+        // A stream that has requested more since has lost these.
         let Some(stream) = streams.into_iter().find(|stream| wanted.chunks.last() == Some(&stream.front)) else {
             return;
         };
@@ -249,7 +247,7 @@ mod tests {
     #![allow(clippy::indexing_slicing)]
     use super::*;
 
-    /// Reads `order` of a grid; returns which chunks were fetched ahead before they were read, and how many never were.
+    /// Reads `order` of a grid; returns how many chunks were prefetched before they were read, and how many were never read.
     fn walk(grid: &[u32], order: &[Vec<u32>]) -> (usize, usize) {
         let ahead = Ahead::new(16 << 20);
         let mut fetched: Vec<Coords> = Vec::new();
@@ -299,7 +297,7 @@ mod tests {
         assert!(hits >= 192 - 18, "{hits} of 192");
     }
 
-    /// 160 chunks of a small grid, each once, in no order: any two are soon a step apart.
+    /// Reads 160 chunks of a small grid, each once, in random order: any two are soon a step apart.
     #[test]
     fn chance_in_a_small_grid_is_no_pattern() {
         let mut order = grid_order(16, 32, false, 1);

@@ -1,10 +1,10 @@
-//! Which chunks an array has: look-ups and listings straight out of its manifests.
+//! Chunks of an array: lookups and listings straight from its manifests.
 //!
-//! An array's chunks are spread over any number of manifests, each with a box of the grid (its *extents*). A chunk is looked
-//! for in the manifests whose box holds it, in the snapshot's order, and the first that has it wins: some writers left stale
+//! An array's chunks are spread over any number of manifests, each with a box of the grid (its *extents*). A chunk is looked up
+//! in the manifests whose box contains it, in the snapshot's order, and the first that has it wins: some writers left stale
 //! references in a second one. Chunks outside the grid and of a wrong rank are stored by some writers; they do not exist here.
 //!
-//! Nothing is collected that was not asked for: a directory's next page is found by bisection at each manifest.
+//! Nothing is collected beyond the request: a directory's next page is found by bisection in each manifest.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,18 +16,18 @@ use crate::format::manifest::{ArrayRefs, Manifest};
 use crate::format::snapshot::ManifestRef;
 use crate::reader::Reader;
 
-/// A chunk that exists, found in a manifest that stays in memory as long as this.
+/// Existing chunk, found in a manifest that stays in memory as long as this.
 #[derive(Debug)]
 pub struct FoundChunk {
-    /// The manifest that lists it.
+    /// Manifest that lists the chunk.
     pub manifest: Arc<Manifest>,
-    /// Its position among the array's references there.
+    /// Position among the array's references there.
     pub at: usize,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub length: u64,
 }
 
-/// The chunks of one array.
+/// Chunks of one array.
 #[derive(Clone, Copy)]
 pub struct Chunks<'a> {
     array: &'a Array,
@@ -36,7 +36,7 @@ pub struct Chunks<'a> {
 }
 
 impl<'a> Chunks<'a> {
-    /// The chunks of `array`, a node of `table`.
+    /// Returns the chunks of `array`, a node of `table`.
     pub fn new(array: &'a Array, table: &'a NodeTable, reader: &'a Arc<Reader>) -> Self {
         Chunks { array, table, reader }
     }
@@ -45,7 +45,7 @@ impl<'a> Chunks<'a> {
         self.array.grid.len()
     }
 
-    /// Whether `coords`, all of them or the first few, lie in the grid.
+    /// Returns true if `coords`, all of them or the first few, lie in the grid.
     fn in_grid(&self, coords: &[u32]) -> bool {
         coords.len() <= self.rank() && std::iter::zip(coords, &self.array.grid).all(|(coord, length)| coord < length)
     }
@@ -57,7 +57,7 @@ impl<'a> Chunks<'a> {
         self.reader.manifest(self.table.manifest(manifest.id)).await
     }
 
-    /// The chunk at `coords`, if there is one.
+    /// Returns the chunk at `coords`, if it exists.
     pub async fn find(&self, coords: &[u32]) -> Result<Option<FoundChunk>> {
         if coords.len() != self.rank() || !self.in_grid(coords) {
             return Ok(None);
@@ -73,7 +73,7 @@ impl<'a> Chunks<'a> {
         Ok(None)
     }
 
-    /// Whether any chunk's coordinates begin with `prefix`.
+    /// Returns true if any chunk's coordinates begin with `prefix`.
     pub async fn any_below(&self, prefix: &[u32]) -> Result<bool> {
         if !self.in_grid(prefix) {
             return Ok(false);
@@ -88,8 +88,8 @@ impl<'a> Chunks<'a> {
         Ok(false)
     }
 
-    /// The first reference at or after `at` that is a chunk of this array and begins with `prefix`. References outside the
-    /// grid are jumped over in blocks: a hostile manifest may have millions of them.
+    /// Returns the first reference at or after `at` that is a chunk of this array and begins with `prefix`. Skips references
+    /// outside the grid in blocks: a hostile manifest may have millions of them.
     fn next(&self, refs: &ArrayRefs<'_>, mut at: usize, prefix: &[u32]) -> Option<usize> {
         while at < refs.len() {
             let coords = refs.coords(at);
@@ -99,7 +99,7 @@ impl<'a> Chunks<'a> {
             let outside = coords.iter().zip(&self.array.grid).position(|(coord, length)| coord >= *length);
             match outside {
                 None if coords.len() == self.rank() => return Some(at),
-                // A wrong rank: the next one may have the right one.
+                // The rank is wrong: the next one may be right.
                 None => at += 1,
                 // All that share the coordinates before the wrong one and have a larger one are outside too.
                 Some(depth) => {
@@ -111,8 +111,8 @@ impl<'a> Chunks<'a> {
         None
     }
 
-    /// The next entries of the directory `prefix`, in order: up to `limit` names of depth `depth` (beyond `prefix`), those
-    /// after `after`. With `depth` equal to the rank these are chunks, with their sizes; otherwise directories.
+    /// Returns the next entries of the directory `prefix`, in order: up to `limit` names of depth `depth` (which counts the
+    /// prefix), those after `after`. With `depth` equal to the rank these are chunks, with their sizes; otherwise directories.
     pub async fn page(
         &self,
         prefix: &[u32],
@@ -135,7 +135,7 @@ impl<'a> Chunks<'a> {
             if merged.is_empty() {
                 merged.extend(found.drain(..));
             }
-            // What lies behind all that a full page has need not be looked at.
+            // A manifest behind the end of a full page need not be read.
             if merged.len() >= limit && merged.last_key_value().is_some_and(|(last, _)| entirely_after(manifest, last))
             {
                 continue;
@@ -150,7 +150,7 @@ impl<'a> Chunks<'a> {
         Ok(found)
     }
 
-    /// One manifest's part of a page: up to `limit` names from `start` on, in order, each once.
+    /// Returns one manifest's part of a page: up to `limit` names from `start` on, in order, each once.
     fn collect(
         &self,
         manifest: &Manifest,
@@ -180,7 +180,7 @@ impl<'a> Chunks<'a> {
         Ok(found)
     }
 
-    /// How many chunks there are and how many bytes they have. Reads every manifest of the array once.
+    /// Returns the number of chunks and their bytes. Reads every manifest of the array once.
     pub async fn totals(&self) -> Result<(u64, u64)> {
         let (mut count, mut bytes) = (0, 0_u64);
         self.each(|refs, at| {
@@ -191,7 +191,7 @@ impl<'a> Chunks<'a> {
         Ok((count, bytes))
     }
 
-    /// Calls `visit` once for each chunk that there is, with where its reference is.
+    /// Calls `visit` once for each existing chunk, with the position of its reference.
     pub async fn each(&self, mut visit: impl FnMut(&ArrayRefs<'_>, usize) + Send) -> Result<()> {
         for (position, manifest) in self.array.manifests.iter().enumerate() {
             let loaded = self.load(manifest).await.context(|| "counting chunks")?;
@@ -211,7 +211,7 @@ impl<'a> Chunks<'a> {
         Ok(())
     }
 
-    /// Whether one of `manifests` lists the chunk: boxes rarely overlap, so that this rarely looks into one.
+    /// Returns true if one of `manifests` lists the chunk. Boxes rarely overlap, so this rarely reads one.
     async fn listed_in(&self, manifests: &[ManifestRef], coords: &[u32]) -> Result<bool> {
         for manifest in manifests.iter().filter(|m| holds(m, coords)) {
             let loaded = self.load(manifest).await?;
@@ -223,24 +223,24 @@ impl<'a> Chunks<'a> {
     }
 }
 
-/// Whether the box of `manifest` has a place that begins with `coords`.
+/// Returns true if the box of `manifest` has a place that begins with `coords`.
 fn holds(manifest: &ManifestRef, coords: &[u32]) -> bool {
     std::iter::zip(coords, &manifest.extents).all(|(coord, (from, to))| from <= coord && coord < to)
 }
 
-/// Whether every place in the box comes before `start`.
+/// Returns true if every place in the box comes before `start`.
 fn entirely_before(manifest: &ManifestRef, start: &[u32]) -> bool {
     let last = manifest.extents.iter().map(|(_, to)| to.saturating_sub(1));
     !manifest.extents.is_empty() && last.cmp(start.iter().copied()).is_lt()
 }
 
-/// Whether every place in the box comes after `last` and what begins with it.
+/// Returns true if every place in the box comes after `last` and all that begin with it.
 fn entirely_after(manifest: &ManifestRef, last: &[u32]) -> bool {
     let first = manifest.extents.iter().map(|(from, _)| *from).take(last.len());
     first.cmp(last.iter().copied()).is_gt()
 }
 
-/// The least coordinates after all that begin with `coords`; none if there are none.
+/// Returns the least coordinates after all that begin with `coords`; none if there are none.
 fn successor(mut coords: Coords) -> Option<Coords> {
     while let Some(last) = coords.pop() {
         if let Some(next) = last.checked_add(1) {

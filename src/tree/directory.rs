@@ -1,7 +1,7 @@
 //! Directory listings, page by page, without state between pages.
 //!
-//! Every entry has an *offset* from which the listing goes on behind it. Offsets are made from what the entry is, so that any
-//! page can be found again without remembering anything, which is what lets the kernel skip `opendir`:
+//! Every entry has an *offset* from which the listing continues after it. Offsets derive from the entries, so that any page can
+//! be found again without state, which lets the kernel skip `opendir`:
 //!
 //! | offset | entry |
 //! |---|---|
@@ -23,46 +23,46 @@ const METADATA: u64 = 3;
 const FIRST_CHILD: u64 = 4;
 const OWN_CHUNKS: u64 = 1 << 61;
 const SHARED_CHUNKS: u64 = 1 << 62;
-/// Entries found at once. A reply of 32 KiB, what the C library asks for, holds at most a thousand.
+/// Entries found at a time. A reply of 32 KiB, which the C library asks for, holds at most a thousand.
 const PAGE: usize = 1024;
 
-/// One entry of a directory.
+/// Entry of a directory.
 #[derive(Debug)]
 pub struct Entry<'a> {
-    /// Its name.
+    /// Name.
     pub name: &'a str,
-    /// Its attributes.
+    /// Attributes.
     pub attributes: Attributes,
-    /// Where the listing goes on behind it.
+    /// Offset from which the listing continues after the entry.
     pub offset: u64,
 }
 
-/// How far a listing goes.
+/// Extent of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
     /// All entries.
     All,
-    /// Directories and documents only: the listing ends before the first chunk, and can be gone on with from there.
+    /// Directories and documents only: the listing ends before the first chunk, and can continue from there.
     BeforeChunks,
 }
 
-/// Takes entries until it returns false: it is full, and the entry was not taken.
+/// Receiver of entries. Returns false if it is full, and then has not taken the entry.
 pub trait Sink: FnMut(Entry<'_>) -> bool + Send {}
 
 impl<F: FnMut(Entry<'_>) -> bool + Send> Sink for F {}
 
-/// The chunks of an array that show in a directory.
+/// Chunks of an array that show in a directory.
 struct ChunkList {
     array: NodeIndex,
     prefix: Coords,
-    /// Coordinates that the names in this directory stand for, those of the prefix included.
+    /// Number of coordinates in the names of this directory, those of the prefix included.
     depth: usize,
-    /// Where offsets of this list begin.
+    /// First offset of this list.
     offset: u64,
 }
 
 impl Tree {
-    /// Feeds the entries of directory `inode` that come behind `offset` (0 for all) to `sink`.
+    /// Feeds the entries of directory `inode` that come after `offset` (0 for all) to `sink`.
     pub async fn list(&self, inode: u64, offset: u64, extent: Extent, sink: &mut impl Sink) -> Result<()> {
         self.list_place(inode, offset, extent, sink).await.context(|| self.describe(inode))
     }
@@ -111,7 +111,7 @@ impl Tree {
         }
     }
 
-    /// `zarr.json` and the child nodes. False when the sink is full.
+    /// Lists `zarr.json` and the child nodes. Returns false if the sink is full.
     fn list_node(&self, node: NodeIndex, offset: u64, sink: &mut impl Sink) -> bool {
         let metadata = self.zarr_json(node);
         if let Some(bytes) = metadata.filter(|_| METADATA > offset) {
@@ -124,7 +124,7 @@ impl Tree {
         let first = usize::try_from(offset.saturating_sub(FIRST_CHILD - 1)).unwrap_or(usize::MAX);
         for (at, &child) in children.iter().enumerate().skip(first) {
             let name = self.table.name(child);
-            // The file has the name already.
+            // The document has the name already.
             if name == ZARR_JSON && metadata.is_some() {
                 continue;
             }
@@ -154,7 +154,7 @@ impl Tree {
         lists
     }
 
-    /// The chunks, or directories of chunks, of one list. `node` is the directory's own node, whose children go before.
+    /// Lists the chunks, or directories of chunks, of `list`. `node` is the directory's own node, whose children take precedence.
     async fn list_chunks(
         &self,
         node: Option<NodeIndex>,
@@ -165,7 +165,7 @@ impl Tree {
         let Some(array) = self.table.array(list.array) else { return Ok(true) };
         let Some(chunks) = self.chunks(list.array) else { return Ok(true) };
         let rank = array.grid.len();
-        // Offsets of a list lie between its own beginning and the next one's.
+        // Offsets of a list lie between its own beginning and that of the next one.
         if offset >= list.offset << 1 {
             return Ok(true);
         }
@@ -177,7 +177,7 @@ impl Tree {
             }
         }
         if list.depth == 0 && rank > 0 {
-            // The directory `c`: one entry, whether or not the manifests turn out to have only chunks outside the grid.
+            // The directory `c` is one entry, even if the manifests have only chunks outside the grid.
             if after.is_some() {
                 return Ok(true);
             }
@@ -197,7 +197,7 @@ impl Tree {
         }
     }
 
-    /// Hands one chunk or chunk directory to the sink. False when the sink is full.
+    /// Passes one chunk or chunk directory to the sink. Returns false if the sink is full.
     fn emit(
         &self,
         node: Option<NodeIndex>,
@@ -213,11 +213,11 @@ impl Tree {
             None if !is_file => "c".to_owned(),
             _ => array.encoding.file_name(coords),
         };
-        // The kernel would refuse the whole listing. The log has the array since the tree was made.
+        // The kernel would refuse the whole listing. The array was logged when the tree was made.
         if array.has_long_names && name.len() > MAX_NAME {
             return true;
         }
-        // A node that has the name goes before.
+        // A node with the name takes precedence.
         if node.is_some_and(|node| self.table.child(node, &name).is_some()) {
             return true;
         }

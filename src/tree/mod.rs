@@ -1,11 +1,11 @@
-//! The directory tree of one snapshot: names, attributes, listings and bytes, without a kernel.
+//! Directory tree of one snapshot: names, attributes, listings and bytes, without a kernel.
 //!
-//! [`nodes`] has the paths, [`positions`] the numbers of chunks, [`chunks`] what the manifests say, [`directory`] the
-//! listings. A [`Tree`] puts them together in the terms of a file system: inode numbers, names, attributes. Nothing in a
-//! snapshot changes, so nothing here does, and answers are the same for ever.
+//! [`nodes`] has the paths, [`positions`] the numbers of chunks, [`chunks`] the lookups in manifests, [`directory`] the listings.
+//! A [`Tree`] combines them in the terms of a file system: inode numbers, names, attributes. A snapshot never changes, so answers
+//! stay valid forever.
 //!
-//! Methods that may have to read a manifest or a chunk are `async`. Where everything is in memory they are ready when first
-//! polled; the floor above makes use of that.
+//! Methods that may have to read a manifest or a chunk are `async`. If everything is in memory they are ready when first polled;
+//! the FUSE adapters rely on that.
 
 mod ahead;
 pub mod chunks;
@@ -33,10 +33,10 @@ use crate::reader::{ChunkRange, Data, NativeChunk, Reader};
 use crate::zarr::chunk_key::{Separator, parse_number};
 use crate::zarr::shard::Sharding;
 
-/// Inode number of the root directory, as FUSE wants it.
+/// Inode number of the root directory, as FUSE requires it.
 pub const ROOT: u64 = 1;
 
-/// Whether something is a directory.
+/// Kind of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A directory.
@@ -45,10 +45,10 @@ pub enum Kind {
     File,
 }
 
-/// What `stat` wants to know.
+/// Attributes for `stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// The inode number.
+    /// Inode number.
     pub inode: u64,
     /// File or directory.
     pub kind: Kind,
@@ -56,23 +56,23 @@ pub struct Attributes {
     pub size: u64,
 }
 
-/// Where the bytes of a file come from.
+/// Origin of a file's bytes.
 #[derive(Debug)]
 pub enum Source {
     /// The `zarr.json` of a node.
     Metadata(NodeIndex),
-    /// A chunk.
+    /// Chunk of the array at a node.
     Chunk(FoundChunk, NodeIndex),
 }
 
-/// One snapshot as a directory tree.
+/// Snapshot as a directory tree.
 #[derive(Debug)]
 pub struct Tree {
     snapshot: Arc<Snapshot>,
     table: NodeTable,
     reader: Arc<Reader>,
     total_bytes: OnceCell<u64>,
-    /// What readers will want next, where fetching it takes long.
+    /// Prefetch state, where fetching takes long.
     ahead: Option<Ahead>,
 }
 
@@ -87,45 +87,45 @@ impl Attributes {
 }
 
 impl Tree {
-    /// The tree of `snapshot`, whose chunks `reader` reads.
+    /// Creates the tree of `snapshot`, whose chunks `reader` reads.
     pub fn new(snapshot: impl Into<Arc<Snapshot>>, table: NodeTable, reader: Arc<Reader>) -> Self {
         let ahead = (reader.most_ahead() > 0).then(|| Ahead::new(reader.most_ahead()));
         Tree { snapshot: snapshot.into(), table, reader, total_bytes: OnceCell::new(), ahead }
     }
 
-    /// With other numbers for some files.
+    /// Sets other inode numbers for some files.
     pub fn renumbered(mut self, renumbered: nodes::Renumbered) -> Self {
         self.table.renumber(renumbered);
         self
     }
 
-    /// The snapshot it shows.
+    /// Returns the snapshot.
     pub fn snapshot(&self) -> &Arc<Snapshot> {
         &self.snapshot
     }
 
-    /// The paths it has.
+    /// Returns the table of nodes.
     pub fn table(&self) -> &NodeTable {
         &self.table
     }
 
-    /// What reads its chunks.
+    /// Returns the reader of the tree's chunks.
     pub fn reader(&self) -> &Arc<Reader> {
         &self.reader
     }
 
-    /// The chunks of the array at `node`; none for other nodes.
+    /// Returns the chunks of the array at `node`; none for other nodes.
     pub fn chunks(&self, node: NodeIndex) -> Option<Chunks<'_>> {
         self.table.array(node).map(|array| Chunks::new(array, &self.table, &self.reader))
     }
 
-    /// The chunks of `array`, one of this tree's, as its manifests list them.
+    /// Returns the chunks of `array`, one of this tree's, as its manifests list them.
     pub fn chunk_list<'a>(&'a self, array: &'a Array) -> ChunkList<'a> {
         let infos = self.table.manifests();
         ChunkList { id: array.id, grid: &array.grid, manifests: &array.manifests, infos, reader: &self.reader }
     }
 
-    /// Whether there is anything at `place`: a chunk, or one below it. Everything else is there if it has a place.
+    /// Returns true if something exists at `place`: a chunk, or one below it. Anything else exists if it has a place.
     pub async fn has(&self, place: &Place) -> Result<bool> {
         let Place::Chunk(index, coords) = place else { return Ok(true) };
         let (Some(array), Some(chunks)) = (self.table.array(*index), self.chunks(*index)) else { return Ok(false) };
@@ -135,20 +135,20 @@ impl Tree {
         chunks.any_below(coords).await
     }
 
-    /// `place`, but the chunks of an array if it is a directory that a node shares with them.
+    /// Returns the chunks that share the directory `place` with a node; none if there are none.
     pub fn as_chunks(&self, place: &Place) -> Option<Place> {
         let Place::Directory(index) = place else { return None };
         let (owner, prefix) = self.table.shared_chunk_dir(*index)?;
         Some(Place::Chunk(*owner, prefix.clone()))
     }
 
-    /// `zarr.json` of `node`, byte for byte; none for an implicit directory.
+    /// Returns the `zarr.json` of `node`, byte for byte; none for an implicit directory.
     pub fn zarr_json(&self, node: NodeIndex) -> Option<&[u8]> {
         let stored = self.table.get(node)?.stored?;
         self.snapshot.node(stored as usize).map(|node| node.zarr_json)
     }
 
-    /// The entry `name` of directory `parent`; none if there is none.
+    /// Returns the entry `name` of directory `parent`; none if it does not exist.
     pub async fn lookup(&self, parent: u64, name: &str) -> Result<Option<Attributes>> {
         let found = match self.place(parent)? {
             Place::Directory(node) => self.lookup_in_node(node, name).await,
@@ -180,7 +180,7 @@ impl Tree {
         }
     }
 
-    /// A name beside an array's `zarr.json`.
+    /// Looks up a name beside an array's `zarr.json`.
     async fn lookup_in_array(&self, node: NodeIndex, array: &Array, name: &str) -> Result<Option<Attributes>> {
         let rank = array.grid.len();
         match array.encoding.separator {
@@ -196,7 +196,7 @@ impl Tree {
         }
     }
 
-    /// A name in the chunk directory `prefix` of an array whose coordinates are path components.
+    /// Looks up a name in the chunk directory `prefix` of an array whose coordinates are path components.
     async fn lookup_chunk(&self, node: NodeIndex, prefix: &[u32], name: &str) -> Result<Option<Attributes>> {
         let Some(array) = self.table.array(node) else { return Ok(None) };
         let is_file = prefix.len() + 1 == array.grid.len();
@@ -218,7 +218,7 @@ impl Tree {
         Ok(found.map(|chunk| self.file(&Place::Chunk(node, Coords::from_slice(coords)), chunk.length)))
     }
 
-    /// The attributes of `inode`.
+    /// Returns the attributes of `inode`.
     pub async fn attributes(&self, inode: u64) -> Result<Attributes> {
         match self.place(inode)? {
             Place::Directory(_) => Ok(Attributes::directory(inode)),
@@ -234,7 +234,7 @@ impl Tree {
         }
     }
 
-    /// Where the bytes of file `inode` come from.
+    /// Returns the origin of the bytes of file `inode`.
     pub async fn source(&self, inode: u64) -> Result<Source> {
         match self.place(inode)? {
             Place::Metadata(node) => Ok(Source::Metadata(node)),
@@ -247,7 +247,7 @@ impl Tree {
         }
     }
 
-    /// The object range of a native chunk; none for other files.
+    /// Returns the object range of a native chunk; none for other files.
     pub fn native_chunk(&self, source: &Source) -> Result<Option<NativeChunk>> {
         let Source::Chunk(found, node) = source else { return Ok(None) };
         match self.payload(found, *node)? {
@@ -261,7 +261,7 @@ impl Tree {
         refs.ok_or_else(|| Error::corrupt("the chunk's reference is gone"))?.payload(found.at)
     }
 
-    /// Up to `size` bytes of file `inode` from `offset` on: fewer only at the end of the file.
+    /// Reads up to `size` bytes of file `inode` from `offset` on: fewer only at the end of the file.
     pub async fn read(self: &Arc<Self>, inode: u64, offset: u64, size: u32) -> Result<Data> {
         let source = self.source(inode).await?;
         self.record_access(inode, &source);
@@ -275,10 +275,9 @@ impl Tree {
         }
     }
 
-    /// Prefetches what the access pattern says comes after chunk `inode`.
     fn look_ahead(self: &Arc<Self>, ahead: &Ahead, node: NodeIndex, found: &FoundChunk, inode: u64) {
         let (Some(array), Ok(Place::Chunk(_, at))) = (self.table.array(node), self.place(inode)) else { return };
-        // Of shards not more than the last one was read.
+        // The prefetch of a shard is limited to its first part, unless most of the last shard was read.
         let shard = array.sharding.as_deref().and_then(|sharding| Some((sharding, self.found_range(found, node)?)));
         let only_part =
             shard.filter(|(_, shard)| !ahead.shard_before(node, shard).is_some_and(|s| self.reader.reads_most_of(&s)));
@@ -297,7 +296,7 @@ impl Tree {
             let sharding = tree.table.array(node).and_then(|array| array.sharding.as_deref()).filter(|_| only_part);
             let mut stored = Vec::with_capacity(wanted.chunks.len());
             for (n, coords) in wanted.chunks.iter().enumerate() {
-                // The next manifest is fetched here, too. What goes wrong is told to whoever reads the chunk.
+                // The lookup fetches the next manifest, too. The reader of the chunk gets any error.
                 let Ok(Some(found)) = chunks.find(coords).await else { continue };
                 let Some(chunk) = tree.found_range(&found, node) else { continue };
                 let first = sharding.map(|sharding| tree.reader.first_of_shard(sharding, &chunk));
@@ -309,7 +308,7 @@ impl Tree {
         }));
     }
 
-    /// Where the bytes of a chunk are, if they are not in its manifest and may be read.
+    /// Returns the range of a chunk, if its bytes are not in its manifest and may be read.
     fn found_range(&self, found: &FoundChunk, node: NodeIndex) -> Option<ChunkRange> {
         self.payload(found, node).and_then(|payload| self.range_of(payload)).ok().flatten()
     }
@@ -343,7 +342,7 @@ impl Tree {
         }
     }
 
-    /// Where the bytes of a chunk are that are not in its manifest. A virtual one that may not be read is an error.
+    /// Returns the range of a chunk; none if its bytes are in its manifest. Fails for a virtual chunk that may not be read.
     fn range_of(&self, payload: ChunkPayload<&[u8]>) -> Result<Option<ChunkRange>> {
         match payload {
             ChunkPayload::Inline(_) => Ok(None),
@@ -356,7 +355,7 @@ impl Tree {
         }
     }
 
-    /// Where the bytes of a stored chunk are; none if they are given already. A virtual one that may not be read is an error.
+    /// Returns the range of a stored chunk; none if it is inline. Fails for a virtual chunk that may not be read.
     pub fn range_of_stored(&self, payload: &ChunkPayload) -> Result<Option<ChunkRange>> {
         match payload {
             ChunkPayload::Inline(_) => Ok(None),
@@ -369,12 +368,12 @@ impl Tree {
         }
     }
 
-    /// Up to `size` bytes from `offset` on of a chunk that is stored somewhere in the repository.
+    /// Reads up to `size` bytes from `offset` on of a chunk that is stored somewhere in the repository.
     pub async fn read_stored(&self, payload: &ChunkPayload, offset: u64, size: u32) -> Result<Data> {
         self.read_stored_part(payload, None, offset, size).await
     }
 
-    /// As [`Tree::read_stored`], of a chunk that is read as those of the array at `node` are.
+    /// Reads like [`Tree::read_stored`], and treats the chunk as one of the array at `node`.
     pub async fn read_stored_part(
         &self,
         payload: &ChunkPayload,
@@ -413,7 +412,7 @@ impl Tree {
         }
     }
 
-    /// Where the bytes of chunk `inode` are; none for what is no chunk.
+    /// Returns the payload of chunk `inode`; none for other files.
     pub async fn stored(&self, inode: u64) -> Result<Option<ChunkPayload>> {
         match self.source(inode).await? {
             Source::Chunk(found, node) => Ok(Some(self.payload(&found, node)?.into())),
@@ -421,7 +420,7 @@ impl Tree {
         }
     }
 
-    /// Bytes of all files of the snapshot. Reads every manifest the first time.
+    /// Returns the bytes of all files of the snapshot. Reads every manifest the first time.
     pub async fn total_bytes(&self) -> Result<u64> {
         let total = self.total_bytes.get_or_try_init(|| async {
             let mut total: u64 = self.snapshot.nodes().map(|node| node.zarr_json.len() as u64).sum();
@@ -434,7 +433,7 @@ impl Tree {
         total.await.copied()
     }
 
-    /// The inode of a path relative to the root; components are separated by `/`.
+    /// Resolves a path relative to the root; components are separated by `/`.
     pub async fn resolve(&self, path: &str) -> Result<Attributes> {
         let mut at = Attributes::directory(ROOT);
         for name in path.split('/').filter(|name| !name.is_empty()) {
@@ -463,7 +462,7 @@ impl Tree {
         Attributes::directory(self.table.inode(place))
     }
 
-    /// The path of an inode, for messages.
+    /// Returns the path of an inode, for messages.
     pub fn describe(&self, inode: u64) -> String {
         match self.table.place(inode) {
             None => format!("inode {inode}"),
@@ -472,7 +471,7 @@ impl Tree {
     }
 }
 
-/// The part of a file of `length` bytes that a request for `size` bytes at `offset` gets.
+/// Returns the part of a file of `length` bytes that a request for `size` bytes at `offset` gets.
 fn clamp(offset: u64, size: u32, length: u64) -> std::ops::Range<u64> {
     let start = offset.min(length);
     start..offset.saturating_add(u64::from(size)).min(length).max(start)

@@ -1,7 +1,7 @@
-//! Places and their names, without asking whether there is anything.
+//! Places and their names, whether anything exists there or not.
 //!
-//! A working tree on top of a snapshot has to say where something of the snapshot is, in words that mean the same in the next
-//! mount, and what would show under a name; whether a chunk exists is another question, whose answer may need a manifest.
+//! A working tree on top of a snapshot has to record places of the snapshot by names that mean the same in the next mount, and to
+//! find the place of a name; the existence of a chunk is another question, whose answer may need a manifest.
 
 use super::nodes::{Place, ZARR_JSON};
 use super::positions::Coords;
@@ -9,7 +9,7 @@ use super::{NodeIndex, Tree};
 use crate::zarr::chunk_key::{Separator, parse_number};
 
 impl Tree {
-    /// The absolute path of a place.
+    /// Returns the absolute path of a place.
     pub fn path_of(&self, place: &Place) -> String {
         match place {
             Place::Directory(node) => format!("/{}", self.table().path(*node)),
@@ -23,7 +23,7 @@ impl Tree {
         if path.is_empty() { format!("/{name}") } else { format!("/{path}/{name}") }
     }
 
-    /// A chunk's or chunk directory's path below its array.
+    /// Returns the path of a chunk or chunk directory below its array.
     fn relative(&self, node: NodeIndex, coords: &[u32]) -> String {
         let Some(array) = self.table().array(node) else { return String::new() };
         if coords.len() == array.grid.len() {
@@ -34,7 +34,7 @@ impl Tree {
         parts.join("/")
     }
 
-    /// The place at absolute path `path`, if one can be there.
+    /// Returns the place at absolute path `path`, if one can be there.
     pub fn place_of(&self, path: &str) -> Option<Place> {
         let mut at = Place::Directory(0);
         for name in path.split('/').filter(|name| !name.is_empty()) {
@@ -43,8 +43,8 @@ impl Tree {
         Some(at)
     }
 
-    /// The place that `name` has in directory `parent`, if it can have one. A document or a node is there for certain; a chunk
-    /// or a directory of chunks perhaps.
+    /// Returns the place that `name` can have in directory `parent`. A document or a node exists there; a chunk or chunk
+    /// directory may not.
     pub fn step(&self, parent: &Place, name: &str) -> Option<Place> {
         match parent {
             Place::Metadata(_) => None,
@@ -92,14 +92,14 @@ impl Tree {
         self.in_grid(node, coords)
     }
 
-    /// Only places in the grid have numbers.
+    /// Returns the place of `coords` if they lie in the grid: only those places have numbers.
     fn in_grid(&self, node: NodeIndex, coords: Coords) -> Option<Place> {
         let grid = &self.table().array(node)?.grid;
         let within = std::iter::zip(&coords, grid).all(|(coord, length)| coord < length);
         within.then_some(Place::Chunk(node, coords))
     }
 
-    /// The directory that holds `place`, and its name there. None for the root.
+    /// Returns the directory that holds `place`, and its name there. None for the root.
     pub fn parent_of(&self, place: &Place) -> Option<(Place, String)> {
         let table = self.table();
         match place {
@@ -110,7 +110,7 @@ impl Tree {
             }
             Place::Metadata(node) => Some((Place::Directory(*node), ZARR_JSON.to_owned())),
             Place::Chunk(node, coords) => {
-                // A node may stand where a directory of chunks is: then it is the directory.
+                // A node may stand where a directory of chunks is: the node is then the parent.
                 let relative = self.relative(*node, coords);
                 let (above, name) = relative.rsplit_once('/').unwrap_or(("", &relative));
                 let mut at = Place::Directory(*node);
@@ -122,7 +122,7 @@ impl Tree {
         }
     }
 
-    /// Whether a place is a directory.
+    /// Returns true if a place is a directory.
     pub fn is_directory_place(&self, place: &Place) -> bool {
         match place {
             Place::Directory(_) => true,

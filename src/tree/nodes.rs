@@ -1,14 +1,14 @@
-//! The table of nodes: a snapshot's paths as a tree of directories, each with its range of inode numbers.
+//! Table of nodes: a snapshot's paths as a tree of directories, each with its range of inode numbers.
 //!
-//! The table is sorted component by component, whatever order the file has, so that a subtree is a contiguous range. Paths
-//! that have no node of their own but nodes below them (an array may be written without its groups) are *implicit*
-//! directories: they exist, but hold no `zarr.json`. The root always exists.
+//! The table is sorted by path component, whatever order the file has, so that a subtree is a contiguous range. Paths without a
+//! node but with nodes below them (an array may be written without its groups) are *implicit* directories: they exist, but hold
+//! no `zarr.json`. The root always exists.
 //!
-//! A path that no file system can show (a component that is empty, `.`, `..`, longer than 255 bytes or has a NUL) is left
-//! out with everything below it, and said so in the log; the rest works.
+//! A path that no file system can show (a component that is empty, `.`, `..`, longer than 255 bytes or has a NUL) is logged and
+//! left out with everything below it; the rest works.
 //!
 //! Inode numbers: a node has a *base*. The directory is `base`, its `zarr.json` `base + 1`; an array's chunks and chunk
-//! directories have a range of their own (see [`super::numbering`]). The root's base is 1, which is what FUSE wants.
+//! directories have a separate range (see [`super::numbering`]). The root's base is 1, as FUSE requires.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
@@ -27,7 +27,7 @@ use crate::zarr::array::{ArrayMetadata, MAX_RANK};
 use crate::zarr::chunk_key::{KeyEncoding, Separator, parse_number};
 use crate::zarr::shard::Sharding;
 
-/// What Linux allows in one path component, in bytes.
+/// Longest path component that Linux allows, in bytes.
 pub const MAX_NAME: usize = 255;
 /// Name of every node's metadata document.
 pub const ZARR_JSON: &str = "zarr.json";
@@ -35,57 +35,57 @@ pub const ZARR_JSON: &str = "zarr.json";
 /// Index of a node in the table.
 pub type NodeIndex = u32;
 
-/// A directory that stands for a path of the hierarchy.
+/// Directory that stands for a path of the hierarchy.
 #[derive(Debug)]
 pub struct Node {
-    /// The directory that holds it; its own index for the root.
+    /// Parent directory; its own index for the root.
     pub parent: NodeIndex,
-    /// Where its children stand in [`NodeTable::children`].
+    /// Range in [`NodeTable::children`].
     children: (u32, u32),
-    /// Where its name stands in the table's names.
+    /// Start and length in the table's names.
     name: (u32, u16),
-    /// Its number in the snapshot's list; none for an implicit directory.
+    /// Position in the snapshot's list; none for an implicit directory.
     pub stored: Option<u32>,
-    /// Where the array's description stands; none for a group or an implicit directory.
+    /// Position in the table's arrays; none for a group or an implicit directory.
     array: Option<u32>,
     /// First of its inode numbers.
     pub base: u64,
 }
 
-/// What the tree needs to know of an array.
+/// Description of an array.
 #[derive(Debug)]
 pub struct Array {
-    /// The array's id, by which manifests know it.
+    /// ID of the array, by which manifests know it.
     pub id: NodeId,
     /// Chunks per dimension.
     pub grid: Box<[u32]>,
-    /// Elements per dimension, as `zarr.json` has it; empty if that could not be read.
+    /// Elements per dimension, from `zarr.json`; empty if that could not be read.
     pub shape: Box<[u64]>,
-    /// How chunks are named.
+    /// Encoding of chunk keys.
     pub encoding: KeyEncoding,
-    /// Manifests that list its chunks, in the order in which they are looked into.
+    /// Manifests that list its chunks, in the order of lookups.
     pub manifests: Box<[ManifestRef]>,
     /// Numbers of its chunks and chunk directories, counted from `first_number`.
     positions: Arc<Positions>,
-    /// The grid that they are numbers of: the array's own, or one that it fits into.
+    /// Grid of these numbers: the array's own, or one that it fits into.
     numbered: Box<[u32]>,
-    /// The number of the first of them.
+    /// Inode number of the first of them.
     pub first_number: u64,
-    /// Bytes of a whole chunk before compression, where the data type tells.
+    /// Bytes of a whole chunk before compression, where the data type defines them.
     pub nominal_chunk_bytes: Option<u64>,
-    /// What is in a chunk, if it is a shard.
+    /// Structure of its chunks, if they are shards.
     pub sharding: Option<Box<Sharding>>,
-    /// Whether the names of its chunks are longer than a file's can be: then they are not listed.
+    /// True if the names of its chunks are too long for files: then they are not listed.
     pub has_long_names: bool,
 }
 
 impl Array {
-    /// Which of the array's places `coords` is.
+    /// Returns the position of `coords` among the array's places.
     pub fn position(&self, coords: &[u32]) -> u64 {
         self.positions.number(&self.numbered, coords)
     }
 
-    /// The place with a number that [`Array::position`] has given; none if no place has it.
+    /// Returns the place with a number from [`Array::position`]; none if no place has it.
     pub fn at_position(&self, position: u64) -> Option<Coords> {
         self.positions.coords(&self.numbered, position)
     }
@@ -97,29 +97,28 @@ pub struct NodeTable {
     nodes: Vec<Node>,
     /// Numbers in use, sorted.
     runs: Vec<Run>,
-    /// What numbers of chunks mean.
+    /// Numbers of chunks, by [`Run::chunks`].
     chunk_numbers: Vec<ChunkNumbers>,
     names: String,
     children: Vec<NodeIndex>,
     arrays: Vec<Array>,
     manifests: HashMap<ObjectId, ManifestInfo>,
-    /// Nodes that stand where an array above them has a chunk directory: both show in one directory.
+    /// Nodes at the place of a chunk directory of an array above them: both show in one directory.
     chunk_dirs: HashMap<NodeIndex, (NodeIndex, Coords)>,
-    /// Files that have other numbers than their places say.
     renumbered: Renumbered,
 }
 
-/// Files that have other numbers than their places say: see [`crate::follow`].
+/// Files with other numbers than those of their places: see [`crate::follow`].
 #[derive(Clone, Debug, Default)]
 pub struct Renumbered {
-    /// By the number that the place says.
+    /// Number now, by the number of the place.
     now: HashMap<u64, u64>,
-    /// The number that the place says, by what it is now.
+    /// Number of the place, by the number now.
     natural: HashMap<u64, u64>,
 }
 
 impl Renumbered {
-    /// The file with number `old` is `new` from now on, and nothing is `old` any more.
+    /// Renumbers the file `old` to `new`; nothing has the number `old` any more.
     pub fn set(&mut self, old: u64, new: u64) {
         let natural = self.natural.remove(&old).unwrap_or(old);
         self.now.insert(natural, new);
@@ -127,14 +126,14 @@ impl Renumbered {
     }
 }
 
-/// What an inode number stands for.
+/// Directory or file that an inode number stands for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// The directory of a node.
+    /// Directory of a node.
     Directory(NodeIndex),
-    /// The `zarr.json` of a node.
+    /// Document of a node, its `zarr.json`.
     Metadata(NodeIndex),
-    /// A chunk of an array, or, if there are fewer coordinates than dimensions, a directory above chunks.
+    /// Chunk of an array, or, with fewer coordinates than dimensions, a directory above chunks.
     Chunk(NodeIndex, Coords),
 }
 
@@ -144,9 +143,9 @@ impl NodeTable {
         Self::build_after(snapshot, &mut Numbering::default())
     }
 
-    /// Builds the table of `snapshot` with the numbers that `numbering` has given out before.
+    /// Builds the table of `snapshot` with the numbers that `numbering` assigned before.
     pub fn build_after(snapshot: &Snapshot, numbering: &mut Numbering) -> Result<Self> {
-        // While the table is built, the budget says whether there is room for it. What it takes then belongs to the mount's share.
+        // The memory budget must have room while the table is built. Its memory then belongs to the mount's share.
         let _room = memory::reserve_blocking(snapshot.expanded_size(), "the table of its nodes")?;
         let mut paths: Vec<(&str, u32)> = Vec::with_capacity(snapshot.node_count());
         let mut ids: Vec<NodeId> = Vec::with_capacity(snapshot.node_count());
@@ -184,7 +183,7 @@ impl NodeTable {
             renumbered: Renumbered::default(),
         };
         table.push(0, "")?;
-        // The path from the root to the node added last.
+        // Path from the root to the node added last.
         let mut open: Vec<(NodeIndex, &str)> = Vec::new();
         for (path, stored) in paths {
             let parts: SmallVec<[&str; 16]> = path.split('/').filter(|part| !part.is_empty()).collect();
@@ -234,7 +233,7 @@ impl NodeTable {
         Ok(())
     }
 
-    /// Lists each node's children. The table is in order of paths, so they come in order of names.
+    /// Lists each node's children. The table is in path order, so the children are in name order.
     fn link_children(&mut self) -> Result<()> {
         let mut counts = vec![0_u32; self.nodes.len()];
         for node in self.nodes.iter().skip(1) {
@@ -259,7 +258,7 @@ impl NodeTable {
         Ok(())
     }
 
-    /// Gives every node its inode numbers.
+    /// Assigns the inode numbers of every node.
     fn number(&mut self, snapshot: &Snapshot, numbering: &mut Numbering) {
         for index in 0..self.nodes.len() as NodeIndex {
             let stored = self.get(index).and_then(|node| node.stored).and_then(|at| snapshot.node(at as usize));
@@ -288,7 +287,7 @@ impl NodeTable {
         self.runs.sort_unstable();
     }
 
-    /// Finds nodes below arrays that stand where the array has a chunk directory.
+    /// Finds nodes below arrays at the place of a chunk directory of the array.
     fn find_shared_directories(&mut self) {
         for index in 1..self.nodes.len() as u32 {
             let (Some(node), name) = (self.get(index), self.name(index)) else { continue };
@@ -322,29 +321,29 @@ impl NodeTable {
         }
     }
 
-    /// How many directories there are, implicit ones included.
+    /// Returns the number of directories, implicit ones included.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Never: there is always a root.
+    /// Returns false: there is always a root.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// The node with index `index`.
+    /// Returns the node with index `index`.
     pub fn get(&self, index: NodeIndex) -> Option<&Node> {
         self.nodes.get(index as usize)
     }
 
-    /// The last component of a node's path; empty for the root.
+    /// Returns the last component of a node's path; empty for the root.
     pub fn name(&self, index: NodeIndex) -> &str {
         let Some((start, length)) = self.get(index).map(|node| node.name) else { return "" };
         let start = start as usize;
         self.names.get(start..start + length as usize).unwrap_or_default()
     }
 
-    /// A node's path, without a leading `/`.
+    /// Returns a node's path, without a leading `/`.
     pub fn path(&self, index: NodeIndex) -> String {
         let mut parts = Vec::new();
         let mut at = index;
@@ -356,13 +355,13 @@ impl NodeTable {
         parts.join("/")
     }
 
-    /// Indices of a node's children, in order of their names' bytes.
+    /// Returns the indices of a node's children, in order of their names' bytes.
     pub fn children(&self, index: NodeIndex) -> &[NodeIndex] {
         let Some((start, end)) = self.get(index).map(|node| node.children) else { return &[] };
         self.children.get(start as usize..end as usize).unwrap_or_default()
     }
 
-    /// A node and all below it, in the table's order, in which a subtree is contiguous.
+    /// Returns a node and all nodes below it, which are contiguous in the table.
     pub fn subtree(&self, index: NodeIndex) -> std::ops::RangeInclusive<NodeIndex> {
         let mut last = index;
         while let Some(&child) = self.children(last).last() {
@@ -371,44 +370,44 @@ impl NodeTable {
         index..=last
     }
 
-    /// The child of a node that has a name.
+    /// Returns the child of a node with a name.
     pub fn child(&self, index: NodeIndex, name: &str) -> Option<NodeIndex> {
         let children = self.children(index);
         let at = children.binary_search_by(|&child| self.name(child).as_bytes().cmp(name.as_bytes())).ok()?;
         children.get(at).copied()
     }
 
-    /// The description of an array; none for other nodes.
+    /// Returns the description of an array; none for other nodes.
     pub fn array(&self, index: NodeIndex) -> Option<&Array> {
         self.arrays.get(self.get(index)?.array? as usize)
     }
 
-    /// All arrays.
+    /// Returns all arrays.
     pub fn arrays(&self) -> &[Array] {
         &self.arrays
     }
 
-    /// What the snapshot says of a manifest. One that it does not list is looked for all the same.
+    /// Returns the snapshot's entry of a manifest. One that the snapshot does not list can be read all the same.
     pub fn manifest(&self, id: ObjectId) -> ManifestInfo {
         self.manifests.get(&id).copied().unwrap_or(ManifestInfo { id, size: 0, chunk_refs: 0 })
     }
 
-    /// What the snapshot says of all its manifests.
+    /// Returns the snapshot's entries of all manifests.
     pub fn manifests(&self) -> &HashMap<ObjectId, ManifestInfo> {
         &self.manifests
     }
 
-    /// The array and place whose chunk directory is also this node's directory.
+    /// Returns the array and place whose chunk directory is also this node's directory.
     pub fn shared_chunk_dir(&self, index: NodeIndex) -> Option<&(NodeIndex, Coords)> {
         self.chunk_dirs.get(&index)
     }
 
-    /// Says which files have other numbers than their places say.
+    /// Sets the files that have other numbers than those of their places.
     pub fn renumber(&mut self, renumbered: Renumbered) {
         self.renumbered = renumbered;
     }
 
-    /// The inode number of a place.
+    /// Returns the inode number of a place.
     pub fn inode(&self, place: &Place) -> u64 {
         let natural = self.natural_number(place);
         self.renumbered.now.get(&natural).copied().unwrap_or(natural)
@@ -426,7 +425,7 @@ impl NodeTable {
         }
     }
 
-    /// What an inode number stands for. Not whether there is a chunk: only where it would be.
+    /// Returns the place of an inode number, even if there is no chunk.
     pub fn place(&self, inode: u64) -> Option<Place> {
         let inode = match self.renumbered.natural.get(&inode) {
             Some(natural) => *natural,
@@ -450,7 +449,7 @@ impl NodeTable {
         }
     }
 
-    /// Bytes of memory that the table takes, roughly.
+    /// Returns the memory that the table takes, in bytes, roughly.
     pub fn size(&self) -> u64 {
         let arrays: usize = self
             .arrays
@@ -467,14 +466,14 @@ impl NodeTable {
     }
 }
 
-/// Whether an id is there twice. It is in no snapshot that a client has written.
+/// Returns true if an ID is there twice. No snapshot written by a client has that.
 fn has_twice(mut ids: Vec<NodeId>) -> bool {
     ids.sort_unstable();
     std::iter::zip(&ids, ids.iter().skip(1)).any(|(one, next)| one == next)
 }
 
-/// Leaves out nodes that have the id of one before them. Inode numbers and chunks are known by it: one node would show the other's bytes,
-/// and a directory could be in itself.
+/// Leaves out nodes with the ID of an earlier one. Inode numbers and chunks are known by ID: one node would show the other's
+/// bytes, and a directory could contain itself.
 fn leave_one_of_each_id(paths: &mut Vec<(&str, u32)>, snapshot: &Snapshot) {
     let mut seen = HashSet::new();
     paths.retain(|(path, position)| {
@@ -507,7 +506,7 @@ fn check_path(path: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Component by component, each by its bytes. No component has a NUL, so it is enough to let `/` sort first.
+/// Compares paths component by component, each by its bytes. No component has a NUL, so it is enough to let `/` sort first.
 fn compare_paths(a: &str, b: &str) -> Ordering {
     let order = |byte: u8| if byte == b'/' { 0 } else { byte };
     a.bytes().map(order).cmp(b.bytes().map(order))
@@ -515,7 +514,7 @@ fn compare_paths(a: &str, b: &str) -> Ordering {
 
 fn describe_array(path: &str, id: NodeId, zarr_json: &[u8], data: &ArrayData<'_>) -> Array {
     let manifests = data.manifests().into();
-    // The numbers come later.
+    // The numbers are assigned later.
     let (positions, first_number) = (Arc::new(Positions::new(&[], 1)), 0);
     match ArrayMetadata::parse(zarr_json) {
         Ok(metadata) => {
@@ -536,7 +535,7 @@ fn describe_array(path: &str, id: NodeId, zarr_json: &[u8], data: &ArrayData<'_>
                 numbered: Box::default(),
                 first_number,
                 nominal_chunk_bytes: metadata.nominal_chunk_bytes,
-                // Whoever wants to know why it cannot be told asks `icechunkfs ls --shards`.
+                // `icechunkfs ls --shards` reports why the sharding cannot be read.
                 sharding: sharding_of(zarr_json),
                 has_long_names,
             }
@@ -563,7 +562,8 @@ fn describe_array(path: &str, id: NodeId, zarr_json: &[u8], data: &ArrayData<'_>
     }
 }
 
-/// What chunks look like if they are shards that this program understands. Most are none: a snapshot may have very many arrays.
+/// Returns the structure of shards that this program understands. Checks cheaply first: a snapshot may have very many arrays,
+/// most without shards.
 fn sharding_of(zarr_json: &[u8]) -> Option<Box<Sharding>> {
     let said = Sharding::may_be_in(zarr_json).then(|| Sharding::parse(zarr_json))?;
     said.ok().flatten().map(Box::new)

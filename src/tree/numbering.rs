@@ -1,10 +1,10 @@
 //! Inode numbers that outlive a snapshot.
 //!
 //! A node has two numbers, for its directory and its `zarr.json`, and an array a range of them for its chunks and chunk
-//! directories ([`super::positions`]). They are given out in the order of the table, so that every mount of one snapshot has
-//! the same. A mount that moves on to another snapshot keeps them by node id: what the kernel knows of a node that is still
-//! there stays true, wherever the node has moved. An array whose grid changed gets a new range for its chunks; the old one
-//! goes on meaning what it meant, for files that are open, and numbers are never used twice.
+//! directories ([`super::positions`]). They are assigned in table order, so that every mount of one snapshot has the same. A
+//! mount that moves to another snapshot keeps them by node ID: what the kernel caches of a node that still exists stays valid,
+//! wherever the node has moved. An array whose grid changed gets a new range for its chunks; the old one keeps its meaning, for
+//! open files, and numbers are never reused.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,84 +13,84 @@ use super::nodes::NodeIndex;
 use super::positions::Positions;
 use crate::format::ids::NodeId;
 
-/// Inode numbers that all nodes together may take: they and directory offsets made from them must stay positive.
+/// Most inode numbers of all nodes together: they and directory offsets made from them must stay positive.
 const MAX_NUMBERS: u64 = 1 << 60;
-/// Of those, what a single array may take while others are still to come.
+/// Most of those for a single array while others are still to come.
 const MAX_SHARE: u64 = 1 << 52;
 /// Numbers of a node without chunks: its directory and its document.
 const OF_NODE: u64 = 2;
 
-/// How many times as many chunks per dimension as it has an array gets numbers for, where it is expected to grow.
+/// Factors by which a growing array has more numbers than chunks, per dimension.
 const ROOM: [u32; 2] = [16, 2];
 
-/// The numbers given out so far.
+/// Numbers assigned so far.
 #[derive(Debug)]
 pub struct Numbering {
-    /// Whether arrays get numbers for more chunks than they have, so that those that grow keep theirs.
+    /// True if arrays get numbers for more chunks than they have, so that those that grow keep theirs.
     roomy: bool,
     next: u64,
     nodes: HashMap<NodeId, u64>,
     implicit: HashMap<String, u64>,
-    /// By array, the newest last.
+    /// Numbers by array, the newest last.
     chunks: HashMap<NodeId, Vec<ChunkNumbers>>,
 }
 
-/// The numbers of an array's chunks.
+/// Numbers of an array's chunks.
 #[derive(Clone, Debug)]
 pub struct ChunkNumbers {
-    /// Chunks per dimension that have numbers: as many as there were when they were given out, or more.
+    /// Chunks per dimension that have numbers: as many as existed when they were assigned, or more.
     pub grid: Box<[u32]>,
-    /// The first of them.
+    /// First number.
     pub start: u64,
-    /// Which place has which, counted from there.
+    /// Numbering of places, counted from `start`.
     pub positions: Arc<Positions>,
 }
 
-/// A run of numbers in use.
+/// Run of numbers in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Run {
-    /// The first.
+    /// First number.
     pub start: u64,
-    /// Whose they are.
+    /// Node that has the numbers.
     pub node: NodeIndex,
-    /// Which of the table's numbers of chunks they are; none for those of the node itself.
+    /// Position in the table's numbers of chunks; none for the numbers of the node itself.
     pub chunks: Option<u32>,
 }
 
 impl Default for Numbering {
     fn default() -> Self {
-        // 1 and 2 are the root's.
+        // The root has 1 and 2.
         let next = super::ROOT + OF_NODE;
         Numbering { roomy: false, next, nodes: HashMap::new(), implicit: HashMap::new(), chunks: HashMap::new() }
     }
 }
 
 impl Numbering {
-    /// One that leaves room for arrays to grow, and so differs from other mounts' of the same snapshot.
+    /// Creates a numbering with room for arrays to grow, which therefore differs from other mounts' of the same snapshot.
     pub fn roomy() -> Self {
         Numbering { roomy: true, ..Numbering::default() }
     }
 
-    /// Gives up what numbers meant under grids that arrays have no more. The numbers are not used again.
+    /// Forgets the numbers of grids that arrays no longer have. They are not reused.
     pub fn forget_old_grids(&mut self) {
         for known in self.chunks.values_mut() {
             known.drain(..known.len().saturating_sub(1));
         }
     }
 
-    /// The number of a stored node's directory; the next one is its document's. The root's are fixed.
+    /// Returns the number of a stored node's directory; the next one is its document's. The root's are fixed.
     pub fn node(&mut self, id: NodeId) -> u64 {
         let next = &mut self.next;
         *self.nodes.entry(id).or_insert_with(|| take(next, OF_NODE))
     }
 
-    /// The number of a directory that has no node, by its path.
+    /// Returns the number of a directory without a node, by its path.
     pub fn implicit(&mut self, path: String) -> u64 {
         let next = &mut self.next;
         *self.implicit.entry(path).or_insert_with(|| take(next, OF_NODE))
     }
 
-    /// The numbers of the chunks of array `id` with grid `grid`, and behind them those that it had with other grids.
+    /// Returns the numbers of the chunks of array `id` with grid `grid`, and then those that it had with other grids.
     pub fn chunks(&mut self, id: NodeId, grid: &[u32]) -> Vec<ChunkNumbers> {
         let known = self.chunks.entry(id).or_default();
         let roomy = self.roomy;
@@ -119,7 +119,7 @@ fn exact(grid: &[u32], room: u64) -> (Box<[u32]>, Positions) {
     (grid.into(), Positions::new(grid, room))
 }
 
-/// Numbers for a larger grid than `grid`, if there are so many.
+/// Returns numbers for a larger grid than `grid`, if there are enough.
 fn with_room(grid: &[u32], room: u64) -> (Box<[u32]>, Positions) {
     let larger = ROOM.iter().map(|times| grid.iter().map(|n| n.max(&1).saturating_mul(*times)).collect::<Box<[u32]>>());
     let mut larger = larger.map(|grid| exact(&grid, room));

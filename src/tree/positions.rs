@@ -1,16 +1,15 @@
-//! Chunk coordinates to numbers and back.
+//! Conversion between chunk coordinates and numbers.
 //!
-//! Every chunk of an array's grid, and every directory above it, has a number within the array: the directories and chunks of
-//! one depth follow each other in grid order, depth after depth. Depth 0 is the directory `c` (or the only chunk of a 0-d
-//! array), depth `rank` the chunks:
+//! Every chunk of an array's grid, and every directory above it, has a number within the array: the directories and chunks of one
+//! depth follow each other in grid order, depth after depth. Depth 0 is the directory `c` (or the only chunk of a 0-d array),
+//! depth `rank` the chunks:
 //!
 //! ```text
 //! grid 2 x 3:   0: c    1: c/0   2: c/1    3: c/0/0   4: c/0/1   5: c/0/2   6: c/1/0   ...
 //! ```
 //!
-//! Numbers are arithmetic, so millions of visited chunks cost no memory and numbers are the same in every mount. A grid with
-//! more places than the bits have room for (a shape somebody made up, most often) gets a table of the places that were
-//! visited instead.
+//! Numbers are arithmetic, so millions of visited chunks cost no memory and numbers are the same in every mount. A grid with more
+//! places than the bits allow (most often of an invented shape) gets a table of the visited places instead.
 
 use std::collections::HashMap;
 
@@ -19,25 +18,25 @@ use smallvec::SmallVec;
 
 pub use crate::zarr::Coords;
 
-/// Places that one array may have with arithmetic numbers: 2^48, far beyond what storage can hold, and small enough that a
-/// thousand such arrays leave room in 63 bits.
+/// Most places of an array with arithmetic numbers: 2^48, far beyond what storage can hold, and small enough that a thousand such
+/// arrays leave room in 63 bits.
 pub const MAX_ARITHMETIC: u64 = 1 << 48;
-/// Places that are set aside for an array with a table. A table of so many entries would not fit into memory.
+/// Numbers reserved for an array with a table. A table with as many entries would not fit into memory.
 pub const MAX_TABLE: u64 = 1 << 36;
 
-/// The numbering of one array's chunks and chunk directories.
+/// Numbering of one array's chunks and chunk directories.
 #[derive(Debug)]
 pub enum Positions {
-    /// `first[k]` is the number of the first place of depth `k`; one element more than there are depths.
+    /// First number of each depth, by arithmetic; one element more than there are depths.
     Arithmetic {
         /// First number per depth.
         first: Box<[u64]>,
     },
-    /// Numbers given out as places are visited.
+    /// Numbers assigned as places are visited.
     Table(Mutex<Table>),
 }
 
-/// Places that were visited, in order of the first visit.
+/// Visited places, in order of the first visit.
 #[derive(Debug, Default)]
 pub struct Table {
     numbers: HashMap<Coords, u64>,
@@ -45,7 +44,7 @@ pub struct Table {
 }
 
 impl Positions {
-    /// The numbering for `grid`, arithmetic if it needs at most `room` numbers (and [`MAX_ARITHMETIC`]).
+    /// Creates the numbering for `grid`, arithmetic if it needs at most `room` numbers (and [`MAX_ARITHMETIC`]).
     pub fn new(grid: &[u32], room: u64) -> Self {
         let room = room.min(MAX_ARITHMETIC);
         let mut first = Vec::with_capacity(grid.len() + 2);
@@ -64,7 +63,7 @@ impl Positions {
         Positions::Arithmetic { first: first.into() }
     }
 
-    /// How many numbers are set aside.
+    /// Returns how many numbers are reserved.
     pub fn count(&self) -> u64 {
         match self {
             Positions::Arithmetic { first } => first.last().copied().unwrap_or(0),
@@ -72,7 +71,7 @@ impl Positions {
         }
     }
 
-    /// The number of the place with `coords`, which must lie in `grid`.
+    /// Returns the number of the place with `coords`, which must lie in `grid`.
     pub fn number(&self, grid: &[u32], coords: &[u32]) -> u64 {
         match self {
             Positions::Arithmetic { first } => {
@@ -93,7 +92,7 @@ impl Positions {
         }
     }
 
-    /// The place with a number; none if no place has it.
+    /// Returns the place with a number; none if no place has it.
     pub fn coords(&self, grid: &[u32], number: u64) -> Option<Coords> {
         match self {
             Positions::Arithmetic { first } => {

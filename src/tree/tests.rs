@@ -1,4 +1,4 @@
-//! Trees made of files that the reference would not write.
+//! Trees of files that the reference implementation would not write.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ fn array<'a>(n: u8, path: &'a str, zarr_json: &'a str, manifests: &[u8]) -> Test
     TestNode { id: node_id(n), path, zarr_json, manifests: Some(manifests) }
 }
 
-/// Names in a directory, in the listing's order, from several pages of `page` entries.
+/// Returns the names in a directory, in the listing's order, from several pages of `page` entries.
 async fn names(tree: &Arc<Tree>, inode: u64, page: usize) -> Vec<String> {
     entries(tree, inode, page).await.into_iter().map(|(name, _)| name).collect()
 }
@@ -62,7 +62,7 @@ async fn entries(tree: &Arc<Tree>, inode: u64, page: usize) -> Vec<(String, Attr
     }
 }
 
-/// All files below the root, with the bytes or the kind of error that reading gives.
+/// Returns all files below the root, with the bytes or the kind of error that reading gives.
 async fn files(tree: &Arc<Tree>) -> BTreeMap<String, Result<Vec<u8>, ErrorKind>> {
     let mut out = BTreeMap::new();
     let mut open = vec![(String::new(), ROOT)];
