@@ -1,11 +1,11 @@
-//! Which files and directories of this machine other users cannot tamper with.
+//! Decides which files and directories of this machine other users cannot tamper with.
 //!
-//! Trusted owners are root and the effective user of this process. A file is trusted if such a user owns it and nobody else may write to
-//! it. A path is trusted if each directory on it belongs to a trusted owner and nobody else may write to it; the sticky bit, as on
-//! `/tmp`, is as good, because the next component has to have a trusted owner itself. That is the rule that sshd has for
-//! `authorized_keys`. A group whose only member is the owner counts as the owner, as Debian's sshd has it for users with a group of
-//! their own, unless there is an access control list. Directories that the user declares safe with `ICECHUNKFS_SAFE_DIRECTORY` are, whoever
-//! may write to them.
+//! Trusted owners are root and the effective user of this process. A file is trusted if such a user owns it and no other user
+//! may write to it. A path is trusted if each directory on it belongs to a trusted owner and no other user may write to it;
+//! the sticky bit, as on `/tmp`, is as good, because the next component must have a trusted owner itself. sshd has that rule
+//! for `authorized_keys`. A group whose only member is the owner counts as the owner, as in Debian's sshd for users with a
+//! private group, unless there is an access control list. Directories that the user declares safe with
+//! `ICECHUNKFS_SAFE_DIRECTORY` are trusted, whoever may write to them.
 //!
 //! Paths are walked by descriptors ([`path`]), so that what was checked is what is used.
 
@@ -25,20 +25,20 @@ pub use self::path::create_directory;
 pub use self::users::name_of;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Permissions to write that the owner's own do not imply.
+/// Write permissions that go beyond those of the owner.
 const WRITABLE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
-/// Why something is not trusted.
+/// Reason why a file or directory is not trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Distrust {
-    /// A user who is not trusted owns it.
+    /// The owner, a user who is not trusted.
     Owner(u32),
-    /// Others may write to it: its permissions.
+    /// Other users may write to it: its permissions.
     Writable(u32),
-    /// It has other names.
+    /// The file has other names.
     Linked,
-    /// It is not of the kind that is needed: a FIFO, a device, a link.
+    /// The file is not of the required kind: a FIFO, a device, a link.
     Kind,
 }
 
@@ -53,17 +53,17 @@ impl fmt::Display for Distrust {
     }
 }
 
-/// Whether `user` may decide what this process reads and writes.
+/// Returns true if `user` may decide what this process reads and writes.
 pub fn is_trusted(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
-/// Checks that the owner of the open `file` is trusted, and that nobody else may write to it.
+/// Checks that the owner of the open `file` is trusted, and that no other user may write to it.
 pub fn check(file: impl AsFd) -> Result<Stat, Distrust> {
     check_owner(file, is_trusted)
 }
 
-/// As [`check`], with the users of whom `is_trusted` is true.
+/// Checks `file` like [`check`], but trusts the users for whom `is_trusted` returns true.
 pub fn check_owner(file: impl AsFd, is_trusted: impl Fn(u32) -> bool) -> Result<Stat, Distrust> {
     let file = file.as_fd();
     let stat = rustix::fs::fstat(file).map_err(|_| Distrust::Kind)?;
@@ -76,7 +76,7 @@ pub fn check_owner(file: impl AsFd, is_trusted: impl Fn(u32) -> bool) -> Result<
     Ok(stat)
 }
 
-/// As [`check`], of a regular file.
+/// Checks `file` like [`check`], and that it is a regular file.
 pub fn check_file(file: impl AsFd) -> Result<Stat, Distrust> {
     let file = file.as_fd();
     let stat = rustix::fs::fstat(file).map_err(|_| Distrust::Kind)?;
@@ -92,7 +92,7 @@ fn is_writable_by_others(file: impl AsFd, stat: &Stat) -> bool {
         || (by_group && (has_access_list(file) || !users::is_private(stat.st_gid, stat.st_uid)))
 }
 
-/// Whether there is an access control list: then the permissions of the group are an upper bound for everybody that is named in it.
+/// Returns true if there is an access control list: the group permissions are then an upper bound for everyone named in it.
 fn has_access_list(file: impl AsFd) -> bool {
     let place = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
     let absent = [Errno::NODATA, Errno::OPNOTSUPP];
@@ -100,10 +100,10 @@ fn has_access_list(file: impl AsFd) -> bool {
         .map_or_else(|e| !absent.contains(&e), |_| true)
 }
 
-/// Opens the log file at `path` for appending, made if need be.
+/// Opens the log file at `path` for appending, and creates it if necessary.
 ///
-/// Errors: [`ErrorKind::PermissionDenied`] if another user could have put it there or may write to it. Devices of root, such as
-/// `/dev/null`, may be written to by everybody.
+/// Errors: [`ErrorKind::PermissionDenied`] if another user could have put it there or may write to it. Devices of root, such
+/// as `/dev/null`, may be writable for everyone.
 pub fn open_log(path: &Path) -> Result<File> {
     let failed = |errno: Errno| Error::io(path.display(), errno.into());
     let (directory, name, shown) = path::open_parent(path, Strictness::ForLogs)?;
@@ -114,7 +114,7 @@ pub fn open_log(path: &Path) -> Result<File> {
         Err(Errno::EXIST) => rustix::fs::openat(&directory, &name, flags, Mode::empty()),
         opened => opened,
     };
-    // ENXIO: a FIFO that nobody reads.
+    // ENXIO means a FIFO without a reader.
     let file =
         file.map_err(|errno| if errno == Errno::NXIO { distrusted(&shown, &Distrust::Kind) } else { failed(errno) })?;
     let stat = rustix::fs::fstat(&file).map_err(failed)?;
@@ -122,14 +122,14 @@ pub fn open_log(path: &Path) -> Result<File> {
         FileType::CharacterDevice if stat.st_uid == 0 => {}
         _ => drop(check_file(&file).map_err(|why| distrusted(&shown, &why))?),
     }
-    // Where others may make names, as in `/tmp`, one of them can be for a file that is something else.
+    // In a directory where other users may create names, as in `/tmp`, a name can be a link to an unrelated file.
     if stat.st_nlink > 1 {
         return Err(distrusted(&shown, &Distrust::Linked));
     }
     Ok(file.into())
 }
 
-/// The error of `path`, which is not trusted.
+/// Returns the error for `path`, which is not trusted.
 pub fn distrusted(path: &Path, why: &Distrust) -> Error {
     let advice = match why {
         Distrust::Owner(_) => "name a place that belongs to you or to root",

@@ -12,24 +12,22 @@ use rustix::io::Errno;
 use super::{Distrust, STICKY, check, distrusted, is_trusted, is_writable_by_others, name_of};
 use crate::error::{Error, ErrorKind, Result};
 
-/// How many symbolic links are followed, as the kernel does.
+/// Symbolic links that are followed at most, as in the kernel.
 const MAX_LINKS: u32 = 40;
 
-/// Directories that the user declares safe, whoever owns them or may write to them: absolute paths without links, with `:` between them. Git
-/// has the same for repositories.
+/// Environment variable with the directories that the user declares safe, whoever owns them or may write to them: absolute
+/// paths without links, separated by `:`. Git has the same for repositories.
 const DECLARED: &str = "ICECHUNKFS_SAFE_DIRECTORY";
 
-/// How much of a path is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Strictness {
-    /// Whatever stands in the last place is believed for the directories around it.
+    /// The last component is trusted because of the directories around it.
     Full,
-    /// A group may write to directories of root, as on `/var/log` of some systems: what is in the last place is checked by itself.
+    /// A group may write to directories of root, as to `/var/log` on some systems: the last component is checked by itself.
     ForLogs,
 }
 
-/// Opens the directory `path`, which must be trusted, and returns its path without links. Directories that are missing are made with mode
-/// 0700.
+/// Opens the directory `path`, which must be trusted, and returns its path without links. Missing directories are created with mode 0700.
 ///
 /// Errors: [`ErrorKind::PermissionDenied`] if another user owns it or a directory on the way, or may write to it.
 pub fn create_directory(path: &Path) -> Result<(OwnedFd, PathBuf)> {
@@ -42,7 +40,7 @@ pub fn create_directory(path: &Path) -> Result<(OwnedFd, PathBuf)> {
         Err(errno) => return Err(failed(errno)),
     }
     let directory = match rustix::fs::openat(&parent, &name, flags, Mode::empty()) {
-        // Whoever owns it decides who may read it, which is the more helpful message.
+        // The owner decides who may read the directory, so an untrusted owner is the more helpful message.
         Err(Errno::ACCESS) => match rustix::fs::statat(&parent, &name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if !is_trusted(stat.st_uid) => {
                 return Err(unsafe_directory(&shown, &Distrust::Owner(stat.st_uid)));
@@ -57,13 +55,13 @@ pub fn create_directory(path: &Path) -> Result<(OwnedFd, PathBuf)> {
     }
 }
 
-/// Opens the directory that holds `path`. Returns it with the last component, which is no symbolic link at that moment, and with both as a
-/// path without links.
+/// Opens the directory that holds `path`. Returns it with the last component, which is no symbolic link at that moment, and
+/// with both as a path without links.
 pub(super) fn open_parent(path: &Path, strictness: Strictness) -> Result<(OwnedFd, OsString, PathBuf)> {
     walk(path, None, strictness)
 }
 
-/// Walks to the last component of `path`, which need not exist. Other components that are missing are made with mode `create`.
+/// Walks to the last component of `path`, which need not exist. Other missing components are created with mode `create`.
 fn walk(path: &Path, create: Option<Mode>, strictness: Strictness) -> Result<(OwnedFd, OsString, PathBuf)> {
     let absolute = std::path::absolute(path).map_err(|e| Error::io(path.display(), e))?;
     let mut step = Step::root(strictness)?;
@@ -87,7 +85,7 @@ fn walk(path: &Path, create: Option<Mode>, strictness: Strictness) -> Result<(Ow
                 push(&mut left, target);
                 continue;
             }
-            // It is no link, or there is none.
+            // The component is no link, or does not exist.
             Err(Errno::INVAL | Errno::NOENT) if left.is_empty() && name != ".." => return Ok((step.at, name, shown)),
             Err(Errno::NOENT) => match create {
                 Some(mode) => match rustix::fs::mkdirat(&step.at, &name, mode) {
@@ -104,7 +102,7 @@ fn walk(path: &Path, create: Option<Mode>, strictness: Strictness) -> Result<(Ow
     Ok((step.at, OsString::from("."), step.shown))
 }
 
-/// Puts the components of `path` before those that are `left`.
+/// Puts the components of `path` in front of `left`.
 fn push(left: &mut VecDeque<OsString>, path: &Path) {
     for component in path.components().rev() {
         match component {
@@ -115,7 +113,7 @@ fn push(left: &mut VecDeque<OsString>, path: &Path) {
     }
 }
 
-/// A directory on the way.
+/// Directory on the way.
 struct Step {
     at: OwnedFd,
     stat: Stat,
@@ -158,7 +156,7 @@ impl Step {
         Err(unsafe_directory(&shown, &why))
     }
 
-    /// Checks that nobody but a trusted user can have put the link `name` here.
+    /// Checks that only a trusted user can have put the link `name` here.
     fn check_link(&self, name: &OsStr, shown: &Path) -> Result<()> {
         if !is_writable_by_others(&self.at, &self.stat) {
             return Ok(());
@@ -180,13 +178,13 @@ fn is_declared_safe(path: &Path) -> bool {
     std::env::var_os(DECLARED).is_some_and(|declared| std::env::split_paths(&declared).any(|safe| safe == path))
 }
 
-/// The error of the directory `path`, which is not trusted.
+/// Returns the error for the directory `path`, which is not trusted.
 fn unsafe_directory(path: &Path, why: &Distrust) -> Error {
     let error = distrusted(path, why);
     Error::new(error.kind(), format!("{error}, or declare the directory safe with {DECLARED}"))
 }
 
-/// Whether `user` stands for all users that have no number in this process's user namespace, root of the machine among them.
+/// Returns true if `user` stands for all users without a number in this process's user namespace, the machine's root among them.
 fn is_unmapped(user: u32) -> bool {
     let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u32>().ok();
     let is_whole = || {

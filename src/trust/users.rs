@@ -1,17 +1,17 @@
-//! Names and groups of users, as `/etc/passwd` and `/etc/group` have them.
+//! Names and groups of users, from `/etc/passwd` and `/etc/group`.
 //!
-//! Users and groups of a network directory are not known here. Their groups count as shared, which is the safe answer.
+//! Users and groups of a network directory are unknown here. Their groups count as shared, which is the safe answer.
 
 use std::fs::read_to_string;
 
-/// The user as messages name them.
+/// Returns the name and number of `user` for messages.
 pub fn name_of(user: u32) -> String {
     let users = read_to_string("/etc/passwd").unwrap_or_default();
     let name = lines(&users).find(|fields| number(fields, 2) == Some(user)).and_then(|fields| fields.first().copied());
     name.map_or_else(|| user.to_string(), |name| format!("{name} ({user})"))
 }
 
-/// Whether nobody but user `owner` is in group `group`.
+/// Returns true if no user but `owner` is in `group`.
 pub(super) fn is_private(group: u32, owner: u32) -> bool {
     let (Ok(users), Ok(groups)) = (read_to_string("/etc/passwd"), read_to_string("/etc/group")) else { return false };
     is_private_by(&users, &groups, group, owner)
