@@ -1,4 +1,4 @@
-//! What `stat` says of anything in the working tree.
+//! Attributes of inodes in the working tree, as `stat` returns them.
 
 use crate::error::Result;
 use crate::scratch::record::{Id, Meta, Source, Time};
@@ -11,10 +11,10 @@ use super::{Base, Locked, WorkingTree, no_such};
 /// File type bits of a mode.
 pub const TYPE_BITS: u32 = libc::S_IFMT;
 
-/// What `stat` says.
+/// Attributes of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// The inode number.
+    /// Inode number.
     pub number: u64,
     /// File type bits of the mode.
     pub kind: u32,
@@ -22,23 +22,23 @@ pub struct Attributes {
     pub size: u64,
     /// 512-byte blocks.
     pub blocks: u64,
-    /// Names it has.
+    /// Number of names.
     pub links: u32,
     /// Device number.
     pub rdev: u32,
-    /// Everything else.
+    /// Mode, owner and times.
     pub meta: Meta,
 }
 
 impl Attributes {
-    /// Whether it is a directory.
+    /// Returns true for a directory.
     pub fn is_directory(&self) -> bool {
         self.kind == libc::S_IFDIR
     }
 }
 
 impl Base {
-    /// The attributes of what only the snapshot has.
+    /// Returns the attributes of an entry that only the base has.
     pub fn attributes(&self, lower: tree::Attributes) -> Attributes {
         let (kind, mode) = match lower.kind {
             Kind::Directory => (libc::S_IFDIR, 0o755),
@@ -46,41 +46,40 @@ impl Base {
         };
         let meta = self.meta(mode);
         let blocks = lower.size.div_ceil(512);
-        // One name for directories too, which says "not counted": tools then do not conclude from it that there are no
-        // subdirectories.
+        // One name for directories too means "not counted": tools then do not conclude that there are no subdirectories.
         Attributes { number: lower.inode, kind, size: lower.size, blocks, links: 1, rdev: 0, meta }
     }
 
-    /// The attributes that everything in the snapshot has.
+    /// Returns the attributes that everything in the base has, with `mode`.
     pub fn meta(&self, mode: u16) -> Meta {
         let Base { uid, gid, time, .. } = *self;
         Meta { mode, uid, gid, atime: time, mtime: time, ctime: time }
     }
 
-    /// The attributes of a place of the snapshot with which it is promoted.
+    /// Returns the attributes with which a place of the base is promoted.
     pub fn meta_of(&self, place: &Place) -> Meta {
         self.meta(if self.tree.is_directory_place(place) { 0o755 } else { 0o644 })
     }
 }
 
-/// Attributes as far as they are in memory, and where the rest is.
+/// Attributes as far as they are in memory, and the location of the rest.
 pub(super) enum Partly {
-    /// All of them.
+    /// All attributes.
     Whole(Attributes),
-    /// The size is that of this place of the snapshot.
+    /// All but the size, which is that of a place of the base.
     SizeOfLower(Attributes, Place),
-    /// Size and times are those of this data file.
+    /// All but size and times, which are those of a data file.
     OfData(Attributes, u64),
 }
 
 impl Inode {
-    /// What is in memory of the attributes.
+    /// Returns the attributes that are in memory.
     pub(super) fn attributes(&self) -> Partly {
         let links = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
         let mut whole =
             Attributes { number: self.number, kind: 0, size: 0, blocks: 0, links, rdev: 0, meta: self.meta };
         match &self.node {
-            // With the snapshot's entries below it is "not counted", as in a read-only mount.
+            // With entries of the base, the link count is "not counted", as in a read-only mount.
             Node::Directory(directory) if self.lower.is_none() => {
                 (whole.kind, whole.links) = (libc::S_IFDIR, directory.directories().saturating_add(2));
             }
@@ -103,7 +102,7 @@ impl Inode {
 }
 
 impl WorkingTree {
-    /// The attributes of inode `number`.
+    /// Returns the attributes of inode `number`.
     pub async fn attributes(&self, number: u64) -> Result<Attributes> {
         let partly = {
             let locked = self.lock();
@@ -118,7 +117,6 @@ impl WorkingTree {
         }
     }
 
-    /// The attributes of inode `id`.
     pub(super) async fn attributes_of(&self, id: Id) -> Result<Attributes> {
         let partly = self.partly(&self.lock(), id)?;
         self.complete(partly).await
@@ -127,7 +125,7 @@ impl WorkingTree {
     fn partly(&self, locked: &Locked, id: Id) -> Result<Partly> {
         let inode = locked.state.get(id).ok_or_else(|| no_such(id))?;
         Ok(match (inode.attributes(), locked.opens.partial_size(inode.number)) {
-            // Bytes that were written over those of the snapshot, of which some are still there.
+            // The file is being overwritten from its beginning, and the rest is still the base's.
             (Partly::SizeOfLower(whole, _), Some(size)) => {
                 Partly::Whole(Attributes { size, blocks: size.div_ceil(512), ..whole })
             }
@@ -144,7 +142,7 @@ impl WorkingTree {
                 Ok(Attributes { size: lower.size, blocks: lower.size.div_ceil(512), ..whole })
             }
             Partly::OfData(mut whole, number) => {
-                // A file whose bytes somebody has removed can still be removed, replaced and moved. Reading it says what is wrong.
+                // A file whose bytes were removed can still be removed, replaced and moved. Reading it reports the loss.
                 let Some(stat) = self.files.find(number)? else { return Ok(whole) };
                 (whole.size, whole.blocks) = (stat.size, stat.blocks);
                 whole.meta.mtime = stat.mtime;
@@ -154,7 +152,6 @@ impl WorkingTree {
         }
     }
 
-    /// Now, as far as a change of `id` is concerned: never the time it had.
     pub(super) fn now() -> Time {
         Time::now()
     }

@@ -1,13 +1,12 @@
-//! Files of which only what was written is here, and the rest still in the repository.
+//! Sparse copies: data files that have only the ranges that were written, while the rest is still in the repository.
 //!
-//! Whoever writes a few bytes of a large chunk, a shard most often, over a network, must not wait for all of it: the data file then
-//! is as long as the chunk was, and has what was written; where the rest is, is noted beside it, range by range, in memory and in
-//! the journal. Reads put the two together. The rest is fetched when a commit needs it, since a chunk is stored as a whole, and then
-//! only what was not written meanwhile; or when a program asks for what needs all of it. A file that is written over, emptied, removed or given up before
-//! costs nothing.
+//! A program that writes a few bytes of a large chunk (most often a shard) over a network must not wait for all of it. The data file gets
+//! the length of the chunk and holds the written bytes; the missing ranges are kept in memory and in the journal, and reads combine both
+//! sources. A commit fetches the ranges that are still missing, since a chunk is stored as a whole; so does an operation that needs all
+//! of the file. A file that is overwritten, emptied, removed or discarded before then costs nothing.
 //!
-//! What is missing only ever becomes less, and each step is told to the journal after the bytes are in the file: after a crash,
-//! bytes that were not yet told of are those of the repository. Writing and fetching are done by one at a time.
+//! The missing ranges only shrink, and each step is recorded after the bytes are in the file: after a crash, bytes that were not recorded
+//! are those of the repository. One task at a time writes to or completes a file.
 
 use std::fs::File;
 use std::ops::Range;
@@ -23,25 +22,25 @@ use crate::format::chunk_payload::ChunkPayload;
 use crate::scratch::record::{Id, Record, Source, Stored, Time};
 use crate::tree::nodes::Place;
 
-/// Files with fewer bytes left to fetch, in bytes, are fetched at once: one request, and no more to think of.
+/// Missing bytes below which a file is fetched at once, with one request.
 const WORTH_BORROWING: u64 = 1 << 20;
-/// Ranges that a file may have missing. One that is written in so many places is fetched.
+/// Largest number of missing ranges; a file with more is fetched.
 const MOST_RANGES: usize = 1000;
-/// Bytes of one request, and requests at a time, when the rest is fetched.
+/// Bytes of one request when the rest is fetched; `AT_A_TIME` requests run at once.
 const STEP: u64 = 4 << 20;
 const AT_A_TIME: usize = 4;
 
-/// The part of a data file that is still in the repository.
+/// Part of a data file that is still in the repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Borrowed {
-    /// Where all of it was.
+    /// Location of the whole chunk.
     from: ChunkPayload,
-    /// What of it is not in the data file: ranges in order that do not touch.
+    /// Ranges that are not in the data file, in order and not touching.
     missing: Vec<Range<u64>>,
 }
 
 impl Borrowed {
-    /// A file of which `missing` is at `from`; none if that is nothing.
+    /// Creates a sparse copy that lacks `missing` of the bytes at `from`; returns `None` if it lacks none.
     pub(super) fn new(from: ChunkPayload, missing: &[(u64, u64)]) -> Option<Self> {
         let mut ranges: Vec<Range<u64>> = missing
             .iter()
@@ -59,7 +58,7 @@ impl Borrowed {
         (!missing.is_empty()).then_some(Borrowed { from, missing })
     }
 
-    /// `range` is in the data file now. False if nothing is missing any more.
+    /// Records that `range` is in the data file now. Returns false if nothing is missing any more.
     pub(super) fn cover(&mut self, range: &Range<u64>) -> bool {
         let first = self.missing.partition_point(|missing| missing.end <= range.start);
         let last = self.missing.partition_point(|missing| missing.start < range.end);
@@ -72,14 +71,14 @@ impl Borrowed {
         !self.missing.is_empty()
     }
 
-    /// What is missing of `range`.
+    /// Returns the missing parts of `range`.
     fn of(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let first = self.missing.partition_point(|missing| missing.end <= range.start);
         let rest = self.missing.iter().skip(first).take_while(|missing| missing.start < range.end);
         rest.map(|missing| missing.start.max(range.start)..missing.end.min(range.end)).collect()
     }
 
-    /// The line that says so of data file `data`.
+    /// Returns the journal record for data file `data`.
     pub(super) fn record(&self, data: u64) -> Record {
         let missing = self.missing.iter().map(|range| (range.start, range.end)).collect();
         Record::Borrowed { data, from: Stored(self.from.clone()), missing }
@@ -91,21 +90,21 @@ impl Borrowed {
 }
 
 impl WorkingTree {
-    /// The data file of inode `id` and what it lacks, if it lacks something.
+    /// Returns the data file of inode `id` and its missing ranges, if it is a sparse copy.
     fn borrowed_of(&self, id: Id) -> Option<(u64, Borrowed)> {
         let locked = self.lock();
         let Some(Source::Data(data)) = locked.state.get(id)?.source() else { return None };
         Some((*data, locked.state.borrowed(*data)?.clone()))
     }
 
-    /// Whether bytes of inode `id` are still in the repository only, although it has a data file.
+    /// Returns true if inode `id` has a sparse copy.
     pub(super) fn is_borrowed(&self, id: Id) -> bool {
         let locked = self.lock();
         matches!(locked.state.get(id).and_then(|inode| inode.source()),
             Some(Source::Data(data)) if locked.state.borrowed(*data).is_some())
     }
 
-    /// Where the repository has the bytes of inode `id`, if fetching `missing` of them is worth being put off.
+    /// Returns the location of inode `id`'s bytes in the repository, if fetching `missing` of them is worth postponing.
     async fn worth_borrowing(&self, id: Id, missing: impl Fn(u64) -> u64) -> Result<Option<ChunkPayload>> {
         let base = self.base();
         if base.tree.reader().is_local() {
@@ -123,13 +122,13 @@ impl WorkingTree {
             }
             _ => None,
         };
-        // Other people's files may change, or may not be read: that is told to who writes, and not to who commits.
+        // Virtual chunks may change or be unreadable: the writer must get that error, not the commit.
         Ok(payload.filter(|payload| {
             matches!(payload, ChunkPayload::Native { .. }) && missing(payload.length()) >= WORTH_BORROWING
         }))
     }
 
-    /// Gives inode `id`, whose bytes are in the repository, a data file that has none of them yet. False if all are better fetched.
+    /// Gives inode `id`, whose bytes are in the repository, an empty sparse copy. Returns false if fetching all bytes is better.
     pub(super) async fn borrow_alone(&self, id: Id) -> Result<bool> {
         let Some(from) = self.worth_borrowing(id, |length| length).await? else { return Ok(false) };
         let times = self.attributes_of(id).await?.meta;
@@ -142,8 +141,7 @@ impl WorkingTree {
         Ok(true)
     }
 
-    /// Makes `file`, which is data file `data`, the bytes of inode `id`; `missing` of them is still at its old place. False if that is
-    /// too little to be put off.
+    /// Makes data file `data` a sparse copy of inode `id` that lacks `missing`. Returns false if fetching them is better.
     pub(super) async fn borrow_rest(&self, id: Id, data: u64, file: &Arc<File>, missing: Range<u64>) -> Result<bool> {
         let rest = missing.end.saturating_sub(missing.start);
         let Some(from) = self.worth_borrowing(id, |_| rest).await? else { return Ok(false) };
@@ -164,7 +162,7 @@ impl WorkingTree {
         self.prepare(data);
         let mut locked = self.lock();
         let number = locked.state.get(id).ok_or_else(|| no_such(id))?.number;
-        // What is missing is said before anybody looks into the file.
+        // The missing ranges are recorded before the file can be read.
         let missing = vec![(missing.start, missing.end)];
         self.record(&mut locked, Record::Borrowed { data, from: Stored(from), missing })?;
         self.record(&mut locked, Record::Moved { id, source: Source::Data(data), at })?;
@@ -174,7 +172,7 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// Writes to a file that has only a part of its bytes. False if it has all.
+    /// Writes to a sparse copy. Returns false if the file is none.
     pub(super) async fn write_borrowed(&self, id: Id, offset: u64, bytes: &[u8]) -> Result<bool> {
         let Some((data, borrowed)) = self.borrowed_of(id) else { return Ok(false) };
         if borrowed.missing.len() >= MOST_RANGES {
@@ -194,18 +192,18 @@ impl WorkingTree {
         self.record(locked, Record::Covered { data, begin: range.start, end: range.end })
     }
 
-    /// Cuts or lengthens a file that has only a part of its bytes. False if it has all.
+    /// Resizes a sparse copy. Returns false if the file is none.
     pub(super) fn resize_borrowed(&self, id: Id, size: u64) -> Result<bool> {
         let Some((data, _)) = self.borrowed_of(id) else { return Ok(false) };
-        // What is cut off does not come back when the file grows again.
+        // Bytes that are cut off do not come back when the file grows again.
         self.cover(&mut self.lock(), data, &(size..u64::MAX))?;
         let resized = self.files().open(data)?.set_len(size);
         resized.map(|()| true).map_err(|e| Error::io("resizing", e))
     }
 
-    /// Up to `size` bytes of data file `data`, which is inode `id`'s, and what it lacks from the repository.
+    /// Reads up to `size` bytes of data file `data` of inode `id`, with missing ranges from the repository.
     pub(super) async fn read_data(&self, id: Id, data: u64, offset: u64, size: u32) -> Result<Bytes> {
-        // First what is missing: what is written meanwhile may be seen, and what is fetched meanwhile is the same.
+        // The missing ranges are read first: bytes written meanwhile may be seen, and bytes fetched meanwhile are the same.
         let missing = {
             let locked = self.lock();
             let end = offset.saturating_add(u64::from(size));
@@ -221,7 +219,7 @@ impl WorkingTree {
         let mut whole = BytesMut::from(&*bytes);
         for range in missing {
             let begin = usize::try_from(range.start - offset).unwrap_or(usize::MAX);
-            // It may have been cut meanwhile.
+            // The file may have been cut meanwhile.
             let Some(target) = whole.get_mut(begin..).filter(|target| !target.is_empty()) else { break };
             let length = target.len().min(usize::try_from(range.end - range.start).unwrap_or(usize::MAX));
             let size = u32::try_from(length).unwrap_or(u32::MAX);
@@ -234,7 +232,7 @@ impl WorkingTree {
         Ok(whole.freeze())
     }
 
-    /// Fetches what files lack whose bytes are in the data files `numbers`, or in any.
+    /// Completes all sparse copies among the data files `numbers`.
     pub async fn fetch_rest(&self, numbers: &std::collections::HashSet<u64>) -> Result<()> {
         let wanted: Vec<Id> = {
             let locked = self.lock();
@@ -248,7 +246,7 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// Fetches what inode `id` lacks. Nobody else may write to it.
+    /// Completes the sparse copy of inode `id`, if it has one. The caller must be the only writer.
     pub(super) async fn fetch_rest_alone(&self, id: Id) -> Result<()> {
         let Some((data, borrowed)) = self.borrowed_of(id) else { return Ok(()) };
         let place = || self.lock().state.path(id).unwrap_or_default();
@@ -271,7 +269,7 @@ impl WorkingTree {
                 futures_util::future::ready(written)
             });
         fetched.await.context(place)?;
-        // To the program nothing has changed.
+        // For programs the file has not changed.
         self.files().set_times(data, times.atime, times.mtime)
     }
 

@@ -1,9 +1,9 @@
-//! Bytes of files: reading, writing, and where they are.
+//! Reads and writes the bytes of files.
 //!
-//! A file's bytes are in the snapshot, in a chunk that it shares with another file, or in a data file of the scratch directory.
-//! The first write moves them into a data file; how much is fetched for it depends on what is written: nothing for a file that
-//! is truncated or written from beginning to end, the whole for a write in its middle, unless that is far and long: then nothing
-//! but what a commit needs ([`super::borrowed`]).
+//! A file's bytes are in the base, in a chunk that it shares with another file, or in a data file of the scratch directory. The first
+//! write copies them up; the amount fetched depends on the write: nothing for a file that is truncated or written from beginning to end,
+//! everything for a write in the middle, unless the file is remote and large: then only the part that a commit needs
+//! ([`super::borrowed`]).
 //!
 //! A data file that a commit has linked into the repository is never written to: it is copied first ([`Files::is_own`]).
 
@@ -22,11 +22,11 @@ use crate::reader::Data;
 use crate::scratch::data::Files;
 use crate::scratch::record::{Id, Meta, Record, Source, Time};
 
-/// How many bytes are moved at once when a file is brought into the scratch directory.
+/// Bytes moved at once by a copy up.
 const STEP: u64 = 1 << 20;
 
 impl WorkingTree {
-    /// Up to `size` bytes of inode `number` from `offset` on: fewer only at the end of the file.
+    /// Reads up to `size` bytes of inode `number` from `offset` on: fewer only at the end of the file.
     pub async fn read(&self, number: u64, offset: u64, size: u32) -> Result<Data> {
         self.complete_number(number).await?;
         let upper = {
@@ -57,7 +57,7 @@ impl WorkingTree {
         }
     }
 
-    /// The data file of an inode, kept as long as the inode is open.
+    /// Returns the data file of an inode, kept open as long as the inode is open.
     fn file(&self, locked: &mut Locked, number: u64, data: u64) -> Result<Arc<File>> {
         let open = locked.opens.get_mut(number);
         if let Some(file) = open.as_ref().and_then(|open| open.file.as_ref()) {
@@ -70,7 +70,6 @@ impl WorkingTree {
         Ok(file)
     }
 
-    /// Bytes of a file that has no data file.
     async fn read_source(&self, id: Id, source: &Source, offset: u64, size: u32) -> Result<Data> {
         let base = self.base();
         match source {
@@ -84,12 +83,12 @@ impl WorkingTree {
         }
     }
 
-    /// All bytes of `file`, at most `limit` of them.
+    /// Reads all bytes of `file`; fails if there are more than `limit`.
     pub async fn whole(&self, file: &FrozenFile, limit: u64) -> Result<Bytes> {
         self.whole_over(&self.base(), file, limit).await
     }
 
-    /// As [`WorkingTree::whole`], of a file over `base`.
+    /// Reads all bytes of `file` over `base`, as [`WorkingTree::whole`] does.
     pub(super) async fn whole_over(&self, base: &Base, file: &FrozenFile, limit: u64) -> Result<Bytes> {
         let number = file.lower.as_ref().map(|place| base.tree.table().inode(place));
         let size = match (&file.source, number) {
@@ -119,7 +118,7 @@ impl WorkingTree {
         Ok(bytes.into())
     }
 
-    /// Writes `bytes` at `offset` of inode `number` if that can be done at once; none if it cannot.
+    /// Writes `bytes` at `offset` of inode `number` if that is possible without waiting; returns `None` if it is not.
     pub fn write_now(&self, number: u64, offset: u64, bytes: &[u8]) -> Option<Result<()>> {
         let _gate = self.gate.try_read().ok().filter(|_| !self.is_undecided() && !self.may_land())?;
         let file = {
@@ -131,7 +130,7 @@ impl WorkingTree {
             }
         };
         match write_file(&file, bytes, offset) {
-            // The other way may find room.
+            // [`WorkingTree::write`] may find room.
             Err(error) if error.kind() == ErrorKind::NoSpace => None,
             written => Some(written),
         }
@@ -172,7 +171,7 @@ impl WorkingTree {
         write_file(&file, bytes, offset)
     }
 
-    /// The data file of inode `id` if it has one that may be written to, and lacks nothing.
+    /// Returns the data file of inode `id` if it has one that may be written to and lacks nothing.
     fn own_file(&self, locked: &mut Locked, id: Id) -> Result<Option<Arc<File>>> {
         let Some(inode) = locked.state.get(id) else { return Err(no_such(id)) };
         let (number, Some(Source::Data(data))) = (inode.number, inode.source().cloned()) else { return Ok(None) };
@@ -183,8 +182,7 @@ impl WorkingTree {
         Ok(Files::is_own(&file)?.then_some(file))
     }
 
-    /// Takes a write that goes on from where the last one ended, from the beginning of a file that has no data file yet.
-    /// False if this is no such write.
+    /// Takes a write that begins at, or continues from, the beginning of a file without a data file. Returns false for other writes.
     async fn write_over(&self, id: Id, offset: u64, bytes: &[u8]) -> Result<bool> {
         let (number, partial) = {
             let locked = self.lock();
@@ -209,7 +207,7 @@ impl WorkingTree {
         }
         let is_new = partial.covered == 0;
         let forget = |error| {
-            // Nobody else knows of it, and the disk may be full.
+            // No other task knows of the file, and the disk may be full.
             if is_new {
                 self.files.remove(partial.number);
             }
@@ -224,13 +222,13 @@ impl WorkingTree {
         }
         let open = self.lock().opens.get_mut(number).map(|open| open.partial = Some(partial.clone())).is_some();
         if !open {
-            // Nobody would complete it.
+            // No handle is left whose release would complete it.
             self.finish_partial(id, number, &partial).await?;
         }
         Ok(true)
     }
 
-    /// A partly written file's data file becomes the file's bytes.
+    /// Makes the data file of a partly written file the file's bytes.
     fn settle_partial(&self, id: Id, number: u64, partial: &Partial) -> Result<()> {
         self.prepare(partial.number);
         let mut locked = self.lock();
@@ -242,8 +240,7 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// No more is written over a file from its beginning on: the old bytes behind those that were written are fetched, or noted as
-    /// missing.
+    /// Completes a partly written file: the old bytes after the written ones are fetched or recorded as missing.
     async fn finish_partial(&self, id: Id, number: u64, partial: &Partial) -> Result<()> {
         if self.borrow_rest(id, partial.number, &partial.file, partial.covered..partial.old_size).await? {
             return Ok(());
@@ -252,7 +249,7 @@ impl WorkingTree {
         self.settle_partial(id, number, partial)
     }
 
-    /// Fetches the old bytes behind those that were written.
+    /// Fetches the old bytes after the written ones.
     async fn fill(&self, id: Id, partial: &Partial) -> Result<()> {
         let source = self.lock().state.get(id).and_then(|inode| inode.source().cloned());
         let source = source.ok_or_else(|| no_such(id))?;
@@ -285,7 +282,7 @@ impl WorkingTree {
         }
     }
 
-    /// Brings the rest of a partly written file into its data file.
+    /// Completes inode `id` if it is partly written.
     pub(super) async fn complete_partial(&self, id: Id) -> Result<()> {
         let _alone = self.exclusively(id).await;
         self.complete_alone(id).await
@@ -301,7 +298,7 @@ impl WorkingTree {
         self.finish_partial(id, number, &partial).await
     }
 
-    /// The data file of inode `id`, with all of its bytes and writable.
+    /// Copies up inode `id` if needed. Returns its data file, complete and writable.
     pub(super) async fn own(&self, id: Id) -> Result<Arc<File>> {
         if let Some(file) = self.own_file(&mut self.lock(), id)? {
             return Ok(file);
@@ -310,7 +307,7 @@ impl WorkingTree {
         self.own_alone(id, u64::MAX).await
     }
 
-    /// As [`WorkingTree::own`], with at least the first `keep` bytes.
+    /// Copies up at least the first `keep` bytes, as [`WorkingTree::own`] does for all.
     async fn own_alone(&self, id: Id, keep: u64) -> Result<Arc<File>> {
         self.complete_alone(id).await?;
         self.fetch_rest_alone(id).await?;
@@ -318,7 +315,7 @@ impl WorkingTree {
             let mut locked = self.lock();
             let inode = locked.state.get(id).ok_or_else(|| no_such(id))?;
             let (source, number) = (inode.source().cloned(), inode.number);
-            // Whoever wants none of the old bytes does not miss them if somebody has removed them.
+            // If none of the old bytes are needed, it does not matter that they were removed.
             let is_lost = match &source {
                 Some(Source::Data(old)) if keep == 0 => self.files.find(*old)?.is_none(),
                 _ => false,
@@ -326,7 +323,7 @@ impl WorkingTree {
             if !is_lost && let Some(file) = self.own_file(&mut locked, id)? {
                 return Ok(file);
             }
-            // What a commit has taken, and a program is still reading by the kernel's own means, has the same bytes.
+            // A data file that a commit took, but that passthrough handles still read, has the same bytes.
             let left = locked.opens.get(number).and_then(|open| open.backing.clone());
             if let (Some((data, file)), false) = (left, matches!(source, Some(Source::Data(_)))) {
                 self.record(&mut locked, Record::Moved { id, source: Source::Data(data), at: Time::now() })?;
@@ -339,8 +336,7 @@ impl WorkingTree {
         };
         let source = source
             .ok_or_else(|| Error::new(ErrorKind::IsADirectory, format!("{} is no file", self.describe(number))))?;
-        // A file does not change by being brought here; what is written to it afterwards does that. One whose bytes were
-        // removed has no times either.
+        // Copy up does not change the file; the write that follows does. A file whose bytes were removed has no times.
         let times = self.attributes_of(id).await.map(|attributes| attributes.meta);
         let brought = self.bring(id, &source, data, keep).await.context(|| self.describe(number));
         if keep > 0 {
@@ -351,7 +347,7 @@ impl WorkingTree {
         brought
     }
 
-    /// Makes a data file that has been brought here the bytes of inode `id`, instead of `source`.
+    /// Makes data file `data`, which has been copied up, the bytes of inode `id` in place of `source`.
     fn take_brought(
         &self,
         id: Id,
@@ -376,7 +372,7 @@ impl WorkingTree {
         let file = match dated.and_then(|file| self.record(&mut locked, moved).map(|()| Arc::new(file))) {
             Ok(file) => file,
             Err(error) => {
-                // On a full disk what came of it would be in the way of everything else.
+                // On a full disk a partial file would take up needed space.
                 self.files.remove(data);
                 return Err(error);
             }
@@ -390,7 +386,7 @@ impl WorkingTree {
         Ok(file)
     }
 
-    /// Makes data file `data` of the first `keep` bytes of inode `id`, which are at `source`.
+    /// Creates data file `data` from the first `keep` bytes of inode `id`, which are at `source`.
     async fn bring(&self, id: Id, source: &Source, data: u64, keep: u64) -> Result<File> {
         match source {
             Source::Data(_) if keep == 0 => self.files.create(data),
@@ -409,11 +405,11 @@ impl WorkingTree {
         }
     }
 
-    /// Cuts inode `id` to `size` bytes, or lengthens it with zeros.
+    /// Cuts inode `id` to `size` bytes, or extends it with zeros.
     pub(super) async fn resize(&self, id: Id, size: u64) -> Result<()> {
         let _alone = self.exclusively(id).await;
         self.complete_alone(id).await?;
-        // Most who resize empty a file, and need no byte of it.
+        // Most resizes empty a file and need none of its bytes.
         let is_borrowed = self.is_borrowed(id) || (size > 0 && self.borrow_alone(id).await?);
         let resized = if is_borrowed {
             self.resize_borrowed(id, size).map(drop)
@@ -422,7 +418,7 @@ impl WorkingTree {
         };
         {
             let locked = self.lock();
-            // There need be no handle that would say so.
+            // There may be no handle whose release would record the change.
             self.may_change(&locked, id);
             if let (0, Some(Source::Data(data))) = (size, locked.state.get(id).and_then(|inode| inode.source())) {
                 locked.journal.durable().rewritten(*data);
@@ -432,7 +428,7 @@ impl WorkingTree {
         resized
     }
 
-    /// Keeps others from bringing the same file into the scratch directory at once.
+    /// Waits until no other task copies up or completes the same file, and keeps other tasks out.
     pub(super) async fn exclusively(&self, id: Id) -> OwnedMutexGuard<()> {
         let turn = {
             let mut busy = self.busy.lock();
@@ -442,7 +438,7 @@ impl WorkingTree {
         turn.lock_owned().await
     }
 
-    /// Makes the bytes of inode `number` and the names of everything durable.
+    /// Makes the bytes of inode `number` and all names durable.
     pub async fn sync(&self, number: Option<u64>) -> Result<()> {
         if let Some(number) = number {
             self.complete_number(number).await?;
@@ -466,7 +462,7 @@ impl WorkingTree {
         .map_err(|e| Error::with_source(ErrorKind::Io, "flushing", e))?
     }
 
-    /// What a program learns from `close`: whether all that it wrote could be kept.
+    /// Completes inode `number` on `close`, which reports whether all written bytes could be kept.
     pub async fn flush(&self, number: u64) -> Result<()> {
         self.complete_number(number).await
     }
@@ -483,7 +479,7 @@ impl WorkingTree {
         rustix::fs::fallocate(&*file, flags, offset, length).map_err(|e| Error::io("fallocate", e.into()))
     }
 
-    /// The next data or hole, as `lseek(2)` finds it. None beyond the end.
+    /// Finds the next data or hole as `lseek(2)` does; returns `None` beyond the end.
     pub async fn seek(&self, number: u64, offset: u64, hole: bool) -> Result<Option<u64>> {
         self.complete_number(number).await?;
         let file = {
@@ -492,7 +488,7 @@ impl WorkingTree {
                 Some(Source::Data(data)) if locked.state.borrowed(data).is_none() => {
                     Some(self.file(&mut locked, number, data)?)
                 }
-                // What is missing looks like a hole.
+                // In a sparse copy, missing ranges look like holes.
                 _ => None,
             }
         };

@@ -1,7 +1,7 @@
-//! `copy_file_range`: bytes from file to file, and whole chunks without any.
+//! `copy_file_range`: copies bytes between files, and whole chunks by reference.
 //!
-//! `cp` asks for everything at once. Where that covers a chunk of the repository and the target is new and empty, the target
-//! becomes a second reference to the same stored bytes, now and in the commit: nothing is read or written.
+//! `cp` requests everything at once. If that covers a chunk of the repository and the target is new and empty, the target becomes a
+//! second reference to the same stored bytes, now and in the commit: no bytes are read or written.
 
 use super::WorkingTree;
 use crate::error::Result;
@@ -9,13 +9,13 @@ use crate::format::chunk_payload::ChunkPayload;
 use crate::scratch::data::copy_range;
 use crate::scratch::record::{Record, Source, Stored, Time};
 
-/// How many bytes one request copies at most: the program asks again for the rest.
+/// Largest number of bytes that one request copies: the program asks again for the rest.
 const AT_ONCE: u64 = 1 << 30;
-/// How many bytes are moved at once where the kernel cannot.
+/// Bytes moved at once where the kernel cannot copy.
 const STEP: u64 = 1 << 20;
 
 impl WorkingTree {
-    /// Copies up to `length` bytes; returns how many, 0 at the end of the source.
+    /// Copies up to `length` bytes. Returns the number of bytes copied, 0 at the end of the source.
     pub async fn copy(&self, from: (u64, u64), to: (u64, u64), length: u64) -> Result<u64> {
         let _gate = self.enter().await?;
         let ((source, offset), (target, at)) = (from, to);
@@ -65,7 +65,7 @@ impl WorkingTree {
         Ok(done)
     }
 
-    /// Where the repository has the bytes of file `number`, if it has them and they are a chunk's.
+    /// Returns the location of the bytes of file `number` in the repository, if they are those of a chunk.
     async fn payload_of(&self, number: u64) -> Result<Option<ChunkPayload>> {
         let base = self.base();
         let lower = {
@@ -82,14 +82,14 @@ impl WorkingTree {
         base.tree.stored(lower).await
     }
 
-    /// Makes empty file `number` a reference to `payload`. False if it is not to be had so.
+    /// Makes the empty file `number` a reference to `payload`. Returns false if that is not possible.
     fn refer(&self, number: u64, payload: ChunkPayload) -> Result<bool> {
         let mut locked = self.lock();
         let Some(id) = locked.state.by_number(number) else { return Ok(false) };
         let Some(Source::Data(data)) = locked.state.get(id).and_then(|inode| inode.source().cloned()) else {
             return Ok(false);
         };
-        // A file that the kernel writes by itself would not notice.
+        // A passthrough write would not notice the reference.
         let backed = locked.opens.get(number).is_some_and(|open| open.backed > 0);
         if backed || self.files().stat(data)?.size != 0 {
             return Ok(false);

@@ -1,11 +1,10 @@
-//! Giving changes up: at a path and everywhere below.
+//! Discard: removes the changes at a path and everywhere below.
 //!
-//! The state is built anew from what is kept, which is simpler to be sure of than taking things back one by one:
+//! The state is rebuilt from the parts that stay, which is easier to verify than undoing single changes:
 //!
-//! - what differs outside the path stays, unless it was moved there from below the path;
-//! - of what was below the path, only files that no commit would take stay, since they are nobody's changes; those in a
-//!   directory that was moved go back with it;
-//! - what the snapshot has below the path shows again in its own place, and so does what was moved from elsewhere to below it.
+//! - changes outside the path stay, unless they were moved there from below the path;
+//! - below the path only untracked files stay, since no commit would take them; those in a moved directory go back with it;
+//! - the base's entries below the path show again in their places, and so do entries moved from elsewhere to below the path.
 
 use std::collections::HashSet;
 
@@ -19,25 +18,24 @@ use crate::scratch::record::{Id, Meta, Name, ROOT, Time};
 use crate::tree::Tree;
 use crate::tree::nodes::Place;
 
-/// What a discard found out before it changes anything.
+/// Plan of a discard, before anything is changed.
 pub(super) struct Discard<'a> {
     state: &'a State,
-    /// Numbers of files that are open.
+    /// Inode numbers of open files.
     opens: &'a HashSet<u64>,
     tree: &'a Tree,
     path: &'a str,
-    /// Files that no commit takes, and that stand in the place of nothing of the snapshot.
+    /// Untracked files that do not take the place of an entry of the base.
     untracked: &'a HashSet<(Id, Name)>,
-    /// Entries that stay: directory, name, and what has the name.
+    /// Entries that stay, with directory and name.
     kept: Vec<(Id, Name, Entry)>,
-    /// Files that stay elsewhere, with their paths.
+    /// Untracked files that stay, with their final paths.
     sent_home: Vec<(String, Id)>,
 }
 
-/// The state after a discard, and what is left to do.
+/// Result of a discard: the new state and the invalidations that it requires.
 pub(super) struct Discarded {
     pub(super) state: State,
-    /// What the kernel must be told.
     pub(super) invalidations: Vec<Invalidation>,
 }
 
@@ -46,7 +44,7 @@ fn is_below(path: &str, top: &str) -> bool {
 }
 
 impl<'a> Discard<'a> {
-    /// Looks at what giving up `path` means for `state`.
+    /// Plans the discard of `path` in `state`.
     pub(super) fn new(
         state: &'a State,
         opens: &'a HashSet<u64>,
@@ -60,18 +58,18 @@ impl<'a> Discard<'a> {
         discard
     }
 
-    /// Paths, in the end, of untracked files that stay.
+    /// Returns the untracked files that stay, with their final paths.
     pub(super) fn stays_at(&self) -> impl Iterator<Item = (&str, Id)> {
         self.sent_home.iter().map(|(path, id)| (path.as_str(), *id))
     }
 
-    /// Gives up these files too: they are where something of the snapshot comes back.
+    /// Discards `files` too: entries of the base come back in their places.
     pub(super) fn give_way(&mut self, files: &HashSet<Id>) {
         self.sent_home.retain(|(_, id)| !files.contains(id));
     }
 
     fn walk(&mut self) {
-        // Directories, with their path, the path that they have in the end, and whether they stay as they are.
+        // Directories, with their path, their final path, and whether they stay in place.
         let mut pending = vec![(ROOT, "/".to_owned(), "/".to_owned(), true)];
         let mut seen = HashSet::new();
         while let Some((parent, path, home, stays)) = pending.pop() {
@@ -103,13 +101,13 @@ impl<'a> Discard<'a> {
         }
     }
 
-    /// Whether an inode at `path` stays there: it is outside, or above, and not from below.
+    /// Returns true if an inode at `path` stays there: it is not at or below the discarded path and does not come from there.
     fn stays(&self, path: &str, inode: &Inode) -> bool {
         let outside = !is_below(path, self.path);
         outside && !inode.lower.as_ref().is_some_and(|place| is_below(&self.tree.path_of(place), self.path))
     }
 
-    /// Whether a name of the snapshot stays hidden: it is outside, and what had it is gone or stays elsewhere.
+    /// Returns true if a whiteout stays: it is outside the path, and the inode that had the name is gone or stays elsewhere.
     fn stays_hidden(&self, path: &str, natural: Option<Place>) -> bool {
         if is_below(path, self.path) {
             return false;
@@ -119,9 +117,9 @@ impl<'a> Discard<'a> {
         now.is_none_or(|now| !is_below(&now, self.path))
     }
 
-    /// Carries it out. `base` gives the attributes of directories that have to be made.
+    /// Builds the new state. `meta` returns the attributes of directories that have to be created.
     ///
-    /// An error of kind [`ErrorKind::NotADirectory`] if a file that stays has no directory to be in; nothing is changed then.
+    /// Fails with [`ErrorKind::NotADirectory`], without a change, if a file that stays has no directory to be in.
     pub(super) fn carry_out(self, meta: impl Fn(&Place) -> Meta) -> Result<Discarded> {
         self.refuse_what_is_in_the_way()?;
         let invalidations = self.invalidations();
@@ -156,7 +154,7 @@ impl<'a> Discard<'a> {
         Ok(Discarded { state: new, invalidations })
     }
 
-    /// What the snapshot has at the path cannot show again below a directory that was deleted, or made anew.
+    /// Refuses a path below a directory that was deleted or replaced: the base's entries could not show again there.
     fn refuse_what_is_in_the_way(&self) -> Result<()> {
         if !self.tree.place_of(self.path).is_some_and(|place| self.is_there(&place)) {
             return Ok(());
@@ -182,7 +180,7 @@ impl<'a> Discard<'a> {
         Ok(())
     }
 
-    /// The directory at `path` of the new state, made or promoted if it is not there.
+    /// Returns the directory at `path` of the new state, created or promoted if needed.
     fn directory(&self, new: &mut State, path: &str, meta: &impl Fn(&Place) -> Meta) -> Result<Id> {
         let mut at = ROOT;
         for part in path.split('/').filter(|part| !part.is_empty()) {
@@ -216,7 +214,7 @@ impl<'a> Discard<'a> {
         Ok(at)
     }
 
-    /// Whether the snapshot has something at `place`, as far as that is known without waiting; if not, it may have.
+    /// Returns true unless the base is known, without waiting, to have nothing at `place`.
     fn is_there(&self, place: &Place) -> bool {
         match place {
             Place::Chunk(node, coords) => {
@@ -230,7 +228,7 @@ impl<'a> Discard<'a> {
         }
     }
 
-    /// Inodes that are given up: one that is open is kept for its handles.
+    /// Keeps discarded files that are open, for their handles.
     fn leave_the_rest(&self, new: &mut State, kept: &HashSet<Id>) {
         for (id, inode) in self.state.iter().filter(|(id, _)| *id != ROOT && !kept.contains(id)) {
             if self.opens.contains(&inode.number) && !inode.is_directory() {
@@ -239,7 +237,7 @@ impl<'a> Discard<'a> {
         }
     }
 
-    /// Every name that is not the snapshot's affair may mean something else now.
+    /// Lists everything that may have another meaning now: all names, and the files of the base that were promoted.
     fn invalidations(&self) -> Vec<Invalidation> {
         let mut invalidations = Vec::new();
         for (_, inode) in self.state.iter() {
@@ -255,7 +253,7 @@ impl<'a> Discard<'a> {
 }
 
 impl State {
-    /// Takes an inode over, without names and entries, as it was or with another place in the snapshot.
+    /// Takes an inode over without names and entries, at place `lower` of the base.
     fn adopt(&mut self, id: Id, inode: &Inode, lower: Option<(Place, u64)>) {
         let node = match &inode.node {
             Node::Directory(_) => Node::Directory(Directory::default()),

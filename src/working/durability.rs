@@ -1,4 +1,4 @@
-//! In which order a working tree's changes reach the disk ([`crate::scratch::durable`]).
+//! The order in which changes of a working tree reach the disk ([`crate::scratch::durable`]).
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use crate::scratch::record::{Body, Record, Source};
 use crate::scratch::salvage;
 
 impl WorkingTree {
-    /// Writes `record` to the journal and carries it out. The bytes of data file `replaces` take the place of others with it.
+    /// Appends `record` to the journal and applies it. With it, the bytes of data file `replaces` take the place of other bytes.
     pub(super) fn record_replacing(&self, locked: &mut Locked, record: Record, replaces: Option<u64>) -> Result<()> {
         if locked.stale || locked.journal.durable().is_doubtful() {
             self.rewrite(locked)?;
         }
-        // An inode without a name does not outlive the mount, and a journal that was written anew does not know it.
+        // An inode without a name does not outlive the mount, and a rewritten journal does not have it.
         let is_nameless = match &record {
             Record::Attributes { id, .. } | Record::Moved { id, .. } => {
                 *id != crate::scratch::record::ROOT && locked.state.get(*id).is_some_and(|inode| inode.names.is_empty())
@@ -28,14 +28,14 @@ impl WorkingTree {
         locked.state.apply(record, &self.base().tree)
     }
 
-    /// Sees to it that the bytes of data file `data`, which is about to take the place of others, reach the disk before the journal
-    /// says so. No lock may be held.
+    /// Ensures that data file `data`, whose bytes are about to replace other bytes, reaches the disk before the journal's line. The
+    /// caller must hold no lock.
     pub(super) fn prepare(&self, data: u64) {
         let durable = Arc::clone(self.lock().journal.durable());
         durable.prepare(data);
     }
 
-    /// The data file of what was found under a name.
+    /// Returns the data file of `found`, if it has one.
     pub(super) fn data_of(&self, found: &Found) -> Option<u64> {
         let Found::Upper(id) = found else { return None };
         match self.lock().state.get(*id)?.source() {
@@ -44,12 +44,12 @@ impl WorkingTree {
         }
     }
 
-    /// Data file `data` is not needed by what the journal says now.
+    /// Retires data file `data`, which the journal no longer needs.
     pub(super) fn retire(&self, locked: &mut Locked, data: u64) {
         locked.nearly_full |= locked.journal.durable().retire(data);
     }
 
-    /// Unlinks what is not needed, at once if the disk is nearly full.
+    /// Unlinks retired data files at once if the disk is nearly full.
     pub(super) async fn relieve(&self) {
         if std::mem::take(&mut self.lock().nearly_full)
             && let Err(error) = self.make_durable().await
@@ -58,17 +58,17 @@ impl WorkingTree {
         }
     }
 
-    /// Unlinks what is not needed because there is no room for something else. False if that is nothing.
+    /// Unlinks retired data files because an operation found no space. Returns false if there are none.
     pub(super) async fn make_room(&self) -> bool {
         self.lock().journal.durable().has_retired() && self.make_durable().await.is_ok()
     }
 
-    /// Makes every change of names durable, and with it the bytes that ext4 would keep: those that replaced others.
+    /// Makes all changes of names durable, and the bytes that ext4 would flush with them: those that replaced other bytes.
     pub async fn make_durable(&self) -> Result<()> {
         self.sync(None).await
     }
 
-    /// Keeps the journal short from now on.
+    /// Starts compacting the journal after flushes.
     pub fn begin_upkeep(self: &Arc<Self>) {
         let working = Arc::downgrade(self);
         self.lock().journal.durable().set_upkeep(Arc::new(move || {
@@ -80,15 +80,15 @@ impl WorkingTree {
         }));
     }
 
-    /// Writes the journal anew if most of it is about changes that later ones undid. Only the last lines are copied while
-    /// nothing else can be done. One that could not be flushed is written anew whatever its length.
+    /// Rewrites the journal if most lines are about changes that later lines undid. Changes are blocked only while the last lines are
+    /// copied. A journal that could not be flushed is rewritten at any length.
     pub(super) fn compact(&self) -> Result<()> {
         let (records, position, durable) = {
             let mut locked = self.lock();
             if locked.journal.durable().is_doubtful() && locked.state.publishing.is_none() {
                 return self.rewrite(&mut locked);
             }
-            // That a commit is on its way is said by the journal alone.
+            // Only the journal records that a commit is about to be published.
             if locked.stale || locked.state.publishing.is_some() || !locked.journal.is_long() {
                 return Ok(());
             }
@@ -108,7 +108,7 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// What to tell the user of bytes that a power cut left without a name.
+    /// Returns a message about bytes that lost their names in a power cut.
     pub fn salvaged(&self) -> Option<String> {
         (self.salvaged > 0).then(|| {
             format!(
@@ -120,7 +120,7 @@ impl WorkingTree {
     }
 }
 
-/// The data file whose bytes take the place of others with `record`, as far as that can be seen from it.
+/// Returns the data file whose bytes replace other bytes with `record`, as far as the record shows it.
 pub(super) fn replaces(record: &Record) -> Option<u64> {
     match record {
         Record::Moved { source: Source::Data(data), .. } => Some(*data),
@@ -129,7 +129,7 @@ pub(super) fn replaces(record: &Record) -> Option<u64> {
     }
 }
 
-/// The data file that `record` names.
+/// Returns the data file that `record` names.
 pub(super) fn data_file_of(record: &Record) -> Option<u64> {
     match record {
         Record::Create { body: Body::File(Source::Data(data)), .. }

@@ -1,4 +1,4 @@
-//! Edits of a state that are no single step: they are followed by writing the journal anew ([`super::rebase`]).
+//! Edits of a state that no single record describes: the journal is rewritten after them ([`super::rebase`]).
 
 use super::state::{Node, State};
 use crate::scratch::record::{Id, Name, Source};
@@ -6,7 +6,7 @@ use crate::tree::Tree;
 use crate::tree::nodes::Place;
 
 impl State {
-    /// Leaves `name` of directory `parent` to the snapshot. What had it has a name less.
+    /// Removes the entry `name` of directory `parent`, and the name from its inode, so that the base's entry shows.
     pub(super) fn leave(&mut self, parent: Id, name: &Name) {
         let Some(Node::Directory(directory)) = self.get_mut(parent).map(|inode| &mut inode.node) else { return };
         let id = directory.get(name).and_then(|entry| entry.id);
@@ -16,7 +16,7 @@ impl State {
         }
     }
 
-    /// A file's bytes are those of `place` of `tree` from now on.
+    /// Makes the bytes at `place` of `tree` those of a file.
     pub(super) fn become_lower(&mut self, id: Id, place: Option<Place>, tree: &Tree) {
         self.bind(id, numbered(place, tree));
         if let Some(inode) = self.get_mut(id) {

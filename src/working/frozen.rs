@@ -1,7 +1,7 @@
-//! The state at one moment, to be looked at while it lives on.
+//! A copy of the changes at one moment, which can be read while the working tree changes.
 //!
-//! Directories lie in a list and refer to each other by position, so that whoever walks them needs no recursion: programs can
-//! nest directories as deep as they like.
+//! Directories are in a list and refer to each other by position, so that a walk needs no recursion: programs can nest directories to any
+//! depth.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::scratch::record::{Id, Name, ROOT, Source};
 use crate::tree::nodes::Place;
 
-/// Everything that differs from the snapshot.
+/// All changes to the base.
 #[derive(Debug)]
 pub struct Frozen {
     directories: Vec<FrozenDirectory>,
@@ -24,50 +24,50 @@ pub struct Frozen {
     pub open_for_writing: Vec<String>,
 }
 
-/// A directory and those of its entries that are not the snapshot's.
+/// Directory, with the entries that are not the base's.
 #[derive(Debug)]
 pub struct FrozenDirectory {
-    /// The inode.
+    /// Inode.
     pub id: Id,
-    /// What of the snapshot it shows besides.
+    /// Place of the base whose entries it shows as well.
     pub lower: Option<Place>,
-    /// Its entries.
+    /// Entries by name.
     pub entries: BTreeMap<Name, FrozenEntry>,
-    /// Names of entries that stand for something of the snapshot which an operation removed or replaced.
+    /// Names of entries that stand for an entry of the base that an operation removed or replaced.
     pub covering: BTreeSet<Name>,
 }
 
-/// One entry.
+/// Entry of a directory.
 #[derive(Clone, Debug)]
 pub enum FrozenEntry {
-    /// A name of the snapshot that does not show.
+    /// Whiteout.
     Hidden,
-    /// A directory, by its position.
+    /// Directory, by its position.
     Directory(usize),
-    /// A regular file.
+    /// Regular file.
     File(FrozenFile),
-    /// Something that Zarr has no place for.
+    /// Inode that Zarr has no place for.
     Other(Id),
 }
 
-/// A regular file.
+/// Regular file.
 #[derive(Clone, Debug)]
 pub struct FrozenFile {
-    /// The inode.
+    /// Inode.
     pub id: Id,
-    /// Its place in the snapshot, if it is from there.
+    /// Place in the base, if the file is from there.
     pub lower: Option<Place>,
-    /// Where its bytes are.
+    /// Location of the bytes.
     pub source: Source,
 }
 
-/// Where the bytes of changed files are.
+/// Access to the bytes of changed files.
 #[async_trait]
 pub trait Contents: Send + Sync {
-    /// The file with the number of a [`Source::Data`]; none if somebody has removed it.
+    /// Returns the file with the number of a [`Source::Data`]; `None` if it has been removed.
     fn changed(&self, number: u64) -> Result<Option<ChunkFile>>;
 
-    /// All bytes of `file`, at most `limit` of them.
+    /// Reads all bytes of `file`; fails if there are more than `limit`.
     async fn whole(&self, file: &FrozenFile, limit: u64) -> Result<Bytes>;
 }
 
@@ -92,17 +92,17 @@ impl Frozen {
     /// Position of the root.
     pub const ROOT: usize = 0;
 
-    /// A state of these directories, of which none is open; the root is at [`Frozen::ROOT`].
+    /// Creates a copy from `directories`, with the root at [`Frozen::ROOT`] and no open files.
     pub fn of(directories: Vec<FrozenDirectory>) -> Self {
         Frozen { directories, open_for_writing: Vec::new() }
     }
 
-    /// All that `state` has besides its base. Whether files are open is not known to it.
+    /// Copies all changes of `state`, which does not know about open files.
     pub(super) fn of_state(state: &State) -> Self {
         let mut directories = Vec::new();
         let mut open = vec![ROOT];
         let mut next = 0;
-        // A directory's position is its place in `open`.
+        // The position of a directory is its index in `open`.
         while let Some(&id) = open.get(next) {
             next += 1;
             let Some(inode) = state.get(id) else { continue };
@@ -133,19 +133,19 @@ impl Frozen {
         Frozen { directories, open_for_writing: Vec::new() }
     }
 
-    /// The directory at a position.
+    /// Returns the directory at `position`.
     pub fn get(&self, position: usize) -> Option<&FrozenDirectory> {
         self.directories.get(position)
     }
 
-    /// All directories.
+    /// Returns all directories.
     pub fn directories(&self) -> &[FrozenDirectory] {
         &self.directories
     }
 }
 
 impl WorkingTree {
-    /// What differs now. Writes that are under way must have been completed, or kept out.
+    /// Copies the present changes. Writes in progress must have been completed, or kept out.
     pub fn freeze(&self) -> Frozen {
         let locked = self.lock();
         let written = locked.opens.written().filter_map(|number| {

@@ -1,7 +1,7 @@
-//! Open files: which handles there are, and which file of this machine the kernel reads or writes for them.
+//! Open files: their handles, and the data files that back passthrough handles.
 //!
-//! With passthrough the kernel moves the bytes of a handle by itself, and all handles of a file have one backing. A file whose bytes have
-//! moved elsewhere under such handles, because of a commit or a refresh, keeps the old backing until the last of them is closed.
+//! With passthrough the kernel moves the bytes of a handle without the daemon, and all handles of a file have one backing. If a commit or
+//! a refresh moves the bytes elsewhere, the file keeps the old backing until its last passthrough handle is closed.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -15,20 +15,20 @@ use crate::scratch::record::{Id, Source};
 /// Options of an open.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenOptions {
-    /// For writing too.
+    /// Opens for writing too.
     pub write: bool,
-    /// Empty it.
+    /// Empties the file.
     pub truncate: bool,
-    /// The kernel may move the bytes by itself.
+    /// Allows passthrough.
     pub passthrough: bool,
 }
 
-/// An open file.
+/// Result of an open.
 #[derive(Debug)]
 pub struct Opened {
-    /// The file that holds the bytes, if the kernel is to move them by itself.
+    /// Data file for passthrough, if it is used.
     pub backing: Option<Arc<File>>,
-    /// Whether the file has a data file: what the kernel has in its page cache may be older.
+    /// True if the file has a data file: the kernel's cached pages may be older.
     pub in_scratch: bool,
 }
 
@@ -55,7 +55,7 @@ impl WorkingTree {
             if options.truncate {
                 self.resize(id, 0).await?;
             } else if options.passthrough && self.has_data(id) && !self.is_borrowed(id) {
-                // What is only in the repository is copied when something is written, and not before.
+                // Bytes that are only in the repository are copied up by the first write.
                 self.own(id).await?;
             }
             let mut locked = self.lock();
@@ -63,7 +63,7 @@ impl WorkingTree {
             self.opened(&mut locked, number, source, options)
         };
         let opened = prepared.await;
-        // It was counted before, so that a commit would see it, and again when it succeeded.
+        // The handle was counted first so that a commit sees it, and again on success.
         self.lock().opens.remove(number, true, false);
         opened
     }
@@ -72,7 +72,7 @@ impl WorkingTree {
         let in_scratch = matches!(source, Some(Source::Data(_)));
         let open = locked.opens.add(number, options.write);
         if open.backed > 0 {
-            // The kernel insists that all handles of a file that it moves by itself have one backing.
+            // The kernel requires that all passthrough handles of a file have one backing.
             let backing = open.backing.as_ref().filter(|(data, _)| match &source {
                 Some(Source::Data(current)) => current == data,
                 _ => !options.write,
@@ -104,7 +104,7 @@ impl WorkingTree {
             None => self.files.open(data).map(Arc::new),
         };
         match file.and_then(|file| Files::is_own(&file).map(|own| (file, own))) {
-            // What is in the repository too will be replaced by a copy when somebody writes: a backing could not be.
+            // A write replaces a file that is in the repository too by a copy, which is impossible for a backing.
             Ok((_, false)) => Ok(Opened { backing: None, in_scratch }),
             Ok((file, true)) => {
                 open.file = Some(Arc::clone(&file));
@@ -116,15 +116,14 @@ impl WorkingTree {
                 Ok(Opened { backing: Some(file), in_scratch })
             }
             Err(error) => {
-                // Nobody releases what was not opened.
+                // A failed open is never released.
                 locked.opens.remove(number, options.write, false);
                 Err(error)
             }
         }
     }
 
-    /// Whether the bytes of inode `id` are in a data file, if only because a program goes on reading that by the kernel's own
-    /// means.
+    /// Returns true if the bytes of inode `id` are in a data file, even one that only passthrough handles still read.
     fn has_data(&self, id: Id) -> bool {
         let locked = self.lock();
         let Some(inode) = locked.state.get(id) else { return false };
@@ -132,7 +131,7 @@ impl WorkingTree {
         read_on || matches!(inode.source(), Some(Source::Data(_)))
     }
 
-    /// The kernel could not take the backing after all.
+    /// Undoes passthrough for a handle whose backing the kernel did not take.
     pub fn not_backed(&self, number: u64) {
         if let Some(open) = self.lock().opens.get_mut(number) {
             open.backed = open.backed.saturating_sub(1);
@@ -151,7 +150,7 @@ impl WorkingTree {
         completed
     }
 
-    /// Counts one handle less. Returns the data file of one that was written to.
+    /// Removes one handle. Returns the data file if the handle could write.
     fn release_handle(&self, number: u64, write: bool, backed: bool) -> Option<Arc<File>> {
         let mut locked = self.lock();
         let written = locked.opens.get(number).filter(|_| write).and_then(|open| open.file.clone());
@@ -159,7 +158,7 @@ impl WorkingTree {
         if backed && let Some(open) = locked.opens.get_mut(number).filter(|open| open.backed == 1) {
             let backing = open.backing.take().map(|(data, _)| Source::Data(data));
             let source = locked.source_of(number);
-            // A commit has left it to those who were reading.
+            // A commit left the data file to the handles that read it.
             if let (Some(Source::Data(data)), true) = (&backing, backing != source) {
                 self.retire(&mut locked, *data);
             }
@@ -181,14 +180,14 @@ impl WorkingTree {
         written.filter(|_| !deleted)
     }
 
-    /// The data file of inode `id`, if it has one, may have other bytes from here on, or since it was last said.
+    /// Records that the data file of inode `id`, if it has one, may change from now on, or may have changed since the last call.
     pub(super) fn may_change(&self, locked: &Locked, id: Id) {
         if let Some(Source::Data(data)) = locked.state.get(id).and_then(|inode| inode.source()) {
             self.uploads.changed(*data);
         }
     }
 
-    /// Forgets an inode that has neither name nor handle, with its bytes.
+    /// Drops an inode that has neither names nor handles, with its bytes.
     pub(super) fn drop_inode(&self, locked: &mut Locked, id: Id) {
         if let Some(inode) = locked.state.drop_inode(id)
             && let Some(Source::Data(data)) = inode.source()

@@ -1,8 +1,8 @@
-//! Directory listings: the snapshot's entries that still show, then those that came since.
+//! Directory listings: the base's visible entries, then the entries that were created since.
 //!
-//! Offsets of the former are the snapshot's own ([`crate::tree::directory`]); the latter follow in the order in which they
-//! came, from [`UPPER_OFFSET`] on. A listing shows no entry that came after it began: a program that renames what it reads
-//! would otherwise read for ever.
+//! The base's entries have the base's offsets ([`crate::tree::directory`]); the other entries follow in order of creation, from
+//! [`UPPER_OFFSET`] on. A listing shows no entry that was created after it began: a program that renames the entries that it reads would
+//! otherwise never finish.
 
 use super::WorkingTree;
 use super::attributes::Attributes;
@@ -10,30 +10,30 @@ use crate::error::Result;
 use crate::scratch::record::{Name, ROOT};
 use crate::tree::directory::Extent;
 
-/// Offsets from here on are places among the entries that are not the snapshot's.
+/// First offset of entries that are not the base's.
 const UPPER_OFFSET: u64 = 3 << 61;
 const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;
 
-/// One entry of a listing.
+/// Entry of a listing.
 #[derive(Debug)]
 pub struct Listed<'a> {
-    /// Its name.
+    /// Name.
     pub name: &'a [u8],
-    /// Its attributes. Size and times of a file are those known without looking, unless attributes were asked for.
+    /// Attributes. Size and times of a file are those known without waiting, unless attributes were requested.
     pub attributes: Attributes,
-    /// Where the listing goes on behind it.
+    /// Offset from which the listing continues after the entry.
     pub offset: u64,
 }
 
 impl WorkingTree {
-    /// A bound for the entries that a listing which begins now may show.
+    /// Returns an upper bound for the entries that a listing beginning now may show.
     pub fn listing_limit(&self) -> u64 {
         self.lock().state.take_next()
     }
 
-    /// Feeds the entries of directory `number` that come behind `offset` and before `limit` to `sink`, until it returns false:
-    /// it is full, and the entry was not taken.
+    /// Passes the entries of directory `number` after `offset` and before `limit` to `sink`, until it returns false: it is full and did
+    /// not take the entry.
     pub async fn list(
         &self,
         number: u64,
@@ -79,14 +79,14 @@ impl WorkingTree {
                 !full
             };
             base.tree.list(base.tree.table().inode(&place), offset, extent, &mut forward).await?;
-            // Chunks that were left out come in the next part, before what follows here.
+            // Omitted chunks come in the next part, before the entries that follow here.
             if full || extent == Extent::BeforeChunks {
                 return Ok(());
             }
         }
         let mut from = offset.max(UPPER_OFFSET).saturating_sub(UPPER_OFFSET) + u64::from(offset >= UPPER_OFFSET);
         loop {
-            // A page at a time: attributes may have to be waited for.
+            // One page at a time, because attributes may have to be waited for.
             let page: Vec<(u64, Name, u64)> = {
                 let locked = self.lock();
                 let directory = locked.state.get(id).and_then(super::state::Inode::directory);
@@ -97,7 +97,7 @@ impl WorkingTree {
             let Some((last, ..)) = page.last() else { return Ok(()) };
             from = last + 1;
             for (order, name, id) in page {
-                // Removed meanwhile.
+                // The entry was removed meanwhile.
                 let Ok(attributes) = self.attributes_of(id).await else { continue };
                 if !sink(Listed { name: &name.0, attributes, offset: UPPER_OFFSET + order }) {
                     return Ok(());
@@ -107,7 +107,7 @@ impl WorkingTree {
     }
 }
 
-/// `name` below `path`.
+/// Appends `name` to `path`.
 pub(super) fn join(path: &str, name: &str) -> String {
     format!("{}/{name}", path.trim_end_matches('/'))
 }

@@ -1,13 +1,12 @@
-//! The working tree: a snapshot, and what programs changed on top of it.
+//! The working tree: a snapshot, and the changes of programs on top of it.
 //!
-//! To the kernel it is one directory tree. Underneath, [`state`] has what differs from the snapshot, [`crate::scratch`] keeps
-//! that on disk, and everything else comes from the snapshot's [`Tree`] as in a read-only mount. Names change in
-//! [`namespace`], bytes in [`content`], attributes in [`attributes`] and [`set_attributes`]; [`listing`] merges directories.
+//! The kernel sees one directory tree. [`state`] has the differences from the snapshot, [`crate::scratch`] keeps them on disk, and
+//! everything else comes from the snapshot's [`Tree`] as in a read-only mount. Names change in [`namespace`], bytes in [`content`],
+//! attributes in [`attributes`] and [`set_attributes`]; [`listing`] merges directories.
 //!
-//! **Locks.** `inner` guards the state and the journal; it is never held while something is read from storage. `gate` keeps
-//! the tree still: whatever changes it holds the gate for reading, and a commit, a discard or a refresh for writing, so that
-//! they see and replace one state. Reading never waits for the gate. What the kernel is to be told is told when no lock is
-//! held, since it may wait for a request that waits for us.
+//! **Locks.** `inner` guards the state and the journal; it is never held during a read from storage. Operations that change the tree hold
+//! `gate` for reading; a commit, a discard or a refresh holds it for writing, so that it sees and replaces one state. Reads never wait
+//! for the gate. Invalidations are sent while no lock is held, since the kernel may wait for a request that waits for the lock.
 
 pub mod attributes;
 pub mod borrowed;
@@ -52,12 +51,12 @@ use crate::tree::nodes::{MAX_NAME, Place};
 use crate::tree::numbering::Numbering;
 use crate::tree::{self, Tree};
 
-/// The snapshot that everything is relative to.
+/// Base: the snapshot that the changes are relative to.
 #[derive(Debug)]
 pub struct Base {
-    /// It as a tree.
+    /// Snapshot as a tree.
     pub tree: Arc<Tree>,
-    /// Every time in it.
+    /// Time of everything in it.
     pub time: Time,
     /// Owner of everything in it.
     pub uid: u32,
@@ -65,75 +64,75 @@ pub struct Base {
     pub gid: u32,
 }
 
-/// Which branch of which repository.
+/// Branch and repository that the changes belong to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// Where the repository lies.
+    /// Location of the repository.
     pub repository: String,
-    /// The branch.
+    /// Branch.
     pub branch: String,
-    /// What identifies the repository wherever it lies, if that is known.
+    /// Identity of the repository wherever it is located, if known.
     pub identity: Option<Identity>,
 }
 
-/// A snapshot and the changes on top of it.
+/// Base and the changes on top of it.
 #[derive(Debug)]
 pub struct WorkingTree {
     base: RwLock<Arc<Base>>,
     inner: Mutex<Locked>,
     gate: tokio::sync::RwLock<()>,
-    /// Whether a commit is visible could not be found out, or could not be followed: nothing is changed until it is.
+    /// True if the outcome of a commit is unknown, or the tree could not follow it: nothing may change until it is resolved.
     undecided: AtomicBool,
-    /// The last commit was not found, but storage that answers late may still carry it out. As long as nothing is changed, all
-    /// that waits is what it would take.
+    /// True if the last commit was not found, but slow storage may still complete it. Until the next change, that commit has all of the
+    /// uncommitted changes.
     may_land: AtomicBool,
-    /// A commit may be linking data files: the kernel gets no more of them to move bytes by itself.
+    /// True while a commit may link data files: no further file is opened for passthrough.
     linking: AtomicBool,
-    /// The kernel was given a data file to write to by itself, since the mount began.
+    /// True if the kernel got a data file for passthrough writing since the mount began.
     passed_on: AtomicBool,
     uploads: Arc<Uploads>,
     files: Files,
     scratch: ScratchPlace,
     origin: Origin,
     numbering: Mutex<Numbering>,
-    /// Data files without a name that a power cut left, and that were kept.
+    /// Data files that lost their names in a power cut and were saved.
     salvaged: u64,
-    /// Files that are being brought into the scratch directory.
+    /// Locks of the inodes that are being copied up or completed.
     busy: Mutex<HashMap<Id, Arc<tokio::sync::Mutex<()>>>>,
 }
 
-/// What `inner` guards.
+/// State guarded by `inner`.
 #[derive(Debug)]
 pub(super) struct Locked {
     pub(super) state: State,
     pub(super) opens: Opens,
     journal: Journal,
-    /// Changes with every record: a plan that was made of an older state must not be carried out.
+    /// Changes with every record: a plan made from an older state must not be installed.
     generation: u64,
-    /// The journal is not about this state: it could not be written anew.
+    /// True if the journal is not about this state, because it could not be rewritten.
     stale: bool,
-    /// The disk is nearly full, and data files wait to be unlinked.
+    /// True if the disk is nearly full and data files wait to be unlinked.
     nearly_full: bool,
 }
 
 impl Locked {
-    /// Where the bytes of file `number` are; none if they are the snapshot's, and nothing differs about it.
+    /// Returns the location of the bytes of file `number`; `None` if the file is the base's and unchanged.
     pub(super) fn source_of(&self, number: u64) -> Option<Source> {
         self.state.get(self.state.by_number(number)?)?.source().cloned()
     }
 }
 
-/// What a name means.
+/// Meaning of a name.
 #[derive(Clone, Debug)]
 pub(super) enum Found {
-    /// An inode that differs from the snapshot's.
+    /// Inode of the working tree.
     Upper(Id),
-    /// Something that only the snapshot has.
+    /// Entry that only the base has.
     Lower(Place, tree::Attributes),
 }
 
 impl Base {
-    /// The base that `tree` is.
+    /// Creates the base for `tree`.
     pub fn new(tree: Arc<Tree>) -> Self {
         let micros = i64::try_from(tree.snapshot().flushed_at()).unwrap_or(i64::MAX);
         let nanos = u32::try_from(micros.rem_euclid(1_000_000)).unwrap_or(0) * 1000;
@@ -145,14 +144,14 @@ impl Base {
         }
     }
 
-    /// Its snapshot's id.
+    /// Returns the id of the snapshot.
     pub fn id(&self) -> ObjectId {
         self.tree.snapshot().id()
     }
 }
 
 impl WorkingTree {
-    /// The working tree in `scratch` on top of `tree`, the snapshot that `recovered` names, if it names one.
+    /// Opens the working tree in `scratch` on top of `tree`, which must be the snapshot that `recovered` names, if it names one.
     pub fn open(
         tree: Arc<Tree>,
         numbering: Numbering,
@@ -225,7 +224,7 @@ impl WorkingTree {
         };
         working.salvaged = working.drop_orphans(&named)?;
         if let Err(error) = working.compact() {
-            // The long one is as good.
+            // The long journal remains valid.
             tracing::warn!("{error}; the scratch journal stays as it is");
             working.lock().stale = false;
         }
@@ -233,9 +232,9 @@ impl WorkingTree {
         Ok(working)
     }
 
-    /// Drops inodes that lost their last name while they were open, and data files that nobody has.
+    /// Drops inodes that lost their last name while they were open, and data files without an inode.
     ///
-    /// After a power cut, those that none of the lines on the disk names, as `named` ones are, are kept elsewhere. Returns how many.
+    /// After a power cut, data files outside of `named`, the ones that lines on the disk name, are saved instead. Returns their number.
     fn drop_orphans(&self, named: &HashSet<u64>) -> Result<u64> {
         let mut locked = self.lock();
         let nameless: Vec<Id> =
@@ -271,22 +270,22 @@ impl WorkingTree {
         Ok(salvage.count)
     }
 
-    /// The snapshot below.
+    /// Returns the base.
     pub fn base(&self) -> Arc<Base> {
         Arc::clone(&self.base.read())
     }
 
-    /// Which branch of which repository.
+    /// Returns the branch and repository that the changes belong to.
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
 
-    /// The scratch directory.
+    /// Returns the scratch directory.
     pub fn scratch(&self) -> &ScratchPlace {
         &self.scratch
     }
 
-    /// The bytes of changed files.
+    /// Returns the data files.
     pub fn files(&self) -> &Files {
         &self.files
     }
@@ -295,7 +294,7 @@ impl WorkingTree {
         self.inner.lock()
     }
 
-    /// Keeps the tree from being replaced while it is changed.
+    /// Enters the gate, which keeps the tree from being replaced during a change.
     pub(super) async fn enter(&self) -> Result<RwLockReadGuard<'_, ()>> {
         let entered = self.gate.read().await;
         if self.is_undecided() {
@@ -310,12 +309,12 @@ impl WorkingTree {
         Ok(entered)
     }
 
-    /// Whether the last commit, which was not found, may yet become visible, and nothing was changed since.
+    /// Returns true if the last commit, which was not found, may still become visible, and nothing has changed since.
     pub fn may_land(&self) -> bool {
         self.may_land.load(Ordering::Acquire)
     }
 
-    /// Writes down, durably, that what comes now is no part of the last commit, should that become visible after all.
+    /// Records, durably, that later changes are not part of the last commit, should that become visible after all.
     async fn go_on_after_unpublished(&self) -> Result<()> {
         {
             let mut locked = self.lock();
@@ -328,57 +327,57 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// Whether it is open what became of the last commit. What is changed after it must not be taken for a part of it.
+    /// Returns true if the outcome of the last commit is unknown. Later changes must not be taken for a part of it.
     pub fn is_undecided(&self) -> bool {
         self.undecided.load(Ordering::Acquire)
     }
 
-    /// Says whether it is open what became of the last commit. The tree must be held still.
+    /// Sets whether the outcome of the last commit is unknown. The caller must hold the tree guard.
     pub fn set_undecided(&self, undecided: bool) {
         self.undecided.store(undecided, Ordering::Release);
     }
 
-    /// Says whether data files may be linked into the repository: then the kernel gets none that it has not already.
+    /// Sets whether data files may be linked into the repository: no further file is then opened for passthrough.
     pub fn set_linking(&self, linking: bool) {
         self.linking.store(linking, Ordering::Release);
     }
 
-    /// Whether the kernel may write, or have written, to data files by itself.
+    /// Returns true if the kernel may write, or may have written, to data files by passthrough.
     pub fn was_passed_on(&self) -> bool {
         self.passed_on.load(Ordering::Acquire)
     }
 
-    /// The commit that was about to become visible never will be.
+    /// Records that the commit that was about to be published never will be.
     pub fn not_published(&self) {
         self.may_land.store(false, Ordering::Release);
         self.lock().state.publishing = None;
     }
 
-    /// The commit that was about to become visible is not, as far as anybody can tell now.
+    /// Records that the commit that was about to be published is not visible so far.
     pub fn not_published_yet(&self) {
         let is_known = self.lock().state.publishing.is_some();
         self.may_land.store(is_known, Ordering::Release);
     }
 
-    /// The snapshot that a commit was about to become, if it was never heard of again.
+    /// Returns the snapshot that a commit was about to publish, if its outcome is unknown.
     pub fn publishing(&self) -> Option<ObjectId> {
         self.lock().state.publishing.as_deref()?.parse().ok()
     }
 
-    /// Commits of earlier states of the changes that were looked for and not found. Each may become visible until the branch moves.
+    /// Returns the snapshots of commits that were not found, including the last one. Each may become visible until the branch moves.
     pub fn unpublished(&self) -> Vec<ObjectId> {
         let locked = self.lock();
         let given_up = locked.state.unpublished.iter().chain(&locked.state.publishing);
         given_up.filter_map(|snapshot| snapshot.parse().ok()).collect()
     }
 
-    /// Writes `record` to the journal and carries it out.
+    /// Appends `record` to the journal and applies it.
     pub(super) fn record(&self, locked: &mut Locked, record: Record) -> Result<()> {
         let replaces = durability::replaces(&record);
         self.record_replacing(locked, record, replaces)
     }
 
-    /// What `name` in directory `parent` means.
+    /// Finds the meaning of `name` in directory `parent`.
     pub(super) async fn find(&self, parent: u64, name: &Name) -> Result<Option<Found>> {
         if name.0.len() > MAX_NAME {
             return Err(Error::new(ErrorKind::NameTooLong, format!("a name of {} bytes", name.0.len())));
@@ -408,8 +407,8 @@ impl WorkingTree {
         Ok(Some(Found::Lower(place, found)))
     }
 
-    /// The attributes of entry `name` of directory `parent`; none if there is none. The kernel is told of it, which is
-    /// counted until [`WorkingTree::forget`].
+    /// Returns the attributes of entry `name` of directory `parent`; `None` if there is none. Raises the lookup count, which
+    /// [`WorkingTree::forget`] lowers.
     pub async fn lookup(&self, parent: u64, name: &Name) -> Result<Option<Attributes>> {
         match self.find(parent, name).await? {
             None => Ok(None),
@@ -422,28 +421,28 @@ impl WorkingTree {
         }
     }
 
-    /// The kernel was told of inode `id` once more.
+    /// Raises the lookup count of inode `id`.
     pub(super) fn told(&self, id: Id) {
         if let Some(inode) = self.lock().state.get_mut(id) {
             inode.lookups += 1;
         }
     }
 
-    /// As [`WorkingTree::told`], by number.
+    /// Raises the lookup count of inode `number`.
     pub fn told_number(&self, number: u64) {
         if let Some(inode) = self.lock().state.known_as(number) {
             inode.lookups += 1;
         }
     }
 
-    /// The kernel has forgotten inode `number` so many times.
+    /// Lowers the lookup count of inode `number` by `times`.
     pub fn forget(&self, number: u64, times: u64) {
         if let Some(inode) = self.lock().state.known_as(number) {
             inode.lookups = inode.lookups.saturating_sub(times);
         }
     }
 
-    /// The target of symbolic link `number`.
+    /// Returns the target of symbolic link `number`.
     pub fn read_link(&self, number: u64) -> Result<Name> {
         let locked = self.lock();
         let inode = locked.state.by_number(number).and_then(|id| locked.state.get(id));
@@ -453,7 +452,7 @@ impl WorkingTree {
         }
     }
 
-    /// The inode of `number`, promoted if it was only in the snapshot. The gate must be held.
+    /// Returns the inode of `number`, promoted if only the base had it. The caller must hold the gate.
     pub(super) fn promote(&self, locked: &mut Locked, number: u64) -> Result<Id> {
         if let Some(id) = locked.state.by_number(number) {
             return Ok(id);
@@ -464,7 +463,7 @@ impl WorkingTree {
     }
 
     fn promote_place(&self, locked: &mut Locked, base: &Base, place: Place) -> Result<Id> {
-        // From the nearest promoted ancestor down; the root always is.
+        // From the nearest promoted ancestor down; the root is always promoted.
         let mut missing = Vec::new();
         let mut at = place;
         let mut parent = loop {
@@ -476,7 +475,7 @@ impl WorkingTree {
         };
         for (place, name) in missing.into_iter().rev() {
             let name = Name::new(name.as_bytes());
-            // Removed while it was open somewhere: it does not come back.
+            // Removed while it was open: it does not come back.
             if locked.state.get(parent).and_then(|inode| inode.directory()?.get(&name)).is_some() {
                 return Err(no_such(base.tree.table().inode(&place)));
             }
@@ -496,7 +495,7 @@ impl WorkingTree {
         Ok(parent)
     }
 
-    /// A path for messages.
+    /// Returns a path for messages.
     pub fn describe(&self, number: u64) -> String {
         let locked = self.lock();
         match locked.state.by_number(number) {
@@ -505,7 +504,7 @@ impl WorkingTree {
         }
     }
 
-    /// Where something of the snapshot shows: below a directory that may have been moved.
+    /// Returns the path at which an inode of the base shows: below a directory that may have been moved.
     fn describe_lower(&self, locked: &Locked, number: u64) -> String {
         let base = self.base();
         let Some(mut place) = base.tree.table().place(number) else { return format!("inode {number}") };
@@ -521,17 +520,17 @@ impl WorkingTree {
         below
     }
 
-    /// Bytes and blocks of the file system that holds the scratch directory.
+    /// Returns the bytes and blocks of the file system that holds the scratch directory.
     pub fn space(&self) -> Result<rustix::fs::StatVfs> {
         rustix::fs::fstatvfs(self.scratch.directory()).map_err(|e| Error::io("the scratch directory", e.into()))
     }
 
-    /// Whether any file is open for writing.
+    /// Returns true if any file is open for writing.
     pub fn any_open_for_writing(&self) -> bool {
         self.lock().opens.written().next().is_some()
     }
 
-    /// The paths of the files whose bytes are in data files `numbers`.
+    /// Returns the paths of the files whose bytes are in data files `numbers`.
     pub fn paths_of_data(&self, numbers: &std::collections::HashSet<u64>) -> Vec<String> {
         let locked = self.lock();
         let is_one = |source: Option<&Source>| matches!(source, Some(Source::Data(data)) if numbers.contains(data));
@@ -541,7 +540,7 @@ impl WorkingTree {
         paths
     }
 
-    /// Data files that the kernel reads by itself at the moment.
+    /// Returns the data files that passthrough handles use at the moment.
     pub fn backed_data(&self) -> std::collections::HashSet<u64> {
         let locked = self.lock();
         let backed =
@@ -554,7 +553,7 @@ impl WorkingTree {
     }
 }
 
-/// The first line of a journal.
+/// Returns the first line of a journal.
 pub(super) fn first_line(origin: &Origin, snapshot: ObjectId) -> Record {
     Record::Base {
         format: FORMAT,

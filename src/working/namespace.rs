@@ -1,7 +1,7 @@
-//! Names: making, linking, removing, renaming.
+//! Operations on names: create, link, remove, rename.
 //!
-//! Each operation looks first, which may have to wait for a manifest, and then acts under the lock in one step, which is one
-//! line of the journal. The kernel keeps two operations on one name from running at once.
+//! Each operation first looks names up, which may wait for a manifest, and then acts under the lock in one step: one line of the journal.
+//! The kernel keeps two operations on one name from running at the same time.
 
 use super::attributes::Attributes;
 use super::state::Node;
@@ -10,19 +10,19 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::scratch::record::{Body, Id, Meta, Name, ROOT, Record, Source};
 use crate::tree::directory::{Entry, Extent};
 
-/// The directory of control files, at the root. No other file has the name.
+/// Directory of control files, at the root. No other file has this name.
 pub const CONTROL_DIRECTORY: &[u8] = b".icechunk";
-/// Links that a file may have: what ext4 takes.
+/// Links that a file may have: the limit of ext4.
 const MAX_LINKS: usize = 65_000;
 
-/// What to make.
+/// Attributes of a new inode.
 #[derive(Clone, Debug)]
 pub struct New {
-    /// Mode, file type bits included.
+    /// Mode, including file type bits.
     pub mode: u32,
     /// Owner.
     pub uid: u32,
-    /// Group; the directory's if that has the set-group-id bit.
+    /// Group, unless the directory has the set-group-id bit.
     pub gid: u32,
     /// Device number.
     pub rdev: u32,
@@ -30,19 +30,19 @@ pub struct New {
     pub target: Option<Name>,
 }
 
-/// How to rename.
+/// Mode of a rename.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rename {
-    /// What has the new name is replaced.
+    /// An inode with the new name is replaced.
     Replace,
-    /// Nothing may have the new name.
+    /// The new name must be free.
     NoReplace,
-    /// The two change places.
+    /// The two names are exchanged.
     Exchange,
 }
 
 impl WorkingTree {
-    /// Makes `new` as `name` in directory `parent`.
+    /// Creates an inode from `new` as `name` in directory `parent`.
     pub async fn make(&self, parent: u64, name: Name, new: New) -> Result<Attributes> {
         let _gate = self.enter().await?;
         let id = self.make_within(parent, name, new).await?;
@@ -50,7 +50,7 @@ impl WorkingTree {
         self.attributes_of(id).await
     }
 
-    /// As [`WorkingTree::make`] for a regular file, which is open for writing then.
+    /// Creates a regular file, as [`WorkingTree::make`] does, and opens it for writing.
     pub async fn create(&self, parent: u64, name: Name, new: New) -> Result<Attributes> {
         let attributes = {
             let _gate = self.enter().await?;
@@ -66,7 +66,7 @@ impl WorkingTree {
         Ok(attributes)
     }
 
-    /// Lets the kernel move the bytes of a file that [`WorkingTree::create`] has just made and opened.
+    /// Returns the data file for passthrough to a file that [`WorkingTree::create`] has just created and opened.
     pub fn back(&self, number: u64) -> Result<std::sync::Arc<std::fs::File>> {
         let mut locked = self.lock();
         let source = locked.source_of(number);
@@ -121,7 +121,7 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// The attributes of a directory that has not been removed.
+    /// Returns the attributes of a directory, unless it has been removed.
     fn living_directory(&self, locked: &Locked, id: Id) -> Result<Meta> {
         let inode = locked.state.get(id).ok_or_else(|| no_such(id))?;
         if !inode.is_directory() {
@@ -133,7 +133,7 @@ impl WorkingTree {
         Ok(inode.meta)
     }
 
-    /// Gives file `number` one more name.
+    /// Gives file `number` an additional name.
     pub async fn link(&self, number: u64, parent: u64, name: Name) -> Result<Attributes> {
         let _gate = self.enter().await?;
         self.check_name(parent, &name)?;
@@ -201,7 +201,7 @@ impl WorkingTree {
     }
 
     fn remove_locked(&self, locked: &mut Locked, parent: u64, name: Name, found: Found, hide: bool) -> Result<()> {
-        // What is open must be found again by its handles.
+        // An open file must be found by its handles later.
         let id = match found {
             Found::Upper(id) => Some(id),
             Found::Lower(_, attributes) if locked.opens.get(attributes.inode).is_some() => {
@@ -215,7 +215,7 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// Forgets an inode that lost its last name, unless it is open.
+    /// Drops an inode that lost its last name, unless it is open.
     fn drop_if_gone(&self, locked: &mut Locked, id: Option<Id>) {
         let Some(id) = id else { return };
         let Some(inode) = locked.state.get(id) else { return };
@@ -231,7 +231,7 @@ impl WorkingTree {
         }
     }
 
-    /// Whether the snapshot has something under `name` of directory `parent`, hidden or not.
+    /// Returns true if the base has an entry `name` in directory `parent`, hidden or not.
     async fn lower_shows(&self, parent: u64, name: &Name) -> Result<bool> {
         let base = self.base();
         let lower = {
@@ -277,7 +277,7 @@ impl WorkingTree {
         if shown { Err(not_empty()) } else { Ok(()) }
     }
 
-    /// Gives what has `name` in directory `parent` another name.
+    /// Renames `name` of directory `parent`.
     pub async fn rename(&self, parent: u64, name: Name, new_parent: u64, new_name: Name, how: Rename) -> Result<()> {
         let _gate = self.enter().await?;
         self.check_name(parent, &name)?;
@@ -315,7 +315,7 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// Carries out a rename of what was found under both names.
+    /// Renames after both names have been looked up.
     fn rename_found(
         &self,
         (parent, name, source): (u64, Name, Found),
@@ -370,7 +370,7 @@ impl WorkingTree {
         }
     }
 
-    /// A directory cannot go below itself. The kernel sees to it as well, as far as it knows.
+    /// Refuses to move a directory below itself. The kernel checks this too, as far as it knows the directories.
     fn refuse_loop(&self, locked: &Locked, id: Id, new_parent: Id) -> Result<()> {
         let mut at = new_parent;
         while at != ROOT {
@@ -383,7 +383,7 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// Whether `number` is a directory that differs from the snapshot's.
+    /// Returns the id of directory `number` if it is in the working tree.
     pub(super) fn upper_directory(&self, number: u64) -> Option<Id> {
         let locked = self.lock();
         let id = locked.state.by_number(number)?;

@@ -1,7 +1,7 @@
-//! Files that are open, by inode number.
+//! Open files, by inode number.
 //!
-//! The kernel names the inode and whether the handle writes with every request, so that a handle needs no state of its own;
-//! what all handles of a file share is here.
+//! With every request the kernel names the inode and whether the handle writes, so a handle has no state; the state that all handles of a
+//! file share is here.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,39 +13,38 @@ pub struct Opens {
     open: HashMap<u64, Open>,
 }
 
-/// An open file.
+/// Open file.
 #[derive(Debug, Default)]
 pub struct Open {
-    /// Handles, writing ones included.
+    /// Handles, including writing ones.
     pub handles: u32,
     /// Handles that may write. A shared mapping keeps its handle.
     pub writers: u32,
-    /// Handles whose bytes the kernel moves by itself.
+    /// Passthrough handles.
     pub backed: u32,
-    /// The data file that those have, as long as it has the file's bytes. After a commit it may be nobody's but theirs.
+    /// Data file of the passthrough handles. After a commit only they may need it.
     pub backing: Option<(u64, Arc<File>)>,
-    /// The data file, while it is the file's bytes.
+    /// Data file, while it has the file's bytes.
     pub file: Option<Arc<File>>,
-    /// Bytes that are being written over the snapshot's.
+    /// State of an overwrite from the beginning of the file.
     pub partial: Option<Partial>,
 }
 
-/// A file of the snapshot that is being written from its beginning on. If the program writes all of it, as most do, nothing of
-/// the old bytes is ever fetched.
+/// File of the base that is being overwritten from its beginning on. If the program writes all of it, as most do, no old byte is fetched.
 #[derive(Clone, Debug)]
 pub struct Partial {
     /// Number of the data file.
     pub number: u64,
-    /// The data file.
+    /// Data file.
     pub file: Arc<File>,
-    /// Bytes at its beginning that were written.
+    /// Bytes written so far, from the beginning on.
     pub covered: u64,
     /// Bytes of the old file.
     pub old_size: u64,
 }
 
 impl Opens {
-    /// One handle more.
+    /// Adds a handle.
     pub fn add(&mut self, number: u64, writes: bool) -> &mut Open {
         let open = self.open.entry(number).or_default();
         open.handles += 1;
@@ -53,7 +52,7 @@ impl Opens {
         open
     }
 
-    /// One handle less. True if it was the last.
+    /// Removes a handle. Returns true if it was the last one.
     pub fn remove(&mut self, number: u64, writes: bool, backed: bool) -> bool {
         let Some(open) = self.open.get_mut(&number) else { return false };
         open.handles = open.handles.saturating_sub(1);
@@ -66,32 +65,32 @@ impl Opens {
         true
     }
 
-    /// Everything that is open.
+    /// Iterates over all open files.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut Open)> {
         self.open.iter_mut().map(|(number, open)| (*number, open))
     }
 
-    /// What is open of `number`.
+    /// Returns the open file `number`.
     pub fn get(&self, number: u64) -> Option<&Open> {
         self.open.get(&number)
     }
 
-    /// What is open of `number`, to change it.
+    /// Returns the open file `number` for changes.
     pub fn get_mut(&mut self, number: u64) -> Option<&mut Open> {
         self.open.get_mut(&number)
     }
 
-    /// Numbers of files that are open.
+    /// Returns the numbers of open files.
     pub fn numbers(&self) -> impl Iterator<Item = u64> {
         self.open.keys().copied()
     }
 
-    /// Numbers of files that are open for writing.
+    /// Returns the numbers of files that are open for writing.
     pub fn written(&self) -> impl Iterator<Item = u64> {
         self.open.iter().filter(|(_, open)| open.writers > 0).map(|(number, _)| *number)
     }
 
-    /// The size that a file has which is being written over.
+    /// Returns the size of a file that is being overwritten.
     pub fn partial_size(&self, number: u64) -> Option<u64> {
         let partial = self.open.get(&number)?.partial.as_ref()?;
         Some(partial.covered.max(partial.old_size))

@@ -1,4 +1,4 @@
-//! What the last mount left in a scratch directory.
+//! The changes that the last mount left in a scratch directory.
 
 use std::path::Path;
 
@@ -9,24 +9,24 @@ use crate::scratch::journal::{FORMAT, Journal, OLDEST_FORMAT};
 use crate::scratch::place::Place as ScratchPlace;
 use crate::scratch::record::Record;
 
-/// What was found in a scratch directory, before its snapshot is loaded.
+/// Content of a scratch directory, before its base is loaded.
 #[derive(Debug)]
 pub struct Recovered {
     pub(super) journal: Option<Journal>,
     pub(super) records: Vec<Record>,
-    /// Which branch of which repository the changes are made to; none if there are no changes yet.
+    /// Branch and repository of the changes; `None` if there are no changes yet.
     pub told: Option<Origin>,
-    /// The snapshot that the changes are relative to; none if there are no changes yet.
+    /// Base of the changes; `None` if there are no changes yet.
     pub base: Option<ObjectId>,
-    /// The snapshot that a commit was about to become.
+    /// Snapshot that a commit was about to publish.
     pub publishing: Option<ObjectId>,
-    /// The journal does not say which entries cover something of the base.
+    /// True if the journal does not record which entries cover an entry of the base.
     pub(super) is_old: bool,
 }
 
 impl Recovered {
-    /// Reads the journal in `scratch`, which must be about the branch of `origin`. Whether it is about that repository is for the
-    /// caller to find out ([`Recovered::told`]).
+    /// Reads the journal in `scratch`, which must be about the branch of `origin`. The caller must check the repository
+    /// ([`Recovered::told`]).
     pub fn read(scratch: &ScratchPlace, origin: &Origin) -> Result<Self> {
         let mut records = Vec::new();
         let mut first = None;
@@ -75,14 +75,14 @@ impl Recovered {
         Ok(Recovered { journal, records, told, base, publishing: publishing.flatten().transpose()?, is_old })
     }
 
-    /// Nothing: what there was is given up.
+    /// Returns an empty content, for changes that are discarded.
     pub fn nothing() -> Self {
         Recovered { journal: None, records: Vec::new(), told: None, base: None, publishing: None, is_old: false }
     }
 }
 
 impl Origin {
-    /// The error of a scratch directory, at `scratch`, whose changes were made to this and not to `other`.
+    /// Returns the error for the scratch directory at `scratch` if its changes belong to this origin instead of `other`.
     pub fn is_not(&self, other: &Origin, scratch: &Path) -> Error {
         Error::invalid(format!(
             "the scratch directory {} has changes to branch {} of {}, not to branch {} of {}: name another with --scratch, or give \

@@ -1,7 +1,7 @@
-//! What it takes to put the tree on another snapshot, besides the merge ([`super::rebase`]): keeping operations out, bringing here what
-//! would be lost, the journal written anew, and what the kernel must be told.
+//! Parts of a move to another snapshot besides the merge ([`super::rebase`]): quiescing operations, copying up bytes that would be lost,
+//! rewriting the journal, and invalidations.
 //!
-//! The gate is held for writing throughout, so that nothing changes underneath and no file is open for writing.
+//! The gate is held for writing throughout, so that nothing changes meanwhile and no file is open for writing.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use crate::scratch::record::{Id, Name, Record, Source};
 use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, NodeTable, Place};
 
-/// Tells the kernel to drop what it caches of something that changed without its doing.
+/// Request to the kernel to drop cached data that changed without its knowledge.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Invalidation {
-    /// The dentry of a name in a directory.
+    /// Dentry of a name in a directory.
     Entry(u64, Name),
-    /// The pages and the attributes of an inode.
+    /// Pages and attributes of an inode.
     Inode(u64),
-    /// The attributes of an inode; its pages stay.
+    /// Attributes of an inode; its pages stay.
     Attributes(u64),
 }
 
@@ -35,18 +35,18 @@ pub enum Invalidation {
 pub type TreeGuard<'a> = RwLockWriteGuard<'a, ()>;
 
 impl WorkingTree {
-    /// Waits for the operations that change the tree, and keeps others out.
+    /// Waits for operations that change the tree to end, and keeps new ones out.
     pub async fn quiesce(&self) -> TreeGuard<'_> {
         self.gate.write().await
     }
 
-    /// A tree of `snapshot`, whose inode numbers go on from those that the kernel knows.
+    /// Creates a tree of `snapshot`, with inode numbers that continue those that the kernel knows.
     pub fn tree_of(&self, snapshot: Arc<Snapshot>, reader: Arc<Reader>) -> Result<Arc<Tree>> {
         let table = NodeTable::build_after(&snapshot, &mut self.numbering.lock())?;
         Ok(Arc::new(Tree::new(snapshot, table, reader)))
     }
 
-    /// Writes down, durably, that a commit is about to become visible as `snapshot`.
+    /// Records, durably, that a commit is about to publish `snapshot`.
     pub fn about_to_publish(&self, snapshot: ObjectId) -> Result<()> {
         let mut locked = self.lock();
         self.record(&mut locked, Record::Publishing { snapshot: snapshot.to_string() })?;
@@ -55,9 +55,9 @@ impl WorkingTree {
         durable.flush()
     }
 
-    /// Copies into the scratch directory whatever only the snapshot has and no commit will keep: files of `untracked`, or what they
-    /// lack, files that are deleted and still open, and files below the directories `foreign`, which are chunks in the wrong place.
-    /// Returns whether there were any: other names of theirs refer to the copies then, and not to the snapshot.
+    /// Copies up all bytes that only the base has and no commit will keep: untracked files and their missing ranges, deleted files that
+    /// are still open, and files below the directories `foreign`, which are chunks in the wrong place. Returns true if there were any:
+    /// their other names then refer to the copies and not to the base.
     pub async fn preserve(&self, untracked: &HashSet<(Id, Name)>, foreign: &[(Id, Vec<Place>)]) -> Result<bool> {
         let base = self.base();
         let mut wanted: Vec<Id> = Vec::new();
@@ -73,7 +73,7 @@ impl WorkingTree {
                 Some(Source::Data(data)) => locked.state.borrowed(*data).is_some(),
                 _ => false,
             };
-            // One of whose names the bytes are the base's is parted by the move itself.
+            // A file with a name where the base has its bytes is parted by the rebase.
             let lost = |inode: &Inode| {
                 let is_untracked = inode.names.iter().any(|name| untracked.contains(name));
                 (is_untracked && lacks(inode))
@@ -90,7 +90,7 @@ impl WorkingTree {
         Ok(is_needed)
     }
 
-    /// Writes the journal anew.
+    /// Rewrites the journal.
     pub(super) fn rewrite(&self, locked: &mut Locked) -> Result<()> {
         locked.stale = true;
         let base = self.base();
@@ -102,7 +102,7 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// Writes the journal of `state` over `base` in the place of the present one. If that fails, the present one holds.
+    /// Replaces the journal by one of `state` over `base`. On failure the present one remains valid.
     pub(super) fn replace_journal(&self, locked: &mut Locked, state: &State, base: &Base) -> Result<()> {
         let mut records = state.dump(&base.tree);
         records.insert(0, first_line(&self.origin, base.id()));
@@ -111,7 +111,8 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// Arrays whose chunks have other numbers in `new` than in `old`: the kernel must look all of their files up again.
+    /// Returns an invalidation for each array whose chunks have other numbers in `new` than in `old`: all its files must be looked up
+    /// again.
     pub fn renumbered(&self, old: &Tree, new: &Tree) -> Vec<Invalidation> {
         let ids = node_ids(new);
         let mut invalidations = Vec::new();
@@ -121,7 +122,7 @@ impl WorkingTree {
                 continue;
             };
             let top = match new.parent_of(&Place::Directory(*now)) {
-                // What is below goes with it.
+                // Everything below is invalidated with it.
                 Some((above, name)) => Invalidation::Entry(new.table().inode(&above), Name::new(name.as_bytes())),
                 None => {
                     Invalidation::Entry(crate::tree::ROOT, Name::new(if after.encoding.prefixed { b"c" } else { b"0" }))
@@ -132,8 +133,7 @@ impl WorkingTree {
         invalidations
     }
 
-    /// `invalidations` with the numbers by which the kernel knows what they are about: what was made here and committed keeps its
-    /// own, besides the snapshot's.
+    /// Adds the numbers by which the kernel knows the inodes: one that was created here and committed keeps the number it had.
     pub fn for_kernel(&self, mut invalidations: Vec<Invalidation>) -> Vec<Invalidation> {
         let locked = self.lock();
         let own = |number: u64| {
@@ -152,8 +152,8 @@ impl WorkingTree {
         invalidations
     }
 
-    /// Plans to give up what differs at and below `path`, but not files of `untracked`. Those that stand in the place of something
-    /// of the base, which comes back, are taken out of it: they are given up with the rest.
+    /// Plans to discard the changes at and below `path`, except for files of `untracked`. Those in the place of an entry of the base,
+    /// which comes back, are removed from the set and discarded too.
     pub async fn plan_discard(&self, path: &str, untracked: &mut HashSet<(Id, Name)>) -> Result<Candidate> {
         let base = self.base();
         let (mut old, opens, generation) = {
@@ -196,7 +196,7 @@ impl WorkingTree {
         Ok(Candidate { invalidations, new_data, kept, ..candidate })
     }
 
-    /// Parts untracked names from files that have another name where the base has them: they keep the bytes.
+    /// Parts untracked names from files that have another name where the base has them: the untracked names keep the bytes.
     async fn part_untracked(
         &self,
         state: &mut State,
@@ -220,7 +220,7 @@ impl WorkingTree {
     }
 }
 
-/// Whether one of a file's names, but for those of `untracked`, is where the base has the file.
+/// Returns true if a name of the file that is not in `untracked` is where the base has the file.
 fn has_home_name(tree: &Tree, state: &State, inode: &Inode, untracked: &HashSet<(Id, Name)>) -> bool {
     inode.names.iter().filter(|name| !untracked.contains(name)).any(|(parent, name)| {
         let parent = state.get(*parent).and_then(|parent| parent.lower.as_ref());
@@ -229,7 +229,7 @@ fn has_home_name(tree: &Tree, state: &State, inode: &Inode, untracked: &HashSet<
     })
 }
 
-/// Nodes that the snapshot has, by id.
+/// Returns the nodes of the snapshot by id.
 pub fn node_ids(tree: &Tree) -> HashMap<NodeId, NodeIndex> {
     let table = tree.table();
     let indices = (0..table.len()).filter_map(|at| NodeIndex::try_from(at).ok());
@@ -237,14 +237,14 @@ pub fn node_ids(tree: &Tree) -> HashMap<NodeId, NodeIndex> {
     indices.filter_map(id).collect()
 }
 
-/// The place of `from` that is `place`, in `to`.
+/// Translates `place` of `from` to the place of the same node in `to`.
 pub(super) fn translate(from: &Tree, to: &Tree, ids: &HashMap<NodeId, NodeIndex>, place: &Place) -> Option<Place> {
     let index = match place {
         Place::Directory(index) | Place::Metadata(index) | Place::Chunk(index, _) => *index,
     };
     let stored = from.table().get(index)?.stored;
     let Some(stored) = stored else {
-        // A directory without a node: by its path.
+        // A directory without a node is found by its path.
         return to.place_of(&from.path_of(place));
     };
     let id = from.snapshot().node(stored as usize)?.id;
@@ -264,7 +264,7 @@ pub(super) fn translate(from: &Tree, to: &Tree, ids: &HashMap<NodeId, NodeIndex>
 }
 
 impl Locked {
-    /// Drops the backings of files whose bytes are others now: what they were is theirs alone who still read it.
+    /// Drops the backings of files whose bytes have changed: only handles that are still open use them.
     pub(super) fn drop_backings(&mut self) {
         let Locked { state, opens, .. } = self;
         for (number, open) in opens.iter_mut() {

@@ -1,13 +1,13 @@
 //! `chmod`, `chown`, `utimens`, `truncate`.
 //!
-//! Modes, owners and times last until the commit: Icechunk has no place for them. They cost no copy of the bytes.
+//! Modes, owners and times last until the commit, because Icechunk does not store them. Changing them copies no bytes.
 
 use super::WorkingTree;
 use super::attributes::Attributes;
 use crate::error::Result;
 use crate::scratch::record::{Record, Source, Time};
 
-/// What to set; the rest stays.
+/// Attributes to set; the rest stays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// Permission bits.
@@ -16,7 +16,7 @@ pub struct Settings {
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
-    /// Bytes.
+    /// Size in bytes.
     pub size: Option<u64>,
     /// Last access.
     pub atime: Option<Time>,
@@ -52,7 +52,7 @@ impl WorkingTree {
                 && let Some(Source::Data(data)) = locked.state.get(id).and_then(|inode| inode.source().cloned())
             {
                 self.files().set_times(data, meta.atime, meta.mtime)?;
-                // An upload goes by the file's times too.
+                // An upload depends on the file's times too.
                 self.uploads().closed(id);
             }
             self.record(&mut locked, Record::Attributes { id, meta })?;

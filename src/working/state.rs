@@ -1,11 +1,12 @@
-//! What differs from the snapshot, in memory: inodes and their names.
+//! The differences from the base, in memory: inodes and their names.
 //!
-//! Everything here comes about by applying [`Record`]s, one after another: while the mount lives, each is written to the
-//! journal first; when it begins, they are read from there. So what a crash leaves is what the program saw.
+//! The state follows from [`Record`]s applied one after another: during a mount each is appended to the journal first, when a mount
+//! begins they are read from it. A rebase or a discard installs another state with a rewritten journal. A crash thus leaves the state
+//! that programs saw.
 //!
-//! An inode of the snapshot below is *promoted* when something about it or below it changes: it gets an [`Inode`] here and
-//! keeps the number by which the kernel knows it. Its ancestors are promoted before it, so that every change can be reached
-//! from the root. A promoted directory shows the snapshot's entries but those that it has itself or hides.
+//! An inode of the base is *promoted* when it, or anything below it, changes: it gets an [`Inode`] here and keeps the number by which the
+//! kernel knows it. Ancestors are promoted first, so that every change can be reached from the root. A promoted directory shows the
+//! base's entries except those that it has or hides itself.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,59 +18,59 @@ use crate::scratch::record::{Body, Id, Meta, Name, ROOT, Record, Source, Time};
 use crate::tree::Tree;
 use crate::tree::nodes::Place;
 
-/// Inode numbers of what was never in the snapshot are this and its [`Id`]. Those of the snapshot are far below.
+/// Offset of inode numbers that were never in the base: their [`Id`] is added. Numbers of the base are far below.
 pub const UPPER: u64 = 1 << 62;
 
-/// All inodes that differ.
+/// All inodes that differ from the base.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     inodes: HashMap<Id, Inode>,
-    /// Inodes by their own number, where that is one of the snapshot's. One that was replaced keeps it as long as it is open.
+    /// Inodes by kernel number, where that is one of the base's. A replaced inode keeps its number while it is open.
     promoted: HashMap<u64, Id>,
-    /// Inodes by the number that the snapshot has for what they show: promoted ones, and new ones that a commit has made part
-    /// of it, which the kernel knows by another.
+    /// Inodes by the base's number of the entry that they show: promoted inodes, and new inodes that a commit has added to the base,
+    /// which the kernel knows by another number.
     shown: HashMap<u64, Id>,
-    /// Ids of inodes, numbers of data files and places in listings are taken from here.
+    /// Next inode id, data file number or listing position.
     next: u64,
-    /// What data files lack, by their numbers.
+    /// Missing ranges of sparse copies, by data file.
     borrowed: HashMap<u64, Borrowed>,
-    /// The snapshot that a commit was about to become when the journal ended.
+    /// Snapshot that a commit was about to publish when the journal ended.
     pub publishing: Option<String>,
-    /// Snapshots that commits were about to become before: they were not found.
+    /// Snapshots that earlier commits were about to publish and that were not found.
     pub unpublished: Vec<String>,
-    /// The journal is of a release that did not write down which entries cover something: all do.
+    /// True while the journal of an old release is applied, which does not record which entries cover an entry of the base: all do.
     pub(super) trusts_all: bool,
 }
 
-/// Something that differs from the snapshot, or may.
+/// Inode that differs, or may differ, from the base.
 #[derive(Clone, Debug)]
 pub struct Inode {
-    /// By which the kernel knows it.
+    /// Number by which the kernel knows it.
     pub number: u64,
-    /// What of the snapshot it shows.
+    /// Place of the base that it shows.
     pub lower: Option<Place>,
-    /// The number that the snapshot has for that.
+    /// Number of that place in the base.
     lower_number: Option<u64>,
-    /// Its attributes.
+    /// Attributes.
     pub meta: Meta,
-    /// What it is.
+    /// Kind and content.
     pub node: Node,
-    /// The names it has; a directory has one, and the root none.
+    /// Names: one for a directory, none for the root.
     pub names: SmallVec<[(Id, Name); 1]>,
-    /// How often the kernel was told about it and has not forgotten.
+    /// Lookup count of the kernel.
     pub lookups: u64,
 }
 
-/// What an inode is.
+/// Kind of an inode, with the content of that kind.
 #[derive(Clone, Debug)]
 pub enum Node {
-    /// A directory and those of its entries that are not the snapshot's.
+    /// Directory, with the entries that are not the base's.
     Directory(Directory),
-    /// A regular file.
+    /// Regular file.
     File(Source),
-    /// A symbolic link.
+    /// Symbolic link.
     Symlink(Name),
-    /// A device, FIFO or socket.
+    /// Device, FIFO or socket.
     Special {
         /// File type bits.
         kind: u32,
@@ -82,65 +83,64 @@ pub enum Node {
 #[derive(Clone, Debug, Default)]
 pub struct Directory {
     entries: HashMap<Name, Entry>,
-    /// In the order in which they came, which is the order of listings.
+    /// Names in order of creation, which is the order of listings.
     order: BTreeMap<u64, Name>,
-    /// How many of the entries that show are directories.
+    /// Number of visible entries that are directories.
     directories: u32,
 }
 
-/// One entry.
+/// Entry of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its place in listings.
+    /// Position in listings.
     pub order: u64,
-    /// The inode; none if the name is hidden.
+    /// Inode; `None` for a whiteout.
     pub id: Option<Id>,
-    /// Whether the inode is a directory.
     is_directory: bool,
-    /// Whether an operation of this mount removed or replaced what the base has under the name. Only such an entry may hide
-    /// something of the base: what is merely in the way of it was never deleted here.
+    /// True if an operation of this mount removed or replaced the base's entry of that name. Only then may the entry hide one of the
+    /// base: an entry of the base that merely has the same name was never deleted here.
     pub covers: bool,
 }
 
 impl Entry {
-    /// A whiteout: what the base has under the name does not show.
+    /// Returns a whiteout: the base's entry of the name does not show.
     pub(super) fn whiteout() -> Self {
         Entry { order: 0, id: None, is_directory: false, covers: true }
     }
 }
 
 impl Directory {
-    /// The entry of a name, if it is not the snapshot's affair.
+    /// Returns the entry of `name`; `None` if the base decides about it.
     pub fn get(&self, name: &Name) -> Option<Entry> {
         self.entries.get(name).copied()
     }
 
-    /// All entries, hidden ones too, in no certain order.
+    /// Returns names and inodes of all entries, whiteouts included, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (&Name, Option<Id>)> {
         self.entries.iter().map(|(name, entry)| (name, entry.id))
     }
 
-    /// All entries, whiteouts included, in no certain order.
+    /// Returns all entries, whiteouts included, in no particular order.
     pub fn entries(&self) -> impl Iterator<Item = (&Name, Entry)> {
         self.entries.iter().map(|(name, entry)| (name, *entry))
     }
 
-    /// Entries that show, from a place in the listing on.
+    /// Returns visible entries from position `order` in listings on.
     pub fn from(&self, order: u64) -> impl Iterator<Item = (u64, &Name, Id)> {
         self.order.range(order..).filter_map(|(order, name)| Some((*order, name, self.entries.get(name)?.id?)))
     }
 
-    /// Whether it has an entry that shows.
+    /// Returns true if any entry is visible.
     pub fn shows_any(&self) -> bool {
         self.entries.values().any(|entry| entry.id.is_some())
     }
 
-    /// Whether it has nothing of its own, hidden names included.
+    /// Returns true if there are no entries, whiteouts included.
     pub fn is_clean(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// How many directories it has of its own.
+    /// Returns the number of directories among the entries.
     pub fn directories(&self) -> u32 {
         self.directories
     }
@@ -154,7 +154,7 @@ impl Directory {
         self.entries.insert(name, Entry { order, id, is_directory, covers });
     }
 
-    /// Leaves a name to the snapshot.
+    /// Removes the entry of `name`, so that the base's shows.
     pub fn clear(&mut self, name: &Name) {
         if let Some(entry) = self.entries.remove(name) {
             self.order.remove(&entry.order);
@@ -164,12 +164,12 @@ impl Directory {
 }
 
 impl Inode {
-    /// Whether it is a directory.
+    /// Returns true for a directory.
     pub fn is_directory(&self) -> bool {
         matches!(self.node, Node::Directory(_))
     }
 
-    /// Its entries, if it is a directory.
+    /// Returns the entries of a directory.
     pub fn directory(&self) -> Option<&Directory> {
         match &self.node {
             Node::Directory(directory) => Some(directory),
@@ -177,7 +177,7 @@ impl Inode {
         }
     }
 
-    /// Where its bytes are, if it is a regular file.
+    /// Returns the location of a regular file's bytes.
     pub fn source(&self) -> Option<&Source> {
         match &self.node {
             Node::File(source) => Some(source),
@@ -187,17 +187,17 @@ impl Inode {
 }
 
 impl State {
-    /// The state in which nothing differs, on top of `tree`.
+    /// Creates a state without differences.
     pub fn new() -> Self {
         State { next: ROOT + 1, ..State::default() }
     }
 
-    /// An empty state whose numbers go on from those of this one.
+    /// Returns an empty state whose numbers continue those of this one.
     pub(super) fn successor(&self) -> Self {
         State { next: self.next, borrowed: self.borrowed.clone(), ..State::default() }
     }
 
-    /// Adds an inode without names that shows nothing of the snapshot.
+    /// Adds an inode without names that shows nothing of the base.
     pub(super) fn take_over(&mut self, id: Id, number: u64, node: Node, meta: Meta, lookups: u64) {
         if number < UPPER {
             self.promoted.insert(number, id);
@@ -206,7 +206,7 @@ impl State {
         self.inodes.insert(id, inode);
     }
 
-    /// Gives `name` of directory `parent` to `id`, or makes it a whiteout. Listings have it at `order`, if it had one before.
+    /// Gives `name` of directory `parent` to `id`, or makes it a whiteout, at position `order` in listings or a new one.
     pub(super) fn put_entry(&mut self, parent: Id, name: Name, id: Option<Id>, covers: bool, order: Option<u64>) {
         let order = order.unwrap_or_else(|| self.take_next());
         let is_directory = id.and_then(|id| self.get(id)).is_some_and(Inode::is_directory);
@@ -218,48 +218,48 @@ impl State {
         }
     }
 
-    /// Numbers that `other` has given out are not given out again.
+    /// Reserves the numbers that `other` has used.
     pub(super) fn go_on_from(&mut self, other: &State) {
         self.next = self.next.max(other.next);
     }
 
-    /// A number that was never used.
+    /// Returns a number that was never used.
     pub fn take_next(&mut self) -> u64 {
         self.next += 1;
         self.next - 1
     }
 
-    /// What data file `data` lacks, if it lacks something.
+    /// Returns the missing ranges of data file `data`, if it is a sparse copy.
     pub(super) fn borrowed(&self, data: u64) -> Option<&Borrowed> {
         self.borrowed.get(&data)
     }
 
-    /// Forgets what data files lack that are nobody's any more: they are not in `used`.
+    /// Drops the missing ranges of data files that are not in `used`.
     pub(super) fn forget_borrowed(&mut self, used: &std::collections::HashSet<u64>) {
         self.borrowed.retain(|data, _| used.contains(data));
     }
 
-    /// How many inodes there are.
+    /// Returns the number of inodes.
     pub fn count(&self) -> usize {
         self.inodes.len()
     }
 
-    /// The inode with id `id`.
+    /// Returns the inode with id `id`.
     pub fn get(&self, id: Id) -> Option<&Inode> {
         self.inodes.get(&id)
     }
 
-    /// The inode with id `id`, to change what is not worth a record.
+    /// Returns the inode with id `id`, for changes that need no record.
     pub fn get_mut(&mut self, id: Id) -> Option<&mut Inode> {
         self.inodes.get_mut(&id)
     }
 
-    /// All inodes.
+    /// Returns all inodes.
     pub fn iter(&self) -> impl Iterator<Item = (Id, &Inode)> {
         self.inodes.iter().map(|(id, inode)| (*id, inode))
     }
 
-    /// The inode that the kernel knows by `number`, if it differs from the snapshot's or is not in there.
+    /// Returns the inode that the kernel knows by `number`, if it is in the working tree.
     pub fn by_number(&self, number: u64) -> Option<Id> {
         if number >= UPPER {
             let id = number - UPPER;
@@ -268,18 +268,18 @@ impl State {
         self.promoted.get(&number).or_else(|| self.shown.get(&number)).copied()
     }
 
-    /// The inode whose own number is `number`: the one that the kernel means when it counts.
+    /// Returns the inode whose kernel number is `number`: the one that lookup counts are about.
     pub fn known_as(&mut self, number: u64) -> Option<&mut Inode> {
         let id = self.by_number(number)?;
         self.inodes.get_mut(&id).filter(|inode| inode.number == number)
     }
 
-    /// A path of the inode, for messages and for telling what it is. An inode without names has none.
+    /// Returns a path of the inode, for messages and classification. An inode without names has none.
     pub fn path(&self, id: Id) -> Option<String> {
         let mut parts = Vec::new();
         let mut at = id;
         while at != ROOT {
-            // A cycle cannot come about, but a journal can say anything.
+            // A cycle cannot arise, but a damaged journal can contain one.
             if parts.len() > self.inodes.len() {
                 return None;
             }
@@ -292,14 +292,14 @@ impl State {
         Some(if parts.len() == 1 { "/".to_owned() } else { parts.join("/") })
     }
 
-    /// Carries out `record`, which was or is being written to the journal, on top of `tree`.
+    /// Applies `record`, which is in the journal or about to be, on top of `tree`.
     ///
-    /// An error of kind [`crate::error::ErrorKind::Corrupt`] if it makes no sense, which changes nothing.
+    /// Fails with [`crate::error::ErrorKind::Corrupt`], without a change, if the record does not fit the state.
     pub fn apply(&mut self, record: Record, tree: &Tree) -> Result<()> {
         match record {
             Record::Base { .. } => Err(Error::corrupt("a second first line")),
             Record::Publishing { snapshot } => {
-                // The one before it was not found, and may still become visible.
+                // The previous commit was not found and may still become visible.
                 self.unpublished.extend(self.publishing.replace(snapshot));
                 Ok(())
             }
@@ -357,7 +357,7 @@ impl State {
                 Ok(())
             }
             Record::Borrowed { data, from, missing } => {
-                // The number must not be given to another file, even if this one never became anybody's.
+                // The number must not be reused, even if no inode ever got the data file.
                 self.count_data(&Source::Data(data));
                 match Borrowed::new(from.0, &missing) {
                     Some(borrowed) => self.borrowed.insert(data, borrowed),
@@ -416,7 +416,7 @@ impl State {
         }
     }
 
-    /// Gives `name` to `id`. The entry covers the base's if it takes the place of a whiteout.
+    /// Gives `name` to `id`. The entry covers the base's if it replaces a whiteout.
     fn attach(&mut self, parent: Id, name: Name, id: Id, at: Option<Time>) -> Result<()> {
         let covers = self.directory(parent)?.get(&name).is_some_and(|entry| entry.covers);
         self.attach_over(parent, name, id, covers || self.trusts_all, at)
@@ -430,7 +430,7 @@ impl State {
         Ok(())
     }
 
-    /// Gives `name` to `id`, makes a whiteout of it (no `id`, `covers`), or leaves it to the snapshot.
+    /// Gives `name` to `id`, makes it a whiteout (no `id`, but `covers`), or removes the entry.
     fn set_entry(&mut self, parent: Id, name: Name, covers: bool, id: Option<Id>, at: Option<Time>) -> Result<()> {
         let order = self.take_next();
         let is_directory = id.and_then(|id| self.inodes.get(&id)).is_some_and(Inode::is_directory);
@@ -477,11 +477,11 @@ impl State {
             }
         }
         self.detach(moved, from.0, &from.1, at);
-        // Whatever had the name was replaced by this very operation.
+        // This operation replaced any entry of that name.
         self.attach_over(to.0, to.1, moved, true, Some(at))
     }
 
-    /// Forgets an inode that has no names. What it had of the snapshot does not come back.
+    /// Drops an inode that has no names. The base's entry does not come back.
     pub fn drop_inode(&mut self, id: Id) -> Option<Inode> {
         let inode = self.inodes.remove(&id)?;
         unlist(&mut self.promoted, Some(inode.number), id);
@@ -489,7 +489,7 @@ impl State {
         Some(inode)
     }
 
-    /// An inode shows `lower`, which the snapshot numbers `number`, from now on; or nothing of the snapshot.
+    /// Makes an inode show `lower`, a place of the base and its number there, or nothing of the base.
     pub(super) fn bind(&mut self, id: Id, lower: Option<(Place, u64)>) {
         let Some(inode) = self.inodes.get_mut(&id) else { return };
         let (place, number) = lower.unzip();
@@ -501,14 +501,14 @@ impl State {
         }
     }
 
-    /// Gives a promoted inode a number of its own.
+    /// Gives a promoted inode a number of the working tree.
     pub(super) fn renumber(&mut self, id: Id) {
         let Some(inode) = self.inodes.get_mut(&id) else { return };
         let old = std::mem::replace(&mut inode.number, UPPER + id);
         unlist(&mut self.promoted, Some(old), id);
     }
 
-    /// Records that make this state out of [`State::new`], on top of `tree`.
+    /// Returns records that create this state from [`State::new`], on top of `tree`.
     pub fn dump(&self, tree: &Tree) -> Vec<Record> {
         let mut records = Vec::with_capacity(self.inodes.len());
         let mut seen = std::collections::HashSet::from([ROOT]);
@@ -553,7 +553,7 @@ impl State {
                 records.extend(self.borrowed.get(data).map(|borrowed| borrowed.record(*data)));
             }
         }
-        // Directories got the times of their entries meanwhile.
+        // The records above have changed the times of directories.
         let touched = self.inodes.iter().filter(|(id, inode)| inode.is_directory() && seen.contains(*id));
         records.extend(touched.map(|(id, inode)| Record::Attributes { id: *id, meta: inode.meta }));
         let given_up = self.unpublished.iter().map(|snapshot| Record::Unpublished { snapshot: snapshot.clone() });
@@ -574,7 +574,7 @@ impl Inode {
     }
 }
 
-/// Takes `id` out of a list by number; another inode may have the number there by now.
+/// Removes `id` from an index by number, unless another inode has the number there by now.
 fn unlist(list: &mut HashMap<u64, Id>, number: Option<u64>, id: Id) {
     if let Some(number) = number.filter(|number| list.get(number) == Some(&id)) {
         list.remove(&number);

@@ -1,11 +1,11 @@
-//! What the store has of changed files before a commit refers to it.
+//! Eager uploads: changed files that are stored before a commit refers to them.
 //!
-//! Whoever closes a file, or gives it a name, leaves it here to be looked at a little later ([`Uploads::next`]): a program that
-//! opens it again at once, or renames it, has had its way by then. What was stored is remembered by the number of its data file,
-//! until the file may have changed: a data file is changed through a handle that writes, or by a truncation, and both say so
-//! ([`Uploads::changed`]), also while its bytes are on their way. An object that nobody remembers is garbage.
+//! A file that is closed or renamed is queued and examined a little later ([`Uploads::next`]): by then a program that reopens or renames
+//! files at once is done. An upload is remembered by the number of its data file until the file may have changed. A data file changes
+//! through a writing handle or a truncation, and both report it ([`Uploads::changed`]), during an upload too. An object that is no longer
+//! remembered is garbage.
 //!
-//! Nothing of this is on disk. The next mount knows no uploads, and its commit stores what it finds.
+//! Nothing of this is on disk. The next mount knows no uploads, and its commit stores all changed files.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -26,58 +26,56 @@ use crate::scratch::record::{Id, Name, Source};
 use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, Place, ZARR_JSON};
 
-/// How long a file is left alone after it was closed or renamed. What programs do next to it takes milliseconds; a commit that
-/// comes earlier stores it by itself.
+/// Delay after a file is closed or renamed. A program's next steps take milliseconds; a commit that comes earlier stores the file itself.
 const QUIET: Duration = Duration::from_millis(50);
-/// A file that was on its way before is left alone twice as long each time, up to 2 to the power of this times as long.
+/// Largest exponent of the delay, which doubles with each upload or postponement of the same file.
 const LONGEST_QUIET: u32 = 12;
 
-/// What is stored, on its way, or to be looked at.
+/// Uploads: finished, running and queued.
 #[derive(Debug, Default)]
 pub struct Uploads {
     inner: Mutex<Inner>,
-    /// Something is to be looked at earlier than anything was.
+    /// Signals that the queue has an earlier first entry.
     wake: Notify,
-    /// Something on its way has arrived, or never will.
+    /// Signals that an upload has ended.
     arrived: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Whether anybody stores anything before a commit.
+    /// True if eager uploads are used.
     is_on: bool,
-    /// How many commits want nothing new to begin.
+    /// Number of commits that keep new uploads from beginning.
     holds: u32,
     queue: BTreeSet<(Instant, Id)>,
     due: HashMap<Id, Instant>,
-    /// Files that were looked at and have no chunk's name, or not yet.
+    /// Files that were examined and do not have the name of a chunk, at least not yet.
     aside: HashSet<Id>,
-    /// How often a file's bytes were sent.
+    /// Number of uploads and postponements, by file.
     sent: HashMap<Id, u32>,
-    /// By data file.
+    /// Uploads, by data file.
     copies: HashMap<u64, Copy>,
     next_ticket: u64,
 }
 
-/// What the store has of a data file.
 #[derive(Debug)]
 enum Copy {
     OnItsWay { ticket: u64 },
     There(Uploaded),
 }
 
-/// A data file that the store has, as it was.
+/// Data file that has been uploaded.
 #[derive(Clone, Debug)]
 pub struct Uploaded {
-    /// Where.
+    /// Location of the stored bytes.
     pub payload: ChunkPayload,
-    /// The file when it was read.
+    /// `stat` of the file when it was read.
     pub stat: Stat,
-    /// When it was stored.
+    /// Time of the upload.
     pub at: Instant,
 }
 
-/// The right to store a data file's bytes; whoever drops it has not.
+/// Permission to upload a data file. Dropping it means that the upload failed.
 #[derive(Debug)]
 pub struct Ticket {
     uploads: Arc<Uploads>,
@@ -86,51 +84,51 @@ pub struct Ticket {
     stat: Stat,
 }
 
-/// Keeps uploads from beginning, until it is dropped.
+/// Keeps new uploads from beginning until it is dropped.
 #[derive(Debug)]
 pub struct Hold(Arc<Uploads>);
 
-/// A file's name.
+/// Name of a file.
 #[derive(Clone, Debug)]
 pub struct Named {
-    /// Relative to the nearest directory above that has a document.
+    /// Path relative to the nearest ancestor directory that has a document.
     pub key: String,
-    /// That document.
+    /// Document of that directory.
     pub below: Document,
 }
 
-/// A `zarr.json`.
+/// `zarr.json` document.
 #[derive(Clone, Debug)]
 pub enum Document {
-    /// The snapshot's, of this node.
+    /// Document of the base, of this node.
     Stored(NodeIndex),
-    /// One that differs, or may.
+    /// Document that has changed, or may have.
     Changed(FrozenFile),
 }
 
-/// What can be done about a file.
+/// Possibility of an upload.
 #[derive(Debug)]
 pub enum Chance {
-    /// It can be stored.
+    /// The file can be uploaded.
     Now(ChunkFile, Ticket),
-    /// A commit is running, or somebody may still write to it by means that we do not see.
+    /// A commit is running, or a program may still write to the file through a mapping.
     Later,
-    /// Nothing, until it is closed again.
+    /// The file cannot be uploaded until it is closed again.
     Never,
 }
 
 impl Uploads {
-    /// From now on files are left here.
+    /// Enables eager uploads.
     pub fn begin(&self) {
         self.inner.lock().is_on = true;
     }
 
-    /// Whether they are.
+    /// Returns true if eager uploads are enabled.
     pub fn are_on(&self) -> bool {
         self.inner.lock().is_on
     }
 
-    /// File `id` was closed, or has another name.
+    /// Queues file `id`, which was closed or renamed.
     pub fn closed(&self, id: Id) {
         let mut inner = self.inner.lock();
         if inner.is_on {
@@ -151,19 +149,19 @@ impl Uploads {
         }
     }
 
-    /// File `id` is looked at once more, a while later.
+    /// Queues file `id` again, with a longer delay.
     pub fn again(&self, id: Id) {
         let mut inner = self.inner.lock();
         *inner.sent.entry(id).or_default() += 1;
         self.enqueue(&mut inner, id);
     }
 
-    /// File `id` has no chunk's name.
+    /// Records that file `id` does not have the name of a chunk.
     pub fn set_aside(&self, id: Id) {
         self.inner.lock().aside.insert(id);
     }
 
-    /// Names may mean something else now: what has no chunk's name is looked at again.
+    /// Queues all files that had no name of a chunk, because names may have another meaning now.
     pub fn look_again(&self) {
         let mut inner = self.inner.lock();
         for id in std::mem::take(&mut inner.aside) {
@@ -171,7 +169,7 @@ impl Uploads {
         }
     }
 
-    /// Data file `data` may have other bytes.
+    /// Forgets the upload of data file `data`, whose bytes may have changed.
     pub fn changed(&self, data: u64) {
         let mut inner = self.inner.lock();
         if inner.is_on && inner.copies.remove(&data).is_some() {
@@ -180,7 +178,7 @@ impl Uploads {
         }
     }
 
-    /// The next file to be looked at.
+    /// Waits for the next file to examine.
     pub async fn next(&self) -> Id {
         loop {
             let woken = self.wake.notified();
@@ -224,13 +222,13 @@ impl Uploads {
         Some(Ticket { uploads: Arc::clone(self), data, number, stat })
     }
 
-    /// Lets nothing new begin.
+    /// Keeps new uploads from beginning.
     pub fn hold(self: &Arc<Self>) -> Hold {
         self.inner.lock().holds += 1;
         Hold(Arc::clone(self))
     }
 
-    /// What the store has of data file `data`, if it is still `stat`.
+    /// Returns the upload of data file `data`, if the file is still as in `stat`.
     pub fn find(&self, data: u64, stat: &Stat) -> Option<Uploaded> {
         match self.inner.lock().copies.get(&data) {
             Some(Copy::There(uploaded)) if is_same(&uploaded.stat, stat) => Some(uploaded.clone()),
@@ -238,7 +236,7 @@ impl Uploads {
         }
     }
 
-    /// As [`Uploads::find`], once what is on its way has arrived.
+    /// Returns the upload as [`Uploads::find`] does, after waiting for one in progress.
     pub async fn wait_for(&self, data: u64, stat: &Stat) -> Option<Uploaded> {
         loop {
             let mut arrived = std::pin::pin!(self.arrived.notified());
@@ -260,13 +258,13 @@ impl Uploads {
     }
 }
 
-/// Whether a file is as it was, as far as its file system says.
+/// Returns true if a file is unchanged, as far as its file system shows.
 fn is_same(one: &Stat, other: &Stat) -> bool {
     (one.size, one.mtime, one.ctime) == (other.size, other.mtime, other.ctime)
 }
 
 impl Ticket {
-    /// The bytes are stored as `payload`. False if the file has changed since they were read.
+    /// Records that the bytes are stored as `payload`. Returns false if the file has changed since they were read.
     pub fn stored(self, payload: ChunkPayload) -> bool {
         let mut inner = self.uploads.inner.lock();
         let is_current = self.is_current(&inner);
@@ -304,19 +302,19 @@ impl Drop for Hold {
 }
 
 impl WorkingTree {
-    /// What the store has before a commit refers to it.
+    /// Returns the eager uploads.
     pub fn uploads(&self) -> &Arc<Uploads> {
         &self.uploads
     }
 
-    /// The names of file `id`, each with what it is relative to.
+    /// Returns the names of file `id`, each with the document that it is relative to.
     pub fn names_below(&self, id: Id) -> Vec<Named> {
         let (locked, base) = (self.lock(), self.base());
         let Some(inode) = locked.state.get(id) else { return Vec::new() };
         inode.names.iter().filter_map(|(parent, name)| named(&locked.state, &base.tree, *parent, name)).collect()
     }
 
-    /// Bytes of file `id`, if it has some of its own.
+    /// Returns the size of file `id` in bytes, if it has a data file.
     pub fn own_size(&self, id: Id) -> Result<Option<u64>> {
         let data = match self.lock().state.get(id).and_then(|inode| inode.source()) {
             Some(Source::Data(data)) => *data,
@@ -325,14 +323,14 @@ impl WorkingTree {
         Ok(self.files.find(data)?.map(|stat| stat.size))
     }
 
-    /// Begins to store file `id`, if it has at least `least` bytes of its own and nobody is writing it.
+    /// Begins to upload file `id`, if it has a data file of at least `least` bytes and no writer.
     pub fn begin_upload(&self, id: Id, least: u64) -> Result<Chance> {
         let locked = self.lock();
         let Some(inode) = locked.state.get(id).filter(|inode| !inode.names.is_empty()) else {
             return Ok(Chance::Never);
         };
         let Some(Source::Data(data)) = inode.source() else { return Ok(Chance::Never) };
-        // A commit fetches the rest, if it comes to that.
+        // A commit completes the sparse copy if needed.
         if locked.state.borrowed(*data).is_some() {
             return Ok(Chance::Never);
         }
@@ -351,7 +349,7 @@ impl WorkingTree {
         if self.uploads.inner.lock().holds > 0 {
             return Ok(Chance::Later);
         }
-        // A mapping that the kernel made by itself outlives the handle. Nobody else writes without one.
+        // A mapping of a passthrough file outlives the handle. Without passthrough, every writer has a handle.
         if self.was_passed_on() && Files::rest(&file.open()?) != Rest::AtRest {
             return Ok(Chance::Later);
         }
@@ -361,7 +359,7 @@ impl WorkingTree {
         })
     }
 
-    /// Forgets uploads of data files that are nobody's any more.
+    /// Forgets uploads of data files that no inode has any more.
     pub fn forget_uploads(&self) {
         let locked = self.lock();
         let ids = locked.state.iter().map(|(id, _)| id).collect();
@@ -373,11 +371,11 @@ impl WorkingTree {
     }
 }
 
-/// `name` in directory `parent`, relative to the nearest directory above that has a document.
+/// Returns `name` in directory `parent`, relative to the nearest ancestor directory that has a document.
 fn named(state: &State, tree: &Tree, mut parent: Id, name: &Name) -> Option<Named> {
     let document = Name::new(ZARR_JSON.as_bytes());
     let mut key = name.text()?.to_owned();
-    // A cycle cannot come about, but a journal can say anything.
+    // A cycle cannot arise, but a damaged journal can contain one.
     for _ in 0..=state.count() {
         let inode = state.get(parent)?;
         match (inode.directory()?.get(&document), &inode.lower) {

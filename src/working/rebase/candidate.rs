@@ -1,4 +1,4 @@
-//! A state that the working tree may take on, to be looked at before it does.
+//! A candidate: a state for the working tree that is checked before it is installed.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,26 +16,26 @@ use crate::commit::changes::ChunkFile;
 use crate::error::Result;
 use crate::scratch::record::{Id, Name, Source};
 
-/// A state on another base.
+/// State over another base.
 #[derive(Debug)]
 pub struct Candidate {
-    /// Names that stand in each other's way. With any, it must not be installed.
+    /// Names that collide. With any, the candidate must not be installed.
     pub collisions: Vec<Collision>,
     /// Files that a discard must keep.
     pub kept: HashSet<Id>,
     pub(in super::super) state: State,
     pub(in super::super) base: Arc<Base>,
-    /// Entries that are the base's own: kept only for inodes that the kernel knows by numbers of ours.
+    /// Entries that the base has too, kept only if the kernel knows their inodes by numbers of the working tree.
     pub(in super::super) disposable: Vec<(Id, Name, Id)>,
-    /// What the kernel must be told.
+    /// Invalidations that the installation requires.
     pub(in super::super) invalidations: Vec<Invalidation>,
-    /// Data files that nobody needs any more.
+    /// Data files that are not needed any more.
     pub(in super::super) gone: Vec<u64>,
-    /// Data files that were made for it.
+    /// Data files that were created for the candidate.
     pub(in super::super) new_data: Vec<u64>,
-    /// Whether the changes are in the base. Then programs that read a file by the kernel's own means go on with the same bytes.
+    /// True if the changes are in the base. Passthrough handles then continue with the same bytes.
     pub(in super::super) is_published: bool,
-    /// The generation of the state that it was made of.
+    /// Generation of the state that the candidate was made from.
     pub(in super::super) generation: u64,
 }
 
@@ -45,7 +45,7 @@ impl Candidate {
         Candidate::of(state, base, old, generation).with(collisions, invalidations, disposable, new_data)
     }
 
-    /// A candidate of `state` over `base`, in the place of `old`.
+    /// Creates a candidate of `state` over `base`, to replace `old`.
     pub(in super::super) fn of(mut state: State, base: Arc<Base>, old: &State, generation: u64) -> Self {
         let used = data_of(&state);
         state.forget_borrowed(&used);
@@ -65,17 +65,17 @@ impl Candidate {
         Candidate { collisions, invalidations, disposable, new_data, ..self }
     }
 
-    /// What differs from its base.
+    /// Returns the differences from the base.
     pub fn frozen(&self) -> Frozen {
         Frozen::of_state(&self.state)
     }
 
-    /// Its base.
+    /// Returns the base.
     pub fn base(&self) -> &Arc<Base> {
         &self.base
     }
 
-    /// The bytes of its files, of which `working` has those that wait in the scratch directory.
+    /// Returns access to the bytes of the files, of which `working` has the data files.
     pub fn contents<'a>(&'a self, working: &'a WorkingTree) -> CandidateContents<'a> {
         CandidateContents { working, base: Arc::clone(&self.base) }
     }
@@ -89,7 +89,7 @@ fn data_of(state: &State) -> HashSet<u64> {
     data.collect()
 }
 
-/// The bytes of a candidate's files.
+/// Bytes of a candidate's files.
 pub struct CandidateContents<'a> {
     working: &'a WorkingTree,
     base: Arc<Base>,

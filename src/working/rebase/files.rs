@@ -1,7 +1,7 @@
-//! The merge of files: which inode has which name on the new base, and which names are the base's own again.
+//! The merge of files: assigns names on the new base to inodes, and finds the names that the base alone shows again.
 //!
-//! A file may have several names, and each keeps its own meaning: a name whose bytes are the base's follows the base, the others
-//! keep the bytes that they had. Where that parts them, they were one file and are two.
+//! Each name of a file is merged separately: a name whose bytes are the base's follows the base, other names keep the bytes that they
+//! had. Names that differ then are parted: one file becomes two.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,23 +20,23 @@ use crate::tree::Tree;
 use crate::tree::nodes::Place;
 use crate::working::replace::Invalidation;
 
-/// Bytes that are copied at once out of the old base.
+/// Bytes copied at once out of the old base.
 const STEP: u32 = 1 << 20;
-/// A document of up to this many bytes goes into the journal, where a byte takes two: a line has a limit.
+/// Largest document, in bytes, that goes into the journal, where a byte takes two and the length of a line is limited.
 const MOST_INLINE: usize = 256 << 10;
 
-/// What becomes of files that show something of the old base and have names elsewhere.
+/// Files that show bytes of the old base and have names elsewhere.
 #[derive(Default)]
 pub(super) struct Parted {
-    /// Bytes of those that are parted from it, by inode, and by whether they are for its untracked names.
+    /// New sources of parted files, by inode and by whether they are for untracked names.
     sources: HashMap<(Id, bool), Source>,
-    /// Files of which the new base has the same: all of their names stay names of one file.
+    /// Files that the new base has unchanged: all names stay names of one file.
     same: HashMap<Id, Place>,
 }
 
 impl WorkingTree {
-    /// The bytes of files that show something of the old base under names where the new one will not show the same: a reference
-    /// to the same chunk, or a copy. Numbers of data files that were made for it are added to `new_data`.
+    /// Collects the bytes of files of the old base under names where the new base does not show the same: a reference to the same chunk,
+    /// or a copy. Adds the numbers of new data files to `new_data`.
     pub(super) async fn materialize(&self, merge: &Merge<'_>, new_data: &mut Vec<u64>) -> Result<Parted> {
         let mut parted = Parted::default();
         for (id, names) in &merge.names {
@@ -57,7 +57,7 @@ impl WorkingTree {
         Ok(parted)
     }
 
-    /// The bytes of `inode`, which are those of `tree`, without it.
+    /// Returns a source, independent of `tree`, for the bytes of `inode`, which are in `tree`.
     pub(in super::super) async fn part(
         &self,
         tree: &Arc<Tree>,
@@ -67,7 +67,7 @@ impl WorkingTree {
     ) -> Result<Source> {
         let place = inode.lower.as_ref().ok_or_else(|| Error::corrupt("a file of the base without a place in it"))?;
         let number = tree.table().inode(place);
-        // What no commit refers to, garbage collection may take: an untracked name needs a copy.
+        // Garbage collection may delete a chunk that no commit refers to: an untracked name needs a copy.
         if !is_untracked {
             let payload = match place {
                 Place::Chunk(..) => tree.stored(number).await?,
@@ -93,13 +93,13 @@ impl WorkingTree {
             at += bytes.len() as u64;
         }
         self.files.set_times(data, inode.meta.atime, inode.meta.mtime)?;
-        // The journal that names it is durable at once, and these bytes are nowhere else soon.
+        // The journal that names the file is durable at once, and soon no other copy of the bytes exists.
         file.sync_data().map_err(|e| Error::io("flushing a scratch file", e))?;
         Ok(Source::Data(data))
     }
 }
 
-/// What the new base has in the place of `inode`, which one of `names` is, if that is the same as in the old one.
+/// Returns the new base's place of `inode`, which one of `names` is at, if the bytes are the same as in the old base.
 async fn same_in_new(merge: &Merge<'_>, inode: &Inode, names: &[FileName]) -> Result<Option<Place>> {
     let home = names.iter().find(|name| name.is_base && name.is_home).and_then(|name| name.place.clone());
     let (Some(old), Some(new)) = (&inode.lower, home) else { return Ok(None) };
@@ -118,8 +118,7 @@ async fn same_in_new(merge: &Merge<'_>, inode: &Inode, names: &[FileName]) -> Re
 }
 
 impl Merge<'_> {
-    /// Gives every file its names on the new base. `parted` has the bytes of those that [`WorkingTree::materialize`] parted from
-    /// the old base.
+    /// Gives every file its names on the new base. `parted` is the result of [`WorkingTree::materialize`].
     pub(super) fn place_files(&mut self, mut parted: Parted) {
         for (id, names) in std::mem::take(&mut self.names) {
             let Some(inode) = self.old.get(id) else { continue };
@@ -147,7 +146,7 @@ impl Merge<'_> {
             if !base.is_empty() {
                 self.out.invalidations.push(Invalidation::Attributes(inode.number));
             }
-            // The number stays with whatever the base shows by it.
+            // The number stays with the file that the base shows under it.
             let mut is_split = is_known_as_base || (is_of_base(inode.number) && !base.is_empty());
             if inode.source() != Some(&Source::Lower) {
                 self.place_own(id, inode, inode.node.clone(), own, is_split);
@@ -163,19 +162,19 @@ impl Merge<'_> {
         }
         let nameless = self.old.iter().filter(|(_, inode)| inode.names.is_empty() && !inode.is_directory());
         for (id, inode) in nameless {
-            // A program goes on with it until it is closed.
+            // Open handles use it until they are closed.
             if self.opens.contains(&inode.number) {
                 self.out.state.take_over(id, inode.number, inode.node.clone(), inode.meta, inode.lookups);
             }
         }
     }
 
-    /// The number of what the new base has under a name.
+    /// Returns the number of the new base's entry under a name.
     fn number_at(&self, name: &FileName) -> Option<u64> {
         Some(self.to.tree.table().inode(name.place.as_ref()?))
     }
 
-    /// A file with bytes of its own keeps its names. With `is_split` it becomes another inode.
+    /// Keeps the names of a file with bytes in the working tree. With `is_split` the file becomes another inode.
     fn place_own(&mut self, id: Id, inode: &Inode, node: Node, names: Vec<FileName>, is_split: bool) {
         let home = names.iter().find(|name| name.is_home).and_then(|name| name.place.clone());
         let lower = home.filter(|_| !is_split).map(|place| {
@@ -188,7 +187,7 @@ impl Merge<'_> {
         let lookups = if is_split { 0 } else { inode.lookups };
         self.out.state.take_over(new, number, node, inode.meta, lookups);
         self.out.state.bind(new, lower);
-        // Handles know it by the number that it was opened by.
+        // Open handles know the file by the number that it was opened with.
         let is_renumbered = !is_split && !stays && !self.opens.contains(&inode.number);
         if is_renumbered {
             self.out.state.renumber(new);
@@ -202,13 +201,13 @@ impl Merge<'_> {
         }
     }
 
-    /// Whether an own file stands where the new base has a directory, all of which was removed here.
+    /// Returns true if the file is in the place of a directory of the new base that was removed here as a whole.
     fn hides(&self, name: &FileName) -> bool {
         let parent = self.out.state.get(name.parent).and_then(|inode| inode.lower.as_ref());
         parent.zip(name.name.text()).and_then(|(place, name)| self.to.tree.step(place, name)).is_some()
     }
 
-    /// All names of a file are the base's. The inode stays where the kernel knows it by a number of ours.
+    /// Leaves all names of a file to the base. The inode stays if the kernel knows it by a number of the working tree.
     fn leave_to_base(&mut self, id: Id, inode: &Inode, names: Vec<FileName>) {
         let is_open = self.opens.contains(&inode.number);
         let is_published = matches!(self.purpose, Purpose::Published { .. });
@@ -225,7 +224,7 @@ impl Merge<'_> {
                 if is_published {
                     self.out.invalidations.push(Invalidation::Attributes(inode.number));
                 } else if !same_but_times(&inode.meta, &self.to.meta(0o644)) || inode.meta.mtime != self.from.time {
-                    // Modes, owners and times that were set last until a commit.
+                    // Modes, owners and times that programs set last until a commit.
                     self.adopt(id, inode, Some(&place));
                     self.out.state.put_entry(name.parent, name.name, Some(id), false, Some(name.entry.order));
                     is_kept = true;
@@ -242,7 +241,7 @@ impl Merge<'_> {
         }
         let loses_all = natural.is_none() && !is_kept;
         if is_open && loses_all && inode.source() != Some(&Source::Lower) {
-            // Who has it open reads it to the end.
+            // Handles that are still open read it to the end.
             self.out.state.take_over(id, inode.number, inode.node.clone(), inode.meta, inode.lookups);
         }
     }

@@ -1,7 +1,7 @@
-//! The merge of directories: which of them is over which place of the new base, and which names are whiteouts there.
+//! The merge of directories: finds the place of the new base that each directory is over, and the whiteouts that remain.
 //!
-//! Directories are gone through from the root down, without recursion: programs nest them as deep as they like. Files are only
-//! collected here ([`super::files`] places them), since a file may have several names and what becomes of it depends on all.
+//! Directories are visited from the root down, without recursion, because programs nest them to any depth. Files are only collected here
+//! ([`super::files`] places them): the result for a file depends on all of its names.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -19,82 +19,81 @@ use crate::tree::Tree;
 use crate::tree::directory::Extent;
 use crate::tree::nodes::{NodeIndex, Place};
 
-/// What a merge has come to.
+/// Result of a merge.
 pub(super) struct Merged {
     pub(super) state: State,
     pub(super) collisions: Vec<Collision>,
     pub(super) invalidations: Vec<Invalidation>,
-    /// Entries that are the base's own: kept only for inodes that the kernel knows by numbers of ours.
+    /// Entries that the base has too, kept only if the kernel knows their inodes by numbers of the working tree.
     pub(super) disposable: Vec<(Id, Name, Id)>,
 }
 
-/// A merge under way.
+/// Merge in progress.
 pub(super) struct Merge<'a> {
     pub(super) old: &'a State,
-    /// Numbers of files that are open.
+    /// Inode numbers of open files.
     pub(super) opens: &'a HashSet<u64>,
     pub(super) from: Arc<Base>,
     pub(super) to: Arc<Base>,
     pub(super) purpose: Purpose<'a>,
     pub(super) out: Merged,
-    /// Names of files, by the inode that has them.
+    /// Names of files, by inode.
     pub(super) names: BTreeMap<Id, Vec<FileName>>,
     /// Nodes of the new base.
     ids: HashMap<NodeId, NodeIndex>,
-    /// Directories, in the order in which they were made.
+    /// Directories, in order of creation.
     made: Vec<Made>,
 }
 
-/// A name of a file, and what becomes of it.
+/// Name of a file, with the result of the merge for it.
 #[derive(Debug)]
 pub(super) struct FileName {
-    /// The directory.
     pub(super) parent: Id,
     pub(super) name: Name,
     pub(super) entry: Entry,
-    /// Whether the bytes under the name are the base's: they were published, or never changed.
+    /// True if the bytes under the name are the base's: they were published, or never changed.
     pub(super) is_base: bool,
-    /// Whether the file is where the old base has it.
+    /// True if the file is where the old base has it.
     pub(super) is_home: bool,
-    /// No commit takes it.
+    /// True if no commit takes the file.
     pub(super) is_untracked: bool,
-    /// What the new base has under the name.
+    /// Place of the new base under the name.
     pub(super) place: Option<Place>,
 }
 
-/// A directory of the new state.
+/// Directory of the new state.
 struct Made {
     id: Id,
-    /// Where it is; none for the root.
+    /// Parent and name; `None` for the root.
     name: Option<(Id, Name)>,
-    /// Whether the new base has something at its place.
+    /// True if the new base has something at its place.
     has_base: bool,
-    /// What it was over before; none if it was made here.
+    /// Place of the old base that it was over; `None` if it was created here.
     old_lower: Option<Place>,
-    /// Whether it has to stay whatever is in it: it hides something, or was moved here.
+    /// True if it must stay even without entries: it hides something, or was moved here.
     is_needed: bool,
 }
 
-/// A directory whose entries are still to be gone through.
+/// Directory whose entries are still to be visited.
 struct Visit {
-    /// The inode in the old state; none if only whiteouts are translated below.
+    /// Inode in the old state; `None` if only whiteouts are translated below.
     old: Option<Id>,
     new: Id,
     path: String,
-    /// What the entries are relative to in the old base.
+    /// Place of the old base that the entries are relative to.
     lower_old: Option<Place>,
-    /// What it is over in the new base.
+    /// Place of the new base that the directory is over.
     lower_new: Option<Place>,
-    /// Everything that the old base has here and that has no entry was hidden.
+    /// True if everything of the old base here that has no entry was hidden.
     hides_rest: bool,
 }
 
-/// Where a directory goes.
+/// Place of a directory on the new base.
 struct Placement {
     lower: Option<Place>,
     has_base: bool,
     covers: bool,
-    /// What its entries are relative to in the old base, and whether all of that was hidden.
+    /// Place of the old base that the entries are relative to; `hides_rest` if all of it was hidden.
     lower_old: Option<Place>,
     hides_rest: bool,
     is_moved: bool,
@@ -169,7 +168,7 @@ impl<'a> Merge<'a> {
         Ok(())
     }
 
-    /// The entries of a directory; with what of the old base they hid all of, a whiteout for each name of that.
+    /// Returns the entries of a directory. With `hides_rest`, a whiteout is added for each other name of the old base.
     async fn entries(&self, visit: &Visit) -> Result<Vec<(Name, Entry)>> {
         let directory = visit.old.and_then(|id| self.old.get(id)).and_then(Inode::directory);
         let mut entries: Vec<(Name, Entry)> =
@@ -189,7 +188,7 @@ impl<'a> Merge<'a> {
             entries.iter_mut().for_each(|(_, entry)| entry.covers = true);
             entries.extend(rest.into_iter().map(|name| (name, Entry::whiteout())));
         }
-        // In the order of listings: who reads one meanwhile goes on behind where he is.
+        // In listing order, so that a listing in progress continues after the last entry that it returned.
         entries.sort_by_key(|(_, entry)| entry.order);
         Ok(entries)
     }
@@ -203,7 +202,7 @@ impl<'a> Merge<'a> {
     ) -> Result<()> {
         let parent = here.visit.new;
         let Some(place) = here.new_place.filter(|_| here.has_new) else { return Ok(()) };
-        // Whatever was deleted here is deleted in what was published.
+        // The published base does not have anything that was deleted here.
         let shows = match here.old_place.as_ref().filter(|_| covers && !self.is_published()) {
             Some(old) => whiteouts.shows(Some(old), &place).await?,
             None => Shows::All,
@@ -267,7 +266,7 @@ impl<'a> Merge<'a> {
         Ok(())
     }
 
-    /// What a directory is over from now on; none if what the new base has under its name cannot be joined with it.
+    /// Returns the placement of a directory; `None` if it cannot be joined with the new base's entry of that name.
     async fn placement(
         &self,
         whiteouts: &Whiteouts<'_>,
@@ -306,7 +305,7 @@ impl<'a> Merge<'a> {
         if is_home || !entry.covers || here.old_place.is_none() {
             return Ok(Some(Placement::over(lower, here.has_new, inode.lower.clone())));
         }
-        // Made here in the place of what was removed.
+        // Created here in the place of a removed entry.
         if here.has_new && !self.is_covered(whiteouts, here, entry).await? {
             let placement = Placement::over(lower, true, here.old_place.clone());
             return Ok(Some(Placement { hides_rest: true, ..placement }));
@@ -314,7 +313,7 @@ impl<'a> Merge<'a> {
         Ok(Some(Placement { covers: here.has_new, ..Placement::over(None, false, None) }))
     }
 
-    /// Whether nothing shows of what the new base has under a name: all of it was removed here.
+    /// Returns true if nothing shows of the new base's entry: all of it was removed here.
     async fn is_covered(&self, whiteouts: &Whiteouts<'_>, here: &Here<'_>, entry: Entry) -> Result<bool> {
         match &here.new_place {
             Some(place) if here.has_new => {
@@ -339,15 +338,15 @@ impl<'a> Merge<'a> {
         };
         let is_home = inode.lower.is_some() && inode.lower == here.old_place;
         let place = here.new_place.clone().filter(|_| here.has_new);
-        // A chunk whose array was made a group by the commit is no chunk any more, and stays as it is.
+        // A chunk whose array became a group by the commit is not a chunk any more, and stays as it is.
         let follows = !self.is_published() || place.is_some();
         let is_base = is_published || (is_home && follows && inode.source() == Some(&Source::Lower));
         if let (Some(new), false) = (&place, is_base) {
-            // What was changed in its place is there in its old form; all else must have been removed.
+            // A file changed in its place finds its old form there; anything else must have been removed here.
             let is_own = is_home && whiteouts.shows(here.old_place.as_ref(), new).await? == Shows::Nothing;
             if !is_own && !self.is_covered(whiteouts, &here, entry).await? {
                 let is_file = !self.to.tree.is_directory_place(new);
-                // A chunk or a document that both sides made: whether that is a conflict is known already.
+                // A chunk or document created on both sides: conflict detection has already dealt with it.
                 if !is_file || is_untracked || inode.source().is_none() {
                     self.out.collisions.push(Collision { path: here.path, is_untracked: true });
                     return Ok(());
@@ -356,16 +355,16 @@ impl<'a> Merge<'a> {
         }
         let place = place.filter(|place| !self.to.tree.is_directory_place(place));
         let (parent, name) = (here.visit.new, here.name);
-        // What is left of a commit is what it did not take.
+        // Files that remain after a commit are those that it did not take.
         let is_untracked = is_untracked || (self.is_published() && !is_base);
         let file = FileName { parent, name, entry, is_base, is_home, is_untracked, place };
         self.names.entry(id).or_default().push(file);
         Ok(())
     }
 
-    /// Drops directories that nothing of ours is in and that are the base's own, or no longer anything's.
+    /// Drops directories without entries if the base shows them anyway, or if they only showed entries that the base has lost.
     pub(super) async fn prune_directories(&mut self) -> Result<()> {
-        // Children come behind their parents.
+        // Children come after their parents.
         while let Some(made) = self.made.pop() {
             let (Some((parent, name)), false) = (made.name, made.is_needed) else { continue };
             let Some(inode) = self.out.state.get(made.id) else { continue };
@@ -381,7 +380,7 @@ impl<'a> Merge<'a> {
                     (false, _) => self.out.disposable.push((parent, name, made.id)),
                 }
             } else if self.showed_base(made.id, made.old_lower.as_ref()).await? {
-                // What it had is gone, and it has nothing of ours.
+                // The base's entries are gone, and there are no other entries.
                 self.notice_name(parent, &name);
                 self.drop_entry(parent, &name, made.id);
             }
@@ -389,7 +388,7 @@ impl<'a> Merge<'a> {
         Ok(())
     }
 
-    /// Whether directory `id` showed anything of the old base.
+    /// Returns true if directory `id` showed anything of the old base.
     async fn showed_base(&self, id: Id, lower: Option<&Place>) -> Result<bool> {
         let (Some(place), Some(inode)) = (lower, self.old.get(id)) else { return Ok(false) };
         let tree = &self.from.tree;
@@ -400,7 +399,7 @@ impl<'a> Merge<'a> {
             }
             let name = Name::new(entry.name.as_bytes());
             let own = inode.directory().and_then(|directory| directory.get(&name));
-            // An inode that only stands for what the base has shows it.
+            // A promoted inode with the base's content shows the base.
             let stands_for = own.and_then(|own| self.old.get(own.id?)).is_some_and(|inode| {
                 let is_base = inode.is_directory() || inode.source() == Some(&Source::Lower);
                 is_base && inode.lower.is_some() && inode.lower == tree.step(place, entry.name)
@@ -417,7 +416,7 @@ impl<'a> Merge<'a> {
         self.out.state.drop_inode(id);
     }
 
-    /// Takes an inode over, without names and entries, over `lower` of the new base.
+    /// Takes an inode over without names and entries, at place `lower` of the new base.
     pub(super) fn adopt(&mut self, id: Id, inode: &Inode, lower: Option<&Place>) {
         let lower = lower.map(|place| (place.clone(), self.to.tree.table().inode(place)));
         let is_known = lower.as_ref().is_some_and(|(_, number)| *number == inode.number);
@@ -429,7 +428,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Times that nobody set are the base's.
+    /// Replaces times that no program set by those of the new base.
     fn moved_meta(&self, meta: Meta) -> Meta {
         let moved = |time| if time == self.from.time { self.to.time } else { time };
         Meta { atime: moved(meta.atime), mtime: moved(meta.mtime), ctime: moved(meta.ctime), ..meta }
@@ -444,7 +443,7 @@ impl<'a> Merge<'a> {
         id
     }
 
-    /// The kernel must look `name` of the new state's directory `parent` up again, by whichever number it knows that.
+    /// Invalidates `name` of the new state's directory `parent`, for each number by which the kernel may know the directory.
     pub(super) fn notice_name(&mut self, parent: Id, name: &Name) {
         let numbers = [self.old.get(parent), self.out.state.get(parent)].into_iter().flatten();
         let numbers: HashSet<u64> = numbers.map(|inode| inode.number).collect();
@@ -452,14 +451,14 @@ impl<'a> Merge<'a> {
     }
 }
 
-/// An entry of a directory, and what both bases have in its place.
+/// Entry of a directory, and the places of both bases under its name.
 struct Here<'a> {
     visit: &'a Visit,
     name: Name,
     path: String,
     old_place: Option<Place>,
     new_place: Option<Place>,
-    /// Whether the new base has something there.
+    /// True if the new base has something there.
     has_new: bool,
 }
 

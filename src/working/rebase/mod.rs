@@ -1,20 +1,20 @@
-//! Rebase: putting the working tree on another snapshot, by a three-way merge of paths.
+//! Rebase: moves the working tree to another snapshot by a three-way merge of paths.
 //!
-//! A refresh, the move after a commit, resuming at a mount and finishing an interrupted commit are this one operation. It has
-//! three steps, of which only the last one changes anything:
+//! A refresh, the move after a commit, resuming at a mount and finishing an interrupted commit are all this operation. Only the last of
+//! its three steps changes anything:
 //!
 //! 1. [`WorkingTree::plan_rebase`] builds the state that the tree would have on the new base: a [`Candidate`].
-//! 2. The caller checks the candidate: the changes that are detected in it must be those that were detected before, or none
-//!    after a commit. What a file is (a chunk, a document, untracked) is decided above this module, and so is the check.
-//! 3. [`WorkingTree::install`] writes the candidate's journal, durably, and then shows it.
+//! 2. The caller checks the candidate: the changes detected in it must be those detected before, or none after a commit. The layer above
+//!    decides whether a file is a chunk, a document or untracked, so it also makes this check.
+//! 3. [`WorkingTree::install`] writes the candidate's journal, durably, and then shows the candidate.
 //!
-//! **The merge** goes by path ([`merge`]). Each directory of the working tree is put over whatever the new base has under its
-//! path, unless it was moved here: then over the same node, wherever that is. What programs wrote keeps its path and its bytes.
-//! A whiteout hides what it hid when it was made, by node id and chunk coordinates, and nothing else ([`whiteout`]): whatever
-//! others put under the same name since shows.
+//! **The merge** goes by path ([`merge`]). Each directory of the working tree is put over the new base's directory of the same path; one
+//! that was moved here is put over the same node, wherever that is. Files that programs wrote keep their paths and bytes. A whiteout
+//! hides exactly the nodes and chunks that it hid when it was made ([`whiteout`]): entries created under the same name by a concurrent
+//! commit show.
 //!
-//! The gate is held for writing throughout, so that no program changes anything meanwhile. Programs go on reading, the kernel
-//! goes on counting: what depends on that is decided last, under the lock.
+//! The gate is held for writing throughout, so that no program changes anything. Reads continue and lookup counts change: decisions that
+//! depend on them are made last, under the lock.
 
 mod candidate;
 mod files;
@@ -33,32 +33,32 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::scratch::record::{Id, Name, Source};
 use crate::tree::Tree;
 
-/// What becomes of the changes.
+/// State of the changes with respect to the new base.
 #[derive(Clone, Copy, Debug)]
 pub enum Purpose<'a> {
-    /// They stay uncommitted. Of these names no commit takes anything.
+    /// The changes stay uncommitted.
     Keep {
-        /// Untracked files, by directory and name.
+        /// Untracked files, by directory and name: no commit takes them.
         untracked: &'a HashSet<(Id, Name)>,
     },
-    /// They are in the new base: the bytes of these names, by directory and name, and everything that was deleted or moved.
+    /// The changes are in the new base: all deletions, all moves, and the bytes of `tracked`.
     Published {
-        /// Files whose bytes the commit took.
+        /// Files whose bytes the commit took, by directory and name.
         tracked: &'a HashSet<(Id, Name)>,
     },
 }
 
-/// A name of the working tree under which the new base has something else, which no merge can join with it.
+/// Name of the working tree that no merge can join with the new base's entry of that name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Collision {
-    /// Where.
+    /// Path of the name.
     pub path: String,
-    /// Whether the name is untracked here.
+    /// True if the name is untracked here.
     pub is_untracked: bool,
 }
 
 impl WorkingTree {
-    /// Plans to put the tree on `tree`. Nothing is changed yet; a dry run only finds collisions and must not be installed.
+    /// Plans to move to `tree`. Nothing is changed yet; the result of a dry run only has collisions and must not be installed.
     ///
     /// The caller holds the tree guard, and has called [`WorkingTree::preserve`] unless it is a dry run.
     pub async fn plan_rebase(&self, tree: &Arc<Tree>, purpose: Purpose<'_>, is_dry_run: bool) -> Result<Candidate> {
@@ -85,10 +85,10 @@ impl WorkingTree {
         Ok(Candidate { is_published, ..Candidate::new(merged, to, &old, new_data, generation) })
     }
 
-    /// Shows `candidate`, after its journal is on disk. Returns what the kernel must be told.
+    /// Shows `candidate` after writing its journal durably. Returns the invalidations for the kernel.
     ///
-    /// If the journal cannot be written, nothing is changed, unless the changes have been published: then the tree moves all the
-    /// same, and takes no more changes until the journal can be written.
+    /// If the journal cannot be written, nothing changes, unless the changes are published: the tree then moves all the same, and accepts
+    /// no changes until the journal can be written.
     pub fn install(&self, _guard: &TreeGuard<'_>, candidate: Candidate) -> Result<Vec<Invalidation>> {
         let mut locked = self.lock();
         if locked.generation != candidate.generation {
@@ -119,7 +119,8 @@ impl WorkingTree {
                 new_data.into_iter().for_each(|number| self.files.remove(number));
                 return Err(error.context("the scratch directory takes no new journal: nothing was moved"));
             }
-            // The commit is there, and the journal of before says so: the next mount comes to the same. It still needs its files.
+            // The old journal records that the commit was about to be published, so the next mount reaches the same state. It needs its
+            // files.
             locked.stale = true;
             tracing::error!("{error}; nothing more can be changed until the scratch directory takes its journal again");
         }
@@ -130,7 +131,7 @@ impl WorkingTree {
         }
         let backed = locked.forget_old_files();
         drop(locked);
-        // The journal on disk needs them no longer. What the kernel still reads by itself goes when it is closed.
+        // The journal on disk does not need them. Files that passthrough handles still use are removed when those are closed.
         if is_written {
             self.files.remove_in_background(gone.into_iter().filter(|number| !backed.contains(number)).collect());
         }
@@ -138,15 +139,14 @@ impl WorkingTree {
         Ok(invalidations)
     }
 
-    /// Gives up a candidate.
+    /// Drops a candidate and the data files created for it.
     pub fn abandon(&self, candidate: Candidate) {
         candidate.new_data.into_iter().for_each(|number| self.files.remove(number));
     }
 }
 
 impl Locked {
-    /// Open files whose bytes are elsewhere now let go of their data files. Returns the data files that the kernel still reads
-    /// by itself.
+    /// Releases the data files of open files whose bytes are elsewhere now. Returns the data files that passthrough handles still use.
     fn forget_old_files(&mut self) -> HashSet<u64> {
         let Locked { state, opens, .. } = self;
         let mut backed = HashSet::new();
@@ -165,7 +165,7 @@ impl Locked {
 }
 
 impl super::state::State {
-    /// Takes over how often the kernel was told of each inode, and the numbers given out since `live` was copied.
+    /// Takes over the lookup counts, and the numbers used since `live` was copied.
     fn take_counts(&mut self, live: &super::state::State) {
         let counts: Vec<(Id, u64)> = live.iter().map(|(id, inode)| (id, inode.lookups)).collect();
         for (id, lookups) in counts {
@@ -176,19 +176,19 @@ impl super::state::State {
         self.go_on_from(live);
     }
 
-    /// Takes over the commits of `old` that may yet become visible: none of them is of exactly these changes. They may do so over
-    /// another base, too, since a commit of ours is made for the branch's newest one.
+    /// Takes over the commits of `old` that may still become visible. None of them has exactly these changes. They may become visible
+    /// over another base too, since each commit is made for the tip of the branch.
     fn take_unpublished(&mut self, old: &super::state::State) {
         self.unpublished = old.unpublished.iter().chain(&old.publishing).cloned().collect();
     }
 }
 
-/// Whether `number` is one that the base gives, not one of the working tree's own.
+/// Returns true if `number` was given by the base and not by the working tree.
 fn is_of_base(number: u64) -> bool {
     number < UPPER
 }
 
-/// The node of an inode without entries and names, for another state.
+/// Copies the node of an inode, without entries.
 fn bare(node: &Node) -> Node {
     match node {
         Node::Directory(_) => Node::Directory(super::state::Directory::default()),

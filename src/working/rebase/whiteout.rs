@@ -1,8 +1,7 @@
-//! What a whiteout hides over another base: what it hid when it was made, and nothing else.
+//! Whiteouts over another base: each hides the entries that it hid when it was made, and nothing else.
 //!
-//! A whiteout stands for everything that the old base had under a name: nodes as a whole, by their ids, and where only chunks of
-//! an array were removed, those chunks, by coordinates. A snapshot never changes, so the name over the old base says all of that
-//! exactly.
+//! A whiteout stands for everything that the old base had under a name: whole nodes by id and, where only chunks of an array were
+//! removed, those chunks by coordinates. A snapshot never changes, so a name over the old base describes this exactly.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,39 +12,39 @@ use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, Place};
 use crate::zarr::Coords;
 
-/// Chunks that are listed at once.
+/// Chunks listed at once.
 const PAGE: usize = 4096;
 
-/// What shows of a place of the new base that the old one's place under the same name was hidden at.
+/// Visible part of a place of the new base, if the old base's place under the same name was hidden.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shows {
-    /// Nothing: all of it was there before, and hidden.
+    /// Nothing is visible: all of it was there before, and hidden.
     Nothing,
-    /// All of it: nothing of what was hidden is there.
+    /// All is visible: nothing that was hidden is there.
     All,
-    /// A part.
+    /// A part is visible.
     Some,
 }
 
-/// Compares what two bases have at the same place of the working tree.
+/// Comparison of two bases at the same place of the working tree.
 pub(super) struct Whiteouts<'a> {
     from: &'a Tree,
     to: &'a Tree,
-    /// Arrays of the old base, by id.
+    /// Arrays of the old base.
     old_arrays: HashMap<NodeId, NodeIndex>,
 }
 
-/// What was hidden.
+/// Hidden parts of the old base.
 struct HiddenKeys {
-    /// Nodes: their documents, and their chunks.
+    /// Nodes with their documents and chunks.
     nodes: HashSet<NodeId>,
-    /// A node's document only.
+    /// Node of which only the document is hidden.
     document: Option<NodeId>,
-    /// Chunks of one array below some coordinates.
+    /// Array of which the chunks below some coordinates are hidden.
     chunks: Option<(NodeId, Coords)>,
 }
 
-/// What was found so far.
+/// Results so far.
 #[derive(Default)]
 struct Tally {
     hidden: bool,
@@ -65,7 +64,7 @@ impl<'a> Whiteouts<'a> {
         Whiteouts { from, to, old_arrays }
     }
 
-    /// What of `new`, a place that exists in the new base, shows, if everything at `old` was hidden.
+    /// Returns the visible part of `new`, a place that exists in the new base, if everything at `old` was hidden.
     pub(super) async fn shows(&self, old: Option<&Place>, new: &Place) -> Result<Shows> {
         let Some(old) = old else { return Ok(Shows::All) };
         let keys = self.keys_at(old);
@@ -127,7 +126,7 @@ impl<'a> Whiteouts<'a> {
         }
     }
 
-    /// Looks at the chunks of array `index` of the new base below `prefix`.
+    /// Examines the chunks of array `index` of the new base below `prefix`.
     async fn chunks(&self, keys: &HiddenKeys, index: NodeIndex, prefix: &Coords, tally: &mut Tally) -> Result<()> {
         let (Some(array), Some(chunks)) = (self.to.table().array(index), self.to.chunks(index)) else { return Ok(()) };
         let is_file = prefix.len() == array.grid.len();
@@ -136,7 +135,7 @@ impl<'a> Whiteouts<'a> {
             return Ok(());
         }
         if keys.nodes.contains(&array.id) {
-            // It is gone or elsewhere as a whole: chunks that others wrote to it since go with it, or are a conflict.
+            // The whole node is gone or elsewhere: chunks of a concurrent commit go with it, or are a conflict.
             tally.hidden = true;
             return Ok(());
         }
