@@ -1,4 +1,4 @@
-//! The members of an array's `zarr.json` that decide which chunk files there can be.
+//! The members of an array's `zarr.json` that determine its chunk files.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -7,23 +7,22 @@ use super::chunk_key::KeyEncoding;
 use super::{document, shard};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Dimensions of an array. numpy stops at 64; chunk coordinates are kept in fixed-size buffers of this length.
+/// Maximum number of dimensions. numpy stops at 64; chunk coordinates are kept in fixed-size buffers of this length.
 pub const MAX_RANK: usize = 64;
 
-/// What an array's `zarr.json` says about its chunks.
+/// Chunk layout of an array, from its `zarr.json`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArrayMetadata {
     /// Elements per dimension.
     pub shape: Vec<u64>,
-    /// Stored objects per dimension: all coordinates are below. These are the chunks of the chunk grid, or shards of them where a
-    /// storage transformer puts several into one object.
+    /// Stored objects per dimension: all coordinates are below. An object is a chunk of the chunk grid, or a shard of several chunks
+    /// if a storage transformer combines them.
     pub grid: Vec<u32>,
-    /// Chunks of the chunk grid per dimension, which is what a snapshot says.
+    /// Chunks of the chunk grid per dimension, which a snapshot stores.
     chunks: Vec<u32>,
-    /// How coordinates become keys.
+    /// Encoding of coordinates as keys.
     pub key_encoding: KeyEncoding,
-    /// Bytes that a whole chunk takes before compression; none where the data type has no fixed size. For a sharded array
-    /// this is the shard.
+    /// Uncompressed bytes of a whole chunk, or of a whole shard of a sharded array; none if the data type has no fixed size.
     pub nominal_chunk_bytes: Option<u64>,
 }
 
@@ -39,17 +38,17 @@ struct Document {
     storage_transformers: Value,
 }
 
-/// What a snapshot stores of an array beside its `zarr.json`.
+/// Properties of an array that a snapshot stores beside its `zarr.json`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArraySummary {
-    /// Elements, chunks and, where all chunks of the dimension have the same length, elements of a chunk.
+    /// Elements, chunks and, where all chunks of the dimension have the same length, elements per chunk.
     pub dimensions: Vec<(u64, u32, Option<u64>)>,
-    /// Names of the dimensions, if there are any. An empty name is none.
+    /// Names of the dimensions, if there are any. An empty name becomes none.
     pub dimension_names: Option<Vec<Option<String>>>,
 }
 
 impl ArraySummary {
-    /// Reads an array's `zarr.json`, with the errors of [`ArrayMetadata::parse`].
+    /// Parses an array's `zarr.json`, with the errors of [`ArrayMetadata::parse`].
     pub fn parse(zarr_json: &[u8]) -> Result<Self> {
         #[derive(Deserialize)]
         struct Names {
@@ -81,7 +80,7 @@ fn same_rank_of_names(names: usize, rank: usize) -> Result<()> {
     Err(Error::corrupt(format!("{names} dimension_names for a shape of {rank} dimensions")))
 }
 
-/// Zarr's extension points are `{"name": ..., "configuration": {...}}`.
+/// An extension point of Zarr: `{"name": ..., "configuration": {...}}`.
 #[derive(Deserialize)]
 struct Named {
     name: String,
@@ -90,10 +89,10 @@ struct Named {
 }
 
 impl ArrayMetadata {
-    /// Reads an array's `zarr.json`.
+    /// Parses an array's `zarr.json`.
     ///
-    /// An error of kind [`ErrorKind::Corrupt`] if it is not JSON or lacks a member, [`ErrorKind::Unsupported`] for a chunk
-    /// grid or key encoding that this program does not know.
+    /// Fails with [`ErrorKind::Corrupt`] if it is not JSON or lacks a member, with [`ErrorKind::Unsupported`] for an unknown chunk grid
+    /// or key encoding.
     pub fn parse(zarr_json: &[u8]) -> Result<Self> {
         let document: Document = document::parse(zarr_json)?;
         if document.shape.len() > MAX_RANK {
@@ -115,8 +114,8 @@ impl ArrayMetadata {
     }
 }
 
-/// The chunks of each shard, per dimension, if the storage transformer of ZEP 2's draft is among `transformers`: it was named by
-/// its `type`, and by a URL that no document has any more.
+/// Returns the chunks per shard and dimension if `transformers` has the storage transformer of ZEP 2's draft, which named it by
+/// its `type`, and by a URL that documents no longer have.
 pub(super) fn chunks_per_shard(transformers: &Value) -> Result<Option<Vec<u64>>> {
     let is_indexed = |transformer: &&Value| {
         ["type", "name"].iter().any(|key| transformer.get(key).and_then(Value::as_str) == Some("indexed"))
@@ -131,7 +130,7 @@ pub(super) fn chunks_per_shard(transformers: &Value) -> Result<Option<Vec<u64>>>
         .ok_or_else(|| Error::corrupt("an indexed storage transformer has no chunks_per_shard of whole numbers"))
 }
 
-/// The shape of an array's chunks, where the member `chunk_grid` gives all of them the same.
+/// Returns the chunk shape if the member `chunk_grid` is regular.
 pub(super) fn regular_chunk(grid: &Value) -> Option<Vec<u64>> {
     let is_regular = grid.get("name").and_then(Value::as_str) == Some("regular");
     shard::numbers(grid.get("configuration").filter(|_| is_regular)?.get("chunk_shape"))
@@ -139,30 +138,28 @@ pub(super) fn regular_chunk(grid: &Value) -> Option<Vec<u64>> {
 
 /// One dimension of the chunk grid.
 pub(super) struct Dimension {
-    /// Chunks.
     count: u64,
-    /// Elements of a typical chunk.
+    /// Elements of the longest chunk.
     nominal: u64,
-    /// Elements of a chunk, and how many chunks have so many, from the first on.
+    /// Runs of equal chunks, in order: elements per chunk, and number of chunks.
     pub(super) runs: Vec<(u64, u64)>,
 }
 
 impl Dimension {
-    /// One of `length` elements in chunks of `chunk`.
     fn regular(length: u64, chunk: u64) -> Self {
         let count = if chunk == 0 { 0 } else { length.div_ceil(chunk) };
         Dimension { count, nominal: chunk, runs: vec![(chunk, count)] }
     }
 }
 
-/// The shape in an array's `zarr.json`, and its chunk grid.
+/// Returns the shape in an array's `zarr.json`, and the grid of stored objects.
 pub(super) fn dimensions(zarr_json: &[u8]) -> Result<(Vec<u64>, Vec<Dimension>)> {
     let document: Document = document::parse(zarr_json)?;
     let dimensions = objects(&document)?;
     Ok((document.shape, dimensions))
 }
 
-/// The grid of stored objects.
+/// Returns the grid of stored objects.
 fn objects(document: &Document) -> Result<Vec<Dimension>> {
     let mut dimensions = chunk_shapes(&document.chunk_grid, &document.shape)?;
     let Some(per_shard) = chunks_per_shard(&document.storage_transformers)? else { return Ok(dimensions) };
@@ -201,7 +198,7 @@ fn regular(configuration: &Value, shape: &[u64]) -> Result<Vec<Dimension>> {
         .collect()
 }
 
-/// `chunk_shapes` has, per dimension, a size for all chunks or a list of sizes and `[size, count]` runs.
+/// Parses `chunk_shapes`: per dimension a size for all chunks, or a list of sizes and `[size, count]` runs.
 fn rectilinear(configuration: &Value, shape: &[u64]) -> Result<Vec<Dimension>> {
     let dimensions = configuration.get("chunk_shapes").and_then(Value::as_array);
     let dimensions = dimensions.ok_or_else(|| Error::corrupt("the rectilinear chunk grid has no chunk_shapes"))?;
@@ -236,7 +233,7 @@ fn same_rank(rank: usize, shape: &[u64]) -> Result<()> {
     Err(Error::corrupt(format!("a chunk grid of {rank} dimensions for a shape of {}", shape.len())))
 }
 
-/// Bytes of one element; none for strings and for types that this program does not know.
+/// Returns the bytes of one element; none for strings and unknown types.
 fn item_size(data_type: &Value) -> Option<u64> {
     let name = data_type.as_str().or_else(|| data_type.get("name")?.as_str())?;
     let number = |key: &str| data_type.get("configuration")?.get(key)?.as_u64();
@@ -300,7 +297,7 @@ mod tests {
         let document = sharded(json!([2, 3]));
         let parsed = ArrayMetadata::parse(&document).unwrap();
         assert_eq!((parsed.grid.as_slice(), parsed.nominal_chunk_bytes), ([3, 2].as_slice(), Some(2 * 4 * 6)));
-        // A snapshot has the chunks, as the reference counts them.
+        // A snapshot counts the chunks, as the reference implementation does.
         assert_eq!(ArraySummary::parse(&document).unwrap().dimensions, [(10, 5, Some(2)), (7, 4, Some(2))]);
         let slices = crate::zarr::slices::Slices::parse("4:,0:6").unwrap();
         assert_eq!(slices.chunks(&document).unwrap(), [1..3, 0..1]);

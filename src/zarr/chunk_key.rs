@@ -1,6 +1,6 @@
 //! Chunk coordinates and their spelling as keys (Zarr v3, "chunk key encoding").
 //!
-//! Icechunk stores coordinates; an array's `chunk_key_encoding` says what a Zarr program will ask for. With separator `/`
+//! Icechunk stores coordinates; an array's `chunk_key_encoding` determines the keys that Zarr programs ask for. With separator `/`
 //! each coordinate but the last is a directory; with `.` the whole key is one file name beside `zarr.json`. Only the
 //! canonical spelling is a chunk: no leading zeros, no signs.
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// What stands between coordinates.
+/// Separator between coordinates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Separator {
     /// Each coordinate is a path component.
@@ -22,23 +22,23 @@ pub enum Separator {
 /// An array's `chunk_key_encoding`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyEncoding {
-    /// Whether keys begin with a component `c` (`default`) or with the first coordinate (`v2`).
+    /// True if keys begin with a component `c` (`default`), false if with the first coordinate (`v2`).
     pub prefixed: bool,
-    /// What stands between coordinates.
+    /// Separator between coordinates.
     pub separator: Separator,
-    /// Text behind every key (the `suffix` extension); most often none.
+    /// Text at the end of every key (the `suffix` extension); usually empty.
     pub suffix: String,
 }
 
 impl Default for KeyEncoding {
-    /// `c/0/1`: the encoding that the reference implementation's own keys have.
+    /// Returns the encoding `c/0/1`, which the reference implementation uses for its own keys.
     fn default() -> Self {
         KeyEncoding { prefixed: true, separator: Separator::Slash, suffix: String::new() }
     }
 }
 
 impl KeyEncoding {
-    /// Reads the member `chunk_key_encoding`; without one it is the default encoding.
+    /// Parses the member `chunk_key_encoding`; none is the default encoding.
     pub fn parse(member: Option<&Value>) -> Result<Self> {
         let Some(member) = member else { return Ok(KeyEncoding::default()) };
         let unknown = || Error::new(ErrorKind::Unsupported, format!("chunk key encoding {member}"));
@@ -67,8 +67,7 @@ impl KeyEncoding {
         }
     }
 
-    /// The file name of chunk `coords` within the directory that holds it: the last coordinate, or the whole key where
-    /// the key is one name.
+    /// Returns the file name of chunk `coords` within its directory: the last coordinate, or the whole key if the key is one name.
     pub fn file_name(&self, coords: &[u32]) -> String {
         let mut name = String::new();
         match (self.separator, coords) {
@@ -90,13 +89,13 @@ impl KeyEncoding {
         name
     }
 
-    /// Returns the bytes of the longest file name that a chunk in `grid` (chunks in each dimension) can have.
+    /// Returns the length in bytes of the longest file name of a chunk in `grid` (chunks per dimension).
     pub fn longest_name(&self, grid: &[u32]) -> usize {
         let last: Vec<u32> = grid.iter().map(|count| count.saturating_sub(1)).collect();
         self.file_name(&last).len()
     }
 
-    /// The key of chunk `coords` relative to the array.
+    /// Returns the key of chunk `coords` relative to the array.
     pub fn key(&self, coords: &[u32]) -> String {
         let (Separator::Slash, [dirs @ .., _]) = (self.separator, coords) else { return self.file_name(coords) };
         let mut key = String::from(if self.prefixed { "c/" } else { "" });
@@ -107,7 +106,7 @@ impl KeyEncoding {
         key + &self.file_name(coords)
     }
 
-    /// The coordinates that a whole key in one file name stands for, for arrays of rank `rank`: the inverse of
+    /// Parses a whole key in one file name, for arrays of rank `rank`: the inverse of
     /// [`KeyEncoding::file_name`] for separator `.` and for rank 0.
     pub fn parse_flat(&self, name: &str, rank: usize) -> Option<Vec<u32>> {
         let name = name.strip_suffix(self.suffix.as_str())?;
@@ -119,7 +118,7 @@ impl KeyEncoding {
         (coords.len() == rank).then_some(coords)
     }
 
-    /// The last coordinate that a file name stands for, where the others are directories.
+    /// Parses a file name as the last coordinate, where the other coordinates are directories.
     pub fn parse_last(&self, name: &str) -> Option<u32> {
         parse_number(name.strip_suffix(self.suffix.as_str())?)
     }
@@ -130,7 +129,7 @@ fn push_number(out: &mut String, number: u32) {
     let _ = write!(out, "{number}");
 }
 
-/// A coordinate in its only spelling: decimal, no sign, no leading zeros, below 2^32.
+/// Parses a coordinate in its canonical spelling: decimal, no sign, no leading zeros, below 2^32.
 pub fn parse_number(text: &str) -> Option<u32> {
     let canonical = text == "0" || !text.starts_with(['0', '+']);
     if canonical { text.parse().ok() } else { None }

@@ -1,16 +1,15 @@
-//! A `zarr.json` as JSON values.
+//! Parses a `zarr.json` within the memory bound.
 
 use serde::de::DeserializeOwned;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 
-/// Bytes of memory for a byte of JSON, at most: `[0,0,` has a value of 32 bytes for two, in a list that grows by doubling.
+/// Maximum bytes of memory per byte of JSON: `[0,0,` has a value of 32 bytes for two, in a list that grows by doubling.
 const EXPANSION: u64 = 32;
 
-/// Parses `zarr_json`. The memory that its values may take is reserved meanwhile.
-///
-/// An error of kind [`ErrorKind::Corrupt`] if it is not JSON, or not of that shape.
+/// Parses `zarr_json` while it holds a reservation of the memory that the values may take. Fails with [`ErrorKind::Corrupt`] if it is
+/// not JSON, or not of that shape.
 pub(super) fn parse<T: DeserializeOwned>(zarr_json: &[u8]) -> Result<T> {
     let _held = memory::reserve_blocking(
         (zarr_json.len() as u64).saturating_mul(EXPANSION),

@@ -1,8 +1,8 @@
-//! What a `zarr.json` means to a file system: the grid of chunks, how a chunk's coordinates are spelled as a key, and where in a
-//! stored object its inner chunks are if it is a shard.
+//! The parts of a `zarr.json` that matter to a file system: the chunk grid, the keys of chunks, and the places of inner chunks in
+//! shards.
 //!
-//! All other codecs, fill values and attributes are the reading program's business. A document that says something this program does
-//! not understand is still shown as it is; only where its chunks go is then decided by what Icechunk itself knows.
+//! All other codecs, fill values and attributes are left to the reading program. A document with unsupported members is still shown
+//! unchanged; only the layout of its chunks then follows from Icechunk's own metadata.
 
 pub mod array;
 pub mod chunk_key;
@@ -10,10 +10,10 @@ mod document;
 pub mod shard;
 pub mod slices;
 
-/// Chunk coordinates, or the first few of them: a directory above chunks.
+/// Chunk coordinates, or the first few of them for a directory above chunks.
 pub type Coords = smallvec::SmallVec<[u32; 6]>;
 
-/// Whether an array with `grid` chunks per dimension has a chunk `coords`.
+/// Returns true if an array with `grid` chunks per dimension has a chunk `coords`.
 pub fn is_in_grid(coords: &[u32], grid: &[u32]) -> bool {
     coords.len() == grid.len() && std::iter::zip(coords, grid).all(|(coord, chunks)| coord < chunks)
 }

@@ -1,12 +1,12 @@
 //! Shards: many *inner* chunks in one stored object, found through an index in it.
 //!
-//! Two documents describe the same bytes. Today's codec `sharding_indexed` divides a chunk of the grid into inner chunks, and may
-//! do so again within them; ZEP 2's draft had a storage transformer (`"type": "indexed"`) that puts neighbours of the grid into
-//! one object. The index has an offset and a length per inner chunk, 8 bytes each, in C order; all ones is "there is none".
-//! Its length is known from `zarr.json` alone, since the codecs that it may have are of fixed size.
+//! Two documents describe the same bytes. The codec `sharding_indexed` divides a chunk of the grid into inner chunks, and may
+//! do so again within them; ZEP 2's draft had a storage transformer (`"type": "indexed"`) that puts neighbors of the grid into
+//! one object. The index has an offset and a length per inner chunk, 8 bytes each, in C order; all ones mark an absent one. The length
+//! of the index follows from `zarr.json` alone, since its codecs have fixed sizes.
 //!
-//! [`Sharding::parse`] says from a `zarr.json` what a stored object looks like, [`Index::decode`] reads an index. Both are pure.
-//! An index is another program's work: [`Index::faults`] tells what cannot be right about it, and nothing here relies on it.
+//! [`Sharding::parse`] derives the layout of a stored object from a `zarr.json`, [`Index::decode`] reads an index. Both are pure.
+//! An index is untrusted: [`Index::faults`] lists its invalid entries, and nothing here relies on their absence.
 
 use std::ops::Range;
 
@@ -19,93 +19,92 @@ use super::array::{self, MAX_RANK};
 use super::document;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Bytes of the index per inner chunk: offset and length.
+/// Bytes of an index entry: offset and length.
 const ENTRY: u64 = 16;
 /// Bytes of a CRC-32C.
 const CHECKSUM: u64 = 4;
-/// Inner chunks that a shard may have for this program. The index is held in memory: these are 16 MiB of it.
+/// Maximum number of inner chunks in a shard. The index is held in memory: these are 16 MiB of it.
 pub const MAX_INNER: u64 = 1 << 20;
-/// Shards within shards. More than two are not known to exist.
+/// Maximum nesting of shards. More than two levels are not known to exist.
 const MAX_DEPTH: usize = 8;
 
 /// Coordinates of an inner chunk within its shard.
 pub type InnerCoords = SmallVec<[u64; 6]>;
 
-/// Where a shard has its index.
+/// Position of the index in a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexLocation {
     /// Before the inner chunks.
     Start,
-    /// Behind them.
+    /// After the inner chunks.
     End,
 }
 
-/// What the stored objects of an array look like, or the inner chunks of such objects.
+/// Layout of an array's stored objects, or of inner chunks that are shards again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sharding {
-    /// Inner chunks per dimension of a shard. The dimensions are those that the codec sees: a `transpose` before it has moved them.
+    /// Inner chunks per dimension of a shard. The dimensions are those that the codec sees, in the order that a `transpose` gave them.
     pub grid: Vec<u64>,
-    /// Elements of an inner chunk per dimension.
+    /// Elements per dimension of an inner chunk.
     pub inner_shape: Vec<u64>,
-    /// Where the index is.
+    /// Position of the index.
     pub location: IndexLocation,
-    /// Whether the numbers of the index are big-endian.
+    /// True if the numbers of the index are big-endian.
     pub big_endian: bool,
-    /// Whether a CRC-32C of the index follows it.
+    /// True if a CRC-32C of the index follows it.
     pub checksum: bool,
-    /// Bytes behind the shard that belong to other codecs: a checksum of all of it.
+    /// Bytes after the shard that belong to other codecs: a checksum of all of it.
     pub trailer: u64,
-    /// What inner chunks look like if they are shards again, bytes of which can be read alone.
+    /// Layout of inner chunks that are shards again and can be read in parts.
     pub inner: Option<Box<Sharding>>,
-    /// Inner chunks all told.
     count: u64,
 }
 
-/// An index that was read.
+/// A decoded index.
 #[derive(Clone, Debug)]
 pub struct Index {
     entries: Bytes,
     big_endian: bool,
-    /// Where inner chunks may lie.
+    /// Range of the shard that inner chunks may use.
     within: Range<u64>,
-    /// Where the index itself lies.
+    /// Range of the index itself.
     place: Range<u64>,
 }
 
-/// Something that cannot be right about an inner chunk.
+/// An invalid entry of an index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Which: its number in C order.
+    /// Number of the inner chunk in C order.
     pub number: u64,
-    /// Where the index says that it begins.
+    /// Offset according to the index.
     pub offset: u64,
-    /// How many bytes the index says that it has.
+    /// Length in bytes according to the index.
     pub length: u64,
-    /// What is wrong.
+    /// Reason.
     pub what: Wrong,
 }
 
-/// What can be wrong about an inner chunk.
+/// Reason why an index entry is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
-    /// It does not end within the shard.
+    /// The inner chunk does not end within the shard.
     Outside,
-    /// Some of its bytes are the index's.
+    /// The inner chunk overlaps the index.
     OverIndex,
-    /// Some of its bytes are also those of another one, whose number this is.
+    /// The inner chunk overlaps another one, whose number this is.
     Over(u64),
-    /// Half of the entry says that there is none.
+    /// Half of the entry marks the inner chunk as absent.
     HalfAbsent,
 }
 
 impl Sharding {
-    /// What stored objects look like according to an array's `zarr.json`; none if they are no shards, or are compressed as a
+    /// Derives the layout of stored objects from an array's `zarr.json`. Returns none if they are no shards, or are compressed as a
     /// whole, so that parts of them cannot be read.
     ///
-    /// An error of kind [`ErrorKind::Corrupt`] if the document contradicts itself, [`ErrorKind::Unsupported`] for codecs around a
-    /// shard or its index of which this program does not know what they do to sizes, and for more than [`MAX_INNER`] inner chunks.
+    /// Fails with [`ErrorKind::Corrupt`] if the document contradicts itself, with [`ErrorKind::Unsupported`] for more than
+    /// [`MAX_INNER`] inner chunks and for codecs around a shard or its index whose effect on sizes is unknown.
     pub fn parse(zarr_json: &[u8]) -> Result<Option<Self>> {
-        /// What is to be known: attributes may be much longer.
+        /// The required members only: attributes may be much longer.
         #[derive(Deserialize)]
         struct Document {
             #[serde(default)]
@@ -136,24 +135,24 @@ impl Sharding {
         }
     }
 
-    /// Whether [`Sharding::parse`] can find anything in `zarr_json`, without reading it. The words may be escaped, which nobody does.
+    /// Returns false if [`Sharding::parse`] cannot find a shard, without parsing. Escaped names are missed; no program writes them.
     pub fn may_be_in(zarr_json: &[u8]) -> bool {
         let text = std::str::from_utf8(zarr_json).unwrap_or_default();
         text.contains("sharding_indexed")
             || (text.contains("storage_transformers") && text.contains("chunks_per_shard"))
     }
 
-    /// Inner chunks of a shard, those that it does not have included.
+    /// Returns the number of inner chunks in a shard, absent ones included.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Bytes of the index, its checksum included.
+    /// Returns the bytes of the index, its checksum included.
     pub fn index_length(&self) -> u64 {
         self.count * ENTRY + if self.checksum { CHECKSUM } else { 0 }
     }
 
-    /// Where the index lies in a shard of `length` bytes; none if it is too short for one.
+    /// Returns the range of the index in a shard of `length` bytes; none if the shard is too short.
     pub fn index_place(&self, length: u64) -> Option<Range<u64>> {
         let end = length.checked_sub(self.trailer)?;
         let index = self.index_length();
@@ -163,7 +162,7 @@ impl Sharding {
         }
     }
 
-    /// The coordinates of inner chunk `number`.
+    /// Returns the coordinates of inner chunk `number`.
     pub fn coords(&self, number: u64) -> InnerCoords {
         let mut rest = number;
         let mut coords: InnerCoords = self
@@ -181,7 +180,7 @@ impl Sharding {
     }
 }
 
-/// What `codecs` make of a chunk of `shape`: the first shard on the way in, if bytes of it can be read alone.
+/// Parses the outermost shard in `codecs` of a chunk of `shape`; none if there is none or parts of it cannot be read.
 fn from_codecs(codecs: &Value, shape: &[u64], depth: usize) -> Result<Option<Sharding>> {
     let Some(codecs) = codecs.as_array() else { return Ok(None) };
     if depth > MAX_DEPTH {
@@ -194,7 +193,7 @@ fn from_codecs(codecs: &Value, shape: &[u64], depth: usize) -> Result<Option<Sha
     for codec in behind {
         match name(codec) {
             Some("crc32c") => trailer += CHECKSUM,
-            // The object is no shard any more.
+            // The codec transforms the shard as a whole: parts of it cannot be read.
             _ => return Ok(None),
         }
     }
@@ -230,7 +229,7 @@ fn from_codecs(codecs: &Value, shape: &[u64], depth: usize) -> Result<Option<Sha
     Ok(Some(Sharding { grid, inner_shape, location, big_endian, checksum, trailer, inner, count }))
 }
 
-/// How an index is encoded: whether its numbers are big-endian, and whether a CRC-32C follows.
+/// Parses the codecs of an index. Returns true if its numbers are big-endian, and true if a CRC-32C follows.
 fn index_codecs(codecs: Option<&Value>) -> Result<(bool, bool)> {
     let unknown = |codec: &Value| {
         Error::new(
@@ -263,7 +262,7 @@ fn index_codecs(codecs: Option<&Value>) -> Result<(bool, bool)> {
     }
 }
 
-/// The shape of what `codec` makes of an array of `shape`.
+/// Returns the shape of the output of `codec` for an array of `shape`.
 fn reshaped(codec: &Value, shape: &[u64]) -> Result<Vec<u64>> {
     let name = name(codec).unwrap_or_default();
     match name {
@@ -302,20 +301,20 @@ fn count(grid: &[u64]) -> Result<u64> {
     count.filter(|count| *count <= MAX_INNER).ok_or_else(too_many)
 }
 
-/// The name of an extension, which may be all there is of it.
+/// Returns the name of an extension, which may be given as a plain string.
 fn name(codec: &Value) -> Option<&str> {
     codec.as_str().or_else(|| codec.get("name")?.as_str())
 }
 
-/// A list of whole numbers.
+/// Parses a list of whole numbers.
 pub(super) fn numbers(list: Option<&Value>) -> Option<Vec<u64>> {
     let list = list?.as_array().filter(|list| list.len() <= MAX_RANK)?;
     list.iter().map(Value::as_u64).collect()
 }
 
 impl Index {
-    /// Reads the index `bytes` of a shard of `length` bytes. An error of kind [`ErrorKind::Corrupt`] if it has another length or
-    /// its checksum does not fit.
+    /// Decodes the index `bytes` of a shard of `length` bytes. Fails with [`ErrorKind::Corrupt`] if it has another length or its
+    /// checksum does not match.
     pub fn decode(sharding: &Sharding, length: u64, mut bytes: Bytes) -> Result<Self> {
         let wanted = sharding.index_length();
         let place = sharding.index_place(length).filter(|_| bytes.len() as u64 == wanted).ok_or_else(|| {
@@ -338,17 +337,17 @@ impl Index {
         Ok(Index { entries: bytes, big_endian: sharding.big_endian, within, place })
     }
 
-    /// Entries, those of absent inner chunks included.
+    /// Returns the number of entries, those of absent inner chunks included.
     pub fn len(&self) -> u64 {
         self.entries.len() as u64 / ENTRY
     }
 
-    /// Whether it has no entries.
+    /// Returns true if there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// What entry `number` says: offset and length, whatever they are; none if there is no such inner chunk.
+    /// Returns offset and length of entry `number` as stored, valid or not; none if the inner chunk is absent.
     pub fn entry(&self, number: u64) -> Option<(u64, u64)> {
         let (offset, length) = self.said(number)?;
         ((offset, length) != (u64::MAX, u64::MAX)).then_some((offset, length))
@@ -364,14 +363,14 @@ impl Index {
         Some((number(offset), number(length)))
     }
 
-    /// Where inner chunk `number` lies in the shard; none if there is no such, or it would not lie there.
+    /// Returns the range of inner chunk `number`; none if it is absent, empty or not within the shard.
     pub fn place(&self, number: u64) -> Option<Range<u64>> {
         let (offset, length) = self.entry(number)?;
         let end = offset.checked_add(length)?;
         (length > 0 && end <= self.within.end).then_some(offset..end)
     }
 
-    /// Numbers and places of inner chunks that lie in the shard, in the order in which they lie there.
+    /// Returns ranges and numbers of the inner chunks that lie in the shard, sorted by range.
     pub fn in_order(&self) -> Vec<(Range<u64>, u64)> {
         let mut places: Vec<(Range<u64>, u64)> =
             (0..self.len()).filter_map(|number| Some((self.place(number)?, number))).collect();
@@ -379,7 +378,7 @@ impl Index {
         places
     }
 
-    /// What cannot be right about it, by the numbers of inner chunks. Bytes between inner chunks are allowed.
+    /// Returns the invalid entries, by number of the inner chunk. Bytes between inner chunks are allowed.
     pub fn faults(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
         for number in 0..self.len() {
@@ -393,7 +392,7 @@ impl Index {
                 faults.push(fault(Wrong::OverIndex));
             }
         }
-        // The one before that reaches farthest.
+        // The preceding inner chunk that reaches farthest.
         let mut farthest: Option<(u64, u64)> = None;
         for (place, number) in self.in_order() {
             if let Some((end, other)) = farthest
@@ -446,7 +445,7 @@ mod tests {
         let start =
             parse(json!([sharded(json!([32, 64]), json!({"index_location": "start", "index_codecs": ["bytes"]}))]));
         assert_eq!(start.unwrap().index_place(16), Some(0..16));
-        // Behind it a checksum, before it another order of dimensions.
+        // A checksum after the shard, and a transpose before it.
         let transposed = json!([{"name": "transpose", "configuration": {"order": [1, 0]}},
             sharded(json!([16, 32]), json!({})), {"name": "crc32c"}]);
         let transposed = parse(transposed).unwrap();

@@ -1,16 +1,16 @@
-//! Parts of arrays as Python programs write them, and the chunks that they are in: `0:100,:,-5` is elements 0 to 99 of the first
-//! dimension, all of the second, and the last but four of the third.
+//! Array slices in Python's notation, and the chunks that they touch: `0:100,:,-5` is elements 0 to 99 of the first
+//! dimension, all of the second, and the fifth from the end of the third.
 
 use std::ops::Range;
 
 use super::array::{self, Dimension};
 use crate::error::{Error, Result};
 
-/// A part of an array: one range a dimension. Dimensions that are not said are whole.
+/// A part of an array: one range per dimension. Omitted dimensions are whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slices(Vec<Slice>);
 
-/// First element, and the one behind the last; negative numbers count from the end.
+/// First element, and the one after the last; negative numbers count from the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Slice {
     start: Option<i64>,
@@ -18,7 +18,7 @@ struct Slice {
 }
 
 impl Slices {
-    /// Reads slices as they are written.
+    /// Parses slices such as `0:100,:,-5`.
     pub fn parse(text: &str) -> Result<Self> {
         let wrong = |part: &str| {
             Error::invalid(format!(
@@ -41,7 +41,7 @@ impl Slices {
         slices.collect::<Result<_>>().map(Slices)
     }
 
-    /// The chunks that this part of an array touches, one range a dimension; `zarr_json` is the array's.
+    /// Returns the chunks that the slices touch, one range per dimension; `zarr_json` is the array's.
     pub fn chunks(&self, zarr_json: &[u8]) -> Result<Vec<Range<u32>>> {
         let (shape, grid) = array::dimensions(zarr_json)?;
         if self.0.len() > shape.len() {
@@ -59,7 +59,7 @@ impl Slices {
 }
 
 impl Slice {
-    /// The elements that it means in a dimension of `length`.
+    /// Returns the selected elements of a dimension of `length`.
     fn within(self, length: u64) -> Range<u64> {
         let place = |at: i64| match u64::try_from(at) {
             Ok(at) => at.min(length),
@@ -70,7 +70,7 @@ impl Slice {
 }
 
 impl Dimension {
-    /// The chunks that `elements` are in.
+    /// Returns the chunks that contain `elements`.
     fn chunks_of(&self, elements: Range<u64>) -> Range<u32> {
         if elements.is_empty() {
             return 0..0;
