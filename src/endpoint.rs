@@ -1,7 +1,7 @@
-//! The address of a store: the host that requests go to, and credentials with them.
+//! Address of a store: the host that requests and their credentials are sent to.
 //!
-//! It is built by the setters of [`url::Url`] and looked at afterwards: a name that is put in front of a provider's domain must
-//! have become a part of the host, and nothing else.
+//! The setters of [`url::Url`] build the address, and the result is checked afterwards: a name that is put in front of a provider's
+//! domain must have become part of the host, and nothing else.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,17 +10,16 @@ use url::{Host, Origin, Url};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// What an address begins as when its host is built.
+/// Placeholder whose host is replaced.
 const BLANK: &str = "https://host.invalid/";
 
-/// The address of a store: `http` or `https`, a host, and maybe a port and a path. There is nothing secret in it.
+/// Address of a store: `http` or `https`, a host, and optionally a port and a path. Contains no secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint(Url);
 
 impl Endpoint {
-    /// Returns the host `name` below `domain`, which is a provider's and begins with a dot.
-    ///
-    /// Errors: [`ErrorKind::InvalidInput`] if that is not what it became.
+    /// Returns the address of host `name` below the provider's `domain`, which begins with a dot. Fails with
+    /// [`ErrorKind::InvalidInput`] if the name does not become part of the host.
     pub fn below(name: &str, domain: &'static str) -> Result<Self> {
         let blank = Url::parse(BLANK).map_err(|e| Error::with_source(ErrorKind::Io, "the address of a store", e))?;
         let host = [name, domain].concat();
@@ -29,7 +28,7 @@ impl Endpoint {
         })
     }
 
-    /// Returns the address that has the bucket as the first part of the host.
+    /// Returns the address with the bucket as the first label of the host.
     pub fn of_bucket(&self, bucket: &str) -> Result<Self> {
         let host = format!("{bucket}.{}", self.host());
         let is_name = matches!(self.0.host(), Some(Host::Domain(_)));
@@ -49,33 +48,33 @@ impl Endpoint {
         (self.0.host_str() == Some(host)).then_some(self)
     }
 
-    /// Returns its host.
+    /// Returns the host.
     pub fn host(&self) -> &str {
         self.0.host_str().unwrap_or_default()
     }
 
-    /// Whether its host is a name with a dot in it.
+    /// Returns true if the host is a name with a dot in it.
     pub fn has_domain(&self) -> bool {
         matches!(self.0.host(), Some(Host::Domain(name)) if name.contains('.'))
     }
 
-    /// Whether requests to it are not encrypted.
+    /// Returns true if requests are not encrypted.
     pub fn is_plain(&self) -> bool {
         self.0.scheme() == "http"
     }
 
-    /// Returns its scheme, host and port.
+    /// Returns the scheme, host and port.
     pub fn origin(&self) -> Origin {
         self.0.origin()
     }
 
-    /// Returns its URL without a slash at the end.
+    /// Returns the URL without a slash at the end.
     pub fn as_str(&self) -> &str {
         self.0.as_str().trim_end_matches('/')
     }
 }
 
-/// No error repeats the text: there may be a password in it.
+/// Error messages never repeat the text: it may contain a password.
 impl FromStr for Endpoint {
     type Err = Error;
 

@@ -1,10 +1,10 @@
-//! What can go wrong, said once.
+//! The error type of the crate.
 //!
-//! Every floor returns [`Error`]: a [`ErrorKind`] that programs act on, a message that names the thing (path, ref, object,
-//! offset) and says what is wrong, and the places it passed on its way up. [`Error::errno`] is the only place where a kind
-//! becomes an errno, and [`Error::exit_code`] the only one where it becomes an exit status.
+//! Every layer returns [`Error`]: an [`ErrorKind`] that programs act on, a message that names the object (path, ref, key, offset) and
+//! the failure, and the context added on its way up. Only [`Error::errno`] maps a kind to an errno, and only [`Error::exit_code`]
+//! to an exit status.
 //!
-//! Errors are cheap to clone: one failed load may have many waiters, and each of them gets it.
+//! Errors are cheap to clone: one failed load may have many waiters, and each of them receives it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,52 +14,52 @@ use crate::printable;
 /// `Result` with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What kind of failure this is: what a caller can tell apart.
+/// Kind of a failure, as far as callers must distinguish them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// No such path, ref, snapshot or object.
     NotFound,
-    /// The place holds no Icechunk repository.
+    /// The location holds no Icechunk repository.
     NotARepository,
-    /// Stored bytes break the format's rules: damaged or hostile.
+    /// Stored bytes violate the format: damaged or hostile.
     Corrupt,
-    /// Well formed, but of a version, generation or kind that this program does not handle.
+    /// Well formed, but of a version or kind that this program does not support.
     Unsupported,
-    /// The caller's words are wrong: an option, a name, a time.
+    /// The caller's input is invalid: an option, a name, a time.
     InvalidInput,
-    /// There is something by that name already.
+    /// The name exists already.
     AlreadyExists,
-    /// Another writer was faster: what a conditional write relied on has changed. Doing it again may succeed.
+    /// Another writer won a race: the state that a conditional write relied on has changed. A retry may succeed.
     Contended,
-    /// The operating system or the store refuses access.
+    /// The operating system or the store denies access.
     PermissionDenied,
-    /// A virtual chunk's location is not among those that the user allowed.
+    /// The location of a virtual chunk is not among those that the user allowed.
     VirtualNotAllowed,
-    /// Not a directory, where one is needed.
+    /// Not a directory, where one is required.
     NotADirectory,
-    /// A directory, where a file is needed.
+    /// A directory, where a file is required.
     IsADirectory,
     /// The storage did not answer before the deadline.
     Timeout,
-    /// It would need more memory than the mount may use.
+    /// The operation needs more memory than the mount may use.
     OutOfMemory,
     /// In use: a mountpoint, a scratch directory, a file that is open for writing.
     Busy,
     /// A directory that must be empty is not.
     NotEmpty,
-    /// The branch has moved on in a way that the changes do not fit.
+    /// The branch has moved in a way that conflicts with the changes.
     Stale,
-    /// The disk is full, or a quota is.
+    /// The disk or a quota is full.
     NoSpace,
-    /// The place takes no writes.
+    /// The location accepts no writes.
     ReadOnly,
-    /// A name is longer than can be stored.
+    /// A name is longer than the maximum.
     NameTooLong,
-    /// The operation is not for this kind of file.
+    /// The kind of file or the repository's settings do not permit the operation, or the user declined it.
     NotPermitted,
-    /// It is not on this machine, and the store may not be asked.
+    /// The data is not on this machine, and the mount is offline.
     Offline,
-    /// Any other failure of storage or of the system.
+    /// Any other failure of the storage or the system.
     Io,
 }
 
@@ -72,17 +72,17 @@ struct Inner {
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
-/// A failure: its kind, a message a person can act on, and what caused it.
+/// A failure: its kind, an actionable message, and its cause.
 #[derive(Clone, Debug)]
 pub struct Error(Arc<Inner>);
 
 impl Error {
-    /// An error of `kind`; `message` names the thing and says what is wrong.
+    /// Creates an error of `kind`; `message` names the object and the failure.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Error(Arc::new(Inner { kind, message: message.into(), lines: Vec::new(), source: None }))
     }
 
-    /// As [`Error::new`], with the error that caused it.
+    /// Creates an error with the error that caused it.
     pub fn with_source(
         kind: ErrorKind,
         message: impl Into<String>,
@@ -91,25 +91,25 @@ impl Error {
         Error(Arc::new(Inner { kind, message: message.into(), lines: Vec::new(), source: Some(source.into()) }))
     }
 
-    /// An error whose message has several lines: those of `text`. What was put into it and may have ends of lines went through
-    /// [`crate::printable::line`]; any other message is displayed as one line, whatever is in it.
+    /// Creates an error with the lines of `text` as message. Values in `text` that may contain line breaks must have gone through
+    /// [`crate::printable::line`]; the message of every other error is displayed as one line.
     pub fn of_lines(kind: ErrorKind, text: &str) -> Self {
         let mut lines = text.lines().map(str::to_owned);
         let message = lines.next().unwrap_or_default();
         Error(Arc::new(Inner { kind, message, lines: lines.collect(), source: None }))
     }
 
-    /// Stored bytes that break the format's rules.
+    /// Creates an error for stored bytes that violate the format.
     pub fn corrupt(message: impl Into<String>) -> Self {
         Error::new(ErrorKind::Corrupt, message)
     }
 
-    /// Words of the caller's that are wrong.
+    /// Creates an error for invalid input of the caller.
     pub fn invalid(message: impl Into<String>) -> Self {
         Error::new(ErrorKind::InvalidInput, message)
     }
 
-    /// A failed system call on `thing`; the kind follows from the system's own errno.
+    /// Creates an error for a failed system call on `thing`; the kind follows from the system's errno.
     pub fn io(thing: impl fmt::Display, source: std::io::Error) -> Self {
         use std::io::ErrorKind as Std;
         let kind = match source.kind() {
@@ -129,17 +129,17 @@ impl Error {
         Error::with_source(kind, thing.to_string(), source)
     }
 
-    /// What kind of failure this is.
+    /// Returns the kind of the failure.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The same failure, seen from one place further up: `what` names that place.
+    /// Prefixes the message with `what`, the object or operation one level up.
     #[must_use]
     pub fn context(self, what: impl fmt::Display) -> Self {
         match Arc::try_unwrap(self.0) {
             Ok(inner) => Error(Arc::new(Inner { message: format!("{what}: {}", inner.message), ..inner })),
-            // Others wait for the same error: the cause stays reachable through the source.
+            // Other waiters share the error, so its cause cannot be moved: the causes become part of the message.
             Err(shared) => Error(Arc::new(Inner {
                 kind: shared.kind,
                 message: format!("{what}: {}", shared.in_one_line()),
@@ -149,7 +149,7 @@ impl Error {
         }
     }
 
-    /// As it is, unless it says that something is absent that must exist: then that is damage, described by `message`.
+    /// Turns [`ErrorKind::NotFound`] for an object that must exist into [`ErrorKind::Corrupt`] with `message`.
     #[must_use]
     pub fn absence_is_damage(self, message: impl Into<String>) -> Self {
         match self.kind() {
@@ -158,11 +158,11 @@ impl Error {
         }
     }
 
-    /// The errno that a program at the mount gets.
+    /// Returns the errno that a program at the mount gets.
     pub fn errno(&self) -> i32 {
         match self.0.kind {
             ErrorKind::NotFound | ErrorKind::NotARepository => libc::ENOENT,
-            // What the system said of a file of this machine is more than we could.
+            // The errno of a failed system call on a local file is more precise than EIO.
             ErrorKind::Io => self.system_errno().unwrap_or(libc::EIO),
             ErrorKind::Corrupt | ErrorKind::Unsupported => libc::EIO,
             ErrorKind::InvalidInput => libc::EINVAL,
@@ -172,7 +172,7 @@ impl Error {
             ErrorKind::IsADirectory => libc::EISDIR,
             ErrorKind::Timeout => libc::ETIMEDOUT,
             ErrorKind::OutOfMemory => libc::ENOMEM,
-            // Not EAGAIN: programs that see it write again by themselves, and each write of a message is a commit.
+            // Not EAGAIN: programs repeat the write on it, and each write of a commit message makes a commit.
             ErrorKind::Busy | ErrorKind::Contended => libc::EBUSY,
             ErrorKind::NotEmpty => libc::ENOTEMPTY,
             ErrorKind::Stale => libc::ESTALE,
@@ -188,14 +188,14 @@ impl Error {
         self.0.source.as_ref()?.downcast_ref::<std::io::Error>()?.raw_os_error()
     }
 
-    /// The exit status of a command that failed so: 2 for wrong words on the command line, 1 for everything else.
+    /// Returns the exit status of a command that failed with this error: 2 for usage errors, 1 for everything else.
     pub fn exit_code(&self) -> u8 {
         if self.0.kind == ErrorKind::InvalidInput { 2 } else { 1 }
     }
 }
 
 impl Inner {
-    /// The message and its causes. Names, paths and what stores said are in it: this is where all of it is escaped.
+    /// Returns the message and its causes, escaped: they contain names, paths and answers of stores.
     fn in_one_line(&self) -> String {
         let mut text = self.message.clone();
         let mut cause: Option<&dyn std::error::Error> =
@@ -222,9 +222,9 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Adds the place to a failure that passes by.
+/// Adds context to an error on its way up.
 pub trait Context<T> {
-    /// Names the thing that was being worked on; called only on failure.
+    /// Adds `what`, the object or operation; calls it only on failure.
     fn context<D: fmt::Display>(self, what: impl FnOnce() -> D) -> Result<T>;
 }
 

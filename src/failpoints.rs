@@ -1,15 +1,15 @@
-//! Named points of what changes a repository in several steps, at which a test can make it fail or end the process.
+//! Fail points: named points in multi-step changes of a repository at which a test injects a failure or ends the process.
 //!
-//! `ICECHUNKFS_FAULT=commit.snapshot=abort` ends the process at that point as `kill -9` would; `=eio` and `=enospc` make
-//! it fail there, once. The points of a commit are [`COMMIT`], those of a migration [`MIGRATION`] and [`MIGRATION_ELSEWHERE`], those of a
-//! collection of garbage [`COLLECTION`]: before each stage its name, after it `NAME.done`. The variable is read once, and is a testing aid only.
+//! `ICECHUNKFS_FAULT=commit.snapshot=abort` ends the process at that point as `kill -9` would; `=eio` and `=enospc` make the operation
+//! fail there, once. Each list below has the points of one operation: the name of a stage before it, `NAME.done` after it. The variable
+//! is read once and is a testing aid only.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The points of a commit, in the order in which it passes them; some are passed again when it has to be rebased.
+/// Fail points of a commit, in order; some are passed again when the commit is rebased.
 pub const COMMIT: [&str; 11] = [
     "commit.chunks",
     "commit.chunks.done",
@@ -20,21 +20,21 @@ pub const COMMIT: [&str; 11] = [
     "commit.snapshot",
     "commit.snapshot.done",
     "commit.publish",
-    // Version 2 only: `repo` has been copied and not yet replaced.
+    // Version 2 only: `repo` is copied and not yet replaced.
     "commit.backup.done",
-    // The commit is there: it can be killed here, but not fail.
+    // The commit is visible: the process can be killed here, but the commit cannot fail.
     "commit.publish.done",
 ];
-/// The points of a migration in place.
+/// Fail points of a migration in place.
 pub const MIGRATION: [&str; 5] = [
     "migrate.repo",
-    // From here on it is of version 2.
+    // From here on the repository has version 2.
     "migrate.repo.done",
     "migrate.main.done",
     "migrate.refs.done",
     "migrate.done",
 ];
-/// The points of a migration to another place; some are passed many times.
+/// Fail points of a migration to another location; some are passed many times.
 pub const MIGRATION_ELSEWHERE: [&str; 8] = [
     "migrate.to.begun",
     "migrate.to.chunk.done",
@@ -42,21 +42,21 @@ pub const MIGRATION_ELSEWHERE: [&str; 8] = [
     "migrate.to.log.done",
     "migrate.to.snapshot.done",
     "migrate.to.repo",
-    // From here on there is a repository.
+    // From here on the new repository exists.
     "migrate.to.repo.done",
     "migrate.to.done",
 ];
-/// The points of a collection of garbage; the first two are of version 2 only.
+/// Fail points of a garbage collection; the first two are of version 2 only.
 pub const COLLECTION: [&str; 6] = [
     "gc.backup.done",
-    // From here on the commits that go are not listed any more.
+    // From here on the collected commits are no longer listed.
     "gc.repo.done",
     "gc.snapshots.done",
     "gc.logs.done",
     "gc.manifests.done",
     "gc.chunks.done",
 ];
-/// A point behind the commit: everybody sees it, and the working tree that it was made from is not on it yet.
+/// Fail point after a commit: the commit is visible, and the working tree is not yet rebased onto it.
 pub const COMMITTED: &str = "commit.done";
 
 struct Fault {
@@ -65,7 +65,7 @@ struct Fault {
     passed: AtomicBool,
 }
 
-/// Is at `point`: does what the environment asks for there, which is nothing outside of tests.
+/// Passes `point`: fails or aborts if the environment asks for it, and does nothing outside of tests.
 pub(crate) fn reach(point: &str) -> Result<()> {
     let listed: [&[&str]; 5] = [&COMMIT, &MIGRATION, &MIGRATION_ELSEWHERE, &COLLECTION, &[COMMITTED]];
     debug_assert!(listed.iter().any(|points| points.contains(&point)), "{point} is not listed");

@@ -1,16 +1,16 @@
-//! Any text as a file's name: the names of repositories, branches and keys.
+//! Encodes any text, such as the name of a repository, branch or key, as a file name.
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-/// Characters that a file's name cannot or should not have.
+/// Characters that a file name cannot or should not contain.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b'/').add(b'%').add(b' ').add(b'\\');
-/// Longest name, in bytes; what is longer is cut, and told apart by its checksum.
+/// Longest name, in bytes. A longer one is truncated and made unique by its checksum.
 const MAX_NAME: usize = 180;
 
-/// The name of a file or directory for `text`, whatever that is. It has no space and no slash.
+/// Returns a file name for any `text`, without spaces and slashes.
 pub fn of(text: &str) -> String {
     let encoded = utf8_percent_encode(text, ESCAPED).to_string();
-    // `.` and `..` are no names; a dot in front would hide the directory.
+    // `.` and `..` are reserved, and a leading dot would hide the directory.
     let encoded =
         if encoded.starts_with('.') { format!("%2E{}", encoded.get(1..).unwrap_or_default()) } else { encoded };
     if encoded.len() <= MAX_NAME {

@@ -1,38 +1,38 @@
-//! icechunkfs shows one ref of an [Icechunk](https://icechunk.io) repository as a plain directory of Zarr files.
+//! icechunkfs mounts one ref of an [Icechunk](https://icechunk.io) repository as a plain directory of Zarr files.
 //!
-//! The folders are floors: each uses only those below it (`tests/architecture.rs` holds them to this table).
+//! The modules are layers: each uses only those below it (`tests/architecture.rs` enforces this table).
 //!
-//! | floor | what it knows |
+//! | layer | responsibility |
 //! |---|---|
-//! | [`cli`] | the command line: one file a command, the daemon, the log |
-//! | [`fuse`] | the kernel: requests and replies, how files are opened, mounting and unmounting |
-//! | [`transfer`] | a plain Zarr tree out of a repository, and into one, without a mount |
-//! | [`stats`] | what a repository's bytes are for |
-//! | [`follow`] | a read-only mount that moves to its branch's newest commit |
-//! | [`control`] | the files in `.icechunk`: status, commit, discard and the rest, by reading and writing |
-//! | [`session`] | what is done to a working tree as a whole: status, diff, commit, discard, refresh |
-//! | [`working`] | the working tree: a snapshot and what programs changed on top of it |
-//! | [`scratch`] | what waits for a commit, on disk: a journal and the bytes of changed files |
-//! | [`tree`] | names, attributes, listings: a snapshot as a directory tree, without a kernel |
-//! | [`repack`] | small chunks put together in fewer objects |
-//! | [`compare`] | what is not the same in two snapshots |
-//! | [`commit`] | changes to a snapshot: chunks, manifests, a new snapshot, the branch; conflicts with others' commits |
+//! | [`cli`] | the command line: one file per command, the daemon, the log |
+//! | [`fuse`] | the kernel: requests and replies, I/O modes, mounting and unmounting |
+//! | [`transfer`] | export and import of a plain Zarr tree, without a mount |
+//! | [`stats`] | storage use of a repository |
+//! | [`follow`] | a read-only mount that follows the tip of its branch |
+//! | [`control`] | the control files in `.icechunk`: status, commit, discard and others |
+//! | [`session`] | operations on a whole working tree: status, diff, commit, discard, refresh |
+//! | [`working`] | the working tree: uncommitted changes on top of a base snapshot |
+//! | [`scratch`] | uncommitted state on disk: a journal and the data files of changed files |
+//! | [`tree`] | a snapshot as a directory tree: names, attributes, listings; independent of the kernel |
+//! | [`repack`] | packing of small chunks into fewer objects |
+//! | [`compare`] | differences between two snapshots |
+//! | [`commit`] | committing a change set: chunks, manifests, a snapshot, the branch; conflicts with concurrent commits |
 //! | [`reader`] | chunk references to bytes: manifests and small chunks in memory, within one bound |
-//! | [`repo`] | a repository of any generation: refs, snapshots, history |
-//! | [`zarr`] | what a `zarr.json` means: the chunk grid, the names of chunks |
-//! | [`storage`] | where a repository lies: objects by key, with deadlines; others' objects, and which of them may be read |
-//! | [`disk_cache`] | bytes of a distant repository on a disk of this machine |
+//! | [`repo`] | a repository of any version: refs, snapshots, history, maintenance |
+//! | [`zarr`] | the meaning of a `zarr.json`: chunk grid, chunk keys, shards |
+//! | [`storage`] | objects by key, with deadlines; virtual chunks, and permissions to read them |
+//! | [`disk_cache`] | bytes of a remote repository on a local disk |
 //! | [`mod@format`] | bytes to values, no I/O: headers, ids, the four kinds of file, metadata, configuration |
-//! | [`memory`] | the budget that everything decoded shares, and what the machine has |
-//! | [`trust`] | which files of this machine other users cannot tamper with |
+//! | [`memory`] | the budget of all decoded data, and the memory of the machine |
+//! | [`trust`] | checks that other users cannot tamper with a local file |
 //! | [`store_names`], [`endpoint`] | names that become part of a store's address, and the address |
-//! | [`size`], [`file_name`], [`failpoints`] | sizes as people write them; any text as a file's name; where tests make things fail |
-//! | [`error`] | what can go wrong: one kind each, one place that makes it an errno |
-//! | [`printable`], [`shell`] | text of others as a terminal, a log or a shell may have it |
+//! | [`size`], [`file_name`], [`failpoints`] | human-readable sizes; any text as a file name; fail points |
+//! | [`error`] | error kinds, and their errno |
+//! | [`printable`], [`shell`] | untrusted text made safe for a terminal, a log or a shell |
 //!
 //! A request travels down once: the kernel asks [`fuse::adapter`], which asks [`tree::Tree`], which finds the chunk's reference
-//! in a manifest that [`reader::Reader`] holds in memory, which reads bytes from [`storage::Storage`]. What is in memory is
-//! answered on the spot; only what has to wait becomes a task ([`fuse::answer`]).
+//! in a manifest that [`reader::Reader`] holds in memory, which reads bytes from [`storage::Storage`]. A request is answered
+//! immediately if its data are in memory, and becomes a task only if it must wait ([`fuse::answer`]).
 
 pub mod cli;
 pub mod commit;

@@ -1,4 +1,4 @@
-//! Parses the command line, runs a command, prints an error a person can act on.
+//! Entry point of the program.
 
 use std::process::ExitCode;
 

@@ -1,31 +1,31 @@
-//! Text as a terminal, a log or a control file may have it.
+//! Escapes untrusted text for a terminal, a log or a control file.
 //!
-//! Names of nodes and refs, messages of commits, answers of stores and paths are written by others. What a terminal would obey
-//! is escaped: control characters, marks that turn the direction of writing, ends of lines. So text can neither hide what is
-//! around it nor look like another line. All that is printed goes through here: results and questions in the commands,
-//! messages of errors where they are displayed ([`crate::error::Error`]), and every line of a log where it is written.
+//! Other parties write the names of nodes and refs, commit messages, answers of stores, and paths. Characters that a terminal would
+//! interpret are escaped: control characters, marks that change the writing direction, line breaks. So text can neither hide its
+//! surroundings nor imitate another line. Everything printed goes through this module: results and questions in the commands,
+//! error messages where they are displayed ([`crate::error::Error`]), and every log line where it is written.
 //!
-//! What has been through once stays as it is when it goes through again, so that a message may be put into another.
+//! Escaping escaped text changes nothing, so that a message may become part of another.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Returns `text` as one line.
+/// Escapes `text` as one line.
 pub fn line(text: &str) -> String {
     escape(text, |_| false)
 }
 
-/// Returns `text` with its own ends of lines. What is put into it and could have some goes through [`line()`] before.
+/// Escapes `text` except its line breaks. Values in it that may contain line breaks must have gone through [`line()`].
 pub fn lines(text: &str) -> String {
     escape(text, |c| c == '\n')
 }
 
-/// Returns bytes that may be no text, such as a file's name, as one line.
+/// Escapes bytes that may not be UTF-8, such as a file name, as one line.
 pub fn bytes(bytes: &[u8]) -> String {
     line(&text(bytes))
 }
 
-/// Returns bytes that may be no text as text: what is not UTF-8 is escaped, and nothing else.
+/// Converts bytes that may not be UTF-8 to text: escapes invalid bytes, and nothing else.
 pub fn text(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for part in bytes.utf8_chunks() {
@@ -38,7 +38,7 @@ pub fn text(bytes: &[u8]) -> String {
     text
 }
 
-/// Returns JSON with the same characters spelled by their numbers. They can only be in strings, whose values do not change.
+/// Escapes special characters in JSON as `\u....`. They can occur only in strings, whose values do not change.
 pub fn json(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -53,7 +53,7 @@ pub fn json(text: &str) -> String {
     shown
 }
 
-/// Returns `text` without the names and passwords that stand before the host in its URLs.
+/// Replaces user names and passwords in the URLs of `text` by `***`.
 pub fn without_passwords(text: &str) -> Cow<'_, str> {
     let mut shown = String::new();
     let mut rest = text;
@@ -64,7 +64,7 @@ pub fn without_passwords(text: &str) -> Cow<'_, str> {
         let (authority, after) = after.split_at(end.unwrap_or(after.len()));
         let is_web = ["http://", "https://"].iter().any(|scheme| ends_with(before, scheme));
         match authority.rsplit_once('@') {
-            // `abfs://CONTAINER@HOST` has nothing secret.
+            // `abfs://CONTAINER@HOST` contains no secret.
             Some((user, host)) if is_web || user.contains(':') => {
                 shown += "***@";
                 shown += host;
@@ -84,16 +84,16 @@ fn ends_with(text: &str, end: &str) -> bool {
     begin.and_then(|begin| text.get(begin..)).is_some_and(|text| text.eq_ignore_ascii_case(end))
 }
 
-/// Whether a terminal or a reader of lines would not show `c` but do something.
+/// Returns true if `c` affects a terminal or a line reader instead of being shown.
 pub fn is_special(c: char) -> bool {
     c.is_control()
         || matches!(
             c,
-            // Direction marks reorder what stands around them.
+            // Direction marks reorder the surrounding text.
             '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
-            // Ends of lines and paragraphs, and notes between the lines.
+            // Line and paragraph separators, and interlinear annotations.
             | '\u{2028}' | '\u{2029}' | '\u{fff9}'..='\u{fffb}'
-            // Letters that are not seen.
+            // Invisible tag characters.
             | '\u{e0000}'..='\u{e007f}'
         )
 }

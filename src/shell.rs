@@ -1,10 +1,10 @@
-//! Words for a shell, in advice that is meant to be pasted into one.
+//! Quotes words for a shell, in advice that users paste into one.
 
 use std::fmt::Write;
 
 use crate::printable;
 
-/// Returns `word` in quotes, from which a shell reads it back, whatever is in it. What a terminal would not show is spelled by numbers.
+/// Quotes any `word` so that a shell reads it back unchanged. Characters that a terminal would not show become byte escapes.
 pub fn quoted(word: &str) -> String {
     if !word.chars().any(printable::is_special) {
         return format!("'{}'", word.replace('\'', r"'\''"));
@@ -31,7 +31,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What bash makes of it.
     fn read_back(word: &str) -> Vec<u8> {
         let script = format!("printf %s {}", quoted(word));
         std::process::Command::new("bash").args(["-c", &script]).output().unwrap().stdout

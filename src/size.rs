@@ -1,8 +1,8 @@
-//! Sizes as people write them.
+//! Parses human-readable sizes.
 
 use crate::error::{Error, Result};
 
-/// Reads a size as users write it: bytes, or with a suffix K, M, G, T (powers of 1024; `iB` and `B` may follow).
+/// Parses a size: bytes, or a number with a suffix K, M, G, T (powers of 1024; `iB` and `B` may follow).
 pub fn parse(text: &str) -> Result<u64> {
     let wrong =
         || Error::invalid(format!("`{text}` is no size: write bytes, or a number with K, M, G or T as in 512M"));

@@ -1,7 +1,7 @@
-//! Names that become part of a store's address: regions, accounts and buckets, each by its provider's rule.
+//! Names that become part of a store's address: regions, accounts and buckets, each validated by its provider's rule.
 //!
-//! They come from configurations that somebody else wrote, from references, flags, variables and profiles. Whatever is not a
-//! name by the rule is refused where it is parsed, so that no text can put another host into a URL.
+//! They come from untrusted configurations, references, flags, variables and profiles. An invalid name is rejected when it is
+//! parsed, so that no text can put another host into a URL.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,21 +10,21 @@ use crate::error::{Error, Result};
 
 /// Longest region, in bytes. Amazon's longest has 20.
 const MAX_REGION: usize = 64;
-/// Longest bucket of Amazon's, in bytes: those made before 2018.
+/// Longest bucket of Amazon S3, in bytes: the limit for those created before 2018.
 const MAX_S3_BUCKET: usize = 255;
-/// Longest bucket of Google's, in bytes: with dots, each part has at most 63.
+/// Longest bucket of Google Cloud Storage, in bytes: with dots, each part has at most 63.
 const MAX_GCS_BUCKET: usize = 222;
-/// Longest container of Azure's, in bytes.
+/// Longest container of Azure, in bytes.
 const MAX_CONTAINER: usize = 63;
-/// Azure's containers with a name that is not by the rule.
+/// Containers of Azure that are exempt from the rule.
 const SPECIAL_CONTAINERS: [&str; 3] = ["$root", "$web", "$logs"];
 
-/// What a region is, for messages.
+/// Rule for regions, for messages.
 pub const REGION_RULE: &str = "a region: letters a-z, digits and `-`, such as us-east-1";
-/// What an account is, for messages.
+/// Rule for accounts, for messages.
 pub const ACCOUNT_RULE: &str = "a storage account: 3 to 24 letters a-z and digits";
 
-/// A region of Amazon S3 or of a store that speaks its protocol.
+/// A region of Amazon S3 or of a compatible store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Region(String);
 
@@ -32,10 +32,10 @@ pub struct Region(String);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account(String);
 
-/// Whose rule for names of buckets holds.
+/// Provider whose rule for bucket names applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Provider {
-    /// Amazon S3, and stores that speak its protocol.
+    /// Amazon S3, and compatible stores.
     S3,
     /// Google Cloud Storage.
     Gcs,
@@ -81,7 +81,7 @@ impl FromStr for Account {
 }
 
 impl Provider {
-    /// Whether a bucket can be called `name`.
+    /// Returns true if `name` is valid for a bucket.
     pub fn is_bucket(self, name: &str) -> bool {
         let is_end = |byte: u8| byte.is_ascii_alphanumeric();
         let ends = name.bytes().next().is_some_and(is_end) && name.bytes().last().is_some_and(is_end);
