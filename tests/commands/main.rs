@@ -12,6 +12,7 @@ mod diff;
 mod graph;
 mod printing;
 mod ref_faults;
+mod reference_pages;
 mod refs;
 mod stats;
 mod transfer;

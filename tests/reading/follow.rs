@@ -300,8 +300,11 @@ fn it_moves_as_a_whole() {
             .collect();
         for version in 1..=COMMITS {
             fill(version);
+            // However fast commits are, the mount moves several times between the first and the last.
+            if version % 5 == 0 {
+                until("a commit", || mount.path().join(format!("g{version}")).exists());
+            }
         }
-        until("the last commit", || mount.path().join(format!("g{COMMITS}")).exists());
         over.store(true, Ordering::Relaxed);
         readers.into_iter().map(|reader| reader.join().unwrap()).sum::<usize>()
     });

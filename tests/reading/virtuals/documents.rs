@@ -1,4 +1,4 @@
-//! The commands of the README's section on virtual chunks, as they stand there.
+//! The commands of the reference page on virtual chunks, as they stand there.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,15 +7,15 @@ use super::web::content;
 use crate::common::made::{reference, repository};
 use crate::common::{program, run};
 
-/// Those lines of the section that are commands of ours.
+/// Returns the lines of the page that are commands of icechunkfs.
 fn commands() -> Vec<String> {
-    let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
-    let section = readme.split("\n## Virtual chunks\n").nth(1).unwrap().split("\n## ").next().unwrap();
-    section.lines().filter(|line| line.starts_with("icechunkfs ")).map(str::to_owned).collect()
+    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/virtual-chunks.md"))
+        .unwrap();
+    page.lines().filter(|line| line.starts_with("icechunkfs ")).map(str::to_owned).collect()
 }
 
 #[test]
-fn the_commands_in_the_readme_do_what_they_say() {
+fn the_commands_of_the_reference_page_do_what_they_say() {
     let directory = tempfile::tempdir().unwrap();
     let netcdf = directory.path().join("data/netcdf");
     std::fs::create_dir_all(&netcdf).unwrap();
