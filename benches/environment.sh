@@ -14,6 +14,6 @@ if ! cmp --silent "$requirements" "$environment/installed.txt"; then
 fi
 
 if [ -z "${BENCH_BINARY:-}" ]; then
-    cargo build --release --manifest-path "$root/Cargo.toml"
+    cargo build --profile dist --manifest-path "$root/Cargo.toml"
     BENCH_BINARY=${CARGO_TARGET_DIR:-$root/target}/release/icechunkfs
 fi

@@ -48,6 +48,8 @@ impl HttpConnector for Clients {
             Redirects::SameOrigin => Policy::custom(within_origin),
             Redirects::None => Policy::none(),
         };
+        // Only the first call of a process has an effect.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let mut builder = reqwest::ClientBuilder::new()
             .redirect(policy)
             .user_agent(HeaderValue::from_static(USER_AGENT))
