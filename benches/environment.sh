@@ -1,6 +1,6 @@
 # For scripts that measure, which source it: the Python environment of benches/ and the program to measure.
 #
-# Sets `root`, `environment` and, unless it names a program already, `BENCH_BINARY`: the release build, made first. PYTHON is
+# Sets `root`, `environment` and, unless it names a program already, `BENCH_BINARY`: the build that `scripts/install` makes, made first. PYTHON is
 # the Python for the environment (3.11 or later).
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 environment=$root/target/bench-venv
@@ -15,5 +15,5 @@ fi
 
 if [ -z "${BENCH_BINARY:-}" ]; then
     cargo build --profile dist --manifest-path "$root/Cargo.toml"
-    BENCH_BINARY=${CARGO_TARGET_DIR:-$root/target}/release/icechunkfs
+    BENCH_BINARY=${CARGO_TARGET_DIR:-$root/target}/dist/icechunkfs
 fi

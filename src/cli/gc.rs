@@ -133,7 +133,7 @@ fn as_json(collected: &Collected, found: &Found, older_than: u64, dry_run: bool)
     let ids = |ids: &std::collections::BTreeSet<crate::format::ids::ObjectId>| {
         ids.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
-    let work = |needs: &crate::scratch::needs::Needs| json!({"scratch": needs.scratch, "branch": needs.branch, "snapshots": ids(&needs.snapshots)});
+    let work = |needs: &crate::scratch::needs::Requirements| json!({"scratch": needs.scratch, "branch": needs.branch, "snapshots": ids(&needs.snapshots)});
     json!({
         "older_than": format_time(older_than),
         "dry_run": dry_run,

@@ -13,7 +13,7 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::fuse::inquiry;
 use crate::fuse::mount_table::{self, Mount};
 use crate::repo::collect::{FindUncommitted, Uncommitted};
-use crate::scratch::needs::Needs;
+use crate::scratch::needs::Requirements;
 use crate::scratch::place;
 use crate::scratch::search::{Foreign, Found};
 use crate::storage::Storage;
@@ -87,14 +87,14 @@ impl Search {
         for path in &self.named {
             let shown = || format!("--keep-scratch {}", path.display());
             let path = std::fs::canonicalize(path).map_err(|e| Error::io(shown(), e))?;
-            if Needs::of(&path).context(|| UNKNOWN)?.is_none() {
+            if Requirements::of(&path).context(|| UNKNOWN)?.is_none() {
                 return Err(Error::invalid(format!("{}: there is no uncommitted work in it", shown())));
             }
             places.push(path);
         }
         for path in places {
             if found.work.iter().all(|needs| needs.scratch != path) {
-                found.work.extend(Needs::of(&path).context(|| UNKNOWN)?);
+                found.work.extend(Requirements::of(&path).context(|| UNKNOWN)?);
             }
         }
         Ok(found)

@@ -372,7 +372,7 @@ impl Engine {
             }
             OnConflict::Ours if since.conflicts.iter().all(solvable) => {}
             OnConflict::Theirs if since.conflicts.iter().all(solvable) => {
-                resolve::give_way(&work.base, &mut work.changes, &mut work.chunks, &since.conflicts);
+                resolve::discard_also(&work.base, &mut work.changes, &mut work.chunks, &since.conflicts);
             }
             _ => return Ok(since.conflicts),
         }

@@ -11,7 +11,7 @@ use crate::format::snapshot::Snapshot;
 use crate::zarr::Coords;
 
 /// Drops the changes of conflicting chunks. `base` is the snapshot that the changes were made for.
-pub(super) fn give_way(base: &Snapshot, changes: &mut ChangeSet, stored: &mut StoredChunks, conflicts: &[Conflict]) {
+pub(super) fn discard_also(base: &Snapshot, changes: &mut ChangeSet, stored: &mut StoredChunks, conflicts: &[Conflict]) {
     let ids = ids_by_path(base);
     let mut dropped = ChunkSet::new();
     for conflict in conflicts {
@@ -30,7 +30,7 @@ pub(super) fn leave(base: &Snapshot, changes: &mut ChangeSet, stored: &mut Store
         changes.chunks.remove(id);
         stored.remove(id);
     }
-    give_way(base, changes, stored, &chunks);
+    discard_also(base, changes, stored, &chunks);
 }
 
 /// Removes `chunks` from the changes and from the stored chunks.

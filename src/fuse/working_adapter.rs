@@ -38,8 +38,8 @@ use crate::tree::directory::Extent;
 use crate::working::WorkingTree;
 use crate::working::handles::OpenOptions;
 use crate::working::listing::Listed;
-use crate::working::namespace::{New, Rename};
-use crate::working::set_attributes::Settings;
+use crate::working::namespace::{CreateAttrs, RenameMode};
+use crate::working::set_attributes::SetAttrs;
 
 /// FUSE adapter of a writable mount.
 #[derive(Debug)]
@@ -132,7 +132,7 @@ impl Filesystem for WorkingAdapter {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let settings = Settings {
+        let settings = SetAttrs {
             mode: mode.map(|mode| (mode & 0o7777) as u16),
             uid,
             gid,
@@ -176,7 +176,7 @@ impl Filesystem for WorkingAdapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let (name, new) = (name(of), New { rdev, ..new(request, mode) });
+        let (name, new) = (name(of), CreateAttrs { rdev, ..new(request, mode) });
         self.serve(|shared| async move {
             let made = shared.make(parent.0, name, new).await;
             shared.entry("mknod", made, reply);
@@ -193,7 +193,7 @@ impl Filesystem for WorkingAdapter {
 
     fn symlink(&self, request: &Request, parent: INodeNo, of: &OsStr, target: &Path, reply: ReplyEntry) {
         let target = Some(Name::new(target.as_os_str().as_bytes()));
-        let (name, new) = (name(of), New { target, ..new(request, 0o777 | libc::S_IFLNK) });
+        let (name, new) = (name(of), CreateAttrs { target, ..new(request, 0o777 | libc::S_IFLNK) });
         self.serve(|shared| async move {
             let made = shared.make(parent.0, name, new).await;
             shared.entry("symlink", made, reply);
@@ -236,11 +236,11 @@ impl Filesystem for WorkingAdapter {
             return self.shared.empty("rename", Err(control::fixed()), reply);
         }
         let mode = if flags == RenameFlags::RENAME_NOREPLACE {
-            Rename::NoReplace
+            RenameMode::NoReplace
         } else if flags == RenameFlags::RENAME_EXCHANGE {
-            Rename::Exchange
+            RenameMode::Exchange
         } else if flags.is_empty() {
-            Rename::Replace
+            RenameMode::Replace
         } else {
             return reply.error(Errno::EINVAL);
         };
@@ -456,7 +456,7 @@ impl Filesystem for WorkingAdapter {
             let listed = shared.list(inode.0, handle, offset, extent, &mut sink).await;
             // Each entry but the dots increments the lookup count.
             for number in told {
-                shared.working.told_number(number);
+                shared.working.add_lookup_of(number);
             }
             match listed {
                 Ok(()) => reply.ok(),

@@ -24,7 +24,7 @@ use crate::working::WorkingTree;
 use crate::working::attributes::Attributes;
 use crate::working::handles::OpenOptions;
 use crate::working::listing::Listed;
-use crate::working::namespace::New;
+use crate::working::namespace::CreateAttrs;
 
 /// Timeout of a cached reply; the kernel cuts it to its maximum.
 pub(super) const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
@@ -127,7 +127,7 @@ impl Shared {
         result.context(|| format!("{}/{name}", self.working.describe(parent).trim_end_matches('/')))
     }
 
-    pub(super) async fn make(&self, parent: u64, name: Name, new: New) -> Result<Attributes> {
+    pub(super) async fn make(&self, parent: u64, name: Name, new: CreateAttrs) -> Result<Attributes> {
         if control::is_control(parent) {
             return Err(control::fixed());
         }
@@ -183,13 +183,13 @@ impl Shared {
             Err(error) => {
                 let place = self.working.describe(number);
                 self.log.failed("open", &Error::io(format!("{place}: no passthrough, copying"), error));
-                self.working.not_backed(number);
+                self.working.cancel_passthrough(number);
                 reply.opened(FileHandle(writes), self.plain(options, true));
             }
         }
     }
 
-    pub(super) async fn create(&self, parent: u64, name: Name, new: New, flags: i32, reply: ReplyCreate) {
+    pub(super) async fn create(&self, parent: u64, name: Name, new: CreateAttrs, flags: i32, reply: ReplyCreate) {
         if control::is_control(parent) {
             return reply.error(self.errno("create", &control::fixed()));
         }
@@ -204,7 +204,7 @@ impl Shared {
         if self.passthrough && flags & libc::O_EXCL == 0 {
             let backed = self.working.back(made.number).and_then(|file| {
                 reply.open_backing(&*file).map_err(|e| {
-                    self.working.not_backed(made.number);
+                    self.working.cancel_passthrough(made.number);
                     Error::io("no passthrough", e)
                 })
             });
@@ -219,8 +219,8 @@ impl Shared {
     }
 }
 
-pub(super) fn new(request: &Request, mode: u32) -> New {
-    New { mode, uid: request.uid(), gid: request.gid(), rdev: 0, target: None }
+pub(super) fn new(request: &Request, mode: u32) -> CreateAttrs {
+    CreateAttrs { mode, uid: request.uid(), gid: request.gid(), rdev: 0, target: None }
 }
 
 pub(super) fn name(of: &OsStr) -> Name {

@@ -15,7 +15,7 @@ const MAX: usize = 256;
 
 /// State of a journal when it was last used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Last {
+pub(super) struct LastUse {
     /// True if the machine has restarted since: bytes that were not on the disk are lost.
     pub(super) restarted: bool,
     /// Lower bound of the journal's bytes that were on the disk.
@@ -34,17 +34,17 @@ pub(super) fn note(directory: &OwnedFd, journal: &File, durable: u64) {
 
 /// Reads the `boot` file in `directory` and applies it to `journal`; `None` if there is no file. Only a power cut leaves an unreadable
 /// one.
-pub(super) fn last(directory: &OwnedFd, journal: &File) -> Option<Last> {
+pub(super) fn last(directory: &OwnedFd, journal: &File) -> Option<LastUse> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = File::from(rustix::fs::openat(directory, NAME, flags, Mode::empty()).ok()?);
     let mut text = vec![0; MAX];
     let count = file.read_at(&mut text, 0).ok()?;
     text.truncate(count);
     let text = String::from_utf8_lossy(&text);
-    let Some((boot, inode, durable)) = parse(&text) else { return Some(Last { restarted: true, durable: 0 }) };
+    let Some((boot, inode, durable)) = parse(&text) else { return Some(LastUse { restarted: true, durable: 0 }) };
     // A line about another journal only tells whether the machine has restarted.
     let durable = if journal.metadata().is_ok_and(|metadata| metadata.ino() == inode) { durable } else { 0 };
-    Some(Last { restarted: boot != boot_id(), durable })
+    Some(LastUse { restarted: boot != boot_id(), durable })
 }
 
 fn parse(text: &str) -> Option<(&str, u64, u64)> {

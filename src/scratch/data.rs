@@ -45,7 +45,7 @@ pub struct Stat {
 
 /// State of a file with respect to writers, memory mappings included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rest {
+pub enum WriterState {
     /// No process can write to it.
     AtRest,
     /// A process can write to it.
@@ -111,7 +111,7 @@ impl Files {
 
     /// Tests whether any process, this one included, can write to `file`, which must be open for reading only. The kernel grants a read
     /// lease only if no descriptor or mapping is writable; the lease is returned at once.
-    pub fn rest(file: &File) -> Rest {
+    pub fn rest(file: &File) -> WriterState {
         /// Selects the signal that the kernel sends when the file is opened during the lease. `SIGURG` has no effect by default.
         const F_SETSIG: libc::c_int = 10;
         let set = |what: libc::c_int, value: libc::c_int| {
@@ -119,13 +119,13 @@ impl Files {
             unsafe { libc::fcntl(file.as_raw_fd(), what, value) == 0 }
         };
         if !set(F_SETSIG, libc::SIGURG) {
-            return Rest::Unknown;
+            return WriterState::Unknown;
         }
         if !set(libc::F_SETLEASE, libc::c_int::from(libc::F_RDLCK)) {
             let refused = std::io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN);
-            return if refused { Rest::Written } else { Rest::Unknown };
+            return if refused { WriterState::Written } else { WriterState::Unknown };
         }
-        if set(libc::F_SETLEASE, libc::c_int::from(libc::F_UNLCK)) { Rest::AtRest } else { Rest::Unknown }
+        if set(libc::F_SETLEASE, libc::c_int::from(libc::F_UNLCK)) { WriterState::AtRest } else { WriterState::Unknown }
     }
 
     /// Copies the first `length` bytes of `file` to a new data file `number`.
@@ -225,12 +225,12 @@ mod tests {
         let path = directory.path().join("1");
         let writer = File::create(&path).unwrap();
         let reader = File::open(&path).unwrap();
-        assert_eq!(Files::rest(&reader), Rest::Written);
+        assert_eq!(Files::rest(&reader), WriterState::Written);
         drop(writer);
         let other = File::open(&path).unwrap();
-        assert_eq!([&reader, &other].map(Files::rest), [Rest::AtRest; 2], "readers are in nobody's way");
+        assert_eq!([&reader, &other].map(Files::rest), [WriterState::AtRest; 2], "readers are in nobody's way");
         // The lease was returned: otherwise this open would block.
         drop(File::options().write(true).open(&path).unwrap());
-        assert_eq!(Files::rest(&reader), Rest::AtRest);
+        assert_eq!(Files::rest(&reader), WriterState::AtRest);
     }
 }

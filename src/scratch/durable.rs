@@ -24,7 +24,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::boot;
-use super::spare::Spare;
+use super::spare::Reserve;
 use crate::error::{Error, Result};
 
 /// Delay from a change to the flush that makes it durable: a tenth of ext4's commit interval. A flush costs one or two commits of the
@@ -46,7 +46,7 @@ pub struct Durable {
     data: Option<OwnedFd>,
     /// True if the file system commits earlier changes together with later ones, whichever file is flushed.
     in_order: bool,
-    spare: Spare,
+    spare: Reserve,
     state: Mutex<State>,
     changed: Condvar,
     /// Held throughout a flush. Taken before `state`.
@@ -108,7 +108,7 @@ impl Durable {
             directory: Arc::clone(directory),
             data: rustix::fs::openat(&**directory, "data", flags, Mode::empty()).ok(),
             in_order: matches!(kind, EXT4 | XFS),
-            spare: Spare::new(directory),
+            spare: Reserve::new(directory),
             state: Mutex::new(State {
                 file: Arc::new(file),
                 length,
@@ -136,7 +136,7 @@ impl Durable {
     }
 
     /// Returns true if the journal must be rewritten because flushing it failed.
-    pub fn is_doubtful(&self) -> bool {
+    pub fn needs_rewrite(&self) -> bool {
         self.state.lock().failed
     }
 
@@ -387,7 +387,7 @@ impl Durable {
     }
 
     /// Returns the space reserved for operations that free space.
-    pub(super) fn spare(&self) -> &Spare {
+    pub(super) fn spare(&self) -> &Reserve {
         &self.spare
     }
 
@@ -525,11 +525,11 @@ mod tests {
         let read = || std::fs::read_to_string(place.path().join("journal")).unwrap();
         let late = compact(durable.length());
         journal.rewrite(&[record(3)]).unwrap();
-        assert!(!journal.go_on_with(late).unwrap());
+        assert!(!journal.switch_to(late).unwrap());
         assert!(read().contains(r#""3""#) && !place.path().join("journal.compact").exists());
         let timely = compact(durable.length());
         journal.append(&record(6), None).unwrap();
-        assert!(journal.go_on_with(timely).unwrap());
+        assert!(journal.switch_to(timely).unwrap());
         journal.append(&record(7), None).unwrap();
         let names: Vec<bool> = ["3", "5", "6", "7"].map(|n| read().contains(&format!("\"{n}\""))).to_vec();
         assert_eq!(names, [false, true, true, true]);

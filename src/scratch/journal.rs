@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use tracing::warn;
 
-use super::boot::{self, Last};
+use super::boot::{self, LastUse};
 use super::durable::Durable;
 use super::record::Record;
 use super::salvage;
@@ -78,7 +78,7 @@ impl Journal {
             Err(errno) => return Err(Error::io("the scratch journal", errno.into())),
         };
         let failed = |e| Error::io("the scratch journal", e);
-        let Last { restarted, durable } = boot::last(directory, &file).unwrap_or(Last { restarted: false, durable: 0 });
+        let LastUse { restarted, durable } = boot::last(directory, &file).unwrap_or(LastUse { restarted: false, durable: 0 });
         let whole = file.metadata().map_err(failed)?.len();
         // A compacted journal that never came into use.
         let _ = rustix::fs::unlinkat(&**directory, COMPACT_NAME, AtFlags::empty());
@@ -129,7 +129,7 @@ impl Journal {
     /// Replaces this journal by one of `records`, and does the work that waits for its lines.
     pub fn rewrite(&mut self, records: &[Record]) -> Result<()> {
         let turn = self.durable.hold()?;
-        let (file, length) = write_new(&self.directory, records, || self.durable.spare().give_all())?;
+        let (file, length) = write_new(&self.directory, records, || self.durable.spare().release_all())?;
         take_name(&self.directory, NEW_NAME)?;
         self.durable.replaced(turn, file, length);
         self.compact_length = length;
@@ -143,7 +143,7 @@ impl Journal {
         // The journal is at least as long as a compact one, so only a nearly full disk requires the exact length.
         if !spare.has_room_for(position) {
             let length = spelled_length(records)?;
-            while length <= position / TIMES_LONGER && !spare.has_room_for(length) && spare.give_step() {}
+            while length <= position / TIMES_LONGER && !spare.has_room_for(length) && spare.release_step() {}
             if !spare.has_room_for(length) {
                 let why = "writing the scratch journal anew: the disk has hardly more room than that takes";
                 return Err(Error::new(ErrorKind::NoSpace, why));
@@ -154,7 +154,7 @@ impl Journal {
     }
 
     /// Switches to a shorter journal after copying the lines added meanwhile. Returns false if this journal has been replaced since.
-    pub fn go_on_with(&mut self, compacted: Compacted) -> Result<bool> {
+    pub fn switch_to(&mut self, compacted: Compacted) -> Result<bool> {
         let failed = |e: std::io::Error| Error::io("writing the scratch journal", e);
         let turn = self.durable.hold()?;
         let (file, length) = self.durable.file();
@@ -186,7 +186,7 @@ impl Journal {
         }
         // Changes that fill the disk further must leave space for those that free it.
         let frees = self.frees_space || matches!(record, Record::Remove { .. } | Record::Publishing { .. });
-        while is_full(&added) && frees && self.durable.spare().give_step() {
+        while is_full(&added) && frees && self.durable.spare().release_step() {
             added = append();
         }
         added

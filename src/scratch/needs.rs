@@ -22,7 +22,7 @@ const TRIES: u32 = 3;
 
 /// Objects that one scratch directory needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Needs {
+pub struct Requirements {
     /// Path of the scratch directory.
     pub scratch: PathBuf,
     /// Branch of the scratch directory.
@@ -33,7 +33,7 @@ pub struct Needs {
     pub chunks: BTreeSet<ObjectId>,
 }
 
-impl Needs {
+impl Requirements {
     /// Reads the needs of the scratch directory `path`, whichever user owns it; returns `None` if it has no journal.
     pub fn of(path: &Path) -> Result<Option<Self>> {
         let directory = match open_directory(rustix::fs::CWD, path, OFlags::empty()) {
@@ -61,7 +61,7 @@ impl Needs {
     }
 
     fn look(journal: File, path: &Path) -> Result<Self> {
-        let mut needs = Needs {
+        let mut needs = Requirements {
             scratch: path.to_owned(),
             branch: String::new(),
             snapshots: BTreeSet::new(),
@@ -125,7 +125,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let scratch = place.path().join("main");
         std::fs::create_dir(&scratch).unwrap();
-        assert_eq!(Needs::of(&scratch).unwrap(), None);
+        assert_eq!(Requirements::of(&scratch).unwrap(), None);
         let base = Record::Base {
             format: journal::FORMAT,
             repository: "/r".into(),
@@ -146,13 +146,13 @@ mod tests {
         let whole = bytes.len();
         bytes.extend_from_slice(b"0000");
         std::fs::write(&path, &bytes).unwrap();
-        let needs = Needs::of(&scratch).unwrap().unwrap();
+        let needs = Requirements::of(&scratch).unwrap().unwrap();
         assert_eq!((needs.branch.as_str(), &needs.snapshots), ("main", &BTreeSet::from([id(1), id(2)])));
         assert_eq!(needs.chunks, BTreeSet::from([id(7), id(9)]));
         assert_eq!(std::fs::metadata(&path).unwrap().len() as usize, whole + 4, "nothing is changed");
         bytes.splice(10..11, *b"!");
         bytes.push(b'\n');
         std::fs::write(&path, &bytes).unwrap();
-        assert_eq!(Needs::of(place.path().join("main").as_path()).unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!(Requirements::of(place.path().join("main").as_path()).unwrap_err().kind(), ErrorKind::Corrupt);
     }
 }

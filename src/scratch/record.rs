@@ -22,12 +22,12 @@ pub struct Time(pub i64, pub u32);
 
 /// File name: any bytes but `/` and NUL. Text in the journal, or a list of bytes if it is not UTF-8.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(from = "Spelled", into = "Spelled")]
+#[serde(from = "NameRepr", into = "NameRepr")]
 pub struct Name(pub Arc<[u8]>);
 
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
-enum Spelled {
+enum NameRepr {
     Text(String),
     Bytes(Vec<u8>),
 }
@@ -258,18 +258,18 @@ impl std::fmt::Display for Name {
     }
 }
 
-impl From<Spelled> for Name {
-    fn from(spelled: Spelled) -> Self {
+impl From<NameRepr> for Name {
+    fn from(spelled: NameRepr) -> Self {
         match spelled {
-            Spelled::Text(text) => Name(text.into_bytes().into()),
-            Spelled::Bytes(bytes) => Name(bytes.into()),
+            NameRepr::Text(text) => Name(text.into_bytes().into()),
+            NameRepr::Bytes(bytes) => Name(bytes.into()),
         }
     }
 }
 
-impl From<Name> for Spelled {
+impl From<Name> for NameRepr {
     fn from(name: Name) -> Self {
-        String::from_utf8(name.0.to_vec()).map_or_else(|e| Spelled::Bytes(e.into_bytes()), Spelled::Text)
+        String::from_utf8(name.0.to_vec()).map_or_else(|e| NameRepr::Bytes(e.into_bytes()), NameRepr::Text)
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Dir, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::needs::{Needs, open_directory};
+use super::needs::{Requirements, open_directory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::trust::{self, Distrust};
 
@@ -26,7 +26,7 @@ pub struct Place {
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     /// Objects that the work of trusted users needs.
-    pub work: Vec<Needs>,
+    pub work: Vec<Requirements>,
     /// Possible work of users who are not trusted.
     pub foreign: Vec<Foreign>,
     /// Directories that this user may not read.
@@ -103,7 +103,7 @@ impl Found {
             return Ok(());
         }
         let mut other = None;
-        let needs = Needs::read(directory, path, |journal| match check(journal, counts) {
+        let needs = Requirements::read(directory, path, |journal| match check(journal, counts) {
             Ok(()) => true,
             Err(owner) => {
                 other = Some(owner);

@@ -26,7 +26,7 @@ const TIMES_LARGER: u64 = 4;
 const WORTH_GROWING: u64 = 64 << 10;
 
 /// Reserved space of one scratch directory.
-pub(super) struct Spare {
+pub(super) struct Reserve {
     directory: Arc<OwnedFd>,
     kept: Mutex<Kept>,
 }
@@ -37,13 +37,13 @@ struct Kept {
     followed: u64,
 }
 
-impl Spare {
+impl Reserve {
     /// Finds the reserved space in `directory` that an earlier daemon left.
     pub(super) fn new(directory: &Arc<OwnedFd>) -> Self {
         let found = rustix::fs::statat(&**directory, NAME, AtFlags::SYMLINK_NOFOLLOW);
         // A file with holes reserves no space.
         let size = found.map_or(0, |stat| stat.st_size.min(stat.st_blocks.saturating_mul(512)).unsigned_abs());
-        Spare { directory: Arc::clone(directory), kept: Mutex::new(Kept { size, followed: 0 }) }
+        Reserve { directory: Arc::clone(directory), kept: Mutex::new(Kept { size, followed: 0 }) }
     }
 
     /// Adjusts the size to a journal of `length` bytes, if the journal has grown by much since the last time.
@@ -80,7 +80,7 @@ impl Spare {
     }
 
     /// Frees one step of the space. Returns false if nothing was left.
-    pub(super) fn give_step(&self) -> bool {
+    pub(super) fn release_step(&self) -> bool {
         let mut kept = self.kept.lock();
         let left = kept.size.saturating_sub(STEP);
         if left == 0 {
@@ -97,7 +97,7 @@ impl Spare {
     }
 
     /// Frees all of the space. Returns false if there was none.
-    pub(super) fn give_all(&self) -> bool {
+    pub(super) fn release_all(&self) -> bool {
         self.give(&mut self.kept.lock())
     }
 
@@ -130,9 +130,9 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let open =
             || Arc::new(rustix::fs::open(place.path(), OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty()).unwrap());
-        let spare = Spare::new(&open());
+        let spare = Reserve::new(&open());
         let size = || std::fs::metadata(place.path().join(NAME)).map_or(0, |metadata| metadata.len());
-        assert!(!spare.give_step() && !spare.give_all() && size() == 0);
+        assert!(!spare.release_step() && !spare.release_all() && size() == 0);
         spare.keep(0);
         assert_eq!(size(), STEP);
         spare.follow(STEP / 2);
@@ -142,15 +142,15 @@ mod tests {
         spare.keep(2 * STEP);
         assert_eq!(size(), 6 * STEP, "not much too large");
         // A later daemon finds the space.
-        let spare = Spare::new(&open());
+        let spare = Reserve::new(&open());
         for left in [5, 4, 3, 2, 1, 0] {
-            assert!(spare.give_step());
+            assert!(spare.release_step());
             assert_eq!(size(), left * STEP);
         }
-        assert!(!spare.give_step());
+        assert!(!spare.release_step());
         spare.keep(100 * STEP);
         spare.keep(0);
         assert_eq!(size(), STEP);
-        assert!(spare.give_all() && size() == 0 && !spare.give_all());
+        assert!(spare.release_all() && size() == 0 && !spare.release_all());
     }
 }

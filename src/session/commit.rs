@@ -20,7 +20,7 @@ use crate::commit::rebase::commits_since;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::ids::ObjectId;
-use crate::scratch::data::{Files, Rest};
+use crate::scratch::data::{Files, WriterState};
 use crate::working::frozen::Frozen;
 use crate::working::replace::{Invalidation, TreeGuard};
 
@@ -137,7 +137,7 @@ impl Session {
         options: CommitOptions,
     ) -> Result<(Committed, Vec<Invalidation>)> {
         self.working.preserve(&detected.untracked_entries(), &detected.foreign).await?;
-        self.working.fetch_rest(&detected.data_files()).await?;
+        self.working.complete_sparse(&detected.data_files()).await?;
         self.spare_open_files(&mut detected);
         let base = self.working.base();
         let working = Arc::clone(&self.working);
@@ -187,7 +187,7 @@ impl Session {
                     named.join(", ")
                 );
                 *self.conflicts.lock() = conflicts.clone();
-                self.working.not_published();
+                self.working.clear_publishing();
                 return Err(Error::new(ErrorKind::Stale, message));
             }
             Outcome::Nothing if detected.changes.is_empty() => return Ok(Default::default()),
@@ -212,7 +212,7 @@ impl Session {
         let mut invalidations = rebase::follow_commit(&self.working, guard, &tree, &detected, &self.new_ids).await?;
         invalidations.extend(self.working.renumbered(&base.tree, &tree));
         self.working.set_undecided(false);
-        self.working.not_published();
+        self.working.clear_publishing();
         self.working.forget_uploads();
         self.new_ids.lock().clear();
         if !others.is_empty() {
@@ -294,10 +294,10 @@ impl Session {
         };
         self.working.set_undecided(false);
         let Some((id, mut done)) = finished else {
-            self.working.not_published_yet();
+            self.working.set_may_land();
             return Ok(None);
         };
-        self.working.not_published();
+        self.working.clear_publishing();
         self.working.forget_uploads();
         self.new_ids.lock().clear();
         self.conflicts.lock().clear();
@@ -321,11 +321,11 @@ impl Session {
     /// Refuses files that are mapped for writing. A mapping of a passthrough file outlives the handle, and the kernel does not
     /// report its end; bytes written through it after the commit would be lost, or change the object that the file was linked to.
     async fn refuse_mapped(&self, mut detected: DetectedChanges) -> Result<DetectedChanges> {
-        if !self.working.was_passed_on() {
+        if !self.working.was_passthrough_used() {
             return Ok(detected);
         }
         // The kernel's passthrough handles are open for writing, whatever programs do with them. Their files are not linked.
-        let backed = self.working.backed_data();
+        let backed = self.working.passthrough_data();
         let look = move || {
             let mut mapped = Vec::new();
             for change in detected.changes.chunks.values_mut().flat_map(|chunks| chunks.values_mut()) {
@@ -334,16 +334,16 @@ impl Session {
                     continue;
                 };
                 match Files::rest(&file.open()?) {
-                    Rest::AtRest => {}
-                    Rest::Written => mapped.push((number, file.clone())),
-                    Rest::Unknown => file.may_link = false,
+                    WriterState::AtRest => {}
+                    WriterState::Written => mapped.push((number, file.clone())),
+                    WriterState::Unknown => file.may_link = false,
                 }
             }
             // The kernel drops its reference to a file shortly after the close.
             let patience = std::time::Instant::now() + CLOSES;
             while !mapped.is_empty() && std::time::Instant::now() < patience {
                 std::thread::sleep(LOOK_EVERY);
-                mapped.retain(|(_, file)| file.open().is_ok_and(|file| Files::rest(&file) == Rest::Written));
+                mapped.retain(|(_, file)| file.open().is_ok_and(|file| Files::rest(&file) == WriterState::Written));
             }
             Ok((detected, mapped))
         };
@@ -359,7 +359,7 @@ impl Session {
 
     /// Prevents linking of data files with passthrough, which must stay the working tree's: they are copied into the repository.
     fn spare_open_files(&self, detected: &mut DetectedChanges) {
-        let backed = self.working.backed_data();
+        let backed = self.working.passthrough_data();
         if backed.is_empty() {
             return;
         }

@@ -27,7 +27,7 @@ use crate::repo::update::system_clock;
 use crate::scratch::data::Stat;
 use crate::scratch::record::Id;
 use crate::tree::nodes::ZARR_JSON;
-use crate::working::uploads::{Chance, Document, Hold, Named, Ticket, Uploaded};
+use crate::working::uploads::{UploadDecision, Document, UploadPause, Named, Ticket, Uploaded};
 
 /// Concurrent uploads. With 4 MiB each, this many saturate a link of 1 Gbit/s and 200 ms.
 const AT_ONCE: usize = 8;
@@ -118,12 +118,12 @@ impl Session {
                 }
             };
             match self.chance(id).await {
-                Ok(Chance::Now(file, ticket)) => {
+                Ok(UploadDecision::Now(file, ticket)) => {
                     let session = Arc::clone(&self);
                     running.spawn(async move { (id, session.send(file, ticket).await) });
                 }
-                Ok(Chance::Later) => self.working.uploads().again(id),
-                Ok(Chance::Never) => {}
+                Ok(UploadDecision::Later) => self.working.uploads().again(id),
+                Ok(UploadDecision::Never) => {}
                 Err(error) => {
                     self.working.uploads().closed(id);
                     pause(&error, &mut failures).await;
@@ -162,15 +162,15 @@ impl Session {
     }
 
     /// Checks whether file `id` can be uploaded now.
-    async fn chance(&self, id: Id) -> Result<Chance> {
+    async fn chance(&self, id: Id) -> Result<UploadDecision> {
         let names = self.working.names_below(id);
         // Files beside the document may be chunks now.
         if names.iter().any(|name| name.key == ZARR_JSON) {
-            self.working.uploads().look_again();
+            self.working.uploads().requeue_set_aside();
         }
         // Most files are small and need no further check.
         if self.working.own_size(id)?.is_none_or(|size| self.engine.packs(size)) {
-            return Ok(Chance::Never);
+            return Ok(UploadDecision::Never);
         }
         let mut any = false;
         for name in &names {
@@ -180,7 +180,7 @@ impl Session {
             return self.working.begin_upload(id, self.engine.single_from().await?);
         }
         self.working.uploads().set_aside(id);
-        Ok(Chance::Never)
+        Ok(UploadDecision::Never)
     }
 
     async fn is_chunk(&self, name: &Named) -> bool {
@@ -201,7 +201,7 @@ impl Session {
 
     /// Waits for uploads under way, replaces files in `changes` by references to uploaded chunks, and returns these as known
     /// objects. No upload begins while the hold exists.
-    pub(super) async fn use_uploads(&self, changes: &mut ChangeSet) -> Result<(Hold, Option<KnownObjects>)> {
+    pub(super) async fn use_uploads(&self, changes: &mut ChangeSet) -> Result<(UploadPause, Option<KnownObjects>)> {
         let hold = self.working.uploads().hold();
         if !self.working.uploads().are_on() {
             return Ok((hold, None));

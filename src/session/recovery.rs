@@ -79,7 +79,7 @@ pub async fn open(
         let finished = finish(repository, &working, &reader, &guard, publishing).await;
         if finished.context(|| "a commit that was interrupted")?.is_none() {
             info!("a commit was interrupted before it was visible: its changes are still here");
-            working.not_published_yet();
+            working.set_may_land();
         }
     }
     let told = resume(repository, &working, &reader).await?;
@@ -136,7 +136,7 @@ pub(super) async fn finish(
     working.preserve(&detected.untracked_entries(), &detected.foreign).await?;
     let tree = tree_at(repository, working, reader, id).await?;
     let invalidations = rebase::follow_commit(working, guard, &tree, &detected, &NewIds::default()).await?;
-    working.not_published();
+    working.clear_publishing();
     info!("a commit was interrupted after it was visible: it is snapshot {id}");
     Ok(Some(Finished { invalidations, others, moved: detected.changes.moved }))
 }

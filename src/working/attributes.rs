@@ -63,7 +63,7 @@ impl Base {
 }
 
 /// Attributes as far as they are in memory, and the location of the rest.
-pub(super) enum Partly {
+pub(super) enum PartialAttributes {
     /// All attributes.
     Whole(Attributes),
     /// All but the size, which is that of a place of the base.
@@ -74,7 +74,7 @@ pub(super) enum Partly {
 
 impl Inode {
     /// Returns the attributes that are in memory.
-    pub(super) fn attributes(&self) -> Partly {
+    pub(super) fn attributes(&self) -> PartialAttributes {
         let links = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
         let mut whole =
             Attributes { number: self.number, kind: 0, size: 0, blocks: 0, links, rdev: 0, meta: self.meta };
@@ -89,15 +89,15 @@ impl Inode {
             Node::File(source) => {
                 whole.kind = libc::S_IFREG;
                 match (source, &self.lower) {
-                    (Source::Data(number), _) => return Partly::OfData(whole, *number),
+                    (Source::Data(number), _) => return PartialAttributes::OfData(whole, *number),
                     (Source::Stored(stored), _) => whole.size = stored.0.length(),
-                    (Source::Lower, Some(place)) => return Partly::SizeOfLower(whole, place.clone()),
+                    (Source::Lower, Some(place)) => return PartialAttributes::SizeOfLower(whole, place.clone()),
                     (Source::Lower, None) => {}
                 }
             }
         }
         whole.blocks = whole.size.div_ceil(512);
-        Partly::Whole(whole)
+        PartialAttributes::Whole(whole)
     }
 }
 
@@ -122,26 +122,26 @@ impl WorkingTree {
         self.complete(partly).await
     }
 
-    fn partly(&self, locked: &Locked, id: Id) -> Result<Partly> {
+    fn partly(&self, locked: &Locked, id: Id) -> Result<PartialAttributes> {
         let inode = locked.state.get(id).ok_or_else(|| no_such(id))?;
         Ok(match (inode.attributes(), locked.opens.partial_size(inode.number)) {
             // The file is being overwritten from its beginning, and the rest is still the base's.
-            (Partly::SizeOfLower(whole, _), Some(size)) => {
-                Partly::Whole(Attributes { size, blocks: size.div_ceil(512), ..whole })
+            (PartialAttributes::SizeOfLower(whole, _), Some(size)) => {
+                PartialAttributes::Whole(Attributes { size, blocks: size.div_ceil(512), ..whole })
             }
             (other, _) => other,
         })
     }
 
-    async fn complete(&self, partly: Partly) -> Result<Attributes> {
+    async fn complete(&self, partly: PartialAttributes) -> Result<Attributes> {
         match partly {
-            Partly::Whole(attributes) => Ok(attributes),
-            Partly::SizeOfLower(whole, place) => {
+            PartialAttributes::Whole(attributes) => Ok(attributes),
+            PartialAttributes::SizeOfLower(whole, place) => {
                 let base = self.base();
                 let lower = base.tree.attributes(base.tree.table().inode(&place)).await?;
                 Ok(Attributes { size: lower.size, blocks: lower.size.div_ceil(512), ..whole })
             }
-            Partly::OfData(mut whole, number) => {
+            PartialAttributes::OfData(mut whole, number) => {
                 // A file whose bytes were removed can still be removed, replaced and moved. Reading it reports the loss.
                 let Some(stat) = self.files.find(number)? else { return Ok(whole) };
                 (whole.size, whole.blocks) = (stat.size, stat.blocks);

@@ -32,14 +32,14 @@ const AT_A_TIME: usize = 4;
 
 /// Part of a data file that is still in the repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Borrowed {
+pub struct SparseCopy {
     /// Location of the whole chunk.
     from: ChunkPayload,
     /// Ranges that are not in the data file, in order and not touching.
     missing: Vec<Range<u64>>,
 }
 
-impl Borrowed {
+impl SparseCopy {
     /// Creates a sparse copy that lacks `missing` of the bytes at `from`; returns `None` if it lacks none.
     pub(super) fn new(from: ChunkPayload, missing: &[(u64, u64)]) -> Option<Self> {
         let mut ranges: Vec<Range<u64>> = missing
@@ -55,7 +55,7 @@ impl Borrowed {
                 _ => missing.push(range),
             }
         }
-        (!missing.is_empty()).then_some(Borrowed { from, missing })
+        (!missing.is_empty()).then_some(SparseCopy { from, missing })
     }
 
     /// Records that `range` is in the data file now. Returns false if nothing is missing any more.
@@ -91,14 +91,14 @@ impl Borrowed {
 
 impl WorkingTree {
     /// Returns the data file of inode `id` and its missing ranges, if it is a sparse copy.
-    fn borrowed_of(&self, id: Id) -> Option<(u64, Borrowed)> {
+    fn borrowed_of(&self, id: Id) -> Option<(u64, SparseCopy)> {
         let locked = self.lock();
         let Some(Source::Data(data)) = locked.state.get(id)?.source() else { return None };
         Some((*data, locked.state.borrowed(*data)?.clone()))
     }
 
     /// Returns true if inode `id` has a sparse copy.
-    pub(super) fn is_borrowed(&self, id: Id) -> bool {
+    pub(super) fn is_sparse(&self, id: Id) -> bool {
         let locked = self.lock();
         matches!(locked.state.get(id).and_then(|inode| inode.source()),
             Some(Source::Data(data)) if locked.state.borrowed(*data).is_some())
@@ -129,28 +129,28 @@ impl WorkingTree {
     }
 
     /// Gives inode `id`, whose bytes are in the repository, an empty sparse copy. Returns false if fetching all bytes is better.
-    pub(super) async fn borrow_alone(&self, id: Id) -> Result<bool> {
+    pub(super) async fn create_sparse(&self, id: Id) -> Result<bool> {
         let Some(from) = self.worth_borrowing(id, |length| length).await? else { return Ok(false) };
         let times = self.attributes_of(id).await?.meta;
         let (length, data) = (from.length(), self.lock().state.take_next());
         let file = self.files().create(data)?;
         let made = file.set_len(length).map_err(|e| Error::io("lengthening a scratch file", e));
         let made = made.and_then(|()| self.files().set_times(data, times.atime, times.mtime));
-        let noted = made.and_then(|()| self.lend(id, data, Arc::new(file), from, 0..length, times.mtime));
+        let noted = made.and_then(|()| self.install_sparse(id, data, Arc::new(file), from, 0..length, times.mtime));
         noted.inspect_err(|_| self.files().remove(data))?;
         Ok(true)
     }
 
     /// Makes data file `data` a sparse copy of inode `id` that lacks `missing`. Returns false if fetching them is better.
-    pub(super) async fn borrow_rest(&self, id: Id, data: u64, file: &Arc<File>, missing: Range<u64>) -> Result<bool> {
+    pub(super) async fn make_sparse(&self, id: Id, data: u64, file: &Arc<File>, missing: Range<u64>) -> Result<bool> {
         let rest = missing.end.saturating_sub(missing.start);
         let Some(from) = self.worth_borrowing(id, |_| rest).await? else { return Ok(false) };
         file.set_len(missing.end).map_err(|e| Error::io("lengthening a scratch file", e))?;
-        self.lend(id, data, Arc::clone(file), from, missing, Time::now())?;
+        self.install_sparse(id, data, Arc::clone(file), from, missing, Time::now())?;
         Ok(true)
     }
 
-    fn lend(
+    fn install_sparse(
         &self,
         id: Id,
         data: u64,
@@ -173,10 +173,10 @@ impl WorkingTree {
     }
 
     /// Writes to a sparse copy. Returns false if the file is none.
-    pub(super) async fn write_borrowed(&self, id: Id, offset: u64, bytes: &[u8]) -> Result<bool> {
+    pub(super) async fn write_sparse(&self, id: Id, offset: u64, bytes: &[u8]) -> Result<bool> {
         let Some((data, borrowed)) = self.borrowed_of(id) else { return Ok(false) };
         if borrowed.missing.len() >= MOST_RANGES {
-            self.fetch_rest_alone(id).await?;
+            self.complete_sparse_locked(id).await?;
         }
         write_file(&self.files().open(data)?, bytes, offset)?;
         let range = offset..offset.saturating_add(bytes.len() as u64);
@@ -193,7 +193,7 @@ impl WorkingTree {
     }
 
     /// Resizes a sparse copy. Returns false if the file is none.
-    pub(super) fn resize_borrowed(&self, id: Id, size: u64) -> Result<bool> {
+    pub(super) fn resize_sparse(&self, id: Id, size: u64) -> Result<bool> {
         let Some((data, _)) = self.borrowed_of(id) else { return Ok(false) };
         // Bytes that are cut off do not come back when the file grows again.
         self.cover(&mut self.lock(), data, &(size..u64::MAX))?;
@@ -233,7 +233,7 @@ impl WorkingTree {
     }
 
     /// Completes all sparse copies among the data files `numbers`.
-    pub async fn fetch_rest(&self, numbers: &std::collections::HashSet<u64>) -> Result<()> {
+    pub async fn complete_sparse(&self, numbers: &std::collections::HashSet<u64>) -> Result<()> {
         let wanted: Vec<Id> = {
             let locked = self.lock();
             let lacks = |source: Option<&Source>| matches!(source, Some(Source::Data(data)) if numbers.contains(data) && locked.state.borrowed(*data).is_some());
@@ -241,13 +241,13 @@ impl WorkingTree {
         };
         for id in wanted {
             let _alone = self.exclusively(id).await;
-            self.fetch_rest_alone(id).await?;
+            self.complete_sparse_locked(id).await?;
         }
         Ok(())
     }
 
     /// Completes the sparse copy of inode `id`, if it has one. The caller must be the only writer.
-    pub(super) async fn fetch_rest_alone(&self, id: Id) -> Result<()> {
+    pub(super) async fn complete_sparse_locked(&self, id: Id) -> Result<()> {
         let Some((data, borrowed)) = self.borrowed_of(id) else { return Ok(()) };
         let place = || self.lock().state.path(id).unwrap_or_default();
         tracing::debug!("{}: fetching the {} bytes that were not written", place(), borrowed.bytes());
@@ -293,8 +293,8 @@ mod tests {
     use super::*;
     use crate::format::testing::id;
 
-    fn borrowed(missing: &[(u64, u64)]) -> Option<Borrowed> {
-        Borrowed::new(ChunkPayload::Native { chunk: id(1), offset: 0, length: 1000 }, missing)
+    fn borrowed(missing: &[(u64, u64)]) -> Option<SparseCopy> {
+        SparseCopy::new(ChunkPayload::Native { chunk: id(1), offset: 0, length: 1000 }, missing)
     }
 
     #[test]

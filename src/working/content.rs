@@ -124,7 +124,7 @@ impl WorkingTree {
         let file = {
             let mut locked = self.lock();
             let id = locked.state.by_number(number)?;
-            match self.own_file(&mut locked, id) {
+            match self.writable_file(&mut locked, id) {
                 Ok(file) => file?,
                 Err(error) => return Some(Err(error)),
             }
@@ -151,7 +151,7 @@ impl WorkingTree {
         let id = {
             let mut locked = self.lock();
             let id = self.promote(&mut locked, number)?;
-            match self.own_file(&mut locked, id)? {
+            match self.writable_file(&mut locked, id)? {
                 Some(file) => {
                     drop(locked);
                     return write_file(&file, bytes, offset);
@@ -160,19 +160,19 @@ impl WorkingTree {
             }
         };
         let _alone = self.exclusively(id).await;
-        if self.write_borrowed(id, offset, bytes).await? || self.write_over(id, offset, bytes).await? {
+        if self.write_sparse(id, offset, bytes).await? || self.overwrite_range(id, offset, bytes).await? {
             return Ok(());
         }
         self.complete_alone(id).await?;
-        if self.is_borrowed(id) || self.borrow_alone(id).await? {
-            return self.write_borrowed(id, offset, bytes).await.map(drop);
+        if self.is_sparse(id) || self.create_sparse(id).await? {
+            return self.write_sparse(id, offset, bytes).await.map(drop);
         }
-        let file = self.own_alone(id, u64::MAX).await?;
+        let file = self.copy_up_locked(id, u64::MAX).await?;
         write_file(&file, bytes, offset)
     }
 
     /// Returns the data file of inode `id` if it has one that may be written to and lacks nothing.
-    fn own_file(&self, locked: &mut Locked, id: Id) -> Result<Option<Arc<File>>> {
+    fn writable_file(&self, locked: &mut Locked, id: Id) -> Result<Option<Arc<File>>> {
         let Some(inode) = locked.state.get(id) else { return Err(no_such(id)) };
         let (number, Some(Source::Data(data))) = (inode.number, inode.source().cloned()) else { return Ok(None) };
         if locked.state.borrowed(data).is_some() {
@@ -183,7 +183,7 @@ impl WorkingTree {
     }
 
     /// Takes a write that begins at, or continues from, the beginning of a file without a data file. Returns false for other writes.
-    async fn write_over(&self, id: Id, offset: u64, bytes: &[u8]) -> Result<bool> {
+    async fn overwrite_range(&self, id: Id, offset: u64, bytes: &[u8]) -> Result<bool> {
         let (number, partial) = {
             let locked = self.lock();
             let inode = locked.state.get(id).ok_or_else(|| no_such(id))?;
@@ -217,19 +217,19 @@ impl WorkingTree {
         let mut partial = partial.clone();
         partial.covered += bytes.len() as u64;
         if partial.covered >= partial.old_size {
-            self.settle_partial(id, number, &partial).map_err(forget)?;
+            self.install_partial(id, number, &partial).map_err(forget)?;
             return Ok(true);
         }
         let open = self.lock().opens.get_mut(number).map(|open| open.partial = Some(partial.clone())).is_some();
         if !open {
             // No handle is left whose release would complete it.
-            self.finish_partial(id, number, &partial).await?;
+            self.complete_partial_file(id, number, &partial).await?;
         }
         Ok(true)
     }
 
     /// Makes the data file of a partly written file the file's bytes.
-    fn settle_partial(&self, id: Id, number: u64, partial: &Partial) -> Result<()> {
+    fn install_partial(&self, id: Id, number: u64, partial: &Partial) -> Result<()> {
         self.prepare(partial.number);
         let mut locked = self.lock();
         self.record(&mut locked, Record::Moved { id, source: Source::Data(partial.number), at: Time::now() })?;
@@ -241,12 +241,12 @@ impl WorkingTree {
     }
 
     /// Completes a partly written file: the old bytes after the written ones are fetched or recorded as missing.
-    async fn finish_partial(&self, id: Id, number: u64, partial: &Partial) -> Result<()> {
-        if self.borrow_rest(id, partial.number, &partial.file, partial.covered..partial.old_size).await? {
+    async fn complete_partial_file(&self, id: Id, number: u64, partial: &Partial) -> Result<()> {
+        if self.make_sparse(id, partial.number, &partial.file, partial.covered..partial.old_size).await? {
             return Ok(());
         }
         self.fill(id, partial).await.context(|| self.describe(number))?;
-        self.settle_partial(id, number, partial)
+        self.install_partial(id, number, partial)
     }
 
     /// Fetches the old bytes after the written ones.
@@ -295,22 +295,22 @@ impl WorkingTree {
             (number, locked.opens.get(number).and_then(|open| open.partial.clone()))
         };
         let Some(partial) = partial else { return Ok(()) };
-        self.finish_partial(id, number, &partial).await
+        self.complete_partial_file(id, number, &partial).await
     }
 
     /// Copies up inode `id` if needed. Returns its data file, complete and writable.
     pub(super) async fn own(&self, id: Id) -> Result<Arc<File>> {
-        if let Some(file) = self.own_file(&mut self.lock(), id)? {
+        if let Some(file) = self.writable_file(&mut self.lock(), id)? {
             return Ok(file);
         }
         let _alone = self.exclusively(id).await;
-        self.own_alone(id, u64::MAX).await
+        self.copy_up_locked(id, u64::MAX).await
     }
 
     /// Copies up at least the first `keep` bytes, as [`WorkingTree::own`] does for all.
-    async fn own_alone(&self, id: Id, keep: u64) -> Result<Arc<File>> {
+    async fn copy_up_locked(&self, id: Id, keep: u64) -> Result<Arc<File>> {
         self.complete_alone(id).await?;
-        self.fetch_rest_alone(id).await?;
+        self.complete_sparse_locked(id).await?;
         let (source, number, data) = {
             let mut locked = self.lock();
             let inode = locked.state.get(id).ok_or_else(|| no_such(id))?;
@@ -320,7 +320,7 @@ impl WorkingTree {
                 Some(Source::Data(old)) if keep == 0 => self.files.find(*old)?.is_none(),
                 _ => false,
             };
-            if !is_lost && let Some(file) = self.own_file(&mut locked, id)? {
+            if !is_lost && let Some(file) = self.writable_file(&mut locked, id)? {
                 return Ok(file);
             }
             // A data file that a commit took, but that passthrough handles still read, has the same bytes.
@@ -338,17 +338,17 @@ impl WorkingTree {
             .ok_or_else(|| Error::new(ErrorKind::IsADirectory, format!("{} is no file", self.describe(number))))?;
         // Copy up does not change the file; the write that follows does. A file whose bytes were removed has no times.
         let times = self.attributes_of(id).await.map(|attributes| attributes.meta);
-        let brought = self.bring(id, &source, data, keep).await.context(|| self.describe(number));
+        let brought = self.copy_bytes(id, &source, data, keep).await.context(|| self.describe(number));
         if keep > 0 {
             self.prepare(data);
         }
-        let brought = self.take_brought(id, (data, brought), &source, times);
-        self.relieve().await;
+        let brought = self.install_copy(id, (data, brought), &source, times);
+        self.unlink_if_nearly_full().await;
         brought
     }
 
     /// Makes data file `data`, which has been copied up, the bytes of inode `id` in place of `source`.
-    fn take_brought(
+    fn install_copy(
         &self,
         id: Id,
         (data, brought): (u64, Result<File>),
@@ -387,7 +387,7 @@ impl WorkingTree {
     }
 
     /// Creates data file `data` from the first `keep` bytes of inode `id`, which are at `source`.
-    async fn bring(&self, id: Id, source: &Source, data: u64, keep: u64) -> Result<File> {
+    async fn copy_bytes(&self, id: Id, source: &Source, data: u64, keep: u64) -> Result<File> {
         match source {
             Source::Data(_) if keep == 0 => self.files.create(data),
             Source::Data(old) => {
@@ -410,11 +410,11 @@ impl WorkingTree {
         let _alone = self.exclusively(id).await;
         self.complete_alone(id).await?;
         // Most resizes empty a file and need none of its bytes.
-        let is_borrowed = self.is_borrowed(id) || (size > 0 && self.borrow_alone(id).await?);
-        let resized = if is_borrowed {
-            self.resize_borrowed(id, size).map(drop)
+        let is_sparse = self.is_sparse(id) || (size > 0 && self.create_sparse(id).await?);
+        let resized = if is_sparse {
+            self.resize_sparse(id, size).map(drop)
         } else {
-            self.own_alone(id, size).await?.set_len(size).map_err(|e| Error::io("resizing", e))
+            self.copy_up_locked(id, size).await?.set_len(size).map_err(|e| Error::io("resizing", e))
         };
         {
             let locked = self.lock();

@@ -30,7 +30,7 @@ pub(super) struct Discard<'a> {
     /// Entries that stay, with directory and name.
     kept: Vec<(Id, Name, Entry)>,
     /// Untracked files that stay, with their final paths.
-    sent_home: Vec<(String, Id)>,
+    relocated: Vec<(String, Id)>,
 }
 
 /// Result of a discard: the new state and the invalidations that it requires.
@@ -52,20 +52,20 @@ impl<'a> Discard<'a> {
         path: &'a str,
         untracked: &'a HashSet<(Id, Name)>,
     ) -> Self {
-        let (kept, sent_home) = (Vec::new(), Vec::new());
-        let mut discard = Discard { state, opens, tree, path, untracked, kept, sent_home };
+        let (kept, relocated) = (Vec::new(), Vec::new());
+        let mut discard = Discard { state, opens, tree, path, untracked, kept, relocated };
         discard.walk();
         discard
     }
 
     /// Returns the untracked files that stay, with their final paths.
     pub(super) fn stays_at(&self) -> impl Iterator<Item = (&str, Id)> {
-        self.sent_home.iter().map(|(path, id)| (path.as_str(), *id))
+        self.relocated.iter().map(|(path, id)| (path.as_str(), *id))
     }
 
     /// Discards `files` too: entries of the base come back in their places.
-    pub(super) fn give_way(&mut self, files: &HashSet<Id>) {
-        self.sent_home.retain(|(_, id)| !files.contains(id));
+    pub(super) fn discard_also(&mut self, files: &HashSet<Id>) {
+        self.relocated.retain(|(_, id)| !files.contains(id));
     }
 
     fn walk(&mut self) {
@@ -95,7 +95,7 @@ impl<'a> Discard<'a> {
                 if child.is_directory() {
                     pending.push((id, at, own_home, stays));
                 } else if !stays && self.untracked.contains(&(parent, name.clone())) {
-                    self.sent_home.push((join(&home, &name.to_string()), id));
+                    self.relocated.push((join(&home, &name.to_string()), id));
                 }
             }
         }
@@ -121,7 +121,7 @@ impl<'a> Discard<'a> {
     ///
     /// Fails with [`ErrorKind::NotADirectory`], without a change, if a file that stays has no directory to be in.
     pub(super) fn carry_out(self, meta: impl Fn(&Place) -> Meta) -> Result<Discarded> {
-        self.refuse_what_is_in_the_way()?;
+        self.check_ancestors()?;
         let invalidations = self.invalidations();
         let mut new = self.state.successor();
         let root = self.state.get(ROOT).ok_or_else(|| Error::corrupt("a state without a root"))?;
@@ -140,7 +140,7 @@ impl<'a> Discard<'a> {
             }
             new.put_entry(*parent, name.clone(), entry.id, entry.covers, Some(entry.order));
         }
-        for (path, id) in &self.sent_home {
+        for (path, id) in &self.relocated {
             let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
             let parent = self.directory(&mut new, above, &meta)?;
             if taken.insert(*id)
@@ -150,12 +150,12 @@ impl<'a> Discard<'a> {
             }
             new.put_entry(parent, Name::new(name.as_bytes()), Some(*id), false, None);
         }
-        self.leave_the_rest(&mut new, &taken);
+        self.keep_open_files(&mut new, &taken);
         Ok(Discarded { state: new, invalidations })
     }
 
     /// Refuses a path below a directory that was deleted or replaced: the base's entries could not show again there.
-    fn refuse_what_is_in_the_way(&self) -> Result<()> {
+    fn check_ancestors(&self) -> Result<()> {
         if !self.tree.place_of(self.path).is_some_and(|place| self.is_there(&place)) {
             return Ok(());
         }
@@ -229,7 +229,7 @@ impl<'a> Discard<'a> {
     }
 
     /// Keeps discarded files that are open, for their handles.
-    fn leave_the_rest(&self, new: &mut State, kept: &HashSet<Id>) {
+    fn keep_open_files(&self, new: &mut State, kept: &HashSet<Id>) {
         for (id, inode) in self.state.iter().filter(|(id, _)| *id != ROOT && !kept.contains(id)) {
             if self.opens.contains(&inode.number) && !inode.is_directory() {
                 new.adopt(id, inode, None);

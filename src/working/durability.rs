@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Found, Locked, WorkingTree, first_line};
+use super::{Lookup, Locked, WorkingTree, first_line};
 use crate::error::Result;
 use crate::scratch::journal::Journal;
 use crate::scratch::record::{Body, Record, Source};
@@ -11,7 +11,7 @@ use crate::scratch::salvage;
 impl WorkingTree {
     /// Appends `record` to the journal and applies it. With it, the bytes of data file `replaces` take the place of other bytes.
     pub(super) fn record_replacing(&self, locked: &mut Locked, record: Record, replaces: Option<u64>) -> Result<()> {
-        if locked.stale || locked.journal.durable().is_doubtful() {
+        if locked.stale || locked.journal.durable().needs_rewrite() {
             self.rewrite(locked)?;
         }
         // An inode without a name does not outlive the mount, and a rewritten journal does not have it.
@@ -36,8 +36,8 @@ impl WorkingTree {
     }
 
     /// Returns the data file of `found`, if it has one.
-    pub(super) fn data_of(&self, found: &Found) -> Option<u64> {
-        let Found::Upper(id) = found else { return None };
+    pub(super) fn data_of(&self, found: &Lookup) -> Option<u64> {
+        let Lookup::Upper(id) = found else { return None };
         match self.lock().state.get(*id)?.source() {
             Some(Source::Data(data)) => Some(*data),
             _ => None,
@@ -50,7 +50,7 @@ impl WorkingTree {
     }
 
     /// Unlinks retired data files at once if the disk is nearly full.
-    pub(super) async fn relieve(&self) {
+    pub(super) async fn unlink_if_nearly_full(&self) {
         if std::mem::take(&mut self.lock().nearly_full)
             && let Err(error) = self.make_durable().await
         {
@@ -85,7 +85,7 @@ impl WorkingTree {
     pub(super) fn compact(&self) -> Result<()> {
         let (records, position, durable) = {
             let mut locked = self.lock();
-            if locked.journal.durable().is_doubtful() && locked.state.publishing.is_none() {
+            if locked.journal.durable().needs_rewrite() && locked.state.publishing.is_none() {
                 return self.rewrite(&mut locked);
             }
             // Only the journal records that a commit is about to be published.
@@ -101,7 +101,7 @@ impl WorkingTree {
         let compacted = Journal::compacted(self.scratch.directory(), &durable, position, &records)?;
         durable.flush()?;
         let mut locked = self.lock();
-        locked.journal.go_on_with(compacted)?;
+        locked.journal.switch_to(compacted)?;
         let durable = Arc::clone(locked.journal.durable());
         drop(locked);
         durable.keep_spare();

@@ -54,7 +54,7 @@ impl WorkingTree {
         let prepared = async {
             if options.truncate {
                 self.resize(id, 0).await?;
-            } else if options.passthrough && self.has_data(id) && !self.is_borrowed(id) {
+            } else if options.passthrough && self.has_data(id) && !self.is_sparse(id) {
                 // Bytes that are only in the repository are copied up by the first write.
                 self.own(id).await?;
             }
@@ -132,7 +132,7 @@ impl WorkingTree {
     }
 
     /// Undoes passthrough for a handle whose backing the kernel did not take.
-    pub fn not_backed(&self, number: u64) {
+    pub fn cancel_passthrough(&self, number: u64) {
         if let Some(open) = self.lock().opens.get_mut(number) {
             open.backed = open.backed.saturating_sub(1);
             open.backing = open.backing.take().filter(|_| open.backed > 0);
@@ -143,7 +143,7 @@ impl WorkingTree {
     pub async fn release(&self, number: u64, write: bool, backed: bool) -> Result<()> {
         let completed = if write { self.complete_number(number).await } else { Ok(()) };
         let written = self.release_handle(number, write, backed);
-        self.relieve().await;
+        self.unlink_if_nearly_full().await;
         if let Some(file) = written {
             Files::begin_flushing(file);
         }

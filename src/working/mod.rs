@@ -38,7 +38,7 @@ use self::attributes::Attributes;
 use self::opens::Opens;
 pub use self::recovered::Recovered;
 use self::state::State;
-use self::uploads::Uploads;
+use self::uploads::EagerUploads;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::repo::identity::Identity;
@@ -90,7 +90,7 @@ pub struct WorkingTree {
     linking: AtomicBool,
     /// True if the kernel got a data file for passthrough writing since the mount began.
     passed_on: AtomicBool,
-    uploads: Arc<Uploads>,
+    uploads: Arc<EagerUploads>,
     files: Files,
     scratch: ScratchPlace,
     origin: Origin,
@@ -124,7 +124,7 @@ impl Locked {
 
 /// Meaning of a name.
 #[derive(Clone, Debug)]
-pub(super) enum Found {
+pub(super) enum Lookup {
     /// Inode of the working tree.
     Upper(Id),
     /// Entry that only the base has.
@@ -176,13 +176,13 @@ impl WorkingTree {
                 if journal.was_restarted() {
                     named.extend(recovered.records.iter().filter_map(durability::data_file_of));
                 }
-                state.trusts_all = recovered.is_old;
+                state.all_entries_cover = recovered.is_old;
                 for record in recovered.records {
                     state.apply(record, &base.tree).map_err(|e| {
                         e.context(format!("{}: to begin anew, mount with --discard", scratch.path().display()))
                     })?;
                 }
-                state.trusts_all = false;
+                state.all_entries_cover = false;
                 if state.get(ROOT).is_none() {
                     return Err(Error::corrupt(format!(
                         "{}: the scratch journal says nothing: to begin anew, mount with --discard",
@@ -304,7 +304,7 @@ impl WorkingTree {
             ));
         }
         if self.may_land() {
-            self.go_on_after_unpublished().await?;
+            self.record_unpublished().await?;
         }
         Ok(entered)
     }
@@ -315,7 +315,7 @@ impl WorkingTree {
     }
 
     /// Records, durably, that later changes are not part of the last commit, should that become visible after all.
-    async fn go_on_after_unpublished(&self) -> Result<()> {
+    async fn record_unpublished(&self) -> Result<()> {
         {
             let mut locked = self.lock();
             if let Some(snapshot) = locked.state.publishing.clone() {
@@ -343,18 +343,18 @@ impl WorkingTree {
     }
 
     /// Returns true if the kernel may write, or may have written, to data files by passthrough.
-    pub fn was_passed_on(&self) -> bool {
+    pub fn was_passthrough_used(&self) -> bool {
         self.passed_on.load(Ordering::Acquire)
     }
 
     /// Records that the commit that was about to be published never will be.
-    pub fn not_published(&self) {
+    pub fn clear_publishing(&self) {
         self.may_land.store(false, Ordering::Release);
         self.lock().state.publishing = None;
     }
 
     /// Records that the commit that was about to be published is not visible so far.
-    pub fn not_published_yet(&self) {
+    pub fn set_may_land(&self) {
         let is_known = self.lock().state.publishing.is_some();
         self.may_land.store(is_known, Ordering::Release);
     }
@@ -378,7 +378,7 @@ impl WorkingTree {
     }
 
     /// Finds the meaning of `name` in directory `parent`.
-    pub(super) async fn find(&self, parent: u64, name: &Name) -> Result<Option<Found>> {
+    pub(super) async fn find(&self, parent: u64, name: &Name) -> Result<Option<Lookup>> {
         if name.0.len() > MAX_NAME {
             return Err(Error::new(ErrorKind::NameTooLong, format!("a name of {} bytes", name.0.len())));
         }
@@ -389,7 +389,7 @@ impl WorkingTree {
                 Some(inode) => {
                     let directory = inode.directory().ok_or_else(|| not_a_directory(parent))?;
                     if let Some(entry) = directory.get(name) {
-                        return Ok(entry.id.map(Found::Upper));
+                        return Ok(entry.id.map(Lookup::Upper));
                     }
                     match &inode.lower {
                         Some(place) => Some(place.clone()),
@@ -404,7 +404,7 @@ impl WorkingTree {
         let Some(text) = name.text() else { return Ok(None) };
         let Some(found) = base.tree.lookup(number, text).await? else { return Ok(None) };
         let place = base.tree.table().place(found.inode).ok_or_else(|| no_such(found.inode))?;
-        Ok(Some(Found::Lower(place, found)))
+        Ok(Some(Lookup::Lower(place, found)))
     }
 
     /// Returns the attributes of entry `name` of directory `parent`; `None` if there is none. Raises the lookup count, which
@@ -412,8 +412,8 @@ impl WorkingTree {
     pub async fn lookup(&self, parent: u64, name: &Name) -> Result<Option<Attributes>> {
         match self.find(parent, name).await? {
             None => Ok(None),
-            Some(Found::Lower(_, attributes)) => Ok(Some(self.base().attributes(attributes))),
-            Some(Found::Upper(id)) => {
+            Some(Lookup::Lower(_, attributes)) => Ok(Some(self.base().attributes(attributes))),
+            Some(Lookup::Upper(id)) => {
                 let attributes = self.attributes_of(id).await?;
                 self.told(id);
                 Ok(Some(attributes))
@@ -429,15 +429,15 @@ impl WorkingTree {
     }
 
     /// Raises the lookup count of inode `number`.
-    pub fn told_number(&self, number: u64) {
-        if let Some(inode) = self.lock().state.known_as(number) {
+    pub fn add_lookup_of(&self, number: u64) {
+        if let Some(inode) = self.lock().state.by_kernel_number(number) {
             inode.lookups += 1;
         }
     }
 
     /// Lowers the lookup count of inode `number` by `times`.
     pub fn forget(&self, number: u64, times: u64) {
-        if let Some(inode) = self.lock().state.known_as(number) {
+        if let Some(inode) = self.lock().state.by_kernel_number(number) {
             inode.lookups = inode.lookups.saturating_sub(times);
         }
     }
@@ -541,7 +541,7 @@ impl WorkingTree {
     }
 
     /// Returns the data files that passthrough handles use at the moment.
-    pub fn backed_data(&self) -> std::collections::HashSet<u64> {
+    pub fn passthrough_data(&self) -> std::collections::HashSet<u64> {
         let locked = self.lock();
         let backed =
             locked.opens.numbers().filter(|number| locked.opens.get(*number).is_some_and(|open| open.backed > 0));

@@ -5,7 +5,7 @@
 
 use super::attributes::Attributes;
 use super::state::Node;
-use super::{Found, Locked, WorkingTree, no_such, not_a_directory};
+use super::{Lookup, Locked, WorkingTree, no_such, not_a_directory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::scratch::record::{Body, Id, Meta, Name, ROOT, Record, Source};
 use crate::tree::directory::{Entry, Extent};
@@ -17,7 +17,7 @@ const MAX_LINKS: usize = 65_000;
 
 /// Attributes of a new inode.
 #[derive(Clone, Debug)]
-pub struct New {
+pub struct CreateAttrs {
     /// Mode, including file type bits.
     pub mode: u32,
     /// Owner.
@@ -32,7 +32,7 @@ pub struct New {
 
 /// Mode of a rename.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rename {
+pub enum RenameMode {
     /// An inode with the new name is replaced.
     Replace,
     /// The new name must be free.
@@ -43,18 +43,18 @@ pub enum Rename {
 
 impl WorkingTree {
     /// Creates an inode from `new` as `name` in directory `parent`.
-    pub async fn make(&self, parent: u64, name: Name, new: New) -> Result<Attributes> {
+    pub async fn make(&self, parent: u64, name: Name, new: CreateAttrs) -> Result<Attributes> {
         let _gate = self.enter().await?;
-        let id = self.make_within(parent, name, new).await?;
+        let id = self.create_inode(parent, name, new).await?;
         self.told(id);
         self.attributes_of(id).await
     }
 
     /// Creates a regular file, as [`WorkingTree::make`] does, and opens it for writing.
-    pub async fn create(&self, parent: u64, name: Name, new: New) -> Result<Attributes> {
+    pub async fn create(&self, parent: u64, name: Name, new: CreateAttrs) -> Result<Attributes> {
         let attributes = {
             let _gate = self.enter().await?;
-            let id = self.make_within(parent, name, new).await?;
+            let id = self.create_inode(parent, name, new).await?;
             let attributes = self.attributes_of(id).await?;
             let mut locked = self.lock();
             if let Some(inode) = locked.state.get_mut(id) {
@@ -80,7 +80,7 @@ impl WorkingTree {
         Ok(file)
     }
 
-    async fn make_within(&self, parent: u64, name: Name, new: New) -> Result<Id> {
+    async fn create_inode(&self, parent: u64, name: Name, new: CreateAttrs) -> Result<Id> {
         self.check_name(parent, &name)?;
         if self.find(parent, &name).await?.is_some() {
             return Err(exists(&name));
@@ -187,7 +187,7 @@ impl WorkingTree {
         self.remove(parent, name, found).await
     }
 
-    async fn remove(&self, parent: u64, name: Name, found: Found) -> Result<()> {
+    async fn remove(&self, parent: u64, name: Name, found: Lookup) -> Result<()> {
         let hide = self.lower_shows(parent, &name).await?;
         {
             let mut locked = self.lock();
@@ -196,18 +196,18 @@ impl WorkingTree {
             locked.journal.set_frees_space(false);
             removed?;
         }
-        self.relieve().await;
+        self.unlink_if_nearly_full().await;
         Ok(())
     }
 
-    fn remove_locked(&self, locked: &mut Locked, parent: u64, name: Name, found: Found, hide: bool) -> Result<()> {
+    fn remove_locked(&self, locked: &mut Locked, parent: u64, name: Name, found: Lookup, hide: bool) -> Result<()> {
         // An open file must be found by its handles later.
         let id = match found {
-            Found::Upper(id) => Some(id),
-            Found::Lower(_, attributes) if locked.opens.get(attributes.inode).is_some() => {
+            Lookup::Upper(id) => Some(id),
+            Lookup::Lower(_, attributes) if locked.opens.get(attributes.inode).is_some() => {
                 Some(self.promote(locked, attributes.inode)?)
             }
-            Found::Lower(..) => None,
+            Lookup::Lower(..) => None,
         };
         let parent = self.promote(locked, parent)?;
         self.record(locked, Record::Remove { parent, name, hide, at: Self::now() })?;
@@ -224,10 +224,10 @@ impl WorkingTree {
         }
     }
 
-    fn is_directory(&self, found: &Found) -> bool {
+    fn is_directory(&self, found: &Lookup) -> bool {
         match found {
-            Found::Upper(id) => self.lock().state.get(*id).is_some_and(super::state::Inode::is_directory),
-            Found::Lower(place, _) => self.base().tree.is_directory_place(place),
+            Lookup::Upper(id) => self.lock().state.get(*id).is_some_and(super::state::Inode::is_directory),
+            Lookup::Lower(place, _) => self.base().tree.is_directory_place(place),
         }
     }
 
@@ -247,15 +247,15 @@ impl WorkingTree {
         }
     }
 
-    async fn check_empty(&self, found: &Found, name: &Name) -> Result<()> {
+    async fn check_empty(&self, found: &Lookup, name: &Name) -> Result<()> {
         let not_empty = || Error::new(ErrorKind::NotEmpty, format!("directory `{name}` is not empty"));
         let base = self.base();
         let (lower, id) = match found {
-            Found::Lower(place, _) => (Some(base.tree.table().inode(place)), None),
-            Found::Upper(id) => {
+            Lookup::Lower(place, _) => (Some(base.tree.table().inode(place)), None),
+            Lookup::Upper(id) => {
                 let locked = self.lock();
                 let inode = locked.state.get(*id).ok_or_else(|| no_such(*id))?;
-                if inode.directory().is_some_and(super::state::Directory::shows_any) {
+                if inode.directory().is_some_and(super::state::Directory::has_visible_entries) {
                     return Err(not_empty());
                 }
                 (inode.lower.as_ref().map(|place| base.tree.table().inode(place)), Some(*id))
@@ -278,16 +278,16 @@ impl WorkingTree {
     }
 
     /// Renames `name` of directory `parent`.
-    pub async fn rename(&self, parent: u64, name: Name, new_parent: u64, new_name: Name, how: Rename) -> Result<()> {
+    pub async fn rename(&self, parent: u64, name: Name, new_parent: u64, new_name: Name, how: RenameMode) -> Result<()> {
         let _gate = self.enter().await?;
         self.check_name(parent, &name)?;
         self.check_name(new_parent, &new_name)?;
         let source = self.find(parent, &name).await?.ok_or_else(|| missing(&name))?;
         let target = self.find(new_parent, &new_name).await?;
         match (&target, how) {
-            (Some(_), Rename::NoReplace) => return Err(exists(&new_name)),
-            (None, Rename::Exchange) => return Err(missing(&new_name)),
-            (Some(target), Rename::Replace) => {
+            (Some(_), RenameMode::NoReplace) => return Err(exists(&new_name)),
+            (None, RenameMode::Exchange) => return Err(missing(&new_name)),
+            (Some(target), RenameMode::Replace) => {
                 if self.same(&source, target) {
                     return Ok(());
                 }
@@ -306,30 +306,30 @@ impl WorkingTree {
             _ => {}
         }
         let hide = self.lower_shows(parent, &name).await?;
-        let replaces = if target.is_some() && how == Rename::Replace { self.data_of(&source) } else { None };
+        let replaces = if target.is_some() && how == RenameMode::Replace { self.data_of(&source) } else { None };
         if let Some(data) = replaces {
             self.prepare(data);
         }
         self.rename_found((parent, name, source), (new_parent, new_name, target), how, hide, replaces)?;
-        self.relieve().await;
+        self.unlink_if_nearly_full().await;
         Ok(())
     }
 
     /// Renames after both names have been looked up.
     fn rename_found(
         &self,
-        (parent, name, source): (u64, Name, Found),
-        (new_parent, new_name, target): (u64, Name, Option<Found>),
-        how: Rename,
+        (parent, name, source): (u64, Name, Lookup),
+        (new_parent, new_name, target): (u64, Name, Option<Lookup>),
+        how: RenameMode,
         hide: bool,
         replaces: Option<u64>,
     ) -> Result<()> {
         let mut locked = self.lock();
         let id = self.promote_found(&mut locked, &source)?;
         let replaced = match &target {
-            Some(Found::Upper(id)) => Some(*id),
-            Some(found @ Found::Lower(_, attributes)) => {
-                let needed = how == Rename::Exchange || locked.opens.get(attributes.inode).is_some();
+            Some(Lookup::Upper(id)) => Some(*id),
+            Some(found @ Lookup::Lower(_, attributes)) => {
+                let needed = how == RenameMode::Exchange || locked.opens.get(attributes.inode).is_some();
                 if needed { Some(self.promote_found(&mut locked, found)?) } else { None }
             }
             None => None,
@@ -337,7 +337,7 @@ impl WorkingTree {
         let (parent, new_parent) = (self.promote(&mut locked, parent)?, self.promote(&mut locked, new_parent)?);
         self.living_directory(&locked, new_parent)?;
         self.refuse_loop(&locked, id, new_parent)?;
-        let (exchange, at) = (how == Rename::Exchange, Self::now());
+        let (exchange, at) = (how == RenameMode::Exchange, Self::now());
         if exchange && let Some(other) = replaced {
             self.refuse_loop(&locked, other, parent)?;
         }
@@ -345,7 +345,7 @@ impl WorkingTree {
         self.record_replacing(&mut locked, record, replaces)?;
         for id in std::iter::once(id).chain(replaced.filter(|_| exchange)) {
             match locked.state.get(id).is_some_and(super::state::Inode::is_directory) {
-                true => self.uploads().look_again(),
+                true => self.uploads().requeue_set_aside(),
                 false => self.uploads().closed(id),
             }
         }
@@ -355,17 +355,17 @@ impl WorkingTree {
         Ok(())
     }
 
-    fn promote_found(&self, locked: &mut Locked, found: &Found) -> Result<Id> {
+    fn promote_found(&self, locked: &mut Locked, found: &Lookup) -> Result<Id> {
         match found {
-            Found::Upper(id) => Ok(*id),
-            Found::Lower(_, attributes) => self.promote(locked, attributes.inode),
+            Lookup::Upper(id) => Ok(*id),
+            Lookup::Lower(_, attributes) => self.promote(locked, attributes.inode),
         }
     }
 
-    fn same(&self, one: &Found, other: &Found) -> bool {
+    fn same(&self, one: &Lookup, other: &Lookup) -> bool {
         match (one, other) {
-            (Found::Upper(one), Found::Upper(other)) => one == other,
-            (Found::Lower(_, one), Found::Lower(_, other)) => one.inode == other.inode,
+            (Lookup::Upper(one), Lookup::Upper(other)) => one == other,
+            (Lookup::Lower(_, one), Lookup::Lower(_, other)) => one.inode == other.inode,
             _ => false,
         }
     }

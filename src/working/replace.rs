@@ -189,7 +189,7 @@ impl WorkingTree {
                 in_the_way.insert(id);
             }
         }
-        discard.give_way(&in_the_way);
+        discard.discard_also(&in_the_way);
         kept.retain(|id| !in_the_way.contains(id));
         let Discarded { state, invalidations } = discard.carry_out(|place| base.meta_of(place))?;
         let candidate = Candidate::of(state, base, &old, generation);

@@ -9,7 +9,7 @@ use crate::scratch::record::{Record, Source, Time};
 
 /// Attributes to set; the rest stays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
+pub struct SetAttrs {
     /// Permission bits.
     pub mode: Option<u16>,
     /// Owner.
@@ -26,7 +26,7 @@ pub struct Settings {
 
 impl WorkingTree {
     /// Sets attributes of inode `number`.
-    pub async fn set_attributes(&self, number: u64, settings: Settings) -> Result<Attributes> {
+    pub async fn set_attributes(&self, number: u64, settings: SetAttrs) -> Result<Attributes> {
         let _gate = self.enter().await?;
         let id = {
             let mut locked = self.lock();
@@ -43,7 +43,7 @@ impl WorkingTree {
         meta.atime = settings.atime.unwrap_or(meta.atime);
         meta.mtime = settings.mtime.unwrap_or(meta.mtime);
         meta.ctime = Self::now();
-        if settings == (Settings { size: settings.size, ..Settings::default() }) {
+        if settings == (SetAttrs { size: settings.size, ..SetAttrs::default() }) {
             return Ok(before);
         }
         {

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use smallvec::SmallVec;
 
-use super::borrowed::Borrowed;
+use super::borrowed::SparseCopy;
 use crate::error::{Error, Result};
 use crate::scratch::record::{Body, Id, Meta, Name, ROOT, Record, Source, Time};
 use crate::tree::Tree;
@@ -33,13 +33,13 @@ pub struct State {
     /// Next inode id, data file number or listing position.
     next: u64,
     /// Missing ranges of sparse copies, by data file.
-    borrowed: HashMap<u64, Borrowed>,
+    borrowed: HashMap<u64, SparseCopy>,
     /// Snapshot that a commit was about to publish when the journal ended.
     pub publishing: Option<String>,
     /// Snapshots that earlier commits were about to publish and that were not found.
     pub unpublished: Vec<String>,
     /// True while the journal of an old release is applied, which does not record which entries cover an entry of the base: all do.
-    pub(super) trusts_all: bool,
+    pub(super) all_entries_cover: bool,
 }
 
 /// Inode that differs, or may differ, from the base.
@@ -131,7 +131,7 @@ impl Directory {
     }
 
     /// Returns true if any entry is visible.
-    pub fn shows_any(&self) -> bool {
+    pub fn has_visible_entries(&self) -> bool {
         self.entries.values().any(|entry| entry.id.is_some())
     }
 
@@ -230,7 +230,7 @@ impl State {
     }
 
     /// Returns the missing ranges of data file `data`, if it is a sparse copy.
-    pub(super) fn borrowed(&self, data: u64) -> Option<&Borrowed> {
+    pub(super) fn borrowed(&self, data: u64) -> Option<&SparseCopy> {
         self.borrowed.get(&data)
     }
 
@@ -269,7 +269,7 @@ impl State {
     }
 
     /// Returns the inode whose kernel number is `number`: the one that lookup counts are about.
-    pub fn known_as(&mut self, number: u64) -> Option<&mut Inode> {
+    pub fn by_kernel_number(&mut self, number: u64) -> Option<&mut Inode> {
         let id = self.by_number(number)?;
         self.inodes.get_mut(&id).filter(|inode| inode.number == number)
     }
@@ -359,7 +359,7 @@ impl State {
             Record::Borrowed { data, from, missing } => {
                 // The number must not be reused, even if no inode ever got the data file.
                 self.count_data(&Source::Data(data));
-                match Borrowed::new(from.0, &missing) {
+                match SparseCopy::new(from.0, &missing) {
                     Some(borrowed) => self.borrowed.insert(data, borrowed),
                     None => self.borrowed.remove(&data),
                 };
@@ -419,7 +419,7 @@ impl State {
     /// Gives `name` to `id`. The entry covers the base's if it replaces a whiteout.
     fn attach(&mut self, parent: Id, name: Name, id: Id, at: Option<Time>) -> Result<()> {
         let covers = self.directory(parent)?.get(&name).is_some_and(|entry| entry.covers);
-        self.attach_over(parent, name, id, covers || self.trusts_all, at)
+        self.attach_over(parent, name, id, covers || self.all_entries_cover, at)
     }
 
     fn attach_over(&mut self, parent: Id, name: Name, id: Id, covers: bool, at: Option<Time>) -> Result<()> {

@@ -1,8 +1,8 @@
 //! Eager uploads: changed files that are stored before a commit refers to them.
 //!
-//! A file that is closed or renamed is queued and examined a little later ([`Uploads::next`]): by then a program that reopens or renames
+//! A file that is closed or renamed is queued and examined a little later ([`EagerUploads::next`]): by then a program that reopens or renames
 //! files at once is done. An upload is remembered by the number of its data file until the file may have changed. A data file changes
-//! through a writing handle or a truncation, and both report it ([`Uploads::changed`]), during an upload too. An object that is no longer
+//! through a writing handle or a truncation, and both report it ([`EagerUploads::changed`]), during an upload too. An object that is no longer
 //! remembered is garbage.
 //!
 //! Nothing of this is on disk. The next mount knows no uploads, and its commit stores all changed files.
@@ -21,7 +21,7 @@ use super::state::State;
 use crate::commit::changes::ChunkFile;
 use crate::error::Result;
 use crate::format::chunk_payload::ChunkPayload;
-use crate::scratch::data::{Files, Rest, Stat};
+use crate::scratch::data::{Files, WriterState, Stat};
 use crate::scratch::record::{Id, Name, Source};
 use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, Place, ZARR_JSON};
@@ -33,7 +33,7 @@ const LONGEST_QUIET: u32 = 12;
 
 /// Uploads: finished, running and queued.
 #[derive(Debug, Default)]
-pub struct Uploads {
+pub struct EagerUploads {
     inner: Mutex<Inner>,
     /// Signals that the queue has an earlier first entry.
     wake: Notify,
@@ -78,7 +78,7 @@ pub struct Uploaded {
 /// Permission to upload a data file. Dropping it means that the upload failed.
 #[derive(Debug)]
 pub struct Ticket {
-    uploads: Arc<Uploads>,
+    uploads: Arc<EagerUploads>,
     data: u64,
     number: u64,
     stat: Stat,
@@ -86,7 +86,7 @@ pub struct Ticket {
 
 /// Keeps new uploads from beginning until it is dropped.
 #[derive(Debug)]
-pub struct Hold(Arc<Uploads>);
+pub struct UploadPause(Arc<EagerUploads>);
 
 /// Name of a file.
 #[derive(Clone, Debug)]
@@ -108,7 +108,7 @@ pub enum Document {
 
 /// Possibility of an upload.
 #[derive(Debug)]
-pub enum Chance {
+pub enum UploadDecision {
     /// The file can be uploaded.
     Now(ChunkFile, Ticket),
     /// A commit is running, or a program may still write to the file through a mapping.
@@ -117,7 +117,7 @@ pub enum Chance {
     Never,
 }
 
-impl Uploads {
+impl EagerUploads {
     /// Enables eager uploads.
     pub fn begin(&self) {
         self.inner.lock().is_on = true;
@@ -162,7 +162,7 @@ impl Uploads {
     }
 
     /// Queues all files that had no name of a chunk, because names may have another meaning now.
-    pub fn look_again(&self) {
+    pub fn requeue_set_aside(&self) {
         let mut inner = self.inner.lock();
         for id in std::mem::take(&mut inner.aside) {
             self.enqueue(&mut inner, id);
@@ -223,9 +223,9 @@ impl Uploads {
     }
 
     /// Keeps new uploads from beginning.
-    pub fn hold(self: &Arc<Self>) -> Hold {
+    pub fn hold(self: &Arc<Self>) -> UploadPause {
         self.inner.lock().holds += 1;
-        Hold(Arc::clone(self))
+        UploadPause(Arc::clone(self))
     }
 
     /// Returns the upload of data file `data`, if the file is still as in `stat`.
@@ -236,7 +236,7 @@ impl Uploads {
         }
     }
 
-    /// Returns the upload as [`Uploads::find`] does, after waiting for one in progress.
+    /// Returns the upload as [`EagerUploads::find`] does, after waiting for one in progress.
     pub async fn wait_for(&self, data: u64, stat: &Stat) -> Option<Uploaded> {
         loop {
             let mut arrived = std::pin::pin!(self.arrived.notified());
@@ -292,7 +292,7 @@ impl Drop for Ticket {
     }
 }
 
-impl Drop for Hold {
+impl Drop for UploadPause {
     fn drop(&mut self) {
         let mut inner = self.0.inner.lock();
         inner.holds = inner.holds.saturating_sub(1);
@@ -303,7 +303,7 @@ impl Drop for Hold {
 
 impl WorkingTree {
     /// Returns the eager uploads.
-    pub fn uploads(&self) -> &Arc<Uploads> {
+    pub fn uploads(&self) -> &Arc<EagerUploads> {
         &self.uploads
     }
 
@@ -324,21 +324,21 @@ impl WorkingTree {
     }
 
     /// Begins to upload file `id`, if it has a data file of at least `least` bytes and no writer.
-    pub fn begin_upload(&self, id: Id, least: u64) -> Result<Chance> {
+    pub fn begin_upload(&self, id: Id, least: u64) -> Result<UploadDecision> {
         let locked = self.lock();
         let Some(inode) = locked.state.get(id).filter(|inode| !inode.names.is_empty()) else {
-            return Ok(Chance::Never);
+            return Ok(UploadDecision::Never);
         };
-        let Some(Source::Data(data)) = inode.source() else { return Ok(Chance::Never) };
+        let Some(Source::Data(data)) = inode.source() else { return Ok(UploadDecision::Never) };
         // A commit completes the sparse copy if needed.
         if locked.state.borrowed(*data).is_some() {
-            return Ok(Chance::Never);
+            return Ok(UploadDecision::Never);
         }
         if locked.opens.get(inode.number).is_some_and(|open| open.writers > 0) {
-            return Ok(Chance::Never);
+            return Ok(UploadDecision::Never);
         }
         let Some(stat) = self.files.find(*data)?.filter(|stat| stat.size >= least.max(1)) else {
-            return Ok(Chance::Never);
+            return Ok(UploadDecision::Never);
         };
         let file = ChunkFile {
             directory: Arc::clone(self.files.directory()),
@@ -347,15 +347,15 @@ impl WorkingTree {
             may_link: true,
         };
         if self.uploads.inner.lock().holds > 0 {
-            return Ok(Chance::Later);
+            return Ok(UploadDecision::Later);
         }
         // A mapping of a passthrough file outlives the handle. Without passthrough, every writer has a handle.
-        if self.was_passed_on() && Files::rest(&file.open()?) != Rest::AtRest {
-            return Ok(Chance::Later);
+        if self.was_passthrough_used() && Files::rest(&file.open()?) != WriterState::AtRest {
+            return Ok(UploadDecision::Later);
         }
         Ok(match self.uploads.ticket(id, *data, stat) {
-            Some(ticket) => Chance::Now(file, ticket),
-            None => Chance::Never,
+            Some(ticket) => UploadDecision::Now(file, ticket),
+            None => UploadDecision::Never,
         })
     }
 
@@ -415,8 +415,8 @@ mod tests {
         ChunkPayload::Inline("x".into())
     }
 
-    fn uploads() -> Arc<Uploads> {
-        let uploads = Arc::new(Uploads::default());
+    fn uploads() -> Arc<EagerUploads> {
+        let uploads = Arc::new(EagerUploads::default());
         uploads.begin();
         uploads
     }
@@ -476,7 +476,7 @@ mod tests {
         }
         uploads.set_aside(1);
         uploads.keep(&HashSet::new(), &HashSet::new());
-        uploads.look_again();
+        uploads.requeue_set_aside();
         assert!(uploads.inner.lock().queue.is_empty());
     }
 }

@@ -127,7 +127,7 @@ impl Merge<'_> {
                 let is_renumbered = self.out.state.get(id).is_some_and(|new| new.number != inode.number);
                 for name in names {
                     if is_renumbered {
-                        self.notice_name(name.parent, &name.name);
+                        self.invalidate_name(name.parent, &name.name);
                     }
                     let covers = name.entry.covers && !name.is_base;
                     self.out.state.put_entry(name.parent, name.name, Some(id), covers, Some(name.entry.order));
@@ -137,11 +137,11 @@ impl Merge<'_> {
             let (base, own): (Vec<FileName>, Vec<FileName>) = names.into_iter().partition(|name| name.is_base);
             let is_known_as_base = base.iter().any(|name| self.number_at(name) == Some(inode.number));
             if own.is_empty() {
-                self.leave_to_base(id, inode, base);
+                self.release_to_base(id, inode, base);
                 continue;
             }
             for name in &base {
-                self.notice_name(name.parent, &name.name);
+                self.invalidate_name(name.parent, &name.name);
             }
             if !base.is_empty() {
                 self.out.invalidations.push(Invalidation::Attributes(inode.number));
@@ -195,7 +195,7 @@ impl Merge<'_> {
         for name in names {
             let covers = name.entry.covers && (name.place.is_some() || self.hides(&name));
             if is_split || is_renumbered {
-                self.notice_name(name.parent, &name.name);
+                self.invalidate_name(name.parent, &name.name);
             }
             self.out.state.put_entry(name.parent, name.name, Some(new), covers, Some(name.entry.order));
         }
@@ -208,7 +208,7 @@ impl Merge<'_> {
     }
 
     /// Leaves all names of a file to the base. The inode stays if the kernel knows it by a number of the working tree.
-    fn leave_to_base(&mut self, id: Id, inode: &Inode, names: Vec<FileName>) {
+    fn release_to_base(&mut self, id: Id, inode: &Inode, names: Vec<FileName>) {
         let is_open = self.opens.contains(&inode.number);
         let is_published = matches!(self.purpose, Purpose::Published { .. });
         let natural = names.iter().position(|name| self.number_at(name) == Some(inode.number));
@@ -216,7 +216,7 @@ impl Merge<'_> {
         let mut is_kept = false;
         for (at, name) in names.into_iter().enumerate() {
             let Some(place) = name.place.clone().filter(|_| Some(at) == keeper) else {
-                self.notice_name(name.parent, &name.name);
+                self.invalidate_name(name.parent, &name.name);
                 self.out.invalidations.push(Invalidation::Inode(inode.number));
                 continue;
             };
@@ -230,7 +230,7 @@ impl Merge<'_> {
                     is_kept = true;
                 }
             } else if is_of_base(inode.number) {
-                self.notice_name(name.parent, &name.name);
+                self.invalidate_name(name.parent, &name.name);
             } else {
                 self.adopt(id, inode, Some(&place));
                 self.out.state.become_lower(id, Some(place), &self.to.tree);

@@ -10,7 +10,7 @@ use super::super::Base;
 use super::super::listing::join;
 use super::super::replace::{Invalidation, node_ids, translate};
 use super::super::state::{Directory, Entry, Inode, Node, State};
-use super::whiteout::{Shows, Whiteouts};
+use super::whiteout::{Visibility, Whiteouts};
 use super::{Collision, Purpose, bare, is_of_base};
 use crate::error::{Error, Result};
 use crate::format::ids::NodeId;
@@ -42,7 +42,7 @@ pub(super) struct Merge<'a> {
     /// Nodes of the new base.
     ids: HashMap<NodeId, NodeIndex>,
     /// Directories, in order of creation.
-    made: Vec<Made>,
+    made: Vec<CreatedDirectory>,
 }
 
 /// Name of a file, with the result of the merge for it.
@@ -62,7 +62,7 @@ pub(super) struct FileName {
 }
 
 /// Directory of the new state.
-struct Made {
+struct CreatedDirectory {
     id: Id,
     /// Parent and name; `None` for the root.
     name: Option<(Id, Name)>,
@@ -136,7 +136,7 @@ impl<'a> Merge<'a> {
         let root = self.old.get(ROOT).ok_or_else(|| Error::corrupt("a state without a root"))?;
         let top = Place::Directory(0);
         self.adopt(ROOT, root, Some(&top));
-        self.made.push(Made { id: ROOT, name: None, has_base: true, old_lower: Some(top.clone()), is_needed: true });
+        self.made.push(CreatedDirectory { id: ROOT, name: None, has_base: true, old_lower: Some(top.clone()), is_needed: true });
         let mut pending = vec![Visit {
             old: Some(ROOT),
             new: ROOT,
@@ -155,7 +155,7 @@ impl<'a> Merge<'a> {
                 };
                 let path = join(&visit.path, &name.to_string());
                 let child = entry.id.and_then(|id| Some((id, self.old.get(id)?)));
-                let here = Here { visit: &visit, name, path, old_place, new_place, has_new };
+                let here = EntryContext { visit: &visit, name, path, old_place, new_place, has_new };
                 match child {
                     None => self.whiteout(&whiteouts, here, entry.covers, &mut pending).await?,
                     Some((id, inode)) if inode.is_directory() => {
@@ -196,7 +196,7 @@ impl<'a> Merge<'a> {
     async fn whiteout(
         &mut self,
         whiteouts: &Whiteouts<'_>,
-        here: Here<'_>,
+        here: EntryContext<'_>,
         covers: bool,
         pending: &mut Vec<Visit>,
     ) -> Result<()> {
@@ -205,19 +205,19 @@ impl<'a> Merge<'a> {
         // The published base does not have anything that was deleted here.
         let shows = match here.old_place.as_ref().filter(|_| covers && !self.is_published()) {
             Some(old) => whiteouts.shows(Some(old), &place).await?,
-            None => Shows::All,
+            None => Visibility::All,
         };
-        if shows == Shows::Nothing {
+        if shows == Visibility::Nothing {
             self.out.state.put_entry(parent, here.name, None, true, None);
             return Ok(());
         }
-        self.notice_name(parent, &here.name);
-        if shows == Shows::Some && self.to.tree.is_directory_place(&place) {
+        self.invalidate_name(parent, &here.name);
+        if shows == Visibility::Some && self.to.tree.is_directory_place(&place) {
             let meta = self.to.meta_of(&place);
             let id = self.make_directory((parent, here.name.clone()), &place, meta);
             let name = Some((parent, here.name));
             let old_lower = here.old_place.clone();
-            self.made.push(Made { id, name, has_base: true, old_lower, is_needed: false });
+            self.made.push(CreatedDirectory { id, name, has_base: true, old_lower, is_needed: false });
             pending.push(Visit {
                 old: None,
                 new: id,
@@ -233,7 +233,7 @@ impl<'a> Merge<'a> {
     async fn directory(
         &mut self,
         whiteouts: &Whiteouts<'_>,
-        here: Here<'_>,
+        here: EntryContext<'_>,
         (id, inode, entry): (Id, &Inode, Entry),
         pending: &mut Vec<Visit>,
     ) -> Result<()> {
@@ -249,12 +249,12 @@ impl<'a> Merge<'a> {
         self.adopt(id, inode, placement.lower.as_ref());
         let parent = here.visit.new;
         if self.out.state.get(id).is_some_and(|new| new.number != inode.number) {
-            self.notice_name(parent, &here.name);
+            self.invalidate_name(parent, &here.name);
         }
         self.out.state.put_entry(parent, here.name.clone(), Some(id), placement.covers, Some(entry.order));
         let is_needed = placement.is_moved || (placement.covers && here.has_new);
         let name = Some((parent, here.name));
-        self.made.push(Made { id, name, has_base: placement.has_base, old_lower: before, is_needed });
+        self.made.push(CreatedDirectory { id, name, has_base: placement.has_base, old_lower: before, is_needed });
         pending.push(Visit {
             old: Some(id),
             new: id,
@@ -270,7 +270,7 @@ impl<'a> Merge<'a> {
     async fn placement(
         &self,
         whiteouts: &Whiteouts<'_>,
-        here: &Here<'_>,
+        here: &EntryContext<'_>,
         inode: &Inode,
         entry: Entry,
     ) -> Result<Option<Placement>> {
@@ -314,11 +314,11 @@ impl<'a> Merge<'a> {
     }
 
     /// Returns true if nothing shows of the new base's entry: all of it was removed here.
-    async fn is_covered(&self, whiteouts: &Whiteouts<'_>, here: &Here<'_>, entry: Entry) -> Result<bool> {
+    async fn is_covered(&self, whiteouts: &Whiteouts<'_>, here: &EntryContext<'_>, entry: Entry) -> Result<bool> {
         match &here.new_place {
             Some(place) if here.has_new => {
                 let old = here.old_place.as_ref().filter(|_| entry.covers);
-                Ok(whiteouts.shows(old, place).await? == Shows::Nothing)
+                Ok(whiteouts.shows(old, place).await? == Visibility::Nothing)
             }
             _ => Ok(true),
         }
@@ -327,7 +327,7 @@ impl<'a> Merge<'a> {
     async fn file(
         &mut self,
         whiteouts: &Whiteouts<'_>,
-        here: Here<'_>,
+        here: EntryContext<'_>,
         (id, inode, entry): (Id, &Inode, Entry),
     ) -> Result<()> {
         let key = here.visit.old.map(|directory| (directory, here.name.clone()));
@@ -343,7 +343,7 @@ impl<'a> Merge<'a> {
         let is_base = is_published || (is_home && follows && inode.source() == Some(&Source::Lower));
         if let (Some(new), false) = (&place, is_base) {
             // A file changed in its place finds its old form there; anything else must have been removed here.
-            let is_own = is_home && whiteouts.shows(here.old_place.as_ref(), new).await? == Shows::Nothing;
+            let is_own = is_home && whiteouts.shows(here.old_place.as_ref(), new).await? == Visibility::Nothing;
             if !is_own && !self.is_covered(whiteouts, &here, entry).await? {
                 let is_file = !self.to.tree.is_directory_place(new);
                 // A chunk or document created on both sides: conflict detection has already dealt with it.
@@ -379,9 +379,9 @@ impl<'a> Merge<'a> {
                     (true, false) => {}
                     (false, _) => self.out.disposable.push((parent, name, made.id)),
                 }
-            } else if self.showed_base(made.id, made.old_lower.as_ref()).await? {
+            } else if self.has_shown_base(made.id, made.old_lower.as_ref()).await? {
                 // The base's entries are gone, and there are no other entries.
-                self.notice_name(parent, &name);
+                self.invalidate_name(parent, &name);
                 self.drop_entry(parent, &name, made.id);
             }
         }
@@ -389,7 +389,7 @@ impl<'a> Merge<'a> {
     }
 
     /// Returns true if directory `id` showed anything of the old base.
-    async fn showed_base(&self, id: Id, lower: Option<&Place>) -> Result<bool> {
+    async fn has_shown_base(&self, id: Id, lower: Option<&Place>) -> Result<bool> {
         let (Some(place), Some(inode)) = (lower, self.old.get(id)) else { return Ok(false) };
         let tree = &self.from.tree;
         let mut shown = false;
@@ -444,7 +444,7 @@ impl<'a> Merge<'a> {
     }
 
     /// Invalidates `name` of the new state's directory `parent`, for each number by which the kernel may know the directory.
-    pub(super) fn notice_name(&mut self, parent: Id, name: &Name) {
+    pub(super) fn invalidate_name(&mut self, parent: Id, name: &Name) {
         let numbers = [self.old.get(parent), self.out.state.get(parent)].into_iter().flatten();
         let numbers: HashSet<u64> = numbers.map(|inode| inode.number).collect();
         self.out.invalidations.extend(numbers.into_iter().map(|number| Invalidation::Entry(number, name.clone())));
@@ -452,7 +452,7 @@ impl<'a> Merge<'a> {
 }
 
 /// Entry of a directory, and the places of both bases under its name.
-struct Here<'a> {
+struct EntryContext<'a> {
     visit: &'a Visit,
     name: Name,
     path: String,

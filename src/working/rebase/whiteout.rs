@@ -17,7 +17,7 @@ const PAGE: usize = 4096;
 
 /// Visible part of a place of the new base, if the old base's place under the same name was hidden.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shows {
+pub(super) enum Visibility {
     /// Nothing is visible: all of it was there before, and hidden.
     Nothing,
     /// All is visible: nothing that was hidden is there.
@@ -65,8 +65,8 @@ impl<'a> Whiteouts<'a> {
     }
 
     /// Returns the visible part of `new`, a place that exists in the new base, if everything at `old` was hidden.
-    pub(super) async fn shows(&self, old: Option<&Place>, new: &Place) -> Result<Shows> {
-        let Some(old) = old else { return Ok(Shows::All) };
+    pub(super) async fn shows(&self, old: Option<&Place>, new: &Place) -> Result<Visibility> {
+        let Some(old) = old else { return Ok(Visibility::All) };
         let keys = self.keys_at(old);
         let mut tally = Tally::default();
         match new {
@@ -96,9 +96,9 @@ impl<'a> Whiteouts<'a> {
             }
         }
         Ok(match (tally.hidden, tally.shown) {
-            (_, false) => Shows::Nothing,
-            (false, true) => Shows::All,
-            (true, true) => Shows::Some,
+            (_, false) => Visibility::Nothing,
+            (false, true) => Visibility::All,
+            (true, true) => Visibility::Some,
         })
     }
 
