@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use icechunkfs::commit::changes::{ChangeSet, ChunkChange, ChunkFile, WrittenNode};
 use icechunkfs::commit::engine::{Engine, Options, Outcome, Request};
-use icechunkfs::commit::progress::Progress;
+use icechunkfs::commit::progress::CommitProgress;
 use icechunkfs::format::chunk_payload::ChunkPayload;
 use icechunkfs::format::ids::{NodeId, ObjectId};
 use icechunkfs::format::repo_state::Operation;
@@ -62,7 +62,7 @@ impl Bench {
         let base = self.tip().await;
         let request = Request { branch: "main".into(), message: "bench".into(), ..Request::default() };
         let start = Instant::now();
-        let outcome = self.engine.commit(&base, changes, &request, &Progress::default()).await.unwrap();
+        let outcome = self.engine.commit(&base, changes, &request, &CommitProgress::default()).await.unwrap();
         assert!(matches!(outcome, Outcome::Committed { .. }));
         start.elapsed()
     }
@@ -84,7 +84,7 @@ impl Bench {
             let (directory, name) = (Arc::clone(&directory), n.to_string());
             (
                 Coords::from_slice(&[n]),
-                ChunkChange::File(ChunkFile { directory, name, length: size as u64, may_link: true }),
+                ChunkChange::File(ChunkFile { directory, name, length: size as u64, can_link: true }),
             )
         })
     }

@@ -7,7 +7,7 @@ use super::args::CommonArgs;
 use super::confirm::ConfirmArgs;
 use super::{naming, open, print, print_json, rewriting};
 use crate::commit::engine::RESERVED;
-use crate::commit::squash::{self, Squash};
+use crate::commit::squash::{self, SquashOptions};
 use crate::error::{Error, Result};
 use crate::printable;
 use crate::repo::refs::DEFAULT_BRANCH;
@@ -83,7 +83,7 @@ pub fn run(arguments: &AmendArgs) -> Result<()> {
             rewriting::kept(&kept)
         );
         naming::ask(arguments.confirm, question.trim_end().to_owned(), naming::mounted(&repository, branch))?;
-        let wanted = Squash { branch, commits: &commits, message, metadata };
+        let wanted = SquashOptions { branch, commits: &commits, message, metadata };
         let id = squash::squash(&repository, system_clock, &wanted).await?.to_string();
         if arguments.json {
             let replaced = [tip.id.to_string()];

@@ -66,7 +66,7 @@ pub enum Command {
     Amend(Box<AmendArgs>),
     /// Combine the newest commits of a branch into one with the contents of the last (version 2). The old commits stay until
     /// garbage is collected.
-    Squash(Box<SquashArgs>),
+    SquashOptions(Box<SquashArgs>),
     /// Rewrite all manifests of a branch in a commit that changes nothing else: split by other rules, or merged where many
     /// commits have left many.
     RewriteManifests(Box<RewriteManifestsArgs>),

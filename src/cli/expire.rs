@@ -11,7 +11,7 @@ use super::{open, print, print_json};
 use crate::error::Result;
 use crate::printable;
 use crate::repo::cutoff::parse_older_than;
-use crate::repo::expire::{Expired, Wanted, expire};
+use crate::repo::expire::{Expired, ExpireOptions, expire};
 use crate::repo::history::format_time;
 use crate::repo::update::system_clock;
 use crate::storage::settings::Settings;
@@ -50,7 +50,7 @@ pub struct ExpireArgs {
 /// Expires commits, after confirmation.
 pub fn run(arguments: &ExpireArgs) -> Result<()> {
     let older_than = parse_older_than(&arguments.older_than, system_clock()).map_err(|e| e.context("--older-than"))?;
-    let wanted = Wanted {
+    let wanted = ExpireOptions {
         older_than,
         delete_tags: arguments.delete_expired_tags,
         delete_branches: arguments.delete_expired_branches,
@@ -62,7 +62,7 @@ pub fn run(arguments: &ExpireArgs) -> Result<()> {
     if !arguments.dry_run && !expired.is_empty() {
         let question = format!("{}This cannot be undone.", text(&expired, older_than, true));
         arguments.confirm.confirm(question.trim_end())?;
-        let wanted = Wanted { dry_run: false, ..wanted };
+        let wanted = ExpireOptions { dry_run: false, ..wanted };
         expired = runtime.block_on(async {
             let repository = open::repository(&arguments.repo, &arguments.store).await?;
             expire(&repository, wanted, system_clock).await

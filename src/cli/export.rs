@@ -119,10 +119,10 @@ pub fn run(arguments: &ExportArgs) -> Result<()> {
     if arguments.json {
         return print_json(&exported);
     }
-    print(&in_words(&exported, &arguments.dest))
+    print(&to_text(&exported, &arguments.dest))
 }
 
-fn in_words(exported: &Exported, dest: &str) -> String {
+fn to_text(exported: &Exported, dest: &str) -> String {
     let Exported { snapshot, written, written_bytes, unchanged, removed_count, dry_run, .. } = exported;
     let would = if *dry_run { "would write" } else { "wrote" };
     let mut text = format!(

@@ -19,7 +19,7 @@ use super::{open, print, print_json, progress};
 use crate::error::Result;
 use crate::printable;
 use crate::repo::Repository;
-use crate::repo::collect::{Collected, Count, Progress, Wanted, collect};
+use crate::repo::collect::{Collected, Count, Progress, GcOptions, collect};
 use crate::repo::cutoff::parse_older_than;
 use crate::repo::history::format_time;
 use crate::repo::update::system_clock;
@@ -77,7 +77,7 @@ fn run_on(runtime: &Runtime, arguments: &GcArgs) -> Result<()> {
     let work = Work { arguments, runtime, repository: &repository, found: &found };
     let mut collected = None;
     if arguments.dry_run || !arguments.confirm.yes {
-        collected = Some(work.collect(Wanted { older_than, dry_run: true })?);
+        collected = Some(work.collect(GcOptions { older_than, dry_run: true })?);
     }
     let is_something = collected.as_ref().is_none_or(|would| would.total().objects > 0 || !would.commits.is_empty());
     if !arguments.dry_run && is_something {
@@ -85,7 +85,7 @@ fn run_on(runtime: &Runtime, arguments: &GcArgs) -> Result<()> {
             let question = format!("{}This cannot be undone.", text(would, &found.lock(), older_than, true));
             arguments.confirm.confirm(&question)?;
         }
-        collected = Some(work.collect(Wanted { older_than, dry_run: false })?);
+        collected = Some(work.collect(GcOptions { older_than, dry_run: false })?);
     }
     let collected = collected.unwrap_or_default();
     let found = found.lock();
@@ -103,7 +103,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    fn collect(&self, wanted: Wanted) -> Result<Collected> {
+    fn collect(&self, wanted: GcOptions) -> Result<Collected> {
         let named = self.arguments.keep_scratch.clone();
         let finder = uncommitted::finder(self.repository.storage(), named, Arc::clone(self.found));
         let (progress, ended) = (Progress::default(), AtomicBool::new(false));

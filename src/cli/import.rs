@@ -13,7 +13,7 @@ use super::args::CommonArgs;
 use super::export::listed;
 use super::{open, print, print_json, progress, rewriting};
 use crate::commit::engine::{OnConflict, Options};
-use crate::commit::progress::{Progress, Stage};
+use crate::commit::progress::{CommitProgress, Stage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::printable;
 use crate::repo::Repository;
@@ -96,7 +96,7 @@ pub fn run(arguments: &ImportArgs) -> Result<()> {
     };
     let limits = open::Limits::default();
     let engine_options = Options { pack_below: arguments.pack_below, memory: limits.uploads(), ..Options::default() };
-    let (counters, progress) = (Arc::new(Counters::default()), Progress::default());
+    let (counters, progress) = (Arc::new(Counters::default()), CommitProgress::default());
     let ended = AtomicBool::new(false);
     let imported = std::thread::scope(|scope| {
         scope.spawn(|| draw(&counters, &progress, &ended));
@@ -115,7 +115,7 @@ pub fn run(arguments: &ImportArgs) -> Result<()> {
     if arguments.json {
         print_json(&imported)?;
     } else if failure.is_none() {
-        print(&in_words(&imported, arguments))?;
+        print(&to_text(&imported, arguments))?;
     }
     failure.map_or(Ok(()), Err)
 }
@@ -175,7 +175,7 @@ fn failure(imported: &Imported) -> Option<Error> {
     None
 }
 
-fn in_words(imported: &Imported, arguments: &ImportArgs) -> String {
+fn to_text(imported: &Imported, arguments: &ImportArgs) -> String {
     let Imported { nodes_created, nodes_updated, nodes_deleted, chunks_deleted, chunks_unchanged, .. } = imported;
     let mut text = match (&imported.snapshot, imported.dry_run) {
         (Some(snapshot), _) if imported.created_repository => {
@@ -211,7 +211,7 @@ fn in_words(imported: &Imported, arguments: &ImportArgs) -> String {
     text
 }
 
-fn draw(counters: &Counters, progress: &Progress, ended: &AtomicBool) {
+fn draw(counters: &Counters, progress: &CommitProgress, ended: &AtomicBool) {
     let bar = progress::still("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}");
     while !ended.load(Ordering::Relaxed) && !bar.is_hidden() {
         std::thread::sleep(LOOK_EVERY);

@@ -63,7 +63,7 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         Some(Err(error)) => return report(&error),
         None => words,
     };
-    memory::tame_allocator();
+    memory::configure_allocator();
     let arguments = Arguments::parse_from(words);
     if let Some(total) = arguments.memory {
         memory::set_bound(total);
@@ -78,7 +78,7 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         Command::RewriteManifests(rewrite) => {
             in_foreground(rewrite.common.verbose, || rewrite_manifests::run(&rewrite))
         }
-        Command::Squash(squash) => in_foreground(squash.common.verbose, || squash::run(&squash)),
+        Command::SquashOptions(squash) => in_foreground(squash.common.verbose, || squash::run(&squash)),
         Command::Discard(discard) => working::discard(&discard),
         Command::Refresh(look) => working::refresh(&look),
         Command::Prefetch(prefetch) => prefetch::run(&prefetch),

@@ -41,7 +41,7 @@ const DEEPEST: usize = 4096;
 /// Reads the files that the arguments select.
 pub fn run(arguments: &PrefetchArgs) -> Result<()> {
     logging::to_stderr(0);
-    let mountpoint = inquiry::expect_answer(&arguments.mountpoint)?;
+    let mountpoint = inquiry::require_responsive_mount(&arguments.mountpoint)?;
     let path = inside(&mountpoint, arguments.path.as_deref().unwrap_or_default())?;
     let start = mountpoint.join(path.trim_matches('/'));
     let slices = arguments.slice.as_deref().map(Slices::parse).transpose().map_err(|e| e.context("--slice"))?;

@@ -13,14 +13,14 @@ use super::open::Limits;
 use super::{naming, open, print, print_json, progress, rewriting};
 use crate::commit::changes::ChangeSet;
 use crate::commit::engine::{Engine, Options, Outcome, Request, Rewrite};
-use crate::commit::progress::Progress;
+use crate::commit::progress::CommitProgress;
 use crate::commit::squash;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::{Node, NodeData, Snapshot};
 use crate::printable;
 use crate::reader::Reader;
-use crate::repack::{self, Repacked, Sizes};
+use crate::repack::{self, RepackResult, Sizes};
 use crate::repo::refs::DEFAULT_BRANCH;
 use crate::repo::update::system_clock;
 use crate::repo::{MAX_SNAPSHOT, Repository};
@@ -86,7 +86,7 @@ pub fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
     let branch = &arguments.branch;
     open::runtime()?.block_on(async {
         let repository = open::repository(&arguments.repo, &arguments.store).await?;
-        repository.ready_for_changes().await?;
+        repository.check_changes_allowed().await?;
         let limits = Limits::default();
         let tip = rewriting::tip(&repository, branch).await?;
         let base = Arc::new(repository.snapshot(tip, limits.of_snapshot()?).await?);
@@ -129,7 +129,7 @@ pub fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
             ..Request::default()
         };
         let bar = progress::bar("{spinner} writing manifests {elapsed}");
-        let outcome = engine.commit(&base, &changes, &request, &Progress::default()).await;
+        let outcome = engine.commit(&base, &changes, &request, &CommitProgress::default()).await;
         bar.finish_and_clear();
         match outcome.context(|| repository.storage().location().to_owned())? {
             Outcome::Committed { snapshot, rebased_over } => {
@@ -147,7 +147,7 @@ pub fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
 async fn told(
     repository: &Repository,
     ids: [ObjectId; 2],
-    repacked: Option<&Repacked>,
+    repacked: Option<&RepackResult>,
     arguments: &RewriteManifestsArgs,
 ) -> Result<()> {
     let [before, after] = ids;
@@ -166,7 +166,7 @@ async fn told(
             manifests.after,
             indicatif::HumanBytes(bytes.after)
         );
-        if let Some(Repacked { moved, objects_before, objects_after, is_complete, .. }) = repacked {
+        if let Some(RepackResult { moved, objects_before, objects_after, is_complete, .. }) = repacked {
             text += &format!(
                 "{} chunks ({}) of {objects_before} objects are in {objects_after} new ones\n",
                 moved.chunks,
@@ -191,7 +191,7 @@ async fn told(
         "branch": arguments.branch, "snapshot": after.to_string(), "parent": parent,
         "manifests": manifests, "bytes": bytes, "arrays": arrays,
     });
-    if let (Some(Repacked { moved, objects_before, objects_after, is_complete, .. }), Some(said)) =
+    if let (Some(RepackResult { moved, objects_before, objects_after, is_complete, .. }), Some(said)) =
         (repacked, said.as_object_mut())
     {
         let objects = Change { before: *objects_before, after: *objects_after };

@@ -7,7 +7,7 @@ use super::args::CommonArgs;
 use super::confirm::ConfirmArgs;
 use super::{naming, open, print, print_json, rewriting};
 use crate::commit::engine::RESERVED;
-use crate::commit::squash::{self, Squash};
+use crate::commit::squash::{self, SquashOptions};
 use crate::error::{Error, Result};
 use crate::format::repo_info::SnapshotInfo;
 use crate::printable;
@@ -94,7 +94,7 @@ pub fn run(arguments: &SquashArgs) -> Result<()> {
         metadata.extend(set);
         let messages = commits.iter().rev().map(|commit| commit.message.trim_end()).filter(|message| !message.is_empty());
         let message = arguments.message.clone().unwrap_or_else(|| messages.collect::<Vec<_>>().join("\n\n"));
-        let wanted = Squash { branch, commits: &commits, message, metadata };
+        let wanted = SquashOptions { branch, commits: &commits, message, metadata };
         let id = squash::squash(&repository, system_clock, &wanted).await?.to_string();
         let parent = commits.last().and_then(|oldest| oldest.parent).map(|id| id.to_string());
         if arguments.json {

@@ -79,7 +79,7 @@ pub fn run(arguments: &StatsArgs) -> Result<()> {
         return print_json(&stats);
     }
     let bars = std::io::stdout().is_terminal();
-    print(&in_words(&stats, bars))
+    print(&to_text(&stats, bars))
 }
 
 fn draw(counters: &Counters, ended: &AtomicBool) {
@@ -153,7 +153,7 @@ fn count(count: u64) -> String {
     HumanCount(count).to_string()
 }
 
-fn in_words(stats: &Stats, bars: bool) -> String {
+fn to_text(stats: &Stats, bars: bool) -> String {
     let mut text = String::new();
     let total = stats.stored.total();
     // Writing into a string cannot fail.

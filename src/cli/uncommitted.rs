@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::fuse::inquiry;
 use crate::fuse::mount_table::{self, Mount};
-use crate::repo::collect::{FindUncommitted, Uncommitted};
+use crate::repo::collect::{UncommittedFinder, Uncommitted};
 use crate::scratch::needs::Requirements;
 use crate::scratch::place;
 use crate::scratch::search::{Foreign, Found};
@@ -26,7 +26,7 @@ const UNKNOWN: &str = "what uncommitted work needs is not known: mount the branc
 
 /// Returns a function that finds uncommitted changes on the repository in `storage`, also in the scratch directories `named`. It
 /// stores its last result in `found`.
-pub(super) fn finder(storage: &Arc<dyn Storage>, named: Vec<PathBuf>, found: Arc<Mutex<Found>>) -> FindUncommitted {
+pub(super) fn finder(storage: &Arc<dyn Storage>, named: Vec<PathBuf>, found: Arc<Mutex<Found>>) -> UncommittedFinder {
     let storage = Arc::clone(storage);
     Arc::new(move || {
         let (location, local) = (storage.location().to_owned(), storage.local_path());

@@ -31,7 +31,7 @@ pub fn run(arguments: &UnmountArgs) -> Result<()> {
             "{place} is a mount of type {}, not of icechunkfs: use umount for it",
             mount.fs_type
         ))),
-        Some(_) if unmount::clean_dead(&mountpoint)? => Ok(()),
+        Some(_) if unmount::remove_dead(&mountpoint)? => Ok(()),
         Some(mount) => {
             let left = left_behind(&mountpoint)?;
             let daemon = Daemon::of(&mount);

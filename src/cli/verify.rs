@@ -16,7 +16,7 @@ use crate::printable;
 use crate::repo::Repository;
 use crate::repo::update::system_clock;
 use crate::repo::verify::report::{Finding, Report, Severity};
-use crate::repo::verify::{self, Progress, Wanted};
+use crate::repo::verify::{self, Progress, VerifyOptions};
 use crate::storage;
 use crate::storage::settings::Settings;
 
@@ -91,7 +91,7 @@ async fn check(arguments: &VerifyArgs, progress: &Arc<Progress>) -> Result<Repor
     } else {
         None
     };
-    let wanted = Wanted { snapshot, chunks: arguments.chunks, virtuals };
+    let wanted = VerifyOptions { snapshot, chunks: arguments.chunks, virtuals };
     verify::verify(&storage, wanted, system_clock(), progress).await
 }
 

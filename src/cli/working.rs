@@ -69,7 +69,7 @@ fn run(mountpoint: &Path, command: &Command, json: bool) -> Result<()> {
 
 /// Returns the control directory of the mount at `mountpoint`. Fails if the mount is read-only.
 fn control(mountpoint: &Path) -> Result<PathBuf> {
-    let mountpoint = inquiry::expect_answer(mountpoint)?;
+    let mountpoint = inquiry::require_responsive_mount(mountpoint)?;
     let control = control_directory(&mountpoint);
     match std::fs::metadata(&control) {
         Ok(_) => Ok(control),

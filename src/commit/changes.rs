@@ -77,7 +77,7 @@ pub struct ChunkFile {
     /// Size in bytes, never 0.
     pub length: u64,
     /// True if the file may be linked into the repository as an object. False while the kernel has it open (passthrough).
-    pub may_link: bool,
+    pub can_link: bool,
 }
 
 impl ChangeSet {

@@ -101,7 +101,7 @@ fn as_text<S: serde::Serializer>(id: &ObjectId, serializer: S) -> std::result::R
 
 /// Commit that another writer made after the base of the changes.
 #[derive(Debug)]
-pub(super) struct OtherCommit {
+pub(super) struct ConcurrentCommit {
     pub(super) id: ObjectId,
     pub(super) message: String,
     /// Transaction logs, oldest first: those of expired ancestors, then the commit's.
@@ -109,7 +109,7 @@ pub(super) struct OtherCommit {
 }
 
 /// Positions of the commits that changed something, in their order.
-type By = SmallVec<[usize; 1]>;
+type CommitPositions = SmallVec<[usize; 1]>;
 
 /// Concurrent changes by node, each with the position of the first commit that made it.
 #[derive(Default)]
@@ -119,12 +119,12 @@ pub(super) struct Theirs {
     updated: HashMap<NodeId, usize>,
     moved: HashMap<NodeId, usize>,
     /// Chunks of the arrays that the change set touches, each with all commits that changed it.
-    chunks: HashMap<NodeId, BTreeMap<Coords, By>>,
+    chunks: HashMap<NodeId, BTreeMap<Coords, CommitPositions>>,
 }
 
 impl Theirs {
     /// Reads what `commits` did, oldest first; of chunks only those of arrays that `changes` touches.
-    pub(super) fn read(commits: &[OtherCommit], changes: &ChangeSet) -> Result<Self> {
+    pub(super) fn read(commits: &[ConcurrentCommit], changes: &ChangeSet) -> Result<Self> {
         let touched: HashSet<NodeId> = touched(changes).collect();
         let mut theirs = Theirs::default();
         for (at, log) in commits.iter().enumerate().flat_map(|(at, commit)| commit.logs.iter().map(move |l| (at, l))) {
@@ -155,12 +155,12 @@ impl Theirs {
     }
 
     /// Returns the chunks that `changes` writes and concurrent commits have changed.
-    pub(super) fn updates_in_doubt(&self, changes: &ChangeSet) -> BTreeMap<NodeId, Vec<Coords>> {
+    pub(super) fn possible_update_conflicts(&self, changes: &ChangeSet) -> BTreeMap<NodeId, Vec<Coords>> {
         self.in_doubt(changes, |change| !matches!(change, ChunkChange::Delete))
     }
 
     /// Returns the chunks that `changes` deletes and concurrent commits have changed. Those missing in the tip were deleted by both sides.
-    pub(super) fn deletions_in_doubt(&self, changes: &ChangeSet) -> BTreeMap<NodeId, Vec<Coords>> {
+    pub(super) fn possible_deletion_conflicts(&self, changes: &ChangeSet) -> BTreeMap<NodeId, Vec<Coords>> {
         self.in_doubt(changes, |change| matches!(change, ChunkChange::Delete))
     }
 
@@ -193,13 +193,13 @@ impl<'a> Tree<'a> {
 }
 
 /// Conflicts found so far.
-struct Found<'a> {
-    commits: &'a [OtherCommit],
+struct ConflictSet<'a> {
+    commits: &'a [ConcurrentCommit],
     /// Keyed by path, kind and position of the commit.
     conflicts: BTreeMap<(String, ConflictKind, usize), Conflict>,
 }
 
-impl Found<'_> {
+impl ConflictSet<'_> {
     fn add(&mut self, kind: ConflictKind, path: &str, coords: Vec<Vec<u32>>, at: usize) {
         let at = at.min(self.commits.len().saturating_sub(1));
         let Some(commit) = self.commits.get(at) else { return };
@@ -211,7 +211,7 @@ impl Found<'_> {
     }
 
     /// Adds one conflict per commit that changed any of `chunks`, with the chunks that it changed.
-    fn add_chunks<'c>(&mut self, kind: ConflictKind, path: &str, chunks: impl Iterator<Item = (&'c Coords, &'c By)>) {
+    fn add_chunks<'c>(&mut self, kind: ConflictKind, path: &str, chunks: impl Iterator<Item = (&'c Coords, &'c CommitPositions)>) {
         let mut by_commit: BTreeMap<usize, Vec<Vec<u32>>> = BTreeMap::new();
         for (coords, by) in chunks {
             by.iter().for_each(|at| by_commit.entry(*at).or_default().push(coords.to_vec()));
@@ -230,12 +230,12 @@ pub(super) fn find(
     base: &Snapshot,
     tip: &Snapshot,
     changes: &ChangeSet,
-    commits: &[OtherCommit],
+    commits: &[ConcurrentCommit],
     theirs: &Theirs,
     agreed: &ChunkSet,
 ) -> Result<Vec<Conflict>> {
     let (before, after) = (Tree::new(base), Tree::new(tip));
-    let mut found = Found { commits, conflicts: BTreeMap::new() };
+    let mut found = ConflictSet { commits, conflicts: BTreeMap::new() };
     let path_of = |id: &NodeId| before.by_id.get(id).map_or("", |(path, _)| *path);
     for id in touched(changes) {
         if let Some(&at) = theirs.moved.get(&id) {
@@ -261,7 +261,7 @@ fn touched(changes: &ChangeSet) -> impl Iterator<Item = NodeId> + '_ {
     deleted.chain(updated).chain(changes.moved.iter().map(|m| m.node)).chain(changes.chunks.keys().copied())
 }
 
-fn deletions(changes: &ChangeSet, theirs: &Theirs, found: &mut Found<'_>) {
+fn deletions(changes: &ChangeSet, theirs: &Theirs, found: &mut ConflictSet<'_>) {
     for node in &changes.deleted {
         let kind = if node.is_array { ConflictKind::DeleteOfUpdatedArray } else { ConflictKind::DeleteOfUpdatedGroup };
         // A node that both sides deleted is no conflict, whatever the commits did to it before.
@@ -275,7 +275,7 @@ fn deletions(changes: &ChangeSet, theirs: &Theirs, found: &mut Found<'_>) {
     }
 }
 
-fn updates(changes: &ChangeSet, base: &Snapshot, theirs: &Theirs, found: &mut Found<'_>) -> Result<()> {
+fn updates(changes: &ChangeSet, base: &Snapshot, theirs: &Theirs, found: &mut ConflictSet<'_>) -> Result<()> {
     for node in &changes.updated {
         if let Some(&at) = theirs.deleted.get(&node.id) {
             let kind = if node.is_array {
@@ -300,8 +300,8 @@ fn updates(changes: &ChangeSet, base: &Snapshot, theirs: &Theirs, found: &mut Fo
 fn without_place<'a>(
     node: &WrittenNode,
     old: Option<&[u8]>,
-    written: &'a BTreeMap<Coords, By>,
-) -> Result<Vec<(&'a Coords, &'a By)>> {
+    written: &'a BTreeMap<Coords, CommitPositions>,
+) -> Result<Vec<(&'a Coords, &'a CommitPositions)>> {
     let document = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap_or_default();
     let (new, old) = (document(&node.zarr_json), old.map(document).unwrap_or_default());
     // A chunk's bytes have a meaning only together with these members.
@@ -318,7 +318,7 @@ fn chunks<'a>(
     theirs: &Theirs,
     agreed: &ChunkSet,
     path_of: &impl Fn(&NodeId) -> &'a str,
-    found: &mut Found<'_>,
+    found: &mut ConflictSet<'_>,
 ) {
     for (id, ours) in changes.chunks.iter().filter(|(_, ours)| !ours.is_empty()) {
         let path = path_of(id);
@@ -330,7 +330,7 @@ fn chunks<'a>(
         }
         let Some(others) = theirs.chunks.get(id) else { continue };
         // The smaller of the two lists is iterated.
-        let both: Vec<(&Coords, &By)> = if ours.len() < others.len() {
+        let both: Vec<(&Coords, &CommitPositions)> = if ours.len() < others.len() {
             ours.keys().filter_map(|coords| Some((coords, others.get(coords)?))).collect()
         } else {
             others.iter().filter(|(coords, _)| ours.contains_key(*coords)).collect()
@@ -342,7 +342,7 @@ fn chunks<'a>(
 }
 
 /// Finds conflicts at the paths where either side puts a node.
-fn places(changes: &ChangeSet, theirs: &Theirs, before: &Tree<'_>, after: &Tree<'_>, found: &mut Found<'_>) {
+fn places(changes: &ChangeSet, theirs: &Theirs, before: &Tree<'_>, after: &Tree<'_>, found: &mut ConflictSet<'_>) {
     let ours: HashMap<&str, bool> = changes
         .created
         .iter()

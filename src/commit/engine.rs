@@ -12,20 +12,20 @@ use super::changes::{ChangeSet, ChunkFile};
 use super::conflicts::{Conflict, ConflictKind};
 use super::hierarchy::{effective, write_nodes};
 use super::keep;
-use super::landed::Landed;
+use super::landed::LateCommit;
 use super::log;
 use super::manifests::ManifestWriter;
 use super::moves;
 use super::nodes;
 use super::pack::Sizes;
-use super::progress::{Progress, Stage};
+use super::progress::{CommitProgress, Stage};
 use super::publish::{self, Publication, Published};
 use super::rebase;
-pub use super::request::{AboutToPublish, Checked, MayRebaseOnto, OnConflict, Outcome, Request, Rewrite};
+pub use super::request::{PublishCallback, Checked, RebaseCheck, OnConflict, Outcome, Request, Rewrite};
 use super::resolve;
 use super::splitting::{self, Splitting};
-use super::times::Renewed;
-use super::upload::{self, Memory, StoredChunks, blocking};
+use super::times::RenewedTimes;
+use super::upload::{self, MemoryLimit, StoredChunks, blocking};
 use super::without_moves::without_moves;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
@@ -38,8 +38,8 @@ use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::{RawItem, SnapshotRecord};
 use crate::format::snapshot::Snapshot;
 use crate::reader::Reader;
-use crate::repo::clock::Moment;
-use crate::repo::collect::mark::Mark;
+use crate::repo::clock::ChangeTime;
+use crate::repo::collect::mark::LogPosition;
 use crate::repo::update::Clock;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::storage::Storage;
@@ -56,7 +56,7 @@ pub struct Engine {
     reader: Arc<Reader>,
     clock: Clock,
     options: Options,
-    memory: Memory,
+    memory: MemoryLimit,
     /// Inline threshold in bytes, determined when first needed.
     inline: OnceCell<u64>,
 }
@@ -99,7 +99,7 @@ enum Attempt {
 /// State of a commit from attempt to attempt.
 struct Work<'a> {
     request: &'a Request,
-    progress: &'a Progress,
+    progress: &'a CommitProgress,
     version: SpecVersion,
     /// Snapshot that `changes` are relative to.
     base: Arc<Snapshot>,
@@ -112,11 +112,11 @@ struct Work<'a> {
     rewrite: Option<Value>,
     rebased_over: Vec<ObjectId>,
     /// GC mark from before any of the objects was stored; none in version 1.
-    stored_since: Option<Mark>,
+    stored_since: Option<LogPosition>,
     /// Chunk objects that the caller guarantees to exist.
     known_objects: HashSet<ObjectId>,
     /// True if the chunks must be stored again because the changes were rebased onto a late commit ([`super::landed`]).
-    is_restated: bool,
+    must_store_again: bool,
     /// True if such a commit is at or below the base.
     has_landed: bool,
 }
@@ -124,7 +124,7 @@ struct Work<'a> {
 impl Engine {
     /// Returns an engine for the repository in `storage`, which `reader` reads too.
     pub fn new(storage: Arc<dyn Storage>, reader: Arc<Reader>, clock: Clock, options: Options) -> Self {
-        Engine { storage, reader, clock, options, memory: Memory::new(options.memory), inline: OnceCell::new() }
+        Engine { storage, reader, clock, options, memory: MemoryLimit::new(options.memory), inline: OnceCell::new() }
     }
 
     /// Returns true if a chunk of `length` bytes is never stored as a separate object.
@@ -133,7 +133,7 @@ impl Engine {
     }
 
     /// Returns the size from which a chunk is stored as a separate object, in bytes.
-    pub async fn single_from(&self) -> Result<u64> {
+    pub async fn separate_object_threshold(&self) -> Result<u64> {
         let inline = self.inline.get_or_try_init(|| async {
             let repository = Repository::open(Arc::clone(&self.storage)).await?;
             Ok::<_, Error>(self.sizes(&repository.config().await?).inline)
@@ -142,7 +142,7 @@ impl Engine {
     }
 
     /// Stores `file` as a separate object before the commit that will refer to it (eager upload).
-    pub async fn store_ahead(&self, file: ChunkFile) -> Result<ChunkPayload> {
+    pub async fn upload_eagerly(&self, file: ChunkFile) -> Result<ChunkPayload> {
         upload::ahead(&self.storage, &self.memory, file).await
     }
 
@@ -166,9 +166,9 @@ impl Engine {
         base: &Arc<Snapshot>,
         changes: &ChangeSet,
         request: &Request,
-        progress: &Progress,
+        progress: &CommitProgress,
     ) -> Result<Outcome> {
-        let renewed = Renewed::default();
+        let renewed = RenewedTimes::default();
         let outcome = self.run(base, changes, request, &renewed, progress).await;
         if matches!(outcome, Ok(Outcome::Committed { .. })) {
             renewed.keep();
@@ -193,8 +193,8 @@ impl Engine {
         base: &Arc<Snapshot>,
         changes: &ChangeSet,
         request: &Request,
-        renewed: &Renewed,
-        progress: &Progress,
+        renewed: &RenewedTimes,
+        progress: &CommitProgress,
     ) -> Result<Outcome> {
         if request.is_nothing_for(changes) {
             return Ok(Outcome::Nothing);
@@ -232,16 +232,16 @@ impl Engine {
             manifests: ManifestWriter::new(storage, reader, version, splitting),
             rewrite: request.rewrite.as_ref().map(|rewrite| match &rewrite.splitting {
                 Some(rules) => rules.clone(),
-                None => splitting::rules(&config).cloned().unwrap_or_else(splitting::uncut),
+                None => splitting::rules(&config).cloned().unwrap_or_else(splitting::no_splitting),
             }),
             rebased_over: Vec::new(),
             stored_since: request.known_objects.as_ref().map(|known| known.mark).or(repository.mark()),
             known_objects: request.known_objects.as_ref().map(|known| known.chunks.clone()).unwrap_or_default(),
-            is_restated: false,
+            must_store_again: false,
             has_landed: false,
         };
         // A change set that cannot be committed is refused before anything is stored.
-        let conflicts = self.catch_up(&mut work, &repository).await?;
+        let conflicts = self.rebase_onto_tip(&mut work, &repository).await?;
         if !conflicts.is_empty() {
             return Ok(Outcome::Conflicts(conflicts));
         }
@@ -257,12 +257,12 @@ impl Engine {
             if attempt > 0 {
                 pause(attempt).await?;
                 let repository = Repository::open(Arc::clone(&self.storage)).await?;
-                let conflicts = self.catch_up(&mut work, &repository).await?;
+                let conflicts = self.rebase_onto_tip(&mut work, &repository).await?;
                 if !conflicts.is_empty() {
                     return Ok(Outcome::Conflicts(conflicts));
                 }
                 self.renew_ids(&mut work, &repository).await?;
-                if work.is_restated {
+                if work.must_store_again {
                     self.store_chunks(&mut work, &repository, sizes, renewed).await?;
                 }
             }
@@ -294,7 +294,7 @@ impl Engine {
     }
 
     /// Rebases the changes onto the branch tip, or returns the conflicts.
-    async fn catch_up(&self, work: &mut Work<'_>, repository: &Repository) -> Result<Vec<Conflict>> {
+    async fn rebase_onto_tip(&self, work: &mut Work<'_>, repository: &Repository) -> Result<Vec<Conflict>> {
         let branch = &work.request.branch;
         let commits = match rebase::commits_since(repository, branch, work.base.id()).await {
             // A rewrite has no changes of the user that would have to be kept.
@@ -346,10 +346,10 @@ impl Engine {
         info!("commit {landed}, which had been given up, is on the branch: this one follows it");
         let after = Arc::new(repository.snapshot(landed, MAX_SNAPSHOT).await?);
         let log = rebase::read_log(&**repository.storage(), landed).await?;
-        let landed = Landed { before: &work.base, after: &after, log: &log, reader: &self.reader };
+        let landed = LateCommit { before: &work.base, after: &after, log: &log, reader: &self.reader };
         work.changes = landed.rebase(&work.changes).await?;
         work.base = after;
-        (work.is_restated, work.has_landed) = (true, true);
+        (work.must_store_again, work.has_landed) = (true, true);
         Ok(())
     }
 
@@ -426,10 +426,10 @@ impl Engine {
         work: &mut Work<'_>,
         repository: &Repository,
         sizes: Sizes,
-        renewed: &Renewed,
+        renewed: &RenewedTimes,
     ) -> Result<()> {
         work.progress.enter(Stage::Chunks);
-        work.is_restated = false;
+        work.must_store_again = false;
         let now = (self.clock)();
         keep::keep(repository, &mut work.changes, &work.known_objects, now, &self.memory).await?;
         work.chunks = upload::upload(&self.storage, &work.changes, sizes, &self.memory, renewed, work.progress).await?;
@@ -457,7 +457,7 @@ impl Engine {
         failpoints::reach("commit.manifests.done")?;
 
         work.progress.enter(Stage::Snapshot);
-        let moment = Moment::after(self.clock, work.base.flushed_at()).await;
+        let moment = ChangeTime::after(self.clock, work.base.flushed_at()).await;
         draft.flushed_at = moment.time;
         // A rewrite moves bytes without changing them, so its log is empty.
         let mut log = match work.rewrite {

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::changes::ChangeSet;
 use super::manifests::{ArrayTask, ManifestWriter};
 use super::nodes;
-use super::without_moves::Stored;
+use super::without_moves::StorableChanges;
 use crate::error::{Error, Result};
 use crate::format::draft::SnapshotDraft;
 use crate::format::ids::ObjectId;
@@ -31,7 +31,7 @@ pub(super) fn effective(base: &Snapshot, changes: &ChangeSet) -> ChangeSet {
 /// Adds the nodes of the new snapshot and their manifests to `draft`, and writes the manifests that change.
 pub(super) async fn write_nodes(
     base: &Snapshot,
-    stored: &Stored<'_>,
+    stored: &StorableChanges<'_>,
     manifests: &mut ManifestWriter,
     is_rewritten: bool,
     draft: &mut SnapshotDraft,

@@ -12,7 +12,7 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 
 use super::changes::{ChangeSet, ChunkChange};
-use super::upload::{AT_ONCE, Memory};
+use super::upload::{AT_ONCE, MemoryLimit};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::ObjectId;
@@ -23,7 +23,7 @@ use crate::storage::Storage;
 const LONGEST_COLLECTION: u64 = 86_400 * 1_000_000;
 
 /// Location of a chunk: object, offset, length.
-type Place = (ObjectId, u64, u64);
+type ChunkLocation = (ObjectId, u64, u64);
 
 /// Keeps garbage collection from removing what `changes` refer to in `repository`. The objects in `known_objects` are safe already.
 ///
@@ -33,7 +33,7 @@ pub(super) async fn keep(
     changes: &mut ChangeSet,
     known_objects: &HashSet<ObjectId>,
     now: u64,
-    memory: &Memory,
+    memory: &MemoryLimit,
 ) -> Result<()> {
     let is_doubtful =
         |payload: &ChunkPayload| place(payload).is_some_and(|(chunk, ..)| !known_objects.contains(&chunk));
@@ -54,9 +54,9 @@ pub(super) async fn keep(
 }
 
 /// Stores the bytes of chunks of the repository again, and points `stored` to the new objects.
-async fn store_anew(storage: &Arc<dyn Storage>, stored: Vec<&mut ChunkPayload>, memory: &Memory) -> Result<()> {
-    let places: BTreeSet<Place> = stored.iter().filter_map(|payload| place(payload)).collect();
-    type Copying<'a> = BoxFuture<'a, Result<(Place, ObjectId)>>;
+async fn store_anew(storage: &Arc<dyn Storage>, stored: Vec<&mut ChunkPayload>, memory: &MemoryLimit) -> Result<()> {
+    let places: BTreeSet<ChunkLocation> = stored.iter().filter_map(|payload| place(payload)).collect();
+    type Copying<'a> = BoxFuture<'a, Result<(ChunkLocation, ObjectId)>>;
     let copying = places.into_iter().map(|(chunk, offset, length)| -> Copying<'_> {
         Box::pin(async move {
             let _permit = memory.take(length).await;
@@ -103,7 +103,7 @@ async fn look_for(storage: &Arc<dyn Storage>, stored: Vec<&mut ChunkPayload>) ->
     Ok(())
 }
 
-fn place(payload: &ChunkPayload) -> Option<Place> {
+fn place(payload: &ChunkPayload) -> Option<ChunkLocation> {
     match payload {
         ChunkPayload::Native { chunk, offset, length } => Some((*chunk, *offset, *length)),
         ChunkPayload::Inline(_) | ChunkPayload::Virtual { .. } => None,

@@ -27,7 +27,7 @@ use crate::reader::Reader;
 use crate::zarr::array::ArrayMetadata;
 use crate::zarr::{Coords, is_in_grid};
 
-pub(super) struct Landed<'a> {
+pub(super) struct LateCommit<'a> {
     /// Snapshot before the late commit, which the changes are relative to.
     pub(super) before: &'a Snapshot,
     /// Snapshot of the late commit.
@@ -50,8 +50,8 @@ struct VisibleNode {
 /// Chunk changes of one array.
 type Changed = BTreeMap<Coords, ChunkChange>;
 
-impl Landed<'_> {
-    /// Returns `changes`, which were made for [`Landed::before`], relative to [`Landed::after`].
+impl LateCommit<'_> {
+    /// Returns `changes`, which were made for [`LateCommit::before`], relative to [`LateCommit::after`].
     pub(super) async fn rebase(&self, changes: &ChangeSet) -> Result<ChangeSet> {
         let shown = self.shown(changes);
         let made: HashSet<NodeId> =

@@ -99,7 +99,7 @@ mod tests {
         let lengths = [10, 100, 40, 5, 60, 30, 99, 11];
         let files = lengths.iter().enumerate().map(|(slot, &length)| Pending {
             slot,
-            file: ChunkFile { directory: Arc::clone(&directory), name: slot.to_string(), length, may_link: true },
+            file: ChunkFile { directory: Arc::clone(&directory), name: slot.to_string(), length, can_link: true },
         });
         let jobs = plan(files, Sizes { inline: 10, pack_below: 100, pack_size: 100 });
         let slots = |all: &[Pending]| all.iter().map(|p| p.slot).collect::<Vec<_>>();

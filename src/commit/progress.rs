@@ -43,7 +43,7 @@ impl Stage {
 
 /// Counters that a running commit updates.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct CommitProgress {
     stage: AtomicU8,
     chunks: AtomicU64,
     chunks_done: AtomicU64,
@@ -51,7 +51,7 @@ pub struct Progress {
     bytes_done: AtomicU64,
 }
 
-impl Progress {
+impl CommitProgress {
     /// Returns the current stage.
     pub fn stage(&self) -> Stage {
         let number = usize::from(self.stage.load(Ordering::Relaxed));

@@ -10,7 +10,7 @@ use crate::failpoints;
 use crate::format::ids::ObjectId;
 use crate::format::repo_state::{Operation, RepoState, SnapshotRecord};
 use crate::repo::Repository;
-use crate::repo::collect::mark::Mark;
+use crate::repo::collect::mark::LogPosition;
 use crate::repo::update::{self, Clock};
 use crate::repo::v1;
 use crate::storage::Storage;
@@ -28,7 +28,7 @@ pub(super) struct Publication<'a> {
     pub(super) has_moves: bool,
     pub(super) new: ObjectId,
     /// GC mark from before anything that the snapshot needs beside its parent was stored.
-    pub(super) stored_since: Option<Mark>,
+    pub(super) stored_since: Option<LogPosition>,
     /// Record in `repo`; the parent and the pruned logs are filled in here.
     pub(super) record: SnapshotRecord,
 }

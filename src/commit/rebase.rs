@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::changes::ChangeSet;
-use super::conflicts::{self, ChunkSet, Conflict, OtherCommit, Theirs};
+use super::conflicts::{self, ChunkSet, Conflict, ConcurrentCommit, Theirs};
 use super::publish::branch_is_gone;
 use super::references::References;
 use crate::error::{Error, ErrorKind, Result};
@@ -56,12 +56,12 @@ pub(super) async fn since(
         for id in commit.pruned_ancestor_tx_logs.iter().chain([&commit.id]) {
             logs.push(read_log(&**storage, *id).await?);
         }
-        others.push(OtherCommit { id: commit.id, message: commit.message.clone(), logs });
+        others.push(ConcurrentCommit { id: commit.id, message: commit.message.clone(), logs });
     }
     let tip = Arc::new(repository.snapshot(tip.id, MAX_SNAPSHOT).await?);
     let theirs = Theirs::read(&others, changes)?;
-    let gone = absent(reader, &tip, theirs.deletions_in_doubt(changes)).await?;
-    let mut agreed = unchanged(reader, base, &tip, theirs.updates_in_doubt(changes)).await?;
+    let gone = absent(reader, &tip, theirs.possible_deletion_conflicts(changes)).await?;
+    let mut agreed = unchanged(reader, base, &tip, theirs.possible_update_conflicts(changes)).await?;
     for (node, chunks) in &gone {
         agreed.entry(*node).or_default().extend(chunks.iter().cloned());
     }

@@ -11,14 +11,14 @@ use super::conflicts::Conflict;
 use crate::error::Result;
 use crate::format::ids::ObjectId;
 use crate::format::snapshot::Snapshot;
-use crate::repo::collect::mark::Mark;
+use crate::repo::collect::mark::LogPosition;
 
 /// Callback that receives the id of a snapshot that is about to be published.
-pub type AboutToPublish = Arc<dyn Fn(ObjectId) -> Result<()> + Send + Sync>;
+pub type PublishCallback = Arc<dyn Fn(ObjectId) -> Result<()> + Send + Sync>;
 
 /// Callback that receives a newer commit that the changes are about to be rebased onto, and true if that is or follows one of
 /// [`Request::unpublished`]. Returns further conflicts.
-pub type MayRebaseOnto = Arc<dyn Fn(Arc<Snapshot>, bool) -> BoxFuture<'static, Result<Vec<Conflict>>> + Send + Sync>;
+pub type RebaseCheck = Arc<dyn Fn(Arc<Snapshot>, bool) -> BoxFuture<'static, Result<Vec<Conflict>>> + Send + Sync>;
 
 /// Options of a commit.
 #[derive(Clone, Default)]
@@ -41,12 +41,12 @@ pub struct Request {
     pub known_objects: Option<KnownObjects>,
     /// Called with the id of the new snapshot before each attempt to publish, so that the caller can record it: a caller that
     /// dies before it receives the outcome looks for the id in the history.
-    pub about_to_publish: Option<AboutToPublish>,
+    pub about_to_publish: Option<PublishCallback>,
     /// Commits of earlier states of the changes that were discarded because their publication was never confirmed. If such a
     /// commit is on the branch all the same, it is no concurrent commit.
     pub unpublished: Vec<ObjectId>,
     /// Called before the changes are rebased onto a newer commit.
-    pub may_rebase_onto: Option<MayRebaseOnto>,
+    pub may_rebase_onto: Option<RebaseCheck>,
 }
 
 impl Request {
@@ -72,7 +72,7 @@ pub struct Rewrite {
 #[derive(Clone, Debug)]
 pub struct KnownObjects {
     /// GC mark until which no collection can have removed the objects.
-    pub mark: Mark,
+    pub mark: LogPosition,
     /// Ids of the objects.
     pub chunks: HashSet<ObjectId>,
 }

@@ -12,14 +12,14 @@ use crate::format::config::RepoConfig;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Splitting {
-    rules: Vec<(Array, Vec<(Axis, u32)>)>,
+    rules: Vec<(ArrayCondition, Vec<(AxisCondition, u32)>)>,
 }
 
 /// Condition of a rule on the array.
 #[derive(Clone, Debug)]
-enum Array {
-    Or(Vec<Array>),
-    And(Vec<Array>),
+enum ArrayCondition {
+    Or(Vec<ArrayCondition>),
+    And(Vec<ArrayCondition>),
     Path(Option<Regex>),
     Name(Option<Regex>),
     Any,
@@ -28,7 +28,7 @@ enum Array {
 
 /// Condition of a rule on a dimension.
 #[derive(Clone, Debug)]
-enum Axis {
+enum AxisCondition {
     Number(u64),
     Name(Option<Regex>),
     Any,
@@ -47,7 +47,7 @@ pub(super) fn rules(config: &RepoConfig) -> Option<&Value> {
 }
 
 /// Returns rules that cut nothing, as the reference implementation writes them.
-pub(super) fn uncut() -> Value {
+pub(super) fn no_splitting() -> Value {
     json!({"split_sizes": [
         [{"path_matches": {"regex": ".*"}}, [{"condition": "Any", "num_chunks": u32::MAX}]]
     ]})
@@ -143,50 +143,50 @@ impl Cells {
     }
 }
 
-impl Array {
+impl ArrayCondition {
     fn matches(&self, path: &str) -> bool {
         match self {
-            Array::Or(any) => any.iter().any(|condition| condition.matches(path)),
-            Array::And(all) => all.iter().all(|condition| condition.matches(path)),
-            Array::Path(regex) => regex.as_ref().is_some_and(|regex| regex.is_match(path)),
-            Array::Name(regex) => {
+            ArrayCondition::Or(any) => any.iter().any(|condition| condition.matches(path)),
+            ArrayCondition::And(all) => all.iter().all(|condition| condition.matches(path)),
+            ArrayCondition::Path(regex) => regex.as_ref().is_some_and(|regex| regex.is_match(path)),
+            ArrayCondition::Name(regex) => {
                 let name = path.rsplit('/').next().unwrap_or_default();
                 !name.is_empty() && regex.as_ref().is_some_and(|regex| regex.is_match(name))
             }
-            Array::Any => true,
-            Array::Unknown => false,
+            ArrayCondition::Any => true,
+            ArrayCondition::Unknown => false,
         }
     }
 
     fn parse(value: &Value) -> Self {
-        let all = |list: &Value| list.as_array().into_iter().flatten().map(Array::parse).collect();
+        let all = |list: &Value| list.as_array().into_iter().flatten().map(ArrayCondition::parse).collect();
         match one(value) {
-            Some(("any_array", _)) => Array::Any,
-            Some(("or", list)) => Array::Or(all(list)),
-            Some(("and", list)) => Array::And(all(list)),
-            Some(("path_matches", inner)) => Array::Path(regex(inner.get("regex"))),
-            Some(("name_matches", inner)) => Array::Name(regex(inner.get("regex"))),
-            _ => Array::Unknown,
+            Some(("any_array", _)) => ArrayCondition::Any,
+            Some(("or", list)) => ArrayCondition::Or(all(list)),
+            Some(("and", list)) => ArrayCondition::And(all(list)),
+            Some(("path_matches", inner)) => ArrayCondition::Path(regex(inner.get("regex"))),
+            Some(("name_matches", inner)) => ArrayCondition::Name(regex(inner.get("regex"))),
+            _ => ArrayCondition::Unknown,
         }
     }
 }
 
-impl Axis {
+impl AxisCondition {
     fn matches(&self, number: usize, name: Option<&str>) -> bool {
         match self {
-            Axis::Number(wanted) => *wanted == number as u64,
-            Axis::Name(regex) => name.is_some_and(|name| regex.as_ref().is_some_and(|regex| regex.is_match(name))),
-            Axis::Any => true,
-            Axis::Unknown => false,
+            AxisCondition::Number(wanted) => *wanted == number as u64,
+            AxisCondition::Name(regex) => name.is_some_and(|name| regex.as_ref().is_some_and(|regex| regex.is_match(name))),
+            AxisCondition::Any => true,
+            AxisCondition::Unknown => false,
         }
     }
 
     fn parse(value: &Value) -> Self {
         match one(value) {
-            Some(("Any", _)) => Axis::Any,
-            Some(("Axis", number)) => number.as_u64().map_or(Axis::Unknown, Axis::Number),
-            Some(("DimensionName", pattern)) => Axis::Name(regex(Some(pattern))),
-            _ => Axis::Unknown,
+            Some(("Any", _)) => AxisCondition::Any,
+            Some(("Axis", number)) => number.as_u64().map_or(AxisCondition::Unknown, AxisCondition::Number),
+            Some(("DimensionName", pattern)) => AxisCondition::Name(regex(Some(pattern))),
+            _ => AxisCondition::Unknown,
         }
     }
 }
@@ -204,13 +204,13 @@ fn regex(pattern: Option<&Value>) -> Option<Regex> {
     Regex::new(pattern?.as_str()?).ok()
 }
 
-fn rule(value: &Value) -> Option<(Array, Vec<(Axis, u32)>)> {
+fn rule(value: &Value) -> Option<(ArrayCondition, Vec<(AxisCondition, u32)>)> {
     let [condition, axes] = value.as_array()?.as_slice() else { return None };
     let axis = |axis: &Value| {
         let step = axis.get("num_chunks")?.as_u64()?;
-        Some((Axis::parse(axis.get("condition")?), u32::try_from(step).ok()?))
+        Some((AxisCondition::parse(axis.get("condition")?), u32::try_from(step).ok()?))
     };
-    Some((Array::parse(condition), axes.as_array()?.iter().filter_map(axis).collect()))
+    Some((ArrayCondition::parse(condition), axes.as_array()?.iter().filter_map(axis).collect()))
 }
 
 #[cfg(test)]

@@ -27,13 +27,13 @@ use crate::format::ids::{NodeId, ObjectId};
 use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::{RawItem, SnapshotRecord};
 use crate::format::snapshot::Snapshot;
-use crate::repo::clock::Moment;
+use crate::repo::clock::ChangeTime;
 use crate::repo::update::Clock;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 
 /// Parameters of a squash.
 #[derive(Clone, Debug)]
-pub struct Squash<'a> {
+pub struct SquashOptions<'a> {
     /// Branch to change.
     pub branch: &'a str,
     /// Commits to replace, as they were when the user was asked: the branch's tip and its ancestors, newest first.
@@ -60,17 +60,17 @@ pub async fn check(repository: &Repository) -> Result<()> {
             ),
         ));
     }
-    repository.ready_for_changes().await
+    repository.check_changes_allowed().await
 }
 
 /// Replaces several commits by one in `repository`, and returns its snapshot.
 ///
 /// Errors: [`ErrorKind::Unsupported`] in a repository of version 1, [`ErrorKind::Stale`] if the branch has moved or its
 /// history was changed, [`ErrorKind::ReadOnly`] if the repository is set read-only. Nothing is changed then.
-pub async fn squash(repository: &Repository, clock: Clock, wanted: &Squash<'_>) -> Result<ObjectId> {
+pub async fn squash(repository: &Repository, clock: Clock, wanted: &SquashOptions<'_>) -> Result<ObjectId> {
     check(repository).await?;
     let storage = repository.storage();
-    let Squash { branch, commits, message, metadata } = wanted;
+    let SquashOptions { branch, commits, message, metadata } = wanted;
     let (Some(tip), Some(oldest)) = (commits.first(), commits.last()) else {
         return Err(Error::invalid("no commits to make one of"));
     };
@@ -87,7 +87,7 @@ pub async fn squash(repository: &Repository, clock: Clock, wanted: &Squash<'_>) 
         check_moves(&log, &snapshot, &repository.snapshot(parent, MAX_SNAPSHOT).await?)?;
     }
     let last = snapshot.flushed_at().max(tip.flushed_at);
-    let moment = Moment::after(clock, last).await;
+    let moment = ChangeTime::after(clock, last).await;
     let flushed_at = moment.time;
     let planned = nodes::apply(&snapshot, &ChangeSet::default(), &Sources::new(), SpecVersion::V2)?;
     let nodes: Vec<_> = planned.into_iter().map(|planned| planned.node).collect();

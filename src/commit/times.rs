@@ -15,9 +15,9 @@ use super::changes::ChunkFile;
 
 /// Files with the current time, each with its old modification time, which is restored on drop.
 #[derive(Debug, Default)]
-pub(super) struct Renewed(Mutex<Vec<(ChunkFile, Timespec)>>);
+pub(super) struct RenewedTimes(Mutex<Vec<(ChunkFile, Timespec)>>);
 
-impl Renewed {
+impl RenewedTimes {
     /// Sets the modification time of `file`, open as `opened`, to now. Returns true on success; only the file's owner may do it.
     pub(super) fn renew(&self, file: &ChunkFile, opened: &File) -> bool {
         let Ok(metadata) = opened.metadata() else { return false };
@@ -35,7 +35,7 @@ impl Renewed {
     }
 }
 
-impl Drop for Renewed {
+impl Drop for RenewedTimes {
     fn drop(&mut self) {
         // A file may be listed twice: its first recorded time is restored last.
         for (file, before) in self.0.get_mut().drain(..).rev() {

@@ -11,8 +11,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::changes::{ChangeSet, ChunkChange, ChunkFile};
 use super::pack::{self, Job, Pending, Sizes};
-use super::progress::Progress;
-use super::times::Renewed;
+use super::progress::CommitProgress;
+use super::times::RenewedTimes;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::{NodeId, ObjectId};
@@ -25,16 +25,16 @@ pub(super) const AT_ONCE: usize = 16;
 
 /// Limit on the memory for packs and for files that are sent to a store.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct MemoryLimit {
     kib: Semaphore,
     most: u32,
 }
 
-impl Memory {
+impl MemoryLimit {
     /// Creates a limit of `bytes`. A larger request gets all of it.
     pub(super) fn new(bytes: u64) -> Self {
         let most = u32::try_from(bytes / 1024).unwrap_or(u32::MAX).clamp(1, Semaphore::MAX_PERMITS as u32);
-        Memory { kib: Semaphore::new(most as usize), most }
+        MemoryLimit { kib: Semaphore::new(most as usize), most }
     }
 
     pub(super) async fn take(&self, bytes: u64) -> Option<SemaphorePermit<'_>> {
@@ -56,9 +56,9 @@ pub(super) async fn upload(
     storage: &Arc<dyn Storage>,
     changes: &ChangeSet,
     sizes: Sizes,
-    memory: &Memory,
-    renewed: &Renewed,
-    progress: &Progress,
+    memory: &MemoryLimit,
+    renewed: &RenewedTimes,
+    progress: &CommitProgress,
 ) -> Result<StoredChunks> {
     let mut stored: BTreeMap<NodeId, Vec<(Coords, Option<ChunkPayload>)>> = BTreeMap::new();
     let mut jobs = Vec::new();
@@ -108,7 +108,7 @@ pub(super) async fn upload(
     Ok(stored.into_iter().map(|(node, chunks)| (node, Arc::new(chunks))).collect())
 }
 
-async fn run(storage: &Arc<dyn Storage>, job: Job, renewed: &Renewed) -> Result<Vec<(usize, ChunkPayload)>> {
+async fn run(storage: &Arc<dyn Storage>, job: Job, renewed: &RenewedTimes) -> Result<Vec<(usize, ChunkPayload)>> {
     match job {
         Job::Inline(all) => {
             let read = move || {
@@ -145,24 +145,24 @@ async fn run(storage: &Arc<dyn Storage>, job: Job, renewed: &Renewed) -> Result<
     }
 }
 
-async fn single(storage: &Arc<dyn Storage>, file: ChunkFile, renewed: &Renewed) -> Result<ChunkPayload> {
+async fn single(storage: &Arc<dyn Storage>, file: ChunkFile, renewed: &RenewedTimes) -> Result<ChunkPayload> {
     let length = file.length;
     let chunk = ObjectId::random()?;
     let (key, name) = (format!("chunks/{chunk}"), file.name.clone());
     let (opened, file) = blocking(move || Ok((file.open()?, file))).await?;
     // A copied or uploaded object is new anyway. A file whose times cannot be changed is copied.
-    let may_link = file.may_link && (storage.local_files().is_none() || renewed.renew(&file, &opened));
+    let can_link = file.can_link && (storage.local_files().is_none() || renewed.renew(&file, &opened));
     let file = opened;
     let stored =
-        if may_link { storage.put_file(&key, file, length).await } else { storage.put_copy(&key, file, length).await };
+        if can_link { storage.put_file(&key, file, length).await } else { storage.put_copy(&key, file, length).await };
     stored.context(|| format!("the chunk's file {name}"))?;
     Ok(ChunkPayload::Native { chunk, offset: 0, length })
 }
 
 /// Stores one file as a separate object before a commit refers to it (eager upload).
-pub(super) async fn ahead(storage: &Arc<dyn Storage>, memory: &Memory, file: ChunkFile) -> Result<ChunkPayload> {
+pub(super) async fn ahead(storage: &Arc<dyn Storage>, memory: &MemoryLimit, file: ChunkFile) -> Result<ChunkPayload> {
     let _permit = memory.take(file.length).await;
-    let renewed = Renewed::default();
+    let renewed = RenewedTimes::default();
     let stored = single(storage, file, &renewed).await?;
     renewed.keep();
     Ok(stored)

@@ -21,7 +21,7 @@ use crate::format::ids::NodeId;
 use crate::format::snapshot::{Node, Snapshot};
 
 /// Change set as the repository's version can store it.
-pub(super) struct Stored<'a> {
+pub(super) struct StorableChanges<'a> {
     /// The changes. Their `chunks` are empty if moves were replaced.
     pub(super) changes: Cow<'a, ChangeSet>,
     /// Node that each new array takes its chunks from.
@@ -36,10 +36,10 @@ pub(super) fn without_moves<'a>(
     changes: &'a ChangeSet,
     chunks: &'a StoredChunks,
     new_ids: &BTreeMap<NodeId, NodeId>,
-) -> Result<Stored<'a>> {
+) -> Result<StorableChanges<'a>> {
     if new_ids.is_empty() {
         let (changes, chunks) = (Cow::Borrowed(changes), Cow::Borrowed(chunks));
-        return Ok(Stored { changes, sources: Sources::new(), chunks });
+        return Ok(StorableChanges { changes, sources: Sources::new(), chunks });
     }
     let mut out = ChangeSet {
         deleted: changes.deleted.clone(),
@@ -69,5 +69,5 @@ pub(super) fn without_moves<'a>(
     }
     out.updated = changes.updated.iter().filter(|node| updated.contains_key(&node.id)).cloned().collect();
     let chunks = chunks.iter().map(|(id, chunks)| (new_ids.get(id).copied().unwrap_or(*id), chunks.clone())).collect();
-    Ok(Stored { changes: Cow::Owned(out), sources, chunks: Cow::Owned(chunks) })
+    Ok(StorableChanges { changes: Cow::Owned(out), sources, chunks: Cow::Owned(chunks) })
 }

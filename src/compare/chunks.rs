@@ -69,10 +69,10 @@ struct Pass {
 struct Item {
     at: usize,
     coords: Coords,
-    found: Found,
+    found: Match,
 }
 
-enum Found {
+enum Match {
     Nothing,
     Same,
     Other(ChunkPayload),
@@ -102,7 +102,7 @@ impl ChunkList<'_> {
     ) -> Result<()> {
         for manifest in self.manifests.iter().take(count).filter(|m| overlap(&m.extents, beside)) {
             let wanted = |item: &Item| {
-                matches!(item.found, Found::Nothing) && self.holds(&item.coords) && manifest.covers(&item.coords)
+                matches!(item.found, Match::Nothing) && self.holds(&item.coords) && manifest.covers(&item.coords)
             };
             if !items.iter().any(wanted) {
                 continue;
@@ -151,22 +151,22 @@ impl<'a> ChunkDifferences<'a> {
         let mut items: Vec<Item> = (done..end)
             // The same chunk may be listed twice in a row; it counts once.
             .filter(|&at| at == 0 || !refs.coords(at).iter().eq(refs.coords(at - 1).iter()))
-            .map(|at| Item { at, coords: refs.coords(at).iter().collect(), found: Found::Nothing })
+            .map(|at| Item { at, coords: refs.coords(at).iter().collect(), found: Match::Nothing })
             .filter(|item| here.holds(&item.coords) && listed.covers(&item.coords))
             .collect();
         // If several manifests list a chunk, the reference of the first one counts.
         let shadowed = |item: &mut Item, _: &ArrayRefs<'_>, _| {
-            item.found = Found::Same;
+            item.found = Match::Same;
             Ok(())
         };
         here.look(position, &listed.extents, &mut items, shadowed).await?;
-        items.retain(|item| matches!(item.found, Found::Nothing));
+        items.retain(|item| matches!(item.found, Match::Nothing));
         let compare = |item: &mut Item, others: &ArrayRefs<'_>, at| {
-            item.found = Found::Same;
+            item.found = Match::Same;
             if is_before {
                 let other = others.payload(at)?;
                 if other != refs.payload(item.at)? {
-                    item.found = Found::Other(other.into());
+                    item.found = Match::Other(other.into());
                 }
             }
             Ok(())
@@ -174,9 +174,9 @@ impl<'a> ChunkDifferences<'a> {
         there.look(usize::MAX, &listed.extents, &mut items, compare).await?;
         let difference = |item: Item| {
             let other = match item.found {
-                Found::Same => return None,
-                Found::Other(other) => Some(other),
-                Found::Nothing => None,
+                Match::Same => return None,
+                Match::Other(other) => Some(other),
+                Match::Nothing => None,
             };
             let own = match refs.payload(item.at) {
                 Ok(own) => Some(own.into()),

@@ -15,7 +15,7 @@ use crate::zarr::Coords;
 
 /// The union of several logs.
 #[derive(Clone, Debug, Default)]
-pub struct Logged {
+pub struct LogUnion {
     /// Nodes that were created, deleted or updated.
     pub nodes: Touched,
     /// Chunks written or deleted.
@@ -26,7 +26,7 @@ pub struct Logged {
     pub missing: Vec<ObjectId>,
 }
 
-impl Logged {
+impl LogUnion {
     fn add(&mut self, log: &TransactionLog) -> Result<()> {
         self.nodes.add(log);
         self.moves.extend(log.moves()?);
@@ -44,9 +44,9 @@ fn add_chunks(all: &mut HashMap<NodeId, HashSet<Coords>>, log: &TransactionLog) 
 /// Returns what the commits after `from` up to `to` touched; none if `from` is neither `to` nor one of its ancestors.
 ///
 /// A missing pruned log (old releases collected them) is listed in the result; any other missing log is an error.
-pub async fn between(repository: &Repository, from: ObjectId, to: ObjectId) -> Result<Option<Logged>> {
+pub async fn between(repository: &Repository, from: ObjectId, to: ObjectId) -> Result<Option<LogUnion>> {
     let Some(commits) = repository.since(to, from).await? else { return Ok(None) };
-    let mut logged = Logged::default();
+    let mut logged = LogUnion::default();
     for commit in commits {
         for id in &commit.pruned_ancestor_tx_logs {
             match read_log_if_any(&**repository.storage(), *id).await? {

@@ -29,7 +29,7 @@ const PIECE: u64 = 1 << 20;
 
 /// Level of detail of a comparison.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted {
+pub struct CompareOptions {
     /// True to list chunks, not only count them.
     pub coords: bool,
     /// True to read chunks of one length in different places, which are the same if their bytes are.
@@ -125,13 +125,13 @@ impl NodeDifference {
 
 /// Array as a snapshot lists it.
 #[derive(Clone, Debug)]
-pub struct Listed {
+pub struct ArrayChunks {
     id: NodeId,
     grid: Vec<u32>,
     manifests: Vec<ManifestRef>,
 }
 
-impl Listed {
+impl ArrayChunks {
     /// Returns the array `node`; none if the node is no array.
     pub fn of(node: &Node<'_>) -> Option<Self> {
         let NodeData::Array(array) = &node.data else { return None };
@@ -140,7 +140,7 @@ impl Listed {
             Ok(metadata) => metadata.grid,
             Err(_) => array.grid().unwrap_or_default(),
         };
-        Some(Listed { id: node.id, grid, manifests: array.manifests() })
+        Some(ArrayChunks { id: node.id, grid, manifests: array.manifests() })
     }
 
     /// Returns the array's chunks. `infos` describes the manifests of the snapshot.
@@ -160,7 +160,7 @@ pub async fn snapshots(
     reader: &Arc<Reader>,
     old: &Snapshot,
     new: &Snapshot,
-    wanted: Wanted,
+    wanted: CompareOptions,
 ) -> Result<Vec<NodeDifference>> {
     let by_id = |snapshot: &Snapshot| -> HashMap<NodeId, usize> {
         snapshot.nodes().enumerate().map(|(position, node)| (node.id, position)).collect()
@@ -202,7 +202,7 @@ async fn one(
     snapshots: [&Snapshot; 2],
     infos: &[HashMap<ObjectId, ManifestInfo>; 2],
     at: [Option<usize>; 2],
-    wanted: Wanted,
+    wanted: CompareOptions,
 ) -> Result<NodeDifference> {
     let [old, new] = snapshots;
     let [before, after] = at;
@@ -212,7 +212,7 @@ async fn one(
         found.is_moved = was.path != is.path;
         found.is_changed = was.zarr_json != is.zarr_json;
     }
-    let (was, is) = (was.as_ref().and_then(Listed::of), is.as_ref().and_then(Listed::of));
+    let (was, is) = (was.as_ref().and_then(ArrayChunks::of), is.as_ref().and_then(ArrayChunks::of));
     let [old_infos, new_infos] = infos;
     let Some(any) = is.as_ref().or(was.as_ref()) else { return Ok(found) };
     let before = was.as_ref().map_or(any.nothing(old_infos, reader), |was| was.chunks(old_infos, reader));

@@ -92,11 +92,11 @@ impl ControlFile {
     /// Renders the current content; empty for the files whose content [`super::Control`] has.
     pub async fn render(self, session: &Session) -> Result<String> {
         match self {
-            ControlFile::Status => Ok(session.status().await?.in_words()),
+            ControlFile::Status => Ok(session.status().await?.to_text()),
             ControlFile::StatusJson => json(&session.status().await?),
-            ControlFile::Diff => session.diff().await.map(|diff| diff.in_words()),
+            ControlFile::Diff => session.diff().await.map(|diff| diff.to_text()),
             ControlFile::Log => session.log().await,
-            ControlFile::Conflicts => Ok(session.conflicts_in_words()),
+            ControlFile::Conflicts => Ok(session.conflicts_text()),
             ControlFile::Info => json(&session.info()),
             ControlFile::Progress => json(&session.progress()),
             ControlFile::Commit | ControlFile::Errors | ControlFile::Discard | ControlFile::Refresh => {

@@ -30,7 +30,7 @@ use self::shown::Shown;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::reader::Reader;
-use crate::repo::watch::{Look, Watch};
+use crate::repo::watch::{CheckResult, BranchWatch};
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::session::{Invalidator, invalidate_all};
 use crate::tree::Tree;
@@ -48,7 +48,7 @@ pub struct Follower {
     branch: String,
     interval: Duration,
     numbering: Mutex<Numbering>,
-    watch: tokio::sync::Mutex<Watch>,
+    watch: tokio::sync::Mutex<BranchWatch>,
     /// Receiver of invalidations; set once the mount is up.
     kernel: OnceLock<Arc<dyn Invalidator>>,
 }
@@ -77,7 +77,7 @@ impl Follower {
             branch: branch.to_owned(),
             interval,
             numbering: Mutex::new(numbering),
-            watch: tokio::sync::Mutex::new(Watch::new(repository, branch)),
+            watch: tokio::sync::Mutex::new(BranchWatch::new(repository, branch)),
             kernel: OnceLock::new(),
         })
     }
@@ -114,11 +114,11 @@ impl Follower {
     async fn look(&self) -> Result<()> {
         let mut watch = self.watch.lock().await;
         match watch.look().await? {
-            Look::Same => {}
-            Look::Gone => {
+            CheckResult::Same => {}
+            CheckResult::Gone => {
                 return Err(Error::new(ErrorKind::NotFound, "there is no such branch any more"));
             }
-            Look::Tip(repository, tip) => {
+            CheckResult::Tip(repository, tip) => {
                 if tip != self.shown.view().tree().snapshot().id() {
                     self.move_to(&repository, tip).await?;
                 }

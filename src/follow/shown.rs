@@ -48,7 +48,7 @@ impl View {
     }
 
     /// Returns true if the kernel may cache the replies.
-    pub fn is_remembered(&self) -> bool {
+    pub fn is_cacheable(&self) -> bool {
         self.remembered
     }
 }

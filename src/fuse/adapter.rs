@@ -89,7 +89,7 @@ impl Adapter {
 
 /// Returns the time for which the kernel may cache a reply.
 fn remembered(view: &View) -> Duration {
-    if view.is_remembered() { FOREVER } else { Duration::ZERO }
+    if view.is_cacheable() { FOREVER } else { Duration::ZERO }
 }
 
 impl Shared {
@@ -276,9 +276,9 @@ impl Filesystem for Adapter {
         if self.skip_opendir && !self.shared.shown.moves() {
             return reply.error(Errno::ENOSYS);
         }
-        let (handle, is_remembered) = self.shared.shown.open_listing();
+        let (handle, is_cacheable) = self.shared.shown.open_listing();
         let kept = FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE;
-        reply.opened(FileHandle(handle), if is_remembered { kept } else { FopenFlags::empty() });
+        reply.opened(FileHandle(handle), if is_cacheable { kept } else { FopenFlags::empty() });
     }
 
     fn releasedir(

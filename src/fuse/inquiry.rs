@@ -70,7 +70,7 @@ pub fn ask(mountpoint: &Path, path: &Path, question: Question<'_>, deadline: Dur
 }
 
 /// Returns the absolute path of `mountpoint`, if an icechunkfs mount is there and answers.
-pub fn expect_answer(mountpoint: &Path) -> Result<std::path::PathBuf> {
+pub fn require_responsive_mount(mountpoint: &Path) -> Result<std::path::PathBuf> {
     let mountpoint = mount_table::expect(mountpoint)?;
     // Any answer will do.
     let _ = exists(&mountpoint, &mountpoint.join(".icechunk"))?;

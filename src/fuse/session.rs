@@ -107,7 +107,7 @@ pub struct Mounted {
 /// Checks that something can be mounted at `mountpoint` and returns its absolute path. Removes a dead icechunkfs mount.
 pub fn prepare(mountpoint: &Path, nonempty: bool) -> Result<PathBuf> {
     let absolute = mount_table::absolute(mountpoint).map_err(|e| e.context("the mountpoint"))?;
-    if unmount::clean_dying(&absolute)? {
+    if unmount::wait_and_remove_dead(&absolute)? {
         warn!("{}: a mount whose daemon had died was taken away", absolute.display());
     }
     let metadata = std::fs::metadata(&absolute).map_err(|e| match e.kind() {

@@ -77,7 +77,7 @@ fn with_helper(mountpoint: &Path, force: Force) -> Result<()> {
 /// there was one.
 ///
 /// Fails with [`ErrorKind::Timeout`] if the mount does not answer but has a daemon.
-pub fn clean_dead(mountpoint: &Path) -> Result<bool> {
+pub fn remove_dead(mountpoint: &Path) -> Result<bool> {
     if mount_table::find(mountpoint)?.is_none_or(|mount| mount.fs_type != FILE_SYSTEM_TYPE) || !is_dead(mountpoint)? {
         return Ok(false);
     }
@@ -85,12 +85,12 @@ pub fn clean_dead(mountpoint: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// Unmounts as [`clean_dead`] does, but waits for the end of a daemon that is just being killed: for some milliseconds it still
+/// Unmounts as [`remove_dead`] does, but waits for the end of a daemon that is just being killed: for some milliseconds it still
 /// answers, or the kernel still aborts its requests.
-pub fn clean_dying(mountpoint: &Path) -> Result<bool> {
+pub fn wait_and_remove_dead(mountpoint: &Path) -> Result<bool> {
     let begin = Instant::now();
     loop {
-        if clean_dead(mountpoint)? {
+        if remove_dead(mountpoint)? {
             return Ok(true);
         }
         let is_ours = mount_table::find(mountpoint)?.is_some_and(|mount| mount.fs_type == FILE_SYSTEM_TYPE);

@@ -13,7 +13,7 @@ const DEFAULT_SHARE: u64 = 4;
 ///
 /// glibc keeps an arena for each of many threads, and after the first large buffer was freed keeps others of its size in
 /// them; dozens of threads that each read a megabyte once would then hold dozens of megabytes for good.
-pub fn tame_allocator() {
+pub fn configure_allocator() {
     #[cfg(target_env = "gnu")]
     {
         /// Buffers from this size on, in bytes, are mapped, and unmapped when they are freed.

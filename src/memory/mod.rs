@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-pub use self::machine::{available_memory, cgroup_limit, default_memory, tame_allocator};
+pub use self::machine::{available_memory, cgroup_limit, default_memory, configure_allocator};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Smallest bound, in bytes: less leaves no room for a manifest of a few thousand chunks beside the program itself.

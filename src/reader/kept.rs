@@ -44,7 +44,7 @@ impl Reader {
 
     /// Returns true if `piece` is on the disk. Reads it in the background, so that it is in the kernel's page cache and verified
     /// by the time it is needed.
-    pub(super) fn check_ahead(&self, piece: &ChunkRange) -> bool {
+    pub(super) fn warm_disk(&self, piece: &ChunkRange) -> bool {
         let (Some(disk), Some(name)) = (self.storage.disk_cache(), piece.name()) else { return false };
         if disk.file_now(&name, piece.length).is_some() {
             return true;

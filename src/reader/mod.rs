@@ -1,7 +1,7 @@
 //! From chunk references to bytes: manifests and small chunks in memory, object ranges from storage, within one memory bound.
 //!
 //! Chunks that are not on this machine are fetched whole, or in [`pieces`] where they are large, and kept in memory: the kernel
-//! asks for a chunk in several requests. Of shards, only what is read is fetched ([`shards`]). [`fetch_ahead`] prefetches. A disk
+//! asks for a chunk in several requests. Of shards, only what is read is fetched ([`shards`]). [`prefetch`] prefetches. A disk
 //! cache, where there is one, is searched first, and receives what is fetched ([`kept`]).
 //!
 //! Virtual chunks are read the same way, as ranges of other objects ([`mod@chunk`]), if the user allows them.
@@ -13,7 +13,7 @@
 pub mod buffer;
 pub mod cache;
 pub mod chunk;
-mod fetch_ahead;
+mod prefetch;
 pub mod gauges;
 mod kept;
 pub mod memory;
@@ -254,7 +254,7 @@ impl Reader {
     }
 
     /// Returns the bytes that may be prefetched for one reader: none where chunks are local files.
-    pub fn most_ahead(&self) -> u64 {
+    pub fn prefetch_limit(&self) -> u64 {
         if self.is_local() && !self.virtuals.has_distant() { 0 } else { self.budget.ahead() }
     }
 

@@ -74,7 +74,7 @@ impl Reader {
     fn go_on(self: &Arc<Self>, chunk: &ChunkRange, piece: &ChunkRange) {
         let begin = piece.offset.saturating_sub(chunk.offset);
         if chunk.length <= WHOLE
-            || self.most_ahead() == 0
+            || self.prefetch_limit() == 0
             || begin < PIECE
             || !self.has(&piece_at(chunk, begin - PIECE).0)
         {
@@ -82,7 +82,7 @@ impl Reader {
         }
         let next = (1..=AHEAD).map(|n| begin + n * PIECE).take_while(|at| *at < chunk.length);
         // Pieces without room are requested again with the next piece.
-        let _ = self.fetch_ahead(next.map(|at| piece_at(chunk, at).0).enumerate().collect());
+        let _ = self.prefetch(next.map(|at| piece_at(chunk, at).0).enumerate().collect());
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) const GROUP: u64 = 64 << 10;
 /// Bytes of the head of a large inner chunk: as far as the kernel reads ahead without privileges.
 pub(super) const HEAD: u64 = 128 << 10;
 /// Pieces up to this many bytes are fetched along with the piece before them: small inner chunks, and heads.
-pub(super) const SLIGHT: u64 = 2 * HEAD;
+pub(super) const SMALL_PIECE: u64 = 2 * HEAD;
 /// Most pieces, however large a shard is: their starts are kept in memory.
 const MOST_PIECES: u64 = 1 << 16;
 
@@ -143,7 +143,7 @@ impl Pieces {
             return;
         }
         self.close();
-        if length <= SLIGHT {
+        if length <= SMALL_PIECE {
             return self.begins.push(range.start);
         }
         self.begins.push(range.start);

@@ -23,7 +23,7 @@ use tracing::debug;
 use super::cache::{Key, Value};
 use super::chunk::ChunkRange;
 use super::pieces::{only, piece_at};
-use super::shard_layout::{HEAD, Layout, SLIGHT, index_piece};
+use super::shard_layout::{HEAD, Layout, SMALL_PIECE, index_piece};
 use super::{Data, Reader, not_in_chunk, slice};
 use crate::error::{Error, ErrorKind, Result};
 use crate::zarr::shard::{Index, IndexLocation, Sharding};
@@ -36,12 +36,12 @@ const LONG: u64 = 128 << 10;
 /// A first read of this length means a full scan.
 const VERY_LONG: u64 = 512 << 10;
 /// Bytes that have to be read in sequence before more is prefetched than was requested.
-const BELIEVED: u64 = 256 << 10;
+const TRUSTED_AGE: u64 = 256 << 10;
 /// Most bytes that are prefetched for one reader of a shard, and in one request.
 const MOST_AHEAD: u64 = 8 << 20;
 const AT_A_TIME: u64 = 2 << 20;
 /// Longest distance between the end of a stream and its next request: the kernel sends several at once, in any order.
-const LEAP: u64 = 4 << 20;
+const MAX_GAP: u64 = 4 << 20;
 /// Shards whose access pattern is remembered, and streams of each.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 const STREAMS: usize = 4;
@@ -92,7 +92,7 @@ impl Streams {
         let near = |stream: &Stream| {
             let run = (stream.end - stream.begin).max(range.end - range.start);
             // For a full scan, the kernel reads ahead, up to twice as far.
-            let leap = if whole { 2 * LEAP } else { run.min(LEAP) };
+            let leap = if whole { 2 * MAX_GAP } else { run.min(MAX_GAP) };
             range.start <= stream.end.saturating_add(leap) && range.end.saturating_add(leap) >= stream.begin
         };
         let mut stream = match self.streams.iter().position(near).and_then(|at| self.streams.remove(at)) {
@@ -114,7 +114,7 @@ impl Streams {
 }
 
 impl Stream {
-    /// Returns the range to fetch now: empty until two pieces in a row, and [`BELIEVED`] bytes, were read; then as much again as
+    /// Returns the range to fetch now: empty until two pieces in a row, and [`TRUSTED_AGE`] bytes, were read; then as much again as
     /// was read.
     fn ahead(&mut self, layout: &Layout, most: u64) -> Range<u64> {
         let (run, at) = (self.end - self.begin, layout.at(self.end.saturating_sub(1)));
@@ -123,7 +123,7 @@ impl Stream {
         let target = self.end.saturating_add(window);
         let from = self.front.max(layout.piece(at).end);
         // Small steps would each be a request.
-        if run < BELIEVED || self.begin > before || self.front > self.end.saturating_add(window / 2) || from >= target {
+        if run < TRUSTED_AGE || self.begin > before || self.front > self.end.saturating_add(window / 2) || from >= target {
             return from..from;
         }
         self.front = target;
@@ -157,7 +157,7 @@ impl Reader {
             }
         }
         let data = join(&parts, &range)?;
-        self.go_on_in(shard, &layout, &range);
+        self.prefetch_shard(shard, &layout, &range);
         Some(data)
     }
 
@@ -176,9 +176,9 @@ impl Reader {
         let range = offset..end.ok_or_else(|| not_in_chunk(offset, length))?;
         match self.mode(sharding, shard, &range) {
             ReadMode::Whole => {
-                if let Some(data) = self.beginning_of(shard, &range) {
+                if let Some(data) = self.read_cached_head(shard, &range) {
                     // The rest is fetched meanwhile.
-                    let _ = self.fetch_ahead(vec![(0, piece_at(shard, 0).0)]);
+                    let _ = self.prefetch(vec![(0, piece_at(shard, 0).0)]);
                     return Ok(data);
                 }
                 return self.read(shard, offset, length).await;
@@ -189,7 +189,7 @@ impl Reader {
             }
             ReadMode::Parts => {}
         }
-        if let Some(data) = self.found_whole(shard, &range).await {
+        if let Some(data) = self.read_cached_pieces(shard, &range).await {
             return Ok(data);
         }
         let layout = match index_piece(sharding, shard.length) {
@@ -206,7 +206,7 @@ impl Reader {
             }
             _ => self.layout(sharding, shard).await?,
         };
-        self.go_on_in(shard, &layout, &range);
+        self.prefetch_shard(shard, &layout, &range);
         self.fetch_touched(shard, &layout, &range).await;
         let mut parts = Vec::new();
         for number in layout.touched(&range) {
@@ -219,7 +219,7 @@ impl Reader {
     fn mode(&self, sharding: &Sharding, shard: &ChunkRange, range: &Range<u64>) -> ReadMode {
         let long = range.end - range.start;
         // The first of several concurrent requests need not arrive first.
-        let begins = if range.start == 0 { long >= LONG } else { range.start < LEAP && long >= VERY_LONG };
+        let begins = if range.start == 0 { long >= LONG } else { range.start < MAX_GAP && long >= VERY_LONG };
         let index = index_piece(sharding, shard.length).filter(|_| begins && sharding.location == IndexLocation::End);
         let first = match index.map(|place| self.is_near(&part(shard, &place))) {
             Some(false) if long >= VERY_LONG => ReadMode::Whole,
@@ -245,7 +245,7 @@ impl Reader {
     }
 
     /// Returns the bytes of `range`, if they are in the first bytes fetched in mode [`ReadMode::Beginning`].
-    fn beginning_of(&self, shard: &ChunkRange, range: &Range<u64>) -> Option<Data> {
+    fn read_cached_head(&self, shard: &ChunkRange, range: &Range<u64>) -> Option<Data> {
         let beginning = 0..VERY_LONG.min(shard.length);
         match self.cache.get(&Key::Chunk(part(shard, &beginning))) {
             Some(Value::Chunk(bytes)) => join(&[(beginning, bytes)], range),
@@ -254,7 +254,7 @@ impl Reader {
     }
 
     /// Returns the bytes of `range`, if they were fetched when the shard was read as a whole.
-    async fn found_whole(self: &Arc<Self>, shard: &ChunkRange, range: &Range<u64>) -> Option<Data> {
+    async fn read_cached_pieces(self: &Arc<Self>, shard: &ChunkRange, range: &Range<u64>) -> Option<Data> {
         let mut pieces = Vec::new();
         let mut at = range.start;
         while at < range.end {
@@ -306,7 +306,7 @@ impl Reader {
         else {
             return Ok(None);
         };
-        let bytes = match self.found_whole(shard, &place).await {
+        let bytes = match self.read_cached_pieces(shard, &place).await {
             Some(Data::Bytes(bytes)) => Some(bytes),
             Some(data) => Some(Bytes::copy_from_slice(&data)),
             None => {
@@ -340,7 +340,7 @@ impl Reader {
         // The kernel reads beyond the end of the inner chunk.
         while next < layout.len() && layout.piece(next).start < end.saturating_add(HEAD / 4) {
             let piece = piece_of(shard, layout, next);
-            if piece.length > SLIGHT || self.is_near(&piece) {
+            if piece.length > SMALL_PIECE || self.is_near(&piece) {
                 break;
             }
             missing.push(next);
@@ -354,8 +354,8 @@ impl Reader {
     }
 
     /// Records a read of `range` of `shard`, and prefetches what follows if the reader continues from inner chunk to inner chunk.
-    fn go_on_in(self: &Arc<Self>, shard: &ChunkRange, layout: &Layout, range: &Range<u64>) {
-        let most = self.most_ahead();
+    fn prefetch_shard(self: &Arc<Self>, shard: &ChunkRange, layout: &Layout, range: &Range<u64>) {
+        let most = self.prefetch_limit();
         let wanted = {
             let mut shards = self.access_pattern.shards.lock();
             let streams = shards.get_or_insert_mut(shard.clone(), Streams::default);
@@ -380,7 +380,7 @@ impl Reader {
 
     /// Prefetches pieces. Returns true if there was no room for all of them.
     fn fetch_batch(self: &Arc<Self>, shard: &ChunkRange, layout: &Layout, batch: Vec<(usize, ChunkRange)>) -> bool {
-        let Some(left) = self.fetch_ahead(batch) else { return false };
+        let Some(left) = self.prefetch(batch) else { return false };
         let begin = layout.piece(left).start;
         if let Some(streams) = self.access_pattern.shards.lock().get_mut(shard) {
             streams.streams.iter_mut().for_each(|stream| stream.front = stream.front.min(begin));

@@ -17,7 +17,7 @@ use futures_util::{StreamExt, TryStreamExt};
 
 use crate::commit::changes::ChunkChange;
 use crate::compare::chunks::{ChunkDifference, ChunkDifferences};
-use crate::compare::{Count, Listed};
+use crate::compare::{Count, ArrayChunks};
 use crate::error::{Context, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::{NodeId, ObjectId};
@@ -48,7 +48,7 @@ pub struct Sizes {
 
 /// Result of a repack.
 #[derive(Clone, Debug, Default)]
-pub struct Repacked {
+pub struct RepackResult {
     /// New payloads of the moved chunks, by array.
     pub chunks: BTreeMap<NodeId, BTreeMap<Coords, ChunkChange>>,
     /// Number and size of the moved chunks.
@@ -94,11 +94,11 @@ pub async fn repack(
     snapshot: &Snapshot,
     sizes: Sizes,
     tell: impl Fn(u64),
-) -> Result<Repacked> {
+) -> Result<RepackResult> {
     let infos: HashMap<ObjectId, ManifestInfo> = snapshot.manifests().into_iter().map(|info| (info.id, info)).collect();
-    let mut out = Repacked { is_complete: true, ..Repacked::default() };
+    let mut out = RepackResult { is_complete: true, ..RepackResult::default() };
     for node in snapshot.nodes() {
-        let Some(listed) = Listed::of(&node) else { continue };
+        let Some(listed) = ArrayChunks::of(&node) else { continue };
         // Compared with an empty list, all chunks of the array are new.
         let mut all = ChunkDifferences::new(listed.nothing(&infos, reader), listed.chunks(&infos, reader));
         while let Some(page) = all.page().await.context(|| node.path.to_owned())? {
@@ -122,7 +122,7 @@ async fn carry_out(
     reader: &Arc<Reader>,
     jobs: Vec<Job>,
     node: NodeId,
-    out: &mut Repacked,
+    out: &mut RepackResult,
 ) -> Result<()> {
     let moving = || jobs.iter().flat_map(|(Job::Pack(chunks) | Job::Inline(chunks))| chunks);
     out.objects_before += moving().map(|(_, chunk)| chunk.object).collect::<HashSet<_>>().len() as u64;
@@ -190,7 +190,7 @@ fn plan(page: Vec<ChunkDifference>, sizes: Sizes) -> Vec<Job> {
     }
     let of = |chunk: &NativeChunk| usage.get(&chunk.object);
     let is_sparse = |chunk: &NativeChunk| of(chunk).is_some_and(Usage::is_sparse);
-    let is_loose = |chunk: &NativeChunk| of(chunk).is_some_and(|usage| usage.bytes < sizes.pack_size / SMALL_PART);
+    let is_little_used = |chunk: &NativeChunk| of(chunk).is_some_and(|usage| usage.bytes < sizes.pack_size / SMALL_PART);
     let mut inline = Vec::new();
     let mut moving: Vec<Moving> = Vec::new();
     for (coords, chunk) in all {
@@ -200,7 +200,7 @@ fn plan(page: Vec<ChunkDifference>, sizes: Sizes) -> Vec<Job> {
         }
         if chunk.length <= sizes.inline {
             inline.push((coords, chunk));
-        } else if is_sparse(&chunk) || is_loose(&chunk) {
+        } else if is_sparse(&chunk) || is_little_used(&chunk) {
             moving.push((coords, chunk));
         }
     }

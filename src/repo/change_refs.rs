@@ -56,7 +56,7 @@ impl Repository {
     /// disabled creating tags.
     pub async fn create_ref(&self, kind: RefKind, name: &str, target: ObjectId, clock: Clock) -> Result<()> {
         self.check_name(kind, name)?;
-        self.ready_for_changes().await?;
+        self.check_changes_allowed().await?;
         if let Generation::V1(_) = self.generation {
             self.check_snapshot(target).await?;
             let made = match kind {
@@ -72,7 +72,7 @@ impl Repository {
             if kind == RefKind::Tag {
                 check_flag(state, CREATE_TAG, "making tags", "create_tag")?;
                 if state.deleted_tags.contains(name) {
-                    return Err(was_deleted(name));
+                    return Err(tag_was_deleted(name));
                 }
             }
             let refs = refs_of(state, kind);
@@ -98,7 +98,7 @@ impl Repository {
         if kind == RefKind::Branch && name == DEFAULT_BRANCH {
             return Err(no_deletion_of_main());
         }
-        self.ready_for_changes().await?;
+        self.check_changes_allowed().await?;
         if let Generation::V1(_) = self.generation {
             let deleted = match kind {
                 RefKind::Branch => v1::delete_branch(&*self.storage, name, expected).await,
@@ -130,7 +130,7 @@ impl Repository {
     ///
     /// Fails with [`ErrorKind::NotFound`] if there is no such branch or snapshot, with [`ErrorKind::Stale`] if it points elsewhere.
     pub async fn reset_branch(&self, name: &str, to: ObjectId, expected: ObjectId, clock: Clock) -> Result<()> {
-        self.ready_for_changes().await?;
+        self.check_changes_allowed().await?;
         if let Generation::V1(_) = self.generation {
             self.check_snapshot(to).await?;
             let moved = v1::reset_branch(&*self.storage, name, to, expected).await;
@@ -159,7 +159,7 @@ impl Repository {
 
     /// Fails if nothing may be changed: the repository is set read-only, the storage takes no writes, or the store ignores the conditions
     /// that a safe change relies on.
-    pub async fn ready_for_changes(&self) -> Result<()> {
+    pub async fn check_changes_allowed(&self) -> Result<()> {
         self.check_writable()?;
         if let Some(why) = self.storage.read_only() {
             return Err(Error::new(ErrorKind::ReadOnly, format!("{}: {why}", self.storage.location())));
@@ -183,7 +183,7 @@ impl Repository {
             Err(error) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Io) => error,
             other => return other,
         };
-        match self.target_now(kind, name).await {
+        match self.current_target(kind, name).await {
             Ok(found) if found == wanted => Ok(()),
             Ok(_) => Err(error),
             Err(_) => Err(error.context(format!(
@@ -192,7 +192,7 @@ impl Repository {
         }
     }
 
-    async fn target_now(&self, kind: RefKind, name: &str) -> Result<Option<ObjectId>> {
+    async fn current_target(&self, kind: RefKind, name: &str) -> Result<Option<ObjectId>> {
         let refs = Repository::open(Arc::clone(&self.storage)).await?.refs().await?;
         let names = match kind {
             RefKind::Branch => refs.branches,
@@ -269,7 +269,7 @@ pub(super) fn exists(kind: RefKind, name: &str, there: ObjectId) -> Error {
     Error::new(ErrorKind::AlreadyExists, format!("there is a {kind} `{name}` already, at {there}; {help}"))
 }
 
-pub(super) fn was_deleted(name: &str) -> Error {
+pub(super) fn tag_was_deleted(name: &str) -> Error {
     Error::new(
         ErrorKind::AlreadyExists,
         format!("there was a tag `{name}`, and names of deleted tags cannot be used again: choose another"),

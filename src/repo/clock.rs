@@ -21,7 +21,7 @@ const TOLERATED_SKEW: Duration = Duration::from_secs(2);
 
 /// Time of a change that is about to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment {
+pub struct ChangeTime {
     /// Time to write, later than that of the previous change. Microseconds since 1970-01-01 UTC, like the other fields.
     pub time: u64,
     /// Time on this machine's clock.
@@ -30,7 +30,7 @@ pub struct Moment {
     last: u64,
 }
 
-impl Moment {
+impl ChangeTime {
     /// Returns the time of a change after one at `last`. Clocks of two machines always differ slightly: if this machine's clock is only a
     /// moment behind `last`, waits until it is later.
     pub async fn after(clock: Clock, last: u64) -> Self {
@@ -39,11 +39,11 @@ impl Moment {
             tokio::time::sleep(behind + Duration::from_millis(1)).await;
         }
         let now = clock();
-        Moment { time: now.max(last.saturating_add(1)), now, last }
+        ChangeTime { time: now.max(last.saturating_add(1)), now, last }
     }
 
-    /// Returns true if [`Moment::time`] is later than this machine's clock.
-    pub fn is_after_the_clock(&self) -> bool {
+    /// Returns true if [`ChangeTime::time`] is later than this machine's clock.
+    pub fn is_ahead_of_clock(&self) -> bool {
         self.time > self.now
     }
 
@@ -55,16 +55,16 @@ impl Moment {
         self.compare(storage.modified(key).await.unwrap_or_default())
     }
 
-    /// Checks this machine's clock like [`Moment::check`], given the time that the store reported for an object.
+    /// Checks this machine's clock like [`ChangeTime::check`], given the time that the store reported for an object.
     pub fn compare(&self, stored: Option<u64>) -> Result<()> {
-        let Moment { now, last, .. } = *self;
+        let ChangeTime { now, last, .. } = *self;
         let apart = |a: u64, b: u64| Duration::from_micros(a.abs_diff(b));
         match stored {
             Some(stored) if apart(stored, now) > TOLERANCE => {
                 let side = if now > stored { "ahead of" } else { "behind" };
                 Err(wrong(format!(
                     "this machine's clock is {} {side} the storage's ({} there, {} here): set this machine's clock. Nothing was changed",
-                    in_words(apart(stored, now)),
+                    to_text(apart(stored, now)),
                     format_time(stored),
                     format_time(now),
                 )))
@@ -73,7 +73,7 @@ impl Moment {
                 warn!(
                     "the last change was written by a machine whose clock was {} ahead ({}): this one is dated right after it. \
                      Other programs refuse to write until then",
-                    in_words(apart(last, now)),
+                    to_text(apart(last, now)),
                     format_time(last),
                 );
                 Ok(())
@@ -81,7 +81,7 @@ impl Moment {
             None if last > now => Err(wrong(format!(
                 "this machine's clock is {} behind the last change ({}): set the clock. If it is right, the machine that wrote that \
                  change is ahead: wait",
-                in_words(apart(last, now)),
+                to_text(apart(last, now)),
                 format_time(last),
             ))),
             _ => Ok(()),
@@ -94,7 +94,7 @@ fn wrong(message: String) -> Error {
 }
 
 /// Formats a duration in the unit that a person would use.
-fn in_words(length: Duration) -> String {
+fn to_text(length: Duration) -> String {
     let (seconds, minutes) = (length.as_secs(), (length.as_secs() + 30) / 60);
     match minutes {
         0..2 => format!("{} s", seconds.max(1)),
@@ -114,20 +114,20 @@ mod tests {
 
     #[tokio::test]
     async fn times_rise_whatever_the_clock_says() {
-        assert_eq!(Moment::after(|| NOW, NOW - 5).await.time, NOW);
-        assert_eq!(Moment::after(|| NOW, NOW + HOUR).await.time, NOW + HOUR + 1);
-        assert_eq!(Moment::after(|| NOW, NOW).await.time, NOW + 1);
+        assert_eq!(ChangeTime::after(|| NOW, NOW - 5).await.time, NOW);
+        assert_eq!(ChangeTime::after(|| NOW, NOW + HOUR).await.time, NOW + HOUR + 1);
+        assert_eq!(ChangeTime::after(|| NOW, NOW).await.time, NOW + 1);
     }
 
     #[tokio::test]
     async fn the_store_decides_whose_clock_is_wrong() {
-        let usual = Moment::after(|| NOW, NOW - HOUR).await;
-        let late = Moment::after(|| NOW, NOW + HOUR).await;
+        let usual = ChangeTime::after(|| NOW, NOW - HOUR).await;
+        let late = ChangeTime::after(|| NOW, NOW + HOUR).await;
         for stored in [None, Some(NOW), Some(NOW + HOUR / 10), Some(NOW - HOUR / 10)] {
             assert!(usual.compare(stored).is_ok(), "{stored:?}");
         }
         assert!(late.compare(Some(NOW)).is_ok(), "the other machine was ahead");
-        let said = |moment: Moment, stored| moment.compare(stored).unwrap_err().to_string();
+        let said = |moment: ChangeTime, stored| moment.compare(stored).unwrap_err().to_string();
         assert!(said(usual, Some(NOW - 3 * HOUR)).contains("clock is 3 h ahead of the storage's"));
         assert!(said(late, Some(NOW + HOUR)).contains("clock is 60 min behind the storage's"));
         assert!(said(late, None).contains("60 min behind the last change"));

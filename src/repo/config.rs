@@ -26,7 +26,7 @@ impl Repository {
         clock: Clock,
         mut change: impl FnMut(&RepoConfig) -> Result<Option<Changed>>,
     ) -> Result<Option<Changed>> {
-        self.ready_for_changes().await?;
+        self.check_changes_allowed().await?;
         let mut last = None;
         let mut noted = |stored: &RepoConfig| {
             let changed = change(stored)?;

@@ -25,7 +25,7 @@ use crate::storage::{Condition, Storage, decoded};
 
 /// Options of an expiration.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
+pub struct ExpireOptions {
     /// Time before which commits expire: microseconds since 1970-01-01 UTC.
     pub older_than: u64,
     /// True if tags that point to expired commits are deleted.
@@ -57,7 +57,7 @@ impl Expired {
 }
 
 /// Expires the commits that `wanted` selects. Fails with [`ErrorKind::ReadOnly`] if the repository takes no writes.
-pub async fn expire(repository: &Repository, wanted: Wanted, clock: Clock) -> Result<Expired> {
+pub async fn expire(repository: &Repository, wanted: ExpireOptions, clock: Clock) -> Result<Expired> {
     repository.check_writable()?;
     let storage = repository.storage();
     if let Some(why) = storage.read_only() {
@@ -69,7 +69,7 @@ pub async fn expire(repository: &Repository, wanted: Wanted, clock: Clock) -> Re
     }
 }
 
-async fn expire_v2(storage: &dyn Storage, wanted: Wanted, clock: Clock) -> Result<Expired> {
+async fn expire_v2(storage: &dyn Storage, wanted: ExpireOptions, clock: Clock) -> Result<Expired> {
     let found = decoded::changing(storage, "repo", MAX_REPO_FILE, RepoInfo::decode).await;
     let mut state = RepoState::from_info(&found.context(|| storage.location().to_owned())?.value)?;
     let mut expired = apply(&mut state, wanted)?;
@@ -92,7 +92,7 @@ async fn expire_v2(storage: &dyn Storage, wanted: Wanted, clock: Clock) -> Resul
 }
 
 /// Expires commits in `state` and returns the changes.
-fn apply(state: &mut RepoState, wanted: Wanted) -> Result<Expired> {
+fn apply(state: &mut RepoState, wanted: ExpireOptions) -> Result<Expired> {
     let is_old: BTreeSet<ObjectId> = state
         .snapshots
         .iter()
@@ -145,7 +145,7 @@ struct Commit {
     parent: Option<ObjectId>,
 }
 
-async fn expire_v1(repository: &Repository, wanted: Wanted) -> Result<Expired> {
+async fn expire_v1(repository: &Repository, wanted: ExpireOptions) -> Result<Expired> {
     let storage = repository.storage();
     let refs = repository.refs().await?;
     let mut expired = Expired::default();
@@ -217,7 +217,7 @@ async fn read_v1(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<(Snapshot, 
 async fn expire_history(
     storage: &Arc<dyn Storage>,
     history: &[Commit],
-    wanted: Wanted,
+    wanted: ExpireOptions,
     expired: &mut Expired,
 ) -> Result<()> {
     let Some((root, later)) = history.split_last() else { return Ok(()) };

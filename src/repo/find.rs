@@ -15,7 +15,7 @@ use crate::format::ids::ObjectId;
 
 /// A resolved revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct Resolved {
     /// Snapshot that the revision names.
     pub id: ObjectId,
     /// Branch or tag, if the revision is the name of one; otherwise the snapshot id.
@@ -26,13 +26,13 @@ impl Repository {
     /// Resolves revision `word`.
     ///
     /// Fails with [`ErrorKind::NotFound`] if it names nothing, and with [`ErrorKind::InvalidInput`] if it is ambiguous.
-    pub async fn find(&self, word: &str) -> Result<Found> {
+    pub async fn find(&self, word: &str) -> Result<Resolved> {
         let refs = self.refs().await?;
         if let Some(found) = self.one(word, &refs).await? {
             return Ok(found);
         }
-        let Some((base, steps)) = split_steps(word) else { return Err(self.unknown_word(word).await) };
-        let Some(base) = self.one(base, &refs).await? else { return Err(self.unknown_word(base).await) };
+        let Some((base, steps)) = split_steps(word) else { return Err(self.unknown_revision(word).await) };
+        let Some(base) = self.one(base, &refs).await? else { return Err(self.unknown_revision(base).await) };
         // The first entry is the commit itself.
         let history = self.history(base.id, steps.saturating_add(1)).await?;
         let found = history.get(steps).ok_or_else(|| {
@@ -41,18 +41,18 @@ impl Repository {
                 format!("`{word}`: there are only {} commits before {}", history.len().saturating_sub(1), base.spec),
             )
         })?;
-        Ok(Found { id: found.id, spec: RefSpec::Snapshot(found.id) })
+        Ok(Resolved { id: found.id, spec: RefSpec::Snapshot(found.id) })
     }
 
     /// Resolves `word` without splitting off `~N`; none if it names nothing.
-    async fn one(&self, word: &str, refs: &Refs) -> Result<Option<Found>> {
+    async fn one(&self, word: &str, refs: &Refs) -> Result<Option<Resolved>> {
         let mut meanings = named(word, refs);
         // Names take precedence over ids: in version 1, an id is not known to exist before its snapshot is read.
         if meanings.is_empty()
             && let Ok(id) = word.strip_prefix("snapshot/").unwrap_or(word).parse::<ObjectId>()
         {
             let spec = RefSpec::Snapshot(id);
-            meanings.push(Found { id: self.resolve(&spec).await?, spec });
+            meanings.push(Resolved { id: self.resolve(&spec).await?, spec });
         }
         match meanings.as_slice() {
             [first, rest @ ..] if rest.iter().any(|other| other.id != first.id) => {
@@ -67,7 +67,7 @@ impl Repository {
         }
     }
 
-    async fn unknown_word(&self, word: &str) -> Error {
+    async fn unknown_revision(&self, word: &str) -> Error {
         let (kind, name) = match (word.strip_prefix("tag/"), word.strip_prefix("branch/")) {
             (Some(name), _) => ("tag", name),
             (None, Some(name)) => ("branch", name),
@@ -78,10 +78,10 @@ impl Repository {
 }
 
 /// Returns the branches and tags that `word` can name.
-fn named(word: &str, refs: &Refs) -> Vec<Found> {
+fn named(word: &str, refs: &Refs) -> Vec<Resolved> {
     let branch =
-        |name: &str| refs.branches.get(name).map(|id| Found { id: *id, spec: RefSpec::Branch(name.to_owned()) });
-    let tag = |name: &str| refs.tags.get(name).map(|id| Found { id: *id, spec: RefSpec::Tag(name.to_owned()) });
+        |name: &str| refs.branches.get(name).map(|id| Resolved { id: *id, spec: RefSpec::Branch(name.to_owned()) });
+    let tag = |name: &str| refs.tags.get(name).map(|id| Resolved { id: *id, spec: RefSpec::Tag(name.to_owned()) });
     let whole = [branch(word), tag(word)];
     let said = [word.strip_prefix("branch/").and_then(branch), word.strip_prefix("tag/").and_then(tag)];
     whole.into_iter().chain(said).flatten().collect()

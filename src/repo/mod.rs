@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use tracing::info;
 
-use self::collect::mark::{Mark, may_have_run_since};
+use self::collect::mark::{LogPosition, may_have_run_since};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
 use crate::format::draft::SnapshotDraft;
@@ -181,10 +181,10 @@ impl Repository {
     }
 
     /// Returns the point that the operations log has reached, to detect later collections of garbage; none before version 2.
-    pub fn mark(&self) -> Option<Mark> {
+    pub fn mark(&self) -> Option<LogPosition> {
         match &self.generation {
             Generation::Alpha(_) | Generation::V1(_) => None,
-            Generation::V2(info) => Some(Mark::of(info)),
+            Generation::V2(info) => Some(LogPosition::of(info)),
         }
     }
 

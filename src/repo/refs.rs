@@ -12,9 +12,9 @@ use crate::shell;
 /// Branch that is used when none is named (spec, "References").
 pub const DEFAULT_BRANCH: &str = "main";
 /// Number of similar names that an error proposes at most.
-const PROPOSALS: usize = 3;
+const MAX_SUGGESTIONS: usize = 3;
 /// Similarity from which on a name is proposed: 0 for nothing in common, 1 for equality (Jaro-Winkler).
-const LIKENESS: f64 = 0.75;
+const MIN_SIMILARITY: f64 = 0.75;
 
 /// Specification of one snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,7 +135,7 @@ impl Repository {
             } else if same.is_empty() {
                 message += &format!("; it has no {kind} at all");
             } else {
-                let some: Vec<String> = same.keys().take(PROPOSALS).map(|n| format!("`{n}`")).collect();
+                let some: Vec<String> = same.keys().take(MAX_SUGGESTIONS).map(|n| format!("`{n}`")).collect();
                 let more = if same.len() > some.len() { ", ..." } else { "" };
                 message += &format!("; there is {}{more}", some.join(", "));
             }
@@ -161,10 +161,10 @@ fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a String>) -> Vec<Strin
     let wanted = name.to_lowercase();
     let mut scored: Vec<(f64, &String)> = names
         .map(|candidate| (strsim::jaro_winkler(&wanted, &candidate.to_lowercase()), candidate))
-        .filter(|(score, _)| *score >= LIKENESS)
+        .filter(|(score, _)| *score >= MIN_SIMILARITY)
         .collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0));
-    scored.into_iter().take(PROPOSALS).map(|(_, candidate)| format!("`{candidate}`")).collect()
+    scored.into_iter().take(MAX_SUGGESTIONS).map(|(_, candidate)| format!("`{candidate}`")).collect()
 }
 
 #[cfg(test)]

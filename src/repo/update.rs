@@ -15,7 +15,7 @@ use crate::storage::decoded::{self, Decoded};
 use crate::storage::{Condition, Storage};
 
 use super::MAX_REPO_FILE;
-use super::clock::Moment;
+use super::clock::ChangeTime;
 
 /// Clock in microseconds since 1970-01-01 UTC, passed in so that tests can set it.
 pub type Clock = fn() -> u64;
@@ -46,10 +46,10 @@ pub async fn update(
     clock: Clock,
     change: impl FnMut(&mut RepoState) -> Result<Operation>,
 ) -> Result<RepoState> {
-    run(storage, clock, How { clock_is_checked: false, names_copy: true }, change, || Ok(())).await
+    run(storage, clock, UpdateOptions { clock_is_checked: false, names_copy: true }, change, || Ok(())).await
 }
 
-/// Updates like [`update()`], for a caller that has checked the clock already ([`Moment::check`]). Calls `backed_up` between the copy of
+/// Updates like [`update()`], for a caller that has checked the clock already ([`ChangeTime::check`]). Calls `backed_up` between the copy of
 /// the old file and the attempt to replace it.
 pub async fn update_with_checked_clock(
     storage: &dyn Storage,
@@ -57,22 +57,22 @@ pub async fn update_with_checked_clock(
     change: impl FnMut(&mut RepoState) -> Result<Operation>,
     backed_up: impl Fn() -> Result<()>,
 ) -> Result<RepoState> {
-    run(storage, clock, How { clock_is_checked: true, names_copy: true }, change, backed_up).await
+    run(storage, clock, UpdateOptions { clock_is_checked: true, names_copy: true }, change, backed_up).await
 }
 
 /// Updates like [`update()`], without naming the copy in the operations log, so that nothing can come to depend on the copy. Calls
 /// `backed_up` between the copy of the old file and the attempt to replace it.
-pub(super) async fn update_without_name(
+pub(super) async fn update_without_backup_path(
     storage: &dyn Storage,
     clock: Clock,
     change: impl FnMut(&mut RepoState) -> Result<Operation>,
     backed_up: impl Fn() -> Result<()>,
 ) -> Result<RepoState> {
-    run(storage, clock, How { clock_is_checked: false, names_copy: false }, change, backed_up).await
+    run(storage, clock, UpdateOptions { clock_is_checked: false, names_copy: false }, change, backed_up).await
 }
 
 #[derive(Clone, Copy, Debug)]
-struct How {
+struct UpdateOptions {
     /// True if the caller has compared the clock with the store's.
     clock_is_checked: bool,
     /// True if the operations log names the copy of the old file.
@@ -82,7 +82,7 @@ struct How {
 async fn run(
     storage: &dyn Storage,
     clock: Clock,
-    how: How,
+    how: UpdateOptions,
     mut change: impl FnMut(&mut RepoState) -> Result<Operation>,
     backed_up: impl Fn() -> Result<()>,
 ) -> Result<RepoState> {
@@ -100,7 +100,7 @@ async fn run(
             return Err(read_only(storage.location(), state.status.reason.as_deref()));
         }
         let operation = change(&mut state)?;
-        let moment = Moment::after(clock, state.updates.first().map_or(0, |newest| newest.updated_at)).await;
+        let moment = ChangeTime::after(clock, state.updates.first().map_or(0, |newest| newest.updated_at)).await;
         let backup = backup_name("repo", moment.time)?;
         state.record(operation, moment.time, &backup, updates_per_file(state.config.as_deref()))?;
         if let Some(previous) = state.updates.get_mut(1).filter(|_| !how.names_copy) {
@@ -109,7 +109,7 @@ async fn run(
         let new = state.encode()?;
         let copy = format!("overwritten/{backup}");
         storage.put(&copy, file, Condition::Always).await?;
-        if !how.clock_is_checked || moment.is_after_the_clock() {
+        if !how.clock_is_checked || moment.is_ahead_of_clock() {
             moment.check(storage, &copy).await?;
         }
         backed_up()?;

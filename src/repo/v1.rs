@@ -11,7 +11,7 @@ use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use tracing::warn;
 
-use super::change_refs::{RefKind, check_target, exists, gone, was_deleted};
+use super::change_refs::{RefKind, check_target, exists, gone, tag_was_deleted};
 use super::refs::{DEFAULT_BRANCH, Refs};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
@@ -148,7 +148,7 @@ pub(super) async fn create_branch(storage: &dyn Storage, name: &str, target: Obj
 pub(super) async fn create_tag(storage: &dyn Storage, name: &str, target: ObjectId) -> Result<()> {
     let Some(there) = create_ref(storage, TAG, name, target).await? else { return Ok(()) };
     let deleted = storage.get(&tombstone(name), MAX_REF_FILE).await.is_ok();
-    Err(if deleted { was_deleted(name) } else { exists(RefKind::Tag, name, there) })
+    Err(if deleted { tag_was_deleted(name) } else { exists(RefKind::Tag, name, there) })
 }
 
 /// Writes a ref's file if there is none; otherwise returns the target in the existing file.

@@ -15,11 +15,11 @@ use crate::storage::{Storage, Version};
 
 /// A branch that is checked repeatedly for a new tip.
 #[derive(Debug)]
-pub struct Watch {
+pub struct BranchWatch {
     storage: Arc<dyn Storage>,
     virtuals: Arc<Virtuals>,
     branch: String,
-    place: Place,
+    place: TipLocation,
     /// Version of the object when the branch was last followed.
     seen: Option<Version>,
     /// Version of the object at the last check.
@@ -28,7 +28,7 @@ pub struct Watch {
 
 /// Location of a branch's target.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum TipLocation {
     /// A folder of numbered files.
     Alpha(alpha::Layout),
     /// The branch's own file.
@@ -37,19 +37,19 @@ enum Place {
     V2,
 }
 
-impl Place {
+impl TipLocation {
     fn of(generation: &Generation) -> Self {
         match generation {
-            Generation::Alpha(layout) => Place::Alpha(*layout),
-            Generation::V1(_) => Place::V1,
-            Generation::V2(_) => Place::V2,
+            Generation::Alpha(layout) => TipLocation::Alpha(*layout),
+            Generation::V1(_) => TipLocation::V1,
+            Generation::V2(_) => TipLocation::V2,
         }
     }
 }
 
 /// Result of a check.
 #[derive(Debug)]
-pub enum Look {
+pub enum CheckResult {
     /// Nothing was written.
     Same,
     /// Something was written. Holds the repository in its new state and the branch tip.
@@ -58,25 +58,25 @@ pub enum Look {
     Gone,
 }
 
-impl Watch {
-    /// Starts watching `branch` of `repository`. The first check never returns [`Look::Same`].
+impl BranchWatch {
+    /// Starts watching `branch` of `repository`. The first check never returns [`CheckResult::Same`].
     pub fn new(repository: &Repository, branch: &str) -> Self {
-        Watch {
+        BranchWatch {
             storage: Arc::clone(&repository.storage),
             virtuals: Arc::clone(&repository.virtuals),
             branch: branch.to_owned(),
-            place: Place::of(&repository.generation),
+            place: TipLocation::of(&repository.generation),
             seen: None,
             found: None,
         }
     }
 
-    /// Checks for writes since the state that [`Watch::followed`] confirmed.
-    pub async fn look(&mut self) -> Result<Look> {
+    /// Checks for writes since the state that [`BranchWatch::followed`] confirmed.
+    pub async fn look(&mut self) -> Result<CheckResult> {
         let (key, limit) = match self.place {
-            Place::Alpha(layout) => return self.look_into(layout).await,
-            Place::V1 => (v1::branch_key(&self.branch), v1::MAX_REF_FILE),
-            Place::V2 => ("repo".to_owned(), MAX_REPO_FILE),
+            TipLocation::Alpha(layout) => return self.check_alpha(layout).await,
+            TipLocation::V1 => (v1::branch_key(&self.branch), v1::MAX_REF_FILE),
+            TipLocation::V2 => ("repo".to_owned(), MAX_REPO_FILE),
         };
         let asked = match &self.seen {
             Some(seen) => self.storage.get_changed(&key, limit, seen).await,
@@ -84,15 +84,15 @@ impl Watch {
         };
         let (bytes, version) = match asked {
             Ok(Some(found)) => found,
-            Ok(None) => return Ok(Look::Same),
+            Ok(None) => return Ok(CheckResult::Same),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 (self.seen, self.found) = (None, None);
-                return self.look_anew().await;
+                return self.reopen().await;
             }
             Err(error) => return Err(error.context(self.storage.location())),
         };
         self.found = Some(version);
-        let (generation, tip) = if let Place::V1 = self.place {
+        let (generation, tip) = if let TipLocation::V1 = self.place {
             (Generation::V1(v1::Layout::default()), Some(v1::parse_ref(&key, &bytes)?))
         } else {
             let info = RepoInfo::decode(&bytes).context(|| format!("{}: repo", self.storage.location()))?;
@@ -101,25 +101,25 @@ impl Watch {
         };
         let (storage, virtuals) = (Arc::clone(&self.storage), Arc::clone(&self.virtuals));
         let repository = Repository { storage, generation, virtuals };
-        Ok(tip.map_or(Look::Gone, |tip| Look::Tip(Box::new(repository), tip)))
+        Ok(tip.map_or(CheckResult::Gone, |tip| CheckResult::Tip(Box::new(repository), tip)))
     }
 
-    /// Does the same as [`Watch::look`] for an alpha, whose ref files never change.
-    async fn look_into(&mut self, layout: alpha::Layout) -> Result<Look> {
+    /// Does the same as [`BranchWatch::look`] for an alpha, whose ref files never change.
+    async fn check_alpha(&mut self, layout: alpha::Layout) -> Result<CheckResult> {
         let Some(key) = layout.branch_file(&*self.storage, &self.branch).await? else {
             (self.seen, self.found) = (None, None);
-            return self.look_anew().await;
+            return self.reopen().await;
         };
         let version = Version { e_tag: Some(key), version: None };
         if self.seen.as_ref() == Some(&version) {
-            return Ok(Look::Same);
+            return Ok(CheckResult::Same);
         }
         let key = version.e_tag.clone().unwrap_or_default();
-        let Some(tip) = alpha::read_ref(&*self.storage, &key).await? else { return Ok(Look::Gone) };
+        let Some(tip) = alpha::read_ref(&*self.storage, &key).await? else { return Ok(CheckResult::Gone) };
         self.found = Some(version);
         let (storage, virtuals) = (Arc::clone(&self.storage), Arc::clone(&self.virtuals));
         let repository = Repository { storage, generation: Generation::Alpha(layout), virtuals };
-        Ok(Look::Tip(Box::new(repository), tip))
+        Ok(CheckResult::Tip(Box::new(repository), tip))
     }
 
     /// Confirms the last result, so that the next check reports only later writes.
@@ -128,14 +128,14 @@ impl Watch {
     }
 
     /// Opens the repository again after the object was not found: the branch is gone, or the repository has another version now.
-    async fn look_anew(&mut self) -> Result<Look> {
+    async fn reopen(&mut self) -> Result<CheckResult> {
         let repository = match Repository::open(Arc::clone(&self.storage)).await {
             Ok(repository) => repository.with_virtuals(Arc::clone(&self.virtuals)),
-            Err(error) if error.kind() == ErrorKind::NotARepository => return Ok(Look::Gone),
+            Err(error) if error.kind() == ErrorKind::NotARepository => return Ok(CheckResult::Gone),
             Err(error) => return Err(error),
         };
-        self.place = Place::of(&repository.generation);
+        self.place = TipLocation::of(&repository.generation);
         let tip = repository.branch_tip(&self.branch).await?;
-        Ok(tip.map_or(Look::Gone, |tip| Look::Tip(Box::new(repository), tip)))
+        Ok(tip.map_or(CheckResult::Gone, |tip| CheckResult::Tip(Box::new(repository), tip)))
     }
 }

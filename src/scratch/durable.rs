@@ -461,7 +461,7 @@ mod tests {
     use super::*;
 
     fn record(n: u64) -> Record {
-        Record::Hidden { parent: ROOT, name: Name::new(n.to_string().as_bytes()) }
+        Record::Whiteout { parent: ROOT, name: Name::new(n.to_string().as_bytes()) }
     }
 
     fn scratch() -> (tempfile::TempDir, Journal) {

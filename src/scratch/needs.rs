@@ -89,8 +89,8 @@ impl Requirements {
             Record::Create { body: Body::File(source), .. } | Record::Promote { body: Body::File(source), .. } => {
                 source
             }
-            Record::Moved { source, .. } => source,
-            Record::Borrowed { from, .. } => Source::Stored(from),
+            Record::SetSource { source, .. } => source,
+            Record::Sparse { from, .. } => Source::Stored(from),
             _ => return Ok(()),
         };
         if let Source::Stored(Stored(ChunkPayload::Native { chunk, .. })) = source {
@@ -134,9 +134,9 @@ mod tests {
             identity: None,
         };
         let copied = ChunkPayload::Native { chunk: id(7), offset: 3, length: 4 };
-        let moved = Record::Moved { id: ROOT + 1, source: Source::Stored(Stored(copied)), at: Time(0, 0) };
+        let moved = Record::SetSource { id: ROOT + 1, source: Source::Stored(Stored(copied)), at: Time(0, 0) };
         let from = Stored(ChunkPayload::Native { chunk: id(9), offset: 0, length: 40 });
-        let written = Record::Borrowed { data: 3, from, missing: vec![(5, 40)] };
+        let written = Record::Sparse { data: 3, from, missing: vec![(5, 40)] };
         let publishing = Record::Publishing { snapshot: id(2).to_string() };
         let directory = Arc::new(OwnedFd::from(std::fs::File::open(&scratch).unwrap()));
         Journal::replace(&directory, &[base, moved, written, publishing]).unwrap();

@@ -186,7 +186,8 @@ pub enum Record {
         meta: Meta,
     },
     /// New location of a file's bytes.
-    Moved {
+    #[serde(rename = "moved")]
+    SetSource {
         /// File.
         id: Id,
         /// New location.
@@ -195,7 +196,8 @@ pub enum Record {
         at: Time,
     },
     /// Sparse copy: only these bytes of a data file are still elsewhere. An inode has the data file already, or gets it later.
-    Borrowed {
+    #[serde(rename = "borrowed")]
+    Sparse {
         /// Data file.
         data: u64,
         /// Location of the missing bytes, at the same offsets.
@@ -213,7 +215,8 @@ pub enum Record {
         end: u64,
     },
     /// Whiteout; only in a rewritten journal.
-    Hidden {
+    #[serde(rename = "hidden")]
+    Whiteout {
         /// Parent directory.
         parent: Id,
         /// Name.
@@ -341,7 +344,7 @@ mod tests {
         ];
         let mut records: Vec<Record> = payloads
             .into_iter()
-            .map(|payload| Record::Moved { id: 4, source: Source::Stored(Stored(payload)), at: Time(7, 8) })
+            .map(|payload| Record::SetSource { id: 4, source: Source::Stored(Stored(payload)), at: Time(7, 8) })
             .collect();
         let names = [&b"zarr.json"[..], b"\xff\xfe", b"7", b""];
         records.extend(names.map(|name| Record::Create {

@@ -8,14 +8,14 @@ use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::changes::guard::refuse_unasked;
+use super::changes::guard::reject_unexplained_deletions;
 use super::rebase;
 use super::recovery::{finish, tree_at};
 use super::{DetectedChanges, Session};
 use crate::commit::changes::ChunkChange;
-use crate::commit::engine::{MayRebaseOnto, OnConflict, Outcome, Request};
+use crate::commit::engine::{RebaseCheck, OnConflict, Outcome, Request};
 use crate::commit::membership::ungrouped_by;
-use crate::commit::progress::Progress;
+use crate::commit::progress::CommitProgress;
 use crate::commit::rebase::commits_since;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
@@ -109,7 +109,7 @@ impl Session {
             let (frozen, detected) = self.detect_changes().await?;
             refuse_open(&frozen)?;
             refuse_violations(&detected)?;
-            refuse_unasked(&self.working.base().tree, &frozen, &detected.changes)?;
+            reject_unexplained_deletions(&self.working.base().tree, &frozen, &detected.changes)?;
             let detected = self.refuse_mapped(detected).await?;
             let untracked: Vec<String> = detected.untracked.iter().map(|file| file.path.clone()).collect();
             // An earlier commit that seemed to fail may have landed; an empty change set then has to undo it.
@@ -154,7 +154,7 @@ impl Session {
             unpublished: self.working.unpublished(),
             may_rebase_onto: Some(self.may_rebase_onto(&detected)),
         };
-        let progress = Arc::new(Progress::default());
+        let progress = Arc::new(CommitProgress::default());
         *self.progress.lock() = Arc::clone(&progress);
         let files = self.working.uploads().are_on().then(|| detected.changes.clone());
         let (_hold, known_objects) = self.use_uploads(&mut detected.changes).await?;
@@ -217,7 +217,7 @@ impl Session {
         self.new_ids.lock().clear();
         if !others.is_empty() {
             invalidations
-                .extend(self.others_changes(&repository, (&base.tree, &tree), &others, &detected.changes.moved).await?);
+                .extend(self.remote_invalidations(&repository, (&base.tree, &tree), &others, &detected.changes.moved).await?);
         }
         let committed = Committed {
             snapshot: snapshot.map(|id: ObjectId| id.to_string()),
@@ -230,7 +230,7 @@ impl Session {
     }
 
     /// Returns a check for names of the tree that collide with a commit that it would be rebased onto.
-    fn may_rebase_onto(&self, detected: &DetectedChanges) -> MayRebaseOnto {
+    fn may_rebase_onto(&self, detected: &DetectedChanges) -> RebaseCheck {
         let (working, reader) = (Arc::clone(&self.working), Arc::clone(&self.reader));
         let untracked = Arc::new(detected.untracked_entries());
         let paths: Arc<HashSet<String>> = Arc::new(detected.untracked.iter().map(|file| file.path.clone()).collect());
@@ -258,7 +258,7 @@ impl Session {
             return Err(error);
         }
         self.working.set_undecided(true);
-        match self.decide_still(guard).await {
+        match self.resolve_pending_locked(guard).await {
             Ok(Some((id, invalidations))) => {
                 tracing::warn!("the commit is visible as snapshot {id}, although: {error}");
                 let (nodes, chunks) = (detected.changes.node_count(), detected.changes.chunk_count());
@@ -280,12 +280,12 @@ impl Session {
         }
         let decided = {
             let guard = self.working.quiesce().await;
-            self.decide_still(&guard).await.context(|| "finding out what became of the last commit")?
+            self.resolve_pending_locked(&guard).await.context(|| "finding out what became of the last commit")?
         };
         self.invalidate(decided.map(|(_, invalidations)| invalidations).unwrap_or_default()).await
     }
 
-    async fn decide_still(&self, guard: &TreeGuard<'_>) -> Result<Option<(ObjectId, Vec<Invalidation>)>> {
+    async fn resolve_pending_locked(&self, guard: &TreeGuard<'_>) -> Result<Option<(ObjectId, Vec<Invalidation>)>> {
         let repository = self.repository().await?;
         let base = self.working.base();
         let finished = match self.working.publishing() {
@@ -304,7 +304,7 @@ impl Session {
         if !done.others.is_empty() {
             let tree = &self.working.base().tree;
             done.invalidations
-                .extend(self.others_changes(&repository, (&base.tree, tree), &done.others, &done.moved).await?);
+                .extend(self.remote_invalidations(&repository, (&base.tree, tree), &done.others, &done.moved).await?);
         }
         Ok(Some((id, done.invalidations)))
     }
@@ -336,7 +336,7 @@ impl Session {
                 match Files::rest(&file.open()?) {
                     WriterState::AtRest => {}
                     WriterState::Written => mapped.push((number, file.clone())),
-                    WriterState::Unknown => file.may_link = false,
+                    WriterState::Unknown => file.can_link = false,
                 }
             }
             // The kernel drops its reference to a file shortly after the close.
@@ -367,7 +367,7 @@ impl Session {
             if let ChunkChange::File(file) = change
                 && file.name.parse().is_ok_and(|number: u64| backed.contains(&number))
             {
-                file.may_link = false;
+                file.can_link = false;
             }
         }
     }

@@ -101,7 +101,7 @@ impl Session {
 
 impl Diff {
     /// Formats the diff as text.
-    pub fn in_words(&self) -> String {
+    pub fn to_text(&self) -> String {
         let mut text = String::new();
         for node in &self.nodes {
             let path = printable::line(&node.path);

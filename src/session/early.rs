@@ -38,11 +38,11 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Age up to which an unreferenced object is assumed to exist. Garbage collections usually spare younger objects than about this;
 /// an older one is checked before a commit names it.
-const BELIEVED: Duration = Duration::from_secs(3600);
+const TRUSTED_AGE: Duration = Duration::from_secs(3600);
 /// Longest time by which the clock of a machine that collects garbage may lag behind the local one.
 const SKEW: Duration = Duration::from_secs(3600);
 /// Concurrent checks of objects.
-const LOOKS_AT_ONCE: usize = 32;
+const CONCURRENT_CHECKS: usize = 32;
 
 /// Time at which chunks are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -154,7 +154,7 @@ impl Session {
 
     async fn send(&self, file: ChunkFile, ticket: Ticket) -> Result<()> {
         let length = file.length;
-        let payload = self.engine.store_ahead(file).await?;
+        let payload = self.engine.upload_eagerly(file).await?;
         if !ticket.stored(payload) {
             tracing::debug!("a chunk of {length} bytes changed while it was uploaded");
         }
@@ -177,7 +177,7 @@ impl Session {
             any = any || self.is_chunk(name).await;
         }
         if any {
-            return self.working.begin_upload(id, self.engine.single_from().await?);
+            return self.working.begin_upload(id, self.engine.separate_object_threshold().await?);
         }
         self.working.uploads().set_aside(id);
         Ok(UploadDecision::Never)
@@ -221,7 +221,7 @@ impl Session {
             if is_collected(&uploaded) {
                 // The object looked like garbage to a collection: the file is stored again.
                 self.working.uploads().changed(data);
-            } else if uploaded.at.elapsed() < BELIEVED {
+            } else if uploaded.at.elapsed() < TRUSTED_AGE {
                 known_objects.extend(chunk_of(&uploaded.payload));
                 *change = ChunkChange::Stored(uploaded.payload);
             } else {
@@ -253,7 +253,7 @@ impl Session {
                 self.working.uploads().changed(data);
             }
         });
-        futures_util::stream::iter(looks).buffer_unordered(LOOKS_AT_ONCE).collect::<()>().await;
+        futures_util::stream::iter(looks).buffer_unordered(CONCURRENT_CHECKS).collect::<()>().await;
     }
 
     /// Returns the data file of a chunk with its current metadata; none if its size has changed meanwhile.

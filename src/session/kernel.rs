@@ -43,7 +43,7 @@ impl Session {
     }
 
     /// Returns invalidations for the remote changes in `commits`, between `old` and `new`; `moved` are the local moves.
-    pub(super) async fn others_changes(
+    pub(super) async fn remote_invalidations(
         &self,
         repository: &Repository,
         (old, new): (&Tree, &Tree),

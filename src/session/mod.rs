@@ -30,7 +30,7 @@ pub use self::kernel::{Invalidator, invalidate_all};
 pub use self::recovery::{Opening, open};
 use crate::commit::conflicts::Conflict;
 use crate::commit::engine::Engine;
-use crate::commit::progress::Progress;
+use crate::commit::progress::CommitProgress;
 use crate::error::Result;
 use crate::printable;
 use crate::reader::Reader;
@@ -51,7 +51,7 @@ pub struct Session {
     kernel: OnceLock<Arc<dyn Invalidator>>,
     /// Held by one commit, discard or refresh at a time.
     turn: tokio::sync::Mutex<()>,
-    progress: Mutex<Arc<Progress>>,
+    progress: Mutex<Arc<CommitProgress>>,
     conflicts: Mutex<Vec<Conflict>>,
     new_ids: NewIds,
     /// Task of the eager upload.
@@ -166,16 +166,16 @@ impl Session {
     }
 
     /// Returns the conflicts of the last commit or refresh as text.
-    pub fn conflicts_in_words(&self) -> String {
+    pub fn conflicts_text(&self) -> String {
         let conflicts = self.conflicts.lock();
         if conflicts.is_empty() {
             return "no conflicts\n".to_owned();
         }
-        conflicts.iter().map(in_words).collect()
+        conflicts.iter().map(to_text).collect()
     }
 }
 
-fn in_words(conflict: &Conflict) -> String {
+fn to_text(conflict: &Conflict) -> String {
     let mut text = format!("{}: {:?}: {}", printable::line(&conflict.path), conflict.kind, conflict.kind.describe());
     if !conflict.coords.is_empty() {
         text += &format!("; chunks {:?}", conflict.coords);

@@ -47,7 +47,7 @@ pub(super) async fn keep(
     let checked = async {
         let after = detect(working, &candidate, new_ids).await?;
         let kept = check_kept(before, &after, tree).await;
-        kept.map_err(|error| if before.violations.is_empty() { error } else { settle_first(&error) })
+        kept.map_err(|error| if before.violations.is_empty() { error } else { violations_error(&error) })
     };
     install(working, guard, checked.await, candidate).map(Rebased::Done)
 }
@@ -239,7 +239,7 @@ fn check_discarded(before: &DetectedChanges, after: &DetectedChanges, candidate:
         .filter_map(|entry| match entry {
             FrozenEntry::File(file) => Some(file.id),
             FrozenEntry::Other(id) => Some(*id),
-            FrozenEntry::Hidden | FrozenEntry::Directory(_) => None,
+            FrozenEntry::Whiteout | FrozenEntry::Directory(_) => None,
         })
         .collect();
     let (before, after) = (summary(before), summary(after));
@@ -262,7 +262,7 @@ fn check_discarded(before: &DetectedChanges, after: &DetectedChanges, candidate:
 }
 
 /// Returns the error of a rebase with violations: the meaning of these files on the new base is not certain.
-fn settle_first(error: &Error) -> Error {
+fn violations_error(error: &Error) -> Error {
     Error::new(
         ErrorKind::Stale,
         format!("settle what cannot be committed first (status lists it), then refresh; nothing was moved ({error})"),

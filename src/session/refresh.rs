@@ -84,7 +84,7 @@ impl Session {
             };
             let tree = tree_at(&repository, &self.working, &self.reader, checked.tip).await?;
             let mut invalidations =
-                self.others_changes(&repository, (&base.tree, &tree), &checked.commits_between, &[]).await?;
+                self.remote_invalidations(&repository, (&base.tree, &tree), &checked.commits_between, &[]).await?;
             invalidations.extend(self.working.renumbered(&base.tree, &tree));
             match rebase::keep(&self.working, &guard, &tree, &detected, &self.new_ids).await? {
                 Rebased::Done(more) => invalidations.extend(more),

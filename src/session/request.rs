@@ -110,11 +110,11 @@ impl Session {
             }
             Command::Status => {
                 let status = self.status().await?;
-                Ok((status.in_words(), value(&status)?))
+                Ok((status.to_text(), value(&status)?))
             }
             Command::Diff => {
                 let diff = self.diff().await?;
-                Ok((diff.in_words(), value(&diff)?))
+                Ok((diff.to_text(), value(&diff)?))
             }
         }
     }

@@ -157,7 +157,7 @@ fn sorted(paths: impl Iterator<Item = String>) -> Vec<String> {
 
 impl Status {
     /// Formats the status as text.
-    pub fn in_words(&self) -> String {
+    pub fn to_text(&self) -> String {
         let mut text = format!(
             "branch {} of {}\nbase snapshot {}\n",
             printable::line(&self.branch),

@@ -103,7 +103,7 @@ fn whole(data: Data) -> Content {
     Content::Part(Arc::new(data), 0..length)
 }
 
-type Wanted = Vec<(usize, ChunkPayload)>;
+type WantedFile = Vec<(usize, ChunkPayload)>;
 type Fetched = Vec<(usize, Result<Content>)>;
 
 /// Opens the file that is exactly chunk `inode`, if there is one.
@@ -117,7 +117,7 @@ pub(super) async fn whole_file(tree: &Arc<Tree>, inode: u64) -> Result<Option<Fi
 }
 
 /// Opens those of `wanted` that are files of this machine; returns the rest first.
-async fn files(tree: &Arc<Tree>, wanted: Wanted) -> (Wanted, Fetched) {
+async fn files(tree: &Arc<Tree>, wanted: WantedFile) -> (WantedFile, Fetched) {
     let is_large =
         |payload: &ChunkPayload| matches!(payload, ChunkPayload::Native { length, .. } if *length >= WORTH_COPYING);
     if !tree.reader().has_files() || !wanted.iter().any(|(_, payload)| is_large(payload)) {
@@ -170,7 +170,7 @@ struct Run {
 }
 
 /// Reads all of `wanted`; each result has its slot.
-pub(super) async fn payloads(tree: &Arc<Tree>, wanted: Wanted) -> Fetched {
+pub(super) async fn payloads(tree: &Arc<Tree>, wanted: WantedFile) -> Fetched {
     // A disk cache finds entries by the ranges that mounts request, so with one ranges are not merged.
     let merge = tree.reader().is_local() || !tree.reader().has_files();
     let (runs, single) = runs(wanted, merge);
@@ -225,7 +225,7 @@ async fn read_run(tree: &Arc<Tree>, run: Run) -> Fetched {
 }
 
 /// Groups `wanted` into runs of neighbors; returns the rest second.
-fn runs(wanted: Wanted, merge: bool) -> (Vec<Run>, Wanted) {
+fn runs(wanted: WantedFile, merge: bool) -> (Vec<Run>, WantedFile) {
     let (mut ranges, mut single) = (Vec::new(), Vec::new());
     for (at, payload) in wanted {
         match payload {
@@ -308,7 +308,7 @@ mod tests {
             native(3, 0, MOST),
             native(3, MOST, 1),
         ];
-        let wanted: Wanted = all.into_iter().enumerate().collect();
+        let wanted: WantedFile = all.into_iter().enumerate().collect();
         let (found, single) = runs(wanted.clone(), true);
         let shown: Vec<(u8, Range<u64>, Vec<usize>)> = found
             .iter()

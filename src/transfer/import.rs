@@ -18,7 +18,7 @@ use super::{Counters, LeftOut, blocking, known, scan};
 use crate::commit::changes::{ChangeSet, ChunkChange};
 use crate::commit::conflicts::Conflict;
 use crate::commit::engine::{Engine, OnConflict, Options, Outcome, Request};
-use crate::commit::progress::Progress;
+use crate::commit::progress::CommitProgress;
 use crate::error::{Context, Error, Result};
 use crate::format::snapshot::Snapshot;
 use crate::reader::Reader;
@@ -116,7 +116,7 @@ pub async fn import(
     engine_options: Options,
     memory: &dyn Fn(u64) -> Result<Budget>,
     clock: Clock,
-    (counters, progress): (&Arc<Counters>, &Progress),
+    (counters, progress): (&Arc<Counters>, &CommitProgress),
 ) -> Result<Imported> {
     let root = Arc::new(open(source, &target)?);
     let (jobs, count) = (options.jobs, Arc::clone(counters));

@@ -377,7 +377,7 @@ async fn hide_rest(tree: &Tree, place: &Place, entries: &mut BTreeMap<Name, Froz
         true
     };
     tree.list(tree.table().inode(place), 0, Extent::All, &mut look).await?;
-    entries.extend(missing.into_iter().map(|name| (name, FrozenEntry::Hidden)));
+    entries.extend(missing.into_iter().map(|name| (name, FrozenEntry::Whiteout)));
     Ok(())
 }
 
@@ -390,7 +390,7 @@ impl Contents for Scanned {
             directory: Arc::clone(&self.root),
             name: path.to_owned(),
             length,
-            may_link: false,
+            can_link: false,
         }))
     }
 

@@ -36,7 +36,7 @@ const MOST_CHUNKS: usize = 512;
 
 /// Access patterns of the readers of a tree.
 #[derive(Debug)]
-pub(super) struct Ahead {
+pub(super) struct Prefetcher {
     arrays: Mutex<HashMap<NodeIndex, VecDeque<Stream>>>,
     /// Shard of each array that is read now, and the one before.
     shards: Mutex<HashMap<NodeIndex, (ChunkRange, Option<ChunkRange>)>>,
@@ -46,7 +46,7 @@ pub(super) struct Ahead {
 
 /// Chunks that a stream will need, in its order.
 #[derive(Debug, Default)]
-pub(super) struct Wanted {
+pub(super) struct PrefetchPlan {
     pub(super) chunks: Vec<Coords>,
     /// Front of the stream before.
     before: Coords,
@@ -119,7 +119,7 @@ impl Stream {
     }
 
     /// Returns the number of steps to `at`, if it is among the next chunks.
-    fn foresees(&self, at: &[u32], grid: &[u32]) -> Option<usize> {
+    fn steps_to(&self, at: &[u32], grid: &[u32]) -> Option<usize> {
         let step = self.step?;
         let mut next = self.last.clone();
         let farthest = if self.hits == 0 { 1 } else { LEFT_OUT };
@@ -146,9 +146,9 @@ impl Stream {
 
     /// Returns the chunks to fetch now, so that the window is full. None before `batch` chunks are needed or half the window is
     /// used up: neighbors that are fetched together may be one request.
-    fn refill(&mut self, grid: &[u32], batch: usize) -> Wanted {
-        let Some(step) = self.step else { return Wanted::default() };
-        let mut wanted = Wanted { chunks: Vec::new(), before: self.front.clone() };
+    fn refill(&mut self, grid: &[u32], batch: usize) -> PrefetchPlan {
+        let Some(step) = self.step else { return PrefetchPlan::default() };
+        let mut wanted = PrefetchPlan { chunks: Vec::new(), before: self.front.clone() };
         if self.ahead > self.window / 2 && self.ahead + batch > self.window {
             return wanted;
         }
@@ -162,10 +162,10 @@ impl Stream {
     }
 }
 
-impl Ahead {
+impl Prefetcher {
     /// Creates the state for at most `most` bytes prefetched per stream.
     pub(super) fn new(most: u64) -> Self {
-        Ahead { arrays: Mutex::default(), shards: Mutex::default(), most }
+        Prefetcher { arrays: Mutex::default(), shards: Mutex::default(), most }
     }
 
     /// Records a read of `shard` of the array at `node`. Returns the shard that was read before it.
@@ -179,26 +179,26 @@ impl Ahead {
     }
 
     /// Records a read of chunk `at`, of `bytes`, of the array at `node`, whose grid is `grid`. Returns the chunks to prefetch.
-    pub(super) fn note(&self, node: NodeIndex, grid: &[u32], at: &[u32], bytes: u64) -> Wanted {
+    pub(super) fn note(&self, node: NodeIndex, grid: &[u32], at: &[u32], bytes: u64) -> PrefetchPlan {
         self.follow(node, grid, at, bytes, LIKELY_WINDOW)
     }
 
-    /// Records a read like [`Ahead::note`], of a small part of the chunk: a prefetch that is no more than likely is then not
+    /// Records a read like [`Prefetcher::note`], of a small part of the chunk: a prefetch that is no more than likely is then not
     /// worth a request.
-    pub(super) fn note_part(&self, node: NodeIndex, grid: &[u32], at: &[u32], bytes: u64) -> Wanted {
+    pub(super) fn record_partial_read(&self, node: NodeIndex, grid: &[u32], at: &[u32], bytes: u64) -> PrefetchPlan {
         self.follow(node, grid, at, bytes, 0)
     }
 
-    fn follow(&self, node: NodeIndex, grid: &[u32], at: &[u32], bytes: u64, likely: usize) -> Wanted {
+    fn follow(&self, node: NodeIndex, grid: &[u32], at: &[u32], bytes: u64, likely: usize) -> PrefetchPlan {
         let most = usize::try_from(self.most / bytes.max(1)).unwrap_or(usize::MAX).min(MOST_CHUNKS);
         let batch = usize::try_from((BATCH / bytes.max(1)).max(1)).unwrap_or(usize::MAX);
         let mut arrays = self.arrays.lock();
         let streams = arrays.entry(node).or_default();
         // Most requests are for the same chunk as the last one.
         if streams.iter().any(|stream| stream.last.as_slice() == at) {
-            return Wanted::default();
+            return PrefetchPlan::default();
         }
-        let foreseen = streams.iter().enumerate().find_map(|(n, stream)| Some((n, stream.foresees(at, grid)?)));
+        let foreseen = streams.iter().enumerate().find_map(|(n, stream)| Some((n, stream.steps_to(at, grid)?)));
         if let Some((n, steps)) = foreseen
             && let Some(mut stream) = streams.remove(n)
         {
@@ -227,7 +227,7 @@ impl Ahead {
 
     /// Takes back all but the first `fetched` chunks of `wanted`, for which there was no room. They are requested again as the
     /// reader continues, and the stream has a smaller window until it has proved itself further.
-    pub(super) fn take_back(&self, node: NodeIndex, wanted: &Wanted, fetched: usize) {
+    pub(super) fn take_back(&self, node: NodeIndex, wanted: &PrefetchPlan, fetched: usize) {
         let mut arrays = self.arrays.lock();
         let streams = arrays.get_mut(&node).into_iter().flatten();
         // A stream that has requested more since has lost these.
@@ -249,7 +249,7 @@ mod tests {
 
     /// Reads `order` of a grid; returns how many chunks were prefetched before they were read, and how many were never read.
     fn walk(grid: &[u32], order: &[Vec<u32>]) -> (usize, usize) {
-        let ahead = Ahead::new(16 << 20);
+        let ahead = Prefetcher::new(16 << 20);
         let mut fetched: Vec<Coords> = Vec::new();
         let mut hits = 0;
         for at in order {
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn what_there_was_no_room_for_is_asked_for_again() {
-        let ahead = Ahead::new(64 << 20);
+        let ahead = Prefetcher::new(64 << 20);
         let mut fetched: Vec<Coords> = Vec::new();
         let mut missed = 0;
         for n in 0..200 {
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn the_window_keeps_its_bound() {
-        let ahead = Ahead::new(8 << 20);
+        let ahead = Prefetcher::new(8 << 20);
         let mut most = 0;
         for n in 0..50 {
             most = most.max(ahead.note(0, &[1000], &[n], 1 << 20).chunks.len());

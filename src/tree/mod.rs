@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use tokio::sync::OnceCell;
 
-use self::ahead::Ahead;
+use self::ahead::Prefetcher;
 use self::chunks::{Chunks, FoundChunk};
 use self::nodes::{Array, NodeIndex, NodeTable, Place, ZARR_JSON};
 use self::positions::Coords;
@@ -73,7 +73,7 @@ pub struct Tree {
     reader: Arc<Reader>,
     total_bytes: OnceCell<u64>,
     /// Prefetch state, where fetching takes long.
-    ahead: Option<Ahead>,
+    ahead: Option<Prefetcher>,
 }
 
 impl Attributes {
@@ -89,7 +89,7 @@ impl Attributes {
 impl Tree {
     /// Creates the tree of `snapshot`, whose chunks `reader` reads.
     pub fn new(snapshot: impl Into<Arc<Snapshot>>, table: NodeTable, reader: Arc<Reader>) -> Self {
-        let ahead = (reader.most_ahead() > 0).then(|| Ahead::new(reader.most_ahead()));
+        let ahead = (reader.prefetch_limit() > 0).then(|| Prefetcher::new(reader.prefetch_limit()));
         Tree { snapshot: snapshot.into(), table, reader, total_bytes: OnceCell::new(), ahead }
     }
 
@@ -136,7 +136,7 @@ impl Tree {
     }
 
     /// Returns the chunks that share the directory `place` with a node; none if there are none.
-    pub fn as_chunks(&self, place: &Place) -> Option<Place> {
+    pub fn shared_chunks(&self, place: &Place) -> Option<Place> {
         let Place::Directory(index) = place else { return None };
         let (owner, prefix) = self.table.shared_chunk_dir(*index)?;
         Some(Place::Chunk(*owner, prefix.clone()))
@@ -271,11 +271,11 @@ impl Tree {
     /// Records an access to file `inode`, whose bytes come from `source`, and may start a prefetch.
     pub fn record_access(self: &Arc<Self>, inode: u64, source: &Source) {
         if let (Some(ahead), Source::Chunk(found, node)) = (&self.ahead, source) {
-            self.look_ahead(ahead, *node, found, inode);
+            self.prefetch_after(ahead, *node, found, inode);
         }
     }
 
-    fn look_ahead(self: &Arc<Self>, ahead: &Ahead, node: NodeIndex, found: &FoundChunk, inode: u64) {
+    fn prefetch_after(self: &Arc<Self>, ahead: &Prefetcher, node: NodeIndex, found: &FoundChunk, inode: u64) {
         let (Some(array), Ok(Place::Chunk(_, at))) = (self.table.array(node), self.place(inode)) else { return };
         // The prefetch of a shard is limited to its first part, unless most of the last shard was read.
         let shard = array.sharding.as_deref().and_then(|sharding| Some((sharding, self.found_range(found, node)?)));
@@ -283,7 +283,7 @@ impl Tree {
             shard.filter(|(_, shard)| !ahead.shard_before(node, shard).is_some_and(|s| self.reader.reads_most_of(&s)));
         let wanted = match &only_part {
             Some((sharding, shard)) => {
-                ahead.note_part(node, &array.grid, &at, self.reader.first_of_shard(sharding, shard).length)
+                ahead.record_partial_read(node, &array.grid, &at, self.reader.first_of_shard(sharding, shard).length)
             }
             None => ahead.note(node, &array.grid, &at, found.length),
         };
@@ -302,7 +302,7 @@ impl Tree {
                 let first = sharding.map(|sharding| tree.reader.first_of_shard(sharding, &chunk));
                 stored.push((n, first.unwrap_or(chunk)));
             }
-            if let Some(first_left) = tree.reader.fetch_ahead(stored) {
+            if let Some(first_left) = tree.reader.prefetch(stored) {
                 ahead.take_back(node, &wanted, first_left);
             }
         }));

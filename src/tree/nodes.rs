@@ -166,8 +166,8 @@ impl NodeTable {
             }
             same
         });
-        if has_twice(ids) {
-            leave_one_of_each_id(&mut paths, snapshot);
+        if has_duplicate_ids(ids) {
+            drop_duplicate_ids(&mut paths, snapshot);
         }
 
         let manifests = snapshot.manifests().into_iter().map(|info| (info.id, info)).collect();
@@ -467,14 +467,14 @@ impl NodeTable {
 }
 
 /// Returns true if an ID is there twice. No snapshot written by a client has that.
-fn has_twice(mut ids: Vec<NodeId>) -> bool {
+fn has_duplicate_ids(mut ids: Vec<NodeId>) -> bool {
     ids.sort_unstable();
     std::iter::zip(&ids, ids.iter().skip(1)).any(|(one, next)| one == next)
 }
 
 /// Leaves out nodes with the ID of an earlier one. Inode numbers and chunks are known by ID: one node would show the other's
 /// bytes, and a directory could contain itself.
-fn leave_one_of_each_id(paths: &mut Vec<(&str, u32)>, snapshot: &Snapshot) {
+fn drop_duplicate_ids(paths: &mut Vec<(&str, u32)>, snapshot: &Snapshot) {
     let mut seen = HashSet::new();
     paths.retain(|(path, position)| {
         let is_first = snapshot.node(*position as usize).is_none_or(|node| seen.insert(node.id));

@@ -81,7 +81,7 @@ impl SparseCopy {
     /// Returns the journal record for data file `data`.
     pub(super) fn record(&self, data: u64) -> Record {
         let missing = self.missing.iter().map(|range| (range.start, range.end)).collect();
-        Record::Borrowed { data, from: Stored(self.from.clone()), missing }
+        Record::Sparse { data, from: Stored(self.from.clone()), missing }
     }
 
     fn bytes(&self) -> u64 {
@@ -164,8 +164,8 @@ impl WorkingTree {
         let number = locked.state.get(id).ok_or_else(|| no_such(id))?.number;
         // The missing ranges are recorded before the file can be read.
         let missing = vec![(missing.start, missing.end)];
-        self.record(&mut locked, Record::Borrowed { data, from: Stored(from), missing })?;
-        self.record(&mut locked, Record::Moved { id, source: Source::Data(data), at })?;
+        self.record(&mut locked, Record::Sparse { data, from: Stored(from), missing })?;
+        self.record(&mut locked, Record::SetSource { id, source: Source::Data(data), at })?;
         if let Some(open) = locked.opens.get_mut(number) {
             (open.partial, open.file) = (None, Some(file));
         }

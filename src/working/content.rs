@@ -232,7 +232,7 @@ impl WorkingTree {
     fn install_partial(&self, id: Id, number: u64, partial: &Partial) -> Result<()> {
         self.prepare(partial.number);
         let mut locked = self.lock();
-        self.record(&mut locked, Record::Moved { id, source: Source::Data(partial.number), at: Time::now() })?;
+        self.record(&mut locked, Record::SetSource { id, source: Source::Data(partial.number), at: Time::now() })?;
         if let Some(open) = locked.opens.get_mut(number) {
             open.partial = None;
             open.file = Some(Arc::clone(&partial.file));
@@ -326,7 +326,7 @@ impl WorkingTree {
             // A data file that a commit took, but that passthrough handles still read, has the same bytes.
             let left = locked.opens.get(number).and_then(|open| open.backing.clone());
             if let (Some((data, file)), false) = (left, matches!(source, Some(Source::Data(_)))) {
-                self.record(&mut locked, Record::Moved { id, source: Source::Data(data), at: Time::now() })?;
+                self.record(&mut locked, Record::SetSource { id, source: Source::Data(data), at: Time::now() })?;
                 if let Some(open) = locked.opens.get_mut(number) {
                     open.file = Some(Arc::clone(&file));
                 }
@@ -364,7 +364,7 @@ impl WorkingTree {
             }
         };
         let at = times.as_ref().map_or_else(|_| Time::now(), |times| times.mtime);
-        let moved = Record::Moved { id, source: Source::Data(data), at };
+        let moved = Record::SetSource { id, source: Source::Data(data), at };
         let dated = brought.and_then(|file| match &times {
             Ok(times) => self.files.set_times(data, times.atime, times.mtime).map(|()| file),
             Err(_) => Ok(file),

@@ -94,7 +94,7 @@ impl WorkingTree {
         if backed || self.files().stat(data)?.size != 0 {
             return Ok(false);
         }
-        self.record(&mut locked, Record::Moved { id, source: Source::Stored(Stored(payload)), at: Time::now() })?;
+        self.record(&mut locked, Record::SetSource { id, source: Source::Stored(Stored(payload)), at: Time::now() })?;
         if let Some(open) = locked.opens.get_mut(number) {
             open.file = None;
         }

@@ -16,7 +16,7 @@ impl WorkingTree {
         }
         // An inode without a name does not outlive the mount, and a rewritten journal does not have it.
         let is_nameless = match &record {
-            Record::Attributes { id, .. } | Record::Moved { id, .. } => {
+            Record::Attributes { id, .. } | Record::SetSource { id, .. } => {
                 *id != crate::scratch::record::ROOT && locked.state.get(*id).is_some_and(|inode| inode.names.is_empty())
             }
             _ => false,
@@ -123,7 +123,7 @@ impl WorkingTree {
 /// Returns the data file whose bytes replace other bytes with `record`, as far as the record shows it.
 pub(super) fn replaces(record: &Record) -> Option<u64> {
     match record {
-        Record::Moved { source: Source::Data(data), .. } => Some(*data),
+        Record::SetSource { source: Source::Data(data), .. } => Some(*data),
         Record::Covered { data, .. } => Some(*data),
         _ => None,
     }
@@ -134,8 +134,8 @@ pub(super) fn data_file_of(record: &Record) -> Option<u64> {
     match record {
         Record::Create { body: Body::File(Source::Data(data)), .. }
         | Record::Promote { body: Body::File(Source::Data(data)), .. }
-        | Record::Moved { source: Source::Data(data), .. }
-        | Record::Borrowed { data, .. } => Some(*data),
+        | Record::SetSource { source: Source::Data(data), .. }
+        | Record::Sparse { data, .. } => Some(*data),
         _ => None,
     }
 }

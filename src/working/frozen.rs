@@ -41,7 +41,7 @@ pub struct FrozenDirectory {
 #[derive(Clone, Debug)]
 pub enum FrozenEntry {
     /// Whiteout.
-    Hidden,
+    Whiteout,
     /// Directory, by its position.
     Directory(usize),
     /// Regular file.
@@ -79,7 +79,7 @@ impl Contents for WorkingTree {
             directory: Arc::clone(self.files().directory()),
             name: number.to_string(),
             length: stat.size,
-            may_link: true,
+            can_link: true,
         }))
     }
 
@@ -110,7 +110,7 @@ impl Frozen {
             for (name, entry) in inode.directory().into_iter().flat_map(super::state::Directory::entries) {
                 let found = entry.id.and_then(|id| Some((id, state.get(id)?)));
                 let frozen = match found {
-                    None => FrozenEntry::Hidden,
+                    None => FrozenEntry::Whiteout,
                     Some((id, inode)) => match &inode.node {
                         Node::Directory(_) => {
                             open.push(id);

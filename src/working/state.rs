@@ -346,7 +346,7 @@ impl State {
                 self.inodes.get_mut(&id).ok_or_else(|| unknown(id))?.meta = meta;
                 Ok(())
             }
-            Record::Moved { id, source, at } => {
+            Record::SetSource { id, source, at } => {
                 self.count_data(&source);
                 let inode = self.inodes.get_mut(&id).ok_or_else(|| unknown(id))?;
                 let Node::File(old) = &mut inode.node else {
@@ -356,7 +356,7 @@ impl State {
                 (inode.meta.mtime, inode.meta.ctime) = (at, at);
                 Ok(())
             }
-            Record::Borrowed { data, from, missing } => {
+            Record::Sparse { data, from, missing } => {
                 // The number must not be reused, even if no inode ever got the data file.
                 self.count_data(&Source::Data(data));
                 match SparseCopy::new(from.0, &missing) {
@@ -371,7 +371,7 @@ impl State {
                 }
                 Ok(())
             }
-            Record::Hidden { parent, name } => self.set_entry(parent, name, true, None, None),
+            Record::Whiteout { parent, name } => self.set_entry(parent, name, true, None, None),
         }
     }
 
@@ -527,7 +527,7 @@ impl State {
             let Some(directory) = self.inodes.get(&parent).and_then(Inode::directory) else { continue };
             for (name, entry) in directory.entries() {
                 if entry.covers {
-                    records.push(Record::Hidden { parent, name: name.clone() });
+                    records.push(Record::Whiteout { parent, name: name.clone() });
                 }
                 let (name, Some(id)) = (name.clone(), entry.id) else { continue };
                 let Some(inode) = self.inodes.get(&id) else { continue };

@@ -344,7 +344,7 @@ impl WorkingTree {
             directory: Arc::clone(self.files.directory()),
             name: data.to_string(),
             length: stat.size,
-            may_link: true,
+            can_link: true,
         };
         if self.uploads.inner.lock().holds > 0 {
             return Ok(UploadDecision::Later);

@@ -12,7 +12,7 @@ use icechunkfs::format::envelope::SpecVersion;
 use icechunkfs::format::transaction_log::Move;
 use icechunkfs::repo::update::system_clock;
 use icechunkfs::repo::verify::report::{Report, Severity};
-use icechunkfs::repo::verify::{self, Wanted};
+use icechunkfs::repo::verify::{self, VerifyOptions};
 use icechunkfs::storage::{self, Condition, Storage, object::ObjectStorage};
 use object_store::memory::InMemory;
 
@@ -33,7 +33,7 @@ const KNOWN: &[(&str, &[&str])] = &[
 ];
 
 async fn verify(storage: &Arc<dyn Storage>, chunks: bool) -> Report {
-    let wanted = Wanted { chunks, ..Wanted::default() };
+    let wanted = VerifyOptions { chunks, ..VerifyOptions::default() };
     verify::verify(storage, wanted, system_clock(), &Default::default()).await.unwrap()
 }
 
@@ -53,7 +53,7 @@ async fn fixtures_have_the_faults_that_are_known_and_no_others() {
             assert!(report.checked.snapshots > 0, "{}", fixture.name);
             // One ref needs no more than all of them.
             let tip = fixture.expected["branches"]["main"].as_str().unwrap().parse().unwrap();
-            let wanted = Wanted { snapshot: Some(tip), chunks: true, ..Wanted::default() };
+            let wanted = VerifyOptions { snapshot: Some(tip), chunks: true, ..VerifyOptions::default() };
             let one = verify::verify(&storage, wanted, system_clock(), &Default::default()).await.unwrap();
             assert_eq!((one.errors, one.checked.snapshots, one.notes), (0, 1, 0), "{}: {one:#?}", fixture.name);
             assert!(one.checked.chunk_objects <= report.checked.chunk_objects, "{}", fixture.name);
@@ -86,7 +86,7 @@ async fn every_object_that_is_gone_or_cut_is_reported() {
             let mut gone = files.clone();
             gone.remove(key);
             let storage = in_memory(&gone).await;
-            let wanted = Wanted { chunks: true, ..Wanted::default() };
+            let wanted = VerifyOptions { chunks: true, ..VerifyOptions::default() };
             let report = verify::verify(&storage, wanted.clone(), system_clock(), &Default::default()).await;
             let found = report.as_ref().map_or(1, |report| report.errors + report.warnings);
             assert!(found > 0 || is_idle(&set, &name, key), "{name}: {key} is gone, and nobody says so");
@@ -162,7 +162,7 @@ async fn flipped_bits_are_found_or_do_no_harm() {
             }
             let mut damaged = files.clone();
             damaged.insert(key.clone(), bytes);
-            let wanted = Wanted { chunks: true, ..Wanted::default() };
+            let wanted = VerifyOptions { chunks: true, ..VerifyOptions::default() };
             let storage = in_memory(&damaged).await;
             let report = verify::verify(&storage, wanted, system_clock(), &Default::default()).await;
             let told = |report: &Report| (report.errors, report.warnings);

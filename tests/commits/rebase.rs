@@ -12,7 +12,7 @@ use icechunk::format::format_constants::SpecVersionBin;
 use icechunk::{RepositoryConfig, Store};
 use icechunkfs::commit::changes::ChangeSet;
 use icechunkfs::commit::conflicts::{Conflict, ConflictKind};
-use icechunkfs::commit::engine::{AboutToPublish, OnConflict, Options, Outcome, Request};
+use icechunkfs::commit::engine::{PublishCallback, OnConflict, Options, Outcome, Request};
 use icechunkfs::commit::rebase;
 use icechunkfs::error::ErrorKind;
 use icechunkfs::format::envelope::SpecVersion;
@@ -483,7 +483,7 @@ async fn losing_every_race_is_not_an_existing_name() {
         let lab = Lab::with(table.place.path(), Options { max_rebases: 2, ..Options::default() });
         let place = table.place.path().to_owned();
         let theirs = Arc::new(Mutex::new(table.model.clone()));
-        let faster: AboutToPublish = Arc::new(move |_| {
+        let faster: PublishCallback = Arc::new(move |_| {
             let (place, theirs) = (place.clone(), Arc::clone(&theirs));
             let commit = move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -17,7 +17,7 @@ use icechunk::repository::VersionInfo;
 use icechunk::{RepositoryConfig, Store};
 use icechunkfs::commit::changes::{ChangeSet, ChunkChange, ChunkFile, DeletedNode, WrittenNode};
 use icechunkfs::commit::engine::{Engine, Options, Outcome, Request};
-use icechunkfs::commit::progress::Progress;
+use icechunkfs::commit::progress::CommitProgress;
 use icechunkfs::format::ids::{NodeId, ObjectId};
 use icechunkfs::format::snapshot::Snapshot;
 use icechunkfs::format::transaction_log::Move;
@@ -202,7 +202,7 @@ impl Scratch {
     pub fn file(&self, bytes: &[u8]) -> ChunkFile {
         let name = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed).to_string();
         std::fs::write(self.directory.path().join(&name), bytes).unwrap();
-        ChunkFile { directory: Arc::clone(&self.descriptor), name, length: bytes.len() as u64, may_link: true }
+        ChunkFile { directory: Arc::clone(&self.descriptor), name, length: bytes.len() as u64, can_link: true }
     }
 }
 
@@ -250,7 +250,7 @@ impl Lab {
         changes: &ChangeSet,
         request: Request,
     ) -> icechunkfs::error::Result<Outcome> {
-        self.engine.commit(base, changes, &request, &Progress::default()).await
+        self.engine.commit(base, changes, &request, &CommitProgress::default()).await
     }
 
     /// Commits what leads from `before` to `after` and returns the new snapshot.

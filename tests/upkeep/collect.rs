@@ -14,13 +14,13 @@ use crate::common::{self, copy_tree, program, read_files, run};
 use crate::life::world::{Actor, World, check, collect_by_reference, expire_by_reference, nothing_uncommitted};
 use futures_util::TryStreamExt;
 use icechunk::format::format_constants::SpecVersionBin;
-use icechunkfs::commit::engine::{AboutToPublish, Outcome, Request};
+use icechunkfs::commit::engine::{PublishCallback, Outcome, Request};
 use icechunkfs::error::{Error, ErrorKind};
 use icechunkfs::failpoints;
 use icechunkfs::format::ids::ObjectId;
 use icechunkfs::format::repo_info::RepoInfo;
 use icechunkfs::format::repo_state::RepoState;
-use icechunkfs::repo::collect::{self, Wanted};
+use icechunkfs::repo::collect::{self, GcOptions};
 use icechunkfs::repo::expire;
 use icechunkfs::repo::update::system_clock;
 use icechunkfs::repo::verify;
@@ -71,12 +71,12 @@ async fn expiration_does_what_the_reference_does() {
             copy_tree(world.place(), theirs.path());
             copy_tree(world.place(), ours.path());
             expire_by_reference(theirs.path(), older_than, tags, branches).await;
-            let wanted = expire::Wanted { older_than, delete_tags: tags, delete_branches: branches, dry_run: true };
+            let wanted = expire::ExpireOptions { older_than, delete_tags: tags, delete_branches: branches, dry_run: true };
             let lab = Lab::open(ours.path());
             let before = read_files(ours.path());
             let would = expire::expire(&lab.repository().await, wanted, system_clock).await.unwrap();
             assert!(read_files(ours.path()) == before, "a dry run changes nothing");
-            let wanted = expire::Wanted { dry_run: false, ..wanted };
+            let wanted = expire::ExpireOptions { dry_run: false, ..wanted };
             let expired = expire::expire(&lab.repository().await, wanted, system_clock).await.unwrap();
             assert_eq!(would, expired, "a dry run tells what would be done");
             let (what, expected) = (described(ours.path()).await, described(theirs.path()).await);
@@ -106,7 +106,7 @@ async fn collection_removes_what_the_reference_removes() {
         let repository = lab.repository().await;
         let before = read_files(ours.path());
         let collect = async |dry_run| {
-            let wanted = Wanted { older_than, dry_run };
+            let wanted = GcOptions { older_than, dry_run };
             collect::collect(&repository, wanted, system_clock, &nothing_uncommitted(), &Default::default())
                 .await
                 .unwrap()
@@ -194,10 +194,10 @@ async fn packs_stay_while_one_chunk_is_needed() {
     lab.commit_model(&first, &second).await;
     let repository = lab.repository().await;
     let wanted =
-        expire::Wanted { older_than: system_clock(), delete_tags: false, delete_branches: false, dry_run: false };
+        expire::ExpireOptions { older_than: system_clock(), delete_tags: false, delete_branches: false, dry_run: false };
     let expired = expire::expire(&repository, wanted, system_clock).await.unwrap();
     assert_eq!(expired.released, BTreeSet::from([packed]));
-    let wanted = Wanted { older_than: system_clock(), dry_run: false };
+    let wanted = GcOptions { older_than: system_clock(), dry_run: false };
     let repository = lab.repository().await;
     let collected =
         collect::collect(&repository, wanted, system_clock, &nothing_uncommitted(), &Default::default()).await.unwrap();
@@ -275,14 +275,14 @@ async fn chunks_that_are_linked_are_new_objects_whatever_times_their_files_have(
             file.set_times(FileTimes::new().set_modified(old).set_accessed(old)).unwrap();
         }
         let base = lab.tip().await;
-        let refuse: AboutToPublish = Arc::new(|_| Err(Error::new(ErrorKind::Io, "not today")));
+        let refuse: PublishCallback = Arc::new(|_| Err(Error::new(ErrorKind::Io, "not today")));
         let failing = Request { about_to_publish: Some(refuse), ..lab::request("fails") };
         lab.commit_as(&base, &changes, failing).await.unwrap_err();
         let times = || files().map(|path| std::fs::metadata(path).unwrap().modified().unwrap()).collect::<Vec<_>>();
         assert_eq!(times(), [old; 4], "a commit that failed changes nothing");
 
         let repository = place.path().to_owned();
-        let collect: AboutToPublish = Arc::new(move |_| {
+        let collect: PublishCallback = Arc::new(move |_| {
             let mut command = Command::new(program());
             run(command.arg("gc").arg(&repository).args(["--older-than", "1h", "--yes", "--json"])).success();
             Ok(())
@@ -307,7 +307,7 @@ fn copies_of_repo(place: &Path) -> u64 {
 
 async fn collect_before(place: &Path, older_than: u64, dry_run: bool) -> collect::Collected {
     let repository = Lab::open(place).repository().await;
-    let wanted = Wanted { older_than, dry_run };
+    let wanted = GcOptions { older_than, dry_run };
     collect::collect(&repository, wanted, system_clock, &nothing_uncommitted(), &Default::default()).await.unwrap()
 }
 

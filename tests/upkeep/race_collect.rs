@@ -15,7 +15,7 @@ use icechunkfs::error::ErrorKind;
 use icechunkfs::format::chunk_payload::ChunkPayload;
 use icechunkfs::format::snapshot::NodeData;
 use icechunkfs::repo::change_refs::RefKind;
-use icechunkfs::repo::collect::{self, Wanted};
+use icechunkfs::repo::collect::{self, GcOptions};
 use icechunkfs::repo::expire;
 use icechunkfs::repo::update::system_clock;
 use icechunkfs::zarr::Coords;
@@ -156,9 +156,9 @@ async fn shown_at(lab: &Lab, payload: &ChunkPayload) -> Option<Vec<u8>> {
 async fn collect_all(place: &std::path::Path) {
     let repository = Lab::open(place).repository().await;
     let now = system_clock();
-    let wanted = expire::Wanted { older_than: now, delete_tags: false, delete_branches: false, dry_run: false };
+    let wanted = expire::ExpireOptions { older_than: now, delete_tags: false, delete_branches: false, dry_run: false };
     expire::expire(&repository, wanted, system_clock).await.unwrap();
-    let wanted = Wanted { older_than: system_clock(), dry_run: false };
+    let wanted = GcOptions { older_than: system_clock(), dry_run: false };
     let progress = collect::Progress::default();
     match collect::collect(&repository, wanted, system_clock, &nothing_uncommitted(), &progress).await {
         // All its tries were lost to others.

@@ -16,7 +16,7 @@ use super::args::{CommonArgs, LookArgs};
 use super::open::Limits;
 use super::virtual_args::VirtualArgs;
 use super::{logging, open, print, print_json, working};
-use crate::compare::{self, Count, NodeDifference, Wanted};
+use crate::compare::{self, Count, NodeDifference, CompareOptions};
 use crate::error::{Context, Error, Result};
 use crate::format::snapshot::{Node, Snapshot};
 use crate::reader::Reader;
@@ -107,7 +107,7 @@ pub fn run(arguments: &DiffArgs) -> Result<()> {
         if arguments.logs {
             return logs::run(&repository, from, to, arguments).await;
         }
-        let wanted = Wanted { coords: arguments.chunks, content: arguments.content };
+        let wanted = CompareOptions { coords: arguments.chunks, content: arguments.content };
         let limits = Limits::default();
         let limit = limits.of_snapshot()?;
         let (old, new) = (repository.snapshot(from, limit).await?, repository.snapshot(to, limit).await?);

@@ -10,15 +10,15 @@ use crate::format::repo_state::{Operation, RepoState};
 
 /// A point in the operations log of a version 2 repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct LogPosition {
     /// Time of the newest operation, in microseconds since 1970-01-01 UTC; operation times always rise.
     newest: u64,
 }
 
-impl Mark {
+impl LogPosition {
     /// Returns the point that the log of `info` has reached.
     pub fn of(info: &RepoInfo) -> Self {
-        Mark { newest: info.root().latest_updates().iter().next().map_or(0, |update| update.updated_at()) }
+        LogPosition { newest: info.root().latest_updates().iter().next().map_or(0, |update| update.updated_at()) }
     }
 
     /// Returns true if garbage may have been collected between the mark and `state`.

@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::future::BoxFuture;
 
-use self::reach::Needed;
+use self::reach::ReachableObjects;
 use super::Repository;
 use super::update::Clock;
 use crate::error::{Error, ErrorKind, Result};
@@ -51,7 +51,7 @@ const SECOND: u64 = 1_000_000;
 
 /// Options of a garbage collection.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
+pub struct GcOptions {
     /// Time before which an object must have been stored to be removed: microseconds since 1970-01-01 UTC.
     pub older_than: u64,
     /// True if nothing is removed and only the result is computed.
@@ -69,7 +69,7 @@ pub struct Uncommitted {
 
 /// Function that finds the objects that uncommitted changes need. Called after the refs were read: changes that begin later are based on
 /// the targets of those refs.
-pub type FindUncommitted = Arc<dyn Fn() -> BoxFuture<'static, Result<Uncommitted>> + Send + Sync>;
+pub type UncommittedFinder = Arc<dyn Fn() -> BoxFuture<'static, Result<Uncommitted>> + Send + Sync>;
 
 /// Number and size of objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -163,9 +163,9 @@ impl Progress {
 /// in which case nothing was removed, and with [`ErrorKind::Contended`] if every attempt lost its race.
 pub async fn collect(
     repository: &Repository,
-    wanted: Wanted,
+    wanted: GcOptions,
     clock: Clock,
-    uncommitted: &FindUncommitted,
+    uncommitted: &UncommittedFinder,
     progress: &Progress,
 ) -> Result<Collected> {
     repository.check_writable()?;
@@ -189,8 +189,8 @@ fn is_older(stored: u64, time: u64) -> bool {
 }
 
 /// Objects to keep: those that commits and uncommitted changes need, and the logs of removed ancestors.
-struct Found {
-    needed: Needed,
+struct Keep {
+    needed: ReachableObjects,
     logs: BTreeSet<ObjectId>,
 }
 

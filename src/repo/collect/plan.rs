@@ -19,7 +19,7 @@ pub(super) struct Plan {
 
 /// Result of applying a plan to a newer state.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Carried {
+pub(super) enum Applied {
     /// The commits were removed. Holds the commits that are new since the plan.
     Out(Vec<ObjectId>),
     /// A ref or a new commit depends on a commit to remove: a new plan is needed.
@@ -61,15 +61,15 @@ impl Plan {
     }
 
     /// Removes the commits from `state`, or changes nothing if that is not possible.
-    pub(super) fn carry_out(&self, state: &mut RepoState) -> Result<Carried> {
+    pub(super) fn carry_out(&self, state: &mut RepoState) -> Result<Applied> {
         let is_dropped = |id: &ObjectId| self.dropped.contains(id);
         if state.branches.values().chain(state.tags.values()).any(is_dropped) {
-            return Ok(Carried::Not);
+            return Ok(Applied::Not);
         }
         let new: Vec<ObjectId> = state.snapshots.keys().filter(|id| !self.known.contains(id)).copied().collect();
         let parent = |id: &ObjectId| state.snapshots.get(id).and_then(|record| record.parent);
         if new.iter().any(|id| parent(id).as_ref().is_some_and(is_dropped)) {
-            return Ok(Carried::Not);
+            return Ok(Applied::Not);
         }
         let edited: Vec<ObjectId> = state
             .snapshots
@@ -84,7 +84,7 @@ impl Plan {
             }
         }
         state.snapshots.retain(|id, _| !is_dropped(id));
-        Ok(Carried::Out(new))
+        Ok(Applied::Out(new))
     }
 }
 
@@ -152,7 +152,7 @@ mod tests {
         let (mut state, listed) = reset();
         let plan = Plan::of(&state, &BTreeSet::new(), &listed, 41_000_000);
         assert_eq!(plan.dropped, BTreeSet::from([id(3), id(4)]));
-        assert_eq!(plan.carry_out(&mut state).unwrap(), Carried::Out(Vec::new()));
+        assert_eq!(plan.carry_out(&mut state).unwrap(), Applied::Out(Vec::new()));
         let left = state.snapshots.get(&id(5)).unwrap();
         assert_eq!((left.parent, left.pruned_ancestor_tx_logs.as_slice()), (Some(id(2)), [id(3), id(4)].as_slice()));
         assert_eq!(state.snapshots.len(), 3);
@@ -175,13 +175,13 @@ mod tests {
         let mut hangs = state.clone();
         hangs.snapshots.insert(id(6), bad);
         let before = hangs.clone();
-        assert_eq!(plan.carry_out(&mut hangs).unwrap(), Carried::Not);
+        assert_eq!(plan.carry_out(&mut hangs).unwrap(), Applied::Not);
         assert_eq!(hangs, before);
         let mut points = state.clone();
         points.branches.insert("x".into(), id(4));
-        assert_eq!(plan.carry_out(&mut points).unwrap(), Carried::Not);
+        assert_eq!(plan.carry_out(&mut points).unwrap(), Applied::Not);
         state.snapshots.insert(id(6), good);
-        assert_eq!(plan.carry_out(&mut state).unwrap(), Carried::Out(vec![id(6)]));
+        assert_eq!(plan.carry_out(&mut state).unwrap(), Applied::Out(vec![id(6)]));
         assert_eq!(state.snapshots.keys().copied().collect::<Vec<_>>(), [id(1), id(2), id(6)]);
     }
 }

@@ -28,7 +28,7 @@ const MAX_MANIFEST: u64 = 1 << 31;
 type Part = (ObjectId, u64, u64);
 
 #[derive(Debug, Default)]
-pub(super) struct Needed {
+pub(super) struct ReachableObjects {
     pub(super) snapshots: HashSet<ObjectId>,
     pub(super) manifests: HashSet<ObjectId>,
     pub(super) chunks: Chunks,
@@ -95,7 +95,7 @@ fn union(parts: &BTreeMap<u64, u64>) -> u64 {
     total
 }
 
-impl Needed {
+impl ReachableObjects {
     /// Adds the objects that `snapshots` need. Snapshots that were added before are not read again.
     pub(super) async fn add(
         &mut self,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, TryStreamExt};
 
-use super::{Collected, Count, Found, Progress, is_older};
+use super::{Collected, Count, Keep, Progress, is_older};
 use crate::error::{Context, Result};
 use crate::failpoints;
 use crate::format::ids::ObjectId;
@@ -78,7 +78,7 @@ impl Listed {
     }
 
     /// Takes out objects older than `older_than` that `found` does not need.
-    pub(super) fn garbage(&mut self, found: &Found, older_than: u64) -> Garbage {
+    pub(super) fn garbage(&mut self, found: &Keep, older_than: u64) -> Garbage {
         let needed = &found.needed;
         let take = |objects: &mut Objects, is_needed: &dyn Fn(&ObjectId) -> bool| {
             objects.extract_if(|id, object| is_older(object.stored, older_than) && !is_needed(id)).collect()
@@ -98,7 +98,7 @@ impl Garbage {
     }
 
     /// Drops objects from the garbage that `found` needs after all.
-    pub(super) fn spare(&mut self, found: &Found) {
+    pub(super) fn spare(&mut self, found: &Keep) {
         let needed = &found.needed;
         self.snapshots.retain(|id, _| !needed.snapshots.contains(id));
         self.logs.retain(|id, _| !needed.snapshots.contains(id) && !found.logs.contains(id));
@@ -107,7 +107,7 @@ impl Garbage {
     }
 
     /// Counts the garbage, and the dead bytes and unrecognized objects of `listed`.
-    pub(super) fn count(&self, listed: &Listed, found: &Found) -> Collected {
+    pub(super) fn count(&self, listed: &Listed, found: &Keep) -> Collected {
         let count = |objects: &Objects| {
             objects.values().fold(Count::default(), |mut sum, object| {
                 sum.add(object.size);

@@ -3,9 +3,9 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-use super::reach::Needed;
+use super::reach::ReachableObjects;
 use super::sweep::Listed;
-use super::{Collected, FindUncommitted, Found, Progress, Wanted};
+use super::{Collected, UncommittedFinder, Keep, Progress, GcOptions};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::snapshot::Snapshot;
@@ -14,14 +14,14 @@ use crate::storage::{Storage, decoded};
 
 pub(super) async fn collect(
     storage: &Arc<dyn Storage>,
-    wanted: Wanted,
-    uncommitted: &FindUncommitted,
+    wanted: GcOptions,
+    uncommitted: &UncommittedFinder,
     progress: &Progress,
 ) -> Result<Collected> {
     let mut tips = refs(storage).await?;
     let work = uncommitted().await?;
     let mut listed = Listed::get(storage).await?;
-    let mut found = Found { needed: Needed::default(), logs: BTreeSet::new() };
+    let mut found = Keep { needed: ReachableObjects::default(), logs: BTreeSet::new() };
     for chunk in &work.chunks {
         found.needed.chunks.add(*chunk, 0, 0);
     }

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::copies::{self, Copies};
-use super::plan::{Carried, Plan};
-use super::reach::Needed;
+use super::plan::{Applied, Plan};
+use super::reach::ReachableObjects;
 use super::sweep::Listed;
-use super::{Collected, Count, FindUncommitted, Found, Progress, Wanted};
+use super::{Collected, Count, UncommittedFinder, Keep, Progress, GcOptions};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::ids::ObjectId;
@@ -22,9 +22,9 @@ const TRIES: u32 = 20;
 
 pub(super) async fn collect(
     storage: &Arc<dyn Storage>,
-    wanted: Wanted,
+    wanted: GcOptions,
     clock: Clock,
-    uncommitted: &FindUncommitted,
+    uncommitted: &UncommittedFinder,
     progress: &Progress,
 ) -> Result<Collected> {
     for _ in 0..TRIES {
@@ -44,9 +44,9 @@ pub(super) async fn collect(
 /// Returns none if the collection has to start again.
 async fn attempt(
     storage: &Arc<dyn Storage>,
-    wanted: Wanted,
+    wanted: GcOptions,
     clock: Clock,
-    uncommitted: &FindUncommitted,
+    uncommitted: &UncommittedFinder,
     progress: &Progress,
 ) -> Result<Option<Collected>> {
     let found = decoded::changing(&**storage, "repo", MAX_REPO_FILE, RepoInfo::decode).await;
@@ -56,7 +56,7 @@ async fn attempt(
     let plan = Plan::of(&state, &work.snapshots, &listed.snapshot_times(), wanted.older_than);
     let mut after = state.clone();
     plan.carry_out(&mut after)?;
-    let mut found = Found { needed: Needed::default(), logs: logs(&after) };
+    let mut found = Keep { needed: ReachableObjects::default(), logs: logs(&after) };
     for chunk in &work.chunks {
         found.needed.chunks.add(*chunk, 0, 0);
     }
@@ -72,26 +72,26 @@ async fn attempt(
         return Ok(Some(Collected { commits: plan.dropped, copies: old, ..garbage.count(&listed, &found) }));
     }
     copies.write(storage).await?;
-    let mut carried = Carried::Not;
+    let mut carried = Applied::Not;
     let change = |state: &mut RepoState| {
         carried = plan.carry_out(state)?;
         match carried {
-            Carried::Out(_) => {
+            Applied::Out(_) => {
                 copies.shorten(state);
                 Ok(Operation::GcRan)
             }
-            Carried::Not => Err(Error::new(ErrorKind::Stale, "something hangs on a commit that should go")),
+            Applied::Not => Err(Error::new(ErrorKind::Stale, "something hangs on a commit that should go")),
         }
     };
     let backed_up = || failpoints::reach("gc.backup.done");
-    let written = match update::update_without_name(&**storage, clock, change, backed_up).await {
+    let written = match update::update_without_backup_path(&**storage, clock, change, backed_up).await {
         Ok(written) => written,
-        Err(_) if carried == Carried::Not => return Ok(None),
+        Err(_) if carried == Applied::Not => return Ok(None),
         Err(error) => return Err(error),
     };
     failpoints::reach("gc.repo.done")?;
     // Nothing published from here on can need a removed object, but a commit published just before can.
-    if let Carried::Out(new) = carried {
+    if let Applied::Out(new) = carried {
         found.needed.add(storage, new, progress).await?;
     }
     found.logs.extend(logs(&written));

@@ -18,7 +18,7 @@ const AT_ONCE: usize = 32;
 
 /// Knowledge about chunk objects.
 #[derive(Debug)]
-pub(super) enum Presence {
+pub(super) enum ChunkCheck {
     /// Chunk objects are not checked.
     Unknown,
     /// All objects, from one listing.
@@ -52,13 +52,13 @@ pub(super) struct Reference {
     pub(super) coords: Vec<u32>,
 }
 
-impl Presence {
+impl ChunkCheck {
     pub(super) fn unknown() -> Self {
-        Presence::Unknown
+        ChunkCheck::Unknown
     }
 
     pub(super) fn asked() -> Self {
-        Presence::Asked(Mutex::default())
+        ChunkCheck::Asked(Mutex::default())
     }
 
     pub(super) async fn list(context: &Context) -> Result<Self> {
@@ -68,14 +68,14 @@ impl Presence {
             objects.extend(id.map(|id| (id, Object { size: object.size, is_used: AtomicBool::new(false) })));
         };
         context.storage.each("chunks/", &mut keep).await?;
-        Ok(Presence::Listed(objects))
+        Ok(ChunkCheck::Listed(objects))
     }
 
     /// Records that the reference `from` needs bytes of `chunk` up to `end`.
     pub(super) fn need(&self, findings: &Findings, chunk: ObjectId, end: u64, from: impl FnOnce() -> Reference) {
         match self {
-            Presence::Unknown => {}
-            Presence::Listed(objects) => match objects.get(&chunk) {
+            ChunkCheck::Unknown => {}
+            ChunkCheck::Listed(objects) => match objects.get(&chunk) {
                 Some(object) => {
                     object.is_used.store(true, Ordering::Relaxed);
                     if object.size < end {
@@ -84,7 +84,7 @@ impl Presence {
                 }
                 None => missing(findings, chunk, from()),
             },
-            Presence::Asked(needed) => {
+            ChunkCheck::Asked(needed) => {
                 let mut needed = needed.lock();
                 match needed.get_mut(&chunk) {
                     Some(known) if known.end >= end => {}
@@ -97,7 +97,7 @@ impl Presence {
 
     /// Requests the objects that are checked one by one.
     pub(super) async fn ask(&self, context: &Context) -> Result<()> {
-        let Presence::Asked(needed) = self else { return Ok(()) };
+        let ChunkCheck::Asked(needed) = self else { return Ok(()) };
         let all: Vec<(ObjectId, u64, Reference)> =
             needed.lock().iter().map(|(chunk, needed)| (*chunk, needed.end, needed.from.clone())).collect();
         context.progress.expect(all.len());
@@ -132,17 +132,17 @@ impl Presence {
     /// Returns the number of objects that were found.
     pub(super) fn found(&self) -> u64 {
         match self {
-            Presence::Unknown => 0,
-            Presence::Listed(objects) => {
+            ChunkCheck::Unknown => 0,
+            ChunkCheck::Listed(objects) => {
                 objects.values().filter(|object| object.is_used.load(Ordering::Relaxed)).count() as u64
             }
-            Presence::Asked(needed) => needed.lock().values().filter(|needed| needed.is_there).count() as u64,
+            ChunkCheck::Asked(needed) => needed.lock().values().filter(|needed| needed.is_there).count() as u64,
         }
     }
 
     /// Returns the number and total size of listed objects that nothing refers to.
     pub(super) fn unused(&self) -> (u64, u64) {
-        let Presence::Listed(objects) = self else { return (0, 0) };
+        let ChunkCheck::Listed(objects) = self else { return (0, 0) };
         let unused = objects.values().filter(|object| !object.is_used.load(Ordering::Relaxed));
         unused.fold((0, 0), |sum, object| (sum.0 + 1, sum.1 + object.size))
     }

@@ -25,7 +25,7 @@ const LISTS: [(Change, &str); 6] = [
 
 /// Snapshots that a log is compared with.
 #[derive(Debug)]
-pub(super) struct Beside {
+pub(super) struct LogContext {
     /// Snapshot that the commit made.
     pub(super) snapshot: Arc<Snapshot>,
     /// Parent of that snapshot, if known.
@@ -33,7 +33,7 @@ pub(super) struct Beside {
 }
 
 /// Checks log `id`, whose snapshot may no longer exist. A missing log is an error only if it is needed.
-pub(super) async fn check(context: &Arc<Context>, id: ObjectId, beside: Option<Beside>, is_needed: bool) -> Result<()> {
+pub(super) async fn check(context: &Arc<Context>, id: ObjectId, beside: Option<LogContext>, is_needed: bool) -> Result<()> {
     let key = format!("transactions/{id}");
     let found = read(context, &key, MAX_LOG, |file| TransactionLog::decode(file, MAX_LOG)).await;
     let Read { value: log, file } = match found {
@@ -58,7 +58,7 @@ pub(super) async fn check(context: &Arc<Context>, id: ObjectId, beside: Option<B
     blocking(move || {
         check_envelope(&shared, &key, &file, FileType::TransactionLog, log.has_identifier());
         check_alone(&shared.findings, &key, id, &log);
-        if let Some(Beside { snapshot, .. }) = beside {
+        if let Some(LogContext { snapshot, .. }) = beside {
             check_beside(&shared.findings, &key, &log, &snapshot);
             check_places(&shared.findings, &key, &log, &snapshot, before.as_ref());
         }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use percent_encoding::percent_decode_str;
 
-use super::chunks::{Presence, Reference};
+use super::chunks::{ChunkCheck, Reference};
 use super::nodes::{ArrayUse, ManifestUse};
 use super::report::Severity;
-use super::virtuals::Objects;
+use super::virtuals::VirtualObjects;
 use super::{Context, Read, blocking, check_envelope, read, report_lost};
 use crate::error::Result;
 use crate::format::chunk_payload::ChunkPayload;
@@ -27,14 +27,14 @@ type Containers = Vec<(String, String)>;
 
 /// Objects that manifests refer to, and the containers that they may name.
 #[derive(Clone, Debug)]
-pub(super) struct Sought {
-    pub(super) presence: Arc<Presence>,
-    pub(super) objects: Arc<Objects>,
+pub(super) struct Targets {
+    pub(super) presence: Arc<ChunkCheck>,
+    pub(super) objects: Arc<VirtualObjects>,
     pub(super) containers: Arc<Containers>,
 }
 
 /// Checks manifest `id`, which `used` refers to.
-pub(super) async fn check(context: &Arc<Context>, id: ObjectId, used: &ManifestUse, sought: &Sought) -> Result<()> {
+pub(super) async fn check(context: &Arc<Context>, id: ObjectId, used: &ManifestUse, sought: &Targets) -> Result<()> {
     let key = format!("manifests/{id}");
     let found = read(context, &key, MAX_MANIFEST, |file| Manifest::decode(file, MAX_MANIFEST)).await;
     let Read { value: manifest, file } = match found {
@@ -60,7 +60,7 @@ struct Work {
     context: Arc<Context>,
     key: String,
     used: ManifestUse,
-    sought: Sought,
+    sought: Targets,
     version: SpecVersion,
 }
 

@@ -41,7 +41,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-use self::chunks::Presence;
+use self::chunks::ChunkCheck;
 use self::nodes::{ManifestUse, Uses};
 use self::repo_file::Commits;
 use self::report::{Findings, Report};
@@ -67,7 +67,7 @@ const ASK_FOR: u64 = 4096;
 
 /// Options of a verification.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
+pub struct VerifyOptions {
     /// Snapshot to check with everything it needs; none for the whole repository.
     pub snapshot: Option<ObjectId>,
     /// True if chunk objects are checked too.
@@ -129,7 +129,7 @@ type Listed = BTreeMap<String, ObjectInfo>;
 /// Checks the repository in `storage` at time `now` (microseconds since 1970-01-01 UTC).
 ///
 /// Fails if the repository cannot be reached. Faults in its bytes are in the report.
-pub async fn verify(storage: &Arc<dyn Storage>, wanted: Wanted, now: u64, progress: &Arc<Progress>) -> Result<Report> {
+pub async fn verify(storage: &Arc<dyn Storage>, wanted: VerifyOptions, now: u64, progress: &Arc<Progress>) -> Result<Report> {
     let mut tries = 0;
     loop {
         tries += 1;
@@ -155,7 +155,7 @@ async fn entry_point(storage: &Arc<dyn Storage>) -> Result<Option<Bytes>> {
 
 async fn check(
     storage: &Arc<dyn Storage>,
-    wanted: &Wanted,
+    wanted: &VerifyOptions,
     now: u64,
     progress: &Arc<Progress>,
 ) -> Result<(Report, Option<Bytes>)> {
@@ -191,7 +191,7 @@ async fn check(
     Ok((report(context)?, seen))
 }
 
-async fn check_files(context: &Arc<Context>, wanted: &Wanted) -> Result<()> {
+async fn check_files(context: &Arc<Context>, wanted: &VerifyOptions) -> Result<()> {
     let listings = if context.is_whole { Some(Listings::get(context).await?) } else { None };
     let commits = match context.version {
         SpecVersion::V2 => Some(entry(context, listings.as_ref()).await?),
@@ -210,13 +210,13 @@ async fn check_files(context: &Arc<Context>, wanted: &Wanted) -> Result<()> {
     let containers = Arc::new(containers(context).await);
     let references = uses.values().map(|used| used.chunk_refs()).sum::<u64>();
     let presence = match wanted.chunks {
-        true if !context.is_whole && references <= ASK_FOR => Presence::asked(),
-        true => Presence::list(context).await?,
-        false => Presence::unknown(),
+        true if !context.is_whole && references <= ASK_FOR => ChunkCheck::asked(),
+        true => ChunkCheck::list(context).await?,
+        false => ChunkCheck::unknown(),
     };
     let presence = Arc::new(presence);
-    let objects = Arc::new(virtuals::Objects::new(wanted.virtuals.clone().filter(|_| wanted.chunks)));
-    let sought = manifest::Sought { presence: Arc::clone(&presence), objects: Arc::clone(&objects), containers };
+    let objects = Arc::new(virtuals::VirtualObjects::new(wanted.virtuals.clone().filter(|_| wanted.chunks)));
+    let sought = manifest::Targets { presence: Arc::clone(&presence), objects: Arc::clone(&objects), containers };
     check_manifests(context, &uses, &sought, listings.as_ref()).await?;
     presence.ask(context).await?;
     objects.ask(context).await;
@@ -356,7 +356,7 @@ async fn check_snapshot(
     found.lock().insert(id, commit);
     // Version 1 writes no log for the initial snapshot.
     let may_lack_log = is_root && snapshot.version() == SpecVersion::V1;
-    log::check(context, id, Some(log::Beside { snapshot, before }), !may_lack_log).await?;
+    log::check(context, id, Some(log::LogContext { snapshot, before }), !may_lack_log).await?;
     Ok(parent)
 }
 
@@ -401,7 +401,7 @@ async fn containers(context: &Context) -> Vec<(String, String)> {
 async fn check_manifests(
     context: &Arc<Context>,
     uses: &Uses,
-    sought: &manifest::Sought,
+    sought: &manifest::Targets,
     listings: Option<&Listings>,
 ) -> Result<()> {
     context.progress.expect(uses.len());

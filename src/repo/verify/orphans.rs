@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::chunks::Presence;
+use super::chunks::ChunkCheck;
 use super::nodes::Uses;
 use super::repo_file::Commits;
 use super::{Context, Listed, Listings};
@@ -17,7 +17,7 @@ pub(super) fn note(
     listings: &Listings,
     snapshots: &HashSet<ObjectId>,
     uses: &Uses,
-    presence: &Presence,
+    presence: &ChunkCheck,
     reachable: Option<&(&Commits, Vec<ObjectId>)>,
 ) {
     let pruned: HashSet<ObjectId> = reachable

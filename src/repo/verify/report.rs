@@ -89,7 +89,7 @@ impl Report {
     }
 }
 
-type Place = (&'static str, String, Option<String>);
+type FindingLocation = (&'static str, String, Option<String>);
 
 /// Collector of findings from many threads. A rule broken many times by one node in one object is one finding.
 #[derive(Debug, Default)]
@@ -98,7 +98,7 @@ pub(super) struct Findings(Mutex<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     all: Vec<Finding>,
-    places: HashMap<Place, usize>,
+    places: HashMap<FindingLocation, usize>,
     counts: BTreeMap<Severity, u64>,
     not_listed: u64,
     checked: Checked,
@@ -116,7 +116,7 @@ impl Findings {
     ) {
         let mut inner = self.0.lock();
         *inner.counts.entry(severity).or_default() += 1;
-        let place: Place = (rule, object.to_owned(), node.map(str::to_owned));
+        let place: FindingLocation = (rule, object.to_owned(), node.map(str::to_owned));
         if let Some(&at) = inner.places.get(&place)
             && let Some(known) = inner.all.get_mut(at)
         {

@@ -21,7 +21,7 @@ const AT_ONCE: usize = 32;
 
 /// Knowledge about objects with virtual chunks.
 #[derive(Debug, Default)]
-pub(super) struct Objects {
+pub(super) struct VirtualObjects {
     /// Virtual chunks that may be read; none if they are not checked.
     virtuals: Option<Arc<Virtuals>>,
     /// Minimum length of each object, and the reference that requires it.
@@ -29,9 +29,9 @@ pub(super) struct Objects {
     found: AtomicU64,
 }
 
-impl Objects {
+impl VirtualObjects {
     pub(super) fn new(virtuals: Option<Arc<Virtuals>>) -> Self {
-        Objects { virtuals, ..Objects::default() }
+        VirtualObjects { virtuals, ..VirtualObjects::default() }
     }
 
     /// Records that the reference `from` needs bytes of the object at `location` up to `end`.

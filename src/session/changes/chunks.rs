@@ -26,7 +26,7 @@ const PAGE: usize = 4096;
 
 /// Array whose files are examined.
 #[derive(Clone, Debug)]
-pub(super) struct ArrayInHand {
+pub(super) struct ArrayContext {
     id: NodeId,
     path: String,
     /// Index in the snapshot, if the array is there.
@@ -43,14 +43,14 @@ enum Meaning {
     Nothing,
 }
 
-impl ArrayInHand {
+impl ArrayContext {
     pub(super) fn new(id: NodeId, path: String, index: Option<NodeIndex>, metadata: &ArrayMetadata) -> Self {
         let (grid, encoding) = (metadata.grid.as_slice().into(), metadata.key_encoding.clone());
-        ArrayInHand { id, path, index, grid, encoding }
+        ArrayContext { id, path, index, grid, encoding }
     }
 
     pub(super) fn of(id: NodeId, path: String, index: NodeIndex, array: &Array) -> Self {
-        ArrayInHand { id, path, index: Some(index), grid: array.grid.clone(), encoding: array.encoding.clone() }
+        ArrayContext { id, path, index: Some(index), grid: array.grid.clone(), encoding: array.encoding.clone() }
     }
 
     /// Classifies the file at `key`, relative to the array.
@@ -88,7 +88,7 @@ impl ArrayInHand {
 
 impl Walk<'_> {
     /// Detects the chunk changes in the directory of `array`, at `position`.
-    pub(super) async fn chunks(&mut self, position: usize, array: ArrayInHand) -> Result<()> {
+    pub(super) async fn chunks(&mut self, position: usize, array: ArrayContext) -> Result<()> {
         let place = array.index.map(Place::Directory);
         // Array that the snapshot has in this very directory, whatever the directory is now.
         let owner = match self.get(position)?.lower {
@@ -103,7 +103,7 @@ impl Walk<'_> {
         let mut pending = vec![(position, String::new(), place, false)];
         while let Some((position, relative, natural, is_shared)) = pending.pop() {
             let directory = self.get(position)?;
-            let lower = directory.lower.as_ref().map(|place| tree.as_chunks(place).unwrap_or_else(|| place.clone()));
+            let lower = directory.lower.as_ref().map(|place| tree.shared_chunks(place).unwrap_or_else(|| place.clone()));
             let in_place = natural.is_some() && lower == natural;
             if let (Some(natural), false) = (&natural, in_place) {
                 self.delete_below(natural, &mut changes).await?;
@@ -115,11 +115,11 @@ impl Walk<'_> {
                     continue;
                 }
                 let here = natural.as_ref().filter(|_| in_place).and_then(|place| {
-                    let step = tree.step(place, name.text()?).map(|place| tree.as_chunks(&place).unwrap_or(place));
+                    let step = tree.step(place, name.text()?).map(|place| tree.shared_chunks(&place).unwrap_or(place));
                     step.filter(|place| is_of(place, array.index))
                 });
                 match entry {
-                    FrozenEntry::Hidden | FrozenEntry::Other(_) => {
+                    FrozenEntry::Whiteout | FrozenEntry::Other(_) => {
                         if let Some(place) = here {
                             self.delete_below(&place, &mut changes).await?;
                         }
@@ -188,7 +188,7 @@ impl Walk<'_> {
     }
 
     /// Reports chunks of the snapshot outside a grid that shrank. A commit would drop them; the user has to remove them.
-    async fn outside(&mut self, array: &ArrayInHand, changes: &BTreeMap<Coords, ChunkChange>) -> Result<()> {
+    async fn outside(&mut self, array: &ArrayContext, changes: &BTreeMap<Coords, ChunkChange>) -> Result<()> {
         let Some(index) = array.index else { return Ok(()) };
         let Some(old) = self.base.tree.table().array(index) else { return Ok(()) };
         if std::iter::zip(&old.grid, &array.grid).all(|(old, new)| old <= new) {
@@ -208,7 +208,7 @@ impl Walk<'_> {
     /// Classifies one file below an array. `here` is the chunk of the snapshot that it stands in place of.
     async fn file(
         &mut self,
-        array: &ArrayInHand,
+        array: &ArrayContext,
         key: &str,
         file: &FrozenFile,
         entry: (Id, Name),
@@ -309,7 +309,7 @@ impl Walk<'_> {
     /// Makes the chunks that `directory` shows of `place`, where they do not belong, chunks of `array`.
     async fn adopt(
         &mut self,
-        (array, owner): (&ArrayInHand, Option<NodeIndex>),
+        (array, owner): (&ArrayContext, Option<NodeIndex>),
         relative: &str,
         directory: &FrozenDirectory,
         place: &Place,
@@ -371,7 +371,7 @@ impl Walk<'_> {
     }
 
     /// Checks and queues a node below an array. If a node shares the parent directory, the walk of that node queues it.
-    fn nested_node(&mut self, position: usize, array: &ArrayInHand, key: &str, is_shared: bool) -> Result<()> {
+    fn nested_node(&mut self, position: usize, array: &ArrayContext, key: &str, is_shared: bool) -> Result<()> {
         let path = below(&array.path, key);
         let was_there = matches!(self.get(position)?.lower, Some(Place::Directory(index))
             if format!("/{}", self.base.tree.table().path(index)) == path);
@@ -389,7 +389,7 @@ impl Walk<'_> {
     pub(super) async fn any_chunk_left(&self, position: usize, index: NodeIndex) -> Result<bool> {
         let Some(array) = self.base.tree.table().array(index) else { return Ok(false) };
         // Only the chunk keys matter.
-        let array = ArrayInHand::of(array.id, String::new(), index, array);
+        let array = ArrayContext::of(array.id, String::new(), index, array);
         let mut pending = vec![(position, String::new())];
         let mut hidden = Vec::new();
         while let Some((position, relative)) = pending.pop() {
@@ -457,8 +457,8 @@ fn is_of(place: &Place, index: Option<NodeIndex>) -> bool {
 mod tests {
     use super::*;
 
-    fn array(grid: &[u32], encoding: KeyEncoding) -> ArrayInHand {
-        ArrayInHand {
+    fn array(grid: &[u32], encoding: KeyEncoding) -> ArrayContext {
+        ArrayContext {
             id: crate::format::testing::node_id(1),
             path: "/a".into(),
             index: None,
@@ -467,7 +467,7 @@ mod tests {
         }
     }
 
-    fn meaning(array: &ArrayInHand, key: &str) -> &'static str {
+    fn meaning(array: &ArrayContext, key: &str) -> &'static str {
         match array.meaning(key) {
             Meaning::Chunk(_) => "chunk",
             Meaning::Wrong(_) => "wrong",

@@ -19,7 +19,7 @@ use crate::zarr::Coords;
 /// Refuses `changes`, detected in `frozen` over `tree`, if they delete something that no operation removed.
 ///
 /// Fails with [`ErrorKind::Stale`] and names the first such node or chunk.
-pub fn refuse_unasked(tree: &Tree, frozen: &Frozen, changes: &ChangeSet) -> Result<()> {
+pub fn reject_unexplained_deletions(tree: &Tree, frozen: &Frozen, changes: &ChangeSet) -> Result<()> {
     let deletes_chunks = |id: &NodeId| {
         let chunks = changes.chunks.get(id);
         chunks.is_some_and(|chunks| chunks.values().any(|change| matches!(change, ChunkChange::Delete)))
@@ -72,7 +72,7 @@ fn removed(tree: &Tree, frozen: &Frozen) -> HashSet<Place> {
         for (name, entry) in &directory.entries {
             let Some(place) = name.text().and_then(|name| tree.step(lower, name)) else { continue };
             let is_removed = match entry {
-                FrozenEntry::Hidden => true,
+                FrozenEntry::Whiteout => true,
                 // A document written over the base's may describe another node.
                 FrozenEntry::File(file) => file.source != Source::Lower || directory.covering.contains(name),
                 FrozenEntry::Directory(_) | FrozenEntry::Other(_) => directory.covering.contains(name),
@@ -80,7 +80,7 @@ fn removed(tree: &Tree, frozen: &Frozen) -> HashSet<Place> {
             if !is_removed {
                 continue;
             }
-            places.extend(tree.as_chunks(&place));
+            places.extend(tree.shared_chunks(&place));
             places.insert(place);
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::chunks::ArrayInHand;
+use super::chunks::ArrayContext;
 use super::documents::{Document, MAX_DOCUMENT};
 use super::{DetectedChanges, Untracked, Violation, below};
 use crate::commit::changes::{DeletedNode, WrittenNode};
@@ -135,7 +135,7 @@ impl<'a> Walk<'a> {
         let has = |index| self.base.tree.table().get(index).is_some_and(|node| node.stored.is_some());
         match directory.entries.get(&document_name()) {
             None if lower.is_some_and(has) => Ok(Doc::Same),
-            None | Some(FrozenEntry::Hidden | FrozenEntry::Other(_) | FrozenEntry::Directory(_)) => Ok(Doc::Absent),
+            None | Some(FrozenEntry::Whiteout | FrozenEntry::Other(_) | FrozenEntry::Directory(_)) => Ok(Doc::Absent),
             Some(FrozenEntry::File(file)) => {
                 let own = lower.is_some() && file.lower == lower.map(Place::Metadata);
                 if own && file.source == Source::Lower {
@@ -270,7 +270,7 @@ impl<'a> Walk<'a> {
         for (name, entry) in &directory.entries {
             let child = below(path, &name.to_string());
             match entry {
-                FrozenEntry::Hidden => {}
+                FrozenEntry::Whiteout => {}
                 FrozenEntry::Directory(below) => {
                     self.note_name(directory.id, name, *below);
                     self.pending.push((*below, child));
@@ -373,10 +373,10 @@ impl<'a> Walk<'a> {
         let document = created.into_iter().find(|node| node.id == id).map(|node| node.zarr_json.clone());
         let document = document.or_else(|| Some(Bytes::copy_from_slice(self.stored(index?)?.zarr_json)));
         let array = match document.as_deref().map(Document::check) {
-            Some(Ok(Document::Array(metadata))) => ArrayInHand::new(id, path.to_owned(), index, &metadata),
+            Some(Ok(Document::Array(metadata))) => ArrayContext::new(id, path.to_owned(), index, &metadata),
             // The metadata of this array of the snapshot cannot be read: chunk keys are those of the snapshot's tree.
             _ => match index.and_then(|index| self.base.tree.table().array(index).map(|array| (index, array))) {
-                Some((index, array)) => ArrayInHand::of(id, path.to_owned(), index, array),
+                Some((index, array)) => ArrayContext::of(id, path.to_owned(), index, array),
                 None => return self.children(position, path, index).await,
             },
         };

@@ -35,7 +35,7 @@ use self::files::Root;
 use self::permissions::{Found, Permissions};
 use self::reach::Reached;
 use self::remote::Remote;
-use self::web::{Given, Wanted, Web};
+use self::web::{Given, RangeRequest, Web};
 use super::DEADLINE;
 use super::connect;
 use super::object::timed_out;
@@ -238,7 +238,7 @@ impl Virtuals {
             Target::File(root, rest) => self.read_file(object, Arc::clone(root), rest.clone(), offset, length).await,
             Target::Distant(address, container) => {
                 let checksum = object.checksum.as_ref();
-                self.read_distant(&Wanted { address, query: None, offset, length, checksum }, *container).await
+                self.read_distant(&RangeRequest { address, query: None, offset, length, checksum }, *container).await
             }
         };
         read.map_err(|error| match error.kind() {
@@ -272,8 +272,8 @@ impl Virtuals {
         }
     }
 
-    async fn read_distant(&self, wanted: &Wanted<'_>, container: Option<usize>) -> Result<Bytes> {
-        let Wanted { address, offset, length, checksum, .. } = *wanted;
+    async fn read_distant(&self, wanted: &RangeRequest<'_>, container: Option<usize>) -> Result<Bytes> {
+        let RangeRequest { address, offset, length, checksum, .. } = *wanted;
         if self.common.offline {
             let message =
                 format!("{address}: it is not in the cache, and nobody may be asked: mount without --offline for it");
@@ -293,12 +293,12 @@ impl Virtuals {
     }
 
     /// Reads from a web server, and follows redirects to allowed locations.
-    async fn read_web(&self, wanted: &Wanted<'_>) -> Result<Bytes> {
+    async fn read_web(&self, wanted: &RangeRequest<'_>) -> Result<Bytes> {
         let (mut address, mut query) = (wanted.address.clone(), None::<String>);
         for _ in 0..=MOST_REDIRECTS {
             let connection = self.connection(&address, None).await?;
             let Some(Connection::Web(server)) = connection.get() else { return Err(no_store(&address)) };
-            let asked = Wanted { address: &address, query: query.as_deref(), ..*wanted };
+            let asked = RangeRequest { address: &address, query: query.as_deref(), ..*wanted };
             let given = server.get(&asked).await.map_err(|error| match error.kind() {
                 ErrorKind::PermissionDenied => settings_wanted(&address, None, error),
                 _ => error,

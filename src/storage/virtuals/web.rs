@@ -45,7 +45,7 @@ pub(super) struct Web {
 }
 
 /// Requested part of an object on a server.
-pub(super) struct Wanted<'a> {
+pub(super) struct RangeRequest<'a> {
     pub(super) address: &'a Address,
     /// Query that a redirect added.
     pub(super) query: Option<&'a str>,
@@ -81,7 +81,7 @@ impl Web {
     }
 
     /// Requests `wanted`, with retries.
-    pub(super) async fn get(&self, wanted: &Wanted<'_>) -> Result<Given> {
+    pub(super) async fn get(&self, wanted: &RangeRequest<'_>) -> Result<Given> {
         let shown = wanted.address.to_string();
         let budget = self.deadline.budget();
         let begin = tokio::time::Instant::now();
@@ -102,7 +102,7 @@ impl Web {
         self.deadline.read(ANY_PATH, UNBOUNDED, &shown, asking).await
     }
 
-    async fn try_once(&self, wanted: &Wanted<'_>, shown: &str) -> Result<Given, Failure> {
+    async fn try_once(&self, wanted: &RangeRequest<'_>, shown: &str) -> Result<Given, Failure> {
         let url = wanted.query.map_or_else(|| shown.to_owned(), |query| format!("{shown}?{query}"));
         let last = wanted.offset.checked_add(wanted.length).and_then(|end| end.checked_sub(1));
         let last = last.ok_or_else(|| too_short(shown, wanted.offset, wanted.length, 0))?;
@@ -157,7 +157,7 @@ fn state_of(answer: &HttpResponse) -> State {
 }
 
 /// Checks that the received part begins at the requested offset.
-fn check_range(answer: &HttpResponse, wanted: &Wanted<'_>, shown: &str) -> Result<()> {
+fn check_range(answer: &HttpResponse, wanted: &RangeRequest<'_>, shown: &str) -> Result<()> {
     let said = header(answer, &CONTENT_RANGE).unwrap_or_default();
     let first = said.strip_prefix("bytes ").and_then(|rest| rest.split('-').next()?.trim().parse::<u64>().ok());
     if first == Some(wanted.offset) {
@@ -168,7 +168,7 @@ fn check_range(answer: &HttpResponse, wanted: &Wanted<'_>, shown: &str) -> Resul
 }
 
 /// Checks that a whole object has the wanted part, and not too far from its beginning.
-fn check_whole(answer: &HttpResponse, wanted: &Wanted<'_>, shown: &str) -> Result<()> {
+fn check_whole(answer: &HttpResponse, wanted: &RangeRequest<'_>, shown: &str) -> Result<()> {
     let size = header(answer, &CONTENT_LENGTH).and_then(|text| text.parse::<u64>().ok());
     if let Some(size) = size
         && size < wanted.offset.saturating_add(wanted.length)
@@ -216,7 +216,7 @@ fn redirect(answer: &HttpResponse, url: &str, shown: &str) -> Result<String> {
         .ok_or_else(|| Error::corrupt(format!("{shown}: the server sends us on to {}, which is no URL", quoted(said))))
 }
 
-fn refused(status: StatusCode, wanted: &Wanted<'_>, shown: &str) -> Failure {
+fn refused(status: StatusCode, wanted: &RangeRequest<'_>, shown: &str) -> Failure {
     let passes = matches!(status.as_u16(), 408 | 429 | 500 | 502 | 503 | 504);
     let error = match status.as_u16() {
         404 | 410 => Error::new(ErrorKind::NotFound, format!("{shown}: the server has no such object")),

@@ -18,12 +18,12 @@ use icechunkfs::format::config_edit;
 use icechunkfs::format::ids::ObjectId;
 use icechunkfs::format::snapshot::{NodeData, Snapshot};
 use icechunkfs::repo::change_refs::RefKind;
-use icechunkfs::repo::collect::{self, FindUncommitted, Uncommitted};
+use icechunkfs::repo::collect::{self, UncommittedFinder, Uncommitted};
 use icechunkfs::repo::expire;
 use icechunkfs::repo::history::format_time;
 use icechunkfs::repo::refs::Refs;
 use icechunkfs::repo::update::system_clock;
-use icechunkfs::repo::verify::{self, Wanted};
+use icechunkfs::repo::verify::{self, VerifyOptions};
 use icechunkfs::repo::{MAX_SNAPSHOT, Repository};
 use icechunkfs::zarr::Coords;
 
@@ -77,7 +77,7 @@ fn time(micros: u64) -> SystemTime {
 }
 
 /// Nothing is uncommitted.
-pub fn nothing_uncommitted() -> FindUncommitted {
+pub fn nothing_uncommitted() -> UncommittedFinder {
     Arc::new(|| Box::pin(async { Ok(Uncommitted::default()) }))
 }
 
@@ -436,7 +436,7 @@ impl World {
         match actor {
             Actor::Ours => {
                 let wanted =
-                    expire::Wanted { older_than, delete_tags: tags, delete_branches: branches, dry_run: false };
+                    expire::ExpireOptions { older_than, delete_tags: tags, delete_branches: branches, dry_run: false };
                 expire::expire(&self.repository().await, wanted, system_clock).await.unwrap();
             }
             Actor::Reference => expire_by_reference(self.place.path(), older_than, tags, branches).await,
@@ -450,7 +450,7 @@ impl World {
         say(format!("collect before {}", format_time(older_than)));
         match actor {
             Actor::Ours => {
-                let wanted = collect::Wanted { older_than, dry_run: false };
+                let wanted = collect::GcOptions { older_than, dry_run: false };
                 let progress = collect::Progress::default();
                 let repository = self.repository().await;
                 collect::collect(&repository, wanted, system_clock, &nothing_uncommitted(), &progress).await.unwrap();
@@ -541,7 +541,7 @@ impl World {
 
 /// Nothing is wrong with a repository.
 pub async fn check(lab: &Lab) {
-    let wanted = Wanted { chunks: true, ..Wanted::default() };
+    let wanted = VerifyOptions { chunks: true, ..VerifyOptions::default() };
     let report = verify::verify(&lab.storage, wanted, system_clock(), &Default::default()).await.unwrap();
     assert!(report.errors + report.warnings == 0, "{:#?}", report.findings);
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use icechunkfs::commit::changes::{ChangeSet, WrittenNode};
 use icechunkfs::commit::engine::{Engine, Options, Request};
-use icechunkfs::commit::progress::Progress;
+use icechunkfs::commit::progress::CommitProgress;
 use icechunkfs::format::ids::NodeId;
 use icechunkfs::format::repo_info::RepoInfo;
 use icechunkfs::format::repo_state::{RepoState, Status};
@@ -210,7 +210,7 @@ fn the_last_commit_is_in_the_future() {
         };
         let changes = ChangeSet { created: vec![created], ..ChangeSet::default() };
         let request = Request { branch: "main".into(), message: "from the future".into(), ..Request::default() };
-        engine.commit(&base, &changes, &request, &Progress::default()).await.unwrap();
+        engine.commit(&base, &changes, &request, &CommitProgress::default()).await.unwrap();
     });
     let shown = read_files(&mount.root());
     // It can be read, moved on to, mounted again, and committed onto.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use lru::LruCache;
 
 use super::nodes::Array;
-use super::objects::{Objects, digest};
+use super::objects::{Destination, digest};
 use crate::error::{Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::chunk_payload::ChunkPayload;
@@ -31,7 +31,7 @@ const KEPT: usize = 512 << 20;
 const MOST_KEPT: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1023);
 
 /// An array to migrate.
-pub(super) struct Work<'a> {
+pub(super) struct ArrayTask<'a> {
     pub(super) commit: ObjectId,
     /// Ids of the array in the new manifests and in the old ones.
     pub(super) node: NodeId,
@@ -63,9 +63,9 @@ impl<'a> Manifests<'a> {
     /// Writes the chunks of `array`, then the manifest that lists them. Returns the chunks that differ from the parent's.
     pub(super) async fn array(
         &mut self,
-        work: Work<'_>,
+        work: ArrayTask<'_>,
         array: &mut Array,
-        objects: &mut Objects,
+        objects: &mut Destination,
     ) -> Result<Vec<Vec<u32>>> {
         if let Some((old_node, before)) = work.before
             && old_node == work.old_node
@@ -230,7 +230,7 @@ impl<'m> Listed<'m> {
     }
 
     /// Writes the manifest of the array in this commit.
-    async fn write(&self, work: &Work<'_>, objects: &mut Objects) -> Result<(ManifestRef, ManifestInfo)> {
+    async fn write(&self, work: &ArrayTask<'_>, objects: &mut Destination) -> Result<(ManifestRef, ManifestInfo)> {
         let id = objects.manifest_id(digest(&[&work.commit.0, &work.node.0]));
         let mut draft = ManifestDraft::new(id, SpecVersion::V2, work.node, self.items.len());
         for item in &self.items {

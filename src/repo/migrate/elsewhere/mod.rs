@@ -26,8 +26,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::{Value, json};
 
 use self::arrays::Manifests;
-use self::nodes::{Done, Names};
-use self::objects::Objects;
+use self::nodes::{MigratedNodes, NodeIds};
+use self::objects::Destination;
 use super::{Contents, in_place};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
@@ -117,8 +117,8 @@ pub async fn migrate(
         failpoints::reach("migrate.to.begun")?;
     }
     let written = destination.filter(|_| !dry_run);
-    let mut objects = Objects::new(Arc::clone(repository.storage()), written.map(Arc::clone)).await?;
-    Migration { repository, manifests: Manifests::new(repository.storage()), names: Names::default(), progress }
+    let mut objects = Destination::new(Arc::clone(repository.storage()), written.map(Arc::clone)).await?;
+    Migration { repository, manifests: Manifests::new(repository.storage()), names: NodeIds::default(), progress }
         .all(&contents, &mut objects)
         .await?;
     if let Some(destination) = written {
@@ -203,22 +203,22 @@ async fn config(repository: &Repository) -> Result<Option<Vec<u8>>> {
 struct Migration<'a> {
     repository: &'a Repository,
     manifests: Manifests<'a>,
-    names: Names,
+    names: NodeIds,
     progress: &'a Progress,
 }
 
 impl Migration<'_> {
     /// Migrates all commits, parents before their children. The result of a commit is kept until its last child is done.
-    async fn all(&mut self, contents: &Contents, objects: &mut Objects) -> Result<()> {
+    async fn all(&mut self, contents: &Contents, objects: &mut Destination) -> Result<()> {
         let commits = &contents.commits;
         let mut children: BTreeMap<Option<ObjectId>, Vec<ObjectId>> = BTreeMap::new();
         for commit in commits.values() {
             let parent = commit.parent.filter(|parent| commits.contains_key(parent));
             children.entry(parent).or_default().push(commit.id);
         }
-        let nothing: Rc<Done> = Rc::default();
+        let nothing: Rc<MigratedNodes> = Rc::default();
         let roots = children.remove(&None).unwrap_or_default();
-        let mut open: Vec<(ObjectId, Rc<Done>)> = roots.into_iter().map(|id| (id, Rc::clone(&nothing))).collect();
+        let mut open: Vec<(ObjectId, Rc<MigratedNodes>)> = roots.into_iter().map(|id| (id, Rc::clone(&nothing))).collect();
         let mut left = commits.len();
         while let Some((id, parent)) = open.pop() {
             let Some(commit) = commits.get(&id) else { continue };
@@ -235,11 +235,11 @@ impl Migration<'_> {
     }
 
     /// Migrates one commit: its chunks, its manifests, its log, its snapshot.
-    async fn one(&mut self, commit: &SnapshotInfo, parent: &Done, objects: &mut Objects) -> Result<Done> {
+    async fn one(&mut self, commit: &SnapshotInfo, parent: &MigratedNodes, objects: &mut Destination) -> Result<MigratedNodes> {
         let snapshot = gather::snapshot(self.repository, commit).await?;
         let mut done = match &snapshot {
             Some(snapshot) => self.names.of(snapshot)?,
-            None => Done::default(),
+            None => MigratedNodes::default(),
         };
         let of_parent = parent.by_id();
         let mut log = TransactionLogDraft::default();
@@ -258,7 +258,7 @@ impl Migration<'_> {
             let (id, old_id) = (node.id, node.old_id);
             let Some(array) = &mut node.array else { continue };
             let known = before.and_then(|before| before.array.as_ref().map(|array| (before.old_id, array)));
-            let work = arrays::Work { commit: commit.id, node: id, old_node: old_id, before: known };
+            let work = arrays::ArrayTask { commit: commit.id, node: id, old_node: old_id, before: known };
             let changed = self.manifests.array(work, array, objects).await.context(|| path.clone())?;
             self.progress.bytes.store(objects.bytes(), Ordering::Relaxed);
             if !changed.is_empty() {

@@ -15,7 +15,7 @@ use crate::zarr::array::ArraySummary;
 
 /// Nodes of a snapshot, with their new ids.
 #[derive(Debug, Default)]
-pub(super) struct Done {
+pub(super) struct MigratedNodes {
     pub(super) nodes: BTreeMap<String, Node>,
 }
 
@@ -46,7 +46,7 @@ impl Array {
     }
 }
 
-impl Done {
+impl MigratedNodes {
     /// Returns the nodes by their new ids.
     pub(super) fn by_id(&self) -> HashMap<NodeId, &Node> {
         self.nodes.values().map(|node| (node.id, node)).collect()
@@ -71,15 +71,15 @@ impl Done {
 
 /// First node, by path and kind, that used each id.
 #[derive(Debug, Default)]
-pub(super) struct Names {
+pub(super) struct NodeIds {
     first: HashMap<NodeId, (String, bool)>,
 }
 
-impl Names {
+impl NodeIds {
     /// Returns the nodes of `snapshot` with their new ids.
-    pub(super) fn of(&mut self, snapshot: &Snapshot) -> Result<Done> {
+    pub(super) fn of(&mut self, snapshot: &Snapshot) -> Result<MigratedNodes> {
         let known: HashMap<_, _> = snapshot.manifests().into_iter().map(|info| (info.id, info)).collect();
-        let mut done = Done::default();
+        let mut done = MigratedNodes::default();
         for node in snapshot.nodes() {
             let array = match &node.data {
                 NodeData::Array(data) => {
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_number_that_is_used_again_is_another_node() {
-        let mut names = Names::default();
+        let mut names = NodeIds::default();
         let old = NodeId([0, 0, 0, 0, 0, 0, 0, 7]);
         assert_eq!(names.id(old, "/a", true), old);
         let other = names.id(old, "/b", true);

@@ -30,7 +30,7 @@ const MOST_WARNINGS: u64 = 20;
 const IN_MEMORY: u64 = 16 << 20;
 
 /// The new location. Without a destination, everything is only counted.
-pub(super) struct Objects {
+pub(super) struct Destination {
     source: Arc<dyn Storage>,
     destination: Option<Arc<dyn Storage>>,
     /// Sizes of objects that an earlier attempt left, by key.
@@ -44,7 +44,7 @@ pub(super) struct Objects {
 }
 
 /// Way in which a chunk reached the new location.
-enum Copied {
+enum CopyMethod {
     Found,
     Linked,
     /// Copied by the store itself.
@@ -52,7 +52,7 @@ enum Copied {
     Sent,
 }
 
-impl Objects {
+impl Destination {
     pub(super) async fn new(source: Arc<dyn Storage>, destination: Option<Arc<dyn Storage>>) -> Result<Self> {
         let chunk = |key: &str| key.strip_prefix("chunks/")?.parse::<ObjectId>().ok();
         let mut sizes = HashMap::new();
@@ -63,7 +63,7 @@ impl Objects {
             None => HashMap::new(),
         };
         let (seen, manifest_ids, counted) = (HashSet::new(), HashSet::new(), Summary::default());
-        Ok(Objects { source, destination, found, sizes, seen, manifest_ids, counted })
+        Ok(Destination { source, destination, found, sizes, seen, manifest_ids, counted })
     }
 
     /// Stores `file` as `key`, unless an earlier attempt has.
@@ -99,19 +99,19 @@ impl Objects {
         let copies = stream::iter(copied).map(|(id, size)| async move {
             let key = format!("chunks/{id}");
             let copied = match found.get(&key) {
-                Some(there) if *there == size => Ok(Copied::Found),
+                Some(there) if *there == size => Ok(CopyMethod::Found),
                 there => copy(source, &**destination, &key, size, there.is_some()).await,
             };
             failpoints::reach("migrate.to.chunk.done")?;
             copied.context(|| key)
         });
-        let copies: Vec<Copied> = copies.buffer_unordered(AT_ONCE).try_collect().await?;
+        let copies: Vec<CopyMethod> = copies.buffer_unordered(AT_ONCE).try_collect().await?;
         for copied in copies {
             match copied {
-                Copied::Found => self.counted.found += 1,
-                Copied::Linked => self.counted.linked += 1,
-                Copied::InStore => self.counted.in_store += 1,
-                Copied::Sent => {}
+                CopyMethod::Found => self.counted.found += 1,
+                CopyMethod::Linked => self.counted.linked += 1,
+                CopyMethod::InStore => self.counted.in_store += 1,
+                CopyMethod::Sent => {}
             }
         }
         Ok(())
@@ -152,7 +152,7 @@ impl Objects {
 }
 
 /// Transfers one object of `size` bytes. `is_torn` is true if an incomplete copy of it exists.
-async fn copy(source: &dyn Storage, destination: &dyn Storage, key: &str, size: u64, is_torn: bool) -> Result<Copied> {
+async fn copy(source: &dyn Storage, destination: &dyn Storage, key: &str, size: u64, is_torn: bool) -> Result<CopyMethod> {
     if is_torn {
         destination.delete(&[key.to_owned()]).await?;
     }
@@ -164,12 +164,12 @@ async fn copy(source: &dyn Storage, destination: &dyn Storage, key: &str, size: 
         let links = same.metadata().map_err(failed)?.nlink();
         destination.put_file(key, file, size).await?;
         let is_linked = same.metadata().map_err(failed)?.nlink() > links;
-        return Ok(if is_linked { Copied::Linked } else { Copied::Sent });
+        return Ok(if is_linked { CopyMethod::Linked } else { CopyMethod::Sent });
     }
     if let Some(place) = source.in_store(key).await?
         && destination.copy_from(&place, key, size).await?
     {
-        return Ok(Copied::InStore);
+        return Ok(CopyMethod::InStore);
     }
     if size <= IN_MEMORY {
         let bytes = source.get_range(key, 0, size).await?;
@@ -177,7 +177,7 @@ async fn copy(source: &dyn Storage, destination: &dyn Storage, key: &str, size: 
     } else {
         destination.put_file(key, over_disk(source, key, size).await?, size).await?;
     }
-    Ok(Copied::Sent)
+    Ok(CopyMethod::Sent)
 }
 
 /// Returns a temporary file with the bytes of an object.

@@ -26,10 +26,10 @@ impl Reader {
 
     /// Fetches those of `chunks` that are not here yet, in the background. Large ones are left to their readers. Each has a
     /// number; returns the first number for which there was no room, from which on nothing was fetched.
-    pub fn fetch_ahead(self: &Arc<Self>, mut chunks: Vec<(usize, ChunkRange)>) -> Option<usize> {
+    pub fn prefetch(self: &Arc<Self>, mut chunks: Vec<(usize, ChunkRange)>) -> Option<usize> {
         chunks.retain(|(_, chunk)| {
             let is_wanted = chunk.length > 0 && chunk.length <= WHOLE && !self.is_file(&chunk.object);
-            is_wanted && !self.has(chunk) && !self.check_ahead(chunk)
+            is_wanted && !self.has(chunk) && !self.warm_disk(chunk)
         });
         // A run has the number of its first chunk.
         let mut runs: Vec<(usize, Vec<ChunkRange>)> = Vec::new();
