@@ -1,11 +1,11 @@
 //! What an array's `zarr.json` says of shards, and an index behind it: a NUL byte is between the two.
 
-use icechunkfs::zarr::shard::{Index, Sharding};
+use icechunkfs::zarr::shard::{Index, ShardLayout};
 
 pub(crate) fn run(bytes: &[u8]) {
     let at = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     let (document, rest) = bytes.split_at(at);
-    let Ok(Some(sharding)) = Sharding::parse(document) else { return };
+    let Ok(Some(sharding)) = ShardLayout::parse(document) else { return };
     let mut index = rest.get(1..).unwrap_or_default().to_vec();
     let wanted = sharding.index_length() as usize;
     let entries = wanted - if sharding.checksum { 4 } else { 0 };

@@ -2,7 +2,7 @@
 
 use icechunkfs::format::config::RepoConfig;
 use icechunkfs::storage::settings::Settings;
-use icechunkfs::storage::virtuals::Virtuals;
+use icechunkfs::storage::virtuals::VirtualChunks;
 use icechunkfs::storage::virtuals::address::Address;
 use icechunkfs::storage::virtuals::permissions::Permissions;
 
@@ -18,7 +18,7 @@ pub(crate) fn run(bytes: &[u8]) {
     let allowed = ["file:///srv/data", "s3://bucket/data", "https://host:8443/a"].map(str::to_owned);
     let maps = ["vcc://moved=/srv/moved".to_owned()];
     let Ok(permissions) = Permissions::from_words(&allowed, &maps, &[], &[]) else { unreachable!("they are right") };
-    let virtuals = Virtuals::new(permissions, containers, &Settings::default());
+    let virtuals = VirtualChunks::new(permissions, containers, &Settings::default());
     if let Ok(object) = virtuals.find(location, None) {
         let place = object.location();
         let inside = ["file:///srv/data/", "file:///srv/moved/", "s3://bucket/data/", "https://host:8443/a/"];

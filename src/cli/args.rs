@@ -14,7 +14,7 @@ use super::export::ExportArgs;
 use super::gc::GcArgs;
 use super::import::ImportArgs;
 use super::migrate::MigrateArgs;
-use super::open::Limits;
+use super::open::MemoryLimits;
 use super::ops::OpsArgs;
 use super::rewrite_manifests::RewriteManifestsArgs;
 use super::squash::SquashArgs;
@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::fuse::io_mode::IoOption;
 use crate::repo::history::parse_time;
 use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
-use crate::session::Upload;
+use crate::session::UploadMode;
 use crate::size;
 use crate::storage::settings::Settings;
 
@@ -57,7 +57,7 @@ pub enum Command {
     /// Commit the changes in a mount.
     Commit(CommitArgs),
     /// Show a summary of the uncommitted changes in a mount.
-    Status(LookArgs),
+    Status(MountpointArgs),
     /// Show differences node by node: the uncommitted changes in a mount, or those between two snapshots of a repository.
     #[command(override_usage = super::diff::USAGE)]
     Diff(Box<DiffArgs>),
@@ -73,7 +73,7 @@ pub enum Command {
     /// Discard the uncommitted changes in a mount. Untracked files stay.
     Discard(DiscardArgs),
     /// Move a mount to its branch's newest commit. Uncommitted changes stay; a conflict refuses the move.
-    Refresh(LookArgs),
+    Refresh(MountpointArgs),
     /// Read everything below a path of a mount into the mount's cache (--cache), for fast or offline use.
     Prefetch(PrefetchArgs),
     /// Create an empty repository (format version 2).
@@ -175,7 +175,7 @@ pub struct CommonArgs {
 }
 
 /// Default interval between checks of a followed branch, in seconds; each check is a small request.
-pub const FOLLOW_EVERY: &str = "10";
+pub const DEFAULT_FOLLOW_INTERVAL: &str = "10";
 /// Allowed intervals, in seconds: shorter ones are of no use, and longer ones hardly follow.
 const INTERVALS: std::ops::RangeInclusive<f64> = 0.1..=86_400.0;
 
@@ -204,7 +204,7 @@ pub struct MountArgs {
     pub read_only: bool,
     /// Follow the branch: check for a newer commit every SECONDS [default: 10] and move to it. Open files keep their
     /// contents. Read-only.
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = FOLLOW_EVERY, value_parser = parse_interval)]
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = DEFAULT_FOLLOW_INTERVAL, value_parser = parse_interval)]
     pub follow: Option<Duration>,
     /// Keep uncommitted changes in this directory [default: one per branch below /var/lib/icechunkfs (root) or
     /// $XDG_STATE_HOME/icechunkfs]. Other users must neither own it nor be able to write to it or to a directory above it, except
@@ -225,8 +225,8 @@ pub struct MountArgs {
     pub pack_below: u64,
     /// Time at which chunks are uploaded to an object store: eager (as soon as they are closed, so that a commit has little left
     /// to do) or commit.
-    #[arg(long, value_name = "WHEN", default_value = "eager", value_parser = str::parse::<Upload>)]
-    pub upload: Upload,
+    #[arg(long, value_name = "WHEN", default_value = "eager", value_parser = str::parse::<UploadMode>)]
+    pub upload: UploadMode,
     /// Stay in the foreground and log to standard error.
     #[arg(short, long)]
     pub foreground: bool,
@@ -262,8 +262,8 @@ pub struct MountArgs {
 
 impl MountArgs {
     /// Returns the memory limits.
-    pub fn limits(&self) -> Limits {
-        Limits { ahead: self.ahead }
+    pub fn limits(&self) -> MemoryLimits {
+        MemoryLimits { ahead: self.ahead }
     }
 }
 
@@ -305,7 +305,7 @@ pub struct CommitArgs {
 
 /// Arguments of `icechunkfs status` and `refresh`, and of `diff` of a mount.
 #[derive(Debug, Args)]
-pub struct LookArgs {
+pub struct MountpointArgs {
     /// The mountpoint of the branch.
     pub mountpoint: PathBuf,
     /// Print JSON.

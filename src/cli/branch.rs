@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::confirm::ConfirmArgs;
-use super::naming::{self, CreateArgs, DeleteArgs, ListArgs, ReachArgs, Work};
+use super::naming::{self, CreateArgs, DeleteArgs, ListArgs, StoreArgs, OpenRepository};
 use super::{print, print_json};
 use crate::error::Result;
 use crate::format::ids::ObjectId;
@@ -54,7 +54,7 @@ pub struct ResetArgs {
     pub confirm: ConfirmArgs,
     /// Store settings and verbosity.
     #[command(flatten)]
-    pub reach: ReachArgs,
+    pub reach: StoreArgs,
 }
 
 impl BranchAction {
@@ -82,7 +82,7 @@ pub fn run(arguments: &BranchArgs) -> Result<()> {
 }
 
 fn reset_branch(repo: &str, arguments: &ResetArgs) -> Result<()> {
-    let work = Work::begin(repo, &arguments.reach)?;
+    let work = OpenRepository::begin(repo, &arguments.reach)?;
     let name = &arguments.name;
     let previous = work.target(RefKind::Branch, name, arguments.expect.as_deref())?;
     let to = work.runtime.block_on(work.repository.find(&arguments.to))?.id;

@@ -13,7 +13,7 @@ pub fn run(arguments: &CatArgs) -> Result<()> {
     let spec = arguments.reference.spec()?;
     open::runtime()?.block_on(async {
         let repository = open::repository_with(&arguments.repo, &arguments.store, &arguments.virtuals).await?;
-        let tree = open::tree(&repository, &spec, open::Limits::default()).await?;
+        let tree = open::tree(&repository, &spec, open::MemoryLimits::default()).await?;
         let file = tree.resolve(&arguments.key).await.context(|| spec.to_string())?;
         if file.kind == Kind::Directory {
             let message = format!("`{}` is a directory; `icechunkfs ls` lists what is in it", arguments.key);

@@ -7,11 +7,11 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use tracing::warn;
 
-use super::naming::{ReachArgs, Work};
+use super::naming::{StoreArgs, OpenRepository};
 use super::{print, print_json};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
-use crate::format::config_edit::{self, Changed, Setting, problems};
+use crate::format::config_edit::{self, ConfigChange, Setting, problems};
 use crate::printable;
 use crate::repo::update::system_clock;
 
@@ -57,7 +57,7 @@ pub struct GetArgs {
     pub json: bool,
     /// Store settings and verbosity.
     #[command(flatten)]
-    pub reach: ReachArgs,
+    pub reach: StoreArgs,
 }
 
 /// Arguments of `icechunkfs config REPO set`.
@@ -73,7 +73,7 @@ pub struct SetArgs {
     pub json: bool,
     /// Store settings and verbosity.
     #[command(flatten)]
-    pub reach: ReachArgs,
+    pub reach: StoreArgs,
 }
 
 /// Arguments of `icechunkfs config REPO unset`.
@@ -86,7 +86,7 @@ pub struct UnsetArgs {
     pub json: bool,
     /// Store settings and verbosity.
     #[command(flatten)]
-    pub reach: ReachArgs,
+    pub reach: StoreArgs,
 }
 
 impl ConfigAction {
@@ -108,7 +108,7 @@ pub fn run(arguments: &ConfigArgs) -> Result<()> {
         ConfigAction::Get(get) => show(repo, get),
         ConfigAction::Set(set) => {
             let value = if set.value == "-" { input()? } else { set.value.clone() };
-            let work = Work::begin(repo, &set.reach)?;
+            let work = OpenRepository::begin(repo, &set.reach)?;
             let change = |stored: &RepoConfig| config_edit::set(stored.members(), &set.key, &value);
             let changed = work.runtime.block_on(work.repository.change_config(system_clock, change))?;
             if let Some(changed) = &changed {
@@ -117,7 +117,7 @@ pub fn run(arguments: &ConfigArgs) -> Result<()> {
             say(&work, &set.key, changed, set.json)
         }
         ConfigAction::Unset(unset) => {
-            let work = Work::begin(repo, &unset.reach)?;
+            let work = OpenRepository::begin(repo, &unset.reach)?;
             let change = |stored: &RepoConfig| config_edit::unset(stored.members(), &unset.key);
             let changed = work.runtime.block_on(work.repository.change_config(system_clock, change))?;
             say(&work, &unset.key, changed, unset.json)
@@ -136,7 +136,7 @@ fn input() -> Result<String> {
 }
 
 fn show(repo: &str, arguments: &GetArgs) -> Result<()> {
-    let work = Work::begin(repo, &arguments.reach)?;
+    let work = OpenRepository::begin(repo, &arguments.reach)?;
     let stored = work.runtime.block_on(work.repository.config())?;
     let members = stored.members();
     for problem in problems::of(members) {
@@ -190,7 +190,7 @@ fn show_one(setting: &Setting, json: bool) -> Result<()> {
 }
 
 /// Warns about allowed changes that can make other programs lose commits.
-fn warn_of(changed: &Changed) {
+fn warn_of(changed: &ConfigChange) {
     let is_off = |name: &str| {
         changed.members.get("storage").and_then(|storage| storage.get(name)) == Some(&Value::Bool(false))
             && changed.key.starts_with("storage")
@@ -202,7 +202,7 @@ fn warn_of(changed: &Changed) {
     }
 }
 
-fn say(work: &Work, key: &str, changed: Option<Changed>, json: bool) -> Result<()> {
+fn say(work: &OpenRepository, key: &str, changed: Option<ConfigChange>, json: bool) -> Result<()> {
     let changed = match changed {
         Some(changed) => changed,
         // Nothing changed: the new value is the old one.
@@ -210,7 +210,7 @@ fn say(work: &Work, key: &str, changed: Option<Changed>, json: bool) -> Result<(
             let stored = work.runtime.block_on(work.repository.config())?;
             let setting = config_edit::get(stored.members(), key)?;
             let new = setting.value.clone();
-            Changed { members: stored.members().clone(), key: setting.key, old: setting.value, new }
+            ConfigChange { members: stored.members().clone(), key: setting.key, old: setting.value, new }
         }
     };
     if json {

@@ -21,14 +21,14 @@ const FAILED: u8 = b'-';
 #[derive(Debug)]
 pub enum Process {
     /// The daemon, which must report the outcome.
-    Daemon(Outcome),
+    Daemon(DaemonReport),
     /// The command, with the daemon's answer: success, or a message to print and a status to exit with.
     Command(std::result::Result<(), (String, u8)>),
 }
 
 /// The daemon's end of the pipe.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct DaemonReport {
     pipe: File,
 }
 
@@ -44,7 +44,7 @@ pub fn fork() -> Result<Process> {
             drop(read);
             // A new session: the terminal's signals and its end are not meant for the daemon.
             rustix::process::setsid().map_err(|e| Error::io("starting the daemon", e.into()))?;
-            Ok(Process::Daemon(Outcome { pipe: File::from(write) }))
+            Ok(Process::Daemon(DaemonReport { pipe: File::from(write) }))
         }
         child => {
             drop(write);
@@ -78,7 +78,7 @@ fn died(child: libc::pid_t) -> String {
     }
 }
 
-impl Outcome {
+impl DaemonReport {
     /// Reports that the mount answers, with a note for the user, and detaches from the terminal and the working directory.
     pub fn ready(mut self, told: &str) -> Result<()> {
         let null = File::options().read(true).write(true).open("/dev/null").map_err(|e| Error::io("/dev/null", e))?;

@@ -17,8 +17,8 @@ use crate::printable;
 use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
 use crate::storage::settings::Settings;
 use crate::transfer::destination::{self, Contents, Destination};
-use crate::transfer::export::{self, ExportOptions, Exported};
-use crate::transfer::{Counters, LeftOut};
+use crate::transfer::export::{self, ExportOptions, ExportResult};
+use crate::transfer::{Counters, SkippedPath};
 
 /// Interval between updates of the progress bar.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -83,7 +83,7 @@ pub fn run(arguments: &ExportArgs) -> Result<()> {
         open::runtime()?.block_on(async {
             let repository = open::repository_with(&arguments.repo, &arguments.store, &arguments.virtuals).await?;
             let found = repository.find(&arguments.reference).await?;
-            let limits = open::Limits::default();
+            let limits = open::MemoryLimits::default();
             let tree = open::tree(&repository, &RefSpec::Snapshot(found.id), limits).await?;
             let contents = Contents {
                 repository: repository.storage().location().to_owned(),
@@ -122,8 +122,8 @@ pub fn run(arguments: &ExportArgs) -> Result<()> {
     print(&to_text(&exported, &arguments.dest))
 }
 
-fn to_text(exported: &Exported, dest: &str) -> String {
-    let Exported { snapshot, written, written_bytes, unchanged, removed_count, dry_run, .. } = exported;
+fn to_text(exported: &ExportResult, dest: &str) -> String {
+    let ExportResult { snapshot, written, written_bytes, unchanged, removed_count, dry_run, .. } = exported;
     let would = if *dry_run { "would write" } else { "wrote" };
     let mut text = format!(
         "snapshot {snapshot} to {}: {would} {written} files, {}",
@@ -141,7 +141,7 @@ fn to_text(exported: &Exported, dest: &str) -> String {
     text.push('\n');
     if exported.left_out_count > 0 {
         let _ = writeln!(text, "left out, since it cannot be read:");
-        let paths = exported.left_out.iter().map(|LeftOut { path, why }| printable::line(&format!("  {path}: {why}")));
+        let paths = exported.left_out.iter().map(|SkippedPath { path, why }| printable::line(&format!("  {path}: {why}")));
         text += &listed(paths, exported.left_out_count);
         text.push('\n');
     }

@@ -23,7 +23,7 @@ use crate::repo::collect::{Collected, Count, Progress, GcOptions, collect};
 use crate::repo::cutoff::parse_older_than;
 use crate::repo::history::format_time;
 use crate::repo::update::system_clock;
-use crate::scratch::search::Found;
+use crate::scratch::search::SearchResult;
 use crate::storage::settings::Settings;
 use crate::trust;
 
@@ -73,8 +73,8 @@ pub fn run(arguments: &GcArgs) -> Result<()> {
 fn run_on(runtime: &Runtime, arguments: &GcArgs) -> Result<()> {
     let older_than = parse_older_than(&arguments.older_than, system_clock()).map_err(|e| e.context("--older-than"))?;
     let repository = runtime.block_on(open::repository(&arguments.repo, &arguments.store))?;
-    let found = Arc::new(Mutex::new(Found::default()));
-    let work = Work { arguments, runtime, repository: &repository, found: &found };
+    let found = Arc::new(Mutex::new(SearchResult::default()));
+    let work = GcRun { arguments, runtime, repository: &repository, found: &found };
     let mut collected = None;
     if arguments.dry_run || !arguments.confirm.yes {
         collected = Some(work.collect(GcOptions { older_than, dry_run: true })?);
@@ -95,14 +95,14 @@ fn run_on(runtime: &Runtime, arguments: &GcArgs) -> Result<()> {
     print(&text(&collected, &found, older_than, arguments.dry_run))
 }
 
-struct Work<'a> {
+struct GcRun<'a> {
     arguments: &'a GcArgs,
     runtime: &'a Runtime,
     repository: &'a Repository,
-    found: &'a Arc<Mutex<Found>>,
+    found: &'a Arc<Mutex<SearchResult>>,
 }
 
-impl Work<'_> {
+impl GcRun<'_> {
     fn collect(&self, wanted: GcOptions) -> Result<Collected> {
         let named = self.arguments.keep_scratch.clone();
         let finder = uncommitted::finder(self.repository.storage(), named, Arc::clone(self.found));
@@ -128,7 +128,7 @@ fn draw(progress: &Progress, ended: &AtomicBool) {
     bar.finish_and_clear();
 }
 
-fn as_json(collected: &Collected, found: &Found, older_than: u64, dry_run: bool) -> Value {
+fn as_json(collected: &Collected, found: &SearchResult, older_than: u64, dry_run: bool) -> Value {
     let count = |count: Count| json!({"objects": count.objects, "bytes": count.bytes});
     let ids = |ids: &std::collections::BTreeSet<crate::format::ids::ObjectId>| {
         ids.iter().map(ToString::to_string).collect::<Vec<_>>()
@@ -152,7 +152,7 @@ fn as_json(collected: &Collected, found: &Found, older_than: u64, dry_run: bool)
     })
 }
 
-fn text(collected: &Collected, found: &Found, older_than: u64, would: bool) -> String {
+fn text(collected: &Collected, found: &SearchResult, older_than: u64, would: bool) -> String {
     let mut text = String::new();
     // Writing into a string cannot fail.
     for needs in &found.work {

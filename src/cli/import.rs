@@ -21,8 +21,8 @@ use crate::repo::refs::DEFAULT_BRANCH;
 use crate::repo::update::system_clock;
 use crate::size;
 use crate::storage::{self, settings::Settings};
-use crate::transfer::import::{self, ImportOptions, Imported, Target};
-use crate::transfer::{Counters, LeftOut};
+use crate::transfer::import::{self, ImportOptions, ImportResult, Target};
+use crate::transfer::{Counters, SkippedPath};
 
 /// Interval between updates of the progress bar.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -94,7 +94,7 @@ pub fn run(arguments: &ImportArgs) -> Result<()> {
         dry_run: arguments.dry_run,
         jobs: arguments.jobs.into(),
     };
-    let limits = open::Limits::default();
+    let limits = open::MemoryLimits::default();
     let engine_options = Options { pack_below: arguments.pack_below, memory: limits.uploads(), ..Options::default() };
     let (counters, progress) = (Arc::new(Counters::default()), CommitProgress::default());
     let ended = AtomicBool::new(false);
@@ -131,7 +131,7 @@ async fn target(arguments: &ImportArgs) -> Result<Target> {
     };
     let storage = match storage::open(&arguments.repo, &arguments.store).await {
         Err(error) if error.kind() == ErrorKind::NotFound && arguments.dry_run => {
-            return nothing(storage::nowhere(&arguments.repo));
+            return nothing(storage::empty_storage(&arguments.repo));
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let storage = storage::open_new(&arguments.repo, &arguments.store).await?;
@@ -150,9 +150,9 @@ async fn target(arguments: &ImportArgs) -> Result<Target> {
 }
 
 /// Returns the failure that prevented the commit, if any.
-fn failure(imported: &Imported) -> Option<Error> {
+fn failure(imported: &ImportResult) -> Option<Error> {
     if imported.faults_count > 0 {
-        let faults = imported.faults.iter().map(|LeftOut { path, why }| printable::line(&format!("  {path}: {why}")));
+        let faults = imported.faults.iter().map(|SkippedPath { path, why }| printable::line(&format!("  {path}: {why}")));
         let message = format!("nothing was imported:\n{}", listed(faults, imported.faults_count));
         return Some(Error::of_lines(ErrorKind::InvalidInput, &message));
     }
@@ -175,8 +175,8 @@ fn failure(imported: &Imported) -> Option<Error> {
     None
 }
 
-fn to_text(imported: &Imported, arguments: &ImportArgs) -> String {
-    let Imported { nodes_created, nodes_updated, nodes_deleted, chunks_deleted, chunks_unchanged, .. } = imported;
+fn to_text(imported: &ImportResult, arguments: &ImportArgs) -> String {
+    let ImportResult { nodes_created, nodes_updated, nodes_deleted, chunks_deleted, chunks_unchanged, .. } = imported;
     let mut text = match (&imported.snapshot, imported.dry_run) {
         (Some(snapshot), _) if imported.created_repository => {
             format!("created {} and committed snapshot {snapshot}", printable::line(&arguments.repo))

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::args::LogArgs;
-use super::graph::terminal::Look;
+use super::graph::terminal::TerminalStyle;
 use super::{graph, open, print, print_json, print_raw};
 use crate::error::{Error, Result};
 use crate::format::repo_info::SnapshotInfo;
@@ -117,7 +117,7 @@ fn add_refs(commits: &mut [Commit], refs: &Refs) {
 }
 
 /// Returns the capabilities of standard output.
-fn look(color: &str) -> Look {
+fn look(color: &str) -> TerminalStyle {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let is_terminal = std::io::stdout().is_terminal();
     let colours = match color {
@@ -128,7 +128,7 @@ fn look(color: &str) -> Look {
     };
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(variable).unwrap_or_default().to_lowercase();
     let width = terminal_size::terminal_size_of(std::io::stdout()).map(|(width, _)| usize::from(width.0));
-    Look { unicode: locale.contains("utf-8") || locale.contains("utf8"), colours, width: width.filter(|_| is_terminal) }
+    TerminalStyle { unicode: locale.contains("utf-8") || locale.contains("utf8"), colours, width: width.filter(|_| is_terminal) }
 }
 
 /// Writes a picture to standard output, or atomically to the file `path`.

@@ -9,7 +9,7 @@ use super::{open, print, print_json, shards};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::printable;
 use crate::tree::Tree;
-use crate::tree::nodes::{NodeIndex, Place};
+use crate::tree::nodes::{NodeIndex, TreePlace};
 
 #[derive(Serialize)]
 struct Row {
@@ -31,7 +31,7 @@ pub fn run(arguments: &LsArgs) -> Result<()> {
     let spec = arguments.reference.spec()?;
     let rows = open::runtime()?.block_on(async {
         let repository = open::repository(&arguments.repo, &arguments.store).await?;
-        let tree = open::tree(&repository, &spec, open::Limits::default()).await?;
+        let tree = open::tree(&repository, &spec, open::MemoryLimits::default()).await?;
         let start = node_at(&tree, &arguments.path).await?;
         let mut rows = Vec::new();
         for node in nodes(&tree, start, arguments.recursive) {
@@ -48,7 +48,7 @@ pub fn run(arguments: &LsArgs) -> Result<()> {
 async fn node_at(tree: &Tree, path: &str) -> Result<NodeIndex> {
     let found = tree.resolve(path).await?;
     match tree.table().place(found.inode) {
-        Some(Place::Directory(node)) => Ok(node),
+        Some(TreePlace::Directory(node)) => Ok(node),
         _ => Err(Error::new(ErrorKind::InvalidInput, format!("`{path}` is no group or array"))),
     }
 }

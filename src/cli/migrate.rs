@@ -208,7 +208,7 @@ fn tell_elsewhere(arguments: &MigrateArgs, to: &str, summary: &elsewhere::Summar
             "chunks": summary.chunks,
             "bytes": summary.bytes,
             "linked": summary.linked,
-            "copied_by_store": summary.in_store,
+            "copied_by_store": summary.store_address,
             "found_chunks": summary.found,
             "missing_chunks": summary.missing,
             "empty_chunks": summary.empty,
@@ -239,7 +239,7 @@ fn tell_elsewhere(arguments: &MigrateArgs, to: &str, summary: &elsewhere::Summar
     );
     for (count, what) in [
         (summary.linked, "chunk objects share their bytes with the old repository's"),
-        (summary.in_store, "chunk objects were copied by the store itself"),
+        (summary.store_address, "chunk objects were copied by the store itself"),
         (summary.found, "chunk objects were there from an earlier try"),
         (summary.missing, "chunk objects are missing from the old repository, and from the new one"),
         (summary.empty, "references to chunks of no bytes were left out: no value can be read from such"),

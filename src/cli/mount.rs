@@ -8,14 +8,14 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
 
 use super::args::MountArgs;
-use super::daemon::{self, Outcome, Process};
-use super::mount_options::{self, Extra};
+use super::daemon::{self, DaemonReport, Process};
+use super::mount_options::{self, MountFlags};
 use super::{logging, open, writable};
 use crate::error::{Error, ErrorKind, Result};
 use crate::follow::Follower;
 use crate::fuse::io_mode::{self, IoMode, IoOption};
 use crate::fuse::session::{self, GRACE, Mounted, Options, Served};
-use crate::fuse::unmount::{self, Force};
+use crate::fuse::unmount::{self, UnmountMode};
 use crate::memory;
 use crate::reader::Reader;
 use crate::repo::refs::RefSpec;
@@ -59,7 +59,7 @@ pub fn run(mut arguments: MountArgs) -> Result<()> {
 }
 
 /// Serves the mount, from opening the repository to the end. Reports to `outcome` when the mount answers.
-fn serve(arguments: &MountArgs, extra: &Extra, spec: &RefSpec, outcome: Option<&mut Option<Outcome>>) -> Result<()> {
+fn serve(arguments: &MountArgs, extra: &MountFlags, spec: &RefSpec, outcome: Option<&mut Option<DaemonReport>>) -> Result<()> {
     let runtime = open::runtime()?;
     let mountpoint = session::prepare(&arguments.mountpoint, extra.nonempty)?;
     // A fake mount leaves nothing behind, not even a scratch directory.
@@ -165,7 +165,7 @@ fn check_answer(mountpoint: &Path) -> Result<()> {
         Ok(_) => Err(Error::new(ErrorKind::Io, format!("{}: the mount is not a directory", mountpoint.display()))),
         Err(error) => {
             // No program can use it: do not leave it behind.
-            let _ = unmount::unmount(mountpoint, Force::Detach);
+            let _ = unmount::unmount(mountpoint, UnmountMode::Detach);
             Err(Error::io(format!("{}: the mount does not answer", mountpoint.display()), error))
         }
     }
@@ -201,13 +201,13 @@ fn end_on_signals(runtime: &Runtime, mountpoint: PathBuf) -> Result<()> {
         info!("unmounting {} as the signal asks", mountpoint.display());
         let place = mountpoint.clone();
         let outcome = tokio::task::spawn_blocking(move || {
-            unmount::unmount(&place, Force::Polite).or_else(|error| match error.kind() {
+            unmount::unmount(&place, UnmountMode::Polite).or_else(|error| match error.kind() {
                 ErrorKind::Busy => {
                     warn!(
                         "{error}; no new program gets in, and this daemon ends in {} s at the latest",
                         GRACE.as_secs()
                     );
-                    unmount::unmount(&place, Force::Detach)
+                    unmount::unmount(&place, UnmountMode::Detach)
                 }
                 _ => Err(error),
             })

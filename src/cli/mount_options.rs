@@ -1,6 +1,6 @@
 //! The options of `-o`: every option of `icechunkfs mount` in the form of mount(8) and fstab, and their own options.
 
-use super::args::{FOLLOW_EVERY, MountArgs, parse_interval};
+use super::args::{DEFAULT_FOLLOW_INTERVAL, MountArgs, parse_interval};
 use crate::error::{Error, Result};
 use crate::fuse::session::Flag;
 use crate::size;
@@ -8,7 +8,7 @@ use crate::storage::settings::{Settings, Source};
 
 /// Options of `-o` that no other argument has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Extra {
+pub struct MountFlags {
     /// True if the mountpoint may have files or mounts.
     pub nonempty: bool,
     /// Mount flags for the kernel.
@@ -18,8 +18,8 @@ pub struct Extra {
 }
 
 /// Applies `arguments.options` to the other members, and returns the options without a member.
-pub fn apply(arguments: &mut MountArgs) -> Result<Extra> {
-    let mut extra = Extra::default();
+pub fn apply(arguments: &mut MountArgs) -> Result<MountFlags> {
+    let mut extra = MountFlags::default();
     let words: Vec<String> = arguments.options.iter().flat_map(|list| split(list)).collect();
     let sloppy = words.iter().any(|word| word == "sloppy");
     let mut store = Vec::new();
@@ -42,7 +42,7 @@ pub fn apply(arguments: &mut MountArgs) -> Result<Extra> {
             "tag" => arguments.reference.tag = Some(needed()?.to_owned()),
             "snapshot" => arguments.reference.snapshot = Some(needed()?.to_owned()),
             "as_of" | "as-of" => arguments.reference.as_of = Some(needed()?.to_owned()),
-            "follow" => arguments.follow = Some(parse_interval(value.unwrap_or(FOLLOW_EVERY)).map_err(within)?),
+            "follow" => arguments.follow = Some(parse_interval(value.unwrap_or(DEFAULT_FOLLOW_INTERVAL)).map_err(within)?),
             "scratch" => arguments.scratch = Some(needed()?.into()),
             "discard" => arguments.discard = true,
             "ephemeral" => arguments.ephemeral = true,
@@ -159,10 +159,10 @@ mod tests {
     use super::*;
     use crate::cli::args::{Arguments, Command};
     use crate::fuse::io_mode::IoOption;
-    use crate::session::Upload;
+    use crate::session::UploadMode;
     use clap::Parser;
 
-    fn mount(options: &[&str]) -> Result<(MountArgs, Extra)> {
+    fn mount(options: &[&str]) -> Result<(MountArgs, MountFlags)> {
         let words = ["icechunkfs", "mount", "/r", "/m"].into_iter().chain(options.iter().flat_map(|o| ["-o", o]));
         let Command::Mount(mut arguments) = Arguments::try_parse_from(words).unwrap().command else {
             unreachable!("not a mount command")
@@ -182,8 +182,8 @@ mod tests {
         assert!(arguments.read_only && arguments.allow_other);
         assert_eq!(arguments.reference.tag.as_deref(), Some("v1"));
         assert_eq!((arguments.memory, arguments.io), (Some(64 << 20), IoOption::Cached));
-        assert_eq!((arguments.upload, arguments.store.upload_limit), (Upload::Commit, Some(10 << 20)));
-        assert_eq!(extra, Extra { nonempty: true, flags: vec![Flag::NoExec], fake: false });
+        assert_eq!((arguments.upload, arguments.store.upload_limit), (UploadMode::Commit, Some(10 << 20)));
+        assert_eq!(extra, MountFlags { nonempty: true, flags: vec![Flag::NoExec], fake: false });
     }
 
     #[test]

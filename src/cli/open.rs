@@ -53,12 +53,12 @@ pub async fn repository_with(repo: &str, settings: &Settings, virtuals: &Virtual
 
 /// Memory limits of the user.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Limits {
+pub struct MemoryLimits {
     /// Maximum bytes to prefetch for one reader.
     pub ahead: Option<u64>,
 }
 
-impl Limits {
+impl MemoryLimits {
     /// Returns the maximum bytes of a snapshot. Checks the user's memory limit before anything is read within it.
     pub fn of_snapshot(&self) -> Result<u64> {
         let said = memory::explicit_bound();
@@ -85,7 +85,7 @@ impl Limits {
 }
 
 /// Opens the tree of the snapshot that `spec` selects, within `limits`.
-pub async fn tree(repository: &Repository, spec: &RefSpec, limits: Limits) -> Result<Arc<Tree>> {
+pub async fn tree(repository: &Repository, spec: &RefSpec, limits: MemoryLimits) -> Result<Arc<Tree>> {
     tree_after(repository, spec, limits, &mut Numbering::default()).await
 }
 
@@ -93,7 +93,7 @@ pub async fn tree(repository: &Repository, spec: &RefSpec, limits: Limits) -> Re
 pub async fn tree_after(
     repository: &Repository,
     spec: &RefSpec,
-    limits: Limits,
+    limits: MemoryLimits,
     numbering: &mut Numbering,
 ) -> Result<Arc<Tree>> {
     let limit = limits.of_snapshot()?;

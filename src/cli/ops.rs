@@ -5,7 +5,7 @@ use std::fmt::Write;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::naming::{ReachArgs, Work};
+use super::naming::{StoreArgs, OpenRepository};
 use super::{print, print_json};
 use crate::error::Result;
 use crate::format::operations_log::Entry;
@@ -28,12 +28,12 @@ pub struct OpsArgs {
     pub json: bool,
     /// Store settings and verbosity.
     #[command(flatten)]
-    pub reach: ReachArgs,
+    pub reach: StoreArgs,
 }
 
 /// Prints the operations, newest first.
 pub fn run(arguments: &OpsArgs) -> Result<()> {
-    let work = Work::begin(&arguments.repo, &arguments.reach)?;
+    let work = OpenRepository::begin(&arguments.repo, &arguments.reach)?;
     let mut operations = work.repository.operations()?;
     let wanted = arguments.count.unwrap_or(usize::MAX);
     let mut entries = Vec::new();

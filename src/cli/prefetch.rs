@@ -45,9 +45,9 @@ pub fn run(arguments: &PrefetchArgs) -> Result<()> {
     let path = inside(&mountpoint, arguments.path.as_deref().unwrap_or_default())?;
     let start = mountpoint.join(path.trim_matches('/'));
     let slices = arguments.slice.as_deref().map(Slices::parse).transpose().map_err(|e| e.context("--slice"))?;
-    let part = slices.map(|slices| Part::of(&start, &slices)).transpose()?;
+    let part = slices.map(|slices| ChunkRanges::of(&start, &slices)).transpose()?;
     let bar = progress::bar("{pos}/{len} files {wide_bar} {msg} {per_sec}");
-    let done = Arc::new(Done::default());
+    let done = Arc::new(PrefetchOutcome::default());
     let (sender, receiver) = sync_channel(WAITING);
     let receiver = Arc::new(Mutex::new(receiver));
     let readers: Vec<_> = (0..arguments.jobs)
@@ -74,14 +74,14 @@ pub fn run(arguments: &PrefetchArgs) -> Result<()> {
 }
 
 #[derive(Debug, Default)]
-struct Done {
+struct PrefetchOutcome {
     files: AtomicU64,
     bytes: AtomicU64,
     failed: AtomicU64,
     first: Mutex<Option<Error>>,
 }
 
-impl Done {
+impl PrefetchOutcome {
     fn tell(&self) -> Result<()> {
         let [files, bytes, failed] =
             [&self.files, &self.bytes, &self.failed].map(|count| count.load(Ordering::Relaxed));
@@ -136,12 +136,12 @@ fn find(path: &Path, control: &Path, depth: usize, files: &mut Files<'_>) -> Res
 }
 
 /// Ranges of chunks of one array.
-struct Part {
+struct ChunkRanges {
     encoding: KeyEncoding,
     ranges: Vec<Range<u32>>,
 }
 
-impl Part {
+impl ChunkRanges {
     fn of(array: &Path, slices: &Slices) -> Result<Self> {
         #[derive(Deserialize)]
         struct Node {
@@ -158,7 +158,7 @@ impl Part {
             return Err(Error::invalid(format!("--slice goes with an array, and {} is a group", array.display())));
         }
         let metadata = ArrayMetadata::parse(&document).context(|| path.display().to_string())?;
-        Ok(Part { encoding: metadata.key_encoding, ranges: slices.chunks(&document)? })
+        Ok(ChunkRanges { encoding: metadata.key_encoding, ranges: slices.chunks(&document)? })
     }
 
     /// Finds the stored chunks.
@@ -210,7 +210,7 @@ fn each_name(directory: &Path, mut then: impl FnMut(&str) -> Result<()>) -> Resu
     Ok(())
 }
 
-fn read_batches(receiver: &Mutex<Receiver<Vec<PathBuf>>>, done: &Done, bar: &ProgressBar) {
+fn read_batches(receiver: &Mutex<Receiver<Vec<PathBuf>>>, done: &PrefetchOutcome, bar: &ProgressBar) {
     let mut memory = vec![0; READ + ALIGNMENT];
     let begin = memory.as_ptr().align_offset(ALIGNMENT);
     let Some(buffer) = memory.get_mut(begin..begin + READ) else { return };

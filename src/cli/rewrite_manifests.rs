@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::args::CommonArgs;
 use super::confirm::ConfirmArgs;
-use super::open::Limits;
+use super::open::MemoryLimits;
 use super::{naming, open, print, print_json, progress, rewriting};
 use crate::commit::changes::ChangeSet;
 use crate::commit::engine::{Engine, Options, Outcome, Request, Rewrite};
@@ -87,7 +87,7 @@ pub fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
     open::runtime()?.block_on(async {
         let repository = open::repository(&arguments.repo, &arguments.store).await?;
         repository.check_changes_allowed().await?;
-        let limits = Limits::default();
+        let limits = MemoryLimits::default();
         let tip = rewriting::tip(&repository, branch).await?;
         let base = Arc::new(repository.snapshot(tip, limits.of_snapshot()?).await?);
         if arguments.amend {

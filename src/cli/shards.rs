@@ -15,10 +15,10 @@ use super::{ls, open, print, print_raw};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::printable;
 use crate::tree::chunks::Chunks;
-use crate::tree::nodes::{Array, NodeIndex, Place};
+use crate::tree::nodes::{Array, NodeIndex, TreePlace};
 use crate::tree::positions::Coords;
 use crate::tree::{Kind, Tree};
-use crate::zarr::shard::{Fault, Index, IndexLocation, Sharding, Wrong};
+use crate::zarr::shard::{Fault, Index, IndexLocation, ShardLayout, Wrong};
 
 /// Bytes per read.
 const STEP: u64 = 1 << 20;
@@ -44,7 +44,7 @@ struct Shard<'a> {
     inode: u64,
     /// Path for messages.
     path: &'a str,
-    sharding: &'a Sharding,
+    sharding: &'a ShardLayout,
     /// Range in the file.
     place: Range<u64>,
     depth: usize,
@@ -56,14 +56,14 @@ pub(super) fn run(arguments: &LsArgs) -> Result<()> {
     let mut output = Output { json: arguments.json, text: String::new(), shards: 0, first: None, faults: 0 };
     open::runtime()?.block_on(async {
         let repository = open::repository_with(&arguments.repo, &arguments.store, &arguments.virtuals).await?;
-        let tree = open::tree(&repository, &spec, open::Limits::default()).await?;
+        let tree = open::tree(&repository, &spec, open::MemoryLimits::default()).await?;
         let found = tree.resolve(&arguments.path).await?;
         match tree.table().place(found.inode) {
-            Some(Place::Chunk(node, coords)) if found.kind == Kind::File => {
+            Some(TreePlace::Chunk(node, coords)) if found.kind == Kind::File => {
                 let (array, sharding) = sharded(&tree, node)?;
                 output.shard(&tree, node, array, &sharding, &coords, found.size).await
             }
-            Some(Place::Directory(node)) => {
+            Some(TreePlace::Directory(node)) => {
                 let alone = tree.table().array(node).is_some() && !arguments.recursive;
                 let nodes = if alone { vec![node] } else { ls::nodes(&tree, node, arguments.recursive) };
                 for node in nodes {
@@ -86,12 +86,12 @@ pub(super) fn run(arguments: &LsArgs) -> Result<()> {
 }
 
 /// Returns the array at `node` and the layout of its shards. Fails with the reason if it has none.
-fn sharded(tree: &Tree, node: NodeIndex) -> Result<(&Array, Sharding)> {
+fn sharded(tree: &Tree, node: NodeIndex) -> Result<(&Array, ShardLayout)> {
     let place = || format!("/{}", tree.table().path(node));
     let Some(array) = tree.table().array(node) else {
         return Err(Error::new(ErrorKind::InvalidInput, format!("{} is no array", place())));
     };
-    let sharding = Sharding::parse(tree.zarr_json(node).unwrap_or_default()).context(place)?;
+    let sharding = ShardLayout::parse(tree.zarr_json(node).unwrap_or_default()).context(place)?;
     let none = || {
         Error::new(ErrorKind::InvalidInput, format!("{}: its chunks are no shards that can be read in parts", place()))
     };
@@ -99,7 +99,7 @@ fn sharded(tree: &Tree, node: NodeIndex) -> Result<(&Array, Sharding)> {
 }
 
 impl Output {
-    async fn array(&mut self, tree: &Arc<Tree>, node: NodeIndex, array: &Array, sharding: &Sharding) -> Result<()> {
+    async fn array(&mut self, tree: &Arc<Tree>, node: NodeIndex, array: &Array, sharding: &ShardLayout) -> Result<()> {
         let chunks = Chunks::new(array, tree.table(), tree.reader());
         let rank = array.grid.len();
         let mut after: Option<Coords> = None;
@@ -121,12 +121,12 @@ impl Output {
         tree: &Arc<Tree>,
         node: NodeIndex,
         array: &Array,
-        sharding: &Sharding,
+        sharding: &ShardLayout,
         coords: &[u32],
         size: u64,
     ) -> Result<()> {
         let path = format!("/{}/{}", tree.table().path(node), array.encoding.key(coords)).replace("//", "/");
-        let inode = tree.table().inode(&Place::Chunk(node, Coords::from_slice(coords)));
+        let inode = tree.table().inode(&TreePlace::Chunk(node, Coords::from_slice(coords)));
         if self.json {
             self.text.push_str(if self.shards == 0 { "[\n" } else { ",\n" });
             self.text.push_str("{\"path\": ");

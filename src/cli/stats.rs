@@ -65,7 +65,7 @@ pub fn run(arguments: &StatsArgs) -> Result<()> {
             runtime.block_on(async {
                 let repository = open::repository(&arguments.repo, &arguments.store).await?;
                 let found = repository.find(&arguments.reference).await?;
-                let limits = open::Limits::default();
+                let limits = open::MemoryLimits::default();
                 let tree = open::tree(&repository, &RefSpec::Snapshot(found.id), limits).await?;
                 let bound = memory::explicit_bound().unwrap_or_else(memory::default_memory) / SHARE;
                 let bounds = Bounds { chunks: bound, manifests: bound };

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::naming::{self, CreateArgs, DeleteArgs, ListArgs, Work};
+use super::naming::{self, CreateArgs, DeleteArgs, ListArgs, OpenRepository};
 use super::{print, print_json};
 use crate::error::Result;
 use crate::printable;
@@ -66,7 +66,7 @@ pub fn run(arguments: &TagArgs) -> Result<()> {
 }
 
 fn deleted(repo: &str, arguments: &ListArgs) -> Result<()> {
-    let work = Work::begin(repo, &arguments.reach)?;
+    let work = OpenRepository::begin(repo, &arguments.reach)?;
     let names = work.runtime.block_on(work.repository.deleted_tags())?;
     if arguments.json {
         return print_json(&names);

@@ -15,7 +15,7 @@ use crate::fuse::mount_table::{self, Mount};
 use crate::repo::collect::{UncommittedFinder, Uncommitted};
 use crate::scratch::needs::Requirements;
 use crate::scratch::place;
-use crate::scratch::search::{Foreign, Found};
+use crate::scratch::search::{Foreign, SearchResult};
 use crate::storage::Storage;
 use crate::trust;
 
@@ -26,7 +26,7 @@ const UNKNOWN: &str = "what uncommitted work needs is not known: mount the branc
 
 /// Returns a function that finds uncommitted changes on the repository in `storage`, also in the scratch directories `named`. It
 /// stores its last result in `found`.
-pub(super) fn finder(storage: &Arc<dyn Storage>, named: Vec<PathBuf>, found: Arc<Mutex<Found>>) -> UncommittedFinder {
+pub(super) fn finder(storage: &Arc<dyn Storage>, named: Vec<PathBuf>, found: Arc<Mutex<SearchResult>>) -> UncommittedFinder {
     let storage = Arc::clone(storage);
     Arc::new(move || {
         let (location, local) = (storage.location().to_owned(), storage.local_path());
@@ -65,8 +65,8 @@ struct Search {
 }
 
 impl Search {
-    fn run(&self) -> Result<Found> {
-        let mut found = Found::default();
+    fn run(&self) -> Result<SearchResult> {
+        let mut found = SearchResult::default();
         // By the real location of the repository, whatever path the user gave.
         let local_words = self.local.as_ref().map(|path| path.to_string_lossy().into_owned());
         for place in place::places_for(local_words.as_deref().unwrap_or(&self.location)) {

@@ -7,9 +7,9 @@ use super::args::UnmountArgs;
 use super::{logging, note, working};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::daemon_mark::Daemon;
-use crate::fuse::inquiry::{self, Question};
+use crate::fuse::inquiry::{self, Probe};
 use crate::fuse::mount_table::{self, FILE_SYSTEM_TYPE};
-use crate::fuse::unmount::{self, Force};
+use crate::fuse::unmount::{self, UnmountMode};
 use crate::session::request::{Answer, Command};
 
 /// Deadline for the daemon to count uncommitted changes: a second for a million files, and slow storage.
@@ -35,10 +35,10 @@ pub fn run(arguments: &UnmountArgs) -> Result<()> {
         Some(mount) => {
             let left = left_behind(&mountpoint)?;
             let daemon = Daemon::of(&mount);
-            if let (Left::Changes(left), true) = (&left, arguments.require_clean) {
+            if let (Leftover::Changes(left), true) = (&left, arguments.require_clean) {
                 return Err(Error::new(ErrorKind::Busy, format!("{place} has uncommitted changes: {left}")));
             }
-            unmount::unmount(&mountpoint, Force::Polite)?;
+            unmount::unmount(&mountpoint, UnmountMode::Polite)?;
             if let Some(daemon) = daemon
                 && !daemon.ends(ENDING)
             {
@@ -48,9 +48,9 @@ pub fn run(arguments: &UnmountArgs) -> Result<()> {
                 ));
             }
             match left {
-                Left::Nothing => {}
-                Left::Untracked(left) => note(&format!("not committed: {left}; they stay for the next mount")),
-                Left::Changes(left) => {
+                Leftover::Nothing => {}
+                Leftover::Untracked(left) => note(&format!("not committed: {left}; they stay for the next mount")),
+                Leftover::Changes(left) => {
                     note(&format!("uncommitted changes: {left}; the next mount resumes them"));
                 }
             }
@@ -61,11 +61,11 @@ pub fn run(arguments: &UnmountArgs) -> Result<()> {
 
 /// Detaches a mount without asking its daemon, which ends when the last open file is closed.
 fn detach(mountpoint: &Path) -> Result<()> {
-    unmount::unmount(&mount_table::expect(mountpoint)?, Force::Detach)
+    unmount::unmount(&mount_table::expect(mountpoint)?, UnmountMode::Detach)
 }
 
 /// State that an unmount leaves in the scratch directory.
-enum Left {
+enum Leftover {
     /// Nothing, or unknown.
     Nothing,
     /// Only files that no commit includes.
@@ -74,13 +74,13 @@ enum Left {
 }
 
 /// Describes what an unmount leaves. Fails with [`ErrorKind::Timeout`] if the daemon does not answer in time.
-fn left_behind(mountpoint: &Path) -> Result<Left> {
+fn left_behind(mountpoint: &Path) -> Result<Leftover> {
     let request = working::control_directory(mountpoint).join("request");
     let question = working::spell(&Command::Status)?;
-    let Ok(answer) = inquiry::ask(mountpoint, &request, Question::Reply(&question), PATIENCE)? else {
-        return Ok(Left::Nothing);
+    let Ok(answer) = inquiry::ask(mountpoint, &request, Probe::Reply(&question), PATIENCE)? else {
+        return Ok(Leftover::Nothing);
     };
-    let Ok(answer) = serde_json::from_slice::<Answer>(&answer) else { return Ok(Left::Nothing) };
+    let Ok(answer) = serde_json::from_slice::<Answer>(&answer) else { return Ok(Leftover::Nothing) };
     let status = answer.result;
     let number = |name: &str| status.get(name).and_then(serde_json::Value::as_u64).unwrap_or(0);
     let count = |name: &str| status.get(name).and_then(serde_json::Value::as_array).map_or(0, Vec::len);
@@ -92,12 +92,12 @@ fn left_behind(mountpoint: &Path) -> Result<Left> {
     };
     if status.get("clean").and_then(serde_json::Value::as_bool) != Some(false) {
         return Ok(match untracked.is_empty() {
-            true => Left::Nothing,
-            false => Left::Untracked(format!("{untracked}, in {scratch}")),
+            true => Leftover::Nothing,
+            false => Leftover::Untracked(format!("{untracked}, in {scratch}")),
         });
     }
     let nodes: usize = ["added", "changed", "deleted", "moved"].into_iter().map(count).sum();
     let chunks = number("chunks_written") + number("chunks_deleted");
     let untracked = if untracked.is_empty() { untracked } else { format!(", {untracked}") };
-    Ok(Left::Changes(format!("{nodes} nodes, {chunks} chunks ({} bytes){untracked}, in {scratch}", number("bytes"))))
+    Ok(Leftover::Changes(format!("{nodes} nodes, {chunks} chunks ({} bytes){untracked}, in {scratch}", number("bytes"))))
 }

@@ -8,7 +8,7 @@ use tracing::warn;
 use crate::error::Result;
 use crate::repo::Repository;
 use crate::storage::settings::Settings;
-use crate::storage::virtuals::Virtuals;
+use crate::storage::virtuals::VirtualChunks;
 use crate::storage::virtuals::permissions::Permissions;
 
 /// Variable with further values of `--virtual-option`. It is not clap's: options may be secret only in the environment.
@@ -52,7 +52,7 @@ pub async fn allow(repository: Repository, permissions: Permissions, settings: &
             Vec::new()
         }
     };
-    repository.with_virtuals(Arc::new(Virtuals::new(permissions, containers, settings)))
+    repository.with_virtuals(Arc::new(VirtualChunks::new(permissions, containers, settings)))
 }
 
 /// Omits the values of options, which may be secret.

@@ -16,7 +16,7 @@ use crate::repo::Repository;
 use crate::repo::update::system_clock;
 use crate::scratch::moved::{self, ScratchKey};
 use crate::scratch::place::default_path;
-use crate::session::{self, Facts, Opening, Session, Upload};
+use crate::session::{self, Facts, RecoveryOptions, Session, UploadMode};
 
 /// Returns the reason that `branch` of a repository accepts no commits; none if it does.
 pub async fn obstacle(repository: &Repository, branch: &str) -> Result<Option<String>> {
@@ -58,7 +58,7 @@ pub async fn open(
         _ => None,
     };
     let opening =
-        Opening { branch, scratch: &scratch, mountpoint, local: local.as_deref(), discard: arguments.discard, limit };
+        RecoveryOptions { branch, scratch: &scratch, mountpoint, local: local.as_deref(), discard: arguments.discard, limit };
     let virtuals = repository.virtuals();
     let reader =
         |fixed: u64| Ok(Reader::new(Arc::clone(&storage), limits.budget(fixed)?).with_virtuals(Arc::clone(virtuals)));
@@ -85,7 +85,7 @@ pub async fn open(
         options: options.as_object().cloned().unwrap_or_default(),
     };
     let session = Arc::new(Session::new(working, storage, reader, engine, facts));
-    if arguments.upload == Upload::Eager {
+    if arguments.upload == UploadMode::Eager {
         session.begin_uploads();
     }
     let control = Arc::new(Control::new(Arc::clone(&session), shown));

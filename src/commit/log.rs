@@ -7,7 +7,7 @@ use super::upload::StoredChunks;
 use crate::error::Result;
 use crate::format::draft::TransactionLogDraft;
 use crate::format::ids::NodeId;
-use crate::format::transaction_log::{Move, Touched, TransactionLog};
+use crate::format::transaction_log::{Move, ChangedNodes, TransactionLog};
 use crate::zarr::Coords;
 
 /// Returns the log of `changes`, whose chunks are `chunks`.
@@ -50,7 +50,7 @@ pub(super) fn amended(previous: &TransactionLog, log: TransactionLogDraft) -> Re
 /// Union of the logs of consecutive commits.
 #[derive(Debug, Default)]
 pub(super) struct Union {
-    nodes: Touched,
+    nodes: ChangedNodes,
     chunks: BTreeMap<NodeId, BTreeSet<Coords>>,
     moves: Vec<Move>,
 }

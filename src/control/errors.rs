@@ -15,11 +15,11 @@ const BY_NAME: [&str; 8] = ["lookup", "unlink", "rmdir", "rename", "mknod", "mkd
 
 /// The most recent failures.
 #[derive(Debug, Default)]
-pub struct Errors {
+pub struct RecentErrors {
     lines: Mutex<VecDeque<String>>,
 }
 
-impl Errors {
+impl RecentErrors {
     /// Records that `operation` failed. Returns false, and records nothing, for failures that programs commonly provoke.
     pub fn note(&self, operation: &str, error: &Error) -> bool {
         let usual = matches!(

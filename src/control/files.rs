@@ -21,7 +21,7 @@ pub enum ControlFile {
     /// Conflicts of the last commit or refresh.
     Conflicts,
     /// Recent failures that programs met.
-    Errors,
+    RecentErrors,
     /// Facts about the mount, as JSON.
     Info,
     /// Writing discards changes.
@@ -41,7 +41,7 @@ const ALL: [(ControlFile, &str); 12] = [
     (ControlFile::Diff, "diff"),
     (ControlFile::Log, "log"),
     (ControlFile::Conflicts, "conflicts"),
-    (ControlFile::Errors, "errors"),
+    (ControlFile::RecentErrors, "errors"),
     (ControlFile::Info, "info.json"),
     (ControlFile::Discard, "discard"),
     (ControlFile::Refresh, "refresh"),
@@ -55,7 +55,7 @@ const LISTED: [ControlFile; 11] = [
     ControlFile::Diff,
     ControlFile::Log,
     ControlFile::Conflicts,
-    ControlFile::Errors,
+    ControlFile::RecentErrors,
     ControlFile::Info,
     ControlFile::Discard,
     ControlFile::Refresh,
@@ -99,7 +99,7 @@ impl ControlFile {
             ControlFile::Conflicts => Ok(session.conflicts_text()),
             ControlFile::Info => json(&session.info()),
             ControlFile::Progress => json(&session.progress()),
-            ControlFile::Commit | ControlFile::Errors | ControlFile::Discard | ControlFile::Refresh => {
+            ControlFile::Commit | ControlFile::RecentErrors | ControlFile::Discard | ControlFile::Refresh => {
                 Ok(String::new())
             }
             ControlFile::Request => Ok(String::new()),

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
-use self::errors::Errors;
+use self::errors::RecentErrors;
 use self::files::ControlFile;
 use self::handles::Handles;
 use crate::error::{Error, ErrorKind, Result};
@@ -40,7 +40,7 @@ const SHOWN_OFFSET: u64 = 1 << 60;
 #[derive(Debug)]
 pub struct Control {
     session: Arc<Session>,
-    errors: Errors,
+    errors: RecentErrors,
     handles: Handles,
     /// True if the root lists the directory.
     shown: bool,
@@ -76,11 +76,11 @@ impl Control {
     /// Creates the control directory of `session`; the root lists it if `shown`.
     pub fn new(session: Arc<Session>, shown: bool) -> Self {
         let outcome = Mutex::new("no commit was made in this mount yet\n".to_owned());
-        Control { session, errors: Errors::default(), handles: Handles::default(), shown, outcome }
+        Control { session, errors: RecentErrors::default(), handles: Handles::default(), shown, outcome }
     }
 
     /// Returns the most recent failures.
-    pub fn errors(&self) -> &Errors {
+    pub fn errors(&self) -> &RecentErrors {
         &self.errors
     }
 
@@ -129,7 +129,7 @@ impl Control {
         let file = ControlFile::at(number).ok_or_else(fixed)?;
         let content = match file {
             ControlFile::Commit => self.outcome.lock().clone(),
-            ControlFile::Errors => self.errors.render(),
+            ControlFile::RecentErrors => self.errors.render(),
             other => other.render(&self.session).await?,
         };
         Ok(self.handles.open(file, content.into_bytes()))

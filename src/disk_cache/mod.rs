@@ -40,7 +40,7 @@ use tracing::{debug, warn};
 
 pub use self::entry::Name;
 use self::entry::{Sum, Summing};
-use self::place::{Place, is_entry};
+use self::place::{CacheDirectory, is_entry};
 use self::space::Space;
 use crate::error::{Error, Result};
 
@@ -64,7 +64,7 @@ const SUMMED_AT_A_TIME: usize = 64 << 10;
 /// Part of a cache that belongs to one repository.
 #[derive(Debug)]
 pub struct DiskCache {
-    place: Arc<Place>,
+    place: Arc<CacheDirectory>,
     space: Space,
     /// Verified entries: inode number and stamp.
     checked: Mutex<LruCache<u64, Stamp>>,
@@ -81,7 +81,7 @@ type Stamp = (i64, i64, u64);
 
 /// Document that changes, as it was last seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct CachedDocument {
     /// The store's name of this state of the document; opaque here.
     pub state: String,
     /// Bytes; none if there was no such document.
@@ -95,7 +95,7 @@ impl DiskCache {
     /// Errors: [`ErrorKind::PermissionDenied`](crate::error::ErrorKind::PermissionDenied) if users other than root and this
     /// one own it or may write to it.
     pub fn open(directory: &Path, size: u64, scope: &str) -> Result<Self> {
-        let place = Arc::new(Place::open(directory, scope)?);
+        let place = Arc::new(CacheDirectory::open(directory, scope)?);
         let space = Space::new(Arc::clone(&place), size);
         Ok(DiskCache {
             place,
@@ -213,13 +213,13 @@ impl DiskCache {
     }
 
     /// Returns document `key` as it was last seen.
-    pub fn answer(&self, key: &str, limit: u64) -> Option<Answer> {
-        let bytes = self.get(&Name::answer(key), limit.saturating_add(Answer::MOST_STATE))?;
-        Answer::parse(bytes)
+    pub fn answer(&self, key: &str, limit: u64) -> Option<CachedDocument> {
+        let bytes = self.get(&Name::answer(key), limit.saturating_add(CachedDocument::MOST_STATE))?;
+        CachedDocument::parse(bytes)
     }
 
     /// Records the current state of document `key`.
-    pub fn note(&self, key: &str, answer: &Answer) {
+    pub fn note(&self, key: &str, answer: &CachedDocument) {
         if !self.is_paused() && self.place.is_writable() {
             self.replace(&Name::answer(key), &answer.spell());
         }
@@ -254,7 +254,7 @@ impl DiskCache {
         let staged = directories.stage()?;
         staged.file.write_all_at(bytes, 0)?;
         Sum::of(bytes).write_to(&staged.file)?;
-        directories.let_others_read(&staged.file)?;
+        directories.make_readable(&staged.file)?;
         let folder = self.place.folder_of(name).or_else(|_| self.place.make_folder_of(name))?;
         let file = staged.rename(&folder, name.as_str())?;
         room.taken(old);
@@ -364,7 +364,7 @@ fn sums_up(file: &File) -> bool {
     })
 }
 
-impl Answer {
+impl CachedDocument {
     /// Limit on the bytes of an encoded state.
     const MOST_STATE: u64 = 4096;
 
@@ -375,12 +375,12 @@ impl Answer {
         spelled
     }
 
-    fn parse(spelled: Bytes) -> Option<Answer> {
+    fn parse(spelled: Bytes) -> Option<CachedDocument> {
         let end = spelled.iter().position(|&byte| byte == b'\n')?;
         let head = std::str::from_utf8(spelled.get(..end)?).ok()?;
         let (mark, state) = head.split_once(' ')?;
         let bytes = (mark == "there").then(|| spelled.slice(end + 1..));
-        Some(Answer { state: state.to_owned(), bytes })
+        Some(CachedDocument { state: state.to_owned(), bytes })
     }
 }
 

@@ -49,7 +49,7 @@ const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::
 
 /// Cache of one repository.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct CacheDirectory {
     /// Path for messages.
     directory: PathBuf,
     /// Folder of the repository.
@@ -67,7 +67,7 @@ pub(super) struct Directories {
     mode: u32,
 }
 
-impl Place {
+impl CacheDirectory {
     /// Opens `directory`, creating it if necessary, for the repository `scope`, which is a file name.
     ///
     /// Errors: [`ErrorKind::InvalidInput`] if the directory has other content, [`ErrorKind::PermissionDenied`] if another
@@ -86,7 +86,7 @@ impl Place {
         let owner = rustix::fs::fstat(&whole).map_err(|e| failed(e.into()))?.st_uid;
         let is_own = owner == rustix::process::geteuid().as_raw();
         let opened = Directories::open(whole, scope, is_own).map_err(|e| e.context(&shown))?;
-        let tried = if is_own { opened.try_out() } else { Err(io::Error::from(io::ErrorKind::PermissionDenied)) };
+        let tried = if is_own { opened.check_writable() } else { Err(io::Error::from(io::ErrorKind::PermissionDenied)) };
         let is_writable = match tried {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {
@@ -105,7 +105,7 @@ impl Place {
             Err(error) => return Err(failed(error)),
         };
         let (scope, directories) = (scope.to_owned(), RwLock::new(Arc::new(opened)));
-        Ok(Place { directory, scope, directories, is_writable })
+        Ok(CacheDirectory { directory, scope, directories, is_writable })
     }
 
     /// Creates directories that were deleted.
@@ -222,19 +222,19 @@ impl Directories {
     }
 
     /// Lets the users read `file` who may list the cache.
-    pub(super) fn let_others_read(&self, file: &File) -> io::Result<()> {
+    pub(super) fn make_readable(&self, file: &File) -> io::Result<()> {
         Ok(rustix::fs::fchmod(file, Mode::from_raw_mode(0o600 | (self.mode & 0o044)))?)
     }
 
     /// Fails if entries cannot be written.
-    fn try_out(&self) -> io::Result<()> {
+    fn check_writable(&self) -> io::Result<()> {
         Sum::of(b"").write_to(&self.stage()?.file)
     }
 
     fn write_tag(&self) -> io::Result<()> {
         let mut staged = self.stage()?;
         staged.file.write_all(TAG_TEXT.as_bytes())?;
-        self.let_others_read(&staged.file)?;
+        self.make_readable(&staged.file)?;
         staged.rename(&self.whole, TAG).map(drop)
     }
 }
@@ -289,7 +289,7 @@ fn check_directory(layout: &OwnedFd, path: &str) -> Result<bool> {
     let shown = Path::new(LAYOUT).join(path);
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::openat2(layout, path, flags, Mode::empty(), WITHIN) {
-        Ok(directory) => trust::check(&directory).map(|_| true).map_err(|why| trust::distrusted(&shown, &why)),
+        Ok(directory) => trust::check(&directory).map(|_| true).map_err(|why| trust::distrust_error(&shown, &why)),
         Err(Errno::NOENT) => Ok(false),
         Err(errno) => Err(Error::io(shown.display(), errno.into())),
     }

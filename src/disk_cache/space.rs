@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::place::{Place, TEMPORARY, is_dot};
+use super::place::{CacheDirectory, TEMPORARY, is_dot};
 use crate::trust;
 
 /// Unit of space that a file takes, in bytes.
@@ -39,7 +39,7 @@ const DEPTH: u32 = 4;
 
 #[derive(Debug)]
 pub(super) struct Space {
-    place: Arc<Place>,
+    place: Arc<CacheDirectory>,
     bound: u64,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Room<'a> {
 }
 
 impl Space {
-    pub(super) fn new(place: Arc<Place>, bound: u64) -> Self {
+    pub(super) fn new(place: Arc<CacheDirectory>, bound: u64) -> Self {
         Space { place, bound }
     }
 
@@ -65,7 +65,7 @@ impl Space {
         }
         for _ in 0..2 {
             let Some(lock) = self.lock(FlockOperation::NonBlockingLockShared)? else { return Ok(None) };
-            let wanted = self.wanted_by_others(cost)?;
+            let wanted = self.disk_shortage(cost)?;
             if wanted == 0 && self.add(cost)? {
                 return Ok(Some(Room { space: self, cost, _lock: lock }));
             }
@@ -101,7 +101,7 @@ impl Space {
     }
 
     /// Returns the bytes to delete before `cost` more may be taken, because the disk is nearly full.
-    fn wanted_by_others(&self, cost: u64) -> io::Result<u64> {
+    fn disk_shortage(&self, cost: u64) -> io::Result<u64> {
         let disk = rustix::fs::fstatvfs(self.place.directories().layout())?;
         let left = (disk.f_blocks.saturating_mul(disk.f_frsize) / LEFT_PART).min(LEFT_MOST);
         Ok((left + cost).saturating_sub(disk.f_bavail.saturating_mul(disk.f_frsize)))
@@ -211,13 +211,13 @@ fn cost(length: u64) -> u64 {
 type Time = (i64, u32);
 
 /// File of a cache, in an open directory.
-struct Found<'a> {
+struct FoundEntry<'a> {
     directory: &'a OwnedFd,
     name: &'a CStr,
     stat: Stat,
 }
 
-impl Found<'_> {
+impl FoundEntry<'_> {
     /// Returns the time of the last use.
     fn time(&self) -> Time {
         (self.stat.st_mtime, u32::try_from(self.stat.st_mtime_nsec).unwrap_or_default())
@@ -239,7 +239,7 @@ fn open_directory(parent: &OwnedFd, name: impl rustix::path::Arg) -> Result<Owne
 }
 
 /// Calls `then` for every entry of every layout of the cache in `directory`.
-fn each_layout(directory: &OwnedFd, then: &mut impl FnMut(&Found<'_>)) -> io::Result<()> {
+fn each_layout(directory: &OwnedFd, then: &mut impl FnMut(&FoundEntry<'_>)) -> io::Result<()> {
     for layout in Dir::read_from(directory)? {
         let layout = layout?;
         let name = layout.file_name().to_str().ok().and_then(|name| name.strip_prefix('v'));
@@ -261,7 +261,7 @@ fn each_layout(directory: &OwnedFd, then: &mut impl FnMut(&Found<'_>)) -> io::Re
 }
 
 /// Calls `then` for every file below `directory`. Links are not followed, and files that vanish meanwhile are skipped.
-fn each_file(directory: &OwnedFd, depth: u32, then: &mut impl FnMut(&Found<'_>)) -> io::Result<()> {
+fn each_file(directory: &OwnedFd, depth: u32, then: &mut impl FnMut(&FoundEntry<'_>)) -> io::Result<()> {
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
         let name = entry.file_name();
@@ -275,7 +275,7 @@ fn each_file(directory: &OwnedFd, depth: u32, then: &mut impl FnMut(&Found<'_>))
                     each_file(&inner, depth - 1, then)?;
                 }
             }
-            FileType::RegularFile => then(&Found { directory, name, stat }),
+            FileType::RegularFile => then(&FoundEntry { directory, name, stat }),
             _ => {}
         }
     }

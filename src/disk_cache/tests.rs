@@ -159,9 +159,9 @@ fn documents_that_change_are_replaced() {
     let cache = cache(place.path(), 1 << 30);
     assert!(cache.answer("repo", 100).is_none());
     for answer in [
-        Answer { state: "{\"e_tag\": \"x y\"}".into(), bytes: Some("one".into()) },
-        Answer { state: String::new(), bytes: Some("\ntwo\n".into()) },
-        Answer { state: String::new(), bytes: None },
+        CachedDocument { state: "{\"e_tag\": \"x y\"}".into(), bytes: Some("one".into()) },
+        CachedDocument { state: String::new(), bytes: Some("\ntwo\n".into()) },
+        CachedDocument { state: String::new(), bytes: None },
     ] {
         cache.note("repo", &answer);
         assert_eq!(cache.answer("repo", 100), Some(answer));

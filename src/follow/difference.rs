@@ -17,7 +17,7 @@ use crate::format::ids::NodeId;
 use crate::repo::Repository;
 use crate::scratch::record::Name;
 use crate::tree::Tree;
-use crate::tree::nodes::{Array, NodeIndex, Place, ZARR_JSON};
+use crate::tree::nodes::{Array, NodeIndex, TreePlace, ZARR_JSON};
 use crate::working::replace::{Invalidation, node_ids};
 use crate::zarr::Coords;
 
@@ -47,8 +47,8 @@ impl Difference {
     /// Returns true if file `number` of `old` has other bytes, or is gone.
     pub fn is_changed(&self, old: &Tree, number: u64) -> bool {
         let in_whole = || match old.table().place(number) {
-            Some(Place::Metadata(node) | Place::Chunk(node, _)) => self.whole.contains(&node),
-            Some(Place::Directory(_)) | None => false,
+            Some(TreePlace::Metadata(node) | TreePlace::Chunk(node, _)) => self.whole.contains(&node),
+            Some(TreePlace::Directory(_)) | None => false,
         };
         self.files.contains(&number) || in_whole()
     }
@@ -80,7 +80,7 @@ impl Difference {
         invalidations
     }
 
-    fn name(&mut self, tree: &Tree, place: &Place) {
+    fn name(&mut self, tree: &Tree, place: &TreePlace) {
         if let Some((above, name)) = tree.parent_of(place) {
             self.names.insert((tree.table().inode(&above), name));
         }
@@ -124,7 +124,7 @@ pub(super) async fn difference(repository: &Repository, old: &Tree, new: &Tree) 
     for pair in arrays {
         if let Err(error) = pair.compare(old, new, written.as_ref(), &mut found).await {
             // Readers get the error; here the whole array counts as changed.
-            warn!("{}: {error}", old.path_of(&Place::Directory(pair.before)));
+            warn!("{}: {error}", old.path_of(&TreePlace::Directory(pair.before)));
             pair.everything(old, new, &mut found);
         }
     }
@@ -137,16 +137,16 @@ fn directories(old: &Tree, new: &Tree, found: &mut Difference) {
         let indices = (0..tree.table().len()).filter_map(|at| NodeIndex::try_from(at).ok());
         indices.map(|index| (tree.table().path(index), index)).collect()
     };
-    let number = |tree: &Tree, index: &NodeIndex| tree.table().inode(&Place::Directory(*index));
+    let number = |tree: &Tree, index: &NodeIndex| tree.table().inode(&TreePlace::Directory(*index));
     let (before, after) = (paths(old), paths(new));
     for (path, index) in &before {
         if after.get(path).map(|other| number(new, other)) != Some(number(old, index)) {
-            found.name(old, &Place::Directory(*index));
+            found.name(old, &TreePlace::Directory(*index));
         }
     }
     for (path, index) in &after {
         if before.get(path).map(|other| number(old, other)) != Some(number(new, index)) {
-            found.name(new, &Place::Directory(*index));
+            found.name(new, &TreePlace::Directory(*index));
         }
     }
 }
@@ -157,12 +157,12 @@ fn document(old: &Tree, new: &Tree, before: NodeIndex, after: NodeIndex, found: 
     if was == is {
         return;
     }
-    let number = old.table().inode(&Place::Metadata(before));
+    let number = old.table().inode(&TreePlace::Metadata(before));
     if was.is_some() {
         found.files.insert(number);
     }
     if was.is_some() != is.is_some() {
-        found.names.insert((old.table().inode(&Place::Directory(before)), ZARR_JSON.to_owned()));
+        found.names.insert((old.table().inode(&TreePlace::Directory(before)), ZARR_JSON.to_owned()));
     }
 }
 
@@ -183,7 +183,7 @@ fn array(old: &Tree, new: &Tree, before: NodeIndex, after: NodeIndex, found: &mu
 
 /// Adds the names in an array that is the root: no single name stands for all of it.
 async fn of_root(tree: &Tree, found: &mut Difference) -> Result<()> {
-    found.name(tree, &Place::Chunk(0, Coords::new()));
+    found.name(tree, &TreePlace::Chunk(0, Coords::new()));
     let Some(chunks) = tree.chunks(0) else { return Ok(()) };
     let mut after: Option<Coords> = None;
     loop {
@@ -192,7 +192,7 @@ async fn of_root(tree: &Tree, found: &mut Difference) -> Result<()> {
         for (coords, _) in &page {
             (1..=rank).for_each(|depth| {
                 let coords = Coords::from_slice(coords.get(..depth).unwrap_or_default());
-                found.name(tree, &Place::Chunk(0, coords));
+                found.name(tree, &TreePlace::Chunk(0, coords));
             });
         }
         match page.last() {
@@ -220,9 +220,9 @@ impl Pair {
     fn everything(&self, old: &Tree, new: &Tree, found: &mut Difference) {
         found.whole.insert(self.before);
         for (tree, index) in [(old, self.before), (new, self.after)] {
-            found.name(tree, &Place::Directory(index));
+            found.name(tree, &TreePlace::Directory(index));
             if index == 0 {
-                found.name(tree, &Place::Chunk(0, Coords::new()));
+                found.name(tree, &TreePlace::Chunk(0, Coords::new()));
             }
         }
     }
@@ -272,7 +272,7 @@ impl Pair {
                 coords.len() <= array.grid.len() && std::iter::zip(coords, &array.grid).all(|(c, n)| c < n)
             };
             if tree.table().array(index).is_some_and(within) {
-                found.name(tree, &Place::Chunk(index, coords.clone()));
+                found.name(tree, &TreePlace::Chunk(index, coords.clone()));
             }
         }
     }
@@ -287,7 +287,7 @@ impl Pair {
         found: &mut Difference,
     ) -> Result<()> {
         if there.0 {
-            found.files.insert(old.table().inode(&Place::Chunk(self.before, coords.clone())));
+            found.files.insert(old.table().inode(&TreePlace::Chunk(self.before, coords.clone())));
         }
         if there.0 == there.1 {
             return Ok(());
@@ -312,7 +312,7 @@ impl Pair {
 async fn payload(tree: &Tree, node: NodeIndex, coords: &Coords) -> Result<Option<ChunkPayload>> {
     let Some(chunks) = tree.chunks(node) else { return Ok(None) };
     match chunks.find(coords).await? {
-        Some(_) => tree.stored(tree.table().inode(&Place::Chunk(node, coords.clone()))).await,
+        Some(_) => tree.stored(tree.table().inode(&TreePlace::Chunk(node, coords.clone()))).await,
         None => Ok(None),
     }
 }

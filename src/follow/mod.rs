@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use self::difference::difference;
-use self::shown::Shown;
+use self::shown::ViewState;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::reader::Reader;
@@ -43,7 +43,7 @@ const OLD_REQUESTS: Duration = Duration::from_secs(5);
 
 /// Branch that a mount follows.
 pub struct Follower {
-    shown: Arc<Shown>,
+    shown: Arc<ViewState>,
     reader: Arc<Reader>,
     branch: String,
     interval: Duration,
@@ -73,7 +73,7 @@ impl Follower {
     ) -> Arc<Self> {
         Arc::new(Follower {
             reader: Arc::clone(tree.reader()),
-            shown: Arc::new(Shown::followed(tree)),
+            shown: Arc::new(ViewState::followed(tree)),
             branch: branch.to_owned(),
             interval,
             numbering: Mutex::new(numbering),
@@ -83,7 +83,7 @@ impl Follower {
     }
 
     /// Returns the state that requests are answered from.
-    pub fn shown(&self) -> &Arc<Shown> {
+    pub fn shown(&self) -> &Arc<ViewState> {
         &self.shown
     }
 

@@ -55,7 +55,7 @@ impl View {
 
 /// Current view of a mount, its open files and its listings.
 #[derive(Debug)]
-pub struct Shown {
+pub struct ViewState {
     view: RwLock<Arc<View>>,
     /// None if the view never changes.
     moves: Option<Mutex<Moves>>,
@@ -87,16 +87,16 @@ pub(super) struct Moved {
     pub(super) retired: Vec<u64>,
 }
 
-impl Shown {
+impl ViewState {
     /// Creates the state of a mount that always shows `tree`.
     pub fn fixed(tree: Arc<Tree>) -> Self {
         let view = RwLock::new(View::of(tree, true, HashMap::new()));
-        Shown { view, moves: None, listings: Mutex::default() }
+        ViewState { view, moves: None, listings: Mutex::default() }
     }
 
     /// Creates the state of a mount that shows `tree` until the first switch.
     pub fn followed(tree: Arc<Tree>) -> Self {
-        Shown { moves: Some(Mutex::default()), ..Shown::fixed(tree) }
+        ViewState { moves: Some(Mutex::default()), ..ViewState::fixed(tree) }
     }
 
     /// Returns true if the mount can switch to another snapshot.

@@ -1,18 +1,18 @@
 //! Reads the memory that a zstd frame needs from its header (RFC 8878, 3.1.1).
 
 /// Smallest window, in bytes; also that of a damaged frame, which will fail to decompress.
-const LEAST_WINDOW: u64 = 1 << 10;
+const MIN_WINDOW: u64 = 1 << 10;
 /// Largest window that the decoder accepts by default, in bytes.
-const MOST_WINDOW: u64 = 1 << 27;
+const MAX_WINDOW: u64 = 1 << 27;
 
 /// Smallest block, in bytes: its header (RFC 8878, 3.1.1.2).
-const LEAST_BLOCK: u64 = 3;
+const MIN_BLOCK: u64 = 3;
 /// Most bytes that a block expands to.
-const MOST_OF_A_BLOCK: u64 = 128 << 10;
+const MAX_BLOCK_CONTENT: u64 = 128 << 10;
 
 /// Returns the most bytes that a frame of `length` bytes can expand to, whatever its header claims.
 pub(super) fn max_expansion(length: usize) -> u64 {
-    (length as u64 / LEAST_BLOCK).saturating_mul(MOST_OF_A_BLOCK)
+    (length as u64 / MIN_BLOCK).saturating_mul(MAX_BLOCK_CONTENT)
 }
 
 /// Returns the size to which the first frame of `body` expands, in bytes, if its header states it.
@@ -31,7 +31,7 @@ pub(super) fn window(body: &[u8]) -> u64 {
         }
         _ => 0,
     };
-    said.clamp(LEAST_WINDOW, MOST_WINDOW)
+    said.clamp(MIN_WINDOW, MAX_WINDOW)
 }
 
 #[cfg(test)]
@@ -65,6 +65,6 @@ mod tests {
         assert_eq!(content_size(&compressed(3, 1000, false)), None);
         assert_eq!(window(&compressed(3, 10 << 20, false)), 2 << 20);
         assert_eq!(window(&compressed(22, 200 << 20, false)), 128 << 20);
-        assert_eq!((window(b""), window(&[0xff; 40])), (LEAST_WINDOW, LEAST_WINDOW));
+        assert_eq!((window(b""), window(&[0xff; 40])), (MIN_WINDOW, MIN_WINDOW));
     }
 }

@@ -128,7 +128,7 @@ impl ObjectId {
     pub const INITIAL: ObjectId = ObjectId([0x0b, 0x1c, 0xc8, 0xd6, 0x78, 0x75, 0x80, 0xf0, 0xe3, 0x3a, 0x65, 0x34]);
 
     /// Returns the first 12 bytes of a 16-byte id of the first layout, which has 26 characters.
-    pub fn of_16_bytes(text: &str) -> Option<ObjectId> {
+    pub fn from_wide_text(text: &str) -> Option<ObjectId> {
         decode::<16>(text)?.first_chunk().copied().map(ObjectId)
     }
 }

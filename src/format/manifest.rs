@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 use std::io::Read;
 
 use super::alpha;
-use super::alpha::container::{self, Opened};
+use super::alpha::container::{self, Unwrapped};
 use super::chunk_payload::{Checksum, ChunkPayload};
 use super::envelope::FileType;
 use super::generated::icechunk as fb;
@@ -66,8 +66,8 @@ impl Manifest {
     /// Decodes like [`Manifest::decode`]. `id` is the id of a file that does not contain one, as before 0.1.0.
     pub fn decode_as(id: ObjectId, file: &[u8], limit: u64) -> Result<Self> {
         let payload = match container::open(file, FileType::Manifest, limit)? {
-            Opened::Flatbuffer(_, payload) => payload,
-            Opened::Alpha(body) => alpha::manifest::translate(&body, id, limit)?.into(),
+            Unwrapped::Flatbuffer(_, payload) => payload,
+            Unwrapped::Alpha(body) => alpha::manifest::translate(&body, id, limit)?.into(),
         };
         let buffer = Verified::<ManifestRoot>::new(payload)?;
         let arrays = buffer.root().arrays();

@@ -55,7 +55,7 @@ pub struct Move {
 
 /// Nodes that several logs name, by kind of change.
 #[derive(Clone, Debug, Default)]
-pub struct Touched {
+pub struct ChangedNodes {
     /// Groups created.
     pub new_groups: BTreeSet<NodeId>,
     /// Arrays created.
@@ -70,7 +70,7 @@ pub struct Touched {
     pub updated_arrays: BTreeSet<NodeId>,
 }
 
-impl Touched {
+impl ChangedNodes {
     /// Adds the nodes that `log` names.
     pub fn add(&mut self, log: &TransactionLog) {
         self.new_groups.extend(log.nodes(Change::NewGroups));

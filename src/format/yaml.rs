@@ -39,11 +39,11 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Value> {
         return Err(Error::corrupt(format!("a YAML document of {} bytes: {MAX_DOCUMENT} are accepted", bytes.len())));
     }
     let text = std::str::from_utf8(bytes).map_err(|e| unreadable(Box::new(e)))?;
-    look_over(text)?;
+    check_size(text)?;
     serde_yaml_ng::from_str(text).map_err(|e| unreadable(Box::new(e)))
 }
 
-fn look_over(text: &str) -> Result<()> {
+fn check_size(text: &str) -> Result<()> {
     let mut anchors: HashMap<usize, Extent> = HashMap::new();
     // The document itself is the first open part.
     let mut open = vec![Open { anchor: 0, extent: Extent::default() }];

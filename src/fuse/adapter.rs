@@ -26,7 +26,7 @@ use super::io_mode::IoMode;
 use super::listing_hint::ListingHint;
 use super::quiet_log::QuietLog;
 use crate::error::{Error, ErrorKind, Result};
-use crate::follow::shown::{Shown, View};
+use crate::follow::shown::{ViewState, View};
 use crate::tree::directory::{Entry, Extent};
 use crate::tree::{Attributes, Kind};
 
@@ -61,7 +61,7 @@ pub struct Adapter {
 
 #[derive(Debug)]
 struct Shared {
-    shown: Arc<Shown>,
+    shown: Arc<ViewState>,
     ownership: Ownership,
     mode: IoMode,
     /// Backing files that the kernel reads directly; none for a file that is read through the daemon as long as it is open.
@@ -72,7 +72,7 @@ struct Shared {
 
 impl Adapter {
     /// Creates an adapter of `shown`; requests that have to wait do so on `runtime`. With `insist`, `mode` is required.
-    pub fn new(shown: Arc<Shown>, ownership: Ownership, mode: IoMode, insist: bool, runtime: Handle) -> Self {
+    pub fn new(shown: Arc<ViewState>, ownership: Ownership, mode: IoMode, insist: bool, runtime: Handle) -> Self {
         let (backings, hint, log) = (Backings::default(), ListingHint::default(), QuietLog::default());
         let shared = Shared { shown, ownership, mode, backings, hint, log };
         Adapter { shared: Arc::new(shared), runtime, skip_open: false, skip_opendir: false, insist }

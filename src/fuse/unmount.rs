@@ -18,7 +18,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Mode of an unmount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Force {
+pub enum UnmountMode {
     /// Fails with [`ErrorKind::Busy`] while files are open.
     Polite,
     /// Removes the mount from the tree now; it ends when the last file is closed.
@@ -26,10 +26,10 @@ pub enum Force {
 }
 
 /// Unmounts `mountpoint`, directly where this process may, otherwise through `fusermount3`.
-pub fn unmount(mountpoint: &Path, force: Force) -> Result<()> {
+pub fn unmount(mountpoint: &Path, force: UnmountMode) -> Result<()> {
     // The path must not be followed: the mount may be dead.
     let flags =
-        UnmountFlags::NOFOLLOW | if force == Force::Detach { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+        UnmountFlags::NOFOLLOW | if force == UnmountMode::Detach { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(mountpoint, flags) {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::PERM) => with_helper(mountpoint, force),
@@ -50,10 +50,10 @@ fn busy(mountpoint: &Path) -> Error {
     )
 }
 
-fn with_helper(mountpoint: &Path, force: Force) -> Result<()> {
+fn with_helper(mountpoint: &Path, force: UnmountMode) -> Result<()> {
     let mut command = Command::new("fusermount3");
     command.arg("-u");
-    if force == Force::Detach {
+    if force == UnmountMode::Detach {
         command.arg("-z");
     }
     let output = command.arg("--").arg(mountpoint).output().map_err(|e| match e.kind() {
@@ -81,7 +81,7 @@ pub fn remove_dead(mountpoint: &Path) -> Result<bool> {
     if mount_table::find(mountpoint)?.is_none_or(|mount| mount.fs_type != FILE_SYSTEM_TYPE) || !is_dead(mountpoint)? {
         return Ok(false);
     }
-    unmount(mountpoint, Force::Detach)?;
+    unmount(mountpoint, UnmountMode::Detach)?;
     Ok(true)
 }
 

@@ -26,7 +26,7 @@ impl Reader {
     pub fn gauges(&self) -> Gauges {
         let all = self.budget.reads_in_flight();
         Gauges {
-            requests: self.storage.under_way() + self.virtuals.under_way(),
+            requests: self.storage.in_flight() + self.virtuals.in_flight(),
             reading: all.saturating_sub(self.reads.available_permits()),
             ahead: all.saturating_sub(self.ahead.available_permits()),
             loading: self.cache.loading(),

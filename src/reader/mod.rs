@@ -37,7 +37,7 @@ use crate::format::ids::ObjectId;
 use crate::format::manifest::Manifest;
 use crate::format::snapshot::ManifestInfo;
 use crate::storage::Storage;
-use crate::storage::virtuals::Virtuals;
+use crate::storage::virtuals::VirtualChunks;
 
 /// Chunks up to this many bytes are fetched and kept whole when a part is read: a second request would cost more than the bytes.
 const SMALL_CHUNK: u64 = 64 << 10;
@@ -52,7 +52,7 @@ const EXPANSION: u64 = 4;
 #[derive(Debug)]
 pub struct Reader {
     storage: Arc<dyn Storage>,
-    virtuals: Arc<Virtuals>,
+    virtuals: Arc<VirtualChunks>,
     budget: Budget,
     cache: Cache,
     buffers: BufferPool,
@@ -95,7 +95,7 @@ impl Reader {
 
     /// Sets which virtual chunks may be read.
     #[must_use]
-    pub fn with_virtuals(self, virtuals: Arc<Virtuals>) -> Self {
+    pub fn with_virtuals(self, virtuals: Arc<VirtualChunks>) -> Self {
         Reader { virtuals, ..self }
     }
 
@@ -255,7 +255,7 @@ impl Reader {
 
     /// Returns the bytes that may be prefetched for one reader: none where chunks are local files.
     pub fn prefetch_limit(&self) -> u64 {
-        if self.is_local() && !self.virtuals.has_distant() { 0 } else { self.budget.ahead() }
+        if self.is_local() && !self.virtuals.has_remote() { 0 } else { self.budget.ahead() }
     }
 
     /// Returns true if a chunk may be a local file, which the kernel can read directly.

@@ -10,7 +10,7 @@
 use std::ops::Range;
 
 use super::pieces::{PIECE, WHOLE};
-use crate::zarr::shard::{Index, IndexLocation, Sharding};
+use crate::zarr::shard::{Index, IndexLocation, ShardLayout};
 
 /// Bytes of a page: the kernel reads whole pages.
 const PAGE: u64 = 4096;
@@ -32,7 +32,7 @@ pub struct Layout {
 }
 
 /// Returns the range of the index's piece in a shard of `length` bytes, in whole pages.
-pub(super) fn index_piece(sharding: &Sharding, length: u64) -> Option<Range<u64>> {
+pub(super) fn index_piece(sharding: &ShardLayout, length: u64) -> Option<Range<u64>> {
     let place = sharding.index_place(length)?;
     Some(match sharding.location {
         IndexLocation::Start => 0..up(place.end).min(length),
@@ -42,7 +42,7 @@ pub(super) fn index_piece(sharding: &Sharding, length: u64) -> Option<Range<u64>
 
 impl Layout {
     /// Creates the layout of a shard of `length` bytes; without an index, because it is damaged, pieces disregard inner chunks.
-    pub(super) fn new(sharding: &Sharding, length: u64, index: Option<&Index>) -> Self {
+    pub(super) fn new(sharding: &ShardLayout, length: u64, index: Option<&Index>) -> Self {
         let ends = index_piece(sharding, length).map(|place| match sharding.location {
             IndexLocation::Start => (place.end, length),
             IndexLocation::End => (0, place.start),
@@ -124,7 +124,7 @@ struct Pieces {
 
 impl Pieces {
     /// Adds an inner chunk, which ends at `end` if it is a shard itself.
-    fn add(&mut self, range: Range<u64>, inner: Option<&Sharding>, end: u64) {
+    fn add(&mut self, range: Range<u64>, inner: Option<&ShardLayout>, end: u64) {
         let length = range.end.saturating_sub(range.start);
         if length == 0 {
             return;
@@ -158,7 +158,7 @@ impl Pieces {
     }
 
     /// Adds an inner chunk that is a shard: its index as one piece, and the rest cut evenly.
-    fn add_shard(&mut self, range: Range<u64>, inner: &Sharding, end: u64) {
+    fn add_shard(&mut self, range: Range<u64>, inner: &ShardLayout, end: u64) {
         let index = inner.index_place(end.saturating_sub(range.start));
         let Some(index) = index.filter(|_| inner.location == IndexLocation::End) else { return self.cut(range) };
         let begin = down(range.start + index.start).clamp(range.start, range.end);
@@ -200,15 +200,15 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn sharding(count: usize, location: &str, inner: serde_json::Value) -> Sharding {
+    fn sharding(count: usize, location: &str, inner: serde_json::Value) -> ShardLayout {
         let codec = json!({"name": "sharding_indexed", "configuration": {"chunk_shape": [4], "index_location": location,
             "codecs": inner, "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}]}});
         let document = json!({"shape": [1000], "codecs": [codec],
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4 * count]}}});
-        Sharding::parse(document.to_string().as_bytes()).unwrap().unwrap()
+        ShardLayout::parse(document.to_string().as_bytes()).unwrap().unwrap()
     }
 
-    fn layout(sharding: &Sharding, length: u64, entries: &[(u64, u64)]) -> Layout {
+    fn layout(sharding: &ShardLayout, length: u64, entries: &[(u64, u64)]) -> Layout {
         let bytes: Vec<u8> =
             entries.iter().flat_map(|(offset, length)| [offset.to_le_bytes(), length.to_le_bytes()].concat()).collect();
         let index = Index::decode(sharding, length, bytes.into()).unwrap();

@@ -26,7 +26,7 @@ use super::pieces::{only, piece_at};
 use super::shard_layout::{HEAD, Layout, SMALL_PIECE, index_piece};
 use super::{Data, Reader, not_in_chunk, slice};
 use crate::error::{Error, ErrorKind, Result};
-use crate::zarr::shard::{Index, IndexLocation, Sharding};
+use crate::zarr::shard::{Index, IndexLocation, ShardLayout};
 
 /// Shards up to this many bytes are fetched whole: two requests would take longer.
 const SMALL_SHARD: u64 = 1 << 20;
@@ -135,7 +135,7 @@ impl Reader {
     /// Returns bytes `offset..offset + length` of `shard`, if they are in memory. The range must lie in the shard.
     pub fn read_shard_now(
         self: &Arc<Self>,
-        sharding: &Sharding,
+        sharding: &ShardLayout,
         shard: &ChunkRange,
         offset: u64,
         length: usize,
@@ -164,7 +164,7 @@ impl Reader {
     /// Reads bytes `offset..offset + length` of `shard`, which must lie in it: all of them, or an error.
     pub async fn read_shard(
         self: &Arc<Self>,
-        sharding: &Sharding,
+        sharding: &ShardLayout,
         shard: &ChunkRange,
         offset: u64,
         length: usize,
@@ -216,7 +216,7 @@ impl Reader {
     }
 
     /// Returns how to fetch `range` of `shard`, by the access pattern so far.
-    fn mode(&self, sharding: &Sharding, shard: &ChunkRange, range: &Range<u64>) -> ReadMode {
+    fn mode(&self, sharding: &ShardLayout, shard: &ChunkRange, range: &Range<u64>) -> ReadMode {
         let long = range.end - range.start;
         // The first of several concurrent requests need not arrive first.
         let begins = if range.start == 0 { long >= LONG } else { range.start < MAX_GAP && long >= VERY_LONG };
@@ -285,7 +285,7 @@ impl Reader {
     }
 
     /// Returns the layout of `shard`, which its index determines.
-    async fn layout(self: &Arc<Self>, sharding: &Sharding, shard: &ChunkRange) -> Result<Arc<Layout>> {
+    async fn layout(self: &Arc<Self>, sharding: &ShardLayout, shard: &ChunkRange) -> Result<Arc<Layout>> {
         let (this, sharding, shard) = (Arc::clone(self), sharding.clone(), shard.clone());
         let loaded = self.cache.get_or_load(layout_key(&shard), async move {
             let index = this.index_of(&sharding, &shard).await?;
@@ -301,7 +301,7 @@ impl Reader {
     }
 
     /// Returns the index of `shard`; none if it has no usable one.
-    async fn index_of(self: &Arc<Self>, sharding: &Sharding, shard: &ChunkRange) -> Result<Option<Index>> {
+    async fn index_of(self: &Arc<Self>, sharding: &ShardLayout, shard: &ChunkRange) -> Result<Option<Index>> {
         let (Some(place), Some(piece)) = (sharding.index_place(shard.length), index_piece(sharding, shard.length))
         else {
             return Ok(None);
@@ -394,7 +394,7 @@ impl Reader {
     }
 
     /// Returns the range of `shard` that a reader of a part needs first: the index.
-    pub fn first_of_shard(&self, sharding: &Sharding, shard: &ChunkRange) -> ChunkRange {
+    pub fn first_of_shard(&self, sharding: &ShardLayout, shard: &ChunkRange) -> ChunkRange {
         match index_piece(sharding, shard.length).filter(|_| !is_small(sharding, shard)) {
             Some(place) => part(shard, &place),
             None => shard.clone(),
@@ -403,7 +403,7 @@ impl Reader {
 }
 
 /// Returns true if a shard is fetched whole, like other chunks: it is small, or has no room for its index.
-fn is_small(sharding: &Sharding, shard: &ChunkRange) -> bool {
+fn is_small(sharding: &ShardLayout, shard: &ChunkRange) -> bool {
     shard.length <= SMALL_SHARD || sharding.index_place(shard.length).is_none()
 }
 
@@ -479,7 +479,7 @@ mod tests {
             "index_codecs": ["bytes"]}}"#;
         let grid = r#"{"name": "regular", "configuration": {"chunk_shape": [4096]}}"#;
         let document = format!(r#"{{"shape": [4096], "chunk_grid": {grid}, "codecs": [{codec}]}}"#);
-        let sharding = Sharding::parse(document.as_bytes()).unwrap().unwrap();
+        let sharding = ShardLayout::parse(document.as_bytes()).unwrap().unwrap();
         let entries = (0..4096_u64).flat_map(|n| [(n * 16384).to_le_bytes(), 16384_u64.to_le_bytes()].concat());
         let length = (64 << 20) + 65536;
         let index = Index::decode(&sharding, length, entries.collect()).unwrap();

@@ -12,7 +12,7 @@ use super::v1::{CONFIG_KEY, MAX_CONFIG_FILE};
 use super::{Generation, Repository, alpha};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
-use crate::format::config_edit::{Changed, encode};
+use crate::format::config_edit::{ConfigChange, encode};
 use crate::format::repo_state::{Operation, RepoState};
 use crate::storage::{Condition, Version};
 
@@ -24,8 +24,8 @@ impl Repository {
     pub async fn change_config(
         &self,
         clock: Clock,
-        mut change: impl FnMut(&RepoConfig) -> Result<Option<Changed>>,
-    ) -> Result<Option<Changed>> {
+        mut change: impl FnMut(&RepoConfig) -> Result<Option<ConfigChange>>,
+    ) -> Result<Option<ConfigChange>> {
         self.check_changes_allowed().await?;
         let mut last = None;
         let mut noted = |stored: &RepoConfig| {
@@ -59,8 +59,8 @@ impl Repository {
     async fn change_repo(
         &self,
         clock: Clock,
-        change: &mut impl FnMut(&RepoConfig) -> Result<Option<Changed>>,
-    ) -> Result<Option<Changed>> {
+        change: &mut impl FnMut(&RepoConfig) -> Result<Option<ConfigChange>>,
+    ) -> Result<Option<ConfigChange>> {
         let mut done = None;
         let mut is_same = false;
         let updated = update::update(&*self.storage, clock, |state: &mut RepoState| {
@@ -89,8 +89,8 @@ impl Repository {
     async fn change_yaml(
         &self,
         clock: Clock,
-        change: &mut impl FnMut(&RepoConfig) -> Result<Option<Changed>>,
-    ) -> Result<Option<Changed>> {
+        change: &mut impl FnMut(&RepoConfig) -> Result<Option<ConfigChange>>,
+    ) -> Result<Option<ConfigChange>> {
         for _ in 0..TRIES {
             let old: Option<(Bytes, Version)> = match self.storage.get_versioned(CONFIG_KEY, MAX_CONFIG_FILE).await {
                 Ok(found) => Some(found),

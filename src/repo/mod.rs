@@ -39,7 +39,7 @@ use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::{Availability, RepoInfo, SnapshotInfo};
 use crate::format::snapshot::Snapshot;
-use crate::storage::virtuals::Virtuals;
+use crate::storage::virtuals::VirtualChunks;
 use crate::storage::{Storage, decoded};
 
 /// Maximum size of the stored `repo` object, in bytes. The object is compressed, and its own limit of a million tables is far below.
@@ -52,7 +52,7 @@ pub const MAX_SNAPSHOT: u64 = 1 << 31;
 pub struct Repository {
     storage: Arc<dyn Storage>,
     generation: Generation,
-    virtuals: Arc<Virtuals>,
+    virtuals: Arc<VirtualChunks>,
 }
 
 #[derive(Debug)]
@@ -120,12 +120,12 @@ impl Repository {
 
     /// Sets which virtual chunks may be read.
     #[must_use]
-    pub fn with_virtuals(self, virtuals: Arc<Virtuals>) -> Self {
+    pub fn with_virtuals(self, virtuals: Arc<VirtualChunks>) -> Self {
         Repository { virtuals, ..self }
     }
 
     /// Returns the virtual chunks that may be read.
-    pub fn virtuals(&self) -> &Arc<Virtuals> {
+    pub fn virtuals(&self) -> &Arc<VirtualChunks> {
         &self.virtuals
     }
 

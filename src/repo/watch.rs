@@ -10,14 +10,14 @@ use super::{Generation, MAX_REPO_FILE, Repository, alpha, v1};
 use crate::error::{Context, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::RepoInfo;
-use crate::storage::virtuals::Virtuals;
+use crate::storage::virtuals::VirtualChunks;
 use crate::storage::{Storage, Version};
 
 /// A branch that is checked repeatedly for a new tip.
 #[derive(Debug)]
 pub struct BranchWatch {
     storage: Arc<dyn Storage>,
-    virtuals: Arc<Virtuals>,
+    virtuals: Arc<VirtualChunks>,
     branch: String,
     place: TipLocation,
     /// Version of the object when the branch was last followed.

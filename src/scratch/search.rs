@@ -15,7 +15,7 @@ use crate::trust::{self, Distrust};
 
 /// Directory that may hold scratch directories of a repository, one for each branch.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct SearchLocation {
     /// Home directory of a user, or a directory for state.
     pub base: PathBuf,
     /// Path below `base`.
@@ -24,7 +24,7 @@ pub struct Place {
 
 /// Result of the search.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct SearchResult {
     /// Objects that the work of trusted users needs.
     pub work: Vec<Requirements>,
     /// Possible work of users who are not trusted.
@@ -42,11 +42,11 @@ pub struct Foreign {
     pub owner: u32,
 }
 
-impl Found {
+impl SearchResult {
     /// Adds the scratch directories in `place`. Work is trusted if `counts` returns true for its owner and no other user may write to it.
     ///
     /// Fails with [`ErrorKind::Corrupt`] if a trusted journal is damaged.
-    pub fn add(&mut self, place: &Place, counts: impl Fn(u32) -> bool) -> Result<()> {
+    pub fn add(&mut self, place: &SearchLocation, counts: impl Fn(u32) -> bool) -> Result<()> {
         let path = place.base.join(&place.rest);
         let failed = |errno: Errno| Error::io(path.display(), errno.into());
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

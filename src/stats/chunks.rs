@@ -3,7 +3,7 @@
 //! A list that is sorted and deduplicated whenever it is full. If it is still full then, its upper half is dropped and left for another
 //! pass: ids are random, so that the available memory is used up, and a repository with adversarial ids costs passes, not memory.
 
-use super::reach::Holder;
+use super::reach::RefSet;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 
@@ -21,7 +21,7 @@ struct Entry {
     /// Length in bytes, and [`VIRTUAL`].
     length: u64,
     offset: u64,
-    holder: Holder,
+    holder: RefSet,
 }
 
 /// Distinct chunks in a range of ids that fits into memory.
@@ -58,7 +58,7 @@ pub(super) struct Object {
     /// Bytes that at least one manifest references.
     pub(super) used: u64,
     /// Holder of any of its chunks.
-    pub(super) holder: Holder,
+    pub(super) holder: RefSet,
 }
 
 fn prefix(object: ObjectId) -> u64 {
@@ -88,7 +88,7 @@ impl ChunkSet {
         offset: u64,
         length: u64,
         is_virtual: bool,
-        holder: Holder,
+        holder: RefSet,
     ) -> Result<()> {
         if self.entries.len() >= self.most {
             self.make_room()?;
@@ -175,7 +175,7 @@ mod tests {
         ObjectId(bytes)
     }
 
-    fn holder(n: u32) -> Holder {
+    fn holder(n: u32) -> RefSet {
         // Only walking creates holders.
         (0..n).fold(super::super::reach::first_holder(), |holder, _| super::super::reach::next_holder(holder))
     }
@@ -193,7 +193,7 @@ mod tests {
         let ([native, virtuals], mut objects) = set.into_objects();
         objects.sort_by_key(|object| object.used);
         assert_eq!((native, virtuals), ((4, 32), (1, 100)));
-        assert_eq!((objects[0].used, objects[0].holder), (7, Holder::SEVERAL));
+        assert_eq!((objects[0].used, objects[0].holder), (7, RefSet::SEVERAL));
         assert_eq!((objects[1].used, objects[1].holder), (20, one));
     }
 

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use super::chunks::ChunkSet;
-use super::reach::{Holder, Reach};
+use super::reach::{RefSet, Reach};
 use super::{Bounds, Chunks, Counters};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
@@ -26,13 +26,13 @@ const UNIT: u64 = 4096;
 
 /// A manifest that at least one commit references.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Held {
+pub(super) struct ReachableManifest {
     /// Properties according to the snapshots.
     pub(super) info: ManifestInfo,
-    pub(super) holder: Holder,
+    pub(super) holder: RefSet,
 }
 
-pub(super) type Manifests = HashMap<ObjectId, Held>;
+pub(super) type Manifests = HashMap<ObjectId, ReachableManifest>;
 
 /// Result of one pass over all manifests.
 pub(super) struct Pass {
@@ -48,7 +48,7 @@ pub(super) async fn of_snapshots(
     jobs: usize,
     counters: &Counters,
 ) -> Result<Manifests> {
-    let commits: Vec<(ObjectId, Holder)> = reach.commits().collect();
+    let commits: Vec<(ObjectId, RefSet)> = reach.commits().collect();
     counters.expect(commits.len() as u64);
     let tips: std::collections::HashSet<String> = reach.tips().map(|tip| tip.snapshot.clone()).collect();
     let mut found = Manifests::new();
@@ -72,7 +72,7 @@ pub(super) async fn of_snapshots(
         let mut references = 0;
         for info in snapshot.manifests() {
             references += u64::from(info.chunk_refs);
-            let held = found.entry(info.id).or_insert(Held { info, holder });
+            let held = found.entry(info.id).or_insert(ReachableManifest { info, holder });
             held.holder = held.holder.and(holder);
         }
         let id = id.to_string();
@@ -129,7 +129,7 @@ pub(super) async fn read(
     Ok(pass.into_inner())
 }
 
-async fn fetch(storage: &Arc<dyn Storage>, held: Held, limit: u64) -> Result<bytes::Bytes> {
+async fn fetch(storage: &Arc<dyn Storage>, held: ReachableManifest, limit: u64) -> Result<bytes::Bytes> {
     storage.get_fixed(&format!("manifests/{}", held.info.id), limit).await
 }
 
@@ -138,7 +138,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + '
     done.map_err(|e| Error::with_source(ErrorKind::Io, "counting chunks", e))?
 }
 
-fn look(file: &[u8], held: Held, limit: u64, pass: &Mutex<Pass>) -> Result<()> {
+fn look(file: &[u8], held: ReachableManifest, limit: u64, pass: &Mutex<Pass>) -> Result<()> {
     let manifest = Manifest::decode_as(held.info.id, file, limit).context(|| format!("manifests/{}", held.info.id))?;
     for (_, refs) in manifest.all() {
         // Held for the references of one array: no task waits for storage with it.

@@ -12,20 +12,20 @@ use crate::repo::Repository;
 
 /// The refs that lead to an object: one ref by its number, or several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Holder(u32);
+pub(super) struct RefSet(u32);
 
-impl Holder {
-    pub(super) const SEVERAL: Holder = Holder(u32::MAX);
+impl RefSet {
+    pub(super) const SEVERAL: RefSet = RefSet(u32::MAX);
 
     /// Returns the holder of an object that both lead to.
-    pub(super) fn and(self, other: Holder) -> Holder {
-        if self == other { self } else { Holder::SEVERAL }
+    pub(super) fn and(self, other: RefSet) -> RefSet {
+        if self == other { self } else { RefSet::SEVERAL }
     }
 }
 
 #[derive(Clone, Debug)]
 struct Commit {
-    holder: Holder,
+    holder: RefSet,
     /// Commits of its history, itself included.
     depth: u64,
 }
@@ -35,7 +35,7 @@ struct Commit {
 pub(super) struct Reach {
     commits: HashMap<ObjectId, Commit>,
     /// Transaction logs of expired commits, with the holder of the commits that keep them.
-    pub(super) pruned_logs: HashMap<ObjectId, Holder>,
+    pub(super) pruned_logs: HashMap<ObjectId, RefSet>,
     refs: Vec<RefStats>,
     shared: Size,
 }
@@ -46,7 +46,7 @@ pub(super) async fn find(repository: &Repository) -> Result<Reach> {
     let mut reach = Reach::default();
     let branches = refs.branches.into_iter().map(|(name, id)| ("branch", name, id));
     for (kind, name, id) in branches.chain(refs.tags.into_iter().map(|(name, id)| ("tag", name, id))) {
-        let holder = Holder(u32::try_from(reach.refs.len()).unwrap_or(u32::MAX - 1));
+        let holder = RefSet(u32::try_from(reach.refs.len()).unwrap_or(u32::MAX - 1));
         reach.walk(repository, id, holder).await?;
         let commits = reach.commits.get(&id).map_or(0, |commit| commit.depth);
         let (snapshot, only_here) = (id.to_string(), Size::default());
@@ -56,7 +56,7 @@ pub(super) async fn find(repository: &Repository) -> Result<Reach> {
 }
 
 impl Reach {
-    async fn walk(&mut self, repository: &Repository, tip: ObjectId, holder: Holder) -> Result<()> {
+    async fn walk(&mut self, repository: &Repository, tip: ObjectId, holder: RefSet) -> Result<()> {
         let mut new = Vec::new();
         let mut depth = 0;
         let (commits, logs) = (&mut self.commits, &mut self.pruned_logs);
@@ -70,7 +70,7 @@ impl Reach {
                     if new.len() as u64 > depth && depth == 0 {
                         depth = known.depth;
                     }
-                    let go_on = known.holder != Holder::SEVERAL && known.holder != holder;
+                    let go_on = known.holder != RefSet::SEVERAL && known.holder != holder;
                     known.holder = known.holder.and(holder);
                     go_on
                 }
@@ -89,12 +89,12 @@ impl Reach {
     }
 
     /// Returns the commits with their holders.
-    pub(super) fn commits(&self) -> impl Iterator<Item = (ObjectId, Holder)> + '_ {
+    pub(super) fn commits(&self) -> impl Iterator<Item = (ObjectId, RefSet)> + '_ {
         self.commits.iter().map(|(id, commit)| (*id, commit.holder))
     }
 
     /// Returns the holder of commit `id`; none if no ref leads to it.
-    pub(super) fn holder(&self, id: &ObjectId) -> Option<Holder> {
+    pub(super) fn holder(&self, id: &ObjectId) -> Option<RefSet> {
         self.commits.get(id).map(|commit| commit.holder)
     }
 
@@ -110,7 +110,7 @@ impl Reach {
     }
 
     /// Counts an object of `bytes` for its holder.
-    pub(super) fn count(&mut self, holder: Holder, bytes: u64) {
+    pub(super) fn count(&mut self, holder: RefSet, bytes: u64) {
         match self.refs.get_mut(holder.0 as usize) {
             Some(one) => one.only_here.add(bytes),
             None => self.shared.add(bytes),
@@ -127,11 +127,11 @@ impl Reach {
 }
 
 #[cfg(test)]
-pub(super) fn first_holder() -> Holder {
-    Holder(0)
+pub(super) fn first_holder() -> RefSet {
+    RefSet(0)
 }
 
 #[cfg(test)]
-pub(super) fn next_holder(holder: Holder) -> Holder {
-    Holder(holder.0 + 1)
+pub(super) fn next_holder(holder: RefSet) -> RefSet {
+    RefSet(holder.0 + 1)
 }

@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use super::object::{BULK, too_large};
 use super::settings::Settings;
-use super::{Condition, InStore, ObjectInfo, Storage, Version};
-use crate::disk_cache::{Answer, DiskCache, Name};
+use super::{Condition, StoreAddress, ObjectInfo, Storage, Version};
+use crate::disk_cache::{CachedDocument, DiskCache, Name};
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_name;
 
@@ -78,7 +78,7 @@ impl CachedStorage {
     }
 
     /// Records the current state of `key`, and waits until that is done, so that it cannot overwrite a later state.
-    async fn note(&self, key: &str, answer: Answer) {
+    async fn note(&self, key: &str, answer: CachedDocument) {
         let key = key.to_owned();
         let noted = self.cache.look(move |cache| {
             cache.note(&key, &answer);
@@ -94,7 +94,7 @@ async fn fixed(cache: &Arc<DiskCache>, key: &str, limit: u64) -> Option<Bytes> {
     cache.look(move |cache| cache.get(&name, limit)).await
 }
 
-async fn answer(cache: &Arc<DiskCache>, key: &str, limit: u64) -> Option<Answer> {
+async fn answer(cache: &Arc<DiskCache>, key: &str, limit: u64) -> Option<CachedDocument> {
     let key = key.to_owned();
     cache.look(move |cache| cache.answer(&key, limit)).await
 }
@@ -142,14 +142,14 @@ impl Storage for CachedStorage {
         };
         match (found, known) {
             (Ok(Some((bytes, version))), _) => {
-                self.note(key, Answer { state: spell(&version), bytes: Some(bytes.clone()) }).await;
+                self.note(key, CachedDocument { state: spell(&version), bytes: Some(bytes.clone()) }).await;
                 Ok((bytes, version))
             }
             (Ok(None), Some((version, bytes))) => Ok((bytes, version)),
             (Ok(None), None) => self.store.get_versioned(key, limit).await,
             (Err(error), _) => {
                 if error.kind() == ErrorKind::NotFound {
-                    self.note(key, Answer { state: String::new(), bytes: None }).await;
+                    self.note(key, CachedDocument { state: String::new(), bytes: None }).await;
                 }
                 Err(error)
             }
@@ -212,7 +212,7 @@ impl Storage for CachedStorage {
             modified: *modified,
         });
         if let Ok(bytes) = serde_json::to_vec(&listed.collect::<Vec<_>>()) {
-            self.note(&listing(prefix), Answer { state: String::new(), bytes: Some(bytes.into()) }).await;
+            self.note(&listing(prefix), CachedDocument { state: String::new(), bytes: Some(bytes.into()) }).await;
         }
         Ok(objects)
     }
@@ -233,11 +233,11 @@ impl Storage for CachedStorage {
         self.store.any().await
     }
 
-    async fn in_store(&self, key: &str) -> Result<Option<InStore>> {
-        self.store.in_store(key).await
+    async fn store_address(&self, key: &str) -> Result<Option<StoreAddress>> {
+        self.store.store_address(key).await
     }
 
-    async fn copy_from(&self, from: &InStore, key: &str, bytes: u64) -> Result<bool> {
+    async fn copy_from(&self, from: &StoreAddress, key: &str, bytes: u64) -> Result<bool> {
         self.store.copy_from(from, key, bytes).await
     }
 
@@ -249,8 +249,8 @@ impl Storage for CachedStorage {
         self.store.read_only()
     }
 
-    fn under_way(&self) -> usize {
-        self.store.under_way()
+    fn in_flight(&self) -> usize {
+        self.store.in_flight()
     }
 
     fn with_slash(&self) -> Option<Arc<dyn Storage>> {

@@ -43,7 +43,7 @@ pub(super) struct Deadline {
 /// Operation in progress.
 #[derive(Debug)]
 pub(super) struct Operation {
-    clock: Mutex<Clock>,
+    clock: Mutex<Expiry>,
     moved: AtomicU64,
     object: Option<Object>,
 }
@@ -58,7 +58,7 @@ struct Object {
 
 /// Expiry of an operation or of an attempt.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Clock {
+pub(super) struct Expiry {
     deadline: Deadline,
     /// Expiry without the extension by the current transfer.
     base: Instant,
@@ -148,11 +148,11 @@ pub(super) fn timed_out(what: impl Display, deadline: Duration) -> Error {
 
 impl Operation {
     fn new(deadline: Deadline, object: Option<Object>) -> Arc<Self> {
-        Arc::new(Operation { clock: Mutex::new(Clock::new(deadline)), moved: AtomicU64::new(0), object })
+        Arc::new(Operation { clock: Mutex::new(Expiry::new(deadline)), moved: AtomicU64::new(0), object })
     }
 
     /// Creates an operation whose steps are run by [`Deadline::run_as`].
-    pub(super) fn of_steps(deadline: Deadline) -> Arc<Self> {
+    pub(super) fn for_steps(deadline: Deadline) -> Arc<Self> {
         Operation::new(deadline, None)
     }
 
@@ -190,10 +190,10 @@ impl Operation {
     }
 }
 
-impl Clock {
+impl Expiry {
     pub(super) fn new(deadline: Deadline) -> Self {
         let base = latest(deadline, Instant::now());
-        Clock { deadline, base, expires: base }
+        Expiry { deadline, base, expires: base }
     }
 
     /// Returns the expiry time if nothing extends it.
@@ -239,7 +239,7 @@ mod tests {
     /// Returns how many seconds a transfer lasts that moves `bytes` per second among `sharers`; 3,600 at most.
     fn lasts(bytes: u64, sharers: usize) -> u32 {
         let begin = Instant::now();
-        let mut clock = Clock::new(Deadline::new(BUDGET));
+        let mut clock = Expiry::new(Deadline::new(BUDGET));
         for second in 1..3600 {
             let now = begin + second * SECOND;
             if clock.expires() < now {
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn fast_bytes_are_not_saved_up() {
-        let mut clock = Clock::new(Deadline::new(BUDGET));
+        let mut clock = Expiry::new(Deadline::new(BUDGET));
         let now = Instant::now() + 5 * SECOND;
         clock.add_transfer(now, 1 << 40, 1);
         assert_eq!(clock.expires(), now + BUDGET);
@@ -290,7 +290,7 @@ mod tests {
     #[tokio::test]
     async fn results_keep_an_operation_alive() {
         let deadline = Deadline::new(Duration::from_millis(200));
-        let operation = Operation::of_steps(deadline);
+        let operation = Operation::for_steps(deadline);
         let pages = deadline.run_as(operation, "x", async {
             for _ in 0..20 {
                 Operation::current().unwrap().begin_request();

@@ -19,23 +19,23 @@ const REFS: [&str; 2] = ["refs", "r"];
 
 /// Limits of the listings of a store.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
+pub(super) struct ListingLimits {
     /// Maximum number of objects in one listing.
     objects: u64,
     /// True if the store lists by name.
     is_ordered: bool,
 }
 
-impl Bounds {
+impl ListingLimits {
     /// Returns the limits that the user sets, or those of the machine; `is_ordered` is true for a store that lists by name.
     pub(super) fn of(settings: &Settings, is_ordered: bool) -> Self {
         let objects = settings.max_listed.unwrap_or_else(default_objects);
-        Bounds { objects, is_ordered }
+        ListingLimits { objects, is_ordered }
     }
 
     /// Returns the default limits, for a store that lists in any order.
     pub(super) fn unordered() -> Self {
-        Bounds { objects: default_objects(), is_ordered: false }
+        ListingLimits { objects: default_objects(), is_ordered: false }
     }
 
     /// Returns the maximum size of a list of the objects below `folder`, in bytes.
@@ -54,10 +54,10 @@ fn default_objects() -> u64 {
 
 /// Listing in progress.
 #[derive(Debug)]
-pub(super) struct Listing<'a> {
+pub(super) struct ListingValidator<'a> {
     /// Prefix without a trailing slash.
     prefix: &'a str,
-    bounds: Bounds,
+    bounds: ListingLimits,
     seen: u64,
     previous: Option<String>,
     /// True while names have come in the order of their bytes, or of their components.
@@ -65,9 +65,9 @@ pub(super) struct Listing<'a> {
     by_components: bool,
 }
 
-impl<'a> Listing<'a> {
-    pub(super) fn new(prefix: &'a str, bounds: Bounds) -> Self {
-        Listing { prefix, bounds, seen: 0, previous: None, by_bytes: true, by_components: true }
+impl<'a> ListingValidator<'a> {
+    pub(super) fn new(prefix: &'a str, bounds: ListingLimits) -> Self {
+        ListingValidator { prefix, bounds, seen: 0, previous: None, by_bytes: true, by_components: true }
     }
 
     /// Returns true if `object` is part of the listing; a folder marker is not. Fails if it cannot be here, or if there are too many
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     fn listed(prefix: &str, keys: &[&str]) -> Result<usize> {
-        let mut listing = Listing::new(prefix, Bounds { objects: 5, is_ordered: true });
+        let mut listing = ListingValidator::new(prefix, ListingLimits { objects: 5, is_ordered: true });
         let objects = keys.iter().map(|key| ObjectInfo { key: (*key).to_owned(), size: 1, modified: 0 });
         let mut count = 0;
         for object in objects {
@@ -157,7 +157,7 @@ mod tests {
     fn a_listing_has_an_end() {
         let error = listed("c", &["c/1", "c/2", "c/3", "c/4", "c/5", "c/6"]).unwrap_err();
         assert!(error.to_string().contains("--max-listed"), "{error}");
-        assert!(Bounds::unordered().list_size("refs/") <= MOST_REFS);
-        assert!(Bounds::unordered().list_size("chunks") > 0);
+        assert!(ListingLimits::unordered().list_size("refs/") <= MOST_REFS);
+        assert!(ListingLimits::unordered().list_size("chunks") > 0);
     }
 }

@@ -23,7 +23,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use super::file_locks::{Locks, refresh};
 use super::object::{timed_out, too_large, too_short};
-use super::replace::Turn;
+use super::replace::ReplaceArbiter;
 use super::{Condition, DEADLINE, ObjectInfo, Storage, Version, adopt, local_listing, remove, replace};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
@@ -199,9 +199,9 @@ impl LocalStorage {
     /// Runs work that changes something, otherwise like [`LocalStorage::waiting`]: a change reported as failed does not happen later.
     async fn in_turn<F>(&self, key: &str, work: F) -> Result<()>
     where
-        F: FnOnce(&LocalFiles, &str, &Turn, Duration) -> Result<()> + Send + 'static,
+        F: FnOnce(&LocalFiles, &str, &ReplaceArbiter, Duration) -> Result<()> + Send + 'static,
     {
-        let (deadline, turn) = (self.deadline, Arc::new(Turn::default()));
+        let (deadline, turn) = (self.deadline, Arc::new(ReplaceArbiter::default()));
         let (files, owned_key, workers_turn) = (Arc::clone(&self.files), key.to_owned(), Arc::clone(&turn));
         let mut task = tokio::task::spawn_blocking(move || work(&files, &owned_key, &workers_turn, deadline));
         match tokio::time::timeout(deadline, &mut task).await {

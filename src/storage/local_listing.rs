@@ -29,7 +29,7 @@ const DEPTH: u32 = 64;
 pub(super) fn begin(files: Arc<LocalFiles>, folder: String) -> Receiver<Result<Vec<ObjectInfo>>> {
     let (sender, receiver) = channel(AHEAD);
     tokio::task::spawn_blocking(move || {
-        let mut listing = Listing { files: &files, found: Vec::with_capacity(BATCH), sender: &sender };
+        let mut listing = DirectoryWalk { files: &files, found: Vec::with_capacity(BATCH), sender: &sender };
         let ended = match files.open_directory(&folder) {
             Ok(directory) => listing.walk(directory, &folder, DEPTH),
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(()),
@@ -48,13 +48,13 @@ pub(super) fn microseconds(time: Option<SystemTime>) -> Option<u64> {
     u64::try_from(since.as_micros()).ok()
 }
 
-struct Listing<'a> {
+struct DirectoryWalk<'a> {
     files: &'a LocalFiles,
     found: Vec<ObjectInfo>,
     sender: &'a Sender<Result<Vec<ObjectInfo>>>,
 }
 
-impl Listing<'_> {
+impl DirectoryWalk<'_> {
     /// Lists `directory`, whose path in the repository is `folder`.
     fn walk(&mut self, directory: OwnedFd, folder: &str, depth: u32) -> Result<()> {
         let failed = |errno: Errno| Error::io(format!("listing `{folder}`"), errno.into());

@@ -22,14 +22,14 @@ pub(super) const AZURE_HOSTS: [&str; 2] = [".dfs.core.windows.net", ".blob.core.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
     /// Place of the repository.
-    pub place: Place,
+    pub place: StorePlace,
     /// Name in messages and `/proc/mounts`: the user's text, made absolute, without secrets.
     pub shown: String,
 }
 
 /// Place of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum StorePlace {
     /// Local directory.
     Local(PathBuf),
     /// Part of a bucket of Amazon S3 or a compatible store.
@@ -51,14 +51,14 @@ pub struct Bucket {
     pub prefix: String,
 }
 
-impl Place {
+impl StorePlace {
     /// Returns a name that distinguishes the bucket's store from other stores; `None` for a place without a bucket.
     pub fn store(&self) -> Option<String> {
         match self {
-            Place::Local(_) | Place::Web(_) => None,
-            Place::S3(bucket) => Some(format!("s3://{}", bucket.name)),
-            Place::Gcs(bucket) => Some(format!("gs://{}", bucket.name)),
-            Place::Azure(bucket, account) => {
+            StorePlace::Local(_) | StorePlace::Web(_) => None,
+            StorePlace::S3(bucket) => Some(format!("s3://{}", bucket.name)),
+            StorePlace::Gcs(bucket) => Some(format!("gs://{}", bucket.name)),
+            StorePlace::Azure(bucket, account) => {
                 Some(format!("az://{}@{}", bucket.name, account.as_ref().map(Account::as_str).unwrap_or_default()))
             }
         }
@@ -74,10 +74,10 @@ impl Location {
             "file" => {
                 let path = url::Url::parse(words).ok().and_then(|url| url.to_file_path().ok());
                 let wrong = || Error::invalid(format!("`{words}` is not a URL of a local directory: file:///path is"));
-                return Ok(Location { place: Place::Local(path.ok_or_else(wrong)?), shown: words.to_owned() });
+                return Ok(Location { place: StorePlace::Local(path.ok_or_else(wrong)?), shown: words.to_owned() });
             }
-            "s3" | "s3a" => Place::S3(bucket(words, rest, Provider::S3)?),
-            "gs" | "gcs" => Place::Gcs(bucket(words, rest, Provider::Gcs)?),
+            "s3" | "s3a" => StorePlace::S3(bucket(words, rest, Provider::S3)?),
+            "gs" | "gcs" => StorePlace::Gcs(bucket(words, rest, Provider::Gcs)?),
             "az" | "azure" | "abfs" | "abfss" => azure(words, rest)?,
             "http" | "https" => return web(words),
             _ => {
@@ -99,7 +99,7 @@ fn local(words: &str) -> Result<Location> {
     }
     let path = std::path::absolute(words).map_err(|e| Error::io(words, e))?;
     let shown = path.to_str().map(str::to_owned).unwrap_or_else(|| Path::new(words).to_string_lossy().into_owned());
-    Ok(Location { place: Place::Local(path), shown })
+    Ok(Location { place: StorePlace::Local(path), shown })
 }
 
 fn bucket(words: &str, rest: &str, provider: Provider) -> Result<Bucket> {
@@ -120,7 +120,7 @@ pub(super) fn azure_account(host: &str) -> Option<Account> {
     AZURE_HOSTS.iter().find_map(|end| host.strip_suffix(end))?.parse().ok()
 }
 
-fn azure(words: &str, rest: &str) -> Result<Place> {
+fn azure(words: &str, rest: &str) -> Result<StorePlace> {
     let (authority, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     let (container, host) = match authority.split_once('@') {
         Some((container, host)) => (container, Some(host)),
@@ -133,7 +133,7 @@ fn azure(words: &str, rest: &str) -> Result<Place> {
     if !Provider::Azure.is_bucket(container) {
         return Err(wrong("az://CONTAINER/PREFIX"));
     }
-    Ok(Place::Azure(Bucket { name: container.to_owned(), prefix: prefix.trim_matches('/').to_owned() }, account))
+    Ok(StorePlace::Azure(Bucket { name: container.to_owned(), prefix: prefix.trim_matches('/').to_owned() }, account))
 }
 
 fn web(words: &str) -> Result<Location> {
@@ -158,7 +158,7 @@ fn web(words: &str) -> Result<Location> {
     if shown.set_username("").is_err() || shown.set_password(None).is_err() {
         return Err(wrong("has no host"));
     }
-    Ok(Location { place: Place::Web(url), shown: shown.as_str().trim_end_matches('/').to_owned() })
+    Ok(Location { place: StorePlace::Web(url), shown: shown.as_str().trim_end_matches('/').to_owned() })
 }
 
 #[cfg(test)]
@@ -166,7 +166,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn place(words: &str) -> Place {
+    fn place(words: &str) -> StorePlace {
         Location::parse(words).unwrap().place
     }
 
@@ -177,22 +177,22 @@ mod tests {
     #[test]
     fn directories_are_paths_and_file_urls() {
         assert_eq!(Location::parse("/a/b c").unwrap().shown, "/a/b c");
-        assert_eq!(place("file:///a/b%20c"), Place::Local("/a/b c".into()));
-        assert!(matches!(place("x"), Place::Local(path) if path.is_absolute()));
+        assert_eq!(place("file:///a/b%20c"), StorePlace::Local("/a/b c".into()));
+        assert!(matches!(place("x"), StorePlace::Local(path) if path.is_absolute()));
         assert_eq!(Location::parse("").unwrap_err().kind(), ErrorKind::InvalidInput);
         assert_eq!(Location::parse("ftp://host/x").unwrap_err().kind(), ErrorKind::Unsupported);
     }
 
     #[test]
     fn buckets_have_prefixes_as_they_are_written() {
-        assert_eq!(place("s3://b/p/q/"), Place::S3(in_bucket("b", "p/q")));
-        assert_eq!(place("s3://b"), Place::S3(in_bucket("b", "")));
-        assert_eq!(place("S3://b/a%20b c"), Place::S3(in_bucket("b", "a%20b c")));
-        assert_eq!(place("gs://b/p"), Place::Gcs(in_bucket("b", "p")));
-        assert_eq!(place("az://c/p"), Place::Azure(in_bucket("c", "p"), None));
+        assert_eq!(place("s3://b/p/q/"), StorePlace::S3(in_bucket("b", "p/q")));
+        assert_eq!(place("s3://b"), StorePlace::S3(in_bucket("b", "")));
+        assert_eq!(place("S3://b/a%20b c"), StorePlace::S3(in_bucket("b", "a%20b c")));
+        assert_eq!(place("gs://b/p"), StorePlace::Gcs(in_bucket("b", "p")));
+        assert_eq!(place("az://c/p"), StorePlace::Azure(in_bucket("c", "p"), None));
         assert_eq!(
             place("abfss://c@acc.dfs.core.windows.net/p"),
-            Place::Azure(in_bucket("c", "p"), "acc".parse().ok())
+            StorePlace::Azure(in_bucket("c", "p"), "acc".parse().ok())
         );
         assert_eq!(Location::parse("s3://b/p/").unwrap().shown, "s3://b/p");
         for wrong in [
@@ -212,7 +212,7 @@ mod tests {
     fn passwords_are_not_shown() {
         let location = Location::parse("https://user@host:8080/data/repo").unwrap();
         assert_eq!(location.shown, "https://host:8080/data/repo");
-        assert!(matches!(location.place, Place::Web(url) if url.username() == "user" && url.path() == "/data/repo/"));
+        assert!(matches!(location.place, StorePlace::Web(url) if url.username() == "user" && url.path() == "/data/repo/"));
         for text in ["https://host/repo?token=hidden", "https://user:hidden@host/repo", "s3://key:hidden@b/p"] {
             let wrong = Location::parse(text).unwrap_err();
             assert!(!wrong.to_string().contains("hidden"), "{wrong}");

@@ -40,7 +40,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use self::location::{Location, Place};
+use self::location::{Location, StorePlace};
 use self::settings::Settings;
 use crate::disk_cache::DiskCache;
 use crate::error::{Error, ErrorKind, Result};
@@ -71,7 +71,7 @@ pub struct Version {
 
 /// Address of an object within its store, independent of the repository's prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InStore {
+pub struct StoreAddress {
     /// Name of the store.
     pub store: String,
     /// Full key.
@@ -216,7 +216,7 @@ pub trait Storage: Send + Sync + Debug {
     }
 
     /// Returns the number of requests in flight over a network.
-    fn under_way(&self) -> usize {
+    fn in_flight(&self) -> usize {
         0
     }
 
@@ -232,14 +232,14 @@ pub trait Storage: Send + Sync + Debug {
     }
 
     /// Returns the address of object `key` within its store, if the store can copy objects.
-    async fn in_store(&self, key: &str) -> Result<Option<InStore>> {
+    async fn store_address(&self, key: &str) -> Result<Option<StoreAddress>> {
         let _ = key;
         Ok(None)
     }
 
     /// Copies an object of `bytes` bytes to `key` without a transfer through this machine. Does nothing and returns false if the object
     /// is in another store, or if this store cannot copy it.
-    async fn copy_from(&self, from: &InStore, key: &str, bytes: u64) -> Result<bool> {
+    async fn copy_from(&self, from: &StoreAddress, key: &str, bytes: u64) -> Result<bool> {
         let _ = (from, key, bytes);
         Ok(false)
     }
@@ -280,7 +280,7 @@ pub(crate) fn changed_file(length: u64) -> Error {
 pub async fn open(repo: &str, settings: &Settings) -> Result<Arc<dyn Storage>> {
     let Location { place, shown } = Location::parse(repo)?;
     match place {
-        Place::Local(path) => directory(&path, shown, settings.unsafe_single_writer),
+        StorePlace::Local(path) => directory(&path, shown, settings.unsafe_single_writer),
         place => {
             let cache = cached::open_cache(&shown, settings)?;
             if settings.offline {
@@ -308,14 +308,14 @@ fn directory(path: &Path, shown: String, single_writer: bool) -> Result<Arc<dyn 
 
 /// Opens the storage of a repository that is to be created, and creates a missing local directory.
 pub async fn open_new(repo: &str, settings: &Settings) -> Result<Arc<dyn Storage>> {
-    if let Location { place: Place::Local(path), shown } = Location::parse(repo)? {
+    if let Location { place: StorePlace::Local(path), shown } = Location::parse(repo)? {
         std::fs::create_dir_all(&path).map_err(|e| Error::io(format!("making {shown}"), e))?;
     }
     open(repo, settings).await
 }
 
 /// Returns an empty storage for dry runs, in which every object is absent.
-pub fn nowhere(location: &str) -> Arc<dyn Storage> {
+pub fn empty_storage(location: &str) -> Arc<dyn Storage> {
     let store = Arc::new(object_store::memory::InMemory::new());
     Arc::new(object::ObjectStorage::new(store, location.to_owned(), DEADLINE))
 }

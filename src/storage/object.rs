@@ -22,10 +22,10 @@ use super::connect::Connected;
 pub(super) use super::deadline::timed_out;
 use super::deadline::{Deadline, Operation, UNBOUNDED};
 use super::explain::from_store;
-use super::listing::{Bounds, Listing, too_many};
+use super::listing::{ListingLimits, ListingValidator, too_many};
 use super::settings::Settings;
-use super::wire::{Limit, Wire};
-use super::{Condition, InStore, ObjectInfo, Storage, Version, conditional, read_part};
+use super::wire::{Limit, Transport};
+use super::{Condition, StoreAddress, ObjectInfo, Storage, Version, conditional, read_part};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 
@@ -61,13 +61,13 @@ pub struct ObjectStorage {
     store: Arc<dyn ObjectStore>,
     location: String,
     deadline: Deadline,
-    bounds: Bounds,
+    bounds: ListingLimits,
     /// Reason why nothing can be written, if there is one.
     read_only: Option<&'static str>,
     /// True if the user guarantees a single writer.
     single_writer: bool,
     /// Transport of the requests, if the store is on a network.
-    wire: Option<Wire>,
+    wire: Option<Transport>,
     /// Upload rate limit.
     limit: Option<Arc<Limit>>,
     /// Access to the same location by keys that begin with a slash.
@@ -96,7 +96,7 @@ impl ObjectStorage {
     /// operation.
     pub fn new(store: Arc<dyn ObjectStore>, location: String, deadline: Duration) -> Self {
         let (read_only, single_writer, with_slash, wire, limit) = (None, false, None, None, None);
-        let (deadline, bounds, whole) = (Deadline::new(deadline), Bounds::unordered(), None);
+        let (deadline, bounds, whole) = (Deadline::new(deadline), ListingLimits::unordered(), None);
         ObjectStorage { store, location, deadline, bounds, read_only, single_writer, with_slash, wire, limit, whole }
     }
 
@@ -112,7 +112,7 @@ impl ObjectStorage {
         let make = |store: Arc<dyn ObjectStore>, with_slash| -> Result<Self> {
             let store = if prefix.is_empty() { store } else { Arc::new(PrefixStore::new(store, path(&prefix)?)) };
             let (location, single_writer) = (location.clone(), settings.unsafe_single_writer);
-            let (deadline, bounds) = (Deadline::of(settings), Bounds::of(settings, is_ordered));
+            let (deadline, bounds) = (Deadline::of(settings), ListingLimits::of(settings, is_ordered));
             let (wire, limit) = (Some(wire.clone()), wire.limit());
             let whole = None;
             Ok(ObjectStorage {
@@ -203,10 +203,10 @@ impl ObjectStorage {
     async fn walk(&self, prefix: &str, visit: &mut (dyn FnMut(ObjectInfo) -> Result<()> + Send)) -> Result<()> {
         let prefix = path(prefix.trim_end_matches('/'))?;
         let what = format!("listing `{prefix}`");
-        let mut listing = Listing::new(prefix.as_ref(), self.bounds);
+        let mut listing = ListingValidator::new(prefix.as_ref(), self.bounds);
         let mut objects = self.store.list(Some(&prefix)).ready_chunks(LISTED_AT_ONCE);
         // Only objects that are found extend the operation: pages alone do not.
-        let operation = Operation::of_steps(self.deadline);
+        let operation = Operation::for_steps(self.deadline);
         loop {
             let next = async { Ok(objects.next().await) };
             let Some(page) = self.deadline.run_as(Arc::clone(&operation), &what, next).await? else { return Ok(()) };
@@ -354,8 +354,8 @@ impl Storage for ObjectStorage {
         self.read_only
     }
 
-    fn under_way(&self) -> usize {
-        self.wire.as_ref().map_or(0, Wire::under_way)
+    fn in_flight(&self) -> usize {
+        self.wire.as_ref().map_or(0, Transport::in_flight)
     }
 
     async fn put_file(&self, key: &str, file: std::fs::File, length: u64) -> Result<()> {
@@ -372,11 +372,11 @@ impl Storage for ObjectStorage {
         sent
     }
 
-    async fn in_store(&self, key: &str) -> Result<Option<InStore>> {
-        Ok(self.whole.as_ref().map(|whole| InStore { store: whole.name.clone(), key: whole.key(key) }))
+    async fn store_address(&self, key: &str) -> Result<Option<StoreAddress>> {
+        Ok(self.whole.as_ref().map(|whole| StoreAddress { store: whole.name.clone(), key: whole.key(key) }))
     }
 
-    async fn copy_from(&self, from: &InStore, key: &str, bytes: u64) -> Result<bool> {
+    async fn copy_from(&self, from: &StoreAddress, key: &str, bytes: u64) -> Result<bool> {
         let whole = self.whole.as_ref().filter(|whole| whole.name == from.store && bytes <= MOST_COPIED);
         let Some(whole) = whole else { return Ok(false) };
         let (from, to) = (path(&from.key)?, path(&whole.key(key))?);

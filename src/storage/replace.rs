@@ -28,9 +28,9 @@ use crate::error::{Error, Result};
 /// Arbiter between the thread that replaces an object and the caller that waits for it: either the object is replaced, or the wait times
 /// out and the object is not replaced any more.
 #[derive(Debug, Default)]
-pub(super) struct Turn(AtomicBool);
+pub(super) struct ReplaceArbiter(AtomicBool);
 
-impl Turn {
+impl ReplaceArbiter {
     fn take(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }
@@ -52,7 +52,7 @@ pub(super) fn put(
     key: &str,
     bytes: &[u8],
     condition: &Condition,
-    turn: &Turn,
+    turn: &ReplaceArbiter,
     (locks, deadline): (Locks, Duration),
 ) -> Result<()> {
     let (folder, name) = key.rsplit_once('/').unwrap_or(("", key));
@@ -60,7 +60,7 @@ pub(super) fn put(
         return Err(Error::invalid(format!("`{key}` is no object name")));
     }
     let folder = open_folder(root, folder).map_err(|e| Error::io(key, e.into()))?;
-    let staged = Staged::write(&folder, name, bytes).map_err(|e| Error::io(key, e))?;
+    let staged = StagingFile::write(&folder, name, bytes).map_err(|e| Error::io(key, e))?;
     match condition {
         Condition::Always => {
             turn.go(key, deadline)?;
@@ -86,7 +86,7 @@ pub(super) fn remove(
     root: &OwnedFd,
     key: &str,
     version: &Version,
-    turn: &Turn,
+    turn: &ReplaceArbiter,
     (locks, deadline): (Locks, Duration),
 ) -> Result<()> {
     let failed = |errno: Errno| Error::io(key, errno.into());
@@ -140,12 +140,12 @@ pub(super) fn open_beneath(folder: &impl AsFd, name: &str) -> Result<OwnedFd, Er
 }
 
 /// Staging file, which is removed when dropped unused.
-struct Staged<'a> {
+struct StagingFile<'a> {
     folder: &'a OwnedFd,
     name: String,
 }
 
-impl<'a> Staged<'a> {
+impl<'a> StagingFile<'a> {
     fn write(folder: &'a OwnedFd, name: &str, bytes: &[u8]) -> std::io::Result<Self> {
         loop {
             let mut digits = [0; 8];
@@ -157,7 +157,7 @@ impl<'a> Staged<'a> {
                 Err(Errno::EXIST) => continue,
                 Err(errno) => return Err(errno.into()),
             };
-            let staged = Staged { folder, name: staging };
+            let staged = StagingFile { folder, name: staging };
             let mut file = File::from(file);
             file.write_all(bytes)?;
             file.sync_all()?;
@@ -177,7 +177,7 @@ impl<'a> Staged<'a> {
     }
 }
 
-impl Drop for Staged<'_> {
+impl Drop for StagingFile<'_> {
     fn drop(&mut self) {
         if !self.name.is_empty() {
             // Listings omit a staging file that remains.
@@ -200,7 +200,7 @@ mod tests {
         let version = version_of(&std::fs::metadata(directory.path().join("repo")).unwrap());
         let attempt = || {
             let condition = Condition::Unchanged(version.clone());
-            put(&root, "repo", b"new", &condition, &Turn::default(), (Locks::OneMachine, Duration::from_millis(20)))
+            put(&root, "repo", b"new", &condition, &ReplaceArbiter::default(), (Locks::OneMachine, Duration::from_millis(20)))
         };
         let held = lock(&root, "repo", Locks::OneMachine, Duration::ZERO).unwrap();
         assert_eq!(attempt().unwrap_err().kind(), ErrorKind::Timeout);
@@ -215,12 +215,12 @@ mod tests {
     fn what_nobody_waits_for_any_more_is_not_done() {
         let directory = tempfile::tempdir().unwrap();
         let root = OwnedFd::from(File::open(directory.path()).unwrap());
-        let turn = Turn::default();
+        let turn = ReplaceArbiter::default();
         assert!(turn.give_up());
         let late = put(&root, "repo", b"new", &Condition::Always, &turn, (Locks::OneMachine, Duration::ZERO));
         assert_eq!(late.unwrap_err().kind(), ErrorKind::Timeout);
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
-        let turn = Turn::default();
+        let turn = ReplaceArbiter::default();
         put(&root, "repo", b"new", &Condition::Always, &turn, (Locks::OneMachine, Duration::ZERO)).unwrap();
         assert!(!turn.give_up());
     }

@@ -76,14 +76,14 @@ pub struct Destination {
 
 /// File that exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct ExistingFile {
     /// Size in bytes.
     pub(super) size: u64,
     /// Modification time, in seconds and nanoseconds since 1970-01-01 UTC.
     time: (i64, u64),
 }
 
-impl Found {
+impl ExistingFile {
     /// Returns true if the modification time is `micros` after 1970, as far as the file system keeps times.
     pub(super) fn is_of(&self, micros: u64) -> bool {
         let wanted = timespec(micros);
@@ -292,7 +292,7 @@ impl Destination {
     }
 
     /// Finds the file `name` in `folder`, which is at `path`.
-    pub(super) fn find(&self, folder: &OwnedFd, path: &str, name: &str) -> Result<Option<Found>> {
+    pub(super) fn find(&self, folder: &OwnedFd, path: &str, name: &str) -> Result<Option<ExistingFile>> {
         let stat = match rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(None),
@@ -300,7 +300,7 @@ impl Destination {
         };
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {
-                Ok(Some(Found { size: stat.st_size.unsigned_abs(), time: (stat.st_mtime, stat.st_mtime_nsec as u64) }))
+                Ok(Some(ExistingFile { size: stat.st_size.unsigned_abs(), time: (stat.st_mtime, stat.st_mtime_nsec as u64) }))
             }
             FileType::Directory => Err(Error::new(
                 ErrorKind::IsADirectory,
@@ -310,7 +310,7 @@ impl Destination {
                 ),
             )),
             // A link, for instance: the export replaces the link and leaves its target alone.
-            _ => Ok(Some(Found { size: u64::MAX, time: (0, 1) })),
+            _ => Ok(Some(ExistingFile { size: u64::MAX, time: (0, 1) })),
         }
     }
 

@@ -13,9 +13,9 @@ use serde::Serialize;
 use super::destination::Destination;
 use super::fetch::{Content, fetch, is_unreadable};
 use super::prune::{self, Extra};
-use super::put::{Need, Target};
+use super::put::{Action, Target};
 use super::walk::{BATCH_BYTES, Item, Walk};
-use super::{Counters, LeftOut, blocking};
+use super::{Counters, SkippedPath, blocking};
 use crate::error::{Error, ErrorKind, Result};
 use crate::tree::{Kind, Tree};
 
@@ -41,7 +41,7 @@ pub struct ExportOptions {
 
 /// Result of an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Exported {
+pub struct ExportResult {
     /// Id of the snapshot.
     pub snapshot: String,
     /// Files of the snapshot in the directory now.
@@ -59,7 +59,7 @@ pub struct Exported {
     /// Number of removed files and directories.
     pub removed_count: u64,
     /// Files that could not be read.
-    pub left_out: Vec<LeftOut>,
+    pub left_out: Vec<SkippedPath>,
     /// Number of files that could not be read.
     pub left_out_count: u64,
     /// True if files were only counted.
@@ -73,7 +73,7 @@ struct Done {
     written_bytes: u64,
     unchanged: u64,
     unchanged_bytes: u64,
-    left_out: Vec<LeftOut>,
+    left_out: Vec<SkippedPath>,
     left_out_count: u64,
 }
 
@@ -91,7 +91,7 @@ impl AddAssign for Done {
 
 impl Done {
     fn leave_out(&mut self, path: String, error: &Error) {
-        self.left_out.push(LeftOut { path, why: error.to_string() });
+        self.left_out.push(SkippedPath { path, why: error.to_string() });
         self.left_out_count += 1;
     }
 }
@@ -117,13 +117,13 @@ pub async fn export(
     options: ExportOptions,
     counters: Arc<Counters>,
     confirm: &(dyn Fn(&[String]) -> Result<()> + Sync),
-) -> Result<Exported> {
+) -> Result<ExportResult> {
     let start = tree.resolve(path).await?;
     if start.kind != Kind::Directory {
         return Err(Error::invalid(format!("`{path}` is one file: `icechunkfs cat` writes it to standard output")));
     }
     let mut out =
-        Exported { snapshot: tree.snapshot().id().to_string(), dry_run: options.dry_run, ..Exported::default() };
+        ExportResult { snapshot: tree.snapshot().id().to_string(), dry_run: options.dry_run, ..ExportResult::default() };
     let mut done = Done::default();
     for hidden in without_file_names(&tree, path) {
         let error = Error::new(ErrorKind::Unsupported, "no file can have that name");
@@ -207,7 +207,7 @@ fn without_file_names(tree: &Tree, path: &str) -> Vec<String> {
 /// Returns the expected number of files at or below directory `start`, from the snapshot's manifest infos: no manifest is read.
 fn expected(tree: &Tree, start: u64) -> u64 {
     let table = tree.table();
-    let Some(crate::tree::nodes::Place::Directory(top)) = table.place(start) else { return 0 };
+    let Some(crate::tree::nodes::TreePlace::Directory(top)) = table.place(start) else { return 0 };
     let mut manifests = std::collections::HashSet::new();
     let mut files = 0;
     for node in table.subtree(top) {
@@ -230,14 +230,14 @@ impl Export {
         };
         let look = Arc::clone(&target);
         let wanted = match target.is_empty() {
-            true => items.into_iter().map(|item| (item, Need::Write)).collect(),
+            true => items.into_iter().map(|item| (item, Action::Write)).collect(),
             false => blocking(move || look.needs(items)).await?,
         };
         let mut rest = Vec::with_capacity(wanted.len());
         for (item, need) in wanted {
             match need {
-                Need::Nothing => self.has(&mut done, &item),
-                Need::Write if self.options.dry_run => self.wrote(&mut done, &item),
+                Action::Nothing => self.has(&mut done, &item),
+                Action::Write if self.options.dry_run => self.wrote(&mut done, &item),
                 _ if item.size > BATCH_BYTES => {
                     let written = target.large(&self.tree, &item, need).await;
                     self.account(&mut done, &item, written)?;
@@ -261,7 +261,7 @@ impl Export {
     }
 
     /// Writes files whose bytes have been fetched.
-    fn write(&self, target: &Target, ready: Vec<(Item, Need, Content)>) -> Result<Done> {
+    fn write(&self, target: &Target, ready: Vec<(Item, Action, Content)>) -> Result<Done> {
         let mut done = Done::default();
         let mut last: Option<(Arc<str>, Arc<OwnedFd>)> = None;
         for (item, need, content) in ready {

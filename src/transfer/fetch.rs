@@ -16,7 +16,7 @@ use crate::format::chunk_payload::{Checksum, ChunkPayload};
 use crate::format::ids::ObjectId;
 use crate::reader::{Data, NativeChunk};
 use crate::tree::Tree;
-use crate::tree::nodes::Place;
+use crate::tree::nodes::TreePlace;
 
 /// Largest gap between two chunks that are read together, in bytes: less than a request costs, on a disk or over a network.
 const GAP: u64 = 16 << 10;
@@ -60,7 +60,7 @@ pub(super) async fn payload(tree: &Tree, inode: u64) -> Result<ChunkPayload> {
 }
 
 async fn origin(tree: &Tree, inode: u64) -> Result<Origin> {
-    if let Some(Place::Metadata(node)) = tree.table().place(inode) {
+    if let Some(TreePlace::Metadata(node)) = tree.table().place(inode) {
         let bytes = tree.zarr_json(node).unwrap_or_default();
         return Ok(Origin::Document(bytes::Bytes::copy_from_slice(bytes)));
     }

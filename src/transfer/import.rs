@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::destination::MARKER;
-use super::{Counters, LeftOut, blocking, known, scan};
+use super::{Counters, SkippedPath, blocking, known, scan};
 use crate::commit::changes::{ChangeSet, ChunkChange};
 use crate::commit::conflicts::Conflict;
 use crate::commit::engine::{Engine, OnConflict, Options, Outcome, Request};
@@ -70,7 +70,7 @@ pub struct ImportOptions {
 
 /// Result of an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Imported {
+pub struct ImportResult {
     /// New snapshot; none if nothing was committed.
     pub snapshot: Option<String>,
     /// True if the repository was created.
@@ -96,7 +96,7 @@ pub struct Imported {
     /// Number of untracked files.
     pub untracked_count: u64,
     /// Violations, which prevent the commit.
-    pub faults: Vec<LeftOut>,
+    pub faults: Vec<SkippedPath>,
     /// Number of violations.
     pub faults_count: u64,
     /// Conflicts with concurrent commits. Nothing was committed if there are any.
@@ -117,7 +117,7 @@ pub async fn import(
     memory: &dyn Fn(u64) -> Result<Budget>,
     clock: Clock,
     (counters, progress): (&Arc<Counters>, &CommitProgress),
-) -> Result<Imported> {
+) -> Result<ImportResult> {
     let root = Arc::new(open(source, &target)?);
     let (jobs, count) = (options.jobs, Arc::clone(counters));
     let scanned = blocking(move || scan::scan(root, jobs, &count)).await.context(|| source.display())?;
@@ -145,12 +145,12 @@ pub async fn import(
     };
     let tree = tree(snapshot, &storage, memory)?;
     let reader = Arc::clone(tree.reader());
-    let mut out = Imported { dry_run: options.dry_run, ..Imported::default() };
+    let mut out = ImportResult { dry_run: options.dry_run, ..ImportResult::default() };
     let (mut detected, clashes) = detect_changes(&scanned, &tree, options).await?;
     let relative = |path: &str| below(&options.path, path);
     let faults =
-        detected.violations.iter().map(|Violation { path, why }| LeftOut { path: relative(path), why: why.clone() });
-    let mut faults: Vec<LeftOut> = faults.collect();
+        detected.violations.iter().map(|Violation { path, why }| SkippedPath { path: relative(path), why: why.clone() });
+    let mut faults: Vec<SkippedPath> = faults.collect();
     faults.extend(clashes);
     let mut untracked: Vec<String> = detected.untracked.iter().map(|file| relative(&file.path)).collect();
     untracked.extend(scanned.others.iter().cloned());
@@ -240,7 +240,7 @@ async fn detect_changes(
     scanned: &scan::Scanned,
     tree: &Arc<Tree>,
     options: &ImportOptions,
-) -> Result<(DetectedChanges, Vec<LeftOut>)> {
+) -> Result<(DetectedChanges, Vec<SkippedPath>)> {
     let (frozen, clashes) = scanned.over(tree, &options.path, options.delete).await?;
     let base = Arc::new(Base { tree: Arc::clone(tree), time: Time::default(), uid: 0, gid: 0 });
     let detected = detect_changes_in(base, scanned, &frozen, &NewIds::default()).await?;
@@ -254,7 +254,7 @@ fn below(top: &str, path: &str) -> String {
     if rest.is_empty() { ".".to_owned() } else { rest.to_owned() }
 }
 
-fn tally(out: &mut Imported, changes: &ChangeSet) {
+fn tally(out: &mut ImportResult, changes: &ChangeSet) {
     out.nodes_created = changes.created.len();
     out.nodes_updated = changes.updated.len();
     out.nodes_deleted = changes.deleted.len();

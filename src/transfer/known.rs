@@ -57,7 +57,7 @@ pub(super) async fn leave_out(
             if found.length != file.length {
                 continue;
             }
-            let inode = tree.table().inode(&crate::tree::nodes::Place::Chunk(index, coords.clone()));
+            let inode = tree.table().inode(&crate::tree::nodes::TreePlace::Chunk(index, coords.clone()));
             let Some(payload) = tree.stored(inode).await? else { continue };
             batch.add(Candidate { node: *node, coords: coords.clone(), file: file.clone(), stored: payload });
             if batch.is_full() {

@@ -71,7 +71,7 @@ impl Counters {
 
 /// Path that was left out, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct LeftOut {
+pub struct SkippedPath {
     /// Path of the file or node.
     pub path: String,
     /// Reason, for display.

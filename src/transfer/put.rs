@@ -22,7 +22,7 @@ const COMPARED: usize = 64 << 10;
 
 /// Criterion by which an existing file is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Trust {
+enum Completeness {
     /// No files exist.
     Empty,
     /// The size and the time match.
@@ -33,7 +33,7 @@ enum Trust {
 
 /// Action that a file needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Need {
+pub(super) enum Action {
     /// None, because the file is complete.
     Nothing,
     /// The file must be written.
@@ -46,7 +46,7 @@ pub(super) enum Need {
 #[derive(Debug)]
 pub(super) struct Target {
     destination: Arc<Destination>,
-    trust: Trust,
+    trust: Completeness,
     /// Time of all files: the commit's, in microseconds since 1970-01-01 UTC.
     time: u64,
     /// Write nothing.
@@ -57,10 +57,10 @@ impl Target {
     /// Creates a target for the files of a commit at `time` in `destination`; with `checksum`, existing files are read and compared.
     pub(super) fn new(destination: Arc<Destination>, time: u64, checksum: bool, dry_run: bool) -> Self {
         let trust = match destination.before() {
-            Before::Nothing => Trust::Empty,
-            Before::BegunBeforeBoot => Trust::Bytes,
-            Before::Begun | Before::Others if checksum => Trust::Bytes,
-            Before::Begun | Before::Others => Trust::SizeAndTime,
+            Before::Nothing => Completeness::Empty,
+            Before::BegunBeforeBoot => Completeness::Bytes,
+            Before::Begun | Before::Others if checksum => Completeness::Bytes,
+            Before::Begun | Before::Others => Completeness::SizeAndTime,
         };
         Target { destination, trust, time, dry_run }
     }
@@ -71,11 +71,11 @@ impl Target {
 
     /// Returns true if no file exists.
     pub(super) fn is_empty(&self) -> bool {
-        self.trust == Trust::Empty
+        self.trust == Completeness::Empty
     }
 
     /// Returns the action that each of `items` needs.
-    pub(super) fn needs(&self, items: Vec<Item>) -> Result<Vec<(Item, Need)>> {
+    pub(super) fn needs(&self, items: Vec<Item>) -> Result<Vec<(Item, Action)>> {
         let mut last: Option<(Arc<str>, Option<Arc<OwnedFd>>)> = None;
         let mut needs = Vec::with_capacity(items.len());
         for item in items {
@@ -85,9 +85,9 @@ impl Target {
             let folder = last.as_ref().and_then(|(_, folder)| folder.as_ref());
             let found = folder.map(|folder| self.destination.find(folder, &item.folder, &item.name)).transpose()?;
             let need = match (found.flatten(), self.trust) {
-                (Some(found), Trust::Bytes) if found.size == item.size => Need::Compare,
-                (Some(found), Trust::SizeAndTime) if found.size == item.size && found.is_of(self.time) => Need::Nothing,
-                _ => Need::Write,
+                (Some(found), Completeness::Bytes) if found.size == item.size => Action::Compare,
+                (Some(found), Completeness::SizeAndTime) if found.size == item.size && found.is_of(self.time) => Action::Nothing,
+                _ => Action::Write,
             };
             needs.push((item, need));
         }
@@ -95,8 +95,8 @@ impl Target {
     }
 
     /// Writes a file into `folder` if necessary. Returns false if the file was complete.
-    pub(super) fn file(&self, folder: &Arc<OwnedFd>, item: &Item, need: Need, mut content: Content) -> Result<bool> {
-        if need == Need::Compare && self.is_same(folder, item, &mut content)? {
+    pub(super) fn file(&self, folder: &Arc<OwnedFd>, item: &Item, need: Action, mut content: Content) -> Result<bool> {
+        if need == Action::Compare && self.is_same(folder, item, &mut content)? {
             self.keep(folder, item)?;
             return Ok(false);
         }
@@ -148,7 +148,7 @@ impl Target {
     }
 
     /// Writes a chunk too large to be in memory at once, if necessary. Returns false if the file was complete.
-    pub(super) async fn large(self: &Arc<Self>, tree: &Arc<Tree>, item: &Item, need: Need) -> Result<bool> {
+    pub(super) async fn large(self: &Arc<Self>, tree: &Arc<Tree>, item: &Item, need: Action) -> Result<bool> {
         if let Some(file) = whole_file(tree, item.inode).await? {
             let (this, item) = (Arc::clone(self), item.clone());
             return blocking(move || {
@@ -158,7 +158,7 @@ impl Target {
             .await;
         }
         let payload = payload(tree, item.inode).await?;
-        if need == Need::Compare && self.is_same_large(tree, item, &payload).await? {
+        if need == Action::Compare && self.is_same_large(tree, item, &payload).await? {
             return Ok(false);
         }
         if self.dry_run {

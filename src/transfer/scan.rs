@@ -19,14 +19,14 @@ use parking_lot::{Condvar, Mutex};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::{Counters, LeftOut, kind_of};
+use super::{Counters, SkippedPath, kind_of};
 use crate::commit::changes::ChunkFile;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::repo::create::GROUP_DOCUMENT;
 use crate::scratch::record::{Id, Name, Source, Stored};
 use crate::tree::directory::{Entry, Extent};
-use crate::tree::nodes::{Place, ZARR_JSON};
+use crate::tree::nodes::{TreePlace, ZARR_JSON};
 use crate::tree::{Kind, Tree};
 use crate::working::frozen::{Contents, Frozen, FrozenDirectory, FrozenEntry, FrozenFile};
 
@@ -48,12 +48,12 @@ pub(super) struct Scanned {
 #[derive(Clone, Debug, Default)]
 struct Directory {
     path: Box<[u8]>,
-    entries: BTreeMap<Name, Found>,
+    entries: BTreeMap<Name, ScannedEntry>,
 }
 
 /// Entry of a directory: a directory by position, or a file by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+enum ScannedEntry {
     Directory(usize),
     File(u64),
 }
@@ -76,7 +76,7 @@ struct Queue {
 #[derive(Default)]
 struct Part {
     directories: Vec<(usize, Box<[u8]>)>,
-    entries: Vec<(usize, Name, Found)>,
+    entries: Vec<(usize, Name, ScannedEntry)>,
     files: Vec<(u64, Box<[u8]>, u64)>,
     others: Vec<String>,
 }
@@ -202,7 +202,7 @@ impl Scan<'_> {
             match kind {
                 FileType::Directory => {
                     let child = usize::try_from(self.directories.fetch_add(1, Ordering::Relaxed)).unwrap_or(usize::MAX);
-                    part.entries.push((position, Name::new(name), Found::Directory(child)));
+                    part.entries.push((position, Name::new(name), ScannedEntry::Directory(child)));
                     self.give(Task::Directory { position: child, path: join(&path, name) });
                 }
                 FileType::RegularFile => names.push(name.to_vec()),
@@ -235,7 +235,7 @@ impl Scan<'_> {
                 Err(errno) => return Err(Error::io(shown(&place), errno.into())),
             };
             let number = self.files.fetch_add(1, Ordering::Relaxed);
-            part.entries.push((position, Name::new(&name), Found::File(number)));
+            part.entries.push((position, Name::new(&name), ScannedEntry::File(number)));
             part.files.push((number, place.into(), stat.st_size.unsigned_abs()));
         }
         Ok(())
@@ -254,7 +254,7 @@ impl Scanned {
     /// Returns true if there is any `zarr.json`.
     pub(super) fn any_document(&self) -> bool {
         let document = Name::new(ZARR_JSON.as_bytes());
-        self.directories.iter().any(|directory| matches!(directory.entries.get(&document), Some(Found::File(_))))
+        self.directories.iter().any(|directory| matches!(directory.entries.get(&document), Some(ScannedEntry::File(_))))
     }
 
     /// Returns true if the directory itself contains `name`.
@@ -266,16 +266,16 @@ impl Scanned {
     /// returns the clashes: files where the tree has a group or an array, and directories where it has a chunk.
     ///
     /// Groups above `path` that the tree does not have are created.
-    pub(super) async fn over(&self, tree: &Tree, path: &str, delete: bool) -> Result<(Frozen, Vec<LeftOut>)> {
+    pub(super) async fn over(&self, tree: &Tree, path: &str, delete: bool) -> Result<(Frozen, Vec<SkippedPath>)> {
         let mut next_id: Id = crate::scratch::record::ROOT;
         let mut out: Vec<FrozenDirectory> = Vec::with_capacity(self.directories.len());
         let mut clashes = Vec::new();
-        let mut lower = Some(Place::Directory(0));
+        let mut lower = Some(TreePlace::Directory(0));
         for name in path.split('/').filter(|name| !name.is_empty()) {
             let mut entries = BTreeMap::new();
             entries.insert(Name::new(name.as_bytes()), FrozenEntry::Directory(out.len() + 1));
             let has =
-                lower.as_ref().is_some_and(|place| matches!(tree.step(place, ZARR_JSON), Some(Place::Metadata(_))));
+                lower.as_ref().is_some_and(|place| matches!(tree.step(place, ZARR_JSON), Some(TreePlace::Metadata(_))));
             if !has {
                 let document = ChunkPayload::Inline(Bytes::from_static(GROUP_DOCUMENT));
                 let group = new_file(Source::Stored(Stored(document)), &mut next_id);
@@ -302,16 +302,16 @@ impl Scanned {
                 if let (Some(below), false) = (&below, delete)
                     && let Some(why) = in_the_way(tree, below, *found).await?
                 {
-                    clashes.push(LeftOut { path: shown(&join(place, &name.0)), why: why.to_owned() });
+                    clashes.push(SkippedPath { path: shown(&join(place, &name.0)), why: why.to_owned() });
                 }
                 let entry = match found {
-                    Found::Directory(child) => {
+                    ScannedEntry::Directory(child) => {
                         if let Some(slot) = lowers.get_mut(*child) {
                             *slot = below.filter(|place| tree.is_directory_place(place));
                         }
                         FrozenEntry::Directory(first + child)
                     }
-                    Found::File(number) => new_file(Source::Data(*number), &mut next_id),
+                    ScannedEntry::File(number) => new_file(Source::Data(*number), &mut next_id),
                 };
                 entries.insert(name.clone(), entry);
             }
@@ -343,18 +343,18 @@ fn new_file(source: Source, next_id: &mut Id) -> FrozenEntry {
 }
 
 /// Returns the directory `name` in the snapshot's directory `place`.
-fn directory_below(tree: &Tree, place: &Place, name: &str) -> Option<Place> {
+fn directory_below(tree: &Tree, place: &TreePlace, name: &str) -> Option<TreePlace> {
     tree.step(place, name).filter(|place| tree.is_directory_place(place))
 }
 
 /// Returns the reason why `found` cannot be where the snapshot has `place`, if there is one.
-async fn in_the_way(tree: &Tree, place: &Place, found: Found) -> Result<Option<&'static str>> {
+async fn in_the_way(tree: &Tree, place: &TreePlace, found: ScannedEntry) -> Result<Option<&'static str>> {
     let is_directory = tree.is_directory_place(place);
     Ok(match (found, place) {
-        (Found::File(_), Place::Directory(_)) => {
+        (ScannedEntry::File(_), TreePlace::Directory(_)) => {
             Some("it is a file where the branch has a group or an array: remove one of them, or say --delete")
         }
-        (Found::Directory(_), Place::Chunk(..)) if !is_directory => {
+        (ScannedEntry::Directory(_), TreePlace::Chunk(..)) if !is_directory => {
             match tree.attributes(tree.table().inode(place)).await {
                 Ok(_) => Some("it is a directory where the branch has a chunk: remove one of them, or say --delete"),
                 Err(error) if error.kind() == ErrorKind::NotFound => None,
@@ -366,7 +366,7 @@ async fn in_the_way(tree: &Tree, place: &Place, found: Found) -> Result<Option<&
 }
 
 /// Adds whiteouts for what the snapshot has in the directory `place` and `entries` do not.
-async fn hide_rest(tree: &Tree, place: &Place, entries: &mut BTreeMap<Name, FrozenEntry>) -> Result<()> {
+async fn hide_rest(tree: &Tree, place: &TreePlace, entries: &mut BTreeMap<Name, FrozenEntry>) -> Result<()> {
     let mut missing = Vec::new();
     let mut look = |entry: Entry<'_>| {
         let is_dots = entry.attributes.kind == Kind::Directory && matches!(entry.name, "." | "..");

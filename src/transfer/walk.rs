@@ -6,11 +6,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::LeftOut;
+use super::SkippedPath;
 use super::destination::join;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tree::directory::{Entry, Extent};
-use crate::tree::nodes::{MAX_NAME, Place};
+use crate::tree::nodes::{MAX_NAME, TreePlace};
 use crate::tree::{Attributes, Kind, Tree};
 
 /// Entries of a directory that are listed together: those that [`Tree::list`] finds at once.
@@ -45,7 +45,7 @@ pub(super) struct Walk {
     /// True to continue after a directory that cannot be listed.
     skip: bool,
     /// Directories that could not be listed.
-    pub(super) left_out: Vec<LeftOut>,
+    pub(super) left_out: Vec<SkippedPath>,
 }
 
 struct Directory {
@@ -72,7 +72,7 @@ impl Directory {
     }
 
     async fn page(&mut self, tree: &Tree) -> Result<()> {
-        if let Some(Place::Directory(node)) = tree.table().place(self.inode)
+        if let Some(TreePlace::Directory(node)) = tree.table().place(self.inode)
             && tree.table().array(node).is_some_and(|array| array.has_long_names)
         {
             return Err(Error::new(
@@ -137,7 +137,7 @@ impl Walk {
                     return Err(error);
                 }
                 let path = directory.path.to_string();
-                self.left_out.push(LeftOut { path, why: error.to_string() });
+                self.left_out.push(SkippedPath { path, why: error.to_string() });
                 directory.is_listed = true;
             }
         }

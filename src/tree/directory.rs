@@ -11,7 +11,7 @@
 //! | 2^61 + n | place n of the array's own chunks |
 //! | 2^62 + n | place n of the chunks of the array above that share the directory |
 
-use super::nodes::{MAX_NAME, NodeIndex, Place, ZARR_JSON};
+use super::nodes::{MAX_NAME, NodeIndex, TreePlace, ZARR_JSON};
 use super::positions::Coords;
 use super::{Attributes, Tree, not_a_directory};
 use crate::error::{Context, Result};
@@ -69,11 +69,11 @@ impl Tree {
 
     async fn list_place(&self, inode: u64, offset: u64, extent: Extent, sink: &mut impl Sink) -> Result<()> {
         let (parent, node, lists) = match self.place(inode)? {
-            Place::Directory(node) => {
+            TreePlace::Directory(node) => {
                 let parent = self.table.get(node).map_or(node, |entry| entry.parent);
-                (Place::Directory(parent), Some(node), self.lists_of_node(node))
+                (TreePlace::Directory(parent), Some(node), self.lists_of_node(node))
             }
-            Place::Chunk(array, prefix) if self.is_directory(array, &prefix) => {
+            TreePlace::Chunk(array, prefix) if self.is_directory(array, &prefix) => {
                 let list = ChunkList { array, depth: prefix.len() + 1, prefix: prefix.clone(), offset: OWN_CHUNKS };
                 (self.parent_of_chunk_dir(array, &prefix), None, vec![list])
             }
@@ -103,11 +103,11 @@ impl Tree {
         Ok(())
     }
 
-    fn parent_of_chunk_dir(&self, array: NodeIndex, prefix: &[u32]) -> Place {
+    fn parent_of_chunk_dir(&self, array: NodeIndex, prefix: &[u32]) -> TreePlace {
         let prefixed = self.table.array(array).is_some_and(|array| array.encoding.prefixed);
         match prefix.split_last() {
-            Some((_, shorter)) if prefixed || !shorter.is_empty() => Place::Chunk(array, Coords::from_slice(shorter)),
-            _ => Place::Directory(array),
+            Some((_, shorter)) if prefixed || !shorter.is_empty() => TreePlace::Chunk(array, Coords::from_slice(shorter)),
+            _ => TreePlace::Directory(array),
         }
     }
 
@@ -115,7 +115,7 @@ impl Tree {
     fn list_node(&self, node: NodeIndex, offset: u64, sink: &mut impl Sink) -> bool {
         let metadata = self.zarr_json(node);
         if let Some(bytes) = metadata.filter(|_| METADATA > offset) {
-            let attributes = self.file(&Place::Metadata(node), bytes.len() as u64);
+            let attributes = self.file(&TreePlace::Metadata(node), bytes.len() as u64);
             if !sink(Entry { name: ZARR_JSON, attributes, offset: METADATA }) {
                 return false;
             }
@@ -128,7 +128,7 @@ impl Tree {
             if name == ZARR_JSON && metadata.is_some() {
                 continue;
             }
-            let attributes = self.directory(&Place::Directory(child));
+            let attributes = self.directory(&TreePlace::Directory(child));
             if !sink(Entry { name, attributes, offset: FIRST_CHILD + at as u64 }) {
                 return false;
             }
@@ -221,7 +221,7 @@ impl Tree {
         if node.is_some_and(|node| self.table.child(node, &name).is_some()) {
             return true;
         }
-        let place = Place::Chunk(list.array, coords.clone());
+        let place = TreePlace::Chunk(list.array, coords.clone());
         let attributes = if is_file { self.file(&place, size) } else { self.directory(&place) };
         let number = array.position(coords);
         sink(Entry { name: &name, attributes, offset: list.offset + number })

@@ -23,7 +23,7 @@ use tokio::sync::OnceCell;
 
 use self::ahead::Prefetcher;
 use self::chunks::{Chunks, FoundChunk};
-use self::nodes::{Array, NodeIndex, NodeTable, Place, ZARR_JSON};
+use self::nodes::{Array, NodeIndex, NodeTable, TreePlace, ZARR_JSON};
 use self::positions::Coords;
 use crate::compare::chunks::ChunkList;
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -31,7 +31,7 @@ use crate::format::chunk_payload::ChunkPayload;
 use crate::format::snapshot::Snapshot;
 use crate::reader::{ChunkRange, Data, NativeChunk, Reader};
 use crate::zarr::chunk_key::{Separator, parse_number};
-use crate::zarr::shard::Sharding;
+use crate::zarr::shard::ShardLayout;
 
 /// Inode number of the root directory, as FUSE requires it.
 pub const ROOT: u64 = 1;
@@ -126,8 +126,8 @@ impl Tree {
     }
 
     /// Returns true if something exists at `place`: a chunk, or one below it. Anything else exists if it has a place.
-    pub async fn has(&self, place: &Place) -> Result<bool> {
-        let Place::Chunk(index, coords) = place else { return Ok(true) };
+    pub async fn has(&self, place: &TreePlace) -> Result<bool> {
+        let TreePlace::Chunk(index, coords) = place else { return Ok(true) };
         let (Some(array), Some(chunks)) = (self.table.array(*index), self.chunks(*index)) else { return Ok(false) };
         if coords.len() == array.grid.len() {
             return Ok(chunks.find(coords).await?.is_some());
@@ -136,10 +136,10 @@ impl Tree {
     }
 
     /// Returns the chunks that share the directory `place` with a node; none if there are none.
-    pub fn shared_chunks(&self, place: &Place) -> Option<Place> {
-        let Place::Directory(index) = place else { return None };
+    pub fn shared_chunks(&self, place: &TreePlace) -> Option<TreePlace> {
+        let TreePlace::Directory(index) = place else { return None };
         let (owner, prefix) = self.table.shared_chunk_dir(*index)?;
-        Some(Place::Chunk(*owner, prefix.clone()))
+        Some(TreePlace::Chunk(*owner, prefix.clone()))
     }
 
     /// Returns the `zarr.json` of `node`, byte for byte; none for an implicit directory.
@@ -151,8 +151,8 @@ impl Tree {
     /// Returns the entry `name` of directory `parent`; none if it does not exist.
     pub async fn lookup(&self, parent: u64, name: &str) -> Result<Option<Attributes>> {
         let found = match self.place(parent)? {
-            Place::Directory(node) => self.lookup_in_node(node, name).await,
-            Place::Chunk(array, prefix) if self.is_directory(array, &prefix) => {
+            TreePlace::Directory(node) => self.lookup_in_node(node, name).await,
+            TreePlace::Chunk(array, prefix) if self.is_directory(array, &prefix) => {
                 self.lookup_chunk(array, &prefix, name).await
             }
             _ => Err(not_a_directory(parent)),
@@ -164,10 +164,10 @@ impl Tree {
         if name == ZARR_JSON
             && let Some(bytes) = self.zarr_json(node)
         {
-            return Ok(Some(self.file(&Place::Metadata(node), bytes.len() as u64)));
+            return Ok(Some(self.file(&TreePlace::Metadata(node), bytes.len() as u64)));
         }
         if let Some(child) = self.table.child(node, name) {
-            return Ok(Some(self.directory(&Place::Directory(child))));
+            return Ok(Some(self.directory(&TreePlace::Directory(child))));
         }
         if let Some(array) = self.table.array(node)
             && let Some(found) = self.lookup_in_array(node, array, name).await?
@@ -186,7 +186,7 @@ impl Tree {
         match array.encoding.separator {
             Separator::Slash if rank > 0 && array.encoding.prefixed => {
                 let any = name == "c" && !array.manifests.is_empty();
-                Ok(any.then(|| self.directory(&Place::Chunk(node, Coords::new()))))
+                Ok(any.then(|| self.directory(&TreePlace::Chunk(node, Coords::new()))))
             }
             Separator::Slash if rank > 0 => self.lookup_chunk(node, &[], name).await,
             _ => match array.encoding.parse_flat(name, rank) {
@@ -209,25 +209,25 @@ impl Tree {
         }
         let chunks = Chunks::new(array, &self.table, &self.reader);
         let any = chunks.any_below(&coords).await?;
-        Ok(any.then(|| self.directory(&Place::Chunk(node, coords))))
+        Ok(any.then(|| self.directory(&TreePlace::Chunk(node, coords))))
     }
 
     async fn chunk_file(&self, node: NodeIndex, coords: &[u32]) -> Result<Option<Attributes>> {
         let Some(chunks) = self.chunks(node) else { return Ok(None) };
         let found = chunks.find(coords).await?;
-        Ok(found.map(|chunk| self.file(&Place::Chunk(node, Coords::from_slice(coords)), chunk.length)))
+        Ok(found.map(|chunk| self.file(&TreePlace::Chunk(node, Coords::from_slice(coords)), chunk.length)))
     }
 
     /// Returns the attributes of `inode`.
     pub async fn attributes(&self, inode: u64) -> Result<Attributes> {
         match self.place(inode)? {
-            Place::Directory(_) => Ok(Attributes::directory(inode)),
-            Place::Metadata(node) => {
+            TreePlace::Directory(_) => Ok(Attributes::directory(inode)),
+            TreePlace::Metadata(node) => {
                 let size = self.zarr_json(node).map_or(0, |bytes| bytes.len() as u64);
                 Ok(Attributes::file(inode, size))
             }
-            Place::Chunk(node, coords) if self.is_directory(node, &coords) => Ok(Attributes::directory(inode)),
-            Place::Chunk(node, coords) => {
+            TreePlace::Chunk(node, coords) if self.is_directory(node, &coords) => Ok(Attributes::directory(inode)),
+            TreePlace::Chunk(node, coords) => {
                 let found = self.chunk_file(node, &coords).await.context(|| self.describe(inode))?;
                 found.ok_or_else(|| no_such(inode))
             }
@@ -237,8 +237,8 @@ impl Tree {
     /// Returns the origin of the bytes of file `inode`.
     pub async fn source(&self, inode: u64) -> Result<Source> {
         match self.place(inode)? {
-            Place::Metadata(node) => Ok(Source::Metadata(node)),
-            Place::Chunk(node, coords) if !self.is_directory(node, &coords) => {
+            TreePlace::Metadata(node) => Ok(Source::Metadata(node)),
+            TreePlace::Chunk(node, coords) if !self.is_directory(node, &coords) => {
                 let chunks = self.chunks(node).ok_or_else(|| no_such(inode))?;
                 let found = chunks.find(&coords).await.context(|| self.describe(inode))?;
                 found.map(|chunk| Source::Chunk(chunk, node)).ok_or_else(|| no_such(inode))
@@ -276,7 +276,7 @@ impl Tree {
     }
 
     fn prefetch_after(self: &Arc<Self>, ahead: &Prefetcher, node: NodeIndex, found: &FoundChunk, inode: u64) {
-        let (Some(array), Ok(Place::Chunk(_, at))) = (self.table.array(node), self.place(inode)) else { return };
+        let (Some(array), Ok(TreePlace::Chunk(_, at))) = (self.table.array(node), self.place(inode)) else { return };
         // The prefetch of a shard is limited to its first part, unless most of the last shard was read.
         let shard = array.sharding.as_deref().and_then(|sharding| Some((sharding, self.found_range(found, node)?)));
         let only_part =
@@ -393,7 +393,7 @@ impl Tree {
         }
     }
 
-    async fn read_shard(&self, sharding: &Sharding, chunk: &ChunkRange, range: std::ops::Range<u64>) -> Result<Data> {
+    async fn read_shard(&self, sharding: &ShardLayout, chunk: &ChunkRange, range: std::ops::Range<u64>) -> Result<Data> {
         let count = (range.end - range.start) as usize;
         match self.reader.read_shard_now(sharding, chunk, range.start, count) {
             Some(data) => Ok(data),
@@ -446,7 +446,7 @@ impl Tree {
         Ok(at)
     }
 
-    fn place(&self, inode: u64) -> Result<Place> {
+    fn place(&self, inode: u64) -> Result<TreePlace> {
         self.table.place(inode).ok_or_else(|| no_such(inode))
     }
 
@@ -454,11 +454,11 @@ impl Tree {
         self.table.array(node).is_some_and(|array| coords.len() < array.grid.len())
     }
 
-    fn file(&self, place: &Place, size: u64) -> Attributes {
+    fn file(&self, place: &TreePlace, size: u64) -> Attributes {
         Attributes::file(self.table.inode(place), size)
     }
 
-    fn directory(&self, place: &Place) -> Attributes {
+    fn directory(&self, place: &TreePlace) -> Attributes {
         Attributes::directory(self.table.inode(place))
     }
 

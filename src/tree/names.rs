@@ -3,18 +3,18 @@
 //! A working tree on top of a snapshot has to record places of the snapshot by names that mean the same in the next mount, and to
 //! find the place of a name; the existence of a chunk is another question, whose answer may need a manifest.
 
-use super::nodes::{Place, ZARR_JSON};
+use super::nodes::{TreePlace, ZARR_JSON};
 use super::positions::Coords;
 use super::{NodeIndex, Tree};
 use crate::zarr::chunk_key::{Separator, parse_number};
 
 impl Tree {
     /// Returns the absolute path of a place.
-    pub fn path_of(&self, place: &Place) -> String {
+    pub fn path_of(&self, place: &TreePlace) -> String {
         match place {
-            Place::Directory(node) => format!("/{}", self.table().path(*node)),
-            Place::Metadata(node) => self.join(*node, ZARR_JSON),
-            Place::Chunk(node, coords) => self.join(*node, &self.relative(*node, coords)),
+            TreePlace::Directory(node) => format!("/{}", self.table().path(*node)),
+            TreePlace::Metadata(node) => self.join(*node, ZARR_JSON),
+            TreePlace::Chunk(node, coords) => self.join(*node, &self.relative(*node, coords)),
         }
     }
 
@@ -35,8 +35,8 @@ impl Tree {
     }
 
     /// Returns the place at absolute path `path`, if one can be there.
-    pub fn place_of(&self, path: &str) -> Option<Place> {
-        let mut at = Place::Directory(0);
+    pub fn place_of(&self, path: &str) -> Option<TreePlace> {
+        let mut at = TreePlace::Directory(0);
         for name in path.split('/').filter(|name| !name.is_empty()) {
             at = self.step(&at, name)?;
         }
@@ -45,17 +45,17 @@ impl Tree {
 
     /// Returns the place that `name` can have in directory `parent`. A document or a node exists there; a chunk or chunk
     /// directory may not.
-    pub fn step(&self, parent: &Place, name: &str) -> Option<Place> {
+    pub fn step(&self, parent: &TreePlace, name: &str) -> Option<TreePlace> {
         match parent {
-            Place::Metadata(_) => None,
-            Place::Chunk(node, prefix) => self.step_in_chunks(*node, prefix, name),
-            Place::Directory(node) => {
+            TreePlace::Metadata(_) => None,
+            TreePlace::Chunk(node, prefix) => self.step_in_chunks(*node, prefix, name),
+            TreePlace::Directory(node) => {
                 let table = self.table();
                 if name == ZARR_JSON && table.get(*node)?.stored.is_some() {
-                    return Some(Place::Metadata(*node));
+                    return Some(TreePlace::Metadata(*node));
                 }
                 if let Some(child) = table.child(*node, name) {
-                    return Some(Place::Directory(child));
+                    return Some(TreePlace::Directory(child));
                 }
                 self.step_in_array(*node, name).or_else(|| {
                     let (owner, prefix) = table.shared_chunk_dir(*node)?;
@@ -65,12 +65,12 @@ impl Tree {
         }
     }
 
-    fn step_in_array(&self, node: NodeIndex, name: &str) -> Option<Place> {
+    fn step_in_array(&self, node: NodeIndex, name: &str) -> Option<TreePlace> {
         let array = self.table().array(node)?;
         let rank = array.grid.len();
         match array.encoding.separator {
             Separator::Slash if rank > 0 && array.encoding.prefixed => {
-                (name == "c").then(|| Place::Chunk(node, Coords::new()))
+                (name == "c").then(|| TreePlace::Chunk(node, Coords::new()))
             }
             Separator::Slash if rank > 0 => self.step_in_chunks(node, &[], name),
             _ => {
@@ -80,7 +80,7 @@ impl Tree {
         }
     }
 
-    fn step_in_chunks(&self, node: NodeIndex, prefix: &[u32], name: &str) -> Option<Place> {
+    fn step_in_chunks(&self, node: NodeIndex, prefix: &[u32], name: &str) -> Option<TreePlace> {
         let array = self.table().array(node)?;
         if prefix.len() >= array.grid.len() {
             return None;
@@ -93,27 +93,27 @@ impl Tree {
     }
 
     /// Returns the place of `coords` if they lie in the grid: only those places have numbers.
-    fn in_grid(&self, node: NodeIndex, coords: Coords) -> Option<Place> {
+    fn in_grid(&self, node: NodeIndex, coords: Coords) -> Option<TreePlace> {
         let grid = &self.table().array(node)?.grid;
         let within = std::iter::zip(&coords, grid).all(|(coord, length)| coord < length);
-        within.then_some(Place::Chunk(node, coords))
+        within.then_some(TreePlace::Chunk(node, coords))
     }
 
     /// Returns the directory that holds `place`, and its name there. None for the root.
-    pub fn parent_of(&self, place: &Place) -> Option<(Place, String)> {
+    pub fn parent_of(&self, place: &TreePlace) -> Option<(TreePlace, String)> {
         let table = self.table();
         match place {
-            Place::Directory(0) => None,
-            Place::Directory(node) => {
+            TreePlace::Directory(0) => None,
+            TreePlace::Directory(node) => {
                 let parent = table.get(*node)?.parent;
-                Some((Place::Directory(parent), table.name(*node).to_owned()))
+                Some((TreePlace::Directory(parent), table.name(*node).to_owned()))
             }
-            Place::Metadata(node) => Some((Place::Directory(*node), ZARR_JSON.to_owned())),
-            Place::Chunk(node, coords) => {
+            TreePlace::Metadata(node) => Some((TreePlace::Directory(*node), ZARR_JSON.to_owned())),
+            TreePlace::Chunk(node, coords) => {
                 // A node may stand where a directory of chunks is: the node is then the parent.
                 let relative = self.relative(*node, coords);
                 let (above, name) = relative.rsplit_once('/').unwrap_or(("", &relative));
-                let mut at = Place::Directory(*node);
+                let mut at = TreePlace::Directory(*node);
                 for part in above.split('/').filter(|part| !part.is_empty()) {
                     at = self.step(&at, part)?;
                 }
@@ -123,11 +123,11 @@ impl Tree {
     }
 
     /// Returns true if a place is a directory.
-    pub fn is_directory_place(&self, place: &Place) -> bool {
+    pub fn is_directory_place(&self, place: &TreePlace) -> bool {
         match place {
-            Place::Directory(_) => true,
-            Place::Metadata(_) => false,
-            Place::Chunk(node, coords) => self.is_directory(*node, coords),
+            TreePlace::Directory(_) => true,
+            TreePlace::Metadata(_) => false,
+            TreePlace::Chunk(node, coords) => self.is_directory(*node, coords),
         }
     }
 }

@@ -25,7 +25,7 @@ use crate::format::snapshot::{ArrayData, ManifestInfo, ManifestRef, NodeData, Sn
 use crate::memory;
 use crate::zarr::array::{ArrayMetadata, MAX_RANK};
 use crate::zarr::chunk_key::{KeyEncoding, Separator, parse_number};
-use crate::zarr::shard::Sharding;
+use crate::zarr::shard::ShardLayout;
 
 /// Longest path component that Linux allows, in bytes.
 pub const MAX_NAME: usize = 255;
@@ -74,7 +74,7 @@ pub struct Array {
     /// Bytes of a whole chunk before compression, where the data type defines them.
     pub nominal_chunk_bytes: Option<u64>,
     /// Structure of its chunks, if they are shards.
-    pub sharding: Option<Box<Sharding>>,
+    pub sharding: Option<Box<ShardLayout>>,
     /// True if the names of its chunks are too long for files: then they are not listed.
     pub has_long_names: bool,
 }
@@ -128,7 +128,7 @@ impl Renumbered {
 
 /// Directory or file that an inode number stands for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum TreePlace {
     /// Directory of a node.
     Directory(NodeIndex),
     /// Document of a node, its `zarr.json`.
@@ -408,17 +408,17 @@ impl NodeTable {
     }
 
     /// Returns the inode number of a place.
-    pub fn inode(&self, place: &Place) -> u64 {
+    pub fn inode(&self, place: &TreePlace) -> u64 {
         let natural = self.natural_number(place);
         self.renumbered.now.get(&natural).copied().unwrap_or(natural)
     }
 
-    fn natural_number(&self, place: &Place) -> u64 {
+    fn natural_number(&self, place: &TreePlace) -> u64 {
         let base = |index| self.get(index).map_or(0, |node| node.base);
         match place {
-            Place::Directory(index) => base(*index),
-            Place::Metadata(index) => base(*index) + 1,
-            Place::Chunk(index, coords) => {
+            TreePlace::Directory(index) => base(*index),
+            TreePlace::Metadata(index) => base(*index) + 1,
+            TreePlace::Chunk(index, coords) => {
                 let number = |array: &Array| array.first_number + array.position(coords);
                 self.array(*index).map_or(0, number)
             }
@@ -426,7 +426,7 @@ impl NodeTable {
     }
 
     /// Returns the place of an inode number, even if there is no chunk.
-    pub fn place(&self, inode: u64) -> Option<Place> {
+    pub fn place(&self, inode: u64) -> Option<TreePlace> {
         let inode = match self.renumbered.natural.get(&inode) {
             Some(natural) => *natural,
             None if self.renumbered.now.contains_key(&inode) => return None,
@@ -440,11 +440,11 @@ impl NodeTable {
             // A number of an older grid may have no place in this one.
             let fits =
                 numbers.grid.len() == array.grid.len() && std::iter::zip(&coords, &array.grid).all(|(c, n)| c < n);
-            return fits.then_some(Place::Chunk(index, coords));
+            return fits.then_some(TreePlace::Chunk(index, coords));
         }
         match inode - start {
-            0 => Some(Place::Directory(index)),
-            1 => self.get(index)?.stored.map(|_| Place::Metadata(index)),
+            0 => Some(TreePlace::Directory(index)),
+            1 => self.get(index)?.stored.map(|_| TreePlace::Metadata(index)),
             _ => None,
         }
     }
@@ -457,7 +457,7 @@ impl NodeTable {
             .map(|a| {
                 size_of::<Array>()
                     + 16 * a.grid.len()
-                    + a.sharding.as_ref().map_or(0, |sharding| size_of::<Sharding>() + 16 * sharding.grid.len())
+                    + a.sharding.as_ref().map_or(0, |sharding| size_of::<ShardLayout>() + 16 * sharding.grid.len())
                     + a.manifests.len() * (size_of::<ManifestRef>() + 8 * a.grid.len())
             })
             .sum();
@@ -564,8 +564,8 @@ fn describe_array(path: &str, id: NodeId, zarr_json: &[u8], data: &ArrayData<'_>
 
 /// Returns the structure of shards that this program understands. Checks cheaply first: a snapshot may have very many arrays,
 /// most without shards.
-fn sharding_of(zarr_json: &[u8]) -> Option<Box<Sharding>> {
-    let said = Sharding::may_be_in(zarr_json).then(|| Sharding::parse(zarr_json))?;
+fn sharding_of(zarr_json: &[u8]) -> Option<Box<ShardLayout>> {
+    let said = ShardLayout::may_be_in(zarr_json).then(|| ShardLayout::parse(zarr_json))?;
     said.ok().flatten().map(Box::new)
 }
 

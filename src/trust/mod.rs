@@ -106,7 +106,7 @@ fn has_access_list(file: impl AsFd) -> bool {
 /// as `/dev/null`, may be writable for everyone.
 pub fn open_log(path: &Path) -> Result<File> {
     let failed = |errno: Errno| Error::io(path.display(), errno.into());
-    let (directory, name, shown) = path::open_parent(path, Strictness::ForLogs)?;
+    let (directory, name, shown) = path::open_parent(path, Strictness::LogFile)?;
     let flags =
         OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let made = flags | OFlags::CREATE | OFlags::EXCL;
@@ -116,21 +116,21 @@ pub fn open_log(path: &Path) -> Result<File> {
     };
     // ENXIO means a FIFO without a reader.
     let file =
-        file.map_err(|errno| if errno == Errno::NXIO { distrusted(&shown, &Distrust::Kind) } else { failed(errno) })?;
+        file.map_err(|errno| if errno == Errno::NXIO { distrust_error(&shown, &Distrust::Kind) } else { failed(errno) })?;
     let stat = rustix::fs::fstat(&file).map_err(failed)?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::CharacterDevice if stat.st_uid == 0 => {}
-        _ => drop(check_file(&file).map_err(|why| distrusted(&shown, &why))?),
+        _ => drop(check_file(&file).map_err(|why| distrust_error(&shown, &why))?),
     }
     // In a directory where other users may create names, as in `/tmp`, a name can be a link to an unrelated file.
     if stat.st_nlink > 1 {
-        return Err(distrusted(&shown, &Distrust::Linked));
+        return Err(distrust_error(&shown, &Distrust::Linked));
     }
     Ok(file.into())
 }
 
 /// Returns the error for `path`, which is not trusted.
-pub fn distrusted(path: &Path, why: &Distrust) -> Error {
+pub fn distrust_error(path: &Path, why: &Distrust) -> Error {
     let advice = match why {
         Distrust::Owner(_) => "name a place that belongs to you or to root",
         Distrust::Writable(_) => "if nobody else has put anything there, run `chmod go-w` on it",

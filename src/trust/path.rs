@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::{Distrust, STICKY, check, distrusted, is_trusted, is_writable_by_others, name_of};
+use super::{Distrust, STICKY, check, distrust_error, is_trusted, is_writable_by_others, name_of};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Symbolic links that are followed at most, as in the kernel.
@@ -24,7 +24,7 @@ pub(super) enum Strictness {
     /// The last component is trusted because of the directories around it.
     Full,
     /// A group may write to directories of root, as to `/var/log` on some systems: the last component is checked by itself.
-    ForLogs,
+    LogFile,
 }
 
 /// Opens the directory `path`, which must be trusted, and returns its path without links. Missing directories are created with mode 0700.
@@ -149,7 +149,7 @@ impl Step {
         } else {
             return Ok(Step { at, stat, shown, strictness });
         };
-        let is_left_to_a_group = strictness == Strictness::ForLogs && stat.st_uid == 0 && stat.st_mode & 0o002 == 0;
+        let is_left_to_a_group = strictness == Strictness::LogFile && stat.st_uid == 0 && stat.st_mode & 0o002 == 0;
         if is_left_to_a_group || is_declared_safe(&shown) {
             return Ok(Step { at, stat, shown, strictness });
         }
@@ -180,7 +180,7 @@ fn is_declared_safe(path: &Path) -> bool {
 
 /// Returns the error for the directory `path`, which is not trusted.
 fn unsafe_directory(path: &Path, why: &Distrust) -> Error {
-    let error = distrusted(path, why);
+    let error = distrust_error(path, why);
     Error::new(error.kind(), format!("{error}, or declare the directory safe with {DECLARED}"))
 }
 

@@ -5,7 +5,7 @@
 //! one object. The index has an offset and a length per inner chunk, 8 bytes each, in C order; all ones mark an absent one. The length
 //! of the index follows from `zarr.json` alone, since its codecs have fixed sizes.
 //!
-//! [`Sharding::parse`] derives the layout of a stored object from a `zarr.json`, [`Index::decode`] reads an index. Both are pure.
+//! [`ShardLayout::parse`] derives the layout of a stored object from a `zarr.json`, [`Index::decode`] reads an index. Both are pure.
 //! An index is untrusted: [`Index::faults`] lists its invalid entries, and nothing here relies on their absence.
 
 use std::ops::Range;
@@ -42,7 +42,7 @@ pub enum IndexLocation {
 
 /// Layout of an array's stored objects, or of inner chunks that are shards again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sharding {
+pub struct ShardLayout {
     /// Inner chunks per dimension of a shard. The dimensions are those that the codec sees, in the order that a `transpose` gave them.
     pub grid: Vec<u64>,
     /// Elements per dimension of an inner chunk.
@@ -56,7 +56,7 @@ pub struct Sharding {
     /// Bytes after the shard that belong to other codecs: a checksum of all of it.
     pub trailer: u64,
     /// Layout of inner chunks that are shards again and can be read in parts.
-    pub inner: Option<Box<Sharding>>,
+    pub inner: Option<Box<ShardLayout>>,
     count: u64,
 }
 
@@ -97,7 +97,7 @@ pub enum Wrong {
     HalfAbsent,
 }
 
-impl Sharding {
+impl ShardLayout {
     /// Derives the layout of stored objects from an array's `zarr.json`. Returns none if they are no shards, or are compressed as a
     /// whole, so that parts of them cannot be read.
     ///
@@ -126,7 +126,7 @@ impl Sharding {
             let count = count(&grid)?;
             let (location, big_endian) = (IndexLocation::End, false);
             let (checksum, trailer) = (false, 0);
-            return Ok(Some(Sharding { grid, inner_shape, location, big_endian, checksum, trailer, inner, count }));
+            return Ok(Some(ShardLayout { grid, inner_shape, location, big_endian, checksum, trailer, inner, count }));
         }
         match shape {
             Some(shape) => from_codecs(&document.codecs, &shape, 0),
@@ -135,7 +135,7 @@ impl Sharding {
         }
     }
 
-    /// Returns false if [`Sharding::parse`] cannot find a shard, without parsing. Escaped names are missed; no program writes them.
+    /// Returns false if [`ShardLayout::parse`] cannot find a shard, without parsing. Escaped names are missed; no program writes them.
     pub fn may_be_in(zarr_json: &[u8]) -> bool {
         let text = std::str::from_utf8(zarr_json).unwrap_or_default();
         text.contains("sharding_indexed")
@@ -181,7 +181,7 @@ impl Sharding {
 }
 
 /// Parses the outermost shard in `codecs` of a chunk of `shape`; none if there is none or parts of it cannot be read.
-fn from_codecs(codecs: &Value, shape: &[u64], depth: usize) -> Result<Option<Sharding>> {
+fn from_codecs(codecs: &Value, shape: &[u64], depth: usize) -> Result<Option<ShardLayout>> {
     let Some(codecs) = codecs.as_array() else { return Ok(None) };
     if depth > MAX_DEPTH {
         return Err(Error::new(ErrorKind::Unsupported, format!("shards within shards, more than {MAX_DEPTH} deep")));
@@ -226,7 +226,7 @@ fn from_codecs(codecs: &Value, shape: &[u64], depth: usize) -> Result<Option<Sha
     let (big_endian, checksum) = index_codecs(configuration.get("index_codecs"))?;
     let inner =
         from_codecs(configuration.get("codecs").unwrap_or(&Value::Null), &inner_shape, depth + 1)?.map(Box::new);
-    Ok(Some(Sharding { grid, inner_shape, location, big_endian, checksum, trailer, inner, count }))
+    Ok(Some(ShardLayout { grid, inner_shape, location, big_endian, checksum, trailer, inner, count }))
 }
 
 /// Parses the codecs of an index. Returns true if its numbers are big-endian, and true if a CRC-32C follows.
@@ -315,7 +315,7 @@ pub(super) fn numbers(list: Option<&Value>) -> Option<Vec<u64>> {
 impl Index {
     /// Decodes the index `bytes` of a shard of `length` bytes. Fails with [`ErrorKind::Corrupt`] if it has another length or its
     /// checksum does not match.
-    pub fn decode(sharding: &Sharding, length: u64, mut bytes: Bytes) -> Result<Self> {
+    pub fn decode(sharding: &ShardLayout, length: u64, mut bytes: Bytes) -> Result<Self> {
         let wanted = sharding.index_length();
         let place = sharding.index_place(length).filter(|_| bytes.len() as u64 == wanted).ok_or_else(|| {
             let count = sharding.count;
@@ -435,7 +435,7 @@ mod tests {
 
     #[test]
     fn codecs_say_what_an_object_looks_like() {
-        let parse = |codecs| Sharding::parse(&document(json!([32, 64]), codecs)).unwrap();
+        let parse = |codecs| ShardLayout::parse(&document(json!([32, 64]), codecs)).unwrap();
         assert_eq!(parse(json!([{"name": "bytes"}, {"name": "zstd"}])), None);
         let plain = parse(json!([sharded(json!([8, 16]), json!({}))])).unwrap();
         assert_eq!((plain.grid.as_slice(), plain.index_length(), plain.trailer), ([4, 4].as_slice(), 16 * 16 + 4, 0));
@@ -461,16 +461,16 @@ mod tests {
         let mut document: Value = serde_json::from_slice(&document(json!([10, 5]), json!(["bytes"]))).unwrap();
         document["storage_transformers"] = json!([{"extension": "", "type": "indexed",
             "configuration": {"chunks_per_shard": [2, 3]}}]);
-        let parsed = Sharding::parse(document.to_string().as_bytes()).unwrap().unwrap();
+        let parsed = ShardLayout::parse(document.to_string().as_bytes()).unwrap().unwrap();
         assert_eq!((parsed.grid.as_slice(), parsed.index_length()), ([2, 3].as_slice(), 96));
         assert_eq!(parsed.inner_shape, [10, 5]);
         document["storage_transformers"][0]["configuration"] = json!({"chunks_per_shard": [2]});
-        assert!(Sharding::parse(document.to_string().as_bytes()).is_err());
+        assert!(ShardLayout::parse(document.to_string().as_bytes()).is_err());
     }
 
     #[test]
     fn what_is_wrong_or_unknown_is_told() {
-        let kind = |codecs| Sharding::parse(&document(json!([32, 64]), codecs)).unwrap_err().kind();
+        let kind = |codecs| ShardLayout::parse(&document(json!([32, 64]), codecs)).unwrap_err().kind();
         assert_eq!(kind(json!([sharded(json!([5, 16]), json!({}))])), ErrorKind::Corrupt);
         assert_eq!(kind(json!([sharded(json!([0, 16]), json!({}))])), ErrorKind::Corrupt);
         assert_eq!(kind(json!([sharded(json!([8]), json!({}))])), ErrorKind::Corrupt);
@@ -479,7 +479,7 @@ mod tests {
         assert_eq!(kind(json!([sharded(json!([8, 16]), zipped)])), ErrorKind::Unsupported);
         assert_eq!(kind(json!(["reshape", sharded(json!([8, 16]), json!({}))])), ErrorKind::Unsupported);
         let huge = document(json!([1_u64 << 40, 64]), json!([sharded(json!([1, 1]), json!({}))]));
-        assert_eq!(Sharding::parse(&huge).unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(ShardLayout::parse(&huge).unwrap_err().kind(), ErrorKind::Unsupported);
         let mut deep = json!(["bytes"]);
         for _ in 0..20 {
             deep = json!([sharded(json!([32, 64]), json!({"codecs": deep}))]);
@@ -491,7 +491,7 @@ mod tests {
         let grid = json!([entries.len()]);
         let codecs = if checksum { json!(["bytes", "crc32c"]) } else { json!(["bytes"]) };
         let codec = sharded(json!([1]), json!({"index_codecs": codecs}));
-        let sharding = Sharding::parse(&document(grid, json!([codec]))).unwrap().unwrap();
+        let sharding = ShardLayout::parse(&document(grid, json!([codec]))).unwrap().unwrap();
         let mut bytes: Vec<u8> =
             entries.iter().flat_map(|(offset, length)| [offset.to_le_bytes(), length.to_le_bytes()].concat()).collect();
         if checksum {
@@ -526,7 +526,7 @@ mod tests {
     #[test]
     fn checksums_and_lengths_are_looked_at() {
         let sharding =
-            Sharding::parse(&document(json!([2]), json!([sharded(json!([1]), json!({}))]))).unwrap().unwrap();
+            ShardLayout::parse(&document(json!([2]), json!([sharded(json!([1]), json!({}))]))).unwrap().unwrap();
         let mut bytes = vec![7; 32];
         bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
         assert!(Index::decode(&sharding, 100, bytes.clone().into()).is_ok());

@@ -147,7 +147,7 @@ async fn every_setting_is_read_by_the_reference_as_it_was_set() {
         assert!(count > 50, "{count}");
         // Each condition by itself, since only the last of each setting was left.
         for key in ["manifest.preload.preload_if", "manifest.splitting.split_sizes"] {
-            let place = config_edit::key::Place::find(&Map::new(), key).unwrap();
+            let place = config_edit::key::SettingPath::find(&Map::new(), key).unwrap();
             for value in variants(place.kind.unwrap(), 6) {
                 set(key, &value).await;
                 let read = theirs(ours.storage().local_path().unwrap().as_path()).await.unwrap();

@@ -116,8 +116,8 @@ async fn the_picture_is_xml_with_all_that_there_is_to_see() {
     log(&repo, "C", &["--svg", "--all", "-o", file.to_str().unwrap()]).success();
     assert_eq!(std::fs::read_to_string(&file).unwrap(), picture);
     assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 2);
-    let nowhere = place.path().join("none/graph.svg");
-    assert!(log(&repo, "C", &["--svg", "-o", nowhere.to_str().unwrap()]).failure().contains("graph.svg"));
+    let empty_storage = place.path().join("none/graph.svg");
+    assert!(log(&repo, "C", &["--svg", "-o", empty_storage.to_str().unwrap()]).failure().contains("graph.svg"));
     assert!(log(&repo, "C", &["--svg", "--graph"]).status.code() == Some(2));
 }
 

@@ -257,7 +257,7 @@ fn a_small_bound_costs_passes_and_not_the_truth() {
         use icechunkfs::repo::refs::RefSpec;
         let storage = icechunkfs::storage::open_directory(&repo).unwrap();
         let repository = icechunkfs::repo::Repository::open(storage).await.unwrap();
-        let limits = icechunkfs::cli::open::Limits::default();
+        let limits = icechunkfs::cli::open::MemoryLimits::default();
         let tree = icechunkfs::cli::open::tree(&repository, &RefSpec::default(), limits).await.unwrap();
         let bounds = Bounds { chunks: 300 << 10, manifests: 64 << 20 };
         let counters = Counters::default();

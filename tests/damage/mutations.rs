@@ -24,13 +24,13 @@ use icechunkfs::repo::Repository;
 use icechunkfs::repo::refs::RefSpec;
 use icechunkfs::stats;
 use icechunkfs::storage::settings::Settings;
-use icechunkfs::storage::virtuals::Virtuals;
+use icechunkfs::storage::virtuals::VirtualChunks;
 use icechunkfs::storage::virtuals::permissions::Permissions;
 use icechunkfs::storage::{Condition, ObjectInfo, Storage, Version};
 use icechunkfs::transfer::export;
 use icechunkfs::tree::directory::{Entry, Extent};
 use icechunkfs::tree::{Kind, ROOT, Tree};
-use icechunkfs::zarr::shard::{Index, Sharding};
+use icechunkfs::zarr::shard::{Index, ShardLayout};
 
 /// Memory bound of each tree.
 const MEMORY: u64 = 64 << 20;
@@ -43,9 +43,9 @@ const DEADLINE: Duration = Duration::from_secs(20);
 static ALLOCATOR: Counted = Counted(usize::MAX);
 
 /// The limits of every walk: the process may take [`MEMORY`].
-fn bounded() -> open::Limits {
+fn bounded() -> open::MemoryLimits {
     icechunkfs::memory::set_bound(MEMORY);
-    open::Limits::default()
+    open::MemoryLimits::default()
 }
 
 /// A repository in memory, whose files can be swapped.
@@ -163,7 +163,7 @@ async fn use_it(files: &Files, refs: &[RefSpec]) {
 }
 
 /// The virtual chunks of the fixtures, all of whose prefixes are read from one directory.
-async fn virtuals(repository: &Repository) -> Arc<Virtuals> {
+async fn virtuals(repository: &Repository) -> Arc<VirtualChunks> {
     static PLACE: OnceLock<tempfile::TempDir> = OnceLock::new();
     let place = PLACE.get_or_init(|| {
         let place = tempfile::tempdir().unwrap();
@@ -179,7 +179,7 @@ async fn virtuals(repository: &Repository) -> Arc<Virtuals> {
     let maps = ["file:///icechunkfs-own-virtual", "s3://icechunkfs-own-virtual/data", "vcc://vsrc"].map(map);
     let permissions = Permissions::from_words(&["https://127.0.0.1:1".to_owned()], &maps, &[], &[]).unwrap();
     let containers = repository.config().await.map(|config| config.virtual_containers()).unwrap_or_default();
-    Arc::new(Virtuals::new(permissions, containers, &Settings::default()))
+    Arc::new(VirtualChunks::new(permissions, containers, &Settings::default()))
 }
 
 async fn walk(tree: &Arc<Tree>) {
@@ -245,7 +245,7 @@ fn damaged_shards_do_no_harm() {
         change(&mut document, &mut random);
         let (start, before) = (Instant::now(), NOW.load(Ordering::Relaxed));
         PEAK.store(before, Ordering::Relaxed);
-        if let Ok(Some(sharding)) = Sharding::parse(&document)
+        if let Ok(Some(sharding)) = ShardLayout::parse(&document)
             && let Some(place) = sharding.index_place(bytes.len() as u64)
         {
             let index = Bytes::copy_from_slice(&bytes[place.start as usize..place.end as usize]);

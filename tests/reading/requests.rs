@@ -78,7 +78,7 @@ async fn the_way_to_a_chunk_is_four_requests() {
     {
         let storage = counting(&FixtureSet::own().get(name));
         let repository = Repository::open(Arc::clone(&storage) as Arc<dyn Storage>).await.unwrap();
-        let tree = open::tree(&repository, &RefSpec::default(), open::Limits::default()).await.unwrap();
+        let tree = open::tree(&repository, &RefSpec::default(), open::MemoryLimits::default()).await.unwrap();
         let mut expected = begin;
         expected.push("get snapshots");
         assert_eq!(storage.take(), expected, "{name}: mounting");
@@ -92,7 +92,7 @@ async fn the_way_to_a_chunk_is_four_requests() {
         storage.take();
 
         let repository = Repository::open(Arc::clone(&storage) as Arc<dyn Storage>).await.unwrap();
-        let tree = open::tree(&repository, &RefSpec::default(), open::Limits::default()).await.unwrap();
+        let tree = open::tree(&repository, &RefSpec::default(), open::MemoryLimits::default()).await.unwrap();
         let chunk = tree.resolve(&path).await.unwrap();
         let bytes = tree.read(chunk.inode, 0, u32::MAX).await.unwrap();
         assert_eq!(bytes.len() as u64, chunk.size);
@@ -129,9 +129,9 @@ async fn native_chunk(tree: &icechunkfs::tree::Tree) -> (String, u64) {
 async fn a_manifest_is_asked_for_once() {
     let storage = counting(&FixtureSet::own().get("own-v2-basic"));
     let repository = Repository::open(Arc::clone(&storage) as Arc<dyn Storage>).await.unwrap();
-    let tree = open::tree(&repository, &RefSpec::default(), open::Limits::default()).await.unwrap();
+    let tree = open::tree(&repository, &RefSpec::default(), open::MemoryLimits::default()).await.unwrap();
     let (path, _) = native_chunk(&tree).await;
-    let tree = open::tree(&repository, &RefSpec::default(), open::Limits::default()).await.unwrap();
+    let tree = open::tree(&repository, &RefSpec::default(), open::MemoryLimits::default()).await.unwrap();
     storage.take();
     let tasks: Vec<_> = (0..32)
         .map(|_| {

@@ -11,7 +11,7 @@ use tracing::warn;
 
 use super::text::spelled;
 use super::{DiffArgs, print, print_json};
-use crate::cli::open::Limits;
+use crate::cli::open::MemoryLimits;
 use crate::compare::logs;
 use crate::error::{Error, Result};
 use crate::format::ids::{NodeId, ObjectId};
@@ -29,7 +29,7 @@ pub(super) async fn run(repository: &Repository, from: ObjectId, to: ObjectId, a
     for id in &logged.missing {
         warn!("the log of commit {id}, which has expired, is gone: what it changed is not told");
     }
-    let limits = Limits::default();
+    let limits = MemoryLimits::default();
     let mut paths: HashMap<NodeId, String> = HashMap::new();
     for id in [from, to] {
         let snapshot = repository.snapshot(id, limits.of_snapshot()?).await?;

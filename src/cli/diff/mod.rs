@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use clap::Args;
 
-use super::args::{CommonArgs, LookArgs};
-use super::open::Limits;
+use super::args::{CommonArgs, MountpointArgs};
+use super::open::MemoryLimits;
 use super::virtual_args::VirtualArgs;
 use super::{logging, open, print, print_json, working};
 use crate::compare::{self, Count, NodeDifference, CompareOptions};
@@ -97,7 +97,7 @@ struct Summary {
 /// Prints the differences.
 pub fn run(arguments: &DiffArgs) -> Result<()> {
     let (Some(from), Some(to)) = (&arguments.from, &arguments.to) else {
-        return working::diff(&LookArgs { mountpoint: PathBuf::from(&arguments.place), json: arguments.json });
+        return working::diff(&MountpointArgs { mountpoint: PathBuf::from(&arguments.place), json: arguments.json });
     };
     logging::to_stderr(arguments.common.verbose);
     let repo = arguments.place.to_str().ok_or_else(|| Error::invalid("the repository's name is not UTF-8"))?;
@@ -108,7 +108,7 @@ pub fn run(arguments: &DiffArgs) -> Result<()> {
             return logs::run(&repository, from, to, arguments).await;
         }
         let wanted = CompareOptions { coords: arguments.chunks, content: arguments.content };
-        let limits = Limits::default();
+        let limits = MemoryLimits::default();
         let limit = limits.of_snapshot()?;
         let (old, new) = (repository.snapshot(from, limit).await?, repository.snapshot(to, limit).await?);
         let budget = limits.budget((old.size() + new.size()) as u64)?;

@@ -17,7 +17,7 @@ const TIME: &str = "2";
 
 /// Capabilities of the terminal.
 #[derive(Clone, Copy, Debug)]
-pub struct Look {
+pub struct TerminalStyle {
     /// True if line-drawing characters can be used, false if only ASCII.
     pub unicode: bool,
     /// True if colors can be used.
@@ -65,7 +65,7 @@ const ASCII: Glyphs = Glyphs {
 };
 
 /// Draws the graph.
-pub fn draw(commits: &[Commit], rows: &[Row], look: Look) -> String {
+pub fn draw(commits: &[Commit], rows: &[Row], look: TerminalStyle) -> String {
     let glyphs = if look.unicode { &UNICODE } else { &ASCII };
     let mut out = String::new();
     for row in rows {
@@ -95,7 +95,7 @@ impl Line {
         Line { lanes: last_lane + 1 }
     }
 
-    fn commit(&self, row: &Row, glyphs: &Glyphs, look: Look) -> String {
+    fn commit(&self, row: &Row, glyphs: &Glyphs, look: TerminalStyle) -> String {
         let mut out = String::new();
         for lane in 0..self.lanes {
             let glyph = match lane == row.lane {
@@ -110,7 +110,7 @@ impl Line {
         out
     }
 
-    fn joining(&self, row: &Row, glyphs: &Glyphs, look: Look) -> String {
+    fn joining(&self, row: &Row, glyphs: &Glyphs, look: TerminalStyle) -> String {
         let last = row.joining.iter().copied().max().unwrap_or_default();
         // Lanes that join from the left, which happens if the leftmost lane is reserved, are drawn like those from the right.
         let first = row.joining.iter().copied().min().unwrap_or_default().min(row.lane);
@@ -139,7 +139,7 @@ impl Line {
     }
 }
 
-fn put(out: &mut String, glyph: char, lane: usize, look: Look) {
+fn put(out: &mut String, glyph: char, lane: usize, look: TerminalStyle) {
     if glyph == ' ' || !look.colours {
         out.push(glyph);
         return;
@@ -150,7 +150,7 @@ fn put(out: &mut String, glyph: char, lane: usize, look: Look) {
 }
 
 /// Formats the text beside a commit, after `used` columns.
-fn beside(commit: &Commit, look: Look, used: usize) -> String {
+fn beside(commit: &Commit, look: TerminalStyle, used: usize) -> String {
     let painted = |text: &str, style: &str| match look.colours {
         true => format!("\x1b[{style}m{text}\x1b[0m"),
         false => text.to_owned(),
@@ -200,10 +200,10 @@ mod tests {
     use super::super::layout::tests::{commits, id};
     use super::*;
 
-    const PLAIN: Look = Look { unicode: true, colours: false, width: None };
+    const PLAIN: TerminalStyle = TerminalStyle { unicode: true, colours: false, width: None };
 
     /// Draws only the graph, without text.
-    fn graph(all: &[(u8, u8)], first: Option<u8>, look: Look) -> Vec<String> {
+    fn graph(all: &[(u8, u8)], first: Option<u8>, look: TerminalStyle) -> Vec<String> {
         let commits = commits(all);
         let drawn = draw(&commits, &rows(&commits, first.map(id), usize::MAX), look);
         let is_graph = |c: &char| !c.is_ascii_alphanumeric() || *c == 'o';
@@ -215,7 +215,7 @@ mod tests {
         let tree = [(1, 0), (2, 1), (3, 2), (4, 3), (5, 2), (6, 4), (7, 1)];
         let expected = ["●", "│ ●", "│ ●", "│ ●", "│ │ ●", "│ ├─╯", "│ ●", "├─╯", "○"];
         assert_eq!(graph(&tree, None, PLAIN), expected);
-        let ascii = Look { unicode: false, ..PLAIN };
+        let ascii = TerminalStyle { unicode: false, ..PLAIN };
         let expected = ["*", "| *", "| *", "| *", "| | *", "| |-'", "| *", "|-'", "o"];
         assert_eq!(graph(&tree, None, ascii), expected);
         // Several lanes join at once and cross others.
@@ -239,11 +239,11 @@ mod tests {
         let id = id(1).to_string();
         let whole = format!("○  {id} 1970-01-01 00:01 (main, tag v1) первый \\u{{1b}}[31mcommit\n");
         assert_eq!(draw(&commits, &rows, PLAIN), whole);
-        let narrow = draw(&commits, &rows, Look { width: Some(66), ..PLAIN });
+        let narrow = draw(&commits, &rows, TerminalStyle { width: Some(66), ..PLAIN });
         assert!(narrow.ends_with("…\n") && narrow.trim_end().width() <= 66, "{narrow}");
-        let tiny = draw(&commits, &rows, Look { width: Some(10), ..PLAIN });
+        let tiny = draw(&commits, &rows, TerminalStyle { width: Some(10), ..PLAIN });
         assert_eq!(tiny, format!("○  {id} 1970-01-01 00:01 (main, tag v1)\n"));
-        let coloured = draw(&commits, &rows, Look { colours: true, ..PLAIN });
+        let coloured = draw(&commits, &rows, TerminalStyle { colours: true, ..PLAIN });
         assert!(coloured.contains("\x1b[1;32mmain\x1b[0m, \x1b[1;36mtag v1\x1b[0m"), "{coloured}");
     }
 }

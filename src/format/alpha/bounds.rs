@@ -14,7 +14,7 @@ const VALUE: u64 = 112;
 
 /// Form of the outermost value, which identifies the release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outline {
+pub struct DocumentShape {
     /// Elements of the outermost array; `None` if it is a map.
     pub elements: Option<u64>,
     /// True if the first element is an id: text, bytes, or an array that begins with bytes.
@@ -23,7 +23,7 @@ pub struct Outline {
 
 /// Checks `body`, whose values may take `limit` bytes of memory, and reserves that memory. The caller keeps the
 /// reservation for as long as it uses the values.
-pub fn check(body: &Body, limit: u64) -> Result<(Outline, Reservation)> {
+pub fn check(body: &Body, limit: u64) -> Result<(DocumentShape, Reservation)> {
     let (outline, values) = examine(body)?;
     let bytes = values.saturating_mul(VALUE);
     if bytes > limit {
@@ -33,14 +33,14 @@ pub fn check(body: &Body, limit: u64) -> Result<(Outline, Reservation)> {
 }
 
 /// Checks `body` like [`check`] without reserving memory, for a caller that counts what it keeps.
-pub fn check_shape(body: &Body) -> Result<Outline> {
+pub fn check_shape(body: &Body) -> Result<DocumentShape> {
     examine(body).map(|(outline, _)| outline)
 }
 
 /// Returns the form of `body` and the number of its values.
-fn examine(body: &Body) -> Result<(Outline, u64)> {
+fn examine(body: &Body) -> Result<(DocumentShape, u64)> {
     match body.encoding {
-        Encoding::Json => Ok((Outline { elements: None, begins_with_id: false }, json_values(&body.bytes))),
+        Encoding::Json => Ok((DocumentShape { elements: None, begins_with_id: false }, json_values(&body.bytes))),
         Encoding::MessagePack => message_pack(&body.bytes),
     }
 }
@@ -66,7 +66,7 @@ struct Head {
     values: u64,
 }
 
-fn message_pack(bytes: &[u8]) -> Result<(Outline, u64)> {
+fn message_pack(bytes: &[u8]) -> Result<(DocumentShape, u64)> {
     let mut rest = bytes;
     let outline = outline(bytes);
     // Values still to come, per level.
@@ -142,20 +142,20 @@ fn number(rest: &mut &[u8], bytes: usize) -> Result<u64> {
     Ok(digits.iter().fold(0, |number, digit| number << 8 | u64::from(*digit)))
 }
 
-fn outline(bytes: &[u8]) -> Outline {
+fn outline(bytes: &[u8]) -> DocumentShape {
     let mut rest = bytes;
     let is_array = |bytes: &[u8]| bytes.first().is_some_and(|b| matches!(b, 0x90..=0x9f | 0xdc | 0xdd));
     let is_bytes = |bytes: &[u8]| bytes.first().is_some_and(|b| matches!(b, 0xc4..=0xc6));
     let is_text = |bytes: &[u8]| bytes.first().is_some_and(|b| matches!(b, 0xa0..=0xbf | 0xd9..=0xdb));
     if !is_array(rest) {
-        return Outline { elements: None, begins_with_id: false };
+        return DocumentShape { elements: None, begins_with_id: false };
     }
     let elements = head(&mut rest).map(|head| head.values).unwrap_or_default();
     let mut begins_with_id = is_bytes(rest) || is_text(rest);
     if is_array(rest) && head(&mut rest).is_ok() {
         begins_with_id = is_bytes(rest);
     }
-    Outline { elements: Some(elements), begins_with_id }
+    DocumentShape { elements: Some(elements), begins_with_id }
 }
 
 #[cfg(test)]
@@ -163,7 +163,7 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
 
-    fn pack(bytes: &[u8]) -> Result<Outline> {
+    fn pack(bytes: &[u8]) -> Result<DocumentShape> {
         check(&Body { bytes: bytes.to_vec().into(), encoding: Encoding::MessagePack }, 1 << 20)
             .map(|(outline, _)| outline)
     }
@@ -181,7 +181,7 @@ mod tests {
         ]);
         let mut bytes = Vec::new();
         rmpv::encode::write_value(&mut bytes, &value).unwrap();
-        assert_eq!(pack(&bytes).unwrap(), Outline { elements: Some(7), begins_with_id: true });
+        assert_eq!(pack(&bytes).unwrap(), DocumentShape { elements: Some(7), begins_with_id: true });
         for at in 0..bytes.len() {
             assert!(pack(&bytes[..at]).is_err(), "{at}");
         }

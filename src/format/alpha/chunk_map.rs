@@ -11,11 +11,11 @@ use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqA
 
 use super::super::ids::NodeId;
 use super::manifest::{Chunks, Place};
-use super::spelling::{AnyId, AnyNodeId};
+use super::spelling::{AlphaObjectId, AlphaNodeId};
 
 #[derive(Deserialize)]
 pub(super) struct NativeRef {
-    pub(super) id: AnyId,
+    pub(super) id: AlphaObjectId,
     pub(super) offset: u64,
     pub(super) length: u64,
 }
@@ -72,7 +72,7 @@ impl<'a> Visitor<'a> for File<'_, 'a> {
         for at in 0..members.saturating_sub(1) {
             match (members, at) {
                 // Releases from 0.1.0 on store two members: the id and the chunks.
-                (2, 0) => self.chunks.id = array.next_element::<AnyId>()?.map(|id| id.0),
+                (2, 0) => self.chunks.id = array.next_element::<AlphaObjectId>()?.map(|id| id.0),
                 _ => drop(array.next_element::<IgnoredAny>()?),
             }
         }
@@ -88,7 +88,7 @@ impl<'a> Visitor<'a> for File<'_, 'a> {
                     map.next_value_seed(ChunkMap { chunks: &mut *self.chunks, node: None, prefix: None })?;
                     found = true;
                 }
-                "id" => self.chunks.id = Some(map.next_value::<AnyId>()?.0),
+                "id" => self.chunks.id = Some(map.next_value::<AlphaObjectId>()?.0),
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
         }
@@ -176,7 +176,7 @@ impl<'a> Visitor<'a> for KeySeed {
     }
 
     fn visit_u64<E>(self, number: u64) -> Result<Key, E> {
-        Ok(Key::Node(AnyNodeId::from_number(number).0))
+        Ok(Key::Node(AlphaNodeId::from_number(number).0))
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Key, E> {
@@ -185,12 +185,12 @@ impl<'a> Visitor<'a> for KeySeed {
         }
         let numbers =
             numbers(text).map(|numbers| numbers.into_iter().map(u32::try_from).collect::<Result<Vec<_>, _>>());
-        match (numbers, AnyNodeId::from_text(text), self.node) {
+        match (numbers, AlphaNodeId::from_text(text), self.node) {
             (_, Some(node), None) => Ok(Key::Node(node.0)),
             // Keys in JSON are text: coordinates within the map of a node, otherwise a node's number and coordinates.
             (Some(Ok(numbers)), _, Some(_)) => Ok(Key::Coords(numbers)),
             (Some(Ok(numbers)), None, None) => match numbers.split_first() {
-                Some((node, coords)) => Ok(Key::Chunk(AnyNodeId::from_number(u64::from(*node)).0, coords.to_vec())),
+                Some((node, coords)) => Ok(Key::Chunk(AlphaNodeId::from_number(u64::from(*node)).0, coords.to_vec())),
                 None => Err(E::custom(format!("a chunk `{text}` of no node"))),
             },
             _ => Err(E::custom(format!("`{text}` is neither a node nor a chunk"))),
@@ -198,7 +198,7 @@ impl<'a> Visitor<'a> for KeySeed {
     }
 
     fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Key, E> {
-        let node = AnyNodeId::from_bytes(bytes).ok_or_else(|| E::custom("a node's id that has not 8 bytes"))?;
+        let node = AlphaNodeId::from_bytes(bytes).ok_or_else(|| E::custom("a node's id that has not 8 bytes"))?;
         Ok(Key::Node(node.0))
     }
 
@@ -210,7 +210,7 @@ impl<'a> Visitor<'a> for KeySeed {
             }
             return Ok(Key::Coords(coords));
         }
-        let node: AnyNodeId = array.next_element()?.ok_or_else(|| de::Error::custom("a chunk without a node"))?;
+        let node: AlphaNodeId = array.next_element()?.ok_or_else(|| de::Error::custom("a chunk without a node"))?;
         let coords: Option<Option<Vec<u32>>> = array.next_element()?;
         while array.next_element::<IgnoredAny>()?.is_some() {}
         Ok(Key::Chunk(node.0, coords.flatten().unwrap_or_default()))

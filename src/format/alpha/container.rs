@@ -30,7 +30,7 @@ pub struct Body {
 
 /// Unwrapped file.
 #[derive(Debug)]
-pub enum Opened {
+pub enum Unwrapped {
     /// Header and payload of a file in today's format.
     Flatbuffer(Header, ReservedBytes),
     /// Document of a release before 0.2.
@@ -40,13 +40,13 @@ pub enum Opened {
 /// Unwraps a file of type `expected`, whose payload may take `limit` bytes of memory.
 ///
 /// Fails with the error of today's format if the file is of neither kind: most such files are damaged files of today.
-pub fn open(file: &[u8], expected: FileType, limit: u64) -> Result<Opened> {
+pub fn open(file: &[u8], expected: FileType, limit: u64) -> Result<Unwrapped> {
     if file.starts_with(MAGIC) || file.len() < HEADER_LEN && MAGIC.starts_with(file) {
         let (header, payload) = envelope::decode(file, expected, limit)?;
         let is_flatbuffer = payload.get(4..8) == Some(FILE_IDENTIFIER.as_bytes());
         return match encoding(&payload).filter(|_| !is_flatbuffer) {
-            Some(encoding) => Ok(Opened::Alpha(Body { bytes: payload, encoding })),
-            None => Ok(Opened::Flatbuffer(header, payload)),
+            Some(encoding) => Ok(Unwrapped::Alpha(Body { bytes: payload, encoding })),
+            None => Ok(Unwrapped::Flatbuffer(header, payload)),
         };
     }
     let is_compressed = file.starts_with(ZSTD_MAGIC);
@@ -55,9 +55,9 @@ pub fn open(file: &[u8], expected: FileType, limit: u64) -> Result<Opened> {
         false => ReservedBytes::from(Vec::new()),
     };
     match encoding(&bytes) {
-        Some(encoding) => Ok(Opened::Alpha(Body { bytes, encoding })),
+        Some(encoding) => Ok(Unwrapped::Alpha(Body { bytes, encoding })),
         // `decode` reports what is wrong with the header.
-        None => envelope::decode(file, expected, limit).map(|(header, payload)| Opened::Flatbuffer(header, payload)),
+        None => envelope::decode(file, expected, limit).map(|(header, payload)| Unwrapped::Flatbuffer(header, payload)),
     }
 }
 
@@ -96,7 +96,7 @@ mod tests {
             (b"{\"a\":1}".to_vec(), Encoding::Json),
             (b"\n {}".to_vec(), Encoding::Json),
         ] {
-            let Opened::Alpha(body) = open(&file, FileType::Snapshot, 100).unwrap() else { panic!("{file:?}") };
+            let Unwrapped::Alpha(body) = open(&file, FileType::Snapshot, 100).unwrap() else { panic!("{file:?}") };
             assert_eq!(body.encoding, encoding);
         }
     }
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn todays_files_and_damaged_ones_are_told() {
         let payload = b"\x90\0\0\0Ichk and so on";
-        assert!(matches!(open(&with_header(2, 0, payload), FileType::Snapshot, 100), Ok(Opened::Flatbuffer(..))));
+        assert!(matches!(open(&with_header(2, 0, payload), FileType::Snapshot, 100), Ok(Unwrapped::Flatbuffer(..))));
         assert!(open(&with_header(1, 0, &[0x91]), FileType::Manifest, 100).is_err());
         for wrong in [&b""[..], b"ICE", b"ICEBERGCHUNK and more of it, and more and more", b"\x01", b"\xc0"] {
             assert_eq!(open(wrong, FileType::Snapshot, 100).unwrap_err().kind(), ErrorKind::Corrupt, "{wrong:?}");

@@ -193,7 +193,7 @@ fn too_large(limit: u64) -> Error {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
-    use crate::format::alpha::spelling::AnyNodeId;
+    use crate::format::alpha::spelling::AlphaNodeId;
     use crate::format::chunk_payload::ChunkPayload;
     use crate::format::manifest::Manifest;
     use rmpv::Value;
@@ -247,7 +247,7 @@ mod tests {
             (key(&a, &one), native(text_id.clone())),
             (key(&a, &two), inline(5)),
         ]);
-        let nodes = [AnyNodeId::from_number(3).0, AnyNodeId::from_number(4).0];
+        let nodes = [AlphaNodeId::from_number(3).0, AlphaNodeId::from_number(4).0];
         for file in [list(vec![0.into(), map(vec![]), chunks.clone()]), list(vec![chunks])] {
             let manifest = decode(&pack(&file));
             is_complete(&manifest, nodes);
@@ -286,7 +286,7 @@ mod tests {
             let keys = keys.map(|key| key.replace("/c/", "/"));
             let [a, b, c] = &keys;
             let file = json!({"chunks": {a: {"Inline": [5]}, b: native, c: {"Inline": [6]}}});
-            let nodes = [AnyNodeId::from_number(3).0, AnyNodeId::from_number(4).0];
+            let nodes = [AlphaNodeId::from_number(3).0, AlphaNodeId::from_number(4).0];
             is_complete(&decode(file.to_string().as_bytes()), nodes);
         }
     }
@@ -310,7 +310,7 @@ mod tests {
         for (place, checksum) in places {
             let chunks = map(vec![(list(vec![1.into(), list(vec![0.into()])]), place)]);
             let manifest = decode(&pack(&list(vec![0.into(), map(vec![]), chunks])));
-            let refs = manifest.array(AnyNodeId::from_number(1).0).unwrap().unwrap();
+            let refs = manifest.array(AlphaNodeId::from_number(1).0).unwrap().unwrap();
             let expected = ChunkPayload::Virtual { location: "s3://b/k".into(), offset: 8, length: 9, checksum };
             assert_eq!(refs.payload(0).unwrap(), expected);
         }

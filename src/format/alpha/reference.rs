@@ -3,14 +3,14 @@
 use serde::Deserialize;
 
 use super::super::ids::ObjectId;
-use super::spelling::AnyId;
+use super::spelling::AlphaObjectId;
 use crate::error::Result;
 
 /// Returns the snapshot that the file points to. Ignores other members: a time, and properties that no release set.
 pub fn parse(file: &[u8]) -> Result<ObjectId> {
     #[derive(Deserialize)]
     struct Reference {
-        snapshot: AnyId,
+        snapshot: AlphaObjectId,
     }
     let reference: Reference = serde_json::from_slice(file).map_err(|e| super::wrong("branch or tag", e))?;
     Ok(reference.snapshot.0)

@@ -23,9 +23,9 @@ use super::super::ids::ObjectId;
 use super::super::repo_state::RawItem;
 use super::super::snapshot::{ManifestInfo, ManifestRef};
 use super::attributes::{Attributes, AttributesFile};
-use super::bounds::Outline;
-use super::container::{self, Body, Opened};
-use super::spelling::{AnyId, AnyNodeId, Time, WithId};
+use super::bounds::DocumentShape;
+use super::container::{self, Body, Unwrapped};
+use super::spelling::{AlphaObjectId, AlphaNodeId, Time, IdAndNumbers};
 use super::zarr_json::{self, ArrayFields};
 use super::{bounds, parse};
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -62,7 +62,7 @@ enum Ancestors {
 
 #[derive(Debug, Deserialize)]
 struct NodeFields {
-    id: AnyNodeId,
+    id: AlphaNodeId,
     path: String,
     user_attributes: Option<StoredAttributes>,
     node_data: NodeData,
@@ -70,7 +70,7 @@ struct NodeFields {
 
 #[derive(Debug, Deserialize)]
 enum NodeData {
-    Array(Box<ArrayFields>, Vec<WithId>),
+    Array(Box<ArrayFields>, Vec<IdAndNumbers>),
     Group,
 }
 
@@ -82,7 +82,7 @@ enum StoredAttributes {
 
 #[derive(Debug, Deserialize)]
 struct AttributesRef {
-    object_id: AnyId,
+    object_id: AlphaObjectId,
     location: u64,
     #[serde(default, rename = "flags")]
     _flags: IgnoredAny,
@@ -90,7 +90,7 @@ struct AttributesRef {
 
 #[derive(Debug, Deserialize)]
 struct StoredCommit {
-    id: AnyId,
+    id: AlphaObjectId,
     written_at: Time,
     message: String,
 }
@@ -102,10 +102,10 @@ struct Nodes(Vec<NodeFields>);
 /// Snapshot of alpha 1 to 9.
 #[derive(Deserialize)]
 #[allow(clippy::type_complexity, reason = "the members have no names in the file")]
-struct Eleven(
+struct SnapshotAlpha1(
     IgnoredAny,
     IgnoredAny,
-    Vec<WithId>,
+    Vec<IdAndNumbers>,
     IgnoredAny,
     IgnoredAny,
     IgnoredAny,
@@ -118,8 +118,8 @@ struct Eleven(
 
 /// Snapshot of alpha 10 and later.
 #[derive(Deserialize)]
-struct Nine(
-    Vec<WithId>,
+struct SnapshotAlpha10(
+    Vec<IdAndNumbers>,
     IgnoredAny,
     IgnoredAny,
     IgnoredAny,
@@ -132,11 +132,11 @@ struct Nine(
 
 /// Snapshot of 0.1.0 to 0.1.3.
 #[derive(Deserialize)]
-struct Eight(AnyId, Option<AnyId>, Time, String, Option<Map<String, Value>>, Vec<WithId>, IgnoredAny, Nodes);
+struct Snapshot010(AlphaObjectId, Option<AlphaObjectId>, Time, String, Option<Map<String, Value>>, Vec<IdAndNumbers>, IgnoredAny, Nodes);
 
 /// Snapshot of the first layout, with or without names of members.
 #[derive(Deserialize)]
-struct Seven {
+struct SnapshotFirstLayout {
     #[serde(rename = "total_parents")]
     _total_parents: IgnoredAny,
     #[serde(rename = "short_term_parents")]
@@ -153,8 +153,8 @@ impl AlphaSnapshot {
     /// Decodes a snapshot file whose payload, and then whose values, may each take `limit` bytes of memory.
     pub fn decode(file: &[u8], limit: u64) -> Result<Self> {
         let body = match container::open(file, FileType::Snapshot, limit)? {
-            Opened::Alpha(body) => body,
-            Opened::Flatbuffer(..) => {
+            Unwrapped::Alpha(body) => body,
+            Unwrapped::Flatbuffer(..) => {
                 return Err(Error::new(
                     ErrorKind::Unsupported,
                     "a snapshot of 0.2 or later in a repository from before",
@@ -165,25 +165,25 @@ impl AlphaSnapshot {
         Self::parse(&body, outline)
     }
 
-    fn parse(body: &Body, outline: Outline) -> Result<Self> {
+    fn parse(body: &Body, outline: DocumentShape) -> Result<Self> {
         fn read<T: DeserializeOwned>(body: &Body) -> Result<T> {
             parse(body, "snapshot")
         }
         match outline.elements {
             Some(11) => {
-                let Eleven(_, _, manifests, _, _, _, history, own, _, properties, nodes) = read(body)?;
+                let SnapshotAlpha1(_, _, manifests, _, _, _, history, own, _, properties, nodes) = read(body)?;
                 // Each manifest has an id and the version of its file.
                 let manifests = manifests.into_iter().map(|m| (m.id, 0, 0));
                 Ok(Self::with_history(own, history, properties, nodes, manifests))
             }
             Some(9) => {
-                let Nine(manifests, _, _, _, history, own, _, properties, nodes) = read(body)?;
+                let SnapshotAlpha10(manifests, _, _, _, history, own, _, properties, nodes) = read(body)?;
                 // Each manifest has an id, the version of its file, and its size.
                 let manifests = manifests.into_iter().map(|m| (m.id, m.numbers[1], 0));
                 Ok(Self::with_history(own, history, properties, nodes, manifests))
             }
             Some(8) if outline.begins_with_id => {
-                let Eight(id, parent, time, message, properties, manifests, _, nodes) = read(body)?;
+                let Snapshot010(id, parent, time, message, properties, manifests, _, nodes) = read(body)?;
                 // Each manifest has an id, its size, and the number of its references.
                 let manifests = manifests.into_iter().map(|m| (m.id, m.numbers[0], m.numbers[1]));
                 Ok(AlphaSnapshot {
@@ -195,7 +195,7 @@ impl AlphaSnapshot {
                 })
             }
             Some(7) | None => {
-                let Seven { short_term_history, metadata, properties, nodes, .. } = read(body)?;
+                let SnapshotFirstLayout { short_term_history, metadata, properties, nodes, .. } = read(body)?;
                 Ok(Self::with_history(metadata, short_term_history, properties, nodes, std::iter::empty()))
             }
             Some(other) => Err(Error::new(
@@ -303,7 +303,7 @@ fn node_draft(
         NodeData::Group => (zarr_json::group(&attributes), None),
         NodeData::Array(fields, refs) => {
             let mut manifests: Vec<ManifestRef> = Vec::with_capacity(refs.len());
-            for WithId { id, .. } in refs {
+            for IdAndNumbers { id, .. } in refs {
                 let unknown = ManifestInfo { id, size: 0, chunk_refs: 0 };
                 used.insert(id, known.get(&id).copied().unwrap_or(unknown));
                 manifests.push(ManifestRef { id, extents: Vec::new() });

@@ -13,31 +13,31 @@ const WIDE: usize = 16;
 
 /// Id of an object: text, bytes, numbers, or an array that begins with bytes. The first 12 of 16 bytes count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct AnyId(pub(super) ObjectId);
+pub(super) struct AlphaObjectId(pub(super) ObjectId);
 
-/// Id of a node: a number, or 8 bytes in one of the spellings of [`AnyId`].
+/// Id of a node: a number, or 8 bytes in one of the spellings of [`AlphaObjectId`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct AnyNodeId(pub(super) NodeId);
+pub(super) struct AlphaNodeId(pub(super) NodeId);
 
 fn object_from_text(text: &str) -> Option<ObjectId> {
-    ids::decode::<12>(text).map(ObjectId).or_else(|| ObjectId::of_16_bytes(text))
+    ids::decode::<12>(text).map(ObjectId).or_else(|| ObjectId::from_wide_text(text))
 }
 
 fn first_12(bytes: &[u8]) -> Option<[u8; 12]> {
     bytes.first_chunk().copied().filter(|_| matches!(bytes.len(), 12 | WIDE))
 }
 
-impl AnyNodeId {
+impl AlphaNodeId {
     pub(super) fn from_number(number: u64) -> Self {
-        AnyNodeId(NodeId(number.to_be_bytes()))
+        AlphaNodeId(NodeId(number.to_be_bytes()))
     }
 
     pub(super) fn from_text(text: &str) -> Option<Self> {
-        ids::decode::<8>(text).map(|bytes| AnyNodeId(NodeId(bytes)))
+        ids::decode::<8>(text).map(|bytes| AlphaNodeId(NodeId(bytes)))
     }
 
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        bytes.try_into().ok().map(|bytes| AnyNodeId(NodeId(bytes)))
+        bytes.try_into().ok().map(|bytes| AlphaNodeId(NodeId(bytes)))
     }
 }
 
@@ -96,27 +96,27 @@ impl<'de> Deserialize<'de> for Part<'de> {
 struct ObjectVisitor;
 
 impl<'de> Visitor<'de> for ObjectVisitor {
-    type Value = AnyId;
+    type Value = AlphaObjectId;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the id of an object")
     }
 
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<AnyId, E> {
-        object_from_text(text).map(AnyId).ok_or_else(|| E::custom(format!("`{text}` is not the id of an object")))
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<AlphaObjectId, E> {
+        object_from_text(text).map(AlphaObjectId).ok_or_else(|| E::custom(format!("`{text}` is not the id of an object")))
     }
 
-    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<AnyId, E> {
+    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<AlphaObjectId, E> {
         let id = first_12(bytes).ok_or_else(|| E::custom(format!("an object's id of {} bytes", bytes.len())))?;
-        Ok(AnyId(ObjectId(id)))
+        Ok(AlphaObjectId(ObjectId(id)))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, array: A) -> Result<AnyId, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, array: A) -> Result<AlphaObjectId, A::Error> {
         self.visit_bytes(&bytes_of_array(array)?)
     }
 }
 
-impl<'de> Deserialize<'de> for AnyId {
+impl<'de> Deserialize<'de> for AlphaObjectId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(ObjectVisitor)
     }
@@ -125,30 +125,30 @@ impl<'de> Deserialize<'de> for AnyId {
 struct NodeVisitor;
 
 impl<'de> Visitor<'de> for NodeVisitor {
-    type Value = AnyNodeId;
+    type Value = AlphaNodeId;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the id of a node")
     }
 
-    fn visit_u64<E>(self, number: u64) -> Result<AnyNodeId, E> {
-        Ok(AnyNodeId::from_number(number))
+    fn visit_u64<E>(self, number: u64) -> Result<AlphaNodeId, E> {
+        Ok(AlphaNodeId::from_number(number))
     }
 
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<AnyNodeId, E> {
-        AnyNodeId::from_text(text).ok_or_else(|| E::custom(format!("`{text}` is not the id of a node")))
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<AlphaNodeId, E> {
+        AlphaNodeId::from_text(text).ok_or_else(|| E::custom(format!("`{text}` is not the id of a node")))
     }
 
-    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<AnyNodeId, E> {
-        AnyNodeId::from_bytes(bytes).ok_or_else(|| E::custom(format!("a node's id of {} bytes", bytes.len())))
+    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<AlphaNodeId, E> {
+        AlphaNodeId::from_bytes(bytes).ok_or_else(|| E::custom(format!("a node's id of {} bytes", bytes.len())))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, array: A) -> Result<AnyNodeId, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, array: A) -> Result<AlphaNodeId, A::Error> {
         self.visit_bytes(&bytes_of_array(array)?)
     }
 }
 
-impl<'de> Deserialize<'de> for AnyNodeId {
+impl<'de> Deserialize<'de> for AlphaNodeId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(NodeVisitor)
     }
@@ -156,44 +156,44 @@ impl<'de> Deserialize<'de> for AnyNodeId {
 
 /// Id of an object and up to two numbers: an array that begins with them, or a map, of which only the id is read.
 #[derive(Debug)]
-pub(super) struct WithId {
+pub(super) struct IdAndNumbers {
     pub(super) id: ObjectId,
     pub(super) numbers: [u64; 2],
 }
 
-impl<'de> Deserialize<'de> for WithId {
+impl<'de> Deserialize<'de> for IdAndNumbers {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct WithIdVisitor;
         impl<'de> Visitor<'de> for WithIdVisitor {
-            type Value = WithId;
+            type Value = IdAndNumbers;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a manifest's id, and more")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<WithId, A::Error> {
-                let id: AnyId = array.next_element()?.ok_or_else(|| de::Error::custom("no manifest's id"))?;
+            fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<IdAndNumbers, A::Error> {
+                let id: AlphaObjectId = array.next_element()?.ok_or_else(|| de::Error::custom("no manifest's id"))?;
                 let mut numbers = [0; 2];
                 for number in &mut numbers {
                     match array.next_element::<Count>()? {
                         Some(Count(found)) => *number = found,
-                        None => return Ok(WithId { id: id.0, numbers }),
+                        None => return Ok(IdAndNumbers { id: id.0, numbers }),
                     }
                 }
                 while array.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(WithId { id: id.0, numbers })
+                Ok(IdAndNumbers { id: id.0, numbers })
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WithId, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<IdAndNumbers, A::Error> {
                 let mut id = None;
                 while let Some(name) = map.next_key::<String>()? {
                     match name.as_str() {
-                        "object_id" | "id" => id = Some(map.next_value::<AnyId>()?),
+                        "object_id" | "id" => id = Some(map.next_value::<AlphaObjectId>()?),
                         _ => drop(map.next_value::<IgnoredAny>()?),
                     }
                 }
                 let id = id.ok_or_else(|| de::Error::custom("no object_id"))?;
-                Ok(WithId { id: id.0, numbers: [0; 2] })
+                Ok(IdAndNumbers { id: id.0, numbers: [0; 2] })
             }
         }
         deserializer.deserialize_any(WithIdVisitor)
@@ -354,13 +354,13 @@ mod tests {
             numbers(&wide),
             rmpv::Value::Binary(wide.clone()),
         ] {
-            assert_eq!(from_pack::<AnyId>(value.clone()).unwrap().0, id, "{value}");
+            assert_eq!(from_pack::<AlphaObjectId>(value.clone()).unwrap().0, id, "{value}");
         }
-        assert_eq!(serde_json::from_value::<AnyId>(json!(wide)).unwrap().0, id);
+        assert_eq!(serde_json::from_value::<AlphaObjectId>(json!(wide)).unwrap().0, id);
         for wrong in
             [json!([]), json!([1, 2]), json!("abc"), json!(7), json!([[1]]), json!(vec![1; 17]), json!(vec![256; 12])]
         {
-            assert!(serde_json::from_value::<AnyId>(wrong.clone()).is_err(), "{wrong}");
+            assert!(serde_json::from_value::<AlphaObjectId>(wrong.clone()).is_err(), "{wrong}");
         }
     }
 
@@ -372,9 +372,9 @@ mod tests {
         for value in
             [258.into(), bytes.clone(), text.as_str().into(), rmpv::Value::Array(vec![bytes, rmpv::Value::Nil])]
         {
-            assert_eq!(from_pack::<AnyNodeId>(value).unwrap().0, id);
+            assert_eq!(from_pack::<AlphaNodeId>(value).unwrap().0, id);
         }
-        assert!(from_pack::<AnyNodeId>((-1).into()).is_err());
+        assert!(from_pack::<AlphaNodeId>((-1).into()).is_err());
     }
 
     #[test]

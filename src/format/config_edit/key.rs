@@ -13,7 +13,7 @@ const LIKENESS: f64 = 0.7;
 
 /// Position and kind of a setting.
 #[derive(Debug)]
-pub struct Place {
+pub struct SettingPath {
     /// Names of the members that lead to the setting.
     pub path: Vec<String>,
     /// Kind of the setting; `None` if a newer program stored it.
@@ -22,11 +22,11 @@ pub struct Place {
     pub default: Option<&'static str>,
 }
 
-impl Place {
+impl SettingPath {
     /// Finds the setting `key`, whether it is stored among `members` or not.
-    pub fn find(members: &Map<String, Value>, key: &str) -> Result<Place> {
+    pub fn find(members: &Map<String, Value>, key: &str) -> Result<SettingPath> {
         let mut parts: &[String] = &parse(key)?;
-        let mut place = Place { path: Vec::new(), kind: Some(&ROOT), default: None };
+        let mut place = SettingPath { path: Vec::new(), kind: Some(&ROOT), default: None };
         let mut at = Some(members);
         while !parts.is_empty() {
             let taken = place.step(at, parts)?;
@@ -186,7 +186,7 @@ mod tests {
             "s3://my.bucket/": {"name": "mine", "url_prefix": "s3://my.bucket/", "store": {"s3": {}}}
         }});
         let stored = stored.as_object().unwrap();
-        let path = |key: &str| Place::find(stored, key).unwrap().path;
+        let path = |key: &str| SettingPath::find(stored, key).unwrap().path;
         let expected = ["virtual_chunk_containers", "s3://my.bucket/", "store", "s3", "region"];
         assert_eq!(path("virtual_chunk_containers.s3://my.bucket/.store.s3.region"), expected);
         assert_eq!(path("virtual_chunk_containers.mine.store.s3.region"), expected);

@@ -21,7 +21,7 @@ pub mod schema;
 
 use serde_json::{Map, Value};
 
-use self::key::{Place, spell};
+use self::key::{SettingPath, spell};
 use self::schema::{Kind, ROOT};
 use crate::error::{Error, ErrorKind, Result};
 use crate::shell;
@@ -41,7 +41,7 @@ pub struct Setting {
 
 /// Result of a change.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Changed {
+pub struct ConfigChange {
     /// New configuration.
     pub members: Map<String, Value>,
     /// Full name of the changed setting.
@@ -54,7 +54,7 @@ pub struct Changed {
 
 /// Returns the setting `key`. Fails with [`ErrorKind::InvalidInput`] if there is no such setting.
 pub fn get(members: &Map<String, Value>, key: &str) -> Result<Setting> {
-    let place = Place::find(members, key)?;
+    let place = SettingPath::find(members, key)?;
     let value = place.value(members).filter(|value| !value.is_null()).cloned();
     Ok(Setting { key: spell(&place.path), value, kind: place.kind, default: place.default })
 }
@@ -62,8 +62,8 @@ pub fn get(members: &Map<String, Value>, key: &str) -> Result<Setting> {
 /// Sets `key` to the value of `text`: JSON, or otherwise the text itself. Returns `None` if that is the stored value already.
 ///
 /// Fails with [`ErrorKind::InvalidInput`] if there is no such setting, or if a reader would not accept the result.
-pub fn set(members: &Map<String, Value>, key: &str, text: &str) -> Result<Option<Changed>> {
-    let place = Place::find(members, key)?;
+pub fn set(members: &Map<String, Value>, key: &str, text: &str) -> Result<Option<ConfigChange>> {
+    let place = SettingPath::find(members, key)?;
     let Some(kind) = place.kind else {
         return Err(Error::invalid(format!(
             "`{}` was set by a newer program: this version does not know what it may be, and can only unset it",
@@ -81,8 +81,8 @@ pub fn set(members: &Map<String, Value>, key: &str, text: &str) -> Result<Option
 }
 
 /// Unsets `key`. Returns `None` if it is not set. Fails like [`set`].
-pub fn unset(members: &Map<String, Value>, key: &str) -> Result<Option<Changed>> {
-    let place = Place::find(members, key)?;
+pub fn unset(members: &Map<String, Value>, key: &str) -> Result<Option<ConfigChange>> {
+    let place = SettingPath::find(members, key)?;
     let mut after = members.clone();
     remove(&mut after, &place.path);
     let path = place.path.clone();
@@ -92,9 +92,9 @@ pub fn unset(members: &Map<String, Value>, key: &str) -> Result<Option<Changed>>
 fn finish(
     before: &Map<String, Value>,
     members: Map<String, Value>,
-    place: &Place,
+    place: &SettingPath,
     path: Vec<String>,
-) -> Result<Option<Changed>> {
+) -> Result<Option<ConfigChange>> {
     if members == *before {
         return Ok(None);
     }
@@ -104,7 +104,7 @@ fn finish(
     }
     let set = |value: Option<&Value>| value.filter(|value| !value.is_null()).cloned();
     let new = set(key::look(&members, &path));
-    Ok(Some(Changed { key: spell(&path), old: set(place.value(before)), new, members }))
+    Ok(Some(ConfigChange { key: spell(&path), old: set(place.value(before)), new, members }))
 }
 
 /// Returns the value of `text` for a setting of `kind`. A text setting keeps `text`, even if it looks like a number.

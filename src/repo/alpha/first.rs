@@ -15,7 +15,7 @@ use tokio::sync::OnceCell;
 use crate::disk_cache::DiskCache;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
-use crate::storage::{Condition, InStore, ObjectInfo, Storage, Version};
+use crate::storage::{Condition, StoreAddress, ObjectInfo, Storage, Version};
 
 /// Today's folders, and those of the first layout.
 const FOLDERS: [(&str, &str); 4] =
@@ -81,7 +81,7 @@ impl FirstLayout {
 
 /// Returns today's id of the object with this name.
 fn id_of(name: &str) -> Option<ObjectId> {
-    ObjectId::of_16_bytes(name.split('.').next().unwrap_or_default())
+    ObjectId::from_wide_text(name.split('.').next().unwrap_or_default())
 }
 
 #[async_trait]
@@ -126,8 +126,8 @@ impl Storage for FirstLayout {
         Ok(objects.into_iter().filter_map(named).collect())
     }
 
-    async fn in_store(&self, key: &str) -> Result<Option<InStore>> {
-        self.storage.in_store(&self.key(key).await?).await
+    async fn store_address(&self, key: &str) -> Result<Option<StoreAddress>> {
+        self.storage.store_address(&self.key(key).await?).await
     }
 
     async fn open_file(&self, key: &str) -> Result<Option<std::fs::File>> {
@@ -148,8 +148,8 @@ impl Storage for FirstLayout {
         Some("it is of a release before 0.2")
     }
 
-    fn under_way(&self) -> usize {
-        self.storage.under_way()
+    fn in_flight(&self) -> usize {
+        self.storage.in_flight()
     }
 
     fn disk_cache(&self) -> Option<&Arc<DiskCache>> {

@@ -51,7 +51,7 @@ use crate::format::envelope::{FileType, Header, SpecVersion};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::{RepoInfo, SnapshotInfo};
 use crate::format::snapshot::Snapshot;
-use crate::storage::virtuals::Virtuals;
+use crate::storage::virtuals::VirtualChunks;
 use crate::storage::{ObjectInfo, Storage, decoded};
 
 /// Snapshots, or manifests, checked at a time.
@@ -73,7 +73,7 @@ pub struct VerifyOptions {
     /// True if chunk objects are checked too.
     pub chunks: bool,
     /// Virtual chunks that may be read; checked too if `chunks` is true.
-    pub virtuals: Option<Arc<Virtuals>>,
+    pub virtuals: Option<Arc<VirtualChunks>>,
 }
 
 /// Progress of a verification.

@@ -14,7 +14,7 @@ use super::chunks::Reference;
 use super::report::{Findings, Severity};
 use crate::error::ErrorKind;
 use crate::format::chunk_payload::Checksum;
-use crate::storage::virtuals::{VirtualObject, Virtuals};
+use crate::storage::virtuals::{VirtualObject, VirtualChunks};
 
 /// Objects requested at a time.
 const AT_ONCE: usize = 32;
@@ -23,14 +23,14 @@ const AT_ONCE: usize = 32;
 #[derive(Debug, Default)]
 pub(super) struct VirtualObjects {
     /// Virtual chunks that may be read; none if they are not checked.
-    virtuals: Option<Arc<Virtuals>>,
+    virtuals: Option<Arc<VirtualChunks>>,
     /// Minimum length of each object, and the reference that requires it.
     needed: Mutex<HashMap<Arc<VirtualObject>, (u64, Reference)>>,
     found: AtomicU64,
 }
 
 impl VirtualObjects {
-    pub(super) fn new(virtuals: Option<Arc<Virtuals>>) -> Self {
+    pub(super) fn new(virtuals: Option<Arc<VirtualChunks>>) -> Self {
         VirtualObjects { virtuals, ..VirtualObjects::default() }
     }
 

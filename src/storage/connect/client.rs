@@ -18,7 +18,7 @@ use url::{Origin, Url};
 use super::{CONNECT, IDLE, USER_AGENT};
 
 /// Maximum number of redirects of one request.
-const MOST_REDIRECTS: usize = 5;
+const MAX_REDIRECTS: usize = 5;
 
 /// Redirects that a client follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ fn within_origin(attempt: Attempt<'_>) -> reqwest::redirect::Action {
         let to = attempt.url().clone();
         return attempt.error(RedirectError::OtherOrigin(to));
     }
-    if attempt.previous().len() > MOST_REDIRECTS {
+    if attempt.previous().len() > MAX_REDIRECTS {
         return attempt.error(RedirectError::TooMany);
     }
     attempt.follow()
@@ -104,7 +104,7 @@ impl fmt::Display for RedirectError {
                     if origin == "null" { "which is no web server" } else { &origin }
                 )
             }
-            RedirectError::TooMany => write!(f, "the server redirects more than {MOST_REDIRECTS} times"),
+            RedirectError::TooMany => write!(f, "the server redirects more than {MAX_REDIRECTS} times"),
         }
     }
 }

@@ -9,14 +9,14 @@ use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder, GoogleConfigKe
 use object_store::{ObjectStore, StaticCredentialProvider};
 
 use super::super::location::Bucket;
-use super::{Line, endpoint_of, not_made};
+use super::{StoreParameters, endpoint_of, build_error};
 use crate::endpoint::Endpoint;
 use crate::error::Result;
 
 /// Name and domain of the host of Google Cloud Storage.
 const GOOGLE: (&str, &str) = ("storage", ".googleapis.com");
 
-pub(super) fn connect(bucket: &Bucket, line: &Line) -> Result<Arc<dyn ObjectStore>> {
+pub(super) fn connect(bucket: &Bucket, line: &StoreParameters) -> Result<Arc<dyn ObjectStore>> {
     let settings = &line.settings;
     // Google's own libraries know this variable of the emulator, which takes no credentials.
     let emulator = line.variable("STORAGE_EMULATOR_HOST").filter(|_| settings.endpoint_url.is_none());
@@ -42,5 +42,5 @@ pub(super) fn connect(bucket: &Bucket, line: &Line) -> Result<Arc<dyn ObjectStor
     } else if let Some(path) = &settings.credentials {
         builder = builder.with_application_credentials(path);
     }
-    Ok(Arc::new(builder.build().map_err(|e| not_made("gs: credentials", e))?))
+    Ok(Arc::new(builder.build().map_err(|e| build_error("gs: credentials", e))?))
 }

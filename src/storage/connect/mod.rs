@@ -1,6 +1,6 @@
 //! Connection to the store of a place: credentials, endpoint and client.
 //!
-//! Each kind of store has a file. All send their requests through one [`Wire`], which limits the requests in flight and the time of each,
+//! Each kind of store has a file. All send their requests through one [`Transport`], which limits the requests in flight and the time of each,
 //! and all retry transient failures the same way.
 
 mod azure;
@@ -21,10 +21,10 @@ use object_store::{BackoffConfig, ClientOptions, HeaderMap, HeaderValue, ObjectS
 use url::Origin;
 
 use self::client::{Clients, Redirects};
-use super::location::{Bucket, Place};
+use super::location::{Bucket, StorePlace};
 use super::secrets::Secrets;
 use super::settings::Settings;
-use super::wire::Wire;
+use super::wire::Transport;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -53,30 +53,30 @@ pub(super) struct Connected {
     pub(super) read_only: Option<&'static str>,
     /// True if the store lists by name.
     pub(super) is_ordered: bool,
-    pub(super) wire: Wire,
+    pub(super) wire: Transport,
 }
 
 /// Parameters that every store is built with.
-pub(super) struct Line {
+pub(super) struct StoreParameters {
     settings: Settings,
-    wire: Wire,
+    wire: Transport,
     redirects: Redirects,
     /// True if the store may get the credentials and settings of this machine: environment variables, profiles, tokens.
     ambient: bool,
 }
 
-/// Factory of clients that send their requests through a [`Wire`].
+/// Factory of clients that send their requests through a [`Transport`].
 #[derive(Clone, Debug)]
 struct Connector {
-    wire: Wire,
+    wire: Transport,
     clients: Clients,
 }
 
-impl Line {
+impl StoreParameters {
     /// Creates the parameters for `settings`, with the secrets of the file that they name.
     fn new(settings: &Settings, redirects: Redirects) -> Result<Self> {
-        let wire = Wire::new(settings);
-        Ok(Line { settings: settings.clone().with_secrets_of_file()?, wire, redirects, ambient: true })
+        let wire = Transport::new(settings);
+        Ok(StoreParameters { settings: settings.clone().with_secrets_of_file()?, wire, redirects, ambient: true })
     }
 
     fn secrets(&self) -> &Secrets {
@@ -115,7 +115,7 @@ impl Line {
         }
     }
 
-    /// Returns the client's options. [`Wire`] sets the deadlines of requests.
+    /// Returns the client's options. [`Transport`] sets the deadlines of requests.
     fn client(&self, is_plain: bool) -> Result<ClientOptions> {
         let mut options = ClientOptions::new()
             .with_user_agent(HeaderValue::from_static(USER_AGENT))
@@ -147,41 +147,41 @@ impl HttpConnector for Connector {
 }
 
 /// Connects to `place`, which is not on this machine.
-pub(super) async fn connect(place: &Place, settings: &Settings) -> Result<Connected> {
-    connect_over(place, &Line::new(settings, Redirects::SameOrigin)?).await
+pub(super) async fn connect(place: &StorePlace, settings: &Settings) -> Result<Connected> {
+    connect_over(place, &StoreParameters::new(settings, Redirects::SameOrigin)?).await
 }
 
 /// Connects like [`connect`], but follows no redirect. Unless it is `trusted`, the store gets only what is in `settings`.
-pub(super) async fn connect_straight(place: &Place, settings: &Settings, trusted: bool) -> Result<Connected> {
-    connect_over(place, &Line { ambient: trusted, ..Line::new(settings, Redirects::None)? }).await
+pub(super) async fn connect_without_redirects(place: &StorePlace, settings: &Settings, trusted: bool) -> Result<Connected> {
+    connect_over(place, &StoreParameters { ambient: trusted, ..StoreParameters::new(settings, Redirects::None)? }).await
 }
 
 /// Creates a client for web servers that follows no redirect.
-pub(super) fn web_client(settings: &Settings) -> Result<(HttpClient, Wire)> {
-    let line = Line::new(settings, Redirects::None)?;
+pub(super) fn web_client(settings: &Settings) -> Result<(HttpClient, Transport)> {
+    let line = StoreParameters::new(settings, Redirects::None)?;
     // Each URL decides on encryption.
     let options = line.client(true)?;
-    let client = line.connector(None)?.connect(&options).map_err(|e| not_made("the client for web servers", e))?;
+    let client = line.connector(None)?.connect(&options).map_err(|e| build_error("the client for web servers", e))?;
     Ok((client, line.wire))
 }
 
-async fn connect_over(place: &Place, line: &Line) -> Result<Connected> {
+async fn connect_over(place: &StorePlace, line: &StoreParameters) -> Result<Connected> {
     let wire = &line.wire;
     let in_bucket = |store, bucket: &Bucket| {
         let prefix = bucket.prefix.clone();
         Connected { store, slashed: None, prefix, read_only: None, is_ordered: true, wire: wire.clone() }
     };
     match place {
-        Place::S3(bucket) => {
+        StorePlace::S3(bucket) => {
             let (store, slashed) = s3::connect(bucket, line).await?;
             let is_ordered = !bucket.name.ends_with(DIRECTORY_BUCKET);
             Ok(Connected { slashed: Some(slashed), is_ordered, ..in_bucket(store, bucket) })
         }
-        Place::Gcs(bucket) => Ok(in_bucket(gcs::connect(bucket, line)?, bucket)),
-        Place::Azure(container, account) => {
+        StorePlace::Gcs(bucket) => Ok(in_bucket(gcs::connect(bucket, line)?, bucket)),
+        StorePlace::Azure(container, account) => {
             Ok(in_bucket(azure::connect(container, account.as_ref(), line)?, container))
         }
-        Place::Web(url) => Ok(Connected {
+        StorePlace::Web(url) => Ok(Connected {
             store: web::connect(url, line)?,
             slashed: None,
             prefix: String::new(),
@@ -189,7 +189,7 @@ async fn connect_over(place: &Place, line: &Line) -> Result<Connected> {
             is_ordered: false,
             wire: wire.clone(),
         }),
-        Place::Local(path) => Err(Error::invalid(format!("{} is on this machine", path.display()))),
+        StorePlace::Local(path) => Err(Error::invalid(format!("{} is on this machine", path.display()))),
     }
 }
 
@@ -204,6 +204,6 @@ fn endpoint_of(what: &str, text: Option<String>) -> Result<Option<Endpoint>> {
 }
 
 /// Returns the error of a store that could not be built from its settings.
-fn not_made(what: &str, error: object_store::Error) -> Error {
+fn build_error(what: &str, error: object_store::Error) -> Error {
     Error::with_source(ErrorKind::InvalidInput, what.to_owned(), error)
 }

@@ -15,7 +15,7 @@ use super::super::location::Bucket;
 use super::client::Redirects;
 use super::profile::{self, Profile, ProfileCredentials};
 use super::slashed::Slashed;
-use super::{Line, endpoint_of, not_made, variable};
+use super::{StoreParameters, endpoint_of, build_error, variable};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store_names::Region;
@@ -36,7 +36,7 @@ const ANYWHERE: &str = "s3";
 const BUCKET_REGION: &str = "x-amz-bucket-region";
 
 /// Connects to the bucket, and to the bucket by keys that begin with a slash.
-pub(super) async fn connect(bucket: &Bucket, line: &Line) -> Result<(Arc<dyn ObjectStore>, Arc<dyn ObjectStore>)> {
+pub(super) async fn connect(bucket: &Bucket, line: &StoreParameters) -> Result<(Arc<dyn ObjectStore>, Arc<dyn ObjectStore>)> {
     let settings = &line.settings;
     let mut builder = if line.ambient { AmazonS3Builder::from_env() } else { AmazonS3Builder::new() };
     builder = builder
@@ -89,12 +89,12 @@ pub(super) async fn connect(bucket: &Bucket, line: &Line) -> Result<(Arc<dyn Obj
     let address = if by_host { home.to_string() } else { format!("{home}/{}", bucket.name) };
     let slashed = builder.with_virtual_hosted_style_request(true).with_endpoint(format!("{address}/"));
     let slashed = slashed.with_disable_bulk_delete(true);
-    let slashed = Slashed::new(slashed.build().map_err(|e| not_made("s3", e))?);
-    Ok((Arc::new(plain.build().map_err(|e| not_made("s3", e))?), Arc::new(slashed)))
+    let slashed = Slashed::new(slashed.build().map_err(|e| build_error("s3", e))?);
+    Ok((Arc::new(plain.build().map_err(|e| build_error("s3", e))?), Arc::new(slashed)))
 }
 
 /// Asks Amazon for the region of a bucket, without credentials.
-async fn region_of(bucket: &Bucket, line: &Line) -> Result<Region> {
+async fn region_of(bucket: &Bucket, line: &StoreParameters) -> Result<Region> {
     let unknown = |why: &str| format!("the region of bucket `{}` is not known{why}: say it with --region", bucket.name);
     let no_answer = |source| Error::with_source(ErrorKind::NotFound, unknown(""), source);
     // The bucket is in the path: a dot in its name would not match Amazon's certificate.
@@ -115,7 +115,7 @@ async fn region_of(bucket: &Bucket, line: &Line) -> Result<Region> {
     told.ok_or_else(|| Error::new(ErrorKind::NotFound, unknown("")))?.parse()
 }
 
-fn with_credentials(builder: AmazonS3Builder, line: &Line, profile: Option<Profile>) -> Result<AmazonS3Builder> {
+fn with_credentials(builder: AmazonS3Builder, line: &StoreParameters, profile: Option<Profile>) -> Result<AmazonS3Builder> {
     let (settings, secrets) = (&line.settings, line.secrets());
     if settings.anonymous {
         return Ok(builder.with_skip_signature(true));

@@ -6,10 +6,10 @@ use base64::Engine;
 use object_store::http::HttpBuilder;
 use object_store::{HeaderValue, ObjectStore};
 
-use super::{Line, not_made};
+use super::{StoreParameters, build_error};
 use crate::error::{Error, Result};
 
-pub(super) fn connect(url: &url::Url, line: &Line) -> Result<Arc<dyn ObjectStore>> {
+pub(super) fn connect(url: &url::Url, line: &StoreParameters) -> Result<Arc<dyn ObjectStore>> {
     // Errors contain the URL, so that its secret parts go into a header.
     let mut plain = url.clone();
     let mut options = line.client(url.scheme() == "http")?;
@@ -31,5 +31,5 @@ pub(super) fn connect(url: &url::Url, line: &Line) -> Result<Arc<dyn ObjectStore
         .with_client_options(options)
         .with_retry(line.retry())
         .with_http_connector(line.connector(Some(plain.origin()))?);
-    Ok(Arc::new(builder.build().map_err(|e| not_made("the repository's URL", e))?))
+    Ok(Arc::new(builder.build().map_err(|e| build_error("the repository's URL", e))?))
 }

@@ -11,7 +11,7 @@ use std::fmt;
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
-use super::super::location::{AZURE_HOSTS, Bucket, Place, azure_account};
+use super::super::location::{AZURE_HOSTS, Bucket, StorePlace, azure_account};
 use crate::error::{Error, ErrorKind, Result};
 use crate::printable;
 use crate::store_names::Provider;
@@ -204,14 +204,14 @@ impl Address {
     }
 
     /// Returns the bucket, if the scheme has buckets.
-    pub(super) fn place(&self) -> Option<Place> {
+    pub(super) fn place(&self) -> Option<StorePlace> {
         let bucket = |name: &str| Bucket { name: name.to_owned(), prefix: String::new() };
         match self.scheme {
-            Scheme::S3 | Scheme::Tigris => Some(Place::S3(bucket(&self.authority))),
-            Scheme::Gs => Some(Place::Gcs(bucket(&self.authority))),
+            Scheme::S3 | Scheme::Tigris => Some(StorePlace::S3(bucket(&self.authority))),
+            Scheme::Gs => Some(StorePlace::Gcs(bucket(&self.authority))),
             Scheme::Az => match self.authority.split_once('@') {
-                Some((container, account)) => Some(Place::Azure(bucket(container), account.parse().ok())),
-                None => Some(Place::Azure(bucket(&self.authority), None)),
+                Some((container, account)) => Some(StorePlace::Azure(bucket(container), account.parse().ok())),
+                None => Some(StorePlace::Azure(bucket(&self.authority), None)),
             },
             Scheme::File | Scheme::Http | Scheme::Https | Scheme::Container => None,
         }

@@ -6,13 +6,13 @@ use crate::printable;
 
 /// State of an object, as reported by its store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct State {
+pub(super) struct ObjectState {
     pub(super) e_tag: Option<String>,
     /// Time of the last change, in seconds since 1970-01-01 UTC.
     pub(super) last_modified: Option<i64>,
 }
 
-impl State {
+impl ObjectState {
     /// Fails with [`crate::error::ErrorKind::Corrupt`] if `checksum` is for another state, or if the state is unknown.
     pub(super) fn check(&self, checksum: &Checksum) -> Result<()> {
         let unknown = |what: &str| {
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn tags_are_compared_without_quotes_and_times_by_the_second() {
-        let state = State { e_tag: Some("\"abc\"".into()), last_modified: Some(100) };
+        let state = ObjectState { e_tag: Some("\"abc\"".into()), last_modified: Some(100) };
         for checksum in [
             Checksum::Etag("abc".into()),
             Checksum::Etag("\"abc\"".into()),
@@ -79,7 +79,7 @@ mod tests {
             assert!(error.contains("has changed"), "{error}");
         }
         for checksum in [Checksum::Etag("abc".into()), Checksum::LastModified(1)] {
-            let error = State::default().check(&checksum).unwrap_err().to_string();
+            let error = ObjectState::default().check(&checksum).unwrap_err().to_string();
             assert!(error.contains("unchecked"), "{error}");
         }
     }

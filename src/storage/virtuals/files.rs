@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use super::super::object::too_short;
 use super::address::{Address, quoted};
-use super::checksum::State;
+use super::checksum::ObjectState;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::Checksum;
 use crate::{printable, shell};
@@ -147,10 +147,10 @@ pub(super) fn read(
 }
 
 /// Returns the state of a file in the form of the reference implementation's local store.
-fn state_of(metadata: &std::fs::Metadata) -> State {
+fn state_of(metadata: &std::fs::Metadata) -> ObjectState {
     let modified = metadata.modified().ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
     let modified = modified.unwrap_or_default().as_micros();
-    State {
+    ObjectState {
         e_tag: Some(format!("{:x}-{modified:x}-{:x}", metadata.ino(), metadata.len())),
         last_modified: Some(metadata.mtime()),
     }

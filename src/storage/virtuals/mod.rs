@@ -32,8 +32,8 @@ use tracing::warn;
 
 use self::address::{Address, Scheme, quoted};
 use self::files::Root;
-use self::permissions::{Found, Permissions};
-use self::reach::Reached;
+use self::permissions::{ReadTarget, Permissions};
+use self::reach::StoreSettings;
 use self::remote::Remote;
 use self::web::{Given, RangeRequest, Web};
 use super::DEADLINE;
@@ -48,11 +48,11 @@ use crate::shell;
 /// Maximum number of connected buckets and servers. Beyond it the least recently used one is disconnected.
 const MOST_CONNECTED: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 /// Maximum number of redirects of one read.
-const MOST_REDIRECTS: usize = 5;
+const MAX_REDIRECTS: usize = 5;
 
 /// Virtual chunks of a repository, as far as the user allows them.
 #[derive(Default)]
-pub struct Virtuals {
+pub struct VirtualChunks {
     permissions: Permissions,
     containers: Vec<(Option<Address>, Container)>,
     /// Settings that apply to all stores.
@@ -123,7 +123,7 @@ impl Hash for VirtualObject {
     }
 }
 
-impl Virtuals {
+impl VirtualChunks {
     /// Creates the virtual chunks that `permissions` cover, in stores as `containers` of the repository's configuration describe them.
     /// Only those of the repository's own `settings` apply that are not specific to a store.
     pub fn new(permissions: Permissions, containers: Vec<Container>, settings: &Settings) -> Self {
@@ -143,12 +143,12 @@ impl Virtuals {
             ..Settings::default()
         };
         let roots = permissions.roots();
-        Virtuals { containers: containers.collect(), permissions, common, connected: Mutex::default(), roots }
+        VirtualChunks { containers: containers.collect(), permissions, common, connected: Mutex::default(), roots }
     }
 
     /// Returns true if any virtual chunk may be on another machine.
-    pub fn has_distant(&self) -> bool {
-        self.permissions.has_distant()
+    pub fn has_remote(&self) -> bool {
+        self.permissions.has_remote()
     }
 
     /// Finds the object that a reference names by `location`, if it may be read. Sends no request.
@@ -168,7 +168,7 @@ impl Virtuals {
         let container = self.container_of(&address);
         let Some(found) = found else { return Err(self.not_allowed(&address, container)) };
         let unchecked = self.permissions.is_unchecked(&address) || self.permissions.is_unchecked(&found.address);
-        let Found { address, file, is_mapped } = found;
+        let ReadTarget { address, file, is_mapped } = found;
         Ok(VirtualObject {
             location: address.to_string(),
             checksum: checksum.filter(|_| !unchecked),
@@ -230,15 +230,15 @@ impl Virtuals {
     /// Reads exactly `length` bytes at `offset` of `object`, from the state that the reference was made to.
     pub fn read<'a>(&'a self, object: &'a VirtualObject, offset: u64, length: u64) -> BoxFuture<'a, Result<Bytes>> {
         // The box hides the type of the future from callers.
-        Box::pin(self.read_here(object, offset, length))
+        Box::pin(self.read_object(object, offset, length))
     }
 
-    async fn read_here(&self, object: &VirtualObject, offset: u64, length: u64) -> Result<Bytes> {
+    async fn read_object(&self, object: &VirtualObject, offset: u64, length: u64) -> Result<Bytes> {
         let read = match &object.target {
             Target::File(root, rest) => self.read_file(object, Arc::clone(root), rest.clone(), offset, length).await,
             Target::Distant(address, container) => {
                 let checksum = object.checksum.as_ref();
-                self.read_distant(&RangeRequest { address, query: None, offset, length, checksum }, *container).await
+                self.read_remote(&RangeRequest { address, query: None, offset, length, checksum }, *container).await
             }
         };
         read.map_err(|error| match error.kind() {
@@ -272,7 +272,7 @@ impl Virtuals {
         }
     }
 
-    async fn read_distant(&self, wanted: &RangeRequest<'_>, container: Option<usize>) -> Result<Bytes> {
+    async fn read_remote(&self, wanted: &RangeRequest<'_>, container: Option<usize>) -> Result<Bytes> {
         let RangeRequest { address, offset, length, checksum, .. } = *wanted;
         if self.common.offline {
             let message =
@@ -295,7 +295,7 @@ impl Virtuals {
     /// Reads from a web server, and follows redirects to allowed locations.
     async fn read_web(&self, wanted: &RangeRequest<'_>) -> Result<Bytes> {
         let (mut address, mut query) = (wanted.address.clone(), None::<String>);
-        for _ in 0..=MOST_REDIRECTS {
+        for _ in 0..=MAX_REDIRECTS {
             let connection = self.connection(&address, None).await?;
             let Some(Connection::Web(server)) = connection.get() else { return Err(no_store(&address)) };
             let asked = RangeRequest { address: &address, query: query.as_deref(), ..*wanted };
@@ -320,7 +320,7 @@ impl Virtuals {
             let signed = url::Url::parse(&url).ok().and_then(|url| url.query().map(str::to_owned));
             (address, query) = (next, signed);
         }
-        let message = format!("{}: the server sends us on and on, {MOST_REDIRECTS} times", wanted.address);
+        let message = format!("{}: the server sends us on and on, {MAX_REDIRECTS} times", wanted.address);
         Err(Error::new(ErrorKind::Io, message))
     }
 
@@ -339,9 +339,9 @@ impl Virtuals {
     }
 
     async fn connect(&self, address: &Address, container: Option<usize>) -> Result<Connection> {
-        let Reached { settings, advice, trusted } = self.settings(address, container)?;
+        let StoreSettings { settings, advice, trusted } = self.settings(address, container)?;
         let Some(place) = address.place() else { return Ok(Connection::Web(Web::new(&settings)?)) };
-        let connected = connect::connect_straight(&place, &settings, trusted).await;
+        let connected = connect::connect_without_redirects(&place, &settings, trusted).await;
         let connected = connected.map_err(|error| match error.kind() {
             ErrorKind::PermissionDenied | ErrorKind::InvalidInput => settings_wanted(address, advice.as_deref(), error),
             _ => error.context(address),
@@ -350,13 +350,13 @@ impl Virtuals {
     }
 
     /// Returns the number of requests in flight.
-    pub fn under_way(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         let connected = self.connected.lock();
         let all = connected.iter().flat_map(|connected| connected.iter());
         all.filter_map(|(_, cell)| {
             Some(match cell.get()? {
-                Connection::Bucket(bucket, _) => bucket.wire.under_way(),
-                Connection::Web(server) => server.wire.under_way(),
+                Connection::Bucket(bucket, _) => bucket.wire.in_flight(),
+                Connection::Web(server) => server.wire.in_flight(),
             })
         })
         .sum()
@@ -380,7 +380,7 @@ fn settings_wanted(address: &Address, advice: Option<&str>, error: Error) -> Err
     Error::with_source(ErrorKind::PermissionDenied, message, error)
 }
 
-impl fmt::Debug for Virtuals {
+impl fmt::Debug for VirtualChunks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Virtuals").field("permissions", &self.permissions).finish_non_exhaustive()
     }

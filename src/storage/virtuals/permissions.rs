@@ -53,7 +53,7 @@ struct PrefixOption {
 
 /// Place from which an allowed location is read.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
+pub(super) struct ReadTarget {
     /// Address of the place, which is the location itself unless it was mapped.
     pub(super) address: Address,
     /// Directory and the path below it, for a local file.
@@ -76,7 +76,7 @@ impl Permissions {
     }
 
     /// Returns the place from which `address` is read, if it may be read. The longest prefix decides.
-    pub(super) fn find(&self, address: &Address) -> Option<Found> {
+    pub(super) fn find(&self, address: &Address) -> Option<ReadTarget> {
         let rest = |prefix: &Address| prefix.rest_of(address).map(<[String]>::to_vec);
         let map = self.maps.iter().filter_map(|map| Some((map, rest(&map.from)?)));
         let map = map.max_by_key(|(map, _)| map.from.components().len());
@@ -87,14 +87,14 @@ impl Permissions {
                 Some(match &map.to {
                     Place::Directory(to, root) => {
                         let address = to.join(&rest);
-                        Found { address, file: Some((Arc::clone(root), rest)), is_mapped: true }
+                        ReadTarget { address, file: Some((Arc::clone(root), rest)), is_mapped: true }
                     }
-                    Place::Prefix(to) => Found { address: to.join(&rest), file: None, is_mapped: true },
+                    Place::Prefix(to) => ReadTarget { address: to.join(&rest), file: None, is_mapped: true },
                 })
             }
             (_, Some((allowed, rest))) => {
                 let file = allowed.root.as_ref().map(|root| (Arc::clone(root), rest));
-                Some(Found { address: address.clone(), file, is_mapped: false })
+                Some(ReadTarget { address: address.clone(), file, is_mapped: false })
             }
             _ => None,
         }
@@ -135,7 +135,7 @@ impl Permissions {
     }
 
     /// Returns true if anything may be read that is not on this machine.
-    pub(super) fn has_distant(&self) -> bool {
+    pub(super) fn has_remote(&self) -> bool {
         self.allowed.iter().any(|allowed| allowed.root.is_none())
             || self.maps.iter().any(|map| matches!(map.to, Place::Prefix(_)))
     }
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn nothing_is_allowed_that_nobody_allowed() {
         let none = Permissions::default();
-        assert!(none.is_empty() && !none.has_distant());
+        assert!(none.is_empty() && !none.has_remote());
         assert_eq!(found(&none, "s3://b/x"), None);
         let some = permissions(&["s3://b/data", "/srv/nc"], &[], &[]).unwrap();
         assert_eq!(found(&some, "s3://b/data/x").as_deref(), Some("s3://b/data/x"));
@@ -266,7 +266,7 @@ mod tests {
         for location in ["s3://b/x", "s3://b/database/x", "file:///srv/ncx/y", "gs://b/data/x", "vcc://b/data/x"] {
             assert_eq!(found(&some, location), None, "{location}");
         }
-        assert!(some.has_distant() && !permissions(&["/srv"], &["s3://b=/d"], &[]).unwrap().has_distant());
+        assert!(some.has_remote() && !permissions(&["/srv"], &["s3://b=/d"], &[]).unwrap().has_remote());
     }
 
     #[test]

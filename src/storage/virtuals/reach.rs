@@ -3,7 +3,7 @@
 //! The user's settings take precedence. Settings that only the repository has are believed if they are names by the provider's rule; but
 //! a store at an address or in an account that only the repository names gets no credentials of this machine.
 
-use super::Virtuals;
+use super::VirtualChunks;
 use super::address::{Address, Scheme, quoted};
 use crate::endpoint::Endpoint;
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -17,7 +17,7 @@ use crate::store_names::Account;
 const TIGRIS: &str = "https://t3.storage.dev";
 
 /// Settings for reaching a store.
-pub(super) struct Reached {
+pub(super) struct StoreSettings {
     pub(super) settings: Settings,
     /// Advice for the user if the store refuses.
     pub(super) advice: Option<String>,
@@ -25,7 +25,7 @@ pub(super) struct Reached {
     pub(super) trusted: bool,
 }
 
-impl Reached {
+impl StoreSettings {
     /// Marks the store as one that only the repository names, because of `why`: it gets no credentials unless the user gave some for it.
     fn distrust(&mut self, why: impl FnOnce() -> String) {
         self.trusted = false;
@@ -36,14 +36,14 @@ impl Reached {
     }
 }
 
-impl Virtuals {
+impl VirtualChunks {
     /// Returns how `address` is reached: by the user's settings, else by those of the container.
     ///
     /// Errors: [`ErrorKind::VirtualNotAllowed`] for an endpoint without encryption that neither the user nor the container allows,
     /// [`ErrorKind::InvalidInput`] for a name in the configuration that no store can have.
-    pub(super) fn settings(&self, address: &Address, container: Option<usize>) -> Result<Reached> {
+    pub(super) fn settings(&self, address: &Address, container: Option<usize>) -> Result<StoreSettings> {
         let settings = self.permissions.settings(address).or(self.common.clone());
-        let mut reached = Reached { settings, advice: None, trusted: true };
+        let mut reached = StoreSettings { settings, advice: None, trusted: true };
         let store = container.and_then(|number| self.containers.get(number)).map(|(_, container)| &container.store);
         let store = store.filter(|store| is_for(&store.kind, address.scheme()));
         set_endpoint(&mut reached, address, store)?;
@@ -71,7 +71,7 @@ impl Virtuals {
 }
 
 /// Takes the store's endpoint from the configuration, unless the user names one.
-fn set_endpoint(reached: &mut Reached, address: &Address, store: Option<&ContainerStore>) -> Result<()> {
+fn set_endpoint(reached: &mut StoreSettings, address: &Address, store: Option<&ContainerStore>) -> Result<()> {
     let said = store.and_then(|store| store.endpoint_url.clone());
     let tigris = || (address.scheme() == Scheme::Tigris).then(|| TIGRIS.to_owned());
     let (None, Some(text)) = (&reached.settings.endpoint_url, said.or_else(tigris)) else { return Ok(()) };

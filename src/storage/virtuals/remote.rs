@@ -12,20 +12,20 @@ use super::super::deadline::Deadline;
 use super::super::explain::from_store;
 use super::super::object::{collect, too_short};
 use super::super::settings::Settings;
-use super::super::wire::Wire;
+use super::super::wire::Transport;
 use super::address::Address;
-use super::checksum::State;
+use super::checksum::ObjectState;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::Checksum;
 
 /// Error texts of stores for a range that begins after the object's end.
-const BEHIND_THE_END: [&str; 3] = ["416", "InvalidRange", "Range Not Satisfiable"];
+const RANGE_ERRORS: [&str; 3] = ["416", "InvalidRange", "Range Not Satisfiable"];
 
 /// Connected bucket.
 #[derive(Debug)]
 pub(super) struct Remote {
     store: Arc<dyn ObjectStore>,
-    pub(super) wire: Wire,
+    pub(super) wire: Transport,
     deadline: Deadline,
 }
 
@@ -65,14 +65,14 @@ impl Remote {
     }
 }
 
-fn state_of(found: &GetResult) -> State {
-    State { e_tag: found.meta.e_tag.clone(), last_modified: Some(found.meta.last_modified.timestamp()) }
+fn state_of(found: &GetResult) -> ObjectState {
+    ObjectState { e_tag: found.meta.e_tag.clone(), last_modified: Some(found.meta.last_modified.timestamp()) }
 }
 
 fn explain(what: impl Display, error: object_store::Error) -> Error {
     let what = what.to_string();
     let said = error.to_string();
-    if BEHIND_THE_END.iter().any(|words| said.contains(words)) {
+    if RANGE_ERRORS.iter().any(|words| said.contains(words)) {
         return Error::with_source(ErrorKind::Corrupt, format!("{what}: the object is too short"), error);
     }
     from_store(what, error)

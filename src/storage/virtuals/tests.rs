@@ -23,9 +23,9 @@ fn s3(endpoint_url: Option<&str>) -> ContainerStore {
     }
 }
 
-fn virtuals(allow: &[&str], map: &[&str], option: &[&str], containers: Vec<Container>) -> Virtuals {
+fn virtuals(allow: &[&str], map: &[&str], option: &[&str], containers: Vec<Container>) -> VirtualChunks {
     let permissions = Permissions::from_words(&words(allow), &words(map), &words(option), &[]).unwrap();
-    Virtuals::new(permissions, containers, &Settings::default())
+    VirtualChunks::new(permissions, containers, &Settings::default())
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn the_repositorys_own_settings_are_not_sent_to_others() {
         ..Settings::default()
     };
     let permissions = Permissions::from_words(&words(&["s3://b", "https://h"]), &[], &[], &[]).unwrap();
-    let all = Virtuals::new(permissions, Vec::new(), &own);
+    let all = VirtualChunks::new(permissions, Vec::new(), &own);
     for location in ["s3://b/x", "https://h/x"] {
         let settings = all.settings(&Address::object(location).unwrap(), None).unwrap().settings;
         assert!(settings.secrets == Secrets::default() && settings.endpoint_url.is_none());
@@ -174,7 +174,7 @@ fn hostile_containers() -> Vec<Container> {
 }
 
 /// Returns true if `location` leads to an allowed place, or is refused.
-fn stays_inside(all: &Virtuals, location: &str) -> bool {
+fn stays_inside(all: &VirtualChunks, location: &str) -> bool {
     let Ok(object) = all.find(location, None) else { return true };
     let place = format!("{}/", object.location());
     let allowed = ["file:///srv/data/", "file:///srv/moved/", "s3://bucket/data/", "https://host:8443/a/"];

@@ -20,9 +20,9 @@ use super::super::connect;
 use super::super::deadline::{Deadline, UNBOUNDED};
 use super::super::object::too_short;
 use super::super::settings::Settings;
-use super::super::wire::Wire;
+use super::super::wire::Transport;
 use super::address::{Address, quoted};
-use super::checksum::State;
+use super::checksum::ObjectState;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::Checksum;
 
@@ -40,7 +40,7 @@ const REPEATED_WITHIN: f64 = 0.75;
 #[derive(Debug)]
 pub(super) struct Web {
     client: HttpClient,
-    pub(super) wire: Wire,
+    pub(super) wire: Transport,
     deadline: Deadline,
 }
 
@@ -150,10 +150,10 @@ fn header<'a>(answer: &'a HttpResponse, name: &HeaderName) -> Option<&'a str> {
     answer.headers().get(name).and_then(|value| value.to_str().ok()).map(str::trim)
 }
 
-fn state_of(answer: &HttpResponse) -> State {
+fn state_of(answer: &HttpResponse) -> ObjectState {
     let parser = jiff::fmt::rfc2822::DateTimeParser::new();
     let time = header(answer, &LAST_MODIFIED).and_then(|text| parser.parse_timestamp(text).ok());
-    State { e_tag: header(answer, &ETAG).map(str::to_owned), last_modified: time.map(|time| time.as_second()) }
+    ObjectState { e_tag: header(answer, &ETAG).map(str::to_owned), last_modified: time.map(|time| time.as_second()) }
 }
 
 /// Checks that the received part begins at the requested offset.

@@ -73,7 +73,7 @@ pub struct Summary {
     /// Number of these chunk objects that share their bytes with the old repository's.
     pub linked: u64,
     /// Number of these chunk objects that the store itself copied.
-    pub in_store: u64,
+    pub store_address: u64,
     /// Number of chunk objects that the old repository refers to and lacks. The new one lacks them too.
     pub missing: u64,
     /// References to empty chunks, which are dropped: no program reads a value out of one.

@@ -48,7 +48,7 @@ enum CopyMethod {
     Found,
     Linked,
     /// Copied by the store itself.
-    InStore,
+    StoreAddress,
     Sent,
 }
 
@@ -110,7 +110,7 @@ impl Destination {
             match copied {
                 CopyMethod::Found => self.counted.found += 1,
                 CopyMethod::Linked => self.counted.linked += 1,
-                CopyMethod::InStore => self.counted.in_store += 1,
+                CopyMethod::StoreAddress => self.counted.store_address += 1,
                 CopyMethod::Sent => {}
             }
         }
@@ -166,10 +166,10 @@ async fn copy(source: &dyn Storage, destination: &dyn Storage, key: &str, size: 
         let is_linked = same.metadata().map_err(failed)?.nlink() > links;
         return Ok(if is_linked { CopyMethod::Linked } else { CopyMethod::Sent });
     }
-    if let Some(place) = source.in_store(key).await?
+    if let Some(place) = source.store_address(key).await?
         && destination.copy_from(&place, key, size).await?
     {
-        return Ok(CopyMethod::InStore);
+        return Ok(CopyMethod::StoreAddress);
     }
     if size <= IN_MEMORY {
         let bytes = source.get_range(key, 0, size).await?;

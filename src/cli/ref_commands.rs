@@ -1,0 +1,272 @@
+//! Listing, creating and deleting refs, for `icechunkfs branch` and `icechunkfs tag`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::os::unix::ffi::OsStrExt;
+
+use clap::Args;
+use serde::Serialize;
+use tokio::runtime::Runtime;
+use tracing::warn;
+
+use super::args::CommonArgs;
+use super::confirm::ConfirmArgs;
+use super::{open, print, print_json, writable};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::format::repo_info::SnapshotInfo;
+use crate::printable;
+use crate::repo::Repository;
+use crate::repo::change_refs::RefKind;
+use crate::repo::history::format_time;
+use crate::repo::refs::DEFAULT_BRANCH;
+use crate::repo::update::system_clock;
+use crate::scratch::waiting;
+use crate::storage::settings::Settings;
+
+/// Store settings and verbosity.
+#[derive(Clone, Debug, Args)]
+pub struct StoreArgs {
+    /// Verbosity.
+    #[command(flatten)]
+    pub common: CommonArgs,
+    /// Store settings. Last, because their help heading applies to all later options.
+    #[command(flatten)]
+    pub store: Settings,
+}
+
+/// Arguments of `list`.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// Show the time and message of each commit. In repositories of version 1 this reads the snapshots.
+    #[arg(short, long)]
+    pub long: bool,
+    /// Print a list of {"name", "snapshot"}; with --long also "written_at" and "message".
+    #[arg(long)]
+    pub json: bool,
+    /// Store settings and verbosity.
+    #[command(flatten)]
+    pub reach: StoreArgs,
+}
+
+/// Arguments of `create`.
+#[derive(Debug, Args)]
+pub struct CreateArgs {
+    /// The new name.
+    pub name: String,
+    /// The target: a branch, a tag, a snapshot id, or one of these and ~N for N commits before it.
+    #[arg(long, value_name = "REF", default_value = DEFAULT_BRANCH)]
+    pub at: String,
+    /// Print {"name", "snapshot"}.
+    #[arg(long)]
+    pub json: bool,
+    /// Store settings and verbosity.
+    #[command(flatten)]
+    pub reach: StoreArgs,
+}
+
+/// Arguments of `delete`.
+#[derive(Debug, Args)]
+pub struct DeleteArgs {
+    /// The name to delete.
+    pub name: String,
+    /// Delete only if it points to this snapshot [default: the one that it points to when the command starts].
+    #[arg(long, value_name = "ID")]
+    pub expect: Option<String>,
+    /// Print {"name", "snapshot"}: the snapshot that it pointed to.
+    #[arg(long)]
+    pub json: bool,
+    /// Confirmation.
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
+    /// Store settings and verbosity.
+    #[command(flatten)]
+    pub reach: StoreArgs,
+}
+
+#[derive(Serialize)]
+struct Listed {
+    name: String,
+    snapshot: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    written_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+}
+
+/// An opened repository and the runtime for it.
+pub(super) struct OpenRepository {
+    pub(super) runtime: Runtime,
+    pub(super) repository: Repository,
+}
+
+impl OpenRepository {
+    pub(super) fn begin(repo: &str, reach: &StoreArgs) -> Result<Self> {
+        let runtime = open::runtime()?;
+        let repository = runtime.block_on(open::repository(repo, &reach.store))?;
+        Ok(OpenRepository { runtime, repository })
+    }
+
+    pub(super) fn refs(&self, kind: RefKind) -> Result<BTreeMap<String, ObjectId>> {
+        let refs = self.runtime.block_on(self.repository.refs())?;
+        Ok(match kind {
+            RefKind::Branch => refs.branches,
+            RefKind::Tag => refs.tags,
+        })
+    }
+
+    /// Returns the snapshot that `name` points to. Fails if that is not `expect`.
+    pub(super) fn target(&self, kind: RefKind, name: &str, expect: Option<&str>) -> Result<ObjectId> {
+        let expect: Option<ObjectId> =
+            expect.map(|id| id.parse().map_err(|e: Error| e.context("--expect"))).transpose()?;
+        let found = self.runtime.block_on(self.repository.resolve(&kind.named(name)))?;
+        match expect {
+            Some(expected) if expected != found => Err(Error::new(
+                ErrorKind::Stale,
+                format!("{kind} `{name}` points to {found}, not to {expected}: nothing is done"),
+            )),
+            _ => Ok(found),
+        }
+    }
+
+    /// Describes a commit as text. A damaged commit must not prevent changes of its ref.
+    pub(super) fn described(&self, id: ObjectId) -> String {
+        match self.commit(id) {
+            Ok(Some(commit)) => {
+                let message = commit.message.lines().next().unwrap_or_default().trim();
+                format!("{id} ({}, \"{}\")", format_time(commit.flushed_at), printable::line(message))
+            }
+            Ok(None) => id.to_string(),
+            Err(error) => format!("{id} (which cannot be read: {error})"),
+        }
+    }
+
+    fn commit(&self, id: ObjectId) -> Result<Option<SnapshotInfo>> {
+        Ok(self.runtime.block_on(self.repository.history(id, 1))?.pop())
+    }
+
+    /// Describes the commits that are lost if a ref to `tip` is removed and all refs then point to `others`; none if nothing is lost.
+    pub(super) fn loss(&self, tip: ObjectId, others: impl IntoIterator<Item = ObjectId>) -> Result<Option<String>> {
+        Ok(match self.repository.commits_beyond(tip, others)? {
+            Some(0) => None,
+            Some(1) => Some(
+                "One commit is then on no branch or tag any more: only its id leads to it, until garbage is collected."
+                    .to_owned(),
+            ),
+            Some(count) => Some(format!(
+                "{count} commits are then on no branch or tag any more: only their ids lead to them, until garbage is \
+                 collected."
+            )),
+            None => Some(
+                "Commits that are on no other branch or tag can then only be found by their ids, until garbage is collected."
+                    .to_owned(),
+            ),
+        })
+    }
+
+    pub(super) fn mounted(&self, name: &str) -> Option<String> {
+        mounted(&self.repository, name)
+    }
+}
+
+/// Describes the use of branch `name` on this machine: its mount, its uncommitted changes. None if there are none.
+pub(super) fn mounted(repository: &Repository, name: &str) -> Option<String> {
+    let location = writable::scratch_location(repository);
+    let waiting = waiting::look(&location, name)?;
+    let place = printable::bytes(waiting.path.as_os_str().as_bytes());
+    match (waiting.holder, waiting.has_changes) {
+        (Some(holder), true) => {
+            Some(format!("It is in use on this machine ({holder}), with changes that are not committed."))
+        }
+        (Some(holder), false) => Some(format!("It is in use on this machine ({holder}).")),
+        (None, true) => Some(format!("Changes that were made to it and not committed wait in {place}.")),
+        (None, false) => None,
+    }
+}
+
+pub(super) fn list(repo: &str, kind: RefKind, arguments: &ListArgs) -> Result<()> {
+    let work = OpenRepository::begin(repo, &arguments.reach)?;
+    let mut listed = Vec::new();
+    for (name, id) in work.refs(kind)? {
+        let commit = match arguments.long {
+            true => work.commit(id).unwrap_or_else(|error| {
+                warn!("{kind} `{name}`: {error}");
+                None
+            }),
+            false => None,
+        };
+        listed.push(Listed {
+            name,
+            snapshot: id.to_string(),
+            written_at: commit.as_ref().map(|commit| format_time(commit.flushed_at)),
+            message: commit.map(|commit| commit.message),
+        });
+    }
+    if arguments.json {
+        return print_json(&listed);
+    }
+    let names: Vec<String> = listed.iter().map(|one| printable::line(&one.name)).collect();
+    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or_default();
+    let mut text = String::new();
+    for (one, name) in listed.iter().zip(&names) {
+        // Writing into a string cannot fail.
+        let _ = match (&one.written_at, &one.message) {
+            (Some(time), Some(message)) => {
+                let message = printable::line(message.lines().next().unwrap_or_default());
+                writeln!(text, "{}  {name:<width$}  {time}  {message}", one.snapshot)
+            }
+            _ => writeln!(text, "{}  {name}", one.snapshot),
+        };
+    }
+    print(&text)
+}
+
+pub(super) fn create(repo: &str, kind: RefKind, arguments: &CreateArgs) -> Result<()> {
+    let work = OpenRepository::begin(repo, &arguments.reach)?;
+    let target = work.runtime.block_on(work.repository.find(&arguments.at))?.id;
+    let name = &arguments.name;
+    work.runtime.block_on(work.repository.create_ref(kind, name, target, system_clock))?;
+    say(arguments.json, name, target, || format!("{kind} `{name}` points to {target}"))
+}
+
+/// Deletes a ref of `kind`; `more` is an additional warning for this kind.
+pub(super) fn delete(repo: &str, kind: RefKind, arguments: &DeleteArgs, more: &str) -> Result<()> {
+    let work = OpenRepository::begin(repo, &arguments.reach)?;
+    let name = &arguments.name;
+    if kind == RefKind::Branch && name == DEFAULT_BRANCH {
+        return Err(crate::repo::change_refs::no_deletion_of_main());
+    }
+    let target = work.target(kind, name, arguments.expect.as_deref())?;
+    let mut question =
+        format!("{kind} `{}`, which points to {}, will be deleted.", printable::line(name), work.described(target));
+    let all = work.runtime.block_on(work.repository.refs())?;
+    let others = |refs: &BTreeMap<String, ObjectId>, own: RefKind| -> Vec<ObjectId> {
+        refs.iter().filter(|(other, _)| own != kind || *other != name).map(|(_, id)| *id).collect()
+    };
+    let others = [others(&all.branches, RefKind::Branch), others(&all.tags, RefKind::Tag)].concat();
+    let mounted = (kind == RefKind::Branch).then(|| work.mounted(name)).flatten();
+    for line in [work.loss(target, others)?, Some(more.to_owned()).filter(|more| !more.is_empty())] {
+        line.iter().for_each(|line| question += &format!("\n{line}"));
+    }
+    ask(arguments.confirm, question, mounted)?;
+    work.runtime.block_on(work.repository.delete_ref(kind, name, target, system_clock))?;
+    say(arguments.json, name, target, || format!("deleted {kind} `{name}`, which pointed to {target}"))
+}
+
+/// Asks `question`. Logs `mounted` even if it does not ask: the user may not know of the mount.
+pub(super) fn ask(confirm: ConfirmArgs, mut question: String, mounted: Option<String>) -> Result<()> {
+    if let Some(mounted) = mounted {
+        if confirm.yes {
+            warn!("{mounted}");
+        }
+        question += &format!("\n{mounted}");
+    }
+    confirm.confirm(&question)
+}
+
+fn say(json: bool, name: &str, target: ObjectId, text: impl FnOnce() -> String) -> Result<()> {
+    if json {
+        return print_json(&serde_json::json!({"name": name, "snapshot": target.to_string()}));
+    }
+    print(&format!("{}\n", printable::line(&text())))
+}

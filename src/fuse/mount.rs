@@ -1,0 +1,264 @@
+//! Lifecycle of a mount: start, service and end.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fuser::{BackgroundSession, Config, Filesystem, INodeNo, MountOption, SessionACL};
+use tokio::runtime::Handle;
+use tracing::{info, warn};
+
+use super::adapter::{Adapter, Ownership};
+use super::daemon_mark;
+use super::io_mode::IoMode;
+use super::kernel_mount;
+use super::mount_table::{self, Mount};
+use super::readahead;
+use super::unmount::{self, UnmountMode};
+use super::working_adapter::WorkingAdapter;
+use crate::control::Control;
+use crate::error::{Error, ErrorKind, Result};
+use crate::follow::Follower;
+use crate::follow::shown::ViewState;
+use crate::session::{Invalidator, Session};
+use crate::tree::Tree;
+use crate::working::replace::Invalidation;
+
+/// Subtype of the file system, which makes the type `fuse.icechunkfs`.
+const SUBTYPE: &str = "icechunkfs";
+/// Threads that take requests from the kernel: one per core, within these bounds. One would let a large copy delay a `stat`; more
+/// than a few only contend.
+const WORKERS: std::ops::RangeInclusive<usize> = 2..=8;
+/// Longest wait of a mount that has to end for programs with open files.
+pub const GRACE: Duration = Duration::from_secs(10);
+
+/// Options of a mount.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Source in `/proc/mounts`.
+    pub source: String,
+    /// True if other users may access the mount; the kernel then checks modes.
+    pub allow_other: bool,
+    /// True if the mountpoint may have files in it, or a mount on it.
+    pub nonempty: bool,
+    /// Flags for the kernel, such as `noexec`.
+    pub flags: Vec<Flag>,
+    /// I/O mode.
+    pub mode: IoMode,
+    /// True if no other I/O mode is acceptable.
+    pub insist: bool,
+    /// True if the mount is writable.
+    pub writable: bool,
+}
+
+/// Content of a mount.
+#[derive(Debug)]
+pub enum Served {
+    /// Snapshot, which never changes.
+    Snapshot(Arc<Tree>),
+    /// Tip of a branch, which the mount follows.
+    Followed(Arc<Follower>),
+    /// Writable branch.
+    Branch(Arc<Session>, Arc<Control>),
+}
+
+/// Connection that carries invalidations to the kernel.
+struct Notifications(fuser::Notifier);
+
+impl Invalidator for Notifications {
+    fn invalidate(&self, invalidation: &Invalidation) {
+        // The kernel rejects invalidations of unknown inodes or names, which is harmless, and a mount that is gone needs none.
+        let _ = match invalidation {
+            Invalidation::Entry(parent, name) => self.0.inval_entry(INodeNo(*parent), OsStr::from_bytes(&name.0)),
+            Invalidation::Inode(number) => self.0.inval_inode(INodeNo(*number), 0, 0),
+            // A negative offset means no bytes.
+            Invalidation::Attributes(number) => self.0.inval_inode(INodeNo(*number), -1, 0),
+        };
+    }
+}
+
+/// Mount flags that a user may choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flag {
+    /// Programs may be run from the mount.
+    Exec,
+    /// Programs may not be run from the mount.
+    NoExec,
+    /// Device files work, if there were any.
+    Dev,
+    /// Set-user-id bits work, if there were any.
+    Suid,
+}
+
+/// Mounted and served file system.
+#[derive(Debug)]
+pub struct Mounted {
+    session: BackgroundSession,
+    mountpoint: PathBuf,
+    /// Mark of this process as the daemon.
+    _mark: Option<OwnedFd>,
+}
+
+/// Checks that something can be mounted at `mountpoint` and returns its absolute path. Removes a dead icechunkfs mount.
+pub fn prepare(mountpoint: &Path, nonempty: bool) -> Result<PathBuf> {
+    let absolute = mount_table::absolute(mountpoint).map_err(|e| e.context("the mountpoint"))?;
+    if unmount::wait_and_remove_dead(&absolute)? {
+        warn!("{}: a mount whose daemon had died was taken away", absolute.display());
+    }
+    let metadata = std::fs::metadata(&absolute).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => Error::new(
+            ErrorKind::NotFound,
+            format!("the mountpoint {} does not exist: make it with mkdir", absolute.display()),
+        ),
+        _ => Error::io(format!("the mountpoint {}", absolute.display()), e),
+    })?;
+    if !metadata.is_dir() {
+        let message = format!("the mountpoint {} is not a directory", absolute.display());
+        return Err(Error::new(ErrorKind::NotADirectory, message));
+    }
+    if nonempty {
+        return Ok(absolute);
+    }
+    if let Some(Mount { fs_type, source, .. }) = mount_table::find(&absolute)? {
+        return Err(Error::new(
+            ErrorKind::Busy,
+            format!("the mountpoint {} is busy: {source} ({fs_type}) is mounted there", absolute.display()),
+        ));
+    }
+    let mut entries =
+        std::fs::read_dir(&absolute).map_err(|e| Error::io(format!("the mountpoint {}", absolute.display()), e))?;
+    if entries.next().is_some() {
+        return Err(Error::new(
+            ErrorKind::Busy,
+            format!("the mountpoint {} is not empty: -o nonempty mounts over its files", absolute.display()),
+        ));
+    }
+    Ok(absolute)
+}
+
+impl Mounted {
+    /// Mounts `served` at `mountpoint` (absolute, prepared) and serves it on separate threads until it is unmounted.
+    pub fn new(served: Served, mountpoint: PathBuf, options: &Options, runtime: Handle) -> Result<Self> {
+        match served {
+            Served::Snapshot(tree) => {
+                let adapter = snapshot_adapter(Arc::new(ViewState::fixed(tree)), options, runtime);
+                Self::start(adapter, mountpoint, options)
+            }
+            Served::Followed(follower) => {
+                let adapter = snapshot_adapter(Arc::clone(follower.shown()), options, runtime.clone());
+                let mounted = Self::start(adapter, mountpoint, options)?;
+                let _runtime = runtime.enter();
+                follower.begin(Arc::new(Notifications(mounted.session.notifier())));
+                Ok(mounted)
+            }
+            Served::Branch(session, control) => {
+                let (working, passthrough) = (Arc::clone(session.working()), options.mode == IoMode::Passthrough);
+                let adapter = WorkingAdapter::new(working, control, passthrough, options.insist, runtime);
+                let mounted = Self::start(adapter, mountpoint, options)?;
+                session.attach(Arc::new(Notifications(mounted.session.notifier())));
+                Ok(mounted)
+            }
+        }
+    }
+
+    fn start(adapter: impl Filesystem, mountpoint: PathBuf, options: &Options) -> Result<Self> {
+        let session = match kernel_mount::mount(&mountpoint, options)? {
+            Some(device) => fuser::Session::from_fd(adapter, device, acl(options), config(options)).inspect_err(|_| {
+                // A mount without a daemon would hang every process that accesses it.
+                let _ = unmount::unmount(&mountpoint, UnmountMode::Detach);
+            }),
+            None => fuser::Session::new(adapter, &mountpoint, &config(options)),
+        };
+        let session = session.and_then(fuser::Session::spawn).map_err(|error| mount_error(&mountpoint, error))?;
+        // A failure here does not matter.
+        if let Ok(Some(mount)) = mount_table::find(&mountpoint) {
+            readahead::raise(&mount);
+        }
+        info!("{} is mounted at {} ({})", options.source, mountpoint.display(), options.mode);
+        let mark = daemon_mark::set(&mountpoint);
+        Ok(Mounted { session, mountpoint, _mark: mark })
+    }
+
+    /// Returns the mountpoint.
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Waits until the file system is unmounted.
+    pub fn wait(self) -> Result<()> {
+        self.session.join().map_err(|e| Error::io(format!("serving {}", self.mountpoint.display()), e))
+    }
+}
+
+fn snapshot_adapter(shown: Arc<ViewState>, options: &Options, runtime: Handle) -> Adapter {
+    let ownership = Ownership { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() };
+    Adapter::new(shown, ownership, options.mode, options.insist, runtime)
+}
+
+fn acl(options: &Options) -> SessionACL {
+    if options.allow_other { SessionACL::All } else { SessionACL::Owner }
+}
+
+/// Returns true if the kernel has to check modes: not where nothing could be refused, to the owner alone on a read-only mount or
+/// to root alone. The check costs a warm open 3 %, and a program that creates many files in one directory a request for each: the
+/// kernel asks for the directory's attributes after every change in it.
+pub(super) fn checks_modes(options: &Options) -> bool {
+    options.allow_other || (options.writable && !rustix::process::geteuid().is_root())
+}
+
+/// Returns fuser's configuration; its mount options are for `fusermount3`.
+fn config(options: &Options) -> Config {
+    let mut config = Config::default();
+    config.mount_options = vec![
+        // fusermount3 reads a list: a comma in the name would end it.
+        MountOption::FSName(options.source.replace('\\', "\\\\").replace(',', "\\,")),
+        MountOption::Subtype(SUBTYPE.to_owned()),
+        if options.writable { MountOption::RW } else { MountOption::RO },
+        MountOption::NoAtime,
+    ];
+    if checks_modes(options) {
+        config.mount_options.push(MountOption::DefaultPermissions);
+    }
+    let has = |flag| options.flags.contains(&flag);
+    config.mount_options.push(if has(Flag::Suid) { MountOption::Suid } else { MountOption::NoSuid });
+    config.mount_options.push(if has(Flag::Dev) { MountOption::Dev } else { MountOption::NoDev });
+    if has(Flag::NoExec) && !has(Flag::Exec) {
+        config.mount_options.push(MountOption::NoExec);
+    }
+    config.acl = acl(options);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    config.n_threads = Some(cores.clamp(*WORKERS.start(), *WORKERS.end()));
+    // One queue per worker. Each opens the device anew, which some containers forbid.
+    config.clone_fd = File::options().read(true).write(true).open("/dev/fuse").is_ok();
+    config
+}
+
+fn mount_error(mountpoint: &Path, error: io::Error) -> Error {
+    let place = mountpoint.display();
+    let words = error.to_string();
+    if words.contains("user_allow_other") {
+        let message = format!(
+            "mounting at {place}: --allow-other needs the line `user_allow_other` in /etc/fuse.conf unless you are root"
+        );
+        return Error::new(ErrorKind::PermissionDenied, message);
+    }
+    match error.kind() {
+        io::ErrorKind::PermissionDenied if File::options().read(true).write(true).open("/dev/fuse").is_err() => {
+            let message =
+                "you may not use /dev/fuse: root can allow it with `chmod 666 /dev/fuse`, which is its usual mode";
+            Error::with_source(ErrorKind::PermissionDenied, message, error)
+        }
+        io::ErrorKind::NotFound if !Path::new("/dev/fuse").exists() => {
+            Error::new(ErrorKind::NotFound, "/dev/fuse is missing: load the module with `modprobe fuse`")
+        }
+        io::ErrorKind::NotFound => {
+            Error::new(ErrorKind::NotFound, "fusermount3 is missing: install the package fuse3, or mount as root")
+        }
+        _ => Error::io(format!("mounting at {place}"), error),
+    }
+}

@@ -1,0 +1,502 @@
+//! Chunks of an array: which files are chunks, and how they differ from the snapshot's.
+//!
+//! A directory is *in place* if it shows the directory of the snapshot that belongs there; its untouched entries are then
+//! unchanged, and are not looked at. Otherwise it was moved there: every chunk that it shows becomes a reference to the same
+//! stored bytes under other coordinates, and the chunks that belong there are deleted.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::below;
+use super::walk::Walk;
+use crate::commit::changes::ChunkChange;
+use crate::error::{Context, Result};
+use crate::format::chunk_payload::ChunkPayload;
+use crate::format::ids::NodeId;
+use crate::scratch::data::LOST;
+use crate::scratch::record::{Id, Name, Source};
+use crate::tree::nodes::{Array, NodeIndex, TreePlace, ZARR_JSON};
+use crate::working::frozen::{FrozenDirectory, FrozenEntry, FrozenFile};
+use crate::zarr::Coords;
+use crate::zarr::array::ArrayMetadata;
+use crate::zarr::chunk_key::{KeyEncoding, Separator, parse_number};
+
+/// References that are listed at a time.
+const PAGE: usize = 4096;
+
+/// Array whose files are examined.
+#[derive(Clone, Debug)]
+pub(super) struct ArrayContext {
+    id: NodeId,
+    path: String,
+    /// Index in the snapshot, if the array is there.
+    index: Option<NodeIndex>,
+    grid: Box<[u32]>,
+    encoding: KeyEncoding,
+}
+
+/// Role of a file in its array.
+enum FileRole {
+    Chunk(Coords),
+    /// Looks like a chunk and cannot be one.
+    Wrong(String),
+    Nothing,
+}
+
+impl ArrayContext {
+    pub(super) fn new(id: NodeId, path: String, index: Option<NodeIndex>, metadata: &ArrayMetadata) -> Self {
+        let (grid, encoding) = (metadata.grid.as_slice().into(), metadata.key_encoding.clone());
+        ArrayContext { id, path, index, grid, encoding }
+    }
+
+    pub(super) fn of(id: NodeId, path: String, index: NodeIndex, array: &Array) -> Self {
+        ArrayContext { id, path, index: Some(index), grid: array.grid.clone(), encoding: array.encoding.clone() }
+    }
+
+    /// Classifies the file at `key`, relative to the array.
+    fn meaning(&self, key: &str) -> FileRole {
+        let rank = self.grid.len();
+        let coords = coords_of(&self.encoding, rank, key);
+        match coords {
+            Some(coords) if is_inside(&coords, &self.grid) => FileRole::Chunk(coords),
+            Some(_) => FileRole::Wrong(format!("it is outside the array's grid of {:?} chunks", self.grid)),
+            None if self.looks_like_a_chunk(key) => FileRole::Wrong(format!(
+                "chunks of this array are named like {}: this is none, though it looks like one",
+                self.encoding.key(&vec![0; rank])
+            )),
+            None => FileRole::Nothing,
+        }
+    }
+
+    /// Returns true if `key` has numbers where the encoding has them, but too many, too few, or in another spelling.
+    fn looks_like_a_chunk(&self, key: &str) -> bool {
+        let Some(key) = key.strip_suffix(self.encoding.suffix.as_str()) else { return false };
+        let separator = if self.encoding.separator == Separator::Slash { '/' } else { '.' };
+        let numbers = if self.encoding.prefixed {
+            let prefix = format!("c{separator}");
+            match key.strip_prefix(prefix.as_str()) {
+                Some(numbers) => numbers,
+                None => return false,
+            }
+        } else {
+            key
+        };
+        let number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+        !numbers.is_empty() && numbers.split(separator).all(number)
+    }
+}
+
+impl Walk<'_> {
+    /// Detects the chunk changes in the directory of `array`, at `position`.
+    pub(super) async fn chunks(&mut self, position: usize, array: ArrayContext) -> Result<()> {
+        let place = array.index.map(TreePlace::Directory);
+        // Array that the snapshot has in this very directory, whatever the directory is now.
+        let owner = match self.get(position)?.lower {
+            Some(TreePlace::Directory(index)) => Some(index),
+            _ => None,
+        };
+        let base = Arc::clone(&self.base);
+        let tree = &base.tree;
+        let mut changes = BTreeMap::new();
+        // Directories still to be examined: position, path below the array, place of the snapshot that belongs there, and whether
+        // a node below the array shares the directory. Files there that are not chunks belong to that node.
+        let mut pending = vec![(position, String::new(), place, false)];
+        while let Some((position, relative, natural, is_shared)) = pending.pop() {
+            let directory = self.get(position)?;
+            let lower = directory.lower.as_ref().map(|place| tree.shared_chunks(place).unwrap_or_else(|| place.clone()));
+            let in_place = natural.is_some() && lower == natural;
+            if let (Some(natural), false) = (&natural, in_place) {
+                self.delete_below(natural, &mut changes).await?;
+            }
+            for (name, entry) in &directory.entries {
+                let text = name.to_string();
+                let key = if relative.is_empty() { text.clone() } else { format!("{relative}/{text}") };
+                if key == ZARR_JSON {
+                    continue;
+                }
+                let here = natural.as_ref().filter(|_| in_place).and_then(|place| {
+                    let step = tree.step(place, name.text()?).map(|place| tree.shared_chunks(&place).unwrap_or(place));
+                    step.filter(|place| is_of(place, array.index))
+                });
+                match entry {
+                    FrozenEntry::Whiteout | FrozenEntry::Other(_) => {
+                        if let Some(place) = here {
+                            self.delete_below(&place, &mut changes).await?;
+                        }
+                        if let (FrozenEntry::Other(id), false) = (entry, is_shared) {
+                            self.untracked(below(&array.path, &key), *id, (directory.id, name.clone()));
+                        }
+                    }
+                    FrozenEntry::Directory(child) => {
+                        self.note_name(directory.id, name, *child);
+                        let is_node = self.is_node(*child)?;
+                        if is_node {
+                            self.nested_node(*child, &array, &key, is_shared)?;
+                        }
+                        pending.push((*child, key, here, is_shared || is_node));
+                    }
+                    FrozenEntry::File(_) if is_shared && !matches!(array.meaning(&key), FileRole::Chunk(_)) => {}
+                    FrozenEntry::File(file) => {
+                        if is_shared {
+                            self.shared_chunks.insert((directory.id, name.clone()));
+                        }
+                        let entry = (directory.id, name.clone());
+                        self.file(&array, &key, file, entry, here, &mut changes).await?;
+                    }
+                }
+            }
+            // Nodes below an array, which old repositories may have, are kept if they are untouched.
+            if !is_shared && let Some(TreePlace::Directory(index)) = directory.lower {
+                let path = if relative.is_empty() { array.path.clone() } else { below(&array.path, &relative) };
+                self.untouched_children(directory, &path, index);
+                if array.index.is_none() {
+                    self.refuse_children(directory, &path, index);
+                }
+            }
+            if !in_place && let Some(place) = &lower {
+                self.adopt((&array, owner), &relative, directory, place, &mut changes).await?;
+            }
+        }
+        self.outside(&array, &changes).await?;
+        if !changes.is_empty() {
+            self.out.changes.chunks.insert(array.id, changes);
+        }
+        Ok(())
+    }
+
+    /// Reports nodes that were below a group which is an array now.
+    fn refuse_children(&mut self, directory: &FrozenDirectory, at: &str, index: NodeIndex) {
+        let base = Arc::clone(&self.base);
+        let table = base.tree.table();
+        let top = format!("/{}", table.path(index));
+        for &child in table.children(index) {
+            if directory.entries.contains_key(&Name::new(table.name(child).as_bytes())) {
+                continue;
+            }
+            for node in table.subtree(child) {
+                if table.get(node).is_some_and(|node| node.stored.is_some()) {
+                    let path = format!("/{}", table.path(node));
+                    let rest = path.strip_prefix(&top).unwrap_or(&path);
+                    let path = below(at.trim_end_matches('/'), rest.trim_start_matches('/'));
+                    self.report_violation(
+                        below(&path, ZARR_JSON),
+                        "a group or array below an array, where Zarr has none",
+                    );
+                }
+            }
+        }
+    }
+
+    /// Reports chunks of the snapshot outside a grid that shrank. A commit would drop them; the user has to remove them.
+    async fn outside(&mut self, array: &ArrayContext, changes: &BTreeMap<Coords, ChunkChange>) -> Result<()> {
+        let Some(index) = array.index else { return Ok(()) };
+        let Some(old) = self.base.tree.table().array(index) else { return Ok(()) };
+        if std::iter::zip(&old.grid, &array.grid).all(|(old, new)| old <= new) {
+            return Ok(());
+        }
+        let inside = |coords: &Coords| std::iter::zip(coords, &array.grid).all(|(coord, length)| coord < length);
+        for (coords, _) in self.chunks_below(&TreePlace::Directory(index)).await? {
+            if !inside(&coords) && !changes.contains_key(&coords) {
+                let why =
+                    format!("it is outside the array's grid of {:?} chunks, which shrank: remove it first", array.grid);
+                self.report_violation(below(&array.path, &array.encoding.key(&coords)), why);
+            }
+        }
+        Ok(())
+    }
+
+    /// Classifies one file below an array. `here` is the chunk of the snapshot that it stands in place of.
+    async fn file(
+        &mut self,
+        array: &ArrayContext,
+        key: &str,
+        file: &FrozenFile,
+        entry: (Id, Name),
+        here: Option<TreePlace>,
+        changes: &mut BTreeMap<Coords, ChunkChange>,
+    ) -> Result<()> {
+        let path = below(&array.path, key);
+        let coords = match array.meaning(key) {
+            FileRole::Chunk(coords) => coords,
+            FileRole::Wrong(why) => {
+                self.report_violation(path, why);
+                return Ok(());
+            }
+            FileRole::Nothing => {
+                self.untracked(path, file.id, entry);
+                return Ok(());
+            }
+        };
+        self.out.tracked.insert(entry);
+        let change = match &file.source {
+            Source::Lower if here.is_some() && file.lower == here => return Ok(()),
+            Source::Lower => match self.stored_at(file.lower.as_ref()).await? {
+                Some(change) => change,
+                // The file is a document under a chunk's name.
+                None => self.bytes_as_chunk(file).await?,
+            },
+            Source::Stored(stored) => ChunkChange::Stored(stored.0.clone()),
+            Source::Data(number) => {
+                let Some(file) = self.contents.changed(*number).context(|| path.clone())? else {
+                    self.report_violation(path, LOST);
+                    return Ok(());
+                };
+                self.out.bytes += file.length;
+                ChunkChange::File(file)
+            }
+        };
+        let empty = match &change {
+            ChunkChange::File(file) => file.length == 0,
+            ChunkChange::Stored(payload) => payload.length() == 0,
+            ChunkChange::Delete => false,
+        };
+        if empty {
+            self.report_violation(
+                path,
+                "it is empty, and a chunk never is: is a program still writing it? Otherwise remove it",
+            );
+        }
+        changes.insert(coords, change);
+        Ok(())
+    }
+
+    async fn stored_at(&self, place: Option<&TreePlace>) -> Result<Option<ChunkChange>> {
+        let Some(place @ TreePlace::Chunk(..)) = place else { return Ok(None) };
+        let stored = self.base.tree.stored(self.base.tree.table().inode(place)).await?;
+        Ok(stored.map(ChunkChange::Stored))
+    }
+
+    async fn bytes_as_chunk(&self, file: &FrozenFile) -> Result<ChunkChange> {
+        let bytes = self.contents.whole(file, super::documents::MAX_DOCUMENT).await?;
+        Ok(ChunkChange::Stored(ChunkPayload::Inline(bytes)))
+    }
+
+    /// Deletes every chunk of the snapshot at or below `place`.
+    async fn delete_below(&self, place: &TreePlace, changes: &mut BTreeMap<Coords, ChunkChange>) -> Result<()> {
+        for (coords, _) in self.chunks_below(place).await? {
+            changes.entry(coords).or_insert(ChunkChange::Delete);
+        }
+        Ok(())
+    }
+
+    /// Returns the chunks of the snapshot at or below `place`, with their array.
+    async fn chunks_below(&self, place: &TreePlace) -> Result<Vec<(Coords, NodeIndex)>> {
+        let (index, prefix) = match place {
+            TreePlace::Directory(index) => (*index, Coords::new()),
+            TreePlace::Chunk(index, coords) => (*index, coords.clone()),
+            TreePlace::Metadata(_) => return Ok(Vec::new()),
+        };
+        let (Some(array), Some(chunks)) = (self.base.tree.table().array(index), self.base.tree.chunks(index)) else {
+            return Ok(Vec::new());
+        };
+        let rank = array.grid.len();
+        if prefix.len() == rank {
+            return Ok(chunks.find(&prefix).await?.map(|_| (prefix, index)).into_iter().collect());
+        }
+        let mut found = Vec::new();
+        let mut after: Option<Coords> = None;
+        loop {
+            let page = chunks.page(&prefix, rank, after.as_deref(), PAGE).await?;
+            let full = page.len() == PAGE;
+            found.extend(page.into_iter().map(|(coords, _)| (coords, index)));
+            match found.last() {
+                Some((last, _)) if full => after = Some(last.clone()),
+                _ => return Ok(found),
+            }
+        }
+    }
+
+    /// Makes the chunks that `directory` shows of `place`, where they do not belong, chunks of `array`.
+    async fn adopt(
+        &mut self,
+        (array, owner): (&ArrayContext, Option<NodeIndex>),
+        relative: &str,
+        directory: &FrozenDirectory,
+        place: &TreePlace,
+        changes: &mut BTreeMap<Coords, ChunkChange>,
+    ) -> Result<()> {
+        let mut stray = Vec::new();
+        for (chunk, rest) in self.untouched_chunks(directory, place).await? {
+            let key = if relative.is_empty() { rest } else { format!("{relative}/{rest}") };
+            match (array.meaning(&key), self.stored_at(Some(&chunk)).await?) {
+                (FileRole::Chunk(coords), Some(change)) => drop(changes.insert(coords, change)),
+                // Leaving out chunks of this array silently would lose them.
+                _ if is_of(&chunk, owner) => {
+                    let why = "it is a chunk by the names that the array had: its rank or chunk_key_encoding has changed; \
+                               give it its new name, or remove it";
+                    self.report_violation(below(&array.path, &key), why);
+                }
+                _ => stray.push(chunk),
+            }
+        }
+        if !stray.is_empty() {
+            self.out.foreign.push((directory.id, stray));
+        }
+        Ok(())
+    }
+
+    /// Returns the chunks of the snapshot below `place` that `directory`, which shows it, has not replaced, with relative paths.
+    pub(super) async fn untouched_chunks(
+        &self,
+        directory: &FrozenDirectory,
+        place: &TreePlace,
+    ) -> Result<Vec<(TreePlace, String)>> {
+        let tree = &self.base.tree;
+        let top = tree.path_of(place);
+        let mut found = Vec::new();
+        for (coords, index) in self.chunks_below(place).await? {
+            let chunk = TreePlace::Chunk(index, coords);
+            let path = tree.path_of(&chunk);
+            let Some(rest) = path.strip_prefix(&top).map(|rest| rest.trim_start_matches('/')) else { continue };
+            let first = rest.split('/').next().unwrap_or_default();
+            if !rest.is_empty() && !directory.entries.contains_key(&Name::new(first.as_bytes())) {
+                found.push((chunk, rest.to_owned()));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Returns true if a directory has a document, new or of the snapshot.
+    fn is_node(&self, position: usize) -> Result<bool> {
+        let directory = self.get(position)?;
+        Ok(match directory.entries.get(&Name::new(ZARR_JSON.as_bytes())) {
+            Some(entry) => matches!(entry, FrozenEntry::File(_)),
+            None => match directory.lower {
+                Some(TreePlace::Directory(index)) => {
+                    self.base.tree.table().get(index).is_some_and(|node| node.stored.is_some())
+                }
+                _ => false,
+            },
+        })
+    }
+
+    /// Checks and queues a node below an array. If a node shares the parent directory, the walk of that node queues it.
+    fn nested_node(&mut self, position: usize, array: &ArrayContext, key: &str, is_shared: bool) -> Result<()> {
+        let path = below(&array.path, key);
+        let was_there = matches!(self.get(position)?.lower, Some(TreePlace::Directory(index))
+            if format!("/{}", self.base.tree.table().path(index)) == path);
+        // Old repositories may have such nodes, but not below a group that has become an array.
+        if !was_there || array.index.is_none() {
+            self.report_violation(below(&path, ZARR_JSON), "a group or array below an array, where Zarr has none");
+        }
+        if !is_shared {
+            self.nested(position, path);
+        }
+        Ok(())
+    }
+
+    /// Returns true if a directory that was array `index` still shows any chunk.
+    pub(super) async fn any_chunk_left(&self, position: usize, index: NodeIndex) -> Result<bool> {
+        let Some(array) = self.base.tree.table().array(index) else { return Ok(false) };
+        // Only the chunk keys matter.
+        let array = ArrayContext::of(array.id, String::new(), index, array);
+        let mut pending = vec![(position, String::new())];
+        let mut hidden = Vec::new();
+        while let Some((position, relative)) = pending.pop() {
+            let directory = self.get(position)?;
+            for (name, entry) in &directory.entries {
+                let text = name.to_string();
+                let key = if relative.is_empty() { text } else { format!("{relative}/{text}") };
+                match entry {
+                    FrozenEntry::File(_) if matches!(array.meaning(&key), FileRole::Chunk(_)) => return Ok(true),
+                    FrozenEntry::Directory(child) => {
+                        let child_lower = &self.get(*child)?.lower;
+                        let natural =
+                            directory.lower.as_ref().and_then(|place| self.base.tree.step(place, name.text()?));
+                        if natural != *child_lower {
+                            hidden.extend(natural);
+                        }
+                        pending.push((*child, key));
+                    }
+                    _ => {
+                        let step = |place| self.base.tree.step(place, name.text()?);
+                        hidden.extend(directory.lower.as_ref().and_then(step));
+                    }
+                }
+            }
+        }
+        let all = self.chunks_below(&TreePlace::Directory(index)).await?;
+        let is_hidden = |coords: &Coords| {
+            hidden.iter().any(|place| match place {
+                TreePlace::Chunk(_, prefix) => coords.starts_with(prefix),
+                _ => false,
+            })
+        };
+        Ok(all.iter().any(|(coords, _)| !is_hidden(coords)))
+    }
+}
+
+/// Returns true if `key`, relative to an array with this grid and encoding, names one of its chunks.
+pub fn is_chunk(grid: &[u32], encoding: &KeyEncoding, key: &str) -> bool {
+    coords_of(encoding, grid.len(), key).is_some_and(|coords| is_inside(&coords, grid))
+}
+
+fn is_inside(coords: &[u32], grid: &[u32]) -> bool {
+    std::iter::zip(coords, grid).all(|(coord, length)| coord < length)
+}
+
+/// Parses `key` as coordinates in an array of `rank` dimensions, in its grid or not.
+fn coords_of(encoding: &KeyEncoding, rank: usize, key: &str) -> Option<Coords> {
+    if encoding.separator == Separator::Dot || rank == 0 {
+        return encoding.parse_flat(key, rank).map(Coords::from_vec);
+    }
+    let numbers = if encoding.prefixed { key.strip_prefix("c/")? } else { key };
+    let parts: Vec<&str> = numbers.split('/').collect();
+    let (last, above) = parts.split_last()?;
+    let mut coords: Coords = above.iter().map(|part| parse_number(part)).collect::<Option<_>>()?;
+    coords.push(encoding.parse_last(last)?);
+    (coords.len() == rank).then_some(coords)
+}
+
+/// Returns true if a place is a chunk or chunk directory of array `index`.
+fn is_of(place: &TreePlace, index: Option<NodeIndex>) -> bool {
+    matches!(place, TreePlace::Chunk(owner, _) if Some(*owner) == index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn array(grid: &[u32], encoding: KeyEncoding) -> ArrayContext {
+        ArrayContext {
+            id: crate::format::testing::node_id(1),
+            path: "/a".into(),
+            index: None,
+            grid: grid.into(),
+            encoding,
+        }
+    }
+
+    fn meaning(array: &ArrayContext, key: &str) -> &'static str {
+        match array.meaning(key) {
+            FileRole::Chunk(_) => "chunk",
+            FileRole::Wrong(_) => "wrong",
+            FileRole::Nothing => "nothing",
+        }
+    }
+
+    #[test]
+    fn names_below_an_array_are_chunks_or_wrong_or_nothing() {
+        let slashes = array(&[2, 3], KeyEncoding::default());
+        for (key, expected) in [
+            ("c/0/0", "chunk"),
+            ("c/1/2", "chunk"),
+            ("c/2/0", "wrong"),
+            ("c/0", "wrong"),
+            ("c/0/0/0", "wrong"),
+            ("c/00/0", "wrong"),
+            ("c/0/0.partial", "nothing"),
+            ("c/x", "nothing"),
+            ("0/0", "nothing"),
+            ("notes.txt", "nothing"),
+        ] {
+            assert_eq!(meaning(&slashes, key), expected, "{key}");
+        }
+        let dots = array(&[5], KeyEncoding { prefixed: false, separator: Separator::Dot, suffix: String::new() });
+        for (key, expected) in [("0", "chunk"), ("4913", "wrong"), ("0.0", "wrong"), ("c/0", "nothing")] {
+            assert_eq!(meaning(&dots, key), expected, "{key}");
+        }
+        let scalar = array(&[], KeyEncoding::default());
+        assert_eq!(meaning(&scalar, "c"), "chunk");
+    }
+}

@@ -1,0 +1,98 @@
+//! Last check before a commit: each deletion must come from an operation of this mount.
+//!
+//! A working tree deletes what it does not show, but an entry can be missing for reasons other than a removal. This module knows
+//! only the removals, each of which left a whiteout or an entry that covers the old one, and accepts no deletion that none of
+//! them explains.
+
+use std::collections::HashSet;
+
+use crate::commit::changes::{ChangeSet, ChunkChange};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::ids::NodeId;
+use crate::scratch::record::Source;
+use crate::tree::Tree;
+use crate::tree::nodes::{NodeIndex, TreePlace};
+use crate::working::frozen::{Frozen, FrozenEntry};
+use crate::working::replace::node_ids;
+use crate::zarr::Coords;
+
+/// Refuses `changes`, detected in `frozen` over `tree`, if they delete something that no operation removed.
+///
+/// Fails with [`ErrorKind::Stale`] and names the first such node or chunk.
+pub fn reject_unexplained_deletions(tree: &Tree, frozen: &Frozen, changes: &ChangeSet) -> Result<()> {
+    let deletes_chunks = |id: &NodeId| {
+        let chunks = changes.chunks.get(id);
+        chunks.is_some_and(|chunks| chunks.values().any(|change| matches!(change, ChunkChange::Delete)))
+    };
+    let arrays: Vec<NodeId> = changes.chunks.keys().copied().filter(deletes_chunks).collect();
+    if changes.deleted.is_empty() && arrays.is_empty() {
+        return Ok(());
+    }
+    let (removed, ids) = (removed(tree, frozen), node_ids(tree));
+    let is_below_removed = |index: NodeIndex| {
+        let mut at = index;
+        loop {
+            if removed.contains(&TreePlace::Directory(at)) {
+                return true;
+            }
+            match tree.table().get(at).map(|node| node.parent) {
+                Some(parent) if at != 0 => at = parent,
+                _ => return false,
+            }
+        }
+    };
+    for node in &changes.deleted {
+        let Some(&index) = ids.get(&node.id) else { continue };
+        if !removed.contains(&TreePlace::Metadata(index)) && !is_below_removed(index) {
+            return Err(unasked(&node.path));
+        }
+    }
+    for id in arrays {
+        let Some(&index) = ids.get(&id) else { continue };
+        if is_below_removed(index) {
+            continue;
+        }
+        for (coords, _) in
+            changes.chunks.get(&id).into_iter().flatten().filter(|(_, c)| matches!(c, ChunkChange::Delete))
+        {
+            let prefix = |depth| TreePlace::Chunk(index, Coords::from_slice(coords.get(..depth).unwrap_or_default()));
+            if !(0..=coords.len()).any(|depth| removed.contains(&prefix(depth))) {
+                return Err(unasked(&tree.path_of(&TreePlace::Chunk(index, coords.clone()))));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the places of the base that operations removed or replaced.
+fn removed(tree: &Tree, frozen: &Frozen) -> HashSet<TreePlace> {
+    let mut places = HashSet::new();
+    for directory in frozen.directories() {
+        let Some(lower) = &directory.lower else { continue };
+        for (name, entry) in &directory.entries {
+            let Some(place) = name.text().and_then(|name| tree.step(lower, name)) else { continue };
+            let is_removed = match entry {
+                FrozenEntry::Whiteout => true,
+                // A document written over the base's may describe another node.
+                FrozenEntry::File(file) => file.source != Source::Lower || directory.covering.contains(name),
+                FrozenEntry::Directory(_) | FrozenEntry::Other(_) => directory.covering.contains(name),
+            };
+            if !is_removed {
+                continue;
+            }
+            places.extend(tree.shared_chunks(&place));
+            places.insert(place);
+        }
+    }
+    places
+}
+
+fn unasked(path: &str) -> Error {
+    tracing::error!(
+        "{path} would be deleted by a commit, and no operation of this mount removed it: nothing was committed"
+    );
+    Error::new(
+        ErrorKind::Stale,
+        format!("{path} would be deleted, and nothing here removed it: nothing was committed. Please report this"),
+    )
+}

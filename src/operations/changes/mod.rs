@@ -1,0 +1,88 @@
+//! Detection of changes: from files to Zarr's terms, with the violations that prevent a commit.
+//!
+//! Only changed directories are walked. [`walk`] finds out which of them are nodes, and which nodes of the snapshot they were;
+//! within arrays, [`chunks`] finds out which files are chunks. Everything below that is untouched stays as it is, wherever it was
+//! moved.
+//!
+//! The nature of a directory is decided by its `zarr.json` and by the nearest array above it, never by its name.
+//!
+//! Every file is **tracked** (a `zarr.json` or a chunk, which a commit contains), **untracked** (Zarr has no place for it, and it
+//! stays as it is), or a **violation** (it looks as if it should be tracked, and cannot be). One violation prevents the whole
+//! commit, and all are reported at once.
+
+pub mod chunks;
+pub mod documents;
+pub mod guard;
+pub mod walk;
+
+use std::collections::HashSet;
+
+use serde::Serialize;
+
+use crate::commit::changes::{ChangeSet, ChunkChange};
+use crate::scratch::record::{Id, Name};
+use crate::tree::nodes::TreePlace;
+
+/// Change set of a working tree, with its violations and untracked files.
+#[derive(Debug, Default)]
+pub struct DetectedChanges {
+    /// Change set.
+    pub changes: ChangeSet,
+    /// Violations, which prevent a commit.
+    pub violations: Vec<Violation>,
+    /// Files that a commit leaves out.
+    pub untracked: Vec<Untracked>,
+    /// Chunks of the snapshot that show where no array is, by the directory that shows them: a commit leaves them out too.
+    pub foreign: Vec<(Id, Vec<TreePlace>)>,
+    /// Files that a commit contains, by directory and name: a file can have another, untracked name.
+    pub tracked: HashSet<(Id, Name)>,
+    /// Content of each changed node's `zarr.json` before, by path after the change; for a diff.
+    pub before: Vec<(String, Vec<u8>)>,
+    /// Bytes of new chunks and documents.
+    pub bytes: u64,
+}
+
+impl DetectedChanges {
+    /// Returns the numbers of the data files that become chunks.
+    pub fn data_files(&self) -> HashSet<u64> {
+        let changes = self.changes.chunks.values().flat_map(|chunks| chunks.values());
+        changes
+            .filter_map(|change| match change {
+                ChunkChange::File(file) => file.name.parse().ok(),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Returns the names of untracked files, by directory.
+    pub fn untracked_entries(&self) -> HashSet<(Id, Name)> {
+        self.untracked.iter().map(|file| file.entry.clone()).collect()
+    }
+}
+
+/// State of a file or node that prevents a commit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Violation {
+    /// Path of the file or node.
+    pub path: String,
+    /// Reason, and remedy.
+    pub why: String,
+}
+
+/// File that a commit leaves out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Untracked {
+    /// Path of the file.
+    pub path: String,
+    /// Inode.
+    #[serde(skip)]
+    pub id: Id,
+    /// Directory and name.
+    #[serde(skip)]
+    pub entry: (Id, Name),
+}
+
+/// Appends `name` to `path`.
+pub(super) fn below(path: &str, name: &str) -> String {
+    if path == "/" { format!("/{name}") } else { format!("{path}/{name}") }
+}

@@ -1,0 +1,297 @@
+//! Eager upload: stores chunks before the commit that refers to them (`--upload eager`).
+//!
+//! Over a network, the time of a commit is that of its chunks. A chunk that a program has closed will most likely be committed
+//! unchanged: it is uploaded while the program continues, under an ID that nothing refers to, and the commit only names it. If
+//! the file is written again, moved out of its array or removed, the object is garbage, like that of a failed commit.
+//!
+//! A file is uploaded if its name is a chunk key of its array, if it is large enough for a separate object (the commit packs
+//! small chunks), and if nobody can be writing to it ([`crate::working::uploads`]). The commit does not rely on this: it uploads
+//! what is missing. A failure therefore reaches no program; it is logged, and the upload is retried with backoff.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use tokio::task::JoinSet;
+
+use super::Session;
+use super::changes::chunks::is_chunk;
+use super::changes::documents::Document as Checked;
+use crate::commit::changes::{ChangeSet, ChunkChange, ChunkFile};
+use crate::commit::request::KnownObjects;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::chunk_payload::ChunkPayload;
+use crate::format::ids::ObjectId;
+use crate::repo::update::system_clock;
+use crate::scratch::data::Stat;
+use crate::scratch::record::Id;
+use crate::tree::nodes::ZARR_JSON;
+use crate::working::uploads::{UploadDecision, Document, UploadPause, Named, Ticket, Uploaded};
+
+/// Concurrent uploads. With 4 MiB each, this many saturate a link of 1 Gbit/s and 200 ms.
+const AT_ONCE: usize = 8;
+/// Longest `zarr.json` that is read to check a chunk key, in bytes: it is read anew for each chunk.
+const MAX_DOCUMENT: u64 = 1 << 20;
+/// First and longest backoff after a failure.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// Age up to which an unreferenced object is assumed to exist. Garbage collections usually spare younger objects than about this;
+/// an older one is checked before a commit names it.
+const TRUSTED_AGE: Duration = Duration::from_secs(3600);
+/// Longest time by which the clock of a machine that collects garbage may lag behind the local one.
+const SKEW: Duration = Duration::from_secs(3600);
+/// Concurrent checks of objects.
+const CONCURRENT_CHECKS: usize = 32;
+
+/// Time at which chunks are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UploadMode {
+    /// On close, if storage is reached over a network.
+    #[default]
+    Eager,
+    /// On commit.
+    Commit,
+}
+
+impl std::str::FromStr for UploadMode {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "eager" => Ok(UploadMode::Eager),
+            "commit" => Ok(UploadMode::Commit),
+            _ => Err(Error::invalid(format!(
+                "`{text}`: chunks are uploaded eager (when they are closed) or at the commit"
+            ))),
+        }
+    }
+}
+
+impl std::fmt::Display for UploadMode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            UploadMode::Eager => "eager",
+            UploadMode::Commit => "commit",
+        })
+    }
+}
+
+/// Uploaded file and the result.
+type Sent = (Id, Result<()>);
+type Joined = std::result::Result<Sent, tokio::task::JoinError>;
+
+impl Session {
+    /// Starts the eager upload. Does nothing where a commit only links files.
+    pub fn begin_uploads(self: &Arc<Self>) {
+        if self.storage.local_files().is_some() {
+            return;
+        }
+        self.working.uploads().begin();
+        let session = Arc::clone(self);
+        // The first value stays: there is one mount.
+        let _ = self.uploading.set(tokio::spawn(async move { session.upload_ahead().await }).abort_handle());
+    }
+
+    /// Stops the eager upload at once. Nothing will refer to the objects of uploads under way.
+    pub fn end_uploads(&self) {
+        if let Some(uploading) = self.uploading.get() {
+            uploading.abort();
+        }
+    }
+
+    async fn upload_ahead(self: Arc<Self>) {
+        let mut running: JoinSet<Sent> = JoinSet::new();
+        let mut failures = 0;
+        loop {
+            // After a failure, one upload is enough to find out whether it persists.
+            let most = if failures == 0 { AT_ONCE } else { 1 };
+            while running.len() >= most {
+                let sent = running.join_next().await;
+                self.sent(sent, &mut running, &mut failures).await;
+            }
+            let id = tokio::select! {
+                id = self.working.uploads().next() => id,
+                sent = running.join_next(), if !running.is_empty() => {
+                    self.sent(sent, &mut running, &mut failures).await;
+                    continue;
+                }
+            };
+            match self.chance(id).await {
+                Ok(UploadDecision::Now(file, ticket)) => {
+                    let session = Arc::clone(&self);
+                    running.spawn(async move { (id, session.send(file, ticket).await) });
+                }
+                Ok(UploadDecision::Later) => self.working.uploads().again(id),
+                Ok(UploadDecision::Never) => {}
+                Err(error) => {
+                    self.working.uploads().closed(id);
+                    pause(&error, &mut failures).await;
+                }
+            }
+        }
+    }
+
+    /// Records the result of an upload. After a storage failure, waits for the other uploads and backs off.
+    async fn sent(&self, sent: Option<Joined>, running: &mut JoinSet<Sent>, failures: &mut u32) {
+        let Some(Ok((id, sent))) = sent else { return };
+        let Err(error) = sent else {
+            *failures = 0;
+            return;
+        };
+        self.working.uploads().closed(id);
+        // The file changed meanwhile.
+        if error.kind() == ErrorKind::Busy {
+            return;
+        }
+        while let Some(other) = running.join_next().await {
+            if let Ok((id, Err(_))) = other {
+                self.working.uploads().closed(id);
+            }
+        }
+        pause(&error, failures).await;
+    }
+
+    async fn send(&self, file: ChunkFile, ticket: Ticket) -> Result<()> {
+        let length = file.length;
+        let payload = self.engine.upload_eagerly(file).await?;
+        if !ticket.stored(payload) {
+            tracing::debug!("a chunk of {length} bytes changed while it was uploaded");
+        }
+        Ok(())
+    }
+
+    /// Checks whether file `id` can be uploaded now.
+    async fn chance(&self, id: Id) -> Result<UploadDecision> {
+        let names = self.working.names_below(id);
+        // Files beside the document may be chunks now.
+        if names.iter().any(|name| name.key == ZARR_JSON) {
+            self.working.uploads().requeue_set_aside();
+        }
+        // Most files are small and need no further check.
+        if self.working.own_size(id)?.is_none_or(|size| self.engine.packs(size)) {
+            return Ok(UploadDecision::Never);
+        }
+        let mut any = false;
+        for name in &names {
+            any = any || self.is_chunk(name).await;
+        }
+        if any {
+            return self.working.begin_upload(id, self.engine.separate_object_threshold().await?);
+        }
+        self.working.uploads().set_aside(id);
+        Ok(UploadDecision::Never)
+    }
+
+    async fn is_chunk(&self, name: &Named) -> bool {
+        match &name.below {
+            Document::Stored(index) => {
+                let base = self.working.base();
+                base.tree.table().array(*index).is_some_and(|array| is_chunk(&array.grid, &array.encoding, &name.key))
+            }
+            // The commit reports a document that cannot be read now.
+            Document::Changed(file) => {
+                match self.working.whole(file, MAX_DOCUMENT).await.map(|bytes| Checked::check(&bytes)) {
+                    Ok(Ok(Checked::Array(array))) => is_chunk(array.grid.as_slice(), &array.key_encoding, &name.key),
+                    _ => false,
+                }
+            }
+        }
+    }
+
+    /// Waits for uploads under way, replaces files in `changes` by references to uploaded chunks, and returns these as known
+    /// objects. No upload begins while the hold exists.
+    pub(super) async fn use_uploads(&self, changes: &mut ChangeSet) -> Result<(UploadPause, Option<KnownObjects>)> {
+        let hold = self.working.uploads().hold();
+        if !self.working.uploads().are_on() {
+            return Ok((hold, None));
+        }
+        // Read before any object is trusted: the engine notices a later collection.
+        let repository = self.repository().await?;
+        let is_collected = |uploaded: &Uploaded| {
+            let age = u64::try_from((uploaded.at.elapsed() + SKEW).as_micros()).unwrap_or(u64::MAX);
+            repository.may_have_been_collected_since(system_clock().saturating_sub(age))
+        };
+        let mut known_objects = HashSet::new();
+        let mut old: Vec<(u64, Uploaded)> = Vec::new();
+        for change in changes.chunks.values_mut().flat_map(|chunks| chunks.values_mut()) {
+            let ChunkChange::File(file) = change else { continue };
+            let Some((data, stat)) = self.data_file(file)? else { continue };
+            let Some(uploaded) = self.working.uploads().wait_for(data, &stat).await else { continue };
+            if is_collected(&uploaded) {
+                // The object looked like garbage to a collection: the file is stored again.
+                self.working.uploads().changed(data);
+            } else if uploaded.at.elapsed() < TRUSTED_AGE {
+                known_objects.extend(chunk_of(&uploaded.payload));
+                *change = ChunkChange::Stored(uploaded.payload);
+            } else {
+                old.push((data, uploaded));
+            }
+        }
+        if !old.is_empty() {
+            self.look_at(old).await;
+            for change in changes.chunks.values_mut().flat_map(|chunks| chunks.values_mut()) {
+                if let ChunkChange::File(file) = change
+                    && let Some((data, stat)) = self.data_file(file)?
+                    && let Some(uploaded) = self.working.uploads().find(data, &stat)
+                {
+                    known_objects.extend(chunk_of(&uploaded.payload));
+                    *change = ChunkChange::Stored(uploaded.payload);
+                }
+            }
+        }
+        Ok((hold, repository.mark().map(|mark| KnownObjects { mark, chunks: known_objects })))
+    }
+
+    /// Forgets those of `old` whose objects no longer exist.
+    async fn look_at(&self, old: Vec<(u64, Uploaded)>) {
+        let looks = old.into_iter().map(|(data, uploaded)| async move {
+            let ChunkPayload::Native { chunk, length, .. } = uploaded.payload else { return };
+            // The last byte exists if all do.
+            if let Err(error) = self.storage.get_range(&format!("chunks/{chunk}"), length.saturating_sub(1), 1).await {
+                tracing::info!("a chunk that was uploaded before is uploaded again: {error}");
+                self.working.uploads().changed(data);
+            }
+        });
+        futures_util::stream::iter(looks).buffer_unordered(CONCURRENT_CHECKS).collect::<()>().await;
+    }
+
+    /// Returns the data file of a chunk with its current metadata; none if its size has changed meanwhile.
+    fn data_file(&self, file: &ChunkFile) -> Result<Option<(u64, Stat)>> {
+        let Ok(data) = file.name.parse() else { return Ok(None) };
+        let stat = self.working.files().find(data)?;
+        Ok(stat.filter(|stat| stat.size == file.length).map(|stat| (data, stat)))
+    }
+
+    /// Returns the number of chunks in `changes` that are uploaded already, and their bytes.
+    pub(super) fn uploaded(&self, changes: &ChangeSet) -> Result<(usize, u64)> {
+        let mut counts = (0, 0);
+        for change in changes.chunks.values().flat_map(|chunks| chunks.values()) {
+            if let ChunkChange::File(file) = change
+                && let Some((data, stat)) = self.data_file(file)?
+                && self.working.uploads().find(data, &stat).is_some()
+            {
+                counts = (counts.0 + 1, counts.1 + file.length);
+            }
+        }
+        Ok(counts)
+    }
+}
+
+fn chunk_of(payload: &ChunkPayload) -> Option<ObjectId> {
+    match payload {
+        ChunkPayload::Native { chunk, .. } => Some(*chunk),
+        ChunkPayload::Inline(_) | ChunkPayload::Virtual { .. } => None,
+    }
+}
+
+/// Backs off after a failure, the longer the more there were in a row.
+async fn pause(error: &Error, failures: &mut u32) {
+    match *failures {
+        0 => tracing::info!("uploading before the commit: {error}; it is tried again, or left to the commit"),
+        _ => tracing::debug!("uploading before the commit: {error}"),
+    }
+    let pause = FIRST_PAUSE.saturating_mul(1 << (*failures).min(16)).min(LONGEST_PAUSE);
+    *failures += 1;
+    tokio::time::sleep(pause).await;
+}

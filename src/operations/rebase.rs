@@ -1,0 +1,278 @@
+//! Rebase with a check: the working tree moves to another snapshot only if its changes survive.
+//!
+//! The check does not know the merge. It compares the changes that `detect_changes` finds in the files before and after, and
+//! refuses every difference that it cannot explain.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use super::changes::DetectedChanges;
+use super::changes::walk::{NewIds, detect_changes_in};
+use crate::commit::changes::ChunkChange;
+use crate::commit::conflicts::{Conflict, ConflictKind};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::ids::NodeId;
+use crate::format::snapshot::Snapshot;
+use crate::scratch::record::{Id, Name};
+use crate::tree::Tree;
+use crate::tree::nodes::TreePlace;
+use crate::working::WorkingTree;
+use crate::working::frozen::FrozenEntry;
+use crate::working::rebase::{Candidate, Collision, Purpose};
+use crate::working::replace::{Invalidation, TreeGuard, node_ids};
+use crate::zarr::Coords;
+
+pub(super) enum Rebased {
+    /// The tree is on the new base, and these invalidations must be sent.
+    Done(Vec<Invalidation>),
+    /// Nothing was moved: these names collide.
+    Collisions(Vec<Collision>),
+}
+
+/// Rebases `working` onto `tree`; its changes, `before`, stay uncommitted.
+pub(super) async fn keep(
+    working: &WorkingTree,
+    guard: &TreeGuard<'_>,
+    tree: &Arc<Tree>,
+    before: &DetectedChanges,
+    new_ids: &NewIds,
+) -> Result<Rebased> {
+    let untracked = before.untracked_entries();
+    let candidate = working.plan_rebase(tree, Purpose::Keep { untracked: &untracked }, false).await?;
+    if !candidate.collisions.is_empty() {
+        let collisions = candidate.collisions.clone();
+        working.abandon(candidate);
+        return Ok(Rebased::Collisions(collisions));
+    }
+    let checked = async {
+        let after = detect(working, &candidate, new_ids).await?;
+        let kept = check_kept(before, &after, tree).await;
+        kept.map_err(|error| if before.violations.is_empty() { error } else { violations_error(&error) })
+    };
+    install(working, guard, checked.await, candidate).map(Rebased::Done)
+}
+
+/// Rebases `working` onto `tree`, the snapshot that its changes, `before`, were committed as.
+pub(super) async fn follow_commit(
+    working: &WorkingTree,
+    guard: &TreeGuard<'_>,
+    tree: &Arc<Tree>,
+    before: &DetectedChanges,
+    new_ids: &NewIds,
+) -> Result<Vec<Invalidation>> {
+    let candidate = working.plan_rebase(tree, Purpose::Published { tracked: &before.tracked }, false).await?;
+    let checked = async {
+        if let Some(collision) = candidate.collisions.first() {
+            return Err(unaccounted(&format!("{} is in the way of what was committed", collision.path)));
+        }
+        let after = detect(working, &candidate, new_ids).await?;
+        check_committed(before, &after)
+    };
+    install(working, guard, checked.await, candidate)
+}
+
+/// Discards the changes at and below `path`, but not untracked files.
+pub(super) async fn discard(
+    working: &WorkingTree,
+    guard: &TreeGuard<'_>,
+    path: &str,
+    before: &DetectedChanges,
+    new_ids: &NewIds,
+) -> Result<Vec<Invalidation>> {
+    let mut untracked = before.untracked_entries();
+    let candidate = working.plan_discard(path, &mut untracked).await?;
+    let checked = async {
+        let after = detect(working, &candidate, new_ids).await?;
+        check_discarded(before, &after, &candidate)
+    };
+    install(working, guard, checked.await, candidate)
+}
+
+/// Returns names of `working` that collide with `tree` though no change does: they would be lost, or hide something.
+pub(super) async fn collisions(
+    working: &WorkingTree,
+    tree: &Arc<Tree>,
+    untracked: &HashSet<(Id, Name)>,
+) -> Result<Vec<Collision>> {
+    let candidate = working.plan_rebase(tree, Purpose::Keep { untracked }, true).await?;
+    let collisions = candidate.collisions.clone();
+    working.abandon(candidate);
+    Ok(collisions)
+}
+
+/// Converts collisions to conflicts with the newest commit, `tip`.
+pub(super) fn as_conflicts(collisions: Vec<Collision>, tip: &Snapshot) -> Vec<Conflict> {
+    let conflict = |collision: Collision| Conflict {
+        kind: ConflictKind::UntrackedNameExists,
+        path: collision.path,
+        coords: Vec::new(),
+        other: tip.id(),
+        message: tip.message().to_owned(),
+    };
+    collisions.into_iter().map(conflict).collect()
+}
+
+async fn detect(working: &WorkingTree, candidate: &Candidate, new_ids: &NewIds) -> Result<DetectedChanges> {
+    detect_changes_in(Arc::clone(candidate.base()), &candidate.contents(working), &candidate.frozen(), new_ids).await
+}
+
+fn install(
+    working: &WorkingTree,
+    guard: &TreeGuard<'_>,
+    checked: Result<()>,
+    candidate: Candidate,
+) -> Result<Vec<Invalidation>> {
+    match checked {
+        Ok(()) => working.install(guard, candidate),
+        Err(error) => {
+            working.abandon(candidate);
+            Err(error)
+        }
+    }
+}
+
+/// Description of the change of a deleted chunk.
+const DELETED: &str = "deleted";
+
+/// Items that a commit would change, with a description of each change.
+type Summary = BTreeMap<Item, String>;
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Item {
+    Deleted(NodeId),
+    Created(String),
+    Updated(NodeId),
+    Moved(NodeId),
+    Chunk(Owner, Coords),
+    Violation(String),
+    Untracked(String),
+}
+
+/// Array of a chunk: one of the base by its ID, a new one by its path.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Owner {
+    Base(NodeId),
+    Created(String),
+}
+
+fn summary(detected: &DetectedChanges) -> Summary {
+    let changes = &detected.changes;
+    let mut all = Summary::new();
+    all.extend(changes.deleted.iter().map(|node| (Item::Deleted(node.id), node.path.clone())));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    all.extend(changes.created.iter().map(|node| (Item::Created(node.path.clone()), text(&node.zarr_json))));
+    all.extend(changes.updated.iter().map(|node| (Item::Updated(node.id), text(&node.zarr_json))));
+    all.extend(changes.moved.iter().map(|moved| (Item::Moved(moved.node), moved.to.clone())));
+    let created: BTreeMap<NodeId, &str> = changes.created.iter().map(|node| (node.id, node.path.as_str())).collect();
+    for (id, chunks) in &changes.chunks {
+        let owner = match created.get(id) {
+            Some(path) => Owner::Created((*path).to_owned()),
+            None => Owner::Base(*id),
+        };
+        for (coords, change) in chunks {
+            let how = match change {
+                ChunkChange::Delete => DELETED.to_owned(),
+                ChunkChange::File(file) => format!("scratch file {} of {} bytes", file.name, file.length),
+                ChunkChange::Stored(payload) => format!("{payload:?}"),
+            };
+            all.insert(Item::Chunk(owner.clone(), coords.clone()), how);
+        }
+    }
+    all.extend(
+        detected.violations.iter().map(|violation| (Item::Violation(violation.path.clone()), violation.why.clone())),
+    );
+    all.extend(detected.untracked.iter().map(|file| (Item::Untracked(file.path.clone()), String::new())));
+    all
+}
+
+/// Checks that the changes are the same over the new base, except for deletions made on both sides.
+async fn check_kept(before: &DetectedChanges, after: &DetectedChanges, tree: &Tree) -> Result<()> {
+    let (before, after) = (summary(before), summary(after));
+    // Violations are found in the files that programs touched: their number and wording may differ, their existence may not.
+    let is_violation = |item: &&Item| matches!(item, Item::Violation(_));
+    if before.keys().any(|item| is_violation(&item)) != after.keys().any(|item| is_violation(&item)) {
+        let (of, what) =
+            if before.keys().any(|item| is_violation(&item)) { (&before, "gone") } else { (&after, "new") };
+        let violation = of.iter().find(|(item, _)| is_violation(item));
+        return Err(unaccounted(&format!("{violation:?} would be {what}")));
+    }
+    let is_other = |(item, how): &(&Item, &String)| !is_violation(item) && before.get(item) != Some(how);
+    if let Some((item, how)) = after.iter().find(is_other) {
+        return Err(unaccounted(&format!("{item:?} would be {how}, and is {:?}", before.get(item))));
+    }
+    let ids = node_ids(tree);
+    for (item, how) in before.iter().filter(|(item, _)| !is_violation(item) && !after.contains_key(item)) {
+        let is_done = match item {
+            Item::Deleted(id) => !ids.contains_key(id),
+            Item::Chunk(Owner::Base(id), coords) if how == DELETED => match ids.get(id) {
+                Some(index) => !tree.has(&TreePlace::Chunk(*index, coords.clone())).await?,
+                None => true,
+            },
+            _ => false,
+        };
+        if !is_done {
+            return Err(unaccounted(&format!("{item:?} ({how}) would be lost")));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that no change is left after a commit, and that no untracked file is lost.
+fn check_committed(before: &DetectedChanges, after: &DetectedChanges) -> Result<()> {
+    let untracked = |item: &&Item| matches!(item, Item::Untracked(_));
+    let (before, after) = (summary(before), summary(after));
+    if let Some((item, how)) = after.iter().find(|(item, _)| !untracked(item)) {
+        return Err(unaccounted(&format!("{item:?} would still be {how}")));
+    }
+    match before.keys().filter(untracked).find(|item| !after.contains_key(item)) {
+        Some(item) => Err(unaccounted(&format!("{item:?} would be lost"))),
+        None => Ok(()),
+    }
+}
+
+/// Checks that a discard adds no change and loses no untracked file. A file may return to the old place of its directory.
+fn check_discarded(before: &DetectedChanges, after: &DetectedChanges, candidate: &Candidate) -> Result<()> {
+    // Without the array above it, a file may look like a stray chunk: only its presence counts.
+    let frozen = candidate.frozen();
+    let entries = frozen.directories().iter().flat_map(|directory| directory.entries.values());
+    let there: HashSet<Id> = entries
+        .filter_map(|entry| match entry {
+            FrozenEntry::File(file) => Some(file.id),
+            FrozenEntry::Other(id) => Some(*id),
+            FrozenEntry::Whiteout | FrozenEntry::Directory(_) => None,
+        })
+        .collect();
+    let (before, after) = (summary(before), summary(after));
+    let is_new = |(item, how): &(&Item, &String)| {
+        // A file that returns with its directory may have the name of a chunk there.
+        let is_free = match item {
+            Item::Untracked(_) | Item::Violation(_) => true,
+            Item::Chunk(..) => *how != DELETED,
+            _ => false,
+        };
+        !is_free && before.get(item) != Some(how)
+    };
+    if let Some((item, how)) = after.iter().find(is_new) {
+        return Err(unaccounted(&format!("{item:?} would be {how}, and is {:?}", before.get(item))));
+    }
+    match candidate.kept.difference(&there).next() {
+        Some(id) => Err(unaccounted(&format!("untracked file {id} would be lost"))),
+        None => Ok(()),
+    }
+}
+
+/// Returns the error of a rebase with violations: the meaning of these files on the new base is not certain.
+fn violations_error(error: &Error) -> Error {
+    Error::new(
+        ErrorKind::Stale,
+        format!("settle what cannot be committed first (status lists it), then refresh; nothing was moved ({error})"),
+    )
+}
+
+fn unaccounted(what: &str) -> Error {
+    tracing::error!("the working tree was not moved, since its changes would not be the same afterwards: {what}");
+    Error::new(
+        ErrorKind::Stale,
+        format!("the working tree cannot be moved without changing what it would commit ({what}): nothing was done"),
+    )
+}

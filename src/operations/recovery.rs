@@ -1,0 +1,215 @@
+//! Recovery of a working tree from the scratch directory that the last mount left.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tracing::{info, warn};
+
+use super::changes::walk::{NewIds, detect_changes};
+use super::origin;
+use super::rebase::{self, Rebased};
+use crate::commit::rebase::commits_since;
+use crate::error::{Context, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::format::transaction_log::Move;
+use crate::reader::Reader;
+use crate::repo::refs::RefSpec;
+use crate::repo::{MAX_SNAPSHOT, Repository};
+use crate::scratch::place::ScratchDirectory;
+use crate::tree::Tree;
+use crate::tree::nodes::NodeTable;
+use crate::tree::numbering::Numbering;
+use crate::working::replace::{Invalidation, TreeGuard};
+use crate::working::{Recovered, WorkingTree};
+
+/// Options for opening a working tree.
+#[derive(Clone, Debug)]
+pub struct RecoveryOptions<'a> {
+    /// Branch.
+    pub branch: &'a str,
+    /// Scratch directory.
+    pub scratch: &'a Path,
+    /// Mountpoint.
+    pub mountpoint: &'a Path,
+    /// Directory of the repository, if it is local.
+    pub local: Option<&'a Path>,
+    /// True if uncommitted changes are discarded.
+    pub discard: bool,
+    /// Most memory that the snapshot may take, in bytes.
+    pub limit: u64,
+}
+
+/// Opens the working tree of a branch on the base that its scratch directory records, or else on the tip.
+///
+/// `reader` creates the reader once the snapshot is known. Returns, besides, a message for the user about uncommitted work.
+pub async fn open(
+    repository: &Repository,
+    opening: &RecoveryOptions<'_>,
+    reader: impl FnOnce(u64) -> Result<Reader>,
+) -> Result<(Arc<WorkingTree>, Arc<Reader>, Option<String>)> {
+    let scratch = ScratchDirectory::open(opening.scratch, opening.mountpoint, opening.local)?;
+    let origin = origin::of(repository, opening.branch).await?;
+    let recovered = if opening.discard { Recovered::nothing() } else { Recovered::read(&scratch, &origin)? };
+    let moved = match &recovered.told {
+        Some(told) => origin::compare(repository, told, &origin, scratch.path()).await?,
+        None => None,
+    };
+    let tip = repository.resolve(&RefSpec::Branch(opening.branch.to_owned())).await;
+    let (base, publishing) = (recovered.base, recovered.publishing);
+    let id = match (base, tip) {
+        (Some(base), _) => base,
+        (None, tip) => tip?,
+    };
+    let loaded = repository.snapshot(id, opening.limit).await.map_err(|error| {
+        if base.is_none() {
+            return error.context(repository.storage().location().to_owned());
+        }
+        let place = opening.scratch.display();
+        error.context(format!("the changes in {place} are based on a snapshot that cannot be read"))
+    })?;
+    let mut numbering = Numbering::default();
+    let snapshot = Arc::new(loaded);
+    let table = NodeTable::build_after(&snapshot, &mut numbering)?;
+    let reader = Arc::new(reader(snapshot.size() as u64 + table.size())?);
+    let tree = Arc::new(Tree::new(Arc::clone(&snapshot), table, Arc::clone(&reader)));
+    let working = Arc::new(WorkingTree::open(tree, numbering, scratch, origin, recovered)?);
+    working.begin_upkeep();
+    if let Some(publishing) = publishing {
+        let guard = working.quiesce().await;
+        let finished = finish(repository, &working, &reader, &guard, publishing).await;
+        if finished.context(|| "a commit that was interrupted")?.is_none() {
+            info!("a commit was interrupted before it was visible: its changes are still here");
+            working.set_may_land();
+        }
+    }
+    let told = resume(repository, &working, &reader).await?;
+    if let Some(moved) = &moved {
+        info!("{moved}");
+    }
+    let told = told.map(|told| moved.map_or(told.clone(), |moved| format!("{told}; {moved}")));
+    let told = [working.salvaged(), told].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
+    Ok((working, reader, told))
+}
+
+/// Returns the tree of snapshot `id`, for `working` to be put on.
+pub(super) async fn tree_at(
+    repository: &Repository,
+    working: &WorkingTree,
+    reader: &Arc<Reader>,
+    id: ObjectId,
+) -> Result<Arc<Tree>> {
+    let snapshot = Arc::new(repository.snapshot(id, MAX_SNAPSHOT).await?);
+    working.tree_of(snapshot, Arc::clone(reader))
+}
+
+/// Interrupted commit that turned out to be visible.
+#[derive(Debug)]
+pub(super) struct Finished {
+    pub(super) invalidations: Vec<Invalidation>,
+    /// Commits between the old base and this commit, newest first.
+    pub(super) others: Vec<ObjectId>,
+    /// Moves that the commit made.
+    pub(super) moved: Vec<Move>,
+}
+
+/// Finishes a commit that was interrupted around its publication as `id`: if the branch has it, rebases the tree onto it;
+/// otherwise returns none. Nothing may have changed the tree since.
+pub(super) async fn finish(
+    repository: &Repository,
+    working: &WorkingTree,
+    reader: &Arc<Reader>,
+    guard: &TreeGuard<'_>,
+    id: ObjectId,
+) -> Result<Option<Finished>> {
+    let branch = RefSpec::Branch(working.origin().branch.clone());
+    let history = match repository.resolve(&branch).await {
+        Ok(tip) => repository.history(tip, usize::MAX).await?,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let Some(at) = history.iter().position(|commit| commit.id == id) else { return Ok(None) };
+    let base = working.base().id();
+    let below = history.iter().skip(at + 1).map(|commit| commit.id);
+    let others = below.take_while(|other| *other != base).collect();
+    let frozen = working.freeze();
+    let detected = detect_changes(working, &frozen, &NewIds::default()).await?;
+    working.preserve(&detected.untracked_entries(), &detected.foreign).await?;
+    let tree = tree_at(repository, working, reader, id).await?;
+    let invalidations = rebase::follow_commit(working, guard, &tree, &detected, &NewIds::default()).await?;
+    working.clear_publishing();
+    info!("a commit was interrupted after it was visible: it is snapshot {id}");
+    Ok(Some(Finished { invalidations, others, moved: detected.changes.moved }))
+}
+
+/// Returns the commit of this mount that is on the branch although it was given up and the tree has changed since.
+pub(super) async fn landed(repository: &Repository, working: &WorkingTree, base: ObjectId) -> Result<Option<ObjectId>> {
+    let unpublished = working.unpublished();
+    if unpublished.is_empty() {
+        return Ok(None);
+    }
+    let commits = commits_since(repository, &working.origin().branch, base).await?;
+    Ok(commits.iter().map(|commit| commit.id).find(|id| unpublished.contains(id)))
+}
+
+pub(super) fn landed_message(landed: ObjectId) -> String {
+    format!(
+        "commit {landed} of this mount is on the branch, though its publication seemed to have failed: what the mount shows was \
+         changed since. Commit that first"
+    )
+}
+
+/// Rebases a tree without changes onto the tip; returns a message about uncommitted changes or obstacles.
+async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Reader>) -> Result<Option<String>> {
+    let frozen = working.freeze();
+    let detected = detect_changes(working, &frozen, &NewIds::default()).await?;
+    let base = working.base().id();
+    let branch = &working.origin().branch;
+    let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await;
+    if let Some(landed) = landed(repository, working, base).await.unwrap_or_default() {
+        let told = landed_message(landed);
+        warn!("{told}");
+        return Ok(Some(told));
+    }
+    if detected.changes.is_empty() && detected.violations.is_empty() {
+        let tip = tip?;
+        if tip != base {
+            let guard = working.quiesce().await;
+            working.preserve(&detected.untracked_entries(), &detected.foreign).await?;
+            let tree = tree_at(repository, working, reader, tip).await?;
+            // No commit depends on this: remote changes must not keep a mount from starting.
+            match rebase::keep(working, &guard, &tree, &detected, &NewIds::default()).await {
+                Ok(Rebased::Done(_)) => {}
+                Ok(Rebased::Collisions(collisions)) => {
+                    let path = collisions.first().map(|collision| collision.path.as_str()).unwrap_or_default();
+                    let told = format!(
+                        "{path} is untracked here, and others have committed something of that name: the mount stays on \
+                         snapshot {base} until that is moved away and the mount refreshed"
+                    );
+                    warn!("{told}");
+                    return Ok(Some(told));
+                }
+                Err(error) if error.kind() == ErrorKind::Stale => {
+                    let told = format!("the mount stays on snapshot {base}: {error}");
+                    warn!("{told}");
+                    return Ok(Some(told));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        return Ok(None);
+    }
+    let (nodes, chunks) = (detected.changes.node_count(), detected.changes.chunk_count());
+    let moved = match tip {
+        Ok(tip) if tip == base => "",
+        Ok(tip) if matches!(repository.since(tip, base).await, Ok(None)) => "; the branch was reset since",
+        Ok(_) => "; the branch has moved on since",
+        Err(_) => "; the branch is gone",
+    };
+    let told = format!(
+        "resuming uncommitted work: {nodes} nodes and {chunks} chunks changed, {} bytes, based on snapshot {base}{moved}, in {}",
+        detected.bytes,
+        working.scratch().path().display()
+    );
+    warn!("{told}");
+    Ok(Some(told))
+}

@@ -1,0 +1,158 @@
+//! Attributes of inodes in the working tree, as `stat` returns them.
+
+use crate::error::Result;
+use crate::scratch::record::{Id, Meta, Source, Time};
+use crate::tree::nodes::TreePlace;
+use crate::tree::{self, Kind};
+
+use super::state::{Inode, Node};
+use super::{Base, Locked, WorkingTree, no_such};
+
+/// File type bits of a mode.
+pub const TYPE_BITS: u32 = libc::S_IFMT;
+
+/// Attributes of an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// Inode number.
+    pub number: u64,
+    /// File type bits of the mode.
+    pub kind: u32,
+    /// Bytes of a file or symbolic link.
+    pub size: u64,
+    /// 512-byte blocks.
+    pub blocks: u64,
+    /// Number of names.
+    pub links: u32,
+    /// Device number.
+    pub rdev: u32,
+    /// Mode, owner and times.
+    pub meta: Meta,
+}
+
+impl Attributes {
+    /// Returns true for a directory.
+    pub fn is_directory(&self) -> bool {
+        self.kind == libc::S_IFDIR
+    }
+}
+
+impl Base {
+    /// Returns the attributes of an entry that only the base has.
+    pub fn attributes(&self, lower: tree::Attributes) -> Attributes {
+        let (kind, mode) = match lower.kind {
+            Kind::Directory => (libc::S_IFDIR, 0o755),
+            Kind::File => (libc::S_IFREG, 0o644),
+        };
+        let meta = self.meta(mode);
+        let blocks = lower.size.div_ceil(512);
+        // One name for directories too means "not counted": tools then do not conclude that there are no subdirectories.
+        Attributes { number: lower.inode, kind, size: lower.size, blocks, links: 1, rdev: 0, meta }
+    }
+
+    /// Returns the attributes that everything in the base has, with `mode`.
+    pub fn meta(&self, mode: u16) -> Meta {
+        let Base { uid, gid, time, .. } = *self;
+        Meta { mode, uid, gid, atime: time, mtime: time, ctime: time }
+    }
+
+    /// Returns the attributes with which a place of the base is promoted.
+    pub fn meta_of(&self, place: &TreePlace) -> Meta {
+        self.meta(if self.tree.is_directory_place(place) { 0o755 } else { 0o644 })
+    }
+}
+
+/// Attributes as far as they are in memory, and the location of the rest.
+pub(super) enum PartialAttributes {
+    /// All attributes.
+    Whole(Attributes),
+    /// All but the size, which is that of a place of the base.
+    SizeOfLower(Attributes, TreePlace),
+    /// All but size and times, which are those of a data file.
+    OfData(Attributes, u64),
+}
+
+impl Inode {
+    /// Returns the attributes that are in memory.
+    pub(super) fn attributes(&self) -> PartialAttributes {
+        let links = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
+        let mut whole =
+            Attributes { number: self.number, kind: 0, size: 0, blocks: 0, links, rdev: 0, meta: self.meta };
+        match &self.node {
+            // With entries of the base, the link count is "not counted", as in a read-only mount.
+            Node::Directory(directory) if self.lower.is_none() => {
+                (whole.kind, whole.links) = (libc::S_IFDIR, directory.directories().saturating_add(2));
+            }
+            Node::Directory(_) => (whole.kind, whole.links) = (libc::S_IFDIR, 1),
+            Node::Symlink(target) => (whole.kind, whole.size) = (libc::S_IFLNK, target.0.len() as u64),
+            Node::Special { kind, rdev } => (whole.kind, whole.rdev) = (*kind, *rdev),
+            Node::File(source) => {
+                whole.kind = libc::S_IFREG;
+                match (source, &self.lower) {
+                    (Source::Data(number), _) => return PartialAttributes::OfData(whole, *number),
+                    (Source::Stored(stored), _) => whole.size = stored.0.length(),
+                    (Source::Lower, Some(place)) => return PartialAttributes::SizeOfLower(whole, place.clone()),
+                    (Source::Lower, None) => {}
+                }
+            }
+        }
+        whole.blocks = whole.size.div_ceil(512);
+        PartialAttributes::Whole(whole)
+    }
+}
+
+impl WorkingTree {
+    /// Returns the attributes of inode `number`.
+    pub async fn attributes(&self, number: u64) -> Result<Attributes> {
+        let partly = {
+            let locked = self.lock();
+            locked.state.by_number(number).map(|id| self.partly(&locked, id))
+        };
+        match partly {
+            Some(partly) => self.complete(partly?).await,
+            None => {
+                let base = self.base();
+                Ok(base.attributes(base.tree.attributes(number).await?))
+            }
+        }
+    }
+
+    pub(super) async fn attributes_of(&self, id: Id) -> Result<Attributes> {
+        let partly = self.partly(&self.lock(), id)?;
+        self.complete(partly).await
+    }
+
+    fn partly(&self, locked: &Locked, id: Id) -> Result<PartialAttributes> {
+        let inode = locked.state.get(id).ok_or_else(|| no_such(id))?;
+        Ok(match (inode.attributes(), locked.opens.partial_size(inode.number)) {
+            // The file is being overwritten from its beginning, and the rest is still the base's.
+            (PartialAttributes::SizeOfLower(whole, _), Some(size)) => {
+                PartialAttributes::Whole(Attributes { size, blocks: size.div_ceil(512), ..whole })
+            }
+            (other, _) => other,
+        })
+    }
+
+    async fn complete(&self, partly: PartialAttributes) -> Result<Attributes> {
+        match partly {
+            PartialAttributes::Whole(attributes) => Ok(attributes),
+            PartialAttributes::SizeOfLower(whole, place) => {
+                let base = self.base();
+                let lower = base.tree.attributes(base.tree.table().inode(&place)).await?;
+                Ok(Attributes { size: lower.size, blocks: lower.size.div_ceil(512), ..whole })
+            }
+            PartialAttributes::OfData(mut whole, number) => {
+                // A file whose bytes were removed can still be removed, replaced and moved. Reading it reports the loss.
+                let Some(stat) = self.files.find(number)? else { return Ok(whole) };
+                (whole.size, whole.blocks) = (stat.size, stat.blocks);
+                whole.meta.mtime = stat.mtime;
+                whole.meta.ctime = whole.meta.ctime.max(stat.ctime);
+                Ok(whole)
+            }
+        }
+    }
+
+    pub(super) fn now() -> Time {
+        Time::now()
+    }
+}

@@ -1,0 +1,280 @@
+//! Discard: removes the changes at a path and everywhere below.
+//!
+//! The state is rebuilt from the parts that stay, which is easier to verify than undoing single changes:
+//!
+//! - changes outside the path stay, unless they were moved there from below the path;
+//! - below the path only untracked files stay, since no commit would take them; those in a moved directory go back with it;
+//! - the base's entries below the path show again in their places, and so do entries moved from elsewhere to below the path.
+
+use std::collections::HashSet;
+
+use futures_util::FutureExt;
+
+use super::listing::join;
+use super::replace::Invalidation;
+use super::state::{Directory, Entry, Inode, Node, State, UPPER};
+use crate::error::{Error, ErrorKind, Result};
+use crate::scratch::record::{Id, Meta, Name, ROOT, Time};
+use crate::tree::Tree;
+use crate::tree::nodes::TreePlace;
+
+/// Plan of a discard, before anything is changed.
+pub(super) struct Discard<'a> {
+    state: &'a State,
+    /// Inode numbers of open files.
+    opens: &'a HashSet<u64>,
+    tree: &'a Tree,
+    path: &'a str,
+    /// Untracked files that do not take the place of an entry of the base.
+    untracked: &'a HashSet<(Id, Name)>,
+    /// Entries that stay, with directory and name.
+    kept: Vec<(Id, Name, Entry)>,
+    /// Untracked files that stay, with their final paths.
+    relocated: Vec<(String, Id)>,
+}
+
+/// Result of a discard: the new state and the invalidations that it requires.
+pub(super) struct Discarded {
+    pub(super) state: State,
+    pub(super) invalidations: Vec<Invalidation>,
+}
+
+fn is_below(path: &str, top: &str) -> bool {
+    top == "/" || path == top || path.strip_prefix(top).is_some_and(|rest| rest.starts_with('/'))
+}
+
+impl<'a> Discard<'a> {
+    /// Plans the discard of `path` in `state`.
+    pub(super) fn new(
+        state: &'a State,
+        opens: &'a HashSet<u64>,
+        tree: &'a Tree,
+        path: &'a str,
+        untracked: &'a HashSet<(Id, Name)>,
+    ) -> Self {
+        let (kept, relocated) = (Vec::new(), Vec::new());
+        let mut discard = Discard { state, opens, tree, path, untracked, kept, relocated };
+        discard.walk();
+        discard
+    }
+
+    /// Returns the untracked files that stay, with their final paths.
+    pub(super) fn stays_at(&self) -> impl Iterator<Item = (&str, Id)> {
+        self.relocated.iter().map(|(path, id)| (path.as_str(), *id))
+    }
+
+    /// Discards `files` too: entries of the base come back in their places.
+    pub(super) fn discard_also(&mut self, files: &HashSet<Id>) {
+        self.relocated.retain(|(_, id)| !files.contains(id));
+    }
+
+    fn walk(&mut self) {
+        // Directories, with their path, their final path, and whether they stay in place.
+        let mut pending = vec![(ROOT, "/".to_owned(), "/".to_owned(), true)];
+        let mut seen = HashSet::new();
+        while let Some((parent, path, home, stays)) = pending.pop() {
+            let Some(inode) = self.state.get(parent).filter(|_| seen.insert(parent)) else { continue };
+            for (name, entry) in inode.directory().into_iter().flat_map(Directory::entries) {
+                let at = join(&path, &name.to_string());
+                let natural = inode.lower.as_ref().and_then(|place| self.tree.step(place, name.text()?));
+                let Some(id) = entry.id else {
+                    if stays && self.stays_hidden(&at, natural) {
+                        self.kept.push((parent, name.clone(), entry));
+                    }
+                    continue;
+                };
+                let Some(child) = self.state.get(id) else { continue };
+                let stays = stays && self.stays(&at, child);
+                let own_home = match &child.lower {
+                    Some(place) => self.tree.path_of(place),
+                    None => join(&home, &name.to_string()),
+                };
+                if stays {
+                    self.kept.push((parent, name.clone(), entry));
+                }
+                if child.is_directory() {
+                    pending.push((id, at, own_home, stays));
+                } else if !stays && self.untracked.contains(&(parent, name.clone())) {
+                    self.relocated.push((join(&home, &name.to_string()), id));
+                }
+            }
+        }
+    }
+
+    /// Returns true if an inode at `path` stays there: it is not at or below the discarded path and does not come from there.
+    fn stays(&self, path: &str, inode: &Inode) -> bool {
+        let outside = !is_below(path, self.path);
+        outside && !inode.lower.as_ref().is_some_and(|place| is_below(&self.tree.path_of(place), self.path))
+    }
+
+    /// Returns true if a whiteout stays: it is outside the path, and the inode that had the name is gone or stays elsewhere.
+    fn stays_hidden(&self, path: &str, natural: Option<TreePlace>) -> bool {
+        if is_below(path, self.path) {
+            return false;
+        }
+        let moved = natural.and_then(|place| self.state.by_number(self.tree.table().inode(&place)));
+        let now = moved.and_then(|id| self.state.path(id));
+        now.is_none_or(|now| !is_below(&now, self.path))
+    }
+
+    /// Builds the new state. `meta` returns the attributes of directories that have to be created.
+    ///
+    /// Fails with [`ErrorKind::NotADirectory`], without a change, if a file that stays has no directory to be in.
+    pub(super) fn carry_out(self, meta: impl Fn(&TreePlace) -> Meta) -> Result<Discarded> {
+        self.check_ancestors()?;
+        let invalidations = self.invalidations();
+        let mut new = self.state.successor();
+        let root = self.state.get(ROOT).ok_or_else(|| Error::corrupt("a state without a root"))?;
+        new.adopt(ROOT, root, root.lower.clone().map(|place| (place, crate::tree::ROOT)));
+        let mut taken: HashSet<Id> = HashSet::new();
+        for (parent, name, entry) in &self.kept {
+            if let Some(id) = &entry.id
+                && taken.insert(*id)
+                && let Some(inode) = self.state.get(*id)
+            {
+                let lower = inode.lower.clone().map(|place| {
+                    let number = self.tree.table().inode(&place);
+                    (place, number)
+                });
+                new.adopt(*id, inode, lower);
+            }
+            new.put_entry(*parent, name.clone(), entry.id, entry.covers, Some(entry.order));
+        }
+        for (path, id) in &self.relocated {
+            let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
+            let parent = self.directory(&mut new, above, &meta)?;
+            if taken.insert(*id)
+                && let Some(inode) = self.state.get(*id)
+            {
+                new.adopt(*id, inode, None);
+            }
+            new.put_entry(parent, Name::new(name.as_bytes()), Some(*id), false, None);
+        }
+        self.keep_open_files(&mut new, &taken);
+        Ok(Discarded { state: new, invalidations })
+    }
+
+    /// Refuses a path below a directory that was deleted or replaced: the base's entries could not show again there.
+    fn check_ancestors(&self) -> Result<()> {
+        if !self.tree.place_of(self.path).is_some_and(|place| self.is_there(&place)) {
+            return Ok(());
+        }
+        let mut at = ROOT;
+        let mut above = String::new();
+        let parts: Vec<&str> = self.path.split('/').filter(|part| !part.is_empty()).collect();
+        for part in parts.iter().take(parts.len().saturating_sub(1)) {
+            above = format!("{above}/{part}");
+            let Some(inode) = self.state.get(at) else { return Ok(()) };
+            let natural = inode.lower.as_ref().and_then(|place| self.tree.step(place, part));
+            let entry = inode.directory().and_then(|directory| directory.get(&Name::new(part.as_bytes())));
+            match entry.map(|entry| entry.id) {
+                None => return Ok(()),
+                Some(Some(id)) if self.state.get(id).is_some_and(|child| child.lower == natural) => at = id,
+                Some(_) => {
+                    let message =
+                        format!("{above} was deleted, moved or made anew: discard that, and what is below comes back");
+                    return Err(Error::new(ErrorKind::NotFound, message));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the directory at `path` of the new state, created or promoted if needed.
+    fn directory(&self, new: &mut State, path: &str, meta: &impl Fn(&TreePlace) -> Meta) -> Result<Id> {
+        let mut at = ROOT;
+        for part in path.split('/').filter(|part| !part.is_empty()) {
+            let name = Name::new(part.as_bytes());
+            let inode = new.get(at).ok_or_else(|| Error::corrupt("a directory that is not there"))?;
+            let natural = inode.lower.as_ref().and_then(|place| self.tree.step(place, part));
+            let entry = inode.directory().and_then(|directory| directory.get(&name)).and_then(|entry| entry.id);
+            at = match (entry, natural) {
+                (Some(id), _) => id,
+                (None, Some(place)) if self.tree.is_directory_place(&place) => {
+                    let number = self.tree.table().inode(&place);
+                    let meta = meta(&place);
+                    new.make_directory(at, name, meta, Some((place, number)))
+                }
+                (None, Some(place)) if self.is_there(&place) => {
+                    return Err(Error::new(
+                        ErrorKind::NotADirectory,
+                        format!("{path} is a file in the snapshot and has files below it now: move those away first"),
+                    ));
+                }
+                (None, _) => {
+                    let now = Time::now();
+                    let root = Meta { atime: now, mtime: now, ctime: now, ..meta(&TreePlace::Directory(0)) };
+                    new.make_directory(at, name, root, None)
+                }
+            };
+            if !new.get(at).is_some_and(Inode::is_directory) {
+                return Err(Error::new(ErrorKind::NotADirectory, format!("{path}: {part} is a file")));
+            }
+        }
+        Ok(at)
+    }
+
+    /// Returns true unless the base is known, without waiting, to have nothing at `place`.
+    fn is_there(&self, place: &TreePlace) -> bool {
+        match place {
+            TreePlace::Chunk(node, coords) => {
+                let Some(chunks) = self.tree.chunks(*node) else { return false };
+                if self.tree.is_directory_place(place) {
+                    return !matches!(chunks.any_below(coords).now_or_never(), Some(Ok(false)));
+                }
+                !matches!(chunks.find(coords).now_or_never(), Some(Ok(None)))
+            }
+            _ => true,
+        }
+    }
+
+    /// Keeps discarded files that are open, for their handles.
+    fn keep_open_files(&self, new: &mut State, kept: &HashSet<Id>) {
+        for (id, inode) in self.state.iter().filter(|(id, _)| *id != ROOT && !kept.contains(id)) {
+            if self.opens.contains(&inode.number) && !inode.is_directory() {
+                new.adopt(id, inode, None);
+            }
+        }
+    }
+
+    /// Lists everything that may have another meaning now: all names, and the files of the base that were promoted.
+    fn invalidations(&self) -> Vec<Invalidation> {
+        let mut invalidations = Vec::new();
+        for (_, inode) in self.state.iter() {
+            if inode.number < UPPER && !inode.is_directory() {
+                invalidations.push(Invalidation::Inode(inode.number));
+            }
+            for (name, _) in inode.directory().into_iter().flat_map(Directory::iter) {
+                invalidations.push(Invalidation::Entry(inode.number, name.clone()));
+            }
+        }
+        invalidations
+    }
+}
+
+impl State {
+    /// Takes an inode over without names and entries, at place `lower` of the base.
+    fn adopt(&mut self, id: Id, inode: &Inode, lower: Option<(TreePlace, u64)>) {
+        let node = match &inode.node {
+            Node::Directory(_) => Node::Directory(Directory::default()),
+            Node::File(source) => Node::File(source.clone()),
+            Node::Symlink(target) => Node::Symlink(target.clone()),
+            Node::Special { kind, rdev } => Node::Special { kind: *kind, rdev: *rdev },
+        };
+        self.take_over(id, inode.number, node, inode.meta, inode.lookups);
+        let known = lower.as_ref().map(|(_, number)| *number) == Some(inode.number);
+        self.bind(id, lower);
+        if inode.number < UPPER && !known && id != ROOT {
+            self.renumber(id);
+        }
+    }
+
+    fn make_directory(&mut self, parent: Id, name: Name, meta: Meta, lower: Option<(TreePlace, u64)>) -> Id {
+        let id = self.take_next();
+        let number = lower.as_ref().map_or(UPPER + id, |(_, number)| *number);
+        self.take_over(id, number, Node::Directory(Directory::default()), meta, 0);
+        self.bind(id, lower);
+        self.put_entry(parent, name, Some(id), false, None);
+        id
+    }
+}

@@ -1,0 +1,159 @@
+//! A copy of the changes at one moment, which can be read while the working tree changes.
+//!
+//! Directories are in a list and refer to each other by position, so that a walk needs no recursion: programs can nest directories to any
+//! depth.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use super::WorkingTree;
+use super::state::{Node, State};
+use crate::commit::changes::ChunkFile;
+use crate::error::Result;
+use crate::scratch::record::{Id, Name, ROOT, Source};
+use crate::tree::nodes::TreePlace;
+
+/// All changes to the base.
+#[derive(Debug)]
+pub struct Frozen {
+    directories: Vec<FrozenDirectory>,
+    /// Paths of files that are open for writing.
+    pub open_for_writing: Vec<String>,
+}
+
+/// Directory, with the entries that are not the base's.
+#[derive(Debug)]
+pub struct FrozenDirectory {
+    /// Inode.
+    pub id: Id,
+    /// Place of the base whose entries it shows as well.
+    pub lower: Option<TreePlace>,
+    /// Entries by name.
+    pub entries: BTreeMap<Name, FrozenEntry>,
+    /// Names of entries that stand for an entry of the base that an operation removed or replaced.
+    pub covering: BTreeSet<Name>,
+}
+
+/// Entry of a directory.
+#[derive(Clone, Debug)]
+pub enum FrozenEntry {
+    /// Whiteout.
+    Whiteout,
+    /// Directory, by its position.
+    Directory(usize),
+    /// Regular file.
+    File(FrozenFile),
+    /// Inode that Zarr has no place for.
+    Other(Id),
+}
+
+/// Regular file.
+#[derive(Clone, Debug)]
+pub struct FrozenFile {
+    /// Inode.
+    pub id: Id,
+    /// Place in the base, if the file is from there.
+    pub lower: Option<TreePlace>,
+    /// Location of the bytes.
+    pub source: Source,
+}
+
+/// Access to the bytes of changed files.
+#[async_trait]
+pub trait Contents: Send + Sync {
+    /// Returns the file with the number of a [`Source::Data`]; `None` if it has been removed.
+    fn changed(&self, number: u64) -> Result<Option<ChunkFile>>;
+
+    /// Reads all bytes of `file`; fails if there are more than `limit`.
+    async fn whole(&self, file: &FrozenFile, limit: u64) -> Result<Bytes>;
+}
+
+#[async_trait]
+impl Contents for WorkingTree {
+    fn changed(&self, number: u64) -> Result<Option<ChunkFile>> {
+        let found = self.files().find(number)?;
+        Ok(found.map(|stat| ChunkFile {
+            directory: Arc::clone(self.files().directory()),
+            name: number.to_string(),
+            length: stat.size,
+            can_link: true,
+        }))
+    }
+
+    async fn whole(&self, file: &FrozenFile, limit: u64) -> Result<Bytes> {
+        WorkingTree::whole(self, file, limit).await
+    }
+}
+
+impl Frozen {
+    /// Position of the root.
+    pub const ROOT: usize = 0;
+
+    /// Creates a copy from `directories`, with the root at [`Frozen::ROOT`] and no open files.
+    pub fn of(directories: Vec<FrozenDirectory>) -> Self {
+        Frozen { directories, open_for_writing: Vec::new() }
+    }
+
+    /// Copies all changes of `state`, which does not know about open files.
+    pub(super) fn of_state(state: &State) -> Self {
+        let mut directories = Vec::new();
+        let mut open = vec![ROOT];
+        let mut next = 0;
+        // The position of a directory is its index in `open`.
+        while let Some(&id) = open.get(next) {
+            next += 1;
+            let Some(inode) = state.get(id) else { continue };
+            let (mut entries, mut covering) = (BTreeMap::new(), BTreeSet::new());
+            for (name, entry) in inode.directory().into_iter().flat_map(super::state::Directory::entries) {
+                let found = entry.id.and_then(|id| Some((id, state.get(id)?)));
+                let frozen = match found {
+                    None => FrozenEntry::Whiteout,
+                    Some((id, inode)) => match &inode.node {
+                        Node::Directory(_) => {
+                            open.push(id);
+                            FrozenEntry::Directory(open.len() - 1)
+                        }
+                        Node::File(source) => {
+                            let (lower, source) = (inode.lower.clone(), source.clone());
+                            FrozenEntry::File(FrozenFile { id, lower, source })
+                        }
+                        Node::Symlink(_) | Node::Special { .. } => FrozenEntry::Other(id),
+                    },
+                };
+                entries.insert(name.clone(), frozen);
+                if entry.covers {
+                    covering.insert(name.clone());
+                }
+            }
+            directories.push(FrozenDirectory { id, lower: inode.lower.clone(), entries, covering });
+        }
+        Frozen { directories, open_for_writing: Vec::new() }
+    }
+
+    /// Returns the directory at `position`.
+    pub fn get(&self, position: usize) -> Option<&FrozenDirectory> {
+        self.directories.get(position)
+    }
+
+    /// Returns all directories.
+    pub fn directories(&self) -> &[FrozenDirectory] {
+        &self.directories
+    }
+}
+
+impl WorkingTree {
+    /// Copies the present changes. Writes in progress must have been completed, or kept out.
+    pub fn freeze(&self) -> Frozen {
+        let locked = self.lock();
+        let written = locked.opens.written().filter_map(|number| {
+            let id = locked.state.by_number(number)?;
+            locked.state.path(id)
+        });
+        let mut open_for_writing: Vec<String> = written.collect();
+        open_for_writing.sort();
+        Frozen { open_for_writing, ..Frozen::of_state(&locked.state) }
+    }
+}

@@ -1,0 +1,573 @@
+//! The working tree: a snapshot, and the changes of programs on top of it.
+//!
+//! The kernel sees one directory tree. [`state`] has the differences from the snapshot, [`crate::scratch`] keeps them on disk, and
+//! everything else comes from the snapshot's [`Tree`] as in a read-only mount. Names change in [`namespace`], bytes in [`content`],
+//! attributes in [`attributes`] and [`set_attributes`]; [`listing`] merges directories.
+//!
+//! **Locks.** `inner` guards the state and the journal; it is never held during a read from storage. Operations that change the tree hold
+//! `gate` for reading; a commit, a discard or a refresh holds it for writing, so that it sees and replaces one state. Reads never wait
+//! for the gate. Invalidations are sent while no lock is held, since the kernel may wait for a request that waits for the lock.
+
+pub mod attributes;
+pub mod borrowed;
+pub mod content;
+pub mod copy;
+mod discard;
+mod durability;
+mod edit;
+pub mod frozen;
+pub mod handles;
+pub mod listing;
+pub mod namespace;
+pub mod opens;
+pub mod rebase;
+mod recovered;
+pub mod replace;
+pub mod set_attributes;
+pub mod state;
+pub mod uploads;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::{Mutex, MutexGuard, RwLock};
+use tokio::sync::RwLockReadGuard;
+
+use self::attributes::Attributes;
+use self::opens::Opens;
+pub use self::recovered::Recovered;
+use self::state::State;
+use self::uploads::EagerUploads;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::repo::identity::Identity;
+use crate::scratch::data::Files;
+use crate::scratch::journal::{FORMAT, Journal};
+use crate::scratch::place::ScratchDirectory;
+use crate::scratch::record::{Body, Id, Name, ROOT, Record, Source, Time};
+use crate::scratch::salvage::Salvage;
+use crate::tree::nodes::{MAX_NAME, TreePlace};
+use crate::tree::numbering::Numbering;
+use crate::tree::{self, Tree};
+
+/// Base: the snapshot that the changes are relative to.
+#[derive(Debug)]
+pub struct Base {
+    /// Snapshot as a tree.
+    pub tree: Arc<Tree>,
+    /// Time of everything in it.
+    pub time: Time,
+    /// Owner of everything in it.
+    pub uid: u32,
+    /// Group of everything in it.
+    pub gid: u32,
+}
+
+/// Branch and repository that the changes belong to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Location of the repository.
+    pub repository: String,
+    /// Branch.
+    pub branch: String,
+    /// Identity of the repository wherever it is located, if known.
+    pub identity: Option<Identity>,
+}
+
+/// Base and the changes on top of it.
+#[derive(Debug)]
+pub struct WorkingTree {
+    base: RwLock<Arc<Base>>,
+    inner: Mutex<Locked>,
+    gate: tokio::sync::RwLock<()>,
+    /// True if the outcome of a commit is unknown, or the tree could not follow it: nothing may change until it is resolved.
+    undecided: AtomicBool,
+    /// True if the last commit was not found, but slow storage may still complete it. Until the next change, that commit has all of the
+    /// uncommitted changes.
+    may_land: AtomicBool,
+    /// True while a commit may link data files: no further file is opened for passthrough.
+    linking: AtomicBool,
+    /// True if the kernel got a data file for passthrough writing since the mount began.
+    passed_on: AtomicBool,
+    uploads: Arc<EagerUploads>,
+    files: Files,
+    scratch: ScratchDirectory,
+    origin: Origin,
+    numbering: Mutex<Numbering>,
+    /// Data files that lost their names in a power cut and were saved.
+    salvaged: u64,
+    /// Locks of the inodes that are being copied up or completed.
+    busy: Mutex<HashMap<Id, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+/// State guarded by `inner`.
+#[derive(Debug)]
+pub(super) struct Locked {
+    pub(super) state: State,
+    pub(super) opens: Opens,
+    journal: Journal,
+    /// Changes with every record: a plan made from an older state must not be installed.
+    generation: u64,
+    /// True if the journal is not about this state, because it could not be rewritten.
+    stale: bool,
+    /// True if the disk is nearly full and data files wait to be unlinked.
+    nearly_full: bool,
+}
+
+impl Locked {
+    /// Returns the location of the bytes of file `number`; `None` if the file is the base's and unchanged.
+    pub(super) fn source_of(&self, number: u64) -> Option<Source> {
+        self.state.get(self.state.by_number(number)?)?.source().cloned()
+    }
+}
+
+/// Meaning of a name.
+#[derive(Clone, Debug)]
+pub(super) enum Lookup {
+    /// Inode of the working tree.
+    Upper(Id),
+    /// Entry that only the base has.
+    Lower(TreePlace, tree::Attributes),
+}
+
+impl Base {
+    /// Creates the base for `tree`.
+    pub fn new(tree: Arc<Tree>) -> Self {
+        let micros = i64::try_from(tree.snapshot().flushed_at()).unwrap_or(i64::MAX);
+        let nanos = u32::try_from(micros.rem_euclid(1_000_000)).unwrap_or(0) * 1000;
+        Base {
+            time: Time(micros.div_euclid(1_000_000), nanos),
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            tree,
+        }
+    }
+
+    /// Returns the id of the snapshot.
+    pub fn id(&self) -> ObjectId {
+        self.tree.snapshot().id()
+    }
+}
+
+impl WorkingTree {
+    /// Opens the working tree in `scratch` on top of `tree`, which must be the snapshot that `recovered` names, if it names one.
+    pub fn open(
+        tree: Arc<Tree>,
+        numbering: Numbering,
+        scratch: ScratchDirectory,
+        origin: Origin,
+        recovered: Recovered,
+    ) -> Result<Self> {
+        let base = Base::new(tree);
+        let files = Files::new(scratch.data()?);
+        let mut state = State::new();
+        let root = Record::Promote {
+            parent: None,
+            name: Name::new(b""),
+            id: ROOT,
+            lower: "/".to_owned(),
+            meta: base.meta(0o755),
+            body: Body::Directory,
+        };
+        let mut named = HashSet::new();
+        let journal = match recovered.journal {
+            Some(mut journal) => {
+                if journal.was_restarted() {
+                    named.extend(recovered.records.iter().filter_map(durability::data_file_of));
+                }
+                state.all_entries_cover = recovered.is_old;
+                for record in recovered.records {
+                    state.apply(record, &base.tree).map_err(|e| {
+                        e.context(format!("{}: to begin anew, mount with --discard", scratch.path().display()))
+                    })?;
+                }
+                state.all_entries_cover = false;
+                if state.get(ROOT).is_none() {
+                    return Err(Error::corrupt(format!(
+                        "{}: the scratch journal says nothing: to begin anew, mount with --discard",
+                        scratch.path().display()
+                    )));
+                }
+                if journal.is_large() {
+                    journal.set_compact_lines(state.dump(&base.tree).len() as u64 + 1);
+                }
+                journal
+            }
+            None => {
+                state.apply(root.clone(), &base.tree)?;
+                Journal::replace(scratch.directory(), &[first_line(&origin, base.id()), root])?
+            }
+        };
+        let mut working = WorkingTree {
+            base: RwLock::new(Arc::new(base)),
+            inner: Mutex::new(Locked {
+                state,
+                opens: Opens::default(),
+                journal,
+                generation: 0,
+                stale: false,
+                nearly_full: false,
+            }),
+            gate: tokio::sync::RwLock::new(()),
+            undecided: AtomicBool::new(false),
+            may_land: AtomicBool::new(false),
+            linking: AtomicBool::new(false),
+            passed_on: AtomicBool::new(false),
+            uploads: Arc::default(),
+            files,
+            scratch,
+            origin,
+            numbering: Mutex::new(numbering),
+            salvaged: 0,
+            busy: Mutex::default(),
+        };
+        working.salvaged = working.drop_orphans(&named)?;
+        if let Err(error) = working.compact() {
+            // The long journal remains valid.
+            tracing::warn!("{error}; the scratch journal stays as it is");
+            working.lock().stale = false;
+        }
+        working.lock().journal.keep_spare();
+        Ok(working)
+    }
+
+    /// Drops inodes that lost their last name while they were open, and data files without an inode.
+    ///
+    /// After a power cut, data files outside of `named`, the ones that lines on the disk name, are saved instead. Returns their number.
+    fn drop_orphans(&self, named: &HashSet<u64>) -> Result<u64> {
+        let mut locked = self.lock();
+        let nameless: Vec<Id> =
+            locked.state.iter().filter(|(id, inode)| *id != ROOT && inode.names.is_empty()).map(|(id, _)| id).collect();
+        for id in nameless {
+            locked.state.drop_inode(id);
+        }
+        let used: HashSet<u64> = locked
+            .state
+            .iter()
+            .filter_map(|(_, inode)| match inode.source() {
+                Some(Source::Data(number)) => Some(*number),
+                _ => None,
+            })
+            .collect();
+        locked.state.forget_borrowed(&used);
+        let restarted = locked.journal.was_restarted();
+        let mut salvage = Salvage::new(self.scratch.directory(), self.files.directory());
+        for number in self.files.list()?.into_iter().filter(|number| !used.contains(number)) {
+            if !restarted {
+                // The lines that made it unneeded may be in the page cache only.
+                locked.journal.durable().retire(number);
+                continue;
+            }
+            let kept = match self.files.find(number)? {
+                Some(stat) if !named.contains(&number) => salvage.keep(number, &stat)?,
+                _ => false,
+            };
+            if !kept {
+                self.files.remove(number);
+            }
+        }
+        Ok(salvage.count)
+    }
+
+    /// Returns the base.
+    pub fn base(&self) -> Arc<Base> {
+        Arc::clone(&self.base.read())
+    }
+
+    /// Returns the branch and repository that the changes belong to.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// Returns the scratch directory.
+    pub fn scratch(&self) -> &ScratchDirectory {
+        &self.scratch
+    }
+
+    /// Returns the data files.
+    pub fn files(&self) -> &Files {
+        &self.files
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Locked> {
+        self.inner.lock()
+    }
+
+    /// Enters the gate, which keeps the tree from being replaced during a change.
+    pub(super) async fn enter(&self) -> Result<RwLockReadGuard<'_, ()>> {
+        let entered = self.gate.read().await;
+        if self.is_undecided() {
+            return Err(Error::new(
+                ErrorKind::Io,
+                "a commit failed at its end, and whether it is visible is not known: commit again, or refresh, before you go on",
+            ));
+        }
+        if self.may_land() {
+            self.record_unpublished().await?;
+        }
+        Ok(entered)
+    }
+
+    /// Returns true if the last commit, which was not found, may still become visible, and nothing has changed since.
+    pub fn may_land(&self) -> bool {
+        self.may_land.load(Ordering::Acquire)
+    }
+
+    /// Records, durably, that later changes are not part of the last commit, should that become visible after all.
+    async fn record_unpublished(&self) -> Result<()> {
+        {
+            let mut locked = self.lock();
+            if let Some(snapshot) = locked.state.publishing.clone() {
+                self.record(&mut locked, Record::Unpublished { snapshot })?;
+            }
+        }
+        self.make_durable().await?;
+        self.may_land.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// Returns true if the outcome of the last commit is unknown. Later changes must not be taken for a part of it.
+    pub fn is_undecided(&self) -> bool {
+        self.undecided.load(Ordering::Acquire)
+    }
+
+    /// Sets whether the outcome of the last commit is unknown. The caller must hold the tree guard.
+    pub fn set_undecided(&self, undecided: bool) {
+        self.undecided.store(undecided, Ordering::Release);
+    }
+
+    /// Sets whether data files may be linked into the repository: no further file is then opened for passthrough.
+    pub fn set_linking(&self, linking: bool) {
+        self.linking.store(linking, Ordering::Release);
+    }
+
+    /// Returns true if the kernel may write, or may have written, to data files by passthrough.
+    pub fn was_passthrough_used(&self) -> bool {
+        self.passed_on.load(Ordering::Acquire)
+    }
+
+    /// Records that the commit that was about to be published never will be.
+    pub fn clear_publishing(&self) {
+        self.may_land.store(false, Ordering::Release);
+        self.lock().state.publishing = None;
+    }
+
+    /// Records that the commit that was about to be published is not visible so far.
+    pub fn set_may_land(&self) {
+        let is_known = self.lock().state.publishing.is_some();
+        self.may_land.store(is_known, Ordering::Release);
+    }
+
+    /// Returns the snapshot that a commit was about to publish, if its outcome is unknown.
+    pub fn publishing(&self) -> Option<ObjectId> {
+        self.lock().state.publishing.as_deref()?.parse().ok()
+    }
+
+    /// Returns the snapshots of commits that were not found, including the last one. Each may become visible until the branch moves.
+    pub fn unpublished(&self) -> Vec<ObjectId> {
+        let locked = self.lock();
+        let given_up = locked.state.unpublished.iter().chain(&locked.state.publishing);
+        given_up.filter_map(|snapshot| snapshot.parse().ok()).collect()
+    }
+
+    /// Appends `record` to the journal and applies it.
+    pub(super) fn record(&self, locked: &mut Locked, record: Record) -> Result<()> {
+        let replaces = durability::replaces(&record);
+        self.record_replacing(locked, record, replaces)
+    }
+
+    /// Finds the meaning of `name` in directory `parent`.
+    pub(super) async fn find(&self, parent: u64, name: &Name) -> Result<Option<Lookup>> {
+        if name.0.len() > MAX_NAME {
+            return Err(Error::new(ErrorKind::NameTooLong, format!("a name of {} bytes", name.0.len())));
+        }
+        let lower = {
+            let locked = self.lock();
+            match locked.state.by_number(parent).and_then(|id| locked.state.get(id)) {
+                None => None,
+                Some(inode) => {
+                    let directory = inode.directory().ok_or_else(|| not_a_directory(parent))?;
+                    if let Some(entry) = directory.get(name) {
+                        return Ok(entry.id.map(Lookup::Upper));
+                    }
+                    match &inode.lower {
+                        Some(place) => Some(place.clone()),
+                        None => return Ok(None),
+                    }
+                }
+            }
+        };
+        let base = self.base();
+        let number = lower.map_or(parent, |place| base.tree.table().inode(&place));
+        // Every name in a snapshot is UTF-8.
+        let Some(text) = name.text() else { return Ok(None) };
+        let Some(found) = base.tree.lookup(number, text).await? else { return Ok(None) };
+        let place = base.tree.table().place(found.inode).ok_or_else(|| no_such(found.inode))?;
+        Ok(Some(Lookup::Lower(place, found)))
+    }
+
+    /// Returns the attributes of entry `name` of directory `parent`; `None` if there is none. Raises the lookup count, which
+    /// [`WorkingTree::forget`] lowers.
+    pub async fn lookup(&self, parent: u64, name: &Name) -> Result<Option<Attributes>> {
+        match self.find(parent, name).await? {
+            None => Ok(None),
+            Some(Lookup::Lower(_, attributes)) => Ok(Some(self.base().attributes(attributes))),
+            Some(Lookup::Upper(id)) => {
+                let attributes = self.attributes_of(id).await?;
+                self.told(id);
+                Ok(Some(attributes))
+            }
+        }
+    }
+
+    /// Raises the lookup count of inode `id`.
+    pub(super) fn told(&self, id: Id) {
+        if let Some(inode) = self.lock().state.get_mut(id) {
+            inode.lookups += 1;
+        }
+    }
+
+    /// Raises the lookup count of inode `number`.
+    pub fn add_lookup_of(&self, number: u64) {
+        if let Some(inode) = self.lock().state.by_kernel_number(number) {
+            inode.lookups += 1;
+        }
+    }
+
+    /// Lowers the lookup count of inode `number` by `times`.
+    pub fn forget(&self, number: u64, times: u64) {
+        if let Some(inode) = self.lock().state.by_kernel_number(number) {
+            inode.lookups = inode.lookups.saturating_sub(times);
+        }
+    }
+
+    /// Returns the target of symbolic link `number`.
+    pub fn read_link(&self, number: u64) -> Result<Name> {
+        let locked = self.lock();
+        let inode = locked.state.by_number(number).and_then(|id| locked.state.get(id));
+        match inode.map(|inode| &inode.node) {
+            Some(state::Node::Symlink(target)) => Ok(target.clone()),
+            _ => Err(Error::invalid("not a symbolic link")),
+        }
+    }
+
+    /// Returns the inode of `number`, promoted if only the base had it. The caller must hold the gate.
+    pub(super) fn promote(&self, locked: &mut Locked, number: u64) -> Result<Id> {
+        if let Some(id) = locked.state.by_number(number) {
+            return Ok(id);
+        }
+        let base = self.base();
+        let place = base.tree.table().place(number).ok_or_else(|| no_such(number))?;
+        self.promote_place(locked, &base, place)
+    }
+
+    fn promote_place(&self, locked: &mut Locked, base: &Base, place: TreePlace) -> Result<Id> {
+        // From the nearest promoted ancestor down; the root is always promoted.
+        let mut missing = Vec::new();
+        let mut at = place;
+        let mut parent = loop {
+            if let Some(id) = locked.state.by_number(base.tree.table().inode(&at)) {
+                break id;
+            }
+            let (above, name) = base.tree.parent_of(&at).ok_or_else(|| Error::corrupt("a place without a parent"))?;
+            missing.push((std::mem::replace(&mut at, above), name));
+        };
+        for (place, name) in missing.into_iter().rev() {
+            let name = Name::new(name.as_bytes());
+            // Removed while it was open: it does not come back.
+            if locked.state.get(parent).and_then(|inode| inode.directory()?.get(&name)).is_some() {
+                return Err(no_such(base.tree.table().inode(&place)));
+            }
+            let id = locked.state.take_next();
+            let body = if base.tree.is_directory_place(&place) { Body::Directory } else { Body::File(Source::Lower) };
+            let record = Record::Promote {
+                parent: Some(parent),
+                name,
+                id,
+                lower: base.tree.path_of(&place),
+                meta: base.meta_of(&place),
+                body,
+            };
+            self.record(locked, record)?;
+            parent = id;
+        }
+        Ok(parent)
+    }
+
+    /// Returns a path for messages.
+    pub fn describe(&self, number: u64) -> String {
+        let locked = self.lock();
+        match locked.state.by_number(number) {
+            Some(id) => locked.state.path(id).unwrap_or_else(|| "a deleted file".to_owned()),
+            None => self.describe_lower(&locked, number),
+        }
+    }
+
+    /// Returns the path at which an inode of the base shows: below a directory that may have been moved.
+    fn describe_lower(&self, locked: &Locked, number: u64) -> String {
+        let base = self.base();
+        let Some(mut place) = base.tree.table().place(number) else { return format!("inode {number}") };
+        let mut below = String::new();
+        while let Some((above, name)) = base.tree.parent_of(&place) {
+            below = format!("/{name}{below}");
+            if let Some(id) = locked.state.by_number(base.tree.table().inode(&above)) {
+                let path = locked.state.path(id).unwrap_or_default();
+                return format!("{}{below}", path.trim_end_matches('/'));
+            }
+            place = above;
+        }
+        below
+    }
+
+    /// Returns the bytes and blocks of the file system that holds the scratch directory.
+    pub fn space(&self) -> Result<rustix::fs::StatVfs> {
+        rustix::fs::fstatvfs(self.scratch.directory()).map_err(|e| Error::io("the scratch directory", e.into()))
+    }
+
+    /// Returns true if any file is open for writing.
+    pub fn any_open_for_writing(&self) -> bool {
+        self.lock().opens.written().next().is_some()
+    }
+
+    /// Returns the paths of the files whose bytes are in data files `numbers`.
+    pub fn paths_of_data(&self, numbers: &std::collections::HashSet<u64>) -> Vec<String> {
+        let locked = self.lock();
+        let is_one = |source: Option<&Source>| matches!(source, Some(Source::Data(data)) if numbers.contains(data));
+        let found = locked.state.iter().filter(|(_, inode)| is_one(inode.source()));
+        let mut paths: Vec<String> = found.filter_map(|(id, _)| locked.state.path(id)).collect();
+        paths.sort();
+        paths
+    }
+
+    /// Returns the data files that passthrough handles use at the moment.
+    pub fn passthrough_data(&self) -> std::collections::HashSet<u64> {
+        let locked = self.lock();
+        let backed =
+            locked.opens.numbers().filter(|number| locked.opens.get(*number).is_some_and(|open| open.backed > 0));
+        let data = backed.filter_map(|number| match locked.state.get(locked.state.by_number(number)?)?.source() {
+            Some(Source::Data(data)) => Some(*data),
+            _ => None,
+        });
+        data.collect()
+    }
+}
+
+/// Returns the first line of a journal.
+pub(super) fn first_line(origin: &Origin, snapshot: ObjectId) -> Record {
+    Record::Base {
+        format: FORMAT,
+        repository: origin.repository.clone(),
+        branch: origin.branch.clone(),
+        snapshot: snapshot.to_string(),
+        identity: origin.identity.map(|identity| identity.to_string()),
+    }
+}
+
+pub(super) fn no_such(number: u64) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no inode {number}"))
+}
+
+pub(super) fn not_a_directory(number: u64) -> Error {
+    Error::new(ErrorKind::NotADirectory, format!("inode {number} is not a directory"))
+}

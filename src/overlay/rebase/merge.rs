@@ -1,0 +1,473 @@
+//! The merge of directories: finds the place of the new base that each directory is over, and the whiteouts that remain.
+//!
+//! Directories are visited from the root down, without recursion, because programs nest them to any depth. Files are only collected here
+//! ([`super::files`] places them): the result for a file depends on all of its names.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use super::super::Base;
+use super::super::listing::join;
+use super::super::replace::{Invalidation, node_ids, translate};
+use super::super::state::{Directory, Entry, Inode, Node, State};
+use super::whiteout::{Visibility, Whiteouts};
+use super::{Collision, Purpose, bare, is_of_base};
+use crate::error::{Error, Result};
+use crate::format::ids::NodeId;
+use crate::scratch::record::{Id, Meta, Name, ROOT, Source};
+use crate::tree::Tree;
+use crate::tree::directory::Extent;
+use crate::tree::nodes::{NodeIndex, TreePlace};
+
+/// Result of a merge.
+pub(super) struct Merged {
+    pub(super) state: State,
+    pub(super) collisions: Vec<Collision>,
+    pub(super) invalidations: Vec<Invalidation>,
+    /// Entries that the base has too, kept only if the kernel knows their inodes by numbers of the working tree.
+    pub(super) disposable: Vec<(Id, Name, Id)>,
+}
+
+/// Merge in progress.
+pub(super) struct Merge<'a> {
+    pub(super) old: &'a State,
+    /// Inode numbers of open files.
+    pub(super) opens: &'a HashSet<u64>,
+    pub(super) from: Arc<Base>,
+    pub(super) to: Arc<Base>,
+    pub(super) purpose: Purpose<'a>,
+    pub(super) out: Merged,
+    /// Names of files, by inode.
+    pub(super) names: BTreeMap<Id, Vec<FileName>>,
+    /// Nodes of the new base.
+    ids: HashMap<NodeId, NodeIndex>,
+    /// Directories, in order of creation.
+    made: Vec<CreatedDirectory>,
+}
+
+/// Name of a file, with the result of the merge for it.
+#[derive(Debug)]
+pub(super) struct FileName {
+    pub(super) parent: Id,
+    pub(super) name: Name,
+    pub(super) entry: Entry,
+    /// True if the bytes under the name are the base's: they were published, or never changed.
+    pub(super) is_base: bool,
+    /// True if the file is where the old base has it.
+    pub(super) is_home: bool,
+    /// True if no commit takes the file.
+    pub(super) is_untracked: bool,
+    /// Place of the new base under the name.
+    pub(super) place: Option<TreePlace>,
+}
+
+/// Directory of the new state.
+struct CreatedDirectory {
+    id: Id,
+    /// Parent and name; `None` for the root.
+    name: Option<(Id, Name)>,
+    /// True if the new base has something at its place.
+    has_base: bool,
+    /// Place of the old base that it was over; `None` if it was created here.
+    old_lower: Option<TreePlace>,
+    /// True if it must stay even without entries: it hides something, or was moved here.
+    is_needed: bool,
+}
+
+/// Directory whose entries are still to be visited.
+struct Visit {
+    /// Inode in the old state; `None` if only whiteouts are translated below.
+    old: Option<Id>,
+    new: Id,
+    path: String,
+    /// Place of the old base that the entries are relative to.
+    lower_old: Option<TreePlace>,
+    /// Place of the new base that the directory is over.
+    lower_new: Option<TreePlace>,
+    /// True if everything of the old base here that has no entry was hidden.
+    hides_rest: bool,
+}
+
+/// Place of a directory on the new base.
+struct Placement {
+    lower: Option<TreePlace>,
+    has_base: bool,
+    covers: bool,
+    /// Place of the old base that the entries are relative to; `hides_rest` if all of it was hidden.
+    lower_old: Option<TreePlace>,
+    hides_rest: bool,
+    is_moved: bool,
+}
+
+impl<'a> Merge<'a> {
+    pub(super) fn new(
+        old: &'a State,
+        opens: &'a HashSet<u64>,
+        from: &Arc<Base>,
+        to: Arc<Base>,
+        purpose: Purpose<'a>,
+    ) -> Self {
+        let ids = node_ids(&to.tree);
+        let out = Merged {
+            state: old.successor(),
+            collisions: Vec::new(),
+            invalidations: Vec::new(),
+            disposable: Vec::new(),
+        };
+        let (names, made) = (BTreeMap::new(), Vec::new());
+        Merge { old, opens, from: Arc::clone(from), to, purpose, out, names, ids, made }
+    }
+
+    pub(super) fn finish(self) -> Merged {
+        let mut out = self.out;
+        out.collisions.sort();
+        out.collisions.dedup();
+        out
+    }
+
+    fn is_published(&self) -> bool {
+        matches!(self.purpose, Purpose::Published { .. })
+    }
+
+    /// Puts all directories on the new base, translates whiteouts and collects files.
+    pub(super) async fn directories(&mut self) -> Result<()> {
+        let (from, to) = (Arc::clone(&self.from), Arc::clone(&self.to));
+        let whiteouts = Whiteouts::new(&from.tree, &to.tree);
+        let root = self.old.get(ROOT).ok_or_else(|| Error::corrupt("a state without a root"))?;
+        let top = TreePlace::Directory(0);
+        self.adopt(ROOT, root, Some(&top));
+        self.made.push(CreatedDirectory { id: ROOT, name: None, has_base: true, old_lower: Some(top.clone()), is_needed: true });
+        let mut pending = vec![Visit {
+            old: Some(ROOT),
+            new: ROOT,
+            path: "/".to_owned(),
+            lower_old: Some(top.clone()),
+            lower_new: Some(top),
+            hides_rest: false,
+        }];
+        while let Some(visit) = pending.pop() {
+            for (name, entry) in self.entries(&visit).await? {
+                let step = |tree: &Tree, place: &Option<TreePlace>| tree.step(place.as_ref()?, name.text()?);
+                let (old_place, new_place) = (step(&from.tree, &visit.lower_old), step(&to.tree, &visit.lower_new));
+                let has_new = match &new_place {
+                    Some(place) => to.tree.has(place).await?,
+                    None => false,
+                };
+                let path = join(&visit.path, &name.to_string());
+                let child = entry.id.and_then(|id| Some((id, self.old.get(id)?)));
+                let here = EntryContext { visit: &visit, name, path, old_place, new_place, has_new };
+                match child {
+                    None => self.whiteout(&whiteouts, here, entry.covers, &mut pending).await?,
+                    Some((id, inode)) if inode.is_directory() => {
+                        self.directory(&whiteouts, here, (id, inode, entry), &mut pending).await?;
+                    }
+                    Some((id, inode)) => self.file(&whiteouts, here, (id, inode, entry)).await?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the entries of a directory. With `hides_rest`, a whiteout is added for each other name of the old base.
+    async fn entries(&self, visit: &Visit) -> Result<Vec<(Name, Entry)>> {
+        let directory = visit.old.and_then(|id| self.old.get(id)).and_then(Inode::directory);
+        let mut entries: Vec<(Name, Entry)> =
+            directory.into_iter().flat_map(Directory::entries).map(|(name, entry)| (name.clone(), entry)).collect();
+        if let (true, Some(place)) = (visit.hides_rest, &visit.lower_old) {
+            let mut names = Vec::new();
+            let mut sink = |entry: crate::tree::directory::Entry<'_>| {
+                if !matches!(entry.name, "." | "..") {
+                    names.push(Name::new(entry.name.as_bytes()));
+                }
+                true
+            };
+            let tree = &self.from.tree;
+            tree.list(tree.table().inode(place), 0, Extent::All, &mut sink).await?;
+            let own: HashSet<&Name> = entries.iter().map(|(name, _)| name).collect();
+            let rest: Vec<Name> = names.into_iter().filter(|name| !own.contains(name)).collect();
+            entries.iter_mut().for_each(|(_, entry)| entry.covers = true);
+            entries.extend(rest.into_iter().map(|name| (name, Entry::whiteout())));
+        }
+        // In listing order, so that a listing in progress continues after the last entry that it returned.
+        entries.sort_by_key(|(_, entry)| entry.order);
+        Ok(entries)
+    }
+
+    async fn whiteout(
+        &mut self,
+        whiteouts: &Whiteouts<'_>,
+        here: EntryContext<'_>,
+        covers: bool,
+        pending: &mut Vec<Visit>,
+    ) -> Result<()> {
+        let parent = here.visit.new;
+        let Some(place) = here.new_place.filter(|_| here.has_new) else { return Ok(()) };
+        // The published base does not have anything that was deleted here.
+        let shows = match here.old_place.as_ref().filter(|_| covers && !self.is_published()) {
+            Some(old) => whiteouts.shows(Some(old), &place).await?,
+            None => Visibility::All,
+        };
+        if shows == Visibility::Nothing {
+            self.out.state.put_entry(parent, here.name, None, true, None);
+            return Ok(());
+        }
+        self.invalidate_name(parent, &here.name);
+        if shows == Visibility::Some && self.to.tree.is_directory_place(&place) {
+            let meta = self.to.meta_of(&place);
+            let id = self.make_directory((parent, here.name.clone()), &place, meta);
+            let name = Some((parent, here.name));
+            let old_lower = here.old_place.clone();
+            self.made.push(CreatedDirectory { id, name, has_base: true, old_lower, is_needed: false });
+            pending.push(Visit {
+                old: None,
+                new: id,
+                path: here.path,
+                lower_old: here.old_place,
+                lower_new: Some(place),
+                hides_rest: true,
+            });
+        }
+        Ok(())
+    }
+
+    async fn directory(
+        &mut self,
+        whiteouts: &Whiteouts<'_>,
+        here: EntryContext<'_>,
+        (id, inode, entry): (Id, &Inode, Entry),
+        pending: &mut Vec<Visit>,
+    ) -> Result<()> {
+        let Some(placement) = self.placement(whiteouts, &here, inode, entry).await? else {
+            self.out.collisions.push(Collision { path: here.path, is_untracked: false });
+            return Ok(());
+        };
+        let before = inode.lower.clone();
+        let is_other = before != placement.lower || !Arc::ptr_eq(&self.from.tree, &self.to.tree);
+        if is_other {
+            self.out.invalidations.push(Invalidation::Inode(inode.number));
+        }
+        self.adopt(id, inode, placement.lower.as_ref());
+        let parent = here.visit.new;
+        if self.out.state.get(id).is_some_and(|new| new.number != inode.number) {
+            self.invalidate_name(parent, &here.name);
+        }
+        self.out.state.put_entry(parent, here.name.clone(), Some(id), placement.covers, Some(entry.order));
+        let is_needed = placement.is_moved || (placement.covers && here.has_new);
+        let name = Some((parent, here.name));
+        self.made.push(CreatedDirectory { id, name, has_base: placement.has_base, old_lower: before, is_needed });
+        pending.push(Visit {
+            old: Some(id),
+            new: id,
+            path: here.path,
+            lower_old: placement.lower_old,
+            lower_new: placement.lower,
+            hides_rest: placement.hides_rest,
+        });
+        Ok(())
+    }
+
+    /// Returns the placement of a directory; `None` if it cannot be joined with the new base's entry of that name.
+    async fn placement(
+        &self,
+        whiteouts: &Whiteouts<'_>,
+        here: &EntryContext<'_>,
+        inode: &Inode,
+        entry: Entry,
+    ) -> Result<Option<Placement>> {
+        let tree = &self.to.tree;
+        let is_directory = here.new_place.as_ref().is_some_and(|place| tree.is_directory_place(place));
+        if self.is_published() {
+            if here.has_new && !is_directory {
+                return Ok(None);
+            }
+            let lower = here.new_place.clone().filter(|_| is_directory);
+            return Ok(Some(Placement::over(lower, here.has_new, inode.lower.clone())));
+        }
+        let is_home = inode.lower.is_some() && inode.lower == here.old_place;
+        if let (Some(place), false) = (&inode.lower, is_home) {
+            // Moved here: it is over the same node, and nothing of its new place may show.
+            if here.has_new && !self.is_covered(whiteouts, here, entry).await? {
+                return Ok(None);
+            }
+            let lower =
+                translate(&self.from.tree, tree, &self.ids, place).filter(|place| tree.is_directory_place(place));
+            let has_base = match &lower {
+                Some(place) => tree.has(place).await?,
+                None => false,
+            };
+            let placement = Placement::over(lower, has_base, inode.lower.clone());
+            return Ok(Some(Placement { covers: entry.covers, is_moved: has_base, ..placement }));
+        }
+        if here.has_new && !is_directory {
+            return Ok(None);
+        }
+        let lower = here.new_place.clone().filter(|_| is_directory);
+        if is_home || !entry.covers || here.old_place.is_none() {
+            return Ok(Some(Placement::over(lower, here.has_new, inode.lower.clone())));
+        }
+        // Created here in the place of a removed entry.
+        if here.has_new && !self.is_covered(whiteouts, here, entry).await? {
+            let placement = Placement::over(lower, true, here.old_place.clone());
+            return Ok(Some(Placement { hides_rest: true, ..placement }));
+        }
+        Ok(Some(Placement { covers: here.has_new, ..Placement::over(None, false, None) }))
+    }
+
+    /// Returns true if nothing shows of the new base's entry: all of it was removed here.
+    async fn is_covered(&self, whiteouts: &Whiteouts<'_>, here: &EntryContext<'_>, entry: Entry) -> Result<bool> {
+        match &here.new_place {
+            Some(place) if here.has_new => {
+                let old = here.old_place.as_ref().filter(|_| entry.covers);
+                Ok(whiteouts.shows(old, place).await? == Visibility::Nothing)
+            }
+            _ => Ok(true),
+        }
+    }
+
+    async fn file(
+        &mut self,
+        whiteouts: &Whiteouts<'_>,
+        here: EntryContext<'_>,
+        (id, inode, entry): (Id, &Inode, Entry),
+    ) -> Result<()> {
+        let key = here.visit.old.map(|directory| (directory, here.name.clone()));
+        let is_in = |set: &HashSet<(Id, Name)>| key.as_ref().is_some_and(|key| set.contains(key));
+        let (is_published, is_untracked) = match self.purpose {
+            Purpose::Keep { untracked } => (false, is_in(untracked)),
+            Purpose::Published { tracked } => (is_in(tracked), false),
+        };
+        let is_home = inode.lower.is_some() && inode.lower == here.old_place;
+        let place = here.new_place.clone().filter(|_| here.has_new);
+        // A chunk whose array became a group by the commit is not a chunk any more, and stays as it is.
+        let follows = !self.is_published() || place.is_some();
+        let is_base = is_published || (is_home && follows && inode.source() == Some(&Source::Lower));
+        if let (Some(new), false) = (&place, is_base) {
+            // A file changed in its place finds its old form there; anything else must have been removed here.
+            let is_own = is_home && whiteouts.shows(here.old_place.as_ref(), new).await? == Visibility::Nothing;
+            if !is_own && !self.is_covered(whiteouts, &here, entry).await? {
+                let is_file = !self.to.tree.is_directory_place(new);
+                // A chunk or document created on both sides: conflict detection has already dealt with it.
+                if !is_file || is_untracked || inode.source().is_none() {
+                    self.out.collisions.push(Collision { path: here.path, is_untracked: true });
+                    return Ok(());
+                }
+            }
+        }
+        let place = place.filter(|place| !self.to.tree.is_directory_place(place));
+        let (parent, name) = (here.visit.new, here.name);
+        // Files that remain after a commit are those that it did not take.
+        let is_untracked = is_untracked || (self.is_published() && !is_base);
+        let file = FileName { parent, name, entry, is_base, is_home, is_untracked, place };
+        self.names.entry(id).or_default().push(file);
+        Ok(())
+    }
+
+    /// Drops directories without entries if the base shows them anyway, or if they only showed entries that the base has lost.
+    pub(super) async fn prune_directories(&mut self) -> Result<()> {
+        // Children come after their parents.
+        while let Some(made) = self.made.pop() {
+            let (Some((parent, name)), false) = (made.name, made.is_needed) else { continue };
+            let Some(inode) = self.out.state.get(made.id) else { continue };
+            if inode.directory().is_none_or(|directory| !directory.is_clean()) {
+                continue;
+            }
+            let (number, meta) = (inode.number, inode.meta);
+            if made.has_base {
+                let is_plain = self.is_published() || same_but_times(&meta, &self.to.meta(0o755));
+                match (is_of_base(number), is_plain) {
+                    (true, true) => self.drop_entry(parent, &name, made.id),
+                    (true, false) => {}
+                    (false, _) => self.out.disposable.push((parent, name, made.id)),
+                }
+            } else if self.has_shown_base(made.id, made.old_lower.as_ref()).await? {
+                // The base's entries are gone, and there are no other entries.
+                self.invalidate_name(parent, &name);
+                self.drop_entry(parent, &name, made.id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns true if directory `id` showed anything of the old base.
+    async fn has_shown_base(&self, id: Id, lower: Option<&TreePlace>) -> Result<bool> {
+        let (Some(place), Some(inode)) = (lower, self.old.get(id)) else { return Ok(false) };
+        let tree = &self.from.tree;
+        let mut shown = false;
+        let mut sink = |entry: crate::tree::directory::Entry<'_>| {
+            if matches!(entry.name, "." | "..") {
+                return true;
+            }
+            let name = Name::new(entry.name.as_bytes());
+            let own = inode.directory().and_then(|directory| directory.get(&name));
+            // A promoted inode with the base's content shows the base.
+            let stands_for = own.and_then(|own| self.old.get(own.id?)).is_some_and(|inode| {
+                let is_base = inode.is_directory() || inode.source() == Some(&Source::Lower);
+                is_base && inode.lower.is_some() && inode.lower == tree.step(place, entry.name)
+            });
+            shown = own.is_none() || stands_for;
+            !shown
+        };
+        tree.list(tree.table().inode(place), 0, Extent::All, &mut sink).await?;
+        Ok(shown)
+    }
+
+    pub(super) fn drop_entry(&mut self, parent: Id, name: &Name, id: Id) {
+        self.out.state.leave(parent, name);
+        self.out.state.drop_inode(id);
+    }
+
+    /// Takes an inode over without names and entries, at place `lower` of the new base.
+    pub(super) fn adopt(&mut self, id: Id, inode: &Inode, lower: Option<&TreePlace>) {
+        let lower = lower.map(|place| (place.clone(), self.to.tree.table().inode(place)));
+        let is_known = lower.as_ref().is_some_and(|(_, number)| *number == inode.number);
+        let meta = self.moved_meta(inode.meta);
+        self.out.state.take_over(id, inode.number, bare(&inode.node), meta, inode.lookups);
+        self.out.state.bind(id, lower);
+        if is_of_base(inode.number) && !is_known && id != ROOT {
+            self.out.state.renumber(id);
+        }
+    }
+
+    /// Replaces times that no program set by those of the new base.
+    fn moved_meta(&self, meta: Meta) -> Meta {
+        let moved = |time| if time == self.from.time { self.to.time } else { time };
+        Meta { atime: moved(meta.atime), mtime: moved(meta.mtime), ctime: moved(meta.ctime), ..meta }
+    }
+
+    fn make_directory(&mut self, (parent, name): (Id, Name), place: &TreePlace, meta: Meta) -> Id {
+        let id = self.out.state.take_next();
+        let number = self.to.tree.table().inode(place);
+        self.out.state.take_over(id, number, Node::Directory(Directory::default()), meta, 0);
+        self.out.state.bind(id, Some((place.clone(), number)));
+        self.out.state.put_entry(parent, name, Some(id), false, None);
+        id
+    }
+
+    /// Invalidates `name` of the new state's directory `parent`, for each number by which the kernel may know the directory.
+    pub(super) fn invalidate_name(&mut self, parent: Id, name: &Name) {
+        let numbers = [self.old.get(parent), self.out.state.get(parent)].into_iter().flatten();
+        let numbers: HashSet<u64> = numbers.map(|inode| inode.number).collect();
+        self.out.invalidations.extend(numbers.into_iter().map(|number| Invalidation::Entry(number, name.clone())));
+    }
+}
+
+/// Entry of a directory, and the places of both bases under its name.
+struct EntryContext<'a> {
+    visit: &'a Visit,
+    name: Name,
+    path: String,
+    old_place: Option<TreePlace>,
+    new_place: Option<TreePlace>,
+    /// True if the new base has something there.
+    has_new: bool,
+}
+
+impl Placement {
+    fn over(lower: Option<TreePlace>, has_base: bool, lower_old: Option<TreePlace>) -> Self {
+        Placement { lower, has_base, covers: false, lower_old, hides_rest: false, is_moved: false }
+    }
+}
+
+pub(super) fn same_but_times(one: &Meta, other: &Meta) -> bool {
+    (one.mode, one.uid, one.gid) == (other.mode, other.uid, other.gid)
+}

@@ -1,0 +1,97 @@
+//! The changes that the last mount left in a scratch directory.
+
+use std::path::Path;
+
+use super::Origin;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::ids::ObjectId;
+use crate::scratch::journal::{FORMAT, Journal, OLDEST_FORMAT};
+use crate::scratch::place::ScratchDirectory;
+use crate::scratch::record::Record;
+
+/// Content of a scratch directory, before its base is loaded.
+#[derive(Debug)]
+pub struct Recovered {
+    pub(super) journal: Option<Journal>,
+    pub(super) records: Vec<Record>,
+    /// Branch and repository of the changes; `None` if there are no changes yet.
+    pub told: Option<Origin>,
+    /// Base of the changes; `None` if there are no changes yet.
+    pub base: Option<ObjectId>,
+    /// Snapshot that a commit was about to publish.
+    pub publishing: Option<ObjectId>,
+    /// True if the journal does not record which entries cover an entry of the base.
+    pub(super) is_old: bool,
+}
+
+impl Recovered {
+    /// Reads the journal in `scratch`, which must be about the branch of `origin`. The caller must check the repository
+    /// ([`Recovered::told`]).
+    pub fn read(scratch: &ScratchDirectory, origin: &Origin) -> Result<Self> {
+        let mut records = Vec::new();
+        let mut first = None;
+        let journal = Journal::open(scratch.directory(), |record| {
+            if first.is_none() {
+                first = Some(record)
+            } else {
+                records.push(record)
+            }
+            Ok(())
+        });
+        let journal = journal
+            .map_err(|e| e.context(format!("{}: to begin anew, mount with --discard", scratch.path().display())))?;
+        let mut is_old = false;
+        let (told, base) = match first {
+            None => (None, None),
+            Some(Record::Base { format, repository, branch, snapshot, identity })
+                if (OLDEST_FORMAT..=FORMAT).contains(&format) =>
+            {
+                is_old = format < FORMAT;
+                let identity = identity.map(|text| text.parse()).transpose()?;
+                let told = Origin { repository, branch, identity };
+                if told.branch != origin.branch {
+                    return Err(told.is_not(origin, scratch.path()));
+                }
+                (Some(told), Some(snapshot.parse()?))
+            }
+            Some(Record::Base { format, .. }) => {
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    format!("{}: written by another version (format {format})", scratch.path().display()),
+                ));
+            }
+            Some(_) => {
+                return Err(Error::corrupt(format!(
+                    "{}: the scratch journal does not begin with its first line: to begin anew, mount with --discard",
+                    scratch.path().display()
+                )));
+            }
+        };
+        let publishing = records.iter().rev().find_map(|record| match record {
+            Record::Publishing { snapshot } => Some(Some(snapshot.parse())),
+            Record::Unpublished { .. } => Some(None),
+            _ => None,
+        });
+        Ok(Recovered { journal, records, told, base, publishing: publishing.flatten().transpose()?, is_old })
+    }
+
+    /// Returns an empty content, for changes that are discarded.
+    pub fn nothing() -> Self {
+        Recovered { journal: None, records: Vec::new(), told: None, base: None, publishing: None, is_old: false }
+    }
+}
+
+impl Origin {
+    /// Returns the error for the scratch directory at `scratch` if its changes belong to this origin instead of `other`.
+    pub fn is_not(&self, other: &Origin, scratch: &Path) -> Error {
+        Error::invalid(format!(
+            "the scratch directory {} has changes to branch {} of {}, not to branch {} of {}: name another with --scratch, or give \
+             them up with --discard",
+            scratch.display(),
+            self.branch,
+            self.repository,
+            other.branch,
+            other.repository,
+        ))
+    }
+}

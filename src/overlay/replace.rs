@@ -1,0 +1,279 @@
+//! Parts of a move to another snapshot besides the merge ([`super::rebase`]): quiescing operations, copying up bytes that would be lost,
+//! rewriting the journal, and invalidations.
+//!
+//! The gate is held for writing throughout, so that nothing changes meanwhile and no file is open for writing.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use tokio::sync::RwLockWriteGuard;
+
+use super::discard::{Discard, Discarded};
+use super::rebase::Candidate;
+use super::state::{Inode, State};
+use super::{Base, Locked, WorkingTree, first_line};
+use crate::error::Result;
+use crate::format::ids::{NodeId, ObjectId};
+use crate::format::snapshot::Snapshot;
+use crate::reader::Reader;
+use crate::scratch::record::{Id, Name, Record, Source};
+use crate::tree::Tree;
+use crate::tree::nodes::{NodeIndex, NodeTable, TreePlace};
+
+/// Request to the kernel to drop cached data that changed without its knowledge.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Invalidation {
+    /// Dentry of a name in a directory.
+    Entry(u64, Name),
+    /// Pages and attributes of an inode.
+    Inode(u64),
+    /// Attributes of an inode; its pages stay.
+    Attributes(u64),
+}
+
+/// Exclusive access to the working tree: no operation changes it while this is held.
+pub type TreeGuard<'a> = RwLockWriteGuard<'a, ()>;
+
+impl WorkingTree {
+    /// Waits for operations that change the tree to end, and keeps new ones out.
+    pub async fn quiesce(&self) -> TreeGuard<'_> {
+        self.gate.write().await
+    }
+
+    /// Creates a tree of `snapshot`, with inode numbers that continue those that the kernel knows.
+    pub fn tree_of(&self, snapshot: Arc<Snapshot>, reader: Arc<Reader>) -> Result<Arc<Tree>> {
+        let table = NodeTable::build_after(&snapshot, &mut self.numbering.lock())?;
+        Ok(Arc::new(Tree::new(snapshot, table, reader)))
+    }
+
+    /// Records, durably, that a commit is about to publish `snapshot`.
+    pub fn about_to_publish(&self, snapshot: ObjectId) -> Result<()> {
+        let mut locked = self.lock();
+        self.record(&mut locked, Record::Publishing { snapshot: snapshot.to_string() })?;
+        let durable = Arc::clone(locked.journal.durable());
+        drop(locked);
+        durable.flush()
+    }
+
+    /// Copies up all bytes that only the base has and no commit will keep: untracked files and their missing ranges, deleted files that
+    /// are still open, and files below the directories `foreign`, which are chunks in the wrong place. Returns true if there were any:
+    /// their other names then refer to the copies and not to the base.
+    pub async fn preserve(&self, untracked: &HashSet<(Id, Name)>, foreign: &[(Id, Vec<TreePlace>)]) -> Result<bool> {
+        let base = self.base();
+        let mut wanted: Vec<Id> = Vec::new();
+        {
+            let mut locked = self.lock();
+            for (_, places) in foreign {
+                for place in places {
+                    let id = self.promote(&mut locked, base.tree.table().inode(place))?;
+                    wanted.push(id);
+                }
+            }
+            let lacks = |inode: &Inode| match inode.source() {
+                Some(Source::Data(data)) => locked.state.borrowed(*data).is_some(),
+                _ => false,
+            };
+            // A file with a name where the base has its bytes is parted by the rebase.
+            let lost = |inode: &Inode| {
+                let is_untracked = inode.names.iter().any(|name| untracked.contains(name));
+                (is_untracked && lacks(inode))
+                    || inode.source() == Some(&Source::Lower)
+                        && !has_home_name(&base.tree, &locked.state, inode, untracked)
+                        && (is_untracked || inode.names.is_empty() || locked.opens.get(inode.number).is_some())
+            };
+            wanted.extend(locked.state.iter().filter(|(_, inode)| lost(inode)).map(|(id, _)| id));
+        }
+        let is_needed = !wanted.is_empty();
+        for id in wanted {
+            self.own(id).await?;
+        }
+        Ok(is_needed)
+    }
+
+    /// Rewrites the journal.
+    pub(super) fn rewrite(&self, locked: &mut Locked) -> Result<()> {
+        locked.stale = true;
+        let base = self.base();
+        let first = first_line(&self.origin, base.id());
+        let mut records = locked.state.dump(&base.tree);
+        records.insert(0, first);
+        locked.journal.rewrite(&records)?;
+        locked.stale = false;
+        Ok(())
+    }
+
+    /// Replaces the journal by one of `state` over `base`. On failure the present one remains valid.
+    pub(super) fn replace_journal(&self, locked: &mut Locked, state: &State, base: &Base) -> Result<()> {
+        let mut records = state.dump(&base.tree);
+        records.insert(0, first_line(&self.origin, base.id()));
+        locked.journal.rewrite(&records)?;
+        locked.stale = false;
+        Ok(())
+    }
+
+    /// Returns an invalidation for each array whose chunks have other numbers in `new` than in `old`: all its files must be looked up
+    /// again.
+    pub fn renumbered(&self, old: &Tree, new: &Tree) -> Vec<Invalidation> {
+        let ids = node_ids(new);
+        let mut invalidations = Vec::new();
+        for (id, index) in node_ids(old) {
+            let (Some(before), Some(now)) = (old.table().array(index), ids.get(&id)) else { continue };
+            let Some(after) = new.table().array(*now).filter(|after| after.first_number != before.first_number) else {
+                continue;
+            };
+            let top = match new.parent_of(&TreePlace::Directory(*now)) {
+                // Everything below is invalidated with it.
+                Some((above, name)) => Invalidation::Entry(new.table().inode(&above), Name::new(name.as_bytes())),
+                None => {
+                    Invalidation::Entry(crate::tree::ROOT, Name::new(if after.encoding.prefixed { b"c" } else { b"0" }))
+                }
+            };
+            invalidations.push(top);
+        }
+        invalidations
+    }
+
+    /// Adds the numbers by which the kernel knows the inodes: one that was created here and committed keeps the number it had.
+    pub fn for_kernel(&self, mut invalidations: Vec<Invalidation>) -> Vec<Invalidation> {
+        let locked = self.lock();
+        let own = |number: u64| {
+            let inode = locked.state.get(locked.state.by_number(number)?)?;
+            Some(inode.number).filter(|own| *own != number)
+        };
+        let more: Vec<Invalidation> = invalidations
+            .iter()
+            .filter_map(|invalidation| match invalidation {
+                Invalidation::Entry(parent, name) => Some(Invalidation::Entry(own(*parent)?, name.clone())),
+                Invalidation::Inode(number) => own(*number).map(Invalidation::Inode),
+                Invalidation::Attributes(number) => own(*number).map(Invalidation::Attributes),
+            })
+            .collect();
+        invalidations.extend(more);
+        invalidations
+    }
+
+    /// Plans to discard the changes at and below `path`, except for files of `untracked`. Those in the place of an entry of the base,
+    /// which comes back, are removed from the set and discarded too.
+    pub async fn plan_discard(&self, path: &str, untracked: &mut HashSet<(Id, Name)>) -> Result<Candidate> {
+        let base = self.base();
+        let (mut old, opens, generation) = {
+            let locked = self.lock();
+            (locked.state.clone(), locked.opens.numbers().collect::<HashSet<u64>>(), locked.generation)
+        };
+        let mut new_data = Vec::new();
+        if let Err(error) = self.part_untracked(&mut old, &base, untracked, &mut new_data).await {
+            new_data.into_iter().for_each(|number| self.files().remove(number));
+            return Err(error);
+        }
+        let mut standing = Vec::new();
+        for entry in untracked.iter() {
+            let parent = old.get(entry.0).and_then(|parent| parent.lower.as_ref());
+            let place = parent.zip(entry.1.text()).and_then(|(place, name)| base.tree.step(place, name));
+            if let Some(place) = place
+                && base.tree.has(&place).await?
+            {
+                standing.push(entry.clone());
+            }
+        }
+        for entry in &standing {
+            untracked.remove(entry);
+        }
+        let kept = |(parent, name): &(Id, Name)| old.get(*parent)?.directory()?.get(name)?.id;
+        let mut kept: HashSet<Id> = untracked.iter().filter_map(kept).collect();
+        let mut discard = Discard::new(&old, &opens, &base.tree, path, untracked);
+        let mut in_the_way = HashSet::new();
+        for (home, id) in discard.stays_at() {
+            if let Some(place) = base.tree.place_of(home)
+                && base.tree.has(&place).await?
+            {
+                in_the_way.insert(id);
+            }
+        }
+        discard.discard_also(&in_the_way);
+        kept.retain(|id| !in_the_way.contains(id));
+        let Discarded { state, invalidations } = discard.carry_out(|place| base.meta_of(place))?;
+        let candidate = Candidate::of(state, base, &old, generation);
+        Ok(Candidate { invalidations, new_data, kept, ..candidate })
+    }
+
+    /// Parts untracked names from files that have another name where the base has them: the untracked names keep the bytes.
+    async fn part_untracked(
+        &self,
+        state: &mut State,
+        base: &Base,
+        untracked: &HashSet<(Id, Name)>,
+        new_data: &mut Vec<u64>,
+    ) -> Result<()> {
+        for (parent, name) in untracked {
+            let entry = state.get(*parent).and_then(|inode| inode.directory()?.get(name));
+            let Some(entry) = entry else { continue };
+            let inode = entry.id.and_then(|id| state.get(id)).filter(|inode| inode.source() == Some(&Source::Lower));
+            let Some(inode) = inode else { continue };
+            let source = self.part(&base.tree, inode, true, new_data).await?;
+            let meta = inode.meta;
+            let id = state.take_next();
+            state.leave(*parent, name);
+            state.take_over(id, super::state::UPPER + id, super::state::Node::File(source), meta, 0);
+            state.put_entry(*parent, name.clone(), Some(id), entry.covers, Some(entry.order));
+        }
+        Ok(())
+    }
+}
+
+/// Returns true if a name of the file that is not in `untracked` is where the base has the file.
+fn has_home_name(tree: &Tree, state: &State, inode: &Inode, untracked: &HashSet<(Id, Name)>) -> bool {
+    inode.names.iter().filter(|name| !untracked.contains(name)).any(|(parent, name)| {
+        let parent = state.get(*parent).and_then(|parent| parent.lower.as_ref());
+        let home = parent.zip(name.text()).and_then(|(place, name)| tree.step(place, name));
+        home.is_some() && home == inode.lower
+    })
+}
+
+/// Returns the nodes of the snapshot by id.
+pub fn node_ids(tree: &Tree) -> HashMap<NodeId, NodeIndex> {
+    let table = tree.table();
+    let indices = (0..table.len()).filter_map(|at| NodeIndex::try_from(at).ok());
+    let id = |index: NodeIndex| Some((tree.snapshot().node(table.get(index)?.stored? as usize)?.id, index));
+    indices.filter_map(id).collect()
+}
+
+/// Translates `place` of `from` to the place of the same node in `to`.
+pub(super) fn translate(from: &Tree, to: &Tree, ids: &HashMap<NodeId, NodeIndex>, place: &TreePlace) -> Option<TreePlace> {
+    let index = match place {
+        TreePlace::Directory(index) | TreePlace::Metadata(index) | TreePlace::Chunk(index, _) => *index,
+    };
+    let stored = from.table().get(index)?.stored;
+    let Some(stored) = stored else {
+        // A directory without a node is found by its path.
+        return to.place_of(&from.path_of(place));
+    };
+    let id = from.snapshot().node(stored as usize)?.id;
+    if index == 0 && !ids.contains_key(&id) {
+        return matches!(place, TreePlace::Directory(_)).then_some(TreePlace::Directory(0));
+    }
+    let index = *ids.get(&id)?;
+    match place {
+        TreePlace::Directory(_) => Some(TreePlace::Directory(index)),
+        TreePlace::Metadata(_) => Some(TreePlace::Metadata(index)),
+        TreePlace::Chunk(_, coords) => {
+            let array = to.table().array(index)?;
+            let fits = coords.len() <= array.grid.len() && std::iter::zip(coords, &array.grid).all(|(c, n)| c < n);
+            fits.then(|| TreePlace::Chunk(index, coords.clone()))
+        }
+    }
+}
+
+impl Locked {
+    /// Drops the backings of files whose bytes have changed: only handles that are still open use them.
+    pub(super) fn drop_backings(&mut self) {
+        let Locked { state, opens, .. } = self;
+        for (number, open) in opens.iter_mut() {
+            let source = state.by_number(number).and_then(|id| state.get(id)?.source());
+            if let Some((data, _)) = &open.backing
+                && source != Some(&Source::Data(*data))
+            {
+                open.backing = None;
+            }
+        }
+    }
+}

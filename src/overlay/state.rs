@@ -1,0 +1,586 @@
+//! The differences from the base, in memory: inodes and their names.
+//!
+//! The state follows from [`Record`]s applied one after another: during a mount each is appended to the journal first, when a mount
+//! begins they are read from it. A rebase or a discard installs another state with a rewritten journal. A crash thus leaves the state
+//! that programs saw.
+//!
+//! An inode of the base is *promoted* when it, or anything below it, changes: it gets an [`Inode`] here and keeps the number by which the
+//! kernel knows it. Ancestors are promoted first, so that every change can be reached from the root. A promoted directory shows the
+//! base's entries except those that it has or hides itself.
+
+use std::collections::{BTreeMap, HashMap};
+
+use smallvec::SmallVec;
+
+use super::borrowed::SparseCopy;
+use crate::error::{Error, Result};
+use crate::scratch::record::{Body, Id, Meta, Name, ROOT, Record, Source, Time};
+use crate::tree::Tree;
+use crate::tree::nodes::TreePlace;
+
+/// Offset of inode numbers that were never in the base: their [`Id`] is added. Numbers of the base are far below.
+pub const UPPER: u64 = 1 << 62;
+
+/// All inodes that differ from the base.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    inodes: HashMap<Id, Inode>,
+    /// Inodes by kernel number, where that is one of the base's. A replaced inode keeps its number while it is open.
+    promoted: HashMap<u64, Id>,
+    /// Inodes by the base's number of the entry that they show: promoted inodes, and new inodes that a commit has added to the base,
+    /// which the kernel knows by another number.
+    shown: HashMap<u64, Id>,
+    /// Next inode id, data file number or listing position.
+    next: u64,
+    /// Missing ranges of sparse copies, by data file.
+    borrowed: HashMap<u64, SparseCopy>,
+    /// Snapshot that a commit was about to publish when the journal ended.
+    pub publishing: Option<String>,
+    /// Snapshots that earlier commits were about to publish and that were not found.
+    pub unpublished: Vec<String>,
+    /// True while the journal of an old release is applied, which does not record which entries cover an entry of the base: all do.
+    pub(super) all_entries_cover: bool,
+}
+
+/// Inode that differs, or may differ, from the base.
+#[derive(Clone, Debug)]
+pub struct Inode {
+    /// Number by which the kernel knows it.
+    pub number: u64,
+    /// Place of the base that it shows.
+    pub lower: Option<TreePlace>,
+    /// Number of that place in the base.
+    lower_number: Option<u64>,
+    /// Attributes.
+    pub meta: Meta,
+    /// Kind and content.
+    pub node: Node,
+    /// Names: one for a directory, none for the root.
+    pub names: SmallVec<[(Id, Name); 1]>,
+    /// Lookup count of the kernel.
+    pub lookups: u64,
+}
+
+/// Kind of an inode, with the content of that kind.
+#[derive(Clone, Debug)]
+pub enum Node {
+    /// Directory, with the entries that are not the base's.
+    Directory(Directory),
+    /// Regular file.
+    File(Source),
+    /// Symbolic link.
+    Symlink(Name),
+    /// Device, FIFO or socket.
+    Special {
+        /// File type bits.
+        kind: u32,
+        /// Device number.
+        rdev: u32,
+    },
+}
+
+/// Entries of a directory.
+#[derive(Clone, Debug, Default)]
+pub struct Directory {
+    entries: HashMap<Name, Entry>,
+    /// Names in order of creation, which is the order of listings.
+    order: BTreeMap<u64, Name>,
+    /// Number of visible entries that are directories.
+    directories: u32,
+}
+
+/// Entry of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Position in listings.
+    pub order: u64,
+    /// Inode; `None` for a whiteout.
+    pub id: Option<Id>,
+    is_directory: bool,
+    /// True if an operation of this mount removed or replaced the base's entry of that name. Only then may the entry hide one of the
+    /// base: an entry of the base that merely has the same name was never deleted here.
+    pub covers: bool,
+}
+
+impl Entry {
+    /// Returns a whiteout: the base's entry of the name does not show.
+    pub(super) fn whiteout() -> Self {
+        Entry { order: 0, id: None, is_directory: false, covers: true }
+    }
+}
+
+impl Directory {
+    /// Returns the entry of `name`; `None` if the base decides about it.
+    pub fn get(&self, name: &Name) -> Option<Entry> {
+        self.entries.get(name).copied()
+    }
+
+    /// Returns names and inodes of all entries, whiteouts included, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = (&Name, Option<Id>)> {
+        self.entries.iter().map(|(name, entry)| (name, entry.id))
+    }
+
+    /// Returns all entries, whiteouts included, in no particular order.
+    pub fn entries(&self) -> impl Iterator<Item = (&Name, Entry)> {
+        self.entries.iter().map(|(name, entry)| (name, *entry))
+    }
+
+    /// Returns visible entries from position `order` in listings on.
+    pub fn from(&self, order: u64) -> impl Iterator<Item = (u64, &Name, Id)> {
+        self.order.range(order..).filter_map(|(order, name)| Some((*order, name, self.entries.get(name)?.id?)))
+    }
+
+    /// Returns true if any entry is visible.
+    pub fn has_visible_entries(&self) -> bool {
+        self.entries.values().any(|entry| entry.id.is_some())
+    }
+
+    /// Returns true if there are no entries, whiteouts included.
+    pub fn is_clean(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Returns the number of directories among the entries.
+    pub fn directories(&self) -> u32 {
+        self.directories
+    }
+
+    pub(super) fn set(&mut self, name: Name, id: Option<Id>, is_directory: bool, covers: bool, order: u64) {
+        self.clear(&name);
+        if id.is_some() {
+            self.order.insert(order, name.clone());
+        }
+        self.directories += u32::from(is_directory);
+        self.entries.insert(name, Entry { order, id, is_directory, covers });
+    }
+
+    /// Removes the entry of `name`, so that the base's shows.
+    pub fn clear(&mut self, name: &Name) {
+        if let Some(entry) = self.entries.remove(name) {
+            self.order.remove(&entry.order);
+            self.directories -= u32::from(entry.is_directory);
+        }
+    }
+}
+
+impl Inode {
+    /// Returns true for a directory.
+    pub fn is_directory(&self) -> bool {
+        matches!(self.node, Node::Directory(_))
+    }
+
+    /// Returns the entries of a directory.
+    pub fn directory(&self) -> Option<&Directory> {
+        match &self.node {
+            Node::Directory(directory) => Some(directory),
+            _ => None,
+        }
+    }
+
+    /// Returns the location of a regular file's bytes.
+    pub fn source(&self) -> Option<&Source> {
+        match &self.node {
+            Node::File(source) => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl State {
+    /// Creates a state without differences.
+    pub fn new() -> Self {
+        State { next: ROOT + 1, ..State::default() }
+    }
+
+    /// Returns an empty state whose numbers continue those of this one.
+    pub(super) fn successor(&self) -> Self {
+        State { next: self.next, borrowed: self.borrowed.clone(), ..State::default() }
+    }
+
+    /// Adds an inode without names that shows nothing of the base.
+    pub(super) fn take_over(&mut self, id: Id, number: u64, node: Node, meta: Meta, lookups: u64) {
+        if number < UPPER {
+            self.promoted.insert(number, id);
+        }
+        let inode = Inode { number, lower: None, lower_number: None, meta, node, names: SmallVec::new(), lookups };
+        self.inodes.insert(id, inode);
+    }
+
+    /// Gives `name` of directory `parent` to `id`, or makes it a whiteout, at position `order` in listings or a new one.
+    pub(super) fn put_entry(&mut self, parent: Id, name: Name, id: Option<Id>, covers: bool, order: Option<u64>) {
+        let order = order.unwrap_or_else(|| self.take_next());
+        let is_directory = id.and_then(|id| self.get(id)).is_some_and(Inode::is_directory);
+        if let Some(Node::Directory(directory)) = self.get_mut(parent).map(|inode| &mut inode.node) {
+            directory.set(name.clone(), id, is_directory, covers, order);
+        }
+        if let Some(inode) = id.and_then(|id| self.get_mut(id)) {
+            inode.names.push((parent, name));
+        }
+    }
+
+    /// Reserves the numbers that `other` has used.
+    pub(super) fn go_on_from(&mut self, other: &State) {
+        self.next = self.next.max(other.next);
+    }
+
+    /// Returns a number that was never used.
+    pub fn take_next(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// Returns the missing ranges of data file `data`, if it is a sparse copy.
+    pub(super) fn borrowed(&self, data: u64) -> Option<&SparseCopy> {
+        self.borrowed.get(&data)
+    }
+
+    /// Drops the missing ranges of data files that are not in `used`.
+    pub(super) fn forget_borrowed(&mut self, used: &std::collections::HashSet<u64>) {
+        self.borrowed.retain(|data, _| used.contains(data));
+    }
+
+    /// Returns the number of inodes.
+    pub fn count(&self) -> usize {
+        self.inodes.len()
+    }
+
+    /// Returns the inode with id `id`.
+    pub fn get(&self, id: Id) -> Option<&Inode> {
+        self.inodes.get(&id)
+    }
+
+    /// Returns the inode with id `id`, for changes that need no record.
+    pub fn get_mut(&mut self, id: Id) -> Option<&mut Inode> {
+        self.inodes.get_mut(&id)
+    }
+
+    /// Returns all inodes.
+    pub fn iter(&self) -> impl Iterator<Item = (Id, &Inode)> {
+        self.inodes.iter().map(|(id, inode)| (*id, inode))
+    }
+
+    /// Returns the inode that the kernel knows by `number`, if it is in the working tree.
+    pub fn by_number(&self, number: u64) -> Option<Id> {
+        if number >= UPPER {
+            let id = number - UPPER;
+            return self.inodes.contains_key(&id).then_some(id);
+        }
+        self.promoted.get(&number).or_else(|| self.shown.get(&number)).copied()
+    }
+
+    /// Returns the inode whose kernel number is `number`: the one that lookup counts are about.
+    pub fn by_kernel_number(&mut self, number: u64) -> Option<&mut Inode> {
+        let id = self.by_number(number)?;
+        self.inodes.get_mut(&id).filter(|inode| inode.number == number)
+    }
+
+    /// Returns a path of the inode, for messages and classification. An inode without names has none.
+    pub fn path(&self, id: Id) -> Option<String> {
+        let mut parts = Vec::new();
+        let mut at = id;
+        while at != ROOT {
+            // A cycle cannot arise, but a damaged journal can contain one.
+            if parts.len() > self.inodes.len() {
+                return None;
+            }
+            let (parent, name) = self.inodes.get(&at)?.names.first()?;
+            parts.push(name.to_string());
+            at = *parent;
+        }
+        parts.push(String::new());
+        parts.reverse();
+        Some(if parts.len() == 1 { "/".to_owned() } else { parts.join("/") })
+    }
+
+    /// Applies `record`, which is in the journal or about to be, on top of `tree`.
+    ///
+    /// Fails with [`crate::error::ErrorKind::Corrupt`], without a change, if the record does not fit the state.
+    pub fn apply(&mut self, record: Record, tree: &Tree) -> Result<()> {
+        match record {
+            Record::Base { .. } => Err(Error::corrupt("a second first line")),
+            Record::Publishing { snapshot } => {
+                // The previous commit was not found and may still become visible.
+                self.unpublished.extend(self.publishing.replace(snapshot));
+                Ok(())
+            }
+            Record::Unpublished { snapshot } => {
+                self.publishing = None;
+                self.unpublished.push(snapshot);
+                Ok(())
+            }
+            Record::Create { parent, name, id, meta, body } => {
+                self.free_name(parent, &name)?;
+                self.insert(id, UPPER + id, None, meta, body)?;
+                self.attach(parent, name, id, Some(meta.ctime))
+            }
+            Record::Promote { parent, name, id, lower, meta, body } => {
+                let wrong = || Error::corrupt(format!("`{lower}` is not in the snapshot"));
+                let place = tree.place_of(&lower).ok_or_else(wrong)?;
+                if let Some(parent) = parent {
+                    self.free_name(parent, &name)?;
+                }
+                self.insert(id, tree.table().inode(&place), Some(place), meta, body)?;
+                match parent {
+                    Some(parent) => self.attach(parent, name, id, None),
+                    None => Ok(()),
+                }
+            }
+            Record::Link { parent, name, id, at } => {
+                self.free_name(parent, &name)?;
+                let inode = self.inodes.get_mut(&id).ok_or_else(|| unknown(id))?;
+                inode.meta.ctime = at;
+                self.attach(parent, name, id, Some(at))
+            }
+            Record::Remove { parent, name, hide, at } => {
+                let id = self.directory(parent)?.get(&name).and_then(|entry| entry.id);
+                self.set_entry(parent, name.clone(), hide, None, Some(at))?;
+                if let Some(id) = id {
+                    self.detach(id, parent, &name, at);
+                }
+                Ok(())
+            }
+            Record::Rename { parent, name, new_parent, new_name, exchange, hide, at } => {
+                self.rename((parent, name), (new_parent, new_name), exchange, hide, at)
+            }
+            Record::Attributes { id, meta } => {
+                self.inodes.get_mut(&id).ok_or_else(|| unknown(id))?.meta = meta;
+                Ok(())
+            }
+            Record::SetSource { id, source, at } => {
+                self.count_data(&source);
+                let inode = self.inodes.get_mut(&id).ok_or_else(|| unknown(id))?;
+                let Node::File(old) = &mut inode.node else {
+                    return Err(Error::corrupt(format!("inode {id} has no bytes")));
+                };
+                *old = source;
+                (inode.meta.mtime, inode.meta.ctime) = (at, at);
+                Ok(())
+            }
+            Record::Sparse { data, from, missing } => {
+                // The number must not be reused, even if no inode ever got the data file.
+                self.count_data(&Source::Data(data));
+                match SparseCopy::new(from.0, &missing) {
+                    Some(borrowed) => self.borrowed.insert(data, borrowed),
+                    None => self.borrowed.remove(&data),
+                };
+                Ok(())
+            }
+            Record::Covered { data, begin, end } => {
+                if self.borrowed.get_mut(&data).is_some_and(|borrowed| !borrowed.cover(&(begin..end))) {
+                    self.borrowed.remove(&data);
+                }
+                Ok(())
+            }
+            Record::Whiteout { parent, name } => self.set_entry(parent, name, true, None, None),
+        }
+    }
+
+    fn free_name(&self, parent: Id, name: &Name) -> Result<()> {
+        match self.directory(parent)?.get(name) {
+            Some(Entry { id: Some(_), .. }) => Err(Error::corrupt(format!("`{name}` is there already"))),
+            _ => Ok(()),
+        }
+    }
+
+    fn directory(&self, id: Id) -> Result<&Directory> {
+        let directory = self.inodes.get(&id).and_then(Inode::directory);
+        directory.ok_or_else(|| Error::corrupt(format!("inode {id} is no directory")))
+    }
+
+    fn insert(&mut self, id: Id, number: u64, lower: Option<TreePlace>, meta: Meta, body: Body) -> Result<()> {
+        if self.inodes.contains_key(&id) || (lower.is_some() && self.shown.contains_key(&number)) {
+            return Err(Error::corrupt(format!("inode {id} is there already")));
+        }
+        let node = match body {
+            Body::Directory => Node::Directory(Directory::default()),
+            Body::File(source) => {
+                self.count_data(&source);
+                Node::File(source)
+            }
+            Body::Symlink(target) => Node::Symlink(target),
+            Body::Special { kind, rdev } => Node::Special { kind, rdev },
+        };
+        if lower.is_some() {
+            self.promoted.insert(number, id);
+            self.shown.insert(number, id);
+        }
+        self.next = self.next.max(id.saturating_add(1));
+        let lower_number = lower.is_some().then_some(number);
+        self.inodes.insert(id, Inode { number, lower, lower_number, meta, node, names: SmallVec::new(), lookups: 0 });
+        Ok(())
+    }
+
+    fn count_data(&mut self, source: &Source) {
+        if let Source::Data(number) = source {
+            self.next = self.next.max(number.saturating_add(1));
+        }
+    }
+
+    /// Gives `name` to `id`. The entry covers the base's if it replaces a whiteout.
+    fn attach(&mut self, parent: Id, name: Name, id: Id, at: Option<Time>) -> Result<()> {
+        let covers = self.directory(parent)?.get(&name).is_some_and(|entry| entry.covers);
+        self.attach_over(parent, name, id, covers || self.all_entries_cover, at)
+    }
+
+    fn attach_over(&mut self, parent: Id, name: Name, id: Id, covers: bool, at: Option<Time>) -> Result<()> {
+        self.set_entry(parent, name.clone(), covers, Some(id), at)?;
+        if let Some(inode) = self.inodes.get_mut(&id) {
+            inode.names.push((parent, name));
+        }
+        Ok(())
+    }
+
+    /// Gives `name` to `id`, makes it a whiteout (no `id`, but `covers`), or removes the entry.
+    fn set_entry(&mut self, parent: Id, name: Name, covers: bool, id: Option<Id>, at: Option<Time>) -> Result<()> {
+        let order = self.take_next();
+        let is_directory = id.and_then(|id| self.inodes.get(&id)).is_some_and(Inode::is_directory);
+        let inode = self.inodes.get_mut(&parent).ok_or_else(|| unknown(parent))?;
+        if let Some(at) = at {
+            (inode.meta.mtime, inode.meta.ctime) = (at, at);
+        }
+        let Node::Directory(directory) = &mut inode.node else {
+            return Err(Error::corrupt(format!("inode {parent} is no directory")));
+        };
+        if covers || id.is_some() {
+            directory.set(name, id, is_directory, covers, order)
+        } else {
+            directory.clear(&name)
+        }
+        Ok(())
+    }
+
+    fn detach(&mut self, id: Id, parent: Id, name: &Name, at: Time) {
+        if let Some(inode) = self.inodes.get_mut(&id) {
+            inode.names.retain(|(p, n)| !(*p == parent && n == name));
+            inode.meta.ctime = at;
+        }
+    }
+
+    fn rename(&mut self, from: (Id, Name), to: (Id, Name), exchange: bool, hide: bool, at: Time) -> Result<()> {
+        let entry = |place: &(Id, Name)| Ok::<_, Error>(self.directory(place.0)?.get(&place.1).and_then(|e| e.id));
+        let (moved, other) = (entry(&from)?, entry(&to)?);
+        let moved = moved.ok_or_else(|| Error::corrupt(format!("there is no `{}`", from.1)))?;
+        match other {
+            Some(other) if exchange => {
+                self.set_entry(from.0, from.1.clone(), true, Some(other), Some(at))?;
+                self.detach(other, to.0, &to.1, at);
+                if let Some(inode) = self.inodes.get_mut(&other) {
+                    inode.names.push(from.clone());
+                }
+            }
+            None if exchange => return Err(Error::corrupt(format!("there is no `{}`", to.1))),
+            other => {
+                self.set_entry(from.0, from.1.clone(), hide, None, Some(at))?;
+                if let Some(other) = other {
+                    self.detach(other, to.0, &to.1, at);
+                }
+            }
+        }
+        self.detach(moved, from.0, &from.1, at);
+        // This operation replaced any entry of that name.
+        self.attach_over(to.0, to.1, moved, true, Some(at))
+    }
+
+    /// Drops an inode that has no names. The base's entry does not come back.
+    pub fn drop_inode(&mut self, id: Id) -> Option<Inode> {
+        let inode = self.inodes.remove(&id)?;
+        unlist(&mut self.promoted, Some(inode.number), id);
+        unlist(&mut self.shown, inode.lower_number, id);
+        Some(inode)
+    }
+
+    /// Makes an inode show `lower`, a place of the base and its number there, or nothing of the base.
+    pub(super) fn bind(&mut self, id: Id, lower: Option<(TreePlace, u64)>) {
+        let Some(inode) = self.inodes.get_mut(&id) else { return };
+        let (place, number) = lower.unzip();
+        inode.lower = place;
+        let old = std::mem::replace(&mut inode.lower_number, number);
+        unlist(&mut self.shown, old, id);
+        if let Some(number) = number {
+            self.shown.insert(number, id);
+        }
+    }
+
+    /// Gives a promoted inode a number of the working tree.
+    pub(super) fn renumber(&mut self, id: Id) {
+        let Some(inode) = self.inodes.get_mut(&id) else { return };
+        let old = std::mem::replace(&mut inode.number, UPPER + id);
+        unlist(&mut self.promoted, Some(old), id);
+    }
+
+    /// Returns records that create this state from [`State::new`], on top of `tree`.
+    pub fn dump(&self, tree: &Tree) -> Vec<Record> {
+        let mut records = Vec::with_capacity(self.inodes.len());
+        let mut seen = std::collections::HashSet::from([ROOT]);
+        let mut open = vec![ROOT];
+        if let Some(root) = self.inodes.get(&ROOT) {
+            records.push(Record::Promote {
+                parent: None,
+                name: Name::new(b""),
+                id: ROOT,
+                lower: "/".to_owned(),
+                meta: root.meta,
+                body: Body::Directory,
+            });
+        }
+        while let Some(parent) = open.pop() {
+            let Some(directory) = self.inodes.get(&parent).and_then(Inode::directory) else { continue };
+            for (name, entry) in directory.entries() {
+                if entry.covers {
+                    records.push(Record::Whiteout { parent, name: name.clone() });
+                }
+                let (name, Some(id)) = (name.clone(), entry.id) else { continue };
+                let Some(inode) = self.inodes.get(&id) else { continue };
+                if !seen.insert(id) {
+                    records.push(Record::Link { parent, name, id, at: inode.meta.ctime });
+                    continue;
+                }
+                if inode.is_directory() {
+                    open.push(id);
+                }
+                let (meta, body) = (inode.meta, inode.body());
+                records.push(match &inode.lower {
+                    Some(place) => {
+                        let lower = tree.path_of(place);
+                        Record::Promote { parent: Some(parent), name, id, lower, meta, body }
+                    }
+                    None => Record::Create { parent, name, id, meta, body },
+                });
+            }
+        }
+        for (_, inode) in self.inodes.iter().filter(|(id, _)| seen.contains(*id)) {
+            if let Some(Source::Data(data)) = inode.source() {
+                records.extend(self.borrowed.get(data).map(|borrowed| borrowed.record(*data)));
+            }
+        }
+        // The records above have changed the times of directories.
+        let touched = self.inodes.iter().filter(|(id, inode)| inode.is_directory() && seen.contains(*id));
+        records.extend(touched.map(|(id, inode)| Record::Attributes { id: *id, meta: inode.meta }));
+        let given_up = self.unpublished.iter().map(|snapshot| Record::Unpublished { snapshot: snapshot.clone() });
+        records.extend(given_up);
+        records.extend(self.publishing.iter().map(|snapshot| Record::Publishing { snapshot: snapshot.clone() }));
+        records
+    }
+}
+
+impl Inode {
+    fn body(&self) -> Body {
+        match &self.node {
+            Node::Directory(_) => Body::Directory,
+            Node::File(source) => Body::File(source.clone()),
+            Node::Symlink(target) => Body::Symlink(target.clone()),
+            Node::Special { kind, rdev } => Body::Special { kind: *kind, rdev: *rdev },
+        }
+    }
+}
+
+/// Removes `id` from an index by number, unless another inode has the number there by now.
+fn unlist(list: &mut HashMap<u64, Id>, number: Option<u64>, id: Id) {
+    if let Some(number) = number.filter(|number| list.get(number) == Some(&id)) {
+        list.remove(&number);
+    }
+}
+
+fn unknown(id: Id) -> Error {
+    Error::corrupt(format!("there is no inode {id}"))
+}

@@ -1,0 +1,268 @@
+//! Locates scratch directories, and locks them so that only one daemon uses each.
+//!
+//! Without `--scratch` the path depends on repository and branch: below `/var/lib/icechunkfs` for root, below
+//! `$XDG_STATE_HOME/icechunkfs` (most often `~/.local/state/icechunkfs`) for other users. It is never inside the repository, where the
+//! reference implementation would refuse to create beside it, and only its owner can read it. A directory that another user owns or may
+//! write to is refused ([`crate::trust`]): that user could read uncommitted data and replace it before the commit.
+
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{Dir, FileType, FlockOperation, Mode, OFlags};
+
+use super::{salvage, search};
+use crate::error::{Error, ErrorKind, Result};
+use crate::file_name;
+use crate::trust::{self, Distrust};
+
+/// Longest wait for a scratch directory that is in use; `PAUSE` is the time between two attempts.
+const PATIENCE: Duration = Duration::from_secs(3);
+const PAUSE: Duration = Duration::from_millis(10);
+/// Parent of root's scratch directories.
+const OF_ROOT: &str = "/var/lib/icechunkfs";
+const README: &str = "\
+Changes to an Icechunk repository that are mounted with icechunkfs and not committed yet.
+`journal` has the names, `data` the bytes. The next mount of the branch finds them here.
+To give them up, mount with --discard. Nothing in here is of use without the rest.
+";
+
+/// Scratch directory that this process has locked.
+#[derive(Debug)]
+pub struct ScratchDirectory {
+    path: PathBuf,
+    directory: Arc<OwnedFd>,
+    /// Holds the lock while it is open.
+    _lock: File,
+}
+
+/// Returns the scratch directory for `branch` of the repository at `location` when the user names none.
+pub fn default_path(location: &str, branch: &str) -> Result<PathBuf> {
+    Ok(state_directory()?.join(file_name::of(location)).join(file_name::of(branch)))
+}
+
+/// Returns the places that may hold scratch directories of the repository at `location` on this machine: this user's, and for root those
+/// of all users with a home directory. Not all of them need exist.
+pub fn places_for(location: &str) -> Vec<search::SearchLocation> {
+    let name = file_name::of(location);
+    let place = |base: PathBuf, rest: &str| search::SearchLocation { base, rest: Path::new(rest).join(&name) };
+    let mut places: Vec<search::SearchLocation> = state_directory().into_iter().map(|state| place(state, "")).collect();
+    places.push(place(PathBuf::from(OF_ROOT), ""));
+    if rustix::process::geteuid().is_root() {
+        let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let homes = users.lines().filter_map(|line| line.split(':').nth(5)).filter(|home| home.starts_with('/'));
+        places.extend(homes.map(|home| place(PathBuf::from(home), ".local/state/icechunkfs")));
+    }
+    places.sort();
+    places.dedup();
+    places
+}
+
+fn state_directory() -> Result<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(PathBuf::from(OF_ROOT));
+    }
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
+    let state = state.ok_or_else(|| {
+        Error::new(ErrorKind::NotFound, "neither XDG_STATE_HOME nor HOME is set: name a directory with --scratch")
+    })?;
+    Ok(state.join("icechunkfs"))
+}
+
+impl ScratchDirectory {
+    /// Opens and locks the directory `path`, creating it if needed, for a mount at `mountpoint`. `repository` is the repository's
+    /// directory if it is local.
+    ///
+    /// Fails with [`ErrorKind::Busy`] if another daemon uses it; [`ErrorKind::InvalidInput`] if it is inside the repository or the
+    /// mountpoint, or holds other files; [`ErrorKind::PermissionDenied`] if another user owns it or an entry of it, or may write there.
+    pub fn open(path: &Path, mountpoint: &Path, repository: Option<&Path>) -> Result<Self> {
+        let name = path.display();
+        let failed = |e| Error::io(format!("the scratch directory {name}"), e);
+        let wanted = real(path).map_err(failed)?;
+        for (what, other) in [("the repository", repository), ("the mountpoint", Some(mountpoint))] {
+            let other = other.and_then(|other| std::fs::canonicalize(other).ok());
+            if other.is_some_and(|other| wanted.starts_with(other)) {
+                return Err(Error::invalid(format!("the scratch directory {name} is inside {what}: choose another")));
+            }
+        }
+        let (directory, path) =
+            trust::create_directory(path).map_err(|e| e.context(format!("the scratch directory {name}")))?;
+        check_entries(&directory, &path)?;
+        let lock = lock(&directory, &path, mountpoint)?;
+        rustix::fs::fchmod(&directory, Mode::RWXU).map_err(|e| failed(e.into()))?;
+        if let Err(error) = write_readme(&directory) {
+            // On a full disk the existing work must still be accessible.
+            tracing::debug!("README: {error}");
+        }
+        match rustix::fs::mkdirat(&directory, "data", Mode::from_raw_mode(0o700)) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(errno) => return Err(failed(errno.into())),
+        }
+        Ok(ScratchDirectory { path, directory: Arc::new(directory), _lock: lock })
+    }
+
+    /// Returns the absolute path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the open directory.
+    pub fn directory(&self) -> &Arc<OwnedFd> {
+        &self.directory
+    }
+
+    /// Opens the directory of data files.
+    pub fn data(&self) -> Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        rustix::fs::openat(&*self.directory, "data", flags, Mode::empty())
+            .map_err(|e| Error::io(format!("{}/data", self.path.display()), e.into()))
+    }
+
+    /// Removes the directory, for a mount that must leave nothing behind.
+    pub fn remove(self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.path) {
+            tracing::warn!("the scratch directory {} is left behind: {error}", self.path.display());
+        }
+    }
+}
+
+/// Resolves symbolic links in the part of `path` that exists.
+pub(crate) fn real(path: &Path) -> std::io::Result<PathBuf> {
+    let absolute = std::path::absolute(path)?;
+    let mut missing = Vec::new();
+    let mut existing = absolute.as_path();
+    loop {
+        match (std::fs::canonicalize(existing), existing.parent(), existing.file_name()) {
+            (Ok(real), _, _) => return Ok(missing.into_iter().rev().fold(real, |path, name| path.join(name))),
+            (Err(_), Some(parent), Some(name)) => {
+                missing.push(name);
+                existing = parent;
+            }
+            (Err(error), _, _) => return Err(error),
+        }
+    }
+}
+
+/// Checks the entries of `directory`. An unknown entry means that the directory was named by mistake; entries that other users created
+/// before the directory was private are refused.
+fn check_entries(directory: &OwnedFd, path: &Path) -> Result<()> {
+    const OURS: [&str; 9] =
+        ["journal", "journal.new", "journal.compact", "data", "lock", "spare", "boot", salvage::FOLDER, "README"];
+    let failed = |errno: rustix::io::Errno| Error::io(path.display(), errno.into());
+    for entry in Dir::read_from(directory).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        let shown = name.to_string_lossy();
+        if !OURS.iter().any(|own| *own == shown) {
+            return Err(Error::invalid(format!(
+                "{} is no scratch directory: it has `{shown}` in it; name an empty or a new one",
+                path.display(),
+            )));
+        }
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = match rustix::fs::openat(directory, name, flags, Mode::empty()) {
+            // The daemon that uses the directory has removed it.
+            Err(rustix::io::Errno::NOENT) => continue,
+            opened => opened.map_err(failed)?,
+        };
+        let stat = rustix::fs::fstat(&opened).map_err(failed)?;
+        let checked = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => trust::check(&opened).map(drop),
+            // The mode does not matter: the directory keeps other users out.
+            FileType::RegularFile if trust::is_trusted(stat.st_uid) => Ok(()),
+            FileType::RegularFile => Err(Distrust::Owner(stat.st_uid)),
+            _ => Err(Distrust::Kind),
+        };
+        checked.map_err(|why| {
+            let shown = path.join(&*shown);
+            trust::distrust_error(&shown, &why).context(format!("the scratch directory {}", path.display()))
+        })?;
+    }
+    Ok(())
+}
+
+fn write_readme(directory: &OwnedFd) -> std::io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::openat(directory, "README", flags, Mode::from_raw_mode(0o600)) {
+        Ok(file) => File::from(file).write_all(README.as_bytes()),
+        Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn lock(directory: &OwnedFd, path: &Path, mountpoint: &Path) -> Result<File> {
+    let failed = |e: std::io::Error| Error::io(format!("{}/lock", path.display()), e);
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let lock = rustix::fs::openat(directory, "lock", flags, Mode::from_raw_mode(0o600));
+    let mut lock = File::from(lock.map_err(|e| failed(e.into()))?);
+    // A daemon whose mount has just ended may still be cleaning up.
+    let patience = std::time::Instant::now() + PATIENCE;
+    let taken = loop {
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) if std::time::Instant::now() < patience => std::thread::sleep(PAUSE),
+            other => break other,
+        }
+    };
+    match taken {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let mut holder = String::new();
+            // A failure only shortens the message.
+            let _ = Read::by_ref(&mut lock).take(4096).read_to_string(&mut holder);
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!(
+                    "the scratch directory {} is in use ({}): one mount of a branch has it; name another with --scratch",
+                    path.display(),
+                    holder.trim()
+                ),
+            ));
+        }
+        Err(errno) => return Err(failed(errno.into())),
+    }
+    // The holder is only for the next daemon's message: a full disk is no reason to fail.
+    let told = lock
+        .set_len(0)
+        .and_then(|()| lock.rewind())
+        .and_then(|()| writeln!(lock, "process {}, mounted at {}", std::process::id(), mountpoint.display()));
+    match told {
+        Err(error) if !matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded) => {
+            Err(failed(error))
+        }
+        _ => Ok(lock),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn one_user_at_a_time_and_never_in_the_repository() {
+        let place = tempfile::tempdir().unwrap();
+        let (repository, scratch) = (place.path().join("r"), place.path().join("s/t"));
+        std::fs::create_dir(&repository).unwrap();
+        let mountpoint = Path::new("/nowhere");
+        let first = ScratchDirectory::open(&scratch, mountpoint, Some(&repository)).unwrap();
+        assert_eq!(std::fs::metadata(&scratch).unwrap().permissions().mode() & 0o777, 0o700);
+        let second = ScratchDirectory::open(&scratch, mountpoint, Some(&repository)).unwrap_err();
+        assert_eq!(second.kind(), ErrorKind::Busy);
+        assert!(second.to_string().contains("/nowhere"), "{second}");
+        drop(first);
+        assert!(ScratchDirectory::open(&scratch, mountpoint, Some(&repository)).is_ok());
+        let inside = ScratchDirectory::open(&repository.join("s"), mountpoint, Some(&repository)).unwrap_err();
+        assert_eq!(inside.kind(), ErrorKind::InvalidInput);
+        assert_eq!(std::fs::read_dir(&repository).unwrap().count(), 0, "nothing was made there");
+        std::fs::write(place.path().join("notes"), "").unwrap();
+        assert_eq!(ScratchDirectory::open(place.path(), mountpoint, None).unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
+}

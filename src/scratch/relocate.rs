@@ -1,0 +1,122 @@
+//! Finds the uncommitted work of a local repository that was moved, and renames its scratch directory after the new path.
+//!
+//! Without `--scratch`, a scratch directory is found by the repository's path. If there is no work under the present path, the user's
+//! other scratch directories are searched for one of the same repository, by its identity, whose recorded path no longer exists. A copy
+//! is not a move: as long as the old path exists, the work belongs to the repository there.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, OFlags};
+use rustix::io::Errno;
+
+use super::journal;
+use super::needs::open_directory;
+use super::place::ScratchDirectory;
+use super::record::Record;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Key of a default scratch directory.
+#[derive(Clone, Copy, Debug)]
+pub struct ScratchKey<'a> {
+    /// Path: a directory named after the branch, in one named after the repository, in the directory for all repositories.
+    pub path: &'a Path,
+    /// Branch name.
+    pub branch: &'a str,
+    /// Identity of the repository, in the form that journals record.
+    pub identity: &'a str,
+    /// Mountpoint of the mount that is about to begin.
+    pub mountpoint: &'a Path,
+}
+
+/// Renames the scratch directory of a moved repository to the path in `key`. Returns a message for the user if there is one.
+///
+/// Renames nothing if work exists at that path already, if another daemon uses the old directory, or if there are several.
+pub fn relocate(key: &ScratchKey<'_>) -> Result<Option<String>> {
+    let Some((of_repository, all)) = key.path.parent().and_then(|above| Some((above, above.parent()?))) else {
+        return Ok(None);
+    };
+    if key.path.symlink_metadata().is_ok_and(|found| !found.is_dir()) || journal_in(key.path)?.is_some() {
+        return Ok(None);
+    }
+    let found = candidates(key, all)?;
+    let old = match found.as_slice() {
+        [] => return Ok(None),
+        [old] => old,
+        [..] => {
+            let listed: Vec<String> = found.iter().map(|path| path.display().to_string()).collect();
+            return Ok(Some(format!(
+                "uncommitted work of this repository, from where it was before, waits in {}: name one with --scratch",
+                listed.join(", ")
+            )));
+        }
+    };
+    // The lock is held until the directory has been renamed.
+    let place = match ScratchDirectory::open(old, key.mountpoint, None) {
+        Err(error) if error.kind() == ErrorKind::Busy => return Ok(None),
+        place => place?,
+    };
+    let failed = |path: &Path| {
+        let path = path.display().to_string();
+        move |e| Error::io(path, e)
+    };
+    std::fs::create_dir_all(of_repository).map_err(failed(of_repository))?;
+    if let Err(error) = std::fs::rename(place.path(), key.path) {
+        // Files that an earlier mount left here, such as those in `lost+found`, stay here.
+        return Ok(Some(format!(
+            "uncommitted work of this repository, from where it was before, waits in {}: name that with --scratch ({error})",
+            old.display()
+        )));
+    }
+    for directory in [old.parent(), Some(of_repository), Some(all)].into_iter().flatten() {
+        File::open(directory).and_then(|opened| opened.sync_all()).map_err(failed(directory))?;
+    }
+    Ok(Some(format!("the work that waited in {} goes on in {}", old.display(), key.path.display())))
+}
+
+/// Lists scratch directories below `all` of the same branch and repository whose recorded repository path no longer exists.
+fn candidates(key: &ScratchKey<'_>, all: &Path) -> Result<Vec<PathBuf>> {
+    let Some(name) = key.path.file_name() else { return Ok(Vec::new()) };
+    let entries = match std::fs::read_dir(all) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(|e| Error::io(all.display(), e))?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(|e| Error::io(all.display(), e))?.path().join(name);
+        if path == key.path {
+            continue;
+        }
+        match is_of(key, &path) {
+            Ok(true) => found.push(path),
+            Ok(false) => {}
+            // The mount of that repository reports the error.
+            Err(error) => tracing::debug!("{error}"),
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn is_of(key: &ScratchKey<'_>, path: &Path) -> Result<bool> {
+    let Some(journal) = journal_in(path)? else { return Ok(false) };
+    let mut base = None;
+    journal::look(journal, path, |record| {
+        if let Record::Base { repository, branch, identity, .. } = record {
+            base = Some((repository, branch, identity));
+        }
+        Ok(())
+    })?;
+    Ok(base.is_some_and(|(repository, branch, identity)| {
+        let is_gone = Path::new(&repository).is_absolute()
+            && Path::new(&repository).symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
+        is_gone && branch == key.branch && identity.as_deref() == Some(key.identity)
+    }))
+}
+
+fn journal_in(path: &Path) -> Result<Option<File>> {
+    match open_directory(CWD, path, OFlags::NOFOLLOW) {
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+        opened => journal::find(&opened.map_err(|errno| Error::io(path.display(), errno.into()))?, path),
+    }
+}

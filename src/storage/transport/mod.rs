@@ -1,0 +1,127 @@
+//! HTTP transport: every request of every store goes through it.
+//!
+//! The transport adds what the store's client lacks, below its retries. The number of requests in flight is limited by kind
+//! ([`pressure`]), and each attempt has its own clock ([`attempt`]), so that a silent or slow server costs an attempt and not the
+//! operation. Bodies are counted and limited ([`body`]). Uploads can be limited in bytes per second ([`limit`]).
+
+mod attempt;
+mod body;
+mod limit;
+mod pressure;
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use http::StatusCode;
+use object_store::client::{HttpClient, HttpError, HttpRequest, HttpResponse, HttpResponseBody, HttpService};
+
+use self::attempt::Attempt;
+use self::body::{Expectation, LimitedBody, counted};
+pub(super) use self::limit::Limit;
+use self::pressure::{Permit, ConcurrencyLimit};
+use super::deadline::{Deadline, Operation};
+use super::settings::Settings;
+
+/// Divisor of an operation's time budget for the time of one attempt: two more are then possible.
+const TRIES_IN_BUDGET: u32 = 3;
+/// Interval at which waiting requests check whether other transfers make progress.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// Transport of requests. Clones share their state.
+#[derive(Clone, Debug)]
+pub(super) struct Transport {
+    pressure: Arc<ConcurrencyLimit>,
+    deadline: Deadline,
+    /// Bytes that all transfers have moved.
+    moved: Arc<AtomicU64>,
+    limit: Option<Arc<Limit>>,
+}
+
+impl Transport {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Transport {
+            pressure: Arc::new(ConcurrencyLimit::new(usize::from(settings.requests()))),
+            deadline: Deadline::of(settings),
+            moved: Arc::default(),
+            limit: settings.upload_limit.map(|rate| Arc::new(Limit::new(rate))),
+        }
+    }
+
+    /// Returns the upload rate limit, which callers must pass before they send much.
+    pub(super) fn limit(&self) -> Option<Arc<Limit>> {
+        self.limit.clone()
+    }
+
+    /// Returns the number of requests in flight.
+    pub(super) fn in_flight(&self) -> usize {
+        self.pressure.in_flight()
+    }
+
+    /// Wraps `client` so that its requests go through this transport.
+    pub(super) fn wrap(&self, client: HttpClient) -> HttpClient {
+        HttpClient::new(TransportService { client, wire: self.clone() })
+    }
+
+    /// Returns the time for which an attempt may wait for a response, or its body may stay below the minimum rate.
+    fn patience(&self) -> Duration {
+        self.deadline.budget() / TRIES_IN_BUDGET
+    }
+
+    fn count(&self, bytes: u64) {
+        self.moved.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Waits for a permit. Meanwhile `operation` is extended as long as all transfers together keep up the minimum rate.
+    async fn enter(&self, bulk: bool, operation: Option<&Operation>) -> Permit {
+        let mut entering = pin!(self.pressure.enter(bulk));
+        let mut seen = self.moved.load(Ordering::Relaxed);
+        loop {
+            if let Ok(permit) = tokio::time::timeout(LOOK_EVERY, &mut entering).await {
+                return permit;
+            }
+            let now = self.moved.load(Ordering::Relaxed);
+            if let Some(operation) = operation {
+                operation.extend(now.saturating_sub(seen));
+            }
+            seen = now;
+        }
+    }
+}
+
+#[derive(Debug)]
+struct TransportService {
+    client: HttpClient,
+    wire: Transport,
+}
+
+#[async_trait]
+impl HttpService for TransportService {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let operation = Operation::current();
+        if let Some(operation) = &operation {
+            operation.begin_request();
+        }
+        // Chunks are most of the traffic, and no listing of a directory waits for them.
+        let bulk = request.uri().path().contains("/chunks/");
+        let permit = self.wire.enter(bulk, operation.as_deref()).await;
+        let length = request.body().content_length() as u64;
+        if let Some(limit) = self.wire.limit.as_ref().filter(|_| length > 0) {
+            limit.sends(length);
+        }
+        let asked = Expectation::of(&request, operation.as_deref());
+        let attempt = Attempt::new(&self.wire, operation, &request);
+        let answer = attempt.answer(self.client.execute(counted(request, &attempt))).await?;
+        if matches!(answer.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+            self.wire.pressure.throttled();
+        } else {
+            self.wire.pressure.answered();
+        }
+        let (parts, body) = answer.into_parts();
+        let bound = asked.bound(parts.status, &parts.headers)?;
+        attempt.begin_body();
+        Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(LimitedBody::new(body, attempt, bound, permit))))
+    }
+}
