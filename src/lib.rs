@@ -10,8 +10,8 @@
 //! | [`stats`] | storage use of a repository |
 //! | [`follow`] | a read-only mount that follows the tip of its branch |
 //! | [`control`] | the control files in `.icechunk`: status, commit, discard and others |
-//! | [`session`] | operations on a whole working tree: status, diff, commit, discard, refresh |
-//! | [`working`] | the working tree: uncommitted changes on top of a base snapshot |
+//! | [`operations`] | operations on a whole working tree: status, diff, commit, discard, refresh |
+//! | [`overlay`] | the working tree: uncommitted changes on top of a base snapshot |
 //! | [`scratch`] | uncommitted state on disk: a journal and the data files of changed files |
 //! | [`tree`] | a snapshot as a directory tree: names, attributes, listings; independent of the kernel |
 //! | [`repack`] | packing of small chunks into fewer objects |
@@ -47,12 +47,13 @@ pub mod follow;
 pub mod format;
 pub mod fuse;
 pub mod memory;
+pub mod operations;
+pub mod overlay;
 pub mod printable;
 pub mod reader;
 pub mod repack;
 pub mod repo;
 pub mod scratch;
-pub mod session;
 pub mod shell;
 pub mod size;
 pub mod stats;
@@ -61,5 +62,4 @@ pub mod store_names;
 pub mod transfer;
 pub mod tree;
 pub mod trust;
-pub mod working;
 pub mod zarr;

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::args::CommonArgs;
 use super::confirm::ConfirmArgs;
-use super::{naming, open, print, print_json, rewriting};
+use super::{open, print, print_json, ref_commands, replace_commits};
 use crate::commit::engine::RESERVED;
 use crate::commit::squash::{self, SquashOptions};
 use crate::error::{Error, Result};
@@ -49,7 +49,7 @@ pub struct AmendArgs {
 /// Replaces the newest commit of a branch.
 pub fn run(arguments: &AmendArgs) -> Result<()> {
     let AmendArgs { branch, .. } = arguments;
-    let set = rewriting::metadata(&arguments.metadata)?;
+    let set = replace_commits::metadata(&arguments.metadata)?;
     if arguments.message.is_none() && set.is_empty() && arguments.unset.is_empty() {
         return Err(Error::invalid("nothing to amend: give --message, --metadata or --unset"));
     }
@@ -59,7 +59,7 @@ pub fn run(arguments: &AmendArgs) -> Result<()> {
     open::runtime()?.block_on(async {
         let repository = open::repository(&arguments.repo, &arguments.store).await?;
         squash::check(&repository).await?;
-        let commits = repository.history(rewriting::tip(&repository, branch).await?, 1).await?;
+        let commits = repository.history(replace_commits::tip(&repository, branch).await?, 1).await?;
         let Some(tip) = commits.first() else { return Err(Error::invalid("the branch has no commit")) };
         let mut metadata = tip.metadata.clone();
         for key in &arguments.unset {
@@ -74,15 +74,15 @@ pub fn run(arguments: &AmendArgs) -> Result<()> {
             let nothing = json!({"branch": branch, "snapshot": null, "replaced": [], "parent": parent, "kept": []});
             return if arguments.json { print_json(&nothing) } else { print("it says so already\n") };
         }
-        let kept = rewriting::others(&repository, branch, &commits).await?;
+        let kept = replace_commits::others(&repository, branch, &commits).await?;
         let shown = printable::line(branch);
         let question = format!(
             "Branch {shown} gets another newest commit in the place of\n  {}\nMounts and programs that work on that one have \
              to begin anew.\n{}",
-            rewriting::line(tip),
-            rewriting::kept(&kept)
+            replace_commits::line(tip),
+            replace_commits::kept(&kept)
         );
-        naming::ask(arguments.confirm, question.trim_end().to_owned(), naming::mounted(&repository, branch))?;
+        ref_commands::ask(arguments.confirm, question.trim_end().to_owned(), ref_commands::mounted(&repository, branch))?;
         let wanted = SquashOptions { branch, commits: &commits, message, metadata };
         let id = squash::squash(&repository, system_clock, &wanted).await?.to_string();
         if arguments.json {
@@ -90,7 +90,7 @@ pub fn run(arguments: &AmendArgs) -> Result<()> {
             let done = json!({"branch": branch, "snapshot": id, "replaced": replaced, "parent": parent, "kept": kept});
             return print_json(&done);
         }
-        let text = format!("branch {shown}: {id} in the place of {}\n{}", tip.id, rewriting::kept(&kept));
+        let text = format!("branch {shown}: {id} in the place of {}\n{}", tip.id, replace_commits::kept(&kept));
         print(&text)
     })
 }

@@ -24,9 +24,9 @@ use super::verify::VerifyArgs;
 use super::virtual_args::VirtualArgs;
 use crate::error::{Error, Result};
 use crate::fuse::io_mode::IoOption;
+use crate::operations::UploadMode;
 use crate::repo::history::parse_time;
 use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
-use crate::session::UploadMode;
 use crate::size;
 use crate::storage::settings::Settings;
 

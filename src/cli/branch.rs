@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::confirm::ConfirmArgs;
-use super::naming::{self, CreateArgs, DeleteArgs, ListArgs, StoreArgs, OpenRepository};
+use super::ref_commands::{self, CreateArgs, DeleteArgs, ListArgs, OpenRepository, StoreArgs};
 use super::{print, print_json};
 use crate::error::Result;
 use crate::format::ids::ObjectId;
@@ -74,9 +74,9 @@ impl BranchAction {
 pub fn run(arguments: &BranchArgs) -> Result<()> {
     let repo = &arguments.repo;
     match &arguments.action {
-        BranchAction::List(list) => naming::list(repo, RefKind::Branch, list),
-        BranchAction::Create(create) => naming::create(repo, RefKind::Branch, create),
-        BranchAction::Delete(delete) => naming::delete(repo, RefKind::Branch, delete, ""),
+        BranchAction::List(list) => ref_commands::list(repo, RefKind::Branch, list),
+        BranchAction::Create(create) => ref_commands::create(repo, RefKind::Branch, create),
+        BranchAction::Delete(delete) => ref_commands::delete(repo, RefKind::Branch, delete, ""),
         BranchAction::Reset(reset) => reset_branch(repo, reset),
     }
 }
@@ -102,7 +102,7 @@ fn reset_branch(repo: &str, arguments: &ResetArgs) -> Result<()> {
             work.described(to)
         );
         lost.iter().for_each(|lost| question += &format!("\n{lost}"));
-        naming::ask(arguments.confirm, question, mounted)?;
+        ref_commands::ask(arguments.confirm, question, mounted)?;
     }
     work.runtime.block_on(work.repository.reset_branch(name, to, previous, system_clock))?;
     say(arguments, previous, to, format!("branch `{name}` points to {to}; before it was {previous}"))

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use tracing::warn;
 
-use super::naming::{StoreArgs, OpenRepository};
+use super::ref_commands::{OpenRepository, StoreArgs};
 use super::{print, print_json};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;

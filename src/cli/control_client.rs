@@ -13,11 +13,11 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::args::{CommitArgs, DiscardArgs, MountpointArgs};
-use super::{logging, print, print_json, progress, rewriting};
+use super::{logging, print, print_json, progress, replace_commits};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fuse::{inquiry, mount_table};
-use crate::session::request::{Answer, Command};
-use crate::working::namespace::CONTROL_DIRECTORY;
+use crate::fuse::{mount_table, probe};
+use crate::operations::request::{Answer, Command};
+use crate::overlay::namespace::CONTROL_DIRECTORY;
 
 /// Interval between updates of the progress bar.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -27,7 +27,7 @@ pub fn commit(arguments: &CommitArgs) -> Result<()> {
     logging::to_stderr(0);
     let command = Command::Commit {
         message: arguments.message.clone(),
-        metadata: rewriting::metadata(&arguments.metadata)?,
+        metadata: replace_commits::metadata(&arguments.metadata)?,
         amend: arguments.amend,
         on_conflict: arguments.on_conflict.clone(),
     };
@@ -69,7 +69,7 @@ fn run(mountpoint: &Path, command: &Command, json: bool) -> Result<()> {
 
 /// Returns the control directory of the mount at `mountpoint`. Fails if the mount is read-only.
 fn control(mountpoint: &Path) -> Result<PathBuf> {
-    let mountpoint = inquiry::require_responsive_mount(mountpoint)?;
+    let mountpoint = probe::require_responsive_mount(mountpoint)?;
     let control = control_directory(&mountpoint);
     match std::fs::metadata(&control) {
         Ok(_) => Ok(control),

@@ -11,7 +11,7 @@ use super::{open, print, print_json};
 use crate::error::Result;
 use crate::printable;
 use crate::repo::cutoff::parse_older_than;
-use crate::repo::expire::{Expired, ExpireOptions, expire};
+use crate::repo::expire::{ExpireOptions, Expired, expire};
 use crate::repo::history::format_time;
 use crate::repo::update::system_clock;
 use crate::storage::settings::Settings;

@@ -141,7 +141,8 @@ fn to_text(exported: &ExportResult, dest: &str) -> String {
     text.push('\n');
     if exported.left_out_count > 0 {
         let _ = writeln!(text, "left out, since it cannot be read:");
-        let paths = exported.left_out.iter().map(|SkippedPath { path, why }| printable::line(&format!("  {path}: {why}")));
+        let paths =
+            exported.left_out.iter().map(|SkippedPath { path, why }| printable::line(&format!("  {path}: {why}")));
         text += &listed(paths, exported.left_out_count);
         text.push('\n');
     }

@@ -19,7 +19,7 @@ use super::{open, print, print_json, progress};
 use crate::error::Result;
 use crate::printable;
 use crate::repo::Repository;
-use crate::repo::collect::{Collected, Count, Progress, GcOptions, collect};
+use crate::repo::collect::{Collected, Count, GcOptions, Progress, collect};
 use crate::repo::cutoff::parse_older_than;
 use crate::repo::history::format_time;
 use crate::repo::update::system_clock;
@@ -133,7 +133,7 @@ fn as_json(collected: &Collected, found: &SearchResult, older_than: u64, dry_run
     let ids = |ids: &std::collections::BTreeSet<crate::format::ids::ObjectId>| {
         ids.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
-    let work = |needs: &crate::scratch::needs::Requirements| json!({"scratch": needs.scratch, "branch": needs.branch, "snapshots": ids(&needs.snapshots)});
+    let work = |needs: &crate::scratch::requirements::Requirements| json!({"scratch": needs.scratch, "branch": needs.branch, "snapshots": ids(&needs.snapshots)});
     json!({
         "older_than": format_time(older_than),
         "dry_run": dry_run,

@@ -11,7 +11,7 @@ use indicatif::HumanBytes;
 
 use super::args::CommonArgs;
 use super::export::listed;
-use super::{open, print, print_json, progress, rewriting};
+use super::{open, print, print_json, progress, replace_commits};
 use crate::commit::engine::{OnConflict, Options};
 use crate::commit::progress::{CommitProgress, Stage};
 use crate::error::{Error, ErrorKind, Result};
@@ -83,7 +83,7 @@ pub fn run(arguments: &ImportArgs) -> Result<()> {
     let options = ImportOptions {
         path: arguments.path.trim_matches('/').to_owned(),
         message: arguments.message.clone(),
-        metadata: rewriting::metadata(&arguments.metadata)?,
+        metadata: replace_commits::metadata(&arguments.metadata)?,
         on_conflict: match arguments.on_conflict.as_deref() {
             Some("ours") => OnConflict::Ours,
             Some(_) => OnConflict::Theirs,
@@ -152,7 +152,8 @@ async fn target(arguments: &ImportArgs) -> Result<Target> {
 /// Returns the failure that prevented the commit, if any.
 fn failure(imported: &ImportResult) -> Option<Error> {
     if imported.faults_count > 0 {
-        let faults = imported.faults.iter().map(|SkippedPath { path, why }| printable::line(&format!("  {path}: {why}")));
+        let faults =
+            imported.faults.iter().map(|SkippedPath { path, why }| printable::line(&format!("  {path}: {why}")));
         let message = format!("nothing was imported:\n{}", listed(faults, imported.faults_count));
         return Some(Error::of_lines(ErrorKind::InvalidInput, &message));
     }

@@ -128,7 +128,11 @@ fn look(color: &str) -> TerminalStyle {
     };
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(variable).unwrap_or_default().to_lowercase();
     let width = terminal_size::terminal_size_of(std::io::stdout()).map(|(width, _)| usize::from(width.0));
-    TerminalStyle { unicode: locale.contains("utf-8") || locale.contains("utf8"), colours, width: width.filter(|_| is_terminal) }
+    TerminalStyle {
+        unicode: locale.contains("utf-8") || locale.contains("utf8"),
+        colours,
+        width: width.filter(|_| is_terminal),
+    }
 }
 
 /// Writes a picture to standard output, or atomically to the file `path`.

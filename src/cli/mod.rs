@@ -11,6 +11,7 @@ pub mod branch;
 pub mod cat;
 pub mod config;
 pub mod confirm;
+pub mod control_client;
 pub mod daemon;
 pub mod diff;
 pub mod expire;
@@ -26,14 +27,14 @@ pub mod migrate;
 pub mod mount;
 pub mod mount_helper;
 pub mod mount_options;
-pub mod naming;
 pub mod open;
 pub mod ops;
 pub mod prefetch;
 mod progress;
+pub mod ref_commands;
 pub mod refs;
+mod replace_commits;
 pub mod rewrite_manifests;
-mod rewriting;
 mod shards;
 pub mod squash;
 pub mod stats;
@@ -42,7 +43,6 @@ mod uncommitted;
 pub mod unmount;
 pub mod verify;
 pub mod virtual_args;
-pub mod working;
 pub mod writable;
 
 use std::ffi::OsString;
@@ -71,16 +71,16 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
     let outcome = match arguments.command {
         Command::Mount(mount) => mount::run(mount),
         Command::Unmount(unmount) => unmount::run(&unmount),
-        Command::Commit(commit) => working::commit(&commit),
-        Command::Status(look) => working::status(&look),
+        Command::Commit(commit) => control_client::commit(&commit),
+        Command::Status(look) => control_client::status(&look),
         Command::Diff(diff) => diff::run(&diff),
         Command::Amend(amend) => in_foreground(amend.common.verbose, || amend::run(&amend)),
         Command::RewriteManifests(rewrite) => {
             in_foreground(rewrite.common.verbose, || rewrite_manifests::run(&rewrite))
         }
         Command::SquashOptions(squash) => in_foreground(squash.common.verbose, || squash::run(&squash)),
-        Command::Discard(discard) => working::discard(&discard),
-        Command::Refresh(look) => working::refresh(&look),
+        Command::Discard(discard) => control_client::discard(&discard),
+        Command::Refresh(look) => control_client::refresh(&look),
         Command::Prefetch(prefetch) => prefetch::run(&prefetch),
         Command::Init(init) => in_foreground(init.common.verbose, || init::run(&init)),
         Command::Refs(refs) => in_foreground(refs.common.verbose, || refs::run(&refs)),

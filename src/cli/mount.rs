@@ -14,7 +14,7 @@ use super::{logging, open, writable};
 use crate::error::{Error, ErrorKind, Result};
 use crate::follow::Follower;
 use crate::fuse::io_mode::{self, IoMode, IoOption};
-use crate::fuse::session::{self, GRACE, Mounted, Options, Served};
+use crate::fuse::mount::{self, GRACE, Mounted, Options, Served};
 use crate::fuse::unmount::{self, UnmountMode};
 use crate::memory;
 use crate::reader::Reader;
@@ -59,9 +59,14 @@ pub fn run(mut arguments: MountArgs) -> Result<()> {
 }
 
 /// Serves the mount, from opening the repository to the end. Reports to `outcome` when the mount answers.
-fn serve(arguments: &MountArgs, extra: &MountFlags, spec: &RefSpec, outcome: Option<&mut Option<DaemonReport>>) -> Result<()> {
+fn serve(
+    arguments: &MountArgs,
+    extra: &MountFlags,
+    spec: &RefSpec,
+    outcome: Option<&mut Option<DaemonReport>>,
+) -> Result<()> {
     let runtime = open::runtime()?;
-    let mountpoint = session::prepare(&arguments.mountpoint, extra.nonempty)?;
+    let mountpoint = mount::prepare(&arguments.mountpoint, extra.nonempty)?;
     // A fake mount leaves nothing behind, not even a scratch directory.
     let read_only = arguments.read_only || arguments.follow.is_some() || extra.fake;
     let prepared = runtime.block_on(prepare(arguments, spec, &mountpoint, read_only))?;

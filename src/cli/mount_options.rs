@@ -2,7 +2,7 @@
 
 use super::args::{DEFAULT_FOLLOW_INTERVAL, MountArgs, parse_interval};
 use crate::error::{Error, Result};
-use crate::fuse::session::Flag;
+use crate::fuse::mount::Flag;
 use crate::size;
 use crate::storage::settings::{Settings, Source};
 
@@ -42,7 +42,9 @@ pub fn apply(arguments: &mut MountArgs) -> Result<MountFlags> {
             "tag" => arguments.reference.tag = Some(needed()?.to_owned()),
             "snapshot" => arguments.reference.snapshot = Some(needed()?.to_owned()),
             "as_of" | "as-of" => arguments.reference.as_of = Some(needed()?.to_owned()),
-            "follow" => arguments.follow = Some(parse_interval(value.unwrap_or(DEFAULT_FOLLOW_INTERVAL)).map_err(within)?),
+            "follow" => {
+                arguments.follow = Some(parse_interval(value.unwrap_or(DEFAULT_FOLLOW_INTERVAL)).map_err(within)?)
+            }
             "scratch" => arguments.scratch = Some(needed()?.into()),
             "discard" => arguments.discard = true,
             "ephemeral" => arguments.ephemeral = true,
@@ -159,7 +161,7 @@ mod tests {
     use super::*;
     use crate::cli::args::{Arguments, Command};
     use crate::fuse::io_mode::IoOption;
-    use crate::session::UploadMode;
+    use crate::operations::UploadMode;
     use clap::Parser;
 
     fn mount(options: &[&str]) -> Result<(MountArgs, MountFlags)> {

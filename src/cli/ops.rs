@@ -5,7 +5,7 @@ use std::fmt::Write;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::naming::{StoreArgs, OpenRepository};
+use super::ref_commands::{OpenRepository, StoreArgs};
 use super::{print, print_json};
 use crate::error::Result;
 use crate::format::operations_log::Entry;

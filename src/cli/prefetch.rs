@@ -18,10 +18,10 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 
 use super::args::PrefetchArgs;
-use super::working::{control_directory, inside};
+use super::control_client::{control_directory, inside};
 use super::{logging, print, progress};
 use crate::error::{Context, Error, Result};
-use crate::fuse::inquiry;
+use crate::fuse::probe;
 use crate::tree::nodes::ZARR_JSON;
 use crate::zarr::array::ArrayMetadata;
 use crate::zarr::chunk_key::{KeyEncoding, Separator, parse_number};
@@ -41,7 +41,7 @@ const DEEPEST: usize = 4096;
 /// Reads the files that the arguments select.
 pub fn run(arguments: &PrefetchArgs) -> Result<()> {
     logging::to_stderr(0);
-    let mountpoint = inquiry::require_responsive_mount(&arguments.mountpoint)?;
+    let mountpoint = probe::require_responsive_mount(&arguments.mountpoint)?;
     let path = inside(&mountpoint, arguments.path.as_deref().unwrap_or_default())?;
     let start = mountpoint.join(path.trim_matches('/'));
     let slices = arguments.slice.as_deref().map(Slices::parse).transpose().map_err(|e| e.context("--slice"))?;

@@ -21,7 +21,7 @@ use crate::repo::change_refs::RefKind;
 use crate::repo::history::format_time;
 use crate::repo::refs::DEFAULT_BRANCH;
 use crate::repo::update::system_clock;
-use crate::scratch::waiting;
+use crate::scratch::pending;
 use crate::storage::settings::Settings;
 
 /// Store settings and verbosity.
@@ -172,7 +172,7 @@ impl OpenRepository {
 /// Describes the use of branch `name` on this machine: its mount, its uncommitted changes. None if there are none.
 pub(super) fn mounted(repository: &Repository, name: &str) -> Option<String> {
     let location = writable::scratch_location(repository);
-    let waiting = waiting::look(&location, name)?;
+    let waiting = pending::look(&location, name)?;
     let place = printable::bytes(waiting.path.as_os_str().as_bytes());
     match (waiting.holder, waiting.has_changes) {
         (Some(holder), true) => {

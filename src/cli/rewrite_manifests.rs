@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::args::CommonArgs;
 use super::confirm::ConfirmArgs;
 use super::open::MemoryLimits;
-use super::{naming, open, print, print_json, progress, rewriting};
+use super::{open, print, print_json, progress, ref_commands, replace_commits};
 use crate::commit::changes::ChangeSet;
 use crate::commit::engine::{Engine, Options, Outcome, Request, Rewrite};
 use crate::commit::progress::CommitProgress;
@@ -82,24 +82,24 @@ struct Change {
 /// Rewrites the manifests of a branch.
 pub fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
     let splitting = rules(&arguments.split)?;
-    let metadata = rewriting::metadata(&arguments.metadata)?;
+    let metadata = replace_commits::metadata(&arguments.metadata)?;
     let branch = &arguments.branch;
     open::runtime()?.block_on(async {
         let repository = open::repository(&arguments.repo, &arguments.store).await?;
         repository.check_changes_allowed().await?;
         let limits = MemoryLimits::default();
-        let tip = rewriting::tip(&repository, branch).await?;
+        let tip = replace_commits::tip(&repository, branch).await?;
         let base = Arc::new(repository.snapshot(tip, limits.of_snapshot()?).await?);
         if arguments.amend {
             squash::check(&repository).await?;
             let commits = repository.history(tip, 1).await?;
-            let kept = rewriting::kept(&rewriting::others(&repository, branch, &commits).await?);
-            let replaced: String = commits.iter().map(rewriting::line).collect();
+            let kept = replace_commits::kept(&replace_commits::others(&repository, branch, &commits).await?);
+            let replaced: String = commits.iter().map(replace_commits::line).collect();
             let question = format!(
                 "Branch {branch} gets another newest commit in the place of\n  {replaced}\nMounts and programs that work on that one \
                  have to begin anew.\n{kept}"
             );
-            naming::ask(arguments.confirm, question.trim_end().to_owned(), naming::mounted(&repository, branch))?;
+            ref_commands::ask(arguments.confirm, question.trim_end().to_owned(), ref_commands::mounted(&repository, branch))?;
         }
         let storage = Arc::clone(repository.storage());
         let reader = Arc::new(Reader::new(Arc::clone(&storage), limits.budget(2 * base.size() as u64)?));

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::args::CommonArgs;
 use super::confirm::ConfirmArgs;
-use super::{naming, open, print, print_json, rewriting};
+use super::{open, print, print_json, ref_commands, replace_commits};
 use crate::commit::engine::RESERVED;
 use crate::commit::squash::{self, SquashOptions};
 use crate::error::{Error, Result};
@@ -70,7 +70,7 @@ pub struct RangeArgs {
 /// Combines several commits into one.
 pub fn run(arguments: &SquashArgs) -> Result<()> {
     let SquashArgs { branch, .. } = arguments;
-    let set = rewriting::metadata(&arguments.metadata)?;
+    let set = replace_commits::metadata(&arguments.metadata)?;
     if set.contains_key(RESERVED) {
         return Err(Error::invalid(format!("metadata `{RESERVED}` is reserved: choose another name")));
     }
@@ -78,15 +78,15 @@ pub fn run(arguments: &SquashArgs) -> Result<()> {
         let repository = open::repository(&arguments.repo, &arguments.store).await?;
         squash::check(&repository).await?;
         let commits = range(&repository, branch, &arguments.range).await?;
-        let kept = rewriting::others(&repository, branch, &commits).await?;
+        let kept = replace_commits::others(&repository, branch, &commits).await?;
         let shown = printable::line(branch);
         let question = format!(
             "{} commits of branch {shown} become one:\n{}Mounts and programs that work on one of them have to begin anew.\n{}",
             commits.len(),
             listed(&commits),
-            rewriting::kept(&kept)
+            replace_commits::kept(&kept)
         );
-        naming::ask(arguments.confirm, question.trim_end().to_owned(), naming::mounted(&repository, branch))?;
+        ref_commands::ask(arguments.confirm, question.trim_end().to_owned(), ref_commands::mounted(&repository, branch))?;
         let mut metadata = Map::new();
         for commit in commits.iter().rev() {
             metadata.extend(commit.metadata.clone().into_iter().filter(|(name, _)| name != RESERVED));
@@ -103,14 +103,14 @@ pub fn run(arguments: &SquashArgs) -> Result<()> {
             return print_json(&done);
         }
         let text =
-            format!("branch {shown}: {id} in the place of {} commits\n{}", commits.len(), rewriting::kept(&kept));
+            format!("branch {shown}: {id} in the place of {} commits\n{}", commits.len(), replace_commits::kept(&kept));
         print(&text)
     })
 }
 
 /// Returns the commits to combine, newest first.
 async fn range(repository: &Repository, branch: &str, range: &RangeArgs) -> Result<Vec<SnapshotInfo>> {
-    let tip = rewriting::tip(repository, branch).await?;
+    let tip = replace_commits::tip(repository, branch).await?;
     let commits = if let Some(last) = range.last {
         let commits = repository.history(tip, last as usize).await?;
         if commits.len() < last as usize {
@@ -141,7 +141,7 @@ async fn range(repository: &Repository, branch: &str, range: &RangeArgs) -> Resu
 }
 
 fn listed(commits: &[SnapshotInfo]) -> String {
-    let lines = commits.iter().take(LISTED).map(|commit| format!("  {}\n", rewriting::line(commit)));
+    let lines = commits.iter().take(LISTED).map(|commit| format!("  {}\n", replace_commits::line(commit)));
     let more = commits.len().saturating_sub(LISTED);
     let more = if more > 0 { format!("  and {more} before\n") } else { String::new() };
     lines.collect::<String>() + &more

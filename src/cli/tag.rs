@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::naming::{self, CreateArgs, DeleteArgs, ListArgs, OpenRepository};
+use super::ref_commands::{self, CreateArgs, DeleteArgs, ListArgs, OpenRepository};
 use super::{print, print_json};
 use crate::error::Result;
 use crate::printable;
@@ -57,10 +57,10 @@ pub fn run(arguments: &TagArgs) -> Result<()> {
     let repo = &arguments.repo;
     match &arguments.action {
         TagAction::List(list) if list.deleted => deleted(repo, &list.list),
-        TagAction::List(list) => naming::list(repo, RefKind::Tag, &list.list),
-        TagAction::Create(create) => naming::create(repo, RefKind::Tag, create),
+        TagAction::List(list) => ref_commands::list(repo, RefKind::Tag, &list.list),
+        TagAction::Create(create) => ref_commands::create(repo, RefKind::Tag, create),
         TagAction::Delete(delete) => {
-            naming::delete(repo, RefKind::Tag, delete, "The name of a deleted tag cannot be used again.")
+            ref_commands::delete(repo, RefKind::Tag, delete, "The name of a deleted tag cannot be used again.")
         }
     }
 }

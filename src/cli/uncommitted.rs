@@ -10,11 +10,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::fuse::inquiry;
 use crate::fuse::mount_table::{self, Mount};
-use crate::repo::collect::{UncommittedFinder, Uncommitted};
-use crate::scratch::needs::Requirements;
-use crate::scratch::place;
+use crate::fuse::probe;
+use crate::repo::collect::{Uncommitted, UncommittedFinder};
+use crate::scratch::directory;
+use crate::scratch::requirements::Requirements;
 use crate::scratch::search::{Foreign, SearchResult};
 use crate::storage::Storage;
 use crate::trust;
@@ -26,7 +26,11 @@ const UNKNOWN: &str = "what uncommitted work needs is not known: mount the branc
 
 /// Returns a function that finds uncommitted changes on the repository in `storage`, also in the scratch directories `named`. It
 /// stores its last result in `found`.
-pub(super) fn finder(storage: &Arc<dyn Storage>, named: Vec<PathBuf>, found: Arc<Mutex<SearchResult>>) -> UncommittedFinder {
+pub(super) fn finder(
+    storage: &Arc<dyn Storage>,
+    named: Vec<PathBuf>,
+    found: Arc<Mutex<SearchResult>>,
+) -> UncommittedFinder {
     let storage = Arc::clone(storage);
     Arc::new(move || {
         let (location, local) = (storage.location().to_owned(), storage.local_path());
@@ -69,7 +73,7 @@ impl Search {
         let mut found = SearchResult::default();
         // By the real location of the repository, whatever path the user gave.
         let local_words = self.local.as_ref().map(|path| path.to_string_lossy().into_owned());
-        for place in place::places_for(local_words.as_deref().unwrap_or(&self.location)) {
+        for place in directory::places_for(local_words.as_deref().unwrap_or(&self.location)) {
             *self.at.lock() = place.base.join(&place.rest);
             found.add(&place, is_counted).context(|| UNKNOWN)?;
         }
@@ -128,7 +132,7 @@ fn scratch_of(mount: &Mount) -> Result<Option<PathBuf>> {
         return Ok(None);
     }
     let place = mount.mountpoint.display();
-    let told = match inquiry::content(mount, ".icechunk/info.json")? {
+    let told = match probe::content(mount, ".icechunk/info.json")? {
         Ok(told) => told,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         // The daemon has died: its scratch directory may be outside of the locations that are searched.

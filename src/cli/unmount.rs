@@ -4,13 +4,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::args::UnmountArgs;
-use super::{logging, note, working};
+use super::{control_client, logging, note};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fuse::daemon_mark::Daemon;
-use crate::fuse::inquiry::{self, Probe};
 use crate::fuse::mount_table::{self, FILE_SYSTEM_TYPE};
+use crate::fuse::probe::{self, Probe};
 use crate::fuse::unmount::{self, UnmountMode};
-use crate::session::request::{Answer, Command};
+use crate::operations::request::{Answer, Command};
 
 /// Deadline for the daemon to count uncommitted changes: a second for a million files, and slow storage.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -75,9 +75,9 @@ enum Leftover {
 
 /// Describes what an unmount leaves. Fails with [`ErrorKind::Timeout`] if the daemon does not answer in time.
 fn left_behind(mountpoint: &Path) -> Result<Leftover> {
-    let request = working::control_directory(mountpoint).join("request");
-    let question = working::spell(&Command::Status)?;
-    let Ok(answer) = inquiry::ask(mountpoint, &request, Probe::Reply(&question), PATIENCE)? else {
+    let request = control_client::control_directory(mountpoint).join("request");
+    let question = control_client::spell(&Command::Status)?;
+    let Ok(answer) = probe::ask(mountpoint, &request, Probe::Reply(&question), PATIENCE)? else {
         return Ok(Leftover::Nothing);
     };
     let Ok(answer) = serde_json::from_slice::<Answer>(&answer) else { return Ok(Leftover::Nothing) };
@@ -99,5 +99,8 @@ fn left_behind(mountpoint: &Path) -> Result<Leftover> {
     let nodes: usize = ["added", "changed", "deleted", "moved"].into_iter().map(count).sum();
     let chunks = number("chunks_written") + number("chunks_deleted");
     let untracked = if untracked.is_empty() { untracked } else { format!(", {untracked}") };
-    Ok(Leftover::Changes(format!("{nodes} nodes, {chunks} chunks ({} bytes){untracked}, in {scratch}", number("bytes"))))
+    Ok(Leftover::Changes(format!(
+        "{nodes} nodes, {chunks} chunks ({} bytes){untracked}, in {scratch}",
+        number("bytes")
+    )))
 }

@@ -11,12 +11,12 @@ use crate::commit::engine::{Engine, Options};
 use crate::control::Control;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
+use crate::operations::{self, Facts, RecoveryOptions, Session, UploadMode};
 use crate::reader::Reader;
 use crate::repo::Repository;
 use crate::repo::update::system_clock;
-use crate::scratch::moved::{self, ScratchKey};
-use crate::scratch::place::default_path;
-use crate::session::{self, Facts, RecoveryOptions, Session, UploadMode};
+use crate::scratch::directory::default_path;
+use crate::scratch::relocate::{self, ScratchKey};
 
 /// Returns the reason that `branch` of a repository accepts no commits; none if it does.
 pub async fn obstacle(repository: &Repository, branch: &str) -> Result<Option<String>> {
@@ -57,12 +57,18 @@ pub async fn open(
         (Some(_), true) => relocate_scratch(repository, branch, &scratch, mountpoint).await?,
         _ => None,
     };
-    let opening =
-        RecoveryOptions { branch, scratch: &scratch, mountpoint, local: local.as_deref(), discard: arguments.discard, limit };
+    let opening = RecoveryOptions {
+        branch,
+        scratch: &scratch,
+        mountpoint,
+        local: local.as_deref(),
+        discard: arguments.discard,
+        limit,
+    };
     let virtuals = repository.virtuals();
     let reader =
         |fixed: u64| Ok(Reader::new(Arc::clone(&storage), limits.budget(fixed)?).with_virtuals(Arc::clone(virtuals)));
-    let (working, reader, told) = session::open(repository, &opening, reader).await?;
+    let (working, reader, told) = operations::open(repository, &opening, reader).await?;
     let told = [relocated, told].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
     let options = Options { pack_below: arguments.pack_below, memory: limits.uploads(), ..Options::default() };
     let engine = Engine::new(Arc::clone(&storage), Arc::clone(&reader), system_clock, options);
@@ -104,7 +110,7 @@ async fn relocate_scratch(
         // The commands that need the identity report the error.
         Ok(None) | Err(_) => return Ok(None),
     };
-    moved::relocate(&ScratchKey { path: scratch, branch, identity: &identity, mountpoint })
+    relocate::relocate(&ScratchKey { path: scratch, branch, identity: &identity, mountpoint })
 }
 
 fn scratch(repository: &Repository, branch: &str, arguments: &MountArgs) -> Result<PathBuf> {

@@ -211,7 +211,12 @@ impl ConflictSet<'_> {
     }
 
     /// Adds one conflict per commit that changed any of `chunks`, with the chunks that it changed.
-    fn add_chunks<'c>(&mut self, kind: ConflictKind, path: &str, chunks: impl Iterator<Item = (&'c Coords, &'c CommitPositions)>) {
+    fn add_chunks<'c>(
+        &mut self,
+        kind: ConflictKind,
+        path: &str,
+        chunks: impl Iterator<Item = (&'c Coords, &'c CommitPositions)>,
+    ) {
         let mut by_commit: BTreeMap<usize, Vec<Vec<u32>>> = BTreeMap::new();
         for (coords, by) in chunks {
             by.iter().for_each(|at| by_commit.entry(*at).or_default().push(coords.to_vec()));

@@ -10,9 +10,9 @@ use tracing::info;
 
 use super::changes::{ChangeSet, ChunkFile};
 use super::conflicts::{Conflict, ConflictKind};
+use super::gc_guard;
 use super::hierarchy::{effective, write_nodes};
-use super::keep;
-use super::landed::LateCommit;
+use super::late_commit::LateCommit;
 use super::log;
 use super::manifests::ManifestWriter;
 use super::moves;
@@ -21,12 +21,12 @@ use super::pack::Sizes;
 use super::progress::{CommitProgress, Stage};
 use super::publish::{self, Publication, Published};
 use super::rebase;
-pub use super::request::{PublishCallback, Checked, RebaseCheck, OnConflict, Outcome, Request, Rewrite};
+use super::replace_moves::without_moves;
+pub use super::request::{Checked, OnConflict, Outcome, PublishCallback, RebaseCheck, Request, Rewrite};
 use super::resolve;
 use super::splitting::{self, Splitting};
 use super::times::RenewedTimes;
 use super::upload::{self, MemoryLimit, StoredChunks, blocking};
-use super::without_moves::without_moves;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::chunk_payload::ChunkPayload;
@@ -115,7 +115,7 @@ struct Work<'a> {
     stored_since: Option<LogPosition>,
     /// Chunk objects that the caller guarantees to exist.
     known_objects: HashSet<ObjectId>,
-    /// True if the chunks must be stored again because the changes were rebased onto a late commit ([`super::landed`]).
+    /// True if the chunks must be stored again because the changes were rebased onto a late commit ([`super::late_commit`]).
     must_store_again: bool,
     /// True if such a commit is at or below the base.
     has_landed: bool,
@@ -431,7 +431,7 @@ impl Engine {
         work.progress.enter(Stage::Chunks);
         work.must_store_again = false;
         let now = (self.clock)();
-        keep::keep(repository, &mut work.changes, &work.known_objects, now, &self.memory).await?;
+        gc_guard::keep(repository, &mut work.changes, &work.known_objects, now, &self.memory).await?;
         work.chunks = upload::upload(&self.storage, &work.changes, sizes, &self.memory, renewed, work.progress).await?;
         Ok(())
     }

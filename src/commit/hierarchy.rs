@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::changes::ChangeSet;
 use super::manifests::{ArrayTask, ManifestWriter};
 use super::nodes;
-use super::without_moves::StorableChanges;
+use super::replace_moves::StorableChanges;
 use crate::error::{Error, Result};
 use crate::format::draft::SnapshotDraft;
 use crate::format::ids::ObjectId;

@@ -7,7 +7,7 @@ use super::upload::StoredChunks;
 use crate::error::Result;
 use crate::format::draft::TransactionLogDraft;
 use crate::format::ids::NodeId;
-use crate::format::transaction_log::{Move, ChangedNodes, TransactionLog};
+use crate::format::transaction_log::{ChangedNodes, Move, TransactionLog};
 use crate::zarr::Coords;
 
 /// Returns the log of `changes`, whose chunks are `chunks`.

@@ -14,7 +14,7 @@
 //! rebased onto the branch tip; its chunks are already stored. A commit that fails at any step leaves unreferenced objects
 //! behind and the change set as it was, so it can be committed again.
 //!
-//! Garbage collection must not remove chunks that were copied by reference, nor what is stored for the commit: [`keep`] and
+//! Garbage collection must not remove chunks that were copied by reference, nor what is stored for the commit: [`gc_guard`] and
 //! publication ([`crate::repo::collect`]) guard them.
 //!
 //! [`mod@squash`] replaces several commits by one, or gives one commit another message; only the history changes.
@@ -22,9 +22,9 @@
 pub mod changes;
 pub mod conflicts;
 pub mod engine;
+mod gc_guard;
 mod hierarchy;
-mod keep;
-mod landed;
+mod late_commit;
 mod log;
 mod manifests;
 pub mod membership;
@@ -35,10 +35,10 @@ pub mod progress;
 mod publish;
 pub mod rebase;
 mod references;
+mod replace_moves;
 pub mod request;
 mod resolve;
 mod splitting;
 pub mod squash;
 mod times;
 mod upload;
-mod without_moves;

@@ -2,7 +2,7 @@
 //!
 //! The format allows a move only to a path that was free or that another move left, and only below a group: a move never
 //! deletes or overwrites a node, and never leaves one without its parent. Other moves are stored as a deletion and a new node
-//! ([`super::without_moves`]); the working tree shows the same.
+//! ([`super::replace_moves`]); the working tree shows the same.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};

@@ -24,7 +24,7 @@ pub(super) struct Planned {
     pub(super) chunks_of: NodeId,
 }
 
-/// Nodes whose chunks a new node takes over, by the id of the new node ([`super::without_moves`]).
+/// Nodes whose chunks a new node takes over, by the id of the new node ([`super::replace_moves`]).
 pub(super) type Sources = BTreeMap<NodeId, NodeId>;
 
 /// Returns the nodes of `snapshot` with `changes` applied, for a snapshot of `version`, in no particular order.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::changes::ChangeSet;
-use super::conflicts::{self, ChunkSet, Conflict, ConcurrentCommit, Theirs};
+use super::conflicts::{self, ChunkSet, ConcurrentCommit, Conflict, Theirs};
 use super::publish::branch_is_gone;
 use super::references::References;
 use crate::error::{Error, ErrorKind, Result};

@@ -11,7 +11,12 @@ use crate::format::snapshot::Snapshot;
 use crate::zarr::Coords;
 
 /// Drops the changes of conflicting chunks. `base` is the snapshot that the changes were made for.
-pub(super) fn discard_also(base: &Snapshot, changes: &mut ChangeSet, stored: &mut StoredChunks, conflicts: &[Conflict]) {
+pub(super) fn discard_also(
+    base: &Snapshot,
+    changes: &mut ChangeSet,
+    stored: &mut StoredChunks,
+    conflicts: &[Conflict],
+) {
     let ids = ids_by_path(base);
     let mut dropped = ChunkSet::new();
     for conflict in conflicts {

@@ -175,7 +175,9 @@ impl AxisCondition {
     fn matches(&self, number: usize, name: Option<&str>) -> bool {
         match self {
             AxisCondition::Number(wanted) => *wanted == number as u64,
-            AxisCondition::Name(regex) => name.is_some_and(|name| regex.as_ref().is_some_and(|regex| regex.is_match(name))),
+            AxisCondition::Name(regex) => {
+                name.is_some_and(|name| regex.as_ref().is_some_and(|regex| regex.is_match(name)))
+            }
             AxisCondition::Any => true,
             AxisCondition::Unknown => false,
         }

@@ -9,7 +9,7 @@ use crate::commit::rebase::{read_log, read_log_if_any};
 use crate::error::Result;
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
-use crate::format::transaction_log::{Move, ChangedNodes, TransactionLog};
+use crate::format::transaction_log::{ChangedNodes, Move, TransactionLog};
 use crate::repo::Repository;
 use crate::zarr::Coords;
 

@@ -2,8 +2,8 @@
 
 use super::DIRECTORY;
 use crate::error::Result;
+use crate::operations::Session;
 use crate::printable;
-use crate::session::Session;
 
 /// A control file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

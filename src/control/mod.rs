@@ -20,13 +20,13 @@ use self::errors::RecentErrors;
 use self::files::ControlFile;
 use self::handles::Handles;
 use crate::error::{Error, ErrorKind, Result};
+use crate::operations::Session;
+use crate::overlay::attributes::Attributes;
+use crate::overlay::listing::Listed;
+use crate::overlay::namespace::CONTROL_DIRECTORY;
+use crate::overlay::state::UPPER;
 use crate::scratch::record::{Meta, Name, Time};
-use crate::session::Session;
 use crate::tree::ROOT;
-use crate::working::attributes::Attributes;
-use crate::working::listing::Listed;
-use crate::working::namespace::CONTROL_DIRECTORY;
-use crate::working::state::UPPER;
 
 /// Note that reading `commit` returns in addition if the program wrote more than once.
 const CUT: &str = "\
@@ -196,7 +196,7 @@ impl Control {
     }
 
     fn note(&self, answer: &str) {
-        if let Some((said, done)) = crate::session::request::said(answer) {
+        if let Some((said, done)) = crate::operations::request::said(answer) {
             if !done {
                 self.errors.note("command", &Error::new(ErrorKind::Io, said.clone()));
             }

@@ -86,7 +86,8 @@ impl CacheDirectory {
         let owner = rustix::fs::fstat(&whole).map_err(|e| failed(e.into()))?.st_uid;
         let is_own = owner == rustix::process::geteuid().as_raw();
         let opened = Directories::open(whole, scope, is_own).map_err(|e| e.context(&shown))?;
-        let tried = if is_own { opened.check_writable() } else { Err(io::Error::from(io::ErrorKind::PermissionDenied)) };
+        let tried =
+            if is_own { opened.check_writable() } else { Err(io::Error::from(io::ErrorKind::PermissionDenied)) };
         let is_writable = match tried {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {

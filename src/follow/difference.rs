@@ -14,11 +14,11 @@ use crate::compare::logs;
 use crate::error::Result;
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::NodeId;
+use crate::overlay::replace::{Invalidation, node_ids};
 use crate::repo::Repository;
 use crate::scratch::record::Name;
 use crate::tree::Tree;
 use crate::tree::nodes::{Array, NodeIndex, TreePlace, ZARR_JSON};
-use crate::working::replace::{Invalidation, node_ids};
 use crate::zarr::Coords;
 
 /// Commits whose logs are read. Beyond, the manifests tell as much with fewer requests.

@@ -29,14 +29,14 @@ use self::difference::difference;
 use self::shown::ViewState;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
+use crate::operations::{Invalidator, invalidate_all};
+use crate::overlay::replace::Invalidation;
 use crate::reader::Reader;
-use crate::repo::watch::{CheckResult, BranchWatch};
+use crate::repo::watch::{BranchWatch, CheckResult};
 use crate::repo::{MAX_SNAPSHOT, Repository};
-use crate::session::{Invalidator, invalidate_all};
 use crate::tree::Tree;
 use crate::tree::nodes::NodeTable;
 use crate::tree::numbering::Numbering;
-use crate::working::replace::Invalidation;
 
 /// Longest wait of a move for requests that began before the switch. Requests that take longer began long before.
 const OLD_REQUESTS: Duration = Duration::from_secs(5);

@@ -1,5 +1,5 @@
 //! Adapter from fuser's requests to [`Tree`](crate::tree::Tree): a snapshot that never changes, or one that is replaced as a
-//! whole ([`crate::follow`]). [`super::working_adapter`] serves a writable branch; no other file names fuser's trait.
+//! whole ([`crate::follow`]). [`super::overlay_adapter`] serves a writable branch; no other file names fuser's trait.
 //!
 //! Requests that are not implemented are answered `ENOSYS` on purpose: the kernel then stops sending `flush`, `lseek`, `fsync`
 //! and those in [`super::declined`], and also `open` and `opendir` where the mode allows. A mount that follows a branch needs
@@ -26,7 +26,7 @@ use super::io_mode::IoMode;
 use super::listing_hint::ListingHint;
 use super::quiet_log::QuietLog;
 use crate::error::{Error, ErrorKind, Result};
-use crate::follow::shown::{ViewState, View};
+use crate::follow::shown::{View, ViewState};
 use crate::tree::directory::{Entry, Extent};
 use crate::tree::{Attributes, Kind};
 

@@ -10,8 +10,8 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
+use super::mount::{Flag, Options, checks_modes};
 use super::mount_table::FILE_SYSTEM_TYPE;
-use super::session::{Flag, Options, checks_modes};
 use crate::error::{Error, Result};
 
 /// Mode of the root directory, which the kernel needs before it can ask: a directory.

@@ -3,9 +3,9 @@
 //! A snapshot cannot change, so the kernel may cache entries, attributes and negative entries forever, and file pages and
 //! directory listings until memory runs short. Once the caches are warm, no request reaches the daemon.
 //!
-//! [`adapter`] serves a snapshot, [`working_adapter`] a writable branch; no other file names fuser's trait. [`answer`] keeps
+//! [`adapter`] serves a snapshot, [`overlay_adapter`] a writable branch; no other file names fuser's trait. [`answer`] keeps
 //! workers from waiting: a request is answered at once from memory, or moved to the runtime. [`io_mode`] decides how files are
-//! opened, [`backing`] hands whole files to the kernel, [`session`] mounts, [`mount_table`] reads the mount table, [`inquiry`]
+//! opened, [`backing`] hands whole files to the kernel, [`mount`] mounts, [`mount_table`] reads the mount table, [`probe`]
 //! queries a mount that may not answer, and [`unmount`] removes mounts.
 
 pub mod adapter;
@@ -14,14 +14,14 @@ pub mod backing;
 pub mod daemon_mark;
 mod declined;
 mod init;
-pub mod inquiry;
 pub mod io_mode;
 pub mod kernel_mount;
 pub mod listing_hint;
+pub mod mount;
 pub mod mount_table;
+pub mod overlay_adapter;
+mod overlay_replies;
+pub mod probe;
 pub mod quiet_log;
 pub mod readahead;
-pub mod session;
 pub mod unmount;
-pub mod working_adapter;
-mod working_replies;

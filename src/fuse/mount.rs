@@ -18,16 +18,16 @@ use super::daemon_mark;
 use super::io_mode::IoMode;
 use super::kernel_mount;
 use super::mount_table::{self, Mount};
+use super::overlay_adapter::WorkingAdapter;
 use super::readahead;
 use super::unmount::{self, UnmountMode};
-use super::working_adapter::WorkingAdapter;
 use crate::control::Control;
 use crate::error::{Error, ErrorKind, Result};
 use crate::follow::Follower;
 use crate::follow::shown::ViewState;
-use crate::session::{Invalidator, Session};
+use crate::operations::{Invalidator, Session};
+use crate::overlay::replace::Invalidation;
 use crate::tree::Tree;
-use crate::working::replace::Invalidation;
 
 /// Subtype of the file system, which makes the type `fuse.icechunkfs`.
 const SUBTYPE: &str = "icechunkfs";

@@ -29,17 +29,17 @@ use super::backing::Backings;
 use super::declined::declined;
 use super::init;
 use super::listing_hint::ListingHint;
+use super::overlay_replies::{BACKED, BLOCK, FOREVER, Shared, WRITES, attr, name, new, time};
 use super::quiet_log::QuietLog;
-use super::working_replies::{BACKED, BLOCK, FOREVER, Shared, WRITES, attr, name, new, time};
 use crate::control::{self, Control};
 use crate::error::Context;
+use crate::overlay::WorkingTree;
+use crate::overlay::handles::OpenOptions;
+use crate::overlay::listing::Listed;
+use crate::overlay::namespace::{CreateAttrs, RenameMode};
+use crate::overlay::set_attributes::SetAttrs;
 use crate::scratch::record::Name;
 use crate::tree::directory::Extent;
-use crate::working::WorkingTree;
-use crate::working::handles::OpenOptions;
-use crate::working::listing::Listed;
-use crate::working::namespace::{CreateAttrs, RenameMode};
-use crate::working::set_attributes::SetAttrs;
 
 /// FUSE adapter of a writable mount.
 #[derive(Debug)]

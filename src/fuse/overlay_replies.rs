@@ -1,4 +1,4 @@
-//! Handlers of requests on a working tree: they translate between the kernel's side ([`super::working_adapter`]) and the terms of
+//! Handlers of requests on a working tree: they translate between the kernel's side ([`super::overlay_adapter`]) and the terms of
 //! [`WorkingTree`] and [`Control`].
 
 use std::ffi::OsStr;
@@ -18,13 +18,13 @@ use super::listing_hint::ListingHint;
 use super::quiet_log::QuietLog;
 use crate::control::{self, Control};
 use crate::error::{Context, Error, Result};
+use crate::overlay::WorkingTree;
+use crate::overlay::attributes::Attributes;
+use crate::overlay::handles::OpenOptions;
+use crate::overlay::listing::Listed;
+use crate::overlay::namespace::CreateAttrs;
 use crate::scratch::record::{Name, Time};
 use crate::tree::directory::Extent;
-use crate::working::WorkingTree;
-use crate::working::attributes::Attributes;
-use crate::working::handles::OpenOptions;
-use crate::working::listing::Listed;
-use crate::working::namespace::CreateAttrs;
 
 /// Timeout of a cached reply; the kernel cuts it to its maximum.
 pub(super) const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use rustix::mount::UnmountFlags;
 
-use super::inquiry;
 use super::mount_table::{self, FILE_SYSTEM_TYPE};
+use super::probe;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Longest time for a killed process to end. Only after this does a live mount count as busy.
@@ -28,8 +28,8 @@ pub enum UnmountMode {
 /// Unmounts `mountpoint`, directly where this process may, otherwise through `fusermount3`.
 pub fn unmount(mountpoint: &Path, force: UnmountMode) -> Result<()> {
     // The path must not be followed: the mount may be dead.
-    let flags =
-        UnmountFlags::NOFOLLOW | if force == UnmountMode::Detach { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    let flags = UnmountFlags::NOFOLLOW
+        | if force == UnmountMode::Detach { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(mountpoint, flags) {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::PERM) => with_helper(mountpoint, force),
@@ -107,6 +107,6 @@ fn is_dead(mountpoint: &Path) -> Result<bool> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let unheard_of = mountpoint.join(format!(".icechunkfs-probe-{}-{}", std::process::id(), now.as_nanos()));
     // The kernel aborts a request that was in flight when the daemon died.
-    let errno = inquiry::exists(mountpoint, &unheard_of)?.err().and_then(|error| error.raw_os_error());
+    let errno = probe::exists(mountpoint, &unheard_of)?.err().and_then(|error| error.raw_os_error());
     Ok(matches!(errno, Some(libc::ENOTCONN | libc::ECONNABORTED)))
 }

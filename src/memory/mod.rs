@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-pub use self::machine::{available_memory, cgroup_limit, default_memory, configure_allocator};
+pub use self::machine::{available_memory, cgroup_limit, configure_allocator, default_memory};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Smallest bound, in bytes: less leaves no room for a manifest of a few thousand chunks beside the program itself.

@@ -13,16 +13,16 @@ use super::rebase;
 use super::recovery::{finish, tree_at};
 use super::{DetectedChanges, Session};
 use crate::commit::changes::ChunkChange;
-use crate::commit::engine::{RebaseCheck, OnConflict, Outcome, Request};
+use crate::commit::engine::{OnConflict, Outcome, RebaseCheck, Request};
 use crate::commit::membership::ungrouped_by;
 use crate::commit::progress::CommitProgress;
 use crate::commit::rebase::commits_since;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::ids::ObjectId;
+use crate::overlay::frozen::Frozen;
+use crate::overlay::replace::{Invalidation, TreeGuard};
 use crate::scratch::data::{Files, WriterState};
-use crate::working::frozen::Frozen;
-use crate::working::replace::{Invalidation, TreeGuard};
 
 /// Longest wait for files to be closed before a commit is refused. Closes under way take microseconds.
 const CLOSES: Duration = Duration::from_millis(500);
@@ -216,8 +216,9 @@ impl Session {
         self.working.forget_uploads();
         self.new_ids.lock().clear();
         if !others.is_empty() {
-            invalidations
-                .extend(self.remote_invalidations(&repository, (&base.tree, &tree), &others, &detected.changes.moved).await?);
+            invalidations.extend(
+                self.remote_invalidations(&repository, (&base.tree, &tree), &others, &detected.changes.moved).await?,
+            );
         }
         let committed = Committed {
             snapshot: snapshot.map(|id: ObjectId| id.to_string()),

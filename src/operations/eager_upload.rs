@@ -5,7 +5,7 @@
 //! the file is written again, moved out of its array or removed, the object is garbage, like that of a failed commit.
 //!
 //! A file is uploaded if its name is a chunk key of its array, if it is large enough for a separate object (the commit packs
-//! small chunks), and if nobody can be writing to it ([`crate::working::uploads`]). The commit does not rely on this: it uploads
+//! small chunks), and if nobody can be writing to it ([`crate::overlay::uploads`]). The commit does not rely on this: it uploads
 //! what is missing. A failure therefore reaches no program; it is logged, and the upload is retried with backoff.
 
 use std::collections::HashSet;
@@ -23,11 +23,11 @@ use crate::commit::request::KnownObjects;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::ObjectId;
+use crate::overlay::uploads::{Document, Named, Ticket, UploadDecision, UploadPause, Uploaded};
 use crate::repo::update::system_clock;
 use crate::scratch::data::Stat;
 use crate::scratch::record::Id;
 use crate::tree::nodes::ZARR_JSON;
-use crate::working::uploads::{UploadDecision, Document, UploadPause, Named, Ticket, Uploaded};
 
 /// Concurrent uploads. With 4 MiB each, this many saturate a link of 1 Gbit/s and 200 ms.
 const AT_ONCE: usize = 8;

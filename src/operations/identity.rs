@@ -5,8 +5,8 @@ use std::path::Path;
 use tracing::debug;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::overlay::Origin;
 use crate::repo::Repository;
-use crate::working::Origin;
 
 /// Returns the origin that a journal records for branch `branch` of `repository`.
 pub(super) async fn of(repository: &Repository, branch: &str) -> Result<Origin> {

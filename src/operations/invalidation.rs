@@ -12,11 +12,11 @@ use crate::format::transaction_log::Change::{
     DeletedArrays, DeletedGroups, NewArrays, NewGroups, UpdatedArrays, UpdatedGroups,
 };
 use crate::format::transaction_log::Move;
+use crate::overlay::replace::{Invalidation, node_ids};
 use crate::repo::Repository;
 use crate::scratch::record::Name;
 use crate::tree::Tree;
 use crate::tree::nodes::TreePlace;
-use crate::working::replace::{Invalidation, node_ids};
 use crate::zarr::Coords;
 
 /// Receiver of invalidations for changes that did not come through the kernel. Calls may wait for requests to be answered: the
@@ -54,7 +54,9 @@ impl Session {
         let [_, (_, ids)] = &mut trees;
         for one in moved {
             // A move that the format does not allow creates another node, which gets the remote changes to the old one.
-            if let (Entry::Vacant(free), Some(TreePlace::Directory(index))) = (ids.entry(one.node), new.place_of(&one.to)) {
+            if let (Entry::Vacant(free), Some(TreePlace::Directory(index))) =
+                (ids.entry(one.node), new.place_of(&one.to))
+            {
                 free.insert(index);
             }
         }

@@ -6,9 +6,9 @@
 pub mod changes;
 mod commit;
 mod diff;
-mod early;
-mod kernel;
-mod origin;
+mod eager_upload;
+mod identity;
+mod invalidation;
 mod rebase;
 mod recovery;
 mod refresh;
@@ -25,20 +25,20 @@ use serde_json::{Map, Value};
 use self::changes::DetectedChanges;
 use self::changes::walk::{NewIds, detect_changes};
 pub use self::commit::{CommitOptions, Committed};
-pub use self::early::UploadMode;
-pub use self::kernel::{Invalidator, invalidate_all};
+pub use self::eager_upload::UploadMode;
+pub use self::invalidation::{Invalidator, invalidate_all};
 pub use self::recovery::{RecoveryOptions, open};
 use crate::commit::conflicts::Conflict;
 use crate::commit::engine::Engine;
 use crate::commit::progress::CommitProgress;
 use crate::error::Result;
+use crate::overlay::WorkingTree;
+use crate::overlay::frozen::Frozen;
 use crate::printable;
 use crate::reader::Reader;
 use crate::repo::Repository;
 use crate::repo::history::format_time;
 use crate::storage::Storage;
-use crate::working::WorkingTree;
-use crate::working::frozen::Frozen;
 
 /// Working tree of a mount, with the repository that it is committed to.
 pub struct Session {

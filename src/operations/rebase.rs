@@ -13,13 +13,13 @@ use crate::commit::conflicts::{Conflict, ConflictKind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::NodeId;
 use crate::format::snapshot::Snapshot;
+use crate::overlay::WorkingTree;
+use crate::overlay::frozen::FrozenEntry;
+use crate::overlay::rebase::{Candidate, Collision, Purpose};
+use crate::overlay::replace::{Invalidation, TreeGuard, node_ids};
 use crate::scratch::record::{Id, Name};
 use crate::tree::Tree;
 use crate::tree::nodes::TreePlace;
-use crate::working::WorkingTree;
-use crate::working::frozen::FrozenEntry;
-use crate::working::rebase::{Candidate, Collision, Purpose};
-use crate::working::replace::{Invalidation, TreeGuard, node_ids};
 use crate::zarr::Coords;
 
 pub(super) enum Rebased {

@@ -6,21 +6,21 @@ use std::sync::Arc;
 use tracing::{info, warn};
 
 use super::changes::walk::{NewIds, detect_changes};
-use super::origin;
+use super::identity;
 use super::rebase::{self, Rebased};
 use crate::commit::rebase::commits_since;
 use crate::error::{Context, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::transaction_log::Move;
+use crate::overlay::replace::{Invalidation, TreeGuard};
+use crate::overlay::{Recovered, WorkingTree};
 use crate::reader::Reader;
 use crate::repo::refs::RefSpec;
 use crate::repo::{MAX_SNAPSHOT, Repository};
-use crate::scratch::place::ScratchDirectory;
+use crate::scratch::directory::ScratchDirectory;
 use crate::tree::Tree;
 use crate::tree::nodes::NodeTable;
 use crate::tree::numbering::Numbering;
-use crate::working::replace::{Invalidation, TreeGuard};
-use crate::working::{Recovered, WorkingTree};
 
 /// Options for opening a working tree.
 #[derive(Clone, Debug)]
@@ -48,10 +48,10 @@ pub async fn open(
     reader: impl FnOnce(u64) -> Result<Reader>,
 ) -> Result<(Arc<WorkingTree>, Arc<Reader>, Option<String>)> {
     let scratch = ScratchDirectory::open(opening.scratch, opening.mountpoint, opening.local)?;
-    let origin = origin::of(repository, opening.branch).await?;
+    let origin = identity::of(repository, opening.branch).await?;
     let recovered = if opening.discard { Recovered::nothing() } else { Recovered::read(&scratch, &origin)? };
     let moved = match &recovered.told {
-        Some(told) => origin::compare(repository, told, &origin, scratch.path()).await?,
+        Some(told) => identity::compare(repository, told, &origin, scratch.path()).await?,
         None => None,
     };
     let tip = repository.resolve(&RefSpec::Branch(opening.branch.to_owned())).await;

@@ -6,9 +6,9 @@ use super::rebase::{self, Rebased};
 use super::recovery::{landed, landed_message, tree_at};
 use crate::commit::conflicts::Conflict;
 use crate::error::{Error, ErrorKind, Result};
+use crate::overlay::Base;
 use crate::printable;
 use crate::repo::Repository;
-use crate::working::Base;
 
 impl Session {
     /// Discards the uncommitted changes at and below `path`, or all if it is empty. Untracked files stay.

@@ -3,7 +3,7 @@
 //! A file's bytes are in the base, in a chunk that it shares with another file, or in a data file of the scratch directory. The first
 //! write copies them up; the amount fetched depends on the write: nothing for a file that is truncated or written from beginning to end,
 //! everything for a write in the middle, unless the file is remote and large: then only the part that a commit needs
-//! ([`super::borrowed`]).
+//! ([`super::sparse_copy`]).
 //!
 //! A data file that a commit has linked into the repository is never written to: it is copied first ([`Files::is_own`]).
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Lookup, Locked, WorkingTree, first_line};
+use super::{Locked, Lookup, WorkingTree, first_line};
 use crate::error::Result;
 use crate::scratch::journal::Journal;
 use crate::scratch::record::{Body, Record, Source};

@@ -9,7 +9,6 @@
 //! for the gate. Invalidations are sent while no lock is held, since the kernel may wait for a request that waits for the lock.
 
 pub mod attributes;
-pub mod borrowed;
 pub mod content;
 pub mod copy;
 mod discard;
@@ -24,6 +23,7 @@ pub mod rebase;
 mod recovered;
 pub mod replace;
 pub mod set_attributes;
+pub mod sparse_copy;
 pub mod state;
 pub mod uploads;
 
@@ -43,8 +43,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::repo::identity::Identity;
 use crate::scratch::data::Files;
+use crate::scratch::directory::ScratchDirectory;
 use crate::scratch::journal::{FORMAT, Journal};
-use crate::scratch::place::ScratchDirectory;
 use crate::scratch::record::{Body, Id, Name, ROOT, Record, Source, Time};
 use crate::scratch::salvage::Salvage;
 use crate::tree::nodes::{MAX_NAME, TreePlace};

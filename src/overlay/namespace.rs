@@ -5,7 +5,7 @@
 
 use super::attributes::Attributes;
 use super::state::Node;
-use super::{Lookup, Locked, WorkingTree, no_such, not_a_directory};
+use super::{Locked, Lookup, WorkingTree, no_such, not_a_directory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::scratch::record::{Body, Id, Meta, Name, ROOT, Record, Source};
 use crate::tree::directory::{Entry, Extent};
@@ -278,7 +278,14 @@ impl WorkingTree {
     }
 
     /// Renames `name` of directory `parent`.
-    pub async fn rename(&self, parent: u64, name: Name, new_parent: u64, new_name: Name, how: RenameMode) -> Result<()> {
+    pub async fn rename(
+        &self,
+        parent: u64,
+        name: Name,
+        new_parent: u64,
+        new_name: Name,
+        how: RenameMode,
+    ) -> Result<()> {
         let _gate = self.enter().await?;
         self.check_name(parent, &name)?;
         self.check_name(new_parent, &new_name)?;

@@ -5,8 +5,8 @@ use std::path::Path;
 use super::Origin;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
+use crate::scratch::directory::ScratchDirectory;
 use crate::scratch::journal::{FORMAT, Journal, OLDEST_FORMAT};
-use crate::scratch::place::ScratchDirectory;
 use crate::scratch::record::Record;
 
 /// Content of a scratch directory, before its base is loaded.

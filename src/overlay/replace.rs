@@ -238,7 +238,12 @@ pub fn node_ids(tree: &Tree) -> HashMap<NodeId, NodeIndex> {
 }
 
 /// Translates `place` of `from` to the place of the same node in `to`.
-pub(super) fn translate(from: &Tree, to: &Tree, ids: &HashMap<NodeId, NodeIndex>, place: &TreePlace) -> Option<TreePlace> {
+pub(super) fn translate(
+    from: &Tree,
+    to: &Tree,
+    ids: &HashMap<NodeId, NodeIndex>,
+    place: &TreePlace,
+) -> Option<TreePlace> {
     let index = match place {
         TreePlace::Directory(index) | TreePlace::Metadata(index) | TreePlace::Chunk(index, _) => *index,
     };

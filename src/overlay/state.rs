@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use smallvec::SmallVec;
 
-use super::borrowed::SparseCopy;
+use super::sparse_copy::SparseCopy;
 use crate::error::{Error, Result};
 use crate::scratch::record::{Body, Id, Meta, Name, ROOT, Record, Source, Time};
 use crate::tree::Tree;

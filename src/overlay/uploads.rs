@@ -21,7 +21,7 @@ use super::state::State;
 use crate::commit::changes::ChunkFile;
 use crate::error::Result;
 use crate::format::chunk_payload::ChunkPayload;
-use crate::scratch::data::{Files, WriterState, Stat};
+use crate::scratch::data::{Files, Stat, WriterState};
 use crate::scratch::record::{Id, Name, Source};
 use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, TreePlace, ZARR_JSON};

@@ -2,7 +2,7 @@
 //!
 //! Chunks that are not on this machine are fetched whole, or in [`pieces`] where they are large, and kept in memory: the kernel
 //! asks for a chunk in several requests. Of shards, only what is read is fetched ([`shards`]). [`prefetch`] prefetches. A disk
-//! cache, where there is one, is searched first, and receives what is fetched ([`kept`]).
+//! cache, where there is one, is searched first, and receives what is fetched ([`disk`]).
 //!
 //! Virtual chunks are read the same way, as ranges of other objects ([`mod@chunk`]), if the user allows them.
 //!
@@ -13,11 +13,11 @@
 pub mod buffer;
 pub mod cache;
 pub mod chunk;
-mod prefetch;
+mod disk;
 pub mod gauges;
-mod kept;
 pub mod memory;
 mod pieces;
+mod prefetch;
 mod shard_layout;
 mod shards;
 

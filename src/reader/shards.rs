@@ -123,7 +123,11 @@ impl Stream {
         let target = self.end.saturating_add(window);
         let from = self.front.max(layout.piece(at).end);
         // Small steps would each be a request.
-        if run < TRUSTED_AGE || self.begin > before || self.front > self.end.saturating_add(window / 2) || from >= target {
+        if run < TRUSTED_AGE
+            || self.begin > before
+            || self.front > self.end.saturating_add(window / 2)
+            || from >= target
+        {
             return from..from;
         }
         self.front = target;

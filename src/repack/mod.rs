@@ -17,7 +17,7 @@ use futures_util::{StreamExt, TryStreamExt};
 
 use crate::commit::changes::ChunkChange;
 use crate::compare::chunks::{ChunkDifference, ChunkDifferences};
-use crate::compare::{Count, ArrayChunks};
+use crate::compare::{ArrayChunks, Count};
 use crate::error::{Context, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::{NodeId, ObjectId};
@@ -190,7 +190,8 @@ fn plan(page: Vec<ChunkDifference>, sizes: Sizes) -> Vec<Job> {
     }
     let of = |chunk: &NativeChunk| usage.get(&chunk.object);
     let is_sparse = |chunk: &NativeChunk| of(chunk).is_some_and(Usage::is_sparse);
-    let is_little_used = |chunk: &NativeChunk| of(chunk).is_some_and(|usage| usage.bytes < sizes.pack_size / SMALL_PART);
+    let is_little_used =
+        |chunk: &NativeChunk| of(chunk).is_some_and(|usage| usage.bytes < sizes.pack_size / SMALL_PART);
     let mut inline = Vec::new();
     let mut moving: Vec<Moving> = Vec::new();
     for (coords, chunk) in all {

@@ -13,13 +13,13 @@ pub mod config;
 pub mod create;
 pub mod cutoff;
 pub mod expire;
-pub mod find;
 pub mod history;
 pub mod identity;
 pub mod migrate;
 pub mod operations;
 mod prune;
 pub mod refs;
+pub mod revision;
 #[cfg(test)]
 mod testing;
 pub mod update;

@@ -24,7 +24,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::boot;
-use super::spare::Reserve;
+use super::reserve::Reserve;
 use crate::error::{Error, Result};
 
 /// Delay from a change to the flush that makes it durable: a tenth of ext4's commit interval. A flush costs one or two commits of the

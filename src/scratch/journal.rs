@@ -78,7 +78,8 @@ impl Journal {
             Err(errno) => return Err(Error::io("the scratch journal", errno.into())),
         };
         let failed = |e| Error::io("the scratch journal", e);
-        let LastUse { restarted, durable } = boot::last(directory, &file).unwrap_or(LastUse { restarted: false, durable: 0 });
+        let LastUse { restarted, durable } =
+            boot::last(directory, &file).unwrap_or(LastUse { restarted: false, durable: 0 });
         let whole = file.metadata().map_err(failed)?.len();
         // A compacted journal that never came into use.
         let _ = rustix::fs::unlinkat(&**directory, COMPACT_NAME, AtFlags::empty());
@@ -99,7 +100,7 @@ impl Journal {
 
     /// Replaces the journal by one of `records`. The new one is durable when this returns; until then the old one holds.
     pub fn replace(directory: &Arc<OwnedFd>, records: &[Record]) -> Result<Self> {
-        let spare = || rustix::fs::unlinkat(&**directory, super::spare::NAME, AtFlags::empty()).is_ok();
+        let spare = || rustix::fs::unlinkat(&**directory, super::reserve::NAME, AtFlags::empty()).is_ok();
         let (file, length) = write_new(directory, records, spare)?;
         take_name(directory, NEW_NAME)?;
         let journal = Self::over(directory, file, length, false);

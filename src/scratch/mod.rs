@@ -1,6 +1,6 @@
 //! Uncommitted changes on disk: the scratch directory and its journal.
 //!
-//! A scratch directory belongs to one branch of one repository and is used by one daemon at a time ([`place`]). It holds
+//! A scratch directory belongs to one branch of one repository and is used by one daemon at a time ([`directory`]). It holds
 //!
 //! | | |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | `data/N` | the bytes of changed files, one file each ([`data`]) |
 //! | `lock` | the process that uses the directory |
 //! | `boot` | the boot id of the last use, and the durable length of the journal ([`durable`]) |
-//! | `spare` | space reserved for operations that free space on a full disk ([`spare`]) |
+//! | `spare` | space reserved for operations that free space on a full disk ([`reserve`]) |
 //! | `lost+found` | bytes whose names were lost in a power cut |
 //! | `README` | a short description for users |
 //!
@@ -22,13 +22,13 @@
 
 mod boot;
 pub mod data;
+pub mod directory;
 pub mod durable;
 pub mod journal;
-pub mod moved;
-pub mod needs;
-pub mod place;
+pub mod pending;
 pub mod record;
+pub mod relocate;
+pub mod requirements;
+mod reserve;
 pub mod salvage;
 pub mod search;
-mod spare;
-pub mod waiting;

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use rustix::fs::FlockOperation;
 use serde::Deserialize;
 
-use super::place::default_path;
+use super::directory::default_path;
 
 /// Bytes of a journal that are read. A longer one has changes.
 const LOOKED_AT: u64 = 1 << 16;

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, OFlags};
 use rustix::io::Errno;
 
+use super::directory::ScratchDirectory;
 use super::journal;
-use super::needs::open_directory;
-use super::place::ScratchDirectory;
 use super::record::Record;
+use super::requirements::open_directory;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Key of a default scratch directory.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Dir, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::needs::{Requirements, open_directory};
+use super::requirements::{Requirements, open_directory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::trust::{self, Distrust};
 

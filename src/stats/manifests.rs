@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use super::chunks::ChunkSet;
-use super::reach::{RefSet, Reach};
+use super::reach::{Reach, RefSet};
 use super::{Bounds, Chunks, Counters};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;

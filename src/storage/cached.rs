@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::object::{BULK, too_large};
 use super::settings::Settings;
-use super::{Condition, StoreAddress, ObjectInfo, Storage, Version};
+use super::{Condition, ObjectInfo, Storage, StoreAddress, Version};
 use crate::disk_cache::{CachedDocument, DiskCache, Name};
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_name;

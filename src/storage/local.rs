@@ -24,7 +24,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use super::file_locks::{Locks, refresh};
 use super::object::{timed_out, too_large, too_short};
 use super::replace::ReplaceArbiter;
-use super::{Condition, DEADLINE, ObjectInfo, Storage, Version, adopt, local_listing, remove, replace};
+use super::{Condition, DEADLINE, ObjectInfo, Storage, Version, create, local_listing, remove, replace};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 
@@ -283,16 +283,16 @@ impl Storage for LocalStorage {
 
     async fn put_new(&self, key: &str, bytes: Bytes) -> Result<()> {
         let deadline = storing(bytes.len() as u64);
-        self.waiting_for(deadline, key, move |files, key| adopt::put_new(&files.root, key, &bytes)).await
+        self.waiting_for(deadline, key, move |files, key| create::put_new(&files.root, key, &bytes)).await
     }
 
     async fn put_file(&self, key: &str, file: File, length: u64) -> Result<()> {
-        let put = move |files: &LocalFiles, key: &str| adopt::put_file(&files.root, key, file, length);
+        let put = move |files: &LocalFiles, key: &str| create::put_file(&files.root, key, file, length);
         self.waiting_for(storing(length), key, put).await
     }
 
     async fn put_copy(&self, key: &str, file: File, length: u64) -> Result<()> {
-        let put = move |files: &LocalFiles, key: &str| adopt::put_copy(&files.root, key, file, length);
+        let put = move |files: &LocalFiles, key: &str| create::put_copy(&files.root, key, file, length);
         self.waiting_for(storing(length), key, put).await?;
         self.copies.fetch_add(1, Ordering::Release);
         Ok(())
@@ -302,14 +302,14 @@ impl Storage for LocalStorage {
         let mut flushed = self.flushed.lock().await;
         let copies = self.copies.load(Ordering::Acquire);
         if copies > *flushed {
-            let sync = move |files: &LocalFiles, _: &str| adopt::sync_all(&files.root);
+            let sync = move |files: &LocalFiles, _: &str| create::sync_all(&files.root);
             self.waiting_for(FLUSH_ALL_DEADLINE, "flushing what was stored", sync).await?;
             *flushed = copies;
             return Ok(());
         }
         drop(flushed);
         let folders: Vec<String> = folders.iter().map(|&folder| folder.to_owned()).collect();
-        let sync = move |files: &LocalFiles, _: &str| adopt::sync(&files.root, &folders);
+        let sync = move |files: &LocalFiles, _: &str| create::sync(&files.root, &folders);
         self.waiting_for(FLUSH_DEADLINE, "flushing what was stored", sync).await
     }
 

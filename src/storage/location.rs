@@ -212,7 +212,9 @@ mod tests {
     fn passwords_are_not_shown() {
         let location = Location::parse("https://user@host:8080/data/repo").unwrap();
         assert_eq!(location.shown, "https://host:8080/data/repo");
-        assert!(matches!(location.place, StorePlace::Web(url) if url.username() == "user" && url.path() == "/data/repo/"));
+        assert!(
+            matches!(location.place, StorePlace::Web(url) if url.username() == "user" && url.path() == "/data/repo/")
+        );
         for text in ["https://host/repo?token=hidden", "https://user:hidden@host/repo", "s3://key:hidden@b/p"] {
             let wrong = Location::parse(text).unwrap_err();
             assert!(!wrong.to_string().contains("hidden"), "{wrong}");

@@ -6,16 +6,16 @@
 //! it.
 //!
 //! [`location`] parses the name of a repository, [`settings`] holds the options for reaching it, [`connect`] builds a store from both,
-//! and [`wire`] carries its requests. [`deadline`] limits the time of each operation, and [`listing`] validates listings. [`virtuals`]
+//! and [`transport`] carries its requests. [`deadline`] limits the time of each operation, and [`listing`] validates listings. [`virtuals`]
 //! reads objects outside the repository, as far as the user allows them.
 //!
 //! Keys are relative to the repository's root, with `/` between components, spelled as in storage. Every operation ends before its
 //! deadline.
 
-mod adopt;
 mod cached;
 mod conditional;
 mod connect;
+mod create;
 mod deadline;
 pub mod decoded;
 mod explain;
@@ -29,8 +29,8 @@ mod remove;
 mod replace;
 pub mod secrets;
 pub mod settings;
+mod transport;
 pub mod virtuals;
-mod wire;
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};

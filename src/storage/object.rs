@@ -24,8 +24,8 @@ use super::deadline::{Deadline, Operation, UNBOUNDED};
 use super::explain::from_store;
 use super::listing::{ListingLimits, ListingValidator, too_many};
 use super::settings::Settings;
-use super::wire::{Limit, Transport};
-use super::{Condition, StoreAddress, ObjectInfo, Storage, Version, conditional, read_part};
+use super::transport::{Limit, Transport};
+use super::{Condition, ObjectInfo, Storage, StoreAddress, Version, conditional, read_part};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
 

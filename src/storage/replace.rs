@@ -200,7 +200,14 @@ mod tests {
         let version = version_of(&std::fs::metadata(directory.path().join("repo")).unwrap());
         let attempt = || {
             let condition = Condition::Unchanged(version.clone());
-            put(&root, "repo", b"new", &condition, &ReplaceArbiter::default(), (Locks::OneMachine, Duration::from_millis(20)))
+            put(
+                &root,
+                "repo",
+                b"new",
+                &condition,
+                &ReplaceArbiter::default(),
+                (Locks::OneMachine, Duration::from_millis(20)),
+            )
         };
         let held = lock(&root, "repo", Locks::OneMachine, Duration::ZERO).unwrap();
         assert_eq!(attempt().unwrap_err().kind(), ErrorKind::Timeout);

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use super::new_file::{NewFile, link, set_time, temporary, timespec};
 use crate::error::{Error, ErrorKind, Result};
 use crate::printable;
-use crate::scratch::place::real;
+use crate::scratch::directory::real;
 
 /// Name of the file that records what is being exported.
 pub const MARKER: &str = ".icechunkfs-export";
@@ -299,9 +299,10 @@ impl Destination {
             Err(errno) => return Err(self.failed(&join(path, name), errno)),
         };
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => {
-                Ok(Some(ExistingFile { size: stat.st_size.unsigned_abs(), time: (stat.st_mtime, stat.st_mtime_nsec as u64) }))
-            }
+            FileType::RegularFile => Ok(Some(ExistingFile {
+                size: stat.st_size.unsigned_abs(),
+                time: (stat.st_mtime, stat.st_mtime_nsec as u64),
+            })),
             FileType::Directory => Err(Error::new(
                 ErrorKind::IsADirectory,
                 format!(

@@ -122,8 +122,11 @@ pub async fn export(
     if start.kind != Kind::Directory {
         return Err(Error::invalid(format!("`{path}` is one file: `icechunkfs cat` writes it to standard output")));
     }
-    let mut out =
-        ExportResult { snapshot: tree.snapshot().id().to_string(), dry_run: options.dry_run, ..ExportResult::default() };
+    let mut out = ExportResult {
+        snapshot: tree.snapshot().id().to_string(),
+        dry_run: options.dry_run,
+        ..ExportResult::default()
+    };
     let mut done = Done::default();
     for hidden in without_file_names(&tree, path) {
         let error = Error::new(ErrorKind::Unsupported, "no file can have that name");

@@ -21,6 +21,9 @@ use crate::commit::engine::{Engine, OnConflict, Options, Outcome, Request};
 use crate::commit::progress::CommitProgress;
 use crate::error::{Context, Error, Result};
 use crate::format::snapshot::Snapshot;
+use crate::operations::changes::walk::{NewIds, detect_changes_in};
+use crate::operations::changes::{DetectedChanges, Violation};
+use crate::overlay::Base;
 use crate::reader::Reader;
 use crate::reader::memory::Budget;
 use crate::repo::Repository;
@@ -28,12 +31,9 @@ use crate::repo::create;
 use crate::repo::refs::RefSpec;
 use crate::repo::update::Clock;
 use crate::scratch::record::Time;
-use crate::session::changes::walk::{NewIds, detect_changes_in};
-use crate::session::changes::{DetectedChanges, Violation};
 use crate::storage::Storage;
 use crate::tree::Tree;
 use crate::tree::nodes::NodeTable;
-use crate::working::Base;
 
 /// Paths of one kind that a report lists; the rest is counted.
 const LISTED: usize = 1000;
@@ -148,8 +148,10 @@ pub async fn import(
     let mut out = ImportResult { dry_run: options.dry_run, ..ImportResult::default() };
     let (mut detected, clashes) = detect_changes(&scanned, &tree, options).await?;
     let relative = |path: &str| below(&options.path, path);
-    let faults =
-        detected.violations.iter().map(|Violation { path, why }| SkippedPath { path: relative(path), why: why.clone() });
+    let faults = detected
+        .violations
+        .iter()
+        .map(|Violation { path, why }| SkippedPath { path: relative(path), why: why.clone() });
     let mut faults: Vec<SkippedPath> = faults.collect();
     faults.extend(clashes);
     let mut untracked: Vec<String> = detected.untracked.iter().map(|file| relative(&file.path)).collect();

@@ -86,7 +86,9 @@ impl Target {
             let found = folder.map(|folder| self.destination.find(folder, &item.folder, &item.name)).transpose()?;
             let need = match (found.flatten(), self.trust) {
                 (Some(found), Completeness::Bytes) if found.size == item.size => Action::Compare,
-                (Some(found), Completeness::SizeAndTime) if found.size == item.size && found.is_of(self.time) => Action::Nothing,
+                (Some(found), Completeness::SizeAndTime) if found.size == item.size && found.is_of(self.time) => {
+                    Action::Nothing
+                }
                 _ => Action::Write,
             };
             needs.push((item, need));

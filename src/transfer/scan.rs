@@ -23,12 +23,12 @@ use super::{Counters, SkippedPath, kind_of};
 use crate::commit::changes::ChunkFile;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
+use crate::overlay::frozen::{Contents, Frozen, FrozenDirectory, FrozenEntry, FrozenFile};
 use crate::repo::create::GROUP_DOCUMENT;
 use crate::scratch::record::{Id, Name, Source, Stored};
 use crate::tree::directory::{Entry, Extent};
 use crate::tree::nodes::{TreePlace, ZARR_JSON};
 use crate::tree::{Kind, Tree};
-use crate::working::frozen::{Contents, Frozen, FrozenDirectory, FrozenEntry, FrozenFile};
 
 /// Files whose sizes one task looks up.
 const BATCH: usize = 4096;

@@ -106,7 +106,9 @@ impl Tree {
     fn parent_of_chunk_dir(&self, array: NodeIndex, prefix: &[u32]) -> TreePlace {
         let prefixed = self.table.array(array).is_some_and(|array| array.encoding.prefixed);
         match prefix.split_last() {
-            Some((_, shorter)) if prefixed || !shorter.is_empty() => TreePlace::Chunk(array, Coords::from_slice(shorter)),
+            Some((_, shorter)) if prefixed || !shorter.is_empty() => {
+                TreePlace::Chunk(array, Coords::from_slice(shorter))
+            }
             _ => TreePlace::Directory(array),
         }
     }

@@ -7,13 +7,13 @@
 //! Methods that may have to read a manifest or a chunk are `async`. If everything is in memory they are ready when first polled;
 //! the FUSE adapters rely on that.
 
-mod ahead;
 pub mod chunks;
 pub mod directory;
 pub mod names;
 pub mod nodes;
 pub mod numbering;
 pub mod positions;
+mod prefetch;
 #[cfg(test)]
 mod tests;
 
@@ -21,10 +21,10 @@ use std::sync::Arc;
 
 use tokio::sync::OnceCell;
 
-use self::ahead::Prefetcher;
 use self::chunks::{Chunks, FoundChunk};
 use self::nodes::{Array, NodeIndex, NodeTable, TreePlace, ZARR_JSON};
 use self::positions::Coords;
+use self::prefetch::Prefetcher;
 use crate::compare::chunks::ChunkList;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
@@ -393,7 +393,12 @@ impl Tree {
         }
     }
 
-    async fn read_shard(&self, sharding: &ShardLayout, chunk: &ChunkRange, range: std::ops::Range<u64>) -> Result<Data> {
+    async fn read_shard(
+        &self,
+        sharding: &ShardLayout,
+        chunk: &ChunkRange,
+        range: std::ops::Range<u64>,
+    ) -> Result<Data> {
         let count = (range.end - range.start) as usize;
         match self.reader.read_shard_now(sharding, chunk, range.start, count) {
             Some(data) => Ok(data),

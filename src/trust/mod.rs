@@ -115,8 +115,8 @@ pub fn open_log(path: &Path) -> Result<File> {
         opened => opened,
     };
     // ENXIO means a FIFO without a reader.
-    let file =
-        file.map_err(|errno| if errno == Errno::NXIO { distrust_error(&shown, &Distrust::Kind) } else { failed(errno) })?;
+    let file = file
+        .map_err(|errno| if errno == Errno::NXIO { distrust_error(&shown, &Distrust::Kind) } else { failed(errno) })?;
     let stat = rustix::fs::fstat(&file).map_err(failed)?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::CharacterDevice if stat.st_uid == 0 => {}

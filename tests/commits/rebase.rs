@@ -12,7 +12,7 @@ use icechunk::format::format_constants::SpecVersionBin;
 use icechunk::{RepositoryConfig, Store};
 use icechunkfs::commit::changes::ChangeSet;
 use icechunkfs::commit::conflicts::{Conflict, ConflictKind};
-use icechunkfs::commit::engine::{PublishCallback, OnConflict, Options, Outcome, Request};
+use icechunkfs::commit::engine::{OnConflict, Options, Outcome, PublishCallback, Request};
 use icechunkfs::commit::rebase;
 use icechunkfs::error::ErrorKind;
 use icechunkfs::format::envelope::SpecVersion;

@@ -14,7 +14,7 @@ use crate::common::{self, copy_tree, program, read_files, run};
 use crate::life::world::{Actor, World, check, collect_by_reference, expire_by_reference, nothing_uncommitted};
 use futures_util::TryStreamExt;
 use icechunk::format::format_constants::SpecVersionBin;
-use icechunkfs::commit::engine::{PublishCallback, Outcome, Request};
+use icechunkfs::commit::engine::{Outcome, PublishCallback, Request};
 use icechunkfs::error::{Error, ErrorKind};
 use icechunkfs::failpoints;
 use icechunkfs::format::ids::ObjectId;
@@ -71,7 +71,8 @@ async fn expiration_does_what_the_reference_does() {
             copy_tree(world.place(), theirs.path());
             copy_tree(world.place(), ours.path());
             expire_by_reference(theirs.path(), older_than, tags, branches).await;
-            let wanted = expire::ExpireOptions { older_than, delete_tags: tags, delete_branches: branches, dry_run: true };
+            let wanted =
+                expire::ExpireOptions { older_than, delete_tags: tags, delete_branches: branches, dry_run: true };
             let lab = Lab::open(ours.path());
             let before = read_files(ours.path());
             let would = expire::expire(&lab.repository().await, wanted, system_clock).await.unwrap();
@@ -193,8 +194,12 @@ async fn packs_stay_while_one_chunk_is_needed() {
     (0..7).for_each(|n| second.chunk("/a", &[n], vec![100 + n as u8; 1000]));
     lab.commit_model(&first, &second).await;
     let repository = lab.repository().await;
-    let wanted =
-        expire::ExpireOptions { older_than: system_clock(), delete_tags: false, delete_branches: false, dry_run: false };
+    let wanted = expire::ExpireOptions {
+        older_than: system_clock(),
+        delete_tags: false,
+        delete_branches: false,
+        dry_run: false,
+    };
     let expired = expire::expire(&repository, wanted, system_clock).await.unwrap();
     assert_eq!(expired.released, BTreeSet::from([packed]));
     let wanted = GcOptions { older_than: system_clock(), dry_run: false };

@@ -371,7 +371,8 @@ async fn a_race_is_told_and_loses_nothing() {
     let before = model.clone();
     model.chunk("/g/x", &[5, 5], "theirs");
     lab.commit_model(&before, &model).await;
-    let wanted = SquashOptions { branch: "main", commits: &commits, message: "one".into(), metadata: Default::default() };
+    let wanted =
+        SquashOptions { branch: "main", commits: &commits, message: "one".into(), metadata: Default::default() };
     let refused = squash(&repository, system_clock, &wanted).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Stale, "{refused}");
     assert_eq!(reference_keys(place).await, model.keys());
@@ -383,7 +384,8 @@ async fn a_race_is_told_and_loses_nothing() {
     let infos: Vec<_> = theirs.ancestry(&main).await.unwrap().try_collect().await.unwrap();
     let keep = ExpiredRefAction::Ignore;
     expire(Arc::clone(theirs.asset_manager()), infos[0].flushed_at, keep, keep, None, 1000).await.unwrap();
-    let wanted = SquashOptions { branch: "main", commits: &commits, message: "one".into(), metadata: Default::default() };
+    let wanted =
+        SquashOptions { branch: "main", commits: &commits, message: "one".into(), metadata: Default::default() };
     let refused = squash(&repository, system_clock, &wanted).await.unwrap_err();
     assert!(refused.kind() == ErrorKind::Stale && refused.to_string().contains("expired"), "{refused}");
     fsck::check(place, SpecVersion::V2);

@@ -15,8 +15,8 @@ use clap::Args;
 use super::args::{CommonArgs, MountpointArgs};
 use super::open::MemoryLimits;
 use super::virtual_args::VirtualArgs;
-use super::{logging, open, print, print_json, working};
-use crate::compare::{self, Count, NodeDifference, CompareOptions};
+use super::{control_client, logging, open, print, print_json};
+use crate::compare::{self, CompareOptions, Count, NodeDifference};
 use crate::error::{Context, Error, Result};
 use crate::format::snapshot::{Node, Snapshot};
 use crate::reader::Reader;
@@ -97,7 +97,10 @@ struct Summary {
 /// Prints the differences.
 pub fn run(arguments: &DiffArgs) -> Result<()> {
     let (Some(from), Some(to)) = (&arguments.from, &arguments.to) else {
-        return working::diff(&MountpointArgs { mountpoint: PathBuf::from(&arguments.place), json: arguments.json });
+        return control_client::diff(&MountpointArgs {
+            mountpoint: PathBuf::from(&arguments.place),
+            json: arguments.json,
+        });
     };
     logging::to_stderr(arguments.common.verbose);
     let repo = arguments.place.to_str().ok_or_else(|| Error::invalid("the repository's name is not UTF-8"))?;

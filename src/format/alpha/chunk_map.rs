@@ -11,7 +11,7 @@ use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqA
 
 use super::super::ids::NodeId;
 use super::manifest::{Chunks, Place};
-use super::spelling::{AlphaObjectId, AlphaNodeId};
+use super::spelling::{AlphaNodeId, AlphaObjectId};
 
 #[derive(Deserialize)]
 pub(super) struct NativeRef {

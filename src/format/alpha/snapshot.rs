@@ -25,7 +25,7 @@ use super::super::snapshot::{ManifestInfo, ManifestRef};
 use super::attributes::{Attributes, AttributesFile};
 use super::bounds::DocumentShape;
 use super::container::{self, Body, Unwrapped};
-use super::spelling::{AlphaObjectId, AlphaNodeId, Time, IdAndNumbers};
+use super::spelling::{AlphaNodeId, AlphaObjectId, IdAndNumbers, Time};
 use super::zarr_json::{self, ArrayFields};
 use super::{bounds, parse};
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -132,7 +132,16 @@ struct SnapshotAlpha10(
 
 /// Snapshot of 0.1.0 to 0.1.3.
 #[derive(Deserialize)]
-struct Snapshot010(AlphaObjectId, Option<AlphaObjectId>, Time, String, Option<Map<String, Value>>, Vec<IdAndNumbers>, IgnoredAny, Nodes);
+struct Snapshot010(
+    AlphaObjectId,
+    Option<AlphaObjectId>,
+    Time,
+    String,
+    Option<Map<String, Value>>,
+    Vec<IdAndNumbers>,
+    IgnoredAny,
+    Nodes,
+);
 
 /// Snapshot of the first layout, with or without names of members.
 #[derive(Deserialize)]

@@ -103,7 +103,9 @@ impl<'de> Visitor<'de> for ObjectVisitor {
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<AlphaObjectId, E> {
-        object_from_text(text).map(AlphaObjectId).ok_or_else(|| E::custom(format!("`{text}` is not the id of an object")))
+        object_from_text(text)
+            .map(AlphaObjectId)
+            .ok_or_else(|| E::custom(format!("`{text}` is not the id of an object")))
     }
 
     fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<AlphaObjectId, E> {

@@ -13,10 +13,10 @@ use crate::commit::changes::ChunkChange;
 use crate::error::{Context, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::NodeId;
+use crate::overlay::frozen::{FrozenDirectory, FrozenEntry, FrozenFile};
 use crate::scratch::data::LOST;
 use crate::scratch::record::{Id, Name, Source};
 use crate::tree::nodes::{Array, NodeIndex, TreePlace, ZARR_JSON};
-use crate::working::frozen::{FrozenDirectory, FrozenEntry, FrozenFile};
 use crate::zarr::Coords;
 use crate::zarr::array::ArrayMetadata;
 use crate::zarr::chunk_key::{KeyEncoding, Separator, parse_number};
@@ -103,7 +103,8 @@ impl Walk<'_> {
         let mut pending = vec![(position, String::new(), place, false)];
         while let Some((position, relative, natural, is_shared)) = pending.pop() {
             let directory = self.get(position)?;
-            let lower = directory.lower.as_ref().map(|place| tree.shared_chunks(place).unwrap_or_else(|| place.clone()));
+            let lower =
+                directory.lower.as_ref().map(|place| tree.shared_chunks(place).unwrap_or_else(|| place.clone()));
             let in_place = natural.is_some() && lower == natural;
             if let (Some(natural), false) = (&natural, in_place) {
                 self.delete_below(natural, &mut changes).await?;

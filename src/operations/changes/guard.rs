@@ -9,11 +9,11 @@ use std::collections::HashSet;
 use crate::commit::changes::{ChangeSet, ChunkChange};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::NodeId;
+use crate::overlay::frozen::{Frozen, FrozenEntry};
+use crate::overlay::replace::node_ids;
 use crate::scratch::record::Source;
 use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, TreePlace};
-use crate::working::frozen::{Frozen, FrozenEntry};
-use crate::working::replace::node_ids;
 use crate::zarr::Coords;
 
 /// Refuses `changes`, detected in `frozen` over `tree`, if they delete something that no operation removed.

@@ -13,11 +13,11 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::NodeId;
 use crate::format::snapshot::{Node as SnapshotNode, NodeData};
 use crate::format::transaction_log::Move;
+use crate::overlay::frozen::{Contents, Frozen, FrozenDirectory, FrozenEntry, FrozenFile};
+use crate::overlay::{Base, WorkingTree};
 use crate::scratch::data::LOST;
 use crate::scratch::record::{Id, Name, Source};
 use crate::tree::nodes::{NodeIndex, TreePlace, ZARR_JSON};
-use crate::working::frozen::{Contents, Frozen, FrozenDirectory, FrozenEntry, FrozenFile};
-use crate::working::{Base, WorkingTree};
 
 /// Violation of a chunk outside of any array.
 const STRAY: &str =
@@ -135,7 +135,9 @@ impl<'a> Walk<'a> {
         let has = |index| self.base.tree.table().get(index).is_some_and(|node| node.stored.is_some());
         match directory.entries.get(&document_name()) {
             None if lower.is_some_and(has) => Ok(DocumentState::Same),
-            None | Some(FrozenEntry::Whiteout | FrozenEntry::Other(_) | FrozenEntry::Directory(_)) => Ok(DocumentState::Absent),
+            None | Some(FrozenEntry::Whiteout | FrozenEntry::Other(_) | FrozenEntry::Directory(_)) => {
+                Ok(DocumentState::Absent)
+            }
             Some(FrozenEntry::File(file)) => {
                 let own = lower.is_some() && file.lower == lower.map(TreePlace::Metadata);
                 if own && file.source == Source::Lower {

@@ -15,10 +15,10 @@ use super::merge::{FileName, Merge, same_but_times};
 use super::{Purpose, is_of_base};
 use crate::error::{Context, Error, Result};
 use crate::format::chunk_payload::ChunkPayload;
+use crate::overlay::replace::Invalidation;
 use crate::scratch::record::{Id, Source, Stored};
 use crate::tree::Tree;
 use crate::tree::nodes::TreePlace;
-use crate::working::replace::Invalidation;
 
 /// Bytes copied at once out of the old base.
 const STEP: u32 = 1 << 20;

@@ -136,7 +136,13 @@ impl<'a> Merge<'a> {
         let root = self.old.get(ROOT).ok_or_else(|| Error::corrupt("a state without a root"))?;
         let top = TreePlace::Directory(0);
         self.adopt(ROOT, root, Some(&top));
-        self.made.push(CreatedDirectory { id: ROOT, name: None, has_base: true, old_lower: Some(top.clone()), is_needed: true });
+        self.made.push(CreatedDirectory {
+            id: ROOT,
+            name: None,
+            has_base: true,
+            old_lower: Some(top.clone()),
+            is_needed: true,
+        });
         let mut pending = vec![Visit {
             old: Some(ROOT),
             new: ROOT,

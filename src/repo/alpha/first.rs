@@ -15,7 +15,7 @@ use tokio::sync::OnceCell;
 use crate::disk_cache::DiskCache;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
-use crate::storage::{Condition, StoreAddress, ObjectInfo, Storage, Version};
+use crate::storage::{Condition, ObjectInfo, Storage, StoreAddress, Version};
 
 /// Today's folders, and those of the first layout.
 const FOLDERS: [(&str, &str); 4] =

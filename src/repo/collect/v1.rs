@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::reach::ReachableObjects;
 use super::sweep::Listed;
-use super::{Collected, UncommittedFinder, Keep, Progress, GcOptions};
+use super::{Collected, GcOptions, Keep, Progress, UncommittedFinder};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::snapshot::Snapshot;

@@ -7,7 +7,7 @@ use super::copies::{self, Copies};
 use super::plan::{Applied, Plan};
 use super::reach::ReachableObjects;
 use super::sweep::Listed;
-use super::{Collected, Count, UncommittedFinder, Keep, Progress, GcOptions};
+use super::{Collected, Count, GcOptions, Keep, Progress, UncommittedFinder};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::ids::ObjectId;

@@ -33,7 +33,12 @@ pub(super) struct LogContext {
 }
 
 /// Checks log `id`, whose snapshot may no longer exist. A missing log is an error only if it is needed.
-pub(super) async fn check(context: &Arc<Context>, id: ObjectId, beside: Option<LogContext>, is_needed: bool) -> Result<()> {
+pub(super) async fn check(
+    context: &Arc<Context>,
+    id: ObjectId,
+    beside: Option<LogContext>,
+    is_needed: bool,
+) -> Result<()> {
     let key = format!("transactions/{id}");
     let found = read(context, &key, MAX_LOG, |file| TransactionLog::decode(file, MAX_LOG)).await;
     let Read { value: log, file } = match found {

@@ -129,7 +129,12 @@ type Listed = BTreeMap<String, ObjectInfo>;
 /// Checks the repository in `storage` at time `now` (microseconds since 1970-01-01 UTC).
 ///
 /// Fails if the repository cannot be reached. Faults in its bytes are in the report.
-pub async fn verify(storage: &Arc<dyn Storage>, wanted: VerifyOptions, now: u64, progress: &Arc<Progress>) -> Result<Report> {
+pub async fn verify(
+    storage: &Arc<dyn Storage>,
+    wanted: VerifyOptions,
+    now: u64,
+    progress: &Arc<Progress>,
+) -> Result<Report> {
     let mut tries = 0;
     loop {
         tries += 1;

@@ -14,7 +14,7 @@ use super::chunks::Reference;
 use super::report::{Findings, Severity};
 use crate::error::ErrorKind;
 use crate::format::chunk_payload::Checksum;
-use crate::storage::virtuals::{VirtualObject, VirtualChunks};
+use crate::storage::virtuals::{VirtualChunks, VirtualObject};
 
 /// Objects requested at a time.
 const AT_ONCE: usize = 32;

@@ -10,7 +10,7 @@ use object_store::ObjectStore;
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 
 use super::super::location::Bucket;
-use super::{StoreParameters, endpoint_of, build_error};
+use super::{StoreParameters, build_error, endpoint_of};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::store_names::Account;
@@ -22,7 +22,11 @@ const CONNECTION: &str = "AZURE_STORAGE_CONNECTION_STRING";
 const HOSTS: &str = ".blob.core.windows.net";
 const FABRIC_HOSTS: &str = ".blob.fabric.microsoft.com";
 
-pub(super) fn connect(container: &Bucket, account: Option<&Account>, line: &StoreParameters) -> Result<Arc<dyn ObjectStore>> {
+pub(super) fn connect(
+    container: &Bucket,
+    account: Option<&Account>,
+    line: &StoreParameters,
+) -> Result<Arc<dyn ObjectStore>> {
     let (settings, secrets) = (&line.settings, line.secrets());
     let mut builder = if line.ambient { MicrosoftAzureBuilder::from_env() } else { MicrosoftAzureBuilder::new() };
     builder = builder.with_container_name(&container.name).with_retry(line.retry());

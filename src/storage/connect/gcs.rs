@@ -9,7 +9,7 @@ use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder, GoogleConfigKe
 use object_store::{ObjectStore, StaticCredentialProvider};
 
 use super::super::location::Bucket;
-use super::{StoreParameters, endpoint_of, build_error};
+use super::{StoreParameters, build_error, endpoint_of};
 use crate::endpoint::Endpoint;
 use crate::error::Result;
 

@@ -24,7 +24,7 @@ use self::client::{Clients, Redirects};
 use super::location::{Bucket, StorePlace};
 use super::secrets::Secrets;
 use super::settings::Settings;
-use super::wire::Transport;
+use super::transport::Transport;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -152,7 +152,11 @@ pub(super) async fn connect(place: &StorePlace, settings: &Settings) -> Result<C
 }
 
 /// Connects like [`connect`], but follows no redirect. Unless it is `trusted`, the store gets only what is in `settings`.
-pub(super) async fn connect_without_redirects(place: &StorePlace, settings: &Settings, trusted: bool) -> Result<Connected> {
+pub(super) async fn connect_without_redirects(
+    place: &StorePlace,
+    settings: &Settings,
+    trusted: bool,
+) -> Result<Connected> {
     connect_over(place, &StoreParameters { ambient: trusted, ..StoreParameters::new(settings, Redirects::None)? }).await
 }
 

@@ -15,7 +15,7 @@ use super::super::location::Bucket;
 use super::client::Redirects;
 use super::profile::{self, Profile, ProfileCredentials};
 use super::slashed::Slashed;
-use super::{StoreParameters, endpoint_of, build_error, variable};
+use super::{StoreParameters, build_error, endpoint_of, variable};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store_names::Region;
@@ -36,7 +36,10 @@ const ANYWHERE: &str = "s3";
 const BUCKET_REGION: &str = "x-amz-bucket-region";
 
 /// Connects to the bucket, and to the bucket by keys that begin with a slash.
-pub(super) async fn connect(bucket: &Bucket, line: &StoreParameters) -> Result<(Arc<dyn ObjectStore>, Arc<dyn ObjectStore>)> {
+pub(super) async fn connect(
+    bucket: &Bucket,
+    line: &StoreParameters,
+) -> Result<(Arc<dyn ObjectStore>, Arc<dyn ObjectStore>)> {
     let settings = &line.settings;
     let mut builder = if line.ambient { AmazonS3Builder::from_env() } else { AmazonS3Builder::new() };
     builder = builder
@@ -115,7 +118,11 @@ async fn region_of(bucket: &Bucket, line: &StoreParameters) -> Result<Region> {
     told.ok_or_else(|| Error::new(ErrorKind::NotFound, unknown("")))?.parse()
 }
 
-fn with_credentials(builder: AmazonS3Builder, line: &StoreParameters, profile: Option<Profile>) -> Result<AmazonS3Builder> {
+fn with_credentials(
+    builder: AmazonS3Builder,
+    line: &StoreParameters,
+    profile: Option<Profile>,
+) -> Result<AmazonS3Builder> {
     let (settings, secrets) = (&line.settings, line.secrets());
     if settings.anonymous {
         return Ok(builder.with_skip_signature(true));

@@ -17,7 +17,7 @@ use tokio::time::Sleep;
 
 use super::super::deadline::{Operation, UNBOUNDED};
 use super::attempt::Attempt;
-use super::pressure::Permit;
+use super::concurrency::Permit;
 
 /// Size of the pieces that are sent, in bytes. Progress is visible piece by piece.
 const PIECE: usize = 64 << 10;

@@ -1,13 +1,13 @@
 //! HTTP transport: every request of every store goes through it.
 //!
 //! The transport adds what the store's client lacks, below its retries. The number of requests in flight is limited by kind
-//! ([`pressure`]), and each attempt has its own clock ([`attempt`]), so that a silent or slow server costs an attempt and not the
-//! operation. Bodies are counted and limited ([`body`]). Uploads can be limited in bytes per second ([`limit`]).
+//! ([`concurrency`]), and each attempt has its own clock ([`attempt`]), so that a silent or slow server costs an attempt and not the
+//! operation. Bodies are counted and limited ([`body`]). Uploads can be limited in bytes per second ([`rate_limit`]).
 
 mod attempt;
 mod body;
-mod limit;
-mod pressure;
+mod concurrency;
+mod rate_limit;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use object_store::client::{HttpClient, HttpError, HttpRequest, HttpResponse, Htt
 
 use self::attempt::Attempt;
 use self::body::{Expectation, LimitedBody, counted};
-pub(super) use self::limit::Limit;
-use self::pressure::{Permit, ConcurrencyLimit};
+use self::concurrency::{ConcurrencyLimit, Permit};
+pub(super) use self::rate_limit::Limit;
 use super::deadline::{Deadline, Operation};
 use super::settings::Settings;
 

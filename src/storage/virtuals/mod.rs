@@ -32,7 +32,7 @@ use tracing::warn;
 
 use self::address::{Address, Scheme, quoted};
 use self::files::Root;
-use self::permissions::{ReadTarget, Permissions};
+use self::permissions::{Permissions, ReadTarget};
 use self::reach::StoreSettings;
 use self::remote::Remote;
 use self::web::{Given, RangeRequest, Web};

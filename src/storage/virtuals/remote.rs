@@ -12,7 +12,7 @@ use super::super::deadline::Deadline;
 use super::super::explain::from_store;
 use super::super::object::{collect, too_short};
 use super::super::settings::Settings;
-use super::super::wire::Transport;
+use super::super::transport::Transport;
 use super::address::Address;
 use super::checksum::ObjectState;
 use crate::error::{Error, ErrorKind, Result};

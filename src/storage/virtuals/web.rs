@@ -20,7 +20,7 @@ use super::super::connect;
 use super::super::deadline::{Deadline, UNBOUNDED};
 use super::super::object::too_short;
 use super::super::settings::Settings;
-use super::super::wire::Transport;
+use super::super::transport::Transport;
 use super::address::{Address, quoted};
 use super::checksum::ObjectState;
 use crate::error::{Error, ErrorKind, Result};

@@ -18,7 +18,7 @@ use icechunkfs::format::config_edit;
 use icechunkfs::format::ids::ObjectId;
 use icechunkfs::format::snapshot::{NodeData, Snapshot};
 use icechunkfs::repo::change_refs::RefKind;
-use icechunkfs::repo::collect::{self, UncommittedFinder, Uncommitted};
+use icechunkfs::repo::collect::{self, Uncommitted, UncommittedFinder};
 use icechunkfs::repo::expire;
 use icechunkfs::repo::history::format_time;
 use icechunkfs::repo::refs::Refs;

@@ -218,7 +218,8 @@ impl Migration<'_> {
         }
         let nothing: Rc<MigratedNodes> = Rc::default();
         let roots = children.remove(&None).unwrap_or_default();
-        let mut open: Vec<(ObjectId, Rc<MigratedNodes>)> = roots.into_iter().map(|id| (id, Rc::clone(&nothing))).collect();
+        let mut open: Vec<(ObjectId, Rc<MigratedNodes>)> =
+            roots.into_iter().map(|id| (id, Rc::clone(&nothing))).collect();
         let mut left = commits.len();
         while let Some((id, parent)) = open.pop() {
             let Some(commit) = commits.get(&id) else { continue };
@@ -235,7 +236,12 @@ impl Migration<'_> {
     }
 
     /// Migrates one commit: its chunks, its manifests, its log, its snapshot.
-    async fn one(&mut self, commit: &SnapshotInfo, parent: &MigratedNodes, objects: &mut Destination) -> Result<MigratedNodes> {
+    async fn one(
+        &mut self,
+        commit: &SnapshotInfo,
+        parent: &MigratedNodes,
+        objects: &mut Destination,
+    ) -> Result<MigratedNodes> {
         let snapshot = gather::snapshot(self.repository, commit).await?;
         let mut done = match &snapshot {
             Some(snapshot) => self.names.of(snapshot)?,

@@ -152,7 +152,13 @@ impl Destination {
 }
 
 /// Transfers one object of `size` bytes. `is_torn` is true if an incomplete copy of it exists.
-async fn copy(source: &dyn Storage, destination: &dyn Storage, key: &str, size: u64, is_torn: bool) -> Result<CopyMethod> {
+async fn copy(
+    source: &dyn Storage,
+    destination: &dyn Storage,
+    key: &str,
+    size: u64,
+    is_torn: bool,
+) -> Result<CopyMethod> {
     if is_torn {
         destination.delete(&[key.to_owned()]).await?;
     }
