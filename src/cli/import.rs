@@ -12,7 +12,7 @@ use indicatif::HumanBytes;
 use super::args::CommonArgs;
 use super::export::listed;
 use super::{open, print, print_json, progress, replace_commits};
-use crate::commit::engine::{OnConflict, Options};
+use crate::commit::engine::{EngineOptions, OnConflict};
 use crate::commit::progress::{CommitProgress, Stage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::printable;
@@ -95,7 +95,8 @@ pub fn run(arguments: &ImportArgs) -> Result<()> {
         jobs: arguments.jobs.into(),
     };
     let limits = open::MemoryLimits::default();
-    let engine_options = Options { pack_below: arguments.pack_below, memory: limits.uploads(), ..Options::default() };
+    let engine_options =
+        EngineOptions { pack_below: arguments.pack_below, memory: limits.uploads(), ..EngineOptions::default() };
     let (counters, progress) = (Arc::new(Counters::default()), CommitProgress::default());
     let ended = AtomicBool::new(false);
     let imported = std::thread::scope(|scope| {
@@ -151,10 +152,10 @@ async fn target(arguments: &ImportArgs) -> Result<Target> {
 
 /// Returns the failure that prevented the commit, if any.
 fn failure(imported: &ImportResult) -> Option<Error> {
-    if imported.faults_count > 0 {
-        let faults =
-            imported.faults.iter().map(|SkippedPath { path, why }| printable::line(&format!("  {path}: {why}")));
-        let message = format!("nothing was imported:\n{}", listed(faults, imported.faults_count));
+    if imported.violations_count > 0 {
+        let violations =
+            imported.violations.iter().map(|SkippedPath { path, why }| printable::line(&format!("  {path}: {why}")));
+        let message = format!("nothing was imported:\n{}", listed(violations, imported.violations_count));
         return Some(Error::of_lines(ErrorKind::InvalidInput, &message));
     }
     if !imported.conflicts.is_empty() {

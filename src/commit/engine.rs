@@ -17,12 +17,12 @@ use super::log;
 use super::manifests::ManifestWriter;
 use super::moves;
 use super::nodes;
-use super::pack::Sizes;
+pub use super::pack::Sizes;
 use super::progress::{CommitProgress, Stage};
 use super::publish::{self, Publication, Published};
 use super::rebase;
 use super::replace_moves::without_moves;
-pub use super::request::{Checked, OnConflict, Outcome, PublishCallback, RebaseCheck, Request, Rewrite};
+pub use super::request::{CheckResult, CommitOutcome, OnConflict, PublishCallback, RebaseCheck, Request, Rewrite};
 use super::resolve;
 use super::splitting::{self, Splitting};
 use super::times::RenewedTimes;
@@ -55,7 +55,7 @@ pub struct Engine {
     storage: Arc<dyn Storage>,
     reader: Arc<Reader>,
     clock: Clock,
-    options: Options,
+    options: EngineOptions,
     memory: MemoryLimit,
     /// Inline threshold in bytes, determined when first needed.
     inline: OnceCell<u64>,
@@ -63,7 +63,7 @@ pub struct Engine {
 
 /// Limits of commits: chunk sizes, retries and memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct EngineOptions {
     /// Chunks smaller than this share objects, in bytes.
     pub pack_below: u64,
     /// Size at which a pack is closed, in bytes.
@@ -76,15 +76,23 @@ pub struct Options {
     pub memory: u64,
 }
 
-impl Default for Options {
+impl Default for EngineOptions {
     fn default() -> Self {
-        Options {
+        EngineOptions {
             pack_below: 256 << 10,
             pack_size: 8 << 20,
             inline_threshold: None,
             max_rebases: 1000,
             memory: 32 << 20,
         }
+    }
+}
+
+impl EngineOptions {
+    /// Returns the sizes that decide how a chunk is stored in a repository with `config`.
+    pub fn sizes(&self, config: &RepoConfig) -> Sizes {
+        let inline = self.inline_threshold.map_or(config.inline_threshold(), u64::from);
+        Sizes { inline, pack_below: self.pack_below, pack_size: self.pack_size }
     }
 }
 
@@ -123,12 +131,12 @@ struct Work<'a> {
 
 impl Engine {
     /// Returns an engine for the repository in `storage`, which `reader` reads too.
-    pub fn new(storage: Arc<dyn Storage>, reader: Arc<Reader>, clock: Clock, options: Options) -> Self {
+    pub fn new(storage: Arc<dyn Storage>, reader: Arc<Reader>, clock: Clock, options: EngineOptions) -> Self {
         Engine { storage, reader, clock, options, memory: MemoryLimit::new(options.memory), inline: OnceCell::new() }
     }
 
     /// Returns true if a chunk of `length` bytes is never stored as a separate object.
-    pub fn packs(&self, length: u64) -> bool {
+    pub fn is_packed(&self, length: u64) -> bool {
         length < self.options.pack_below
     }
 
@@ -136,22 +144,18 @@ impl Engine {
     pub async fn separate_object_threshold(&self) -> Result<u64> {
         let inline = self.inline.get_or_try_init(|| async {
             let repository = Repository::open(Arc::clone(&self.storage)).await?;
-            Ok::<_, Error>(self.sizes(&repository.config().await?).inline)
+            Ok::<_, Error>(self.options.sizes(&repository.config().await?).inline)
         });
         Ok(self.options.pack_below.max(inline.await? + 1))
     }
 
     /// Stores `file` as a separate object before the commit that will refer to it (eager upload).
     pub async fn upload_eagerly(&self, file: ChunkFile) -> Result<ChunkPayload> {
-        upload::ahead(&self.storage, &self.memory, file).await
-    }
-
-    fn sizes(&self, config: &RepoConfig) -> Sizes {
-        Sizes {
-            inline: self.options.inline_threshold.map_or(config.inline_threshold(), u64::from),
-            pack_below: self.options.pack_below,
-            pack_size: self.options.pack_size,
-        }
+        let _permit = self.memory.take(file.length).await;
+        let renewed = RenewedTimes::default();
+        let stored = upload::single(&self.storage, file, &renewed).await?;
+        renewed.keep();
+        Ok(stored)
     }
 
     /// Commits `changes`, made for snapshot `base`, to a branch.
@@ -167,10 +171,10 @@ impl Engine {
         changes: &ChangeSet,
         request: &Request,
         progress: &CommitProgress,
-    ) -> Result<Outcome> {
+    ) -> Result<CommitOutcome> {
         let renewed = RenewedTimes::default();
         let outcome = self.run(base, changes, request, &renewed, progress).await;
-        if matches!(outcome, Ok(Outcome::Committed { .. })) {
+        if matches!(outcome, Ok(CommitOutcome::Committed { .. })) {
             renewed.keep();
         }
         progress.enter(Stage::Done);
@@ -178,13 +182,15 @@ impl Engine {
     }
 
     /// Checks if `changes`, made for `base`, can be rebased onto the tip of `branch`.
-    pub async fn check(&self, base: &Arc<Snapshot>, branch: &str, changes: &ChangeSet) -> Result<Checked> {
+    pub async fn check(&self, base: &Arc<Snapshot>, branch: &str, changes: &ChangeSet) -> Result<CheckResult> {
         let repository = Repository::open(Arc::clone(&self.storage)).await?;
         let changes = effective(base, changes);
         let commits = rebase::commits_since(&repository, branch, base.id()).await?;
-        Ok(match rebase::since(&repository, &self.reader, base, &commits, &changes).await? {
-            None => Checked { tip: base.id(), conflicts: Vec::new(), commits_between: Vec::new() },
-            Some(since) => Checked { tip: since.tip.id(), conflicts: since.conflicts, commits_between: since.commits },
+        Ok(match rebase::compare(&repository, &self.reader, base, &commits, &changes).await? {
+            None => CheckResult { tip: base.id(), conflicts: Vec::new(), commits_between: Vec::new() },
+            Some(since) => {
+                CheckResult { tip: since.tip.id(), conflicts: since.conflicts, commits_between: since.commits }
+            }
         })
     }
 
@@ -195,9 +201,9 @@ impl Engine {
         request: &Request,
         renewed: &RenewedTimes,
         progress: &CommitProgress,
-    ) -> Result<Outcome> {
+    ) -> Result<CommitOutcome> {
         if request.is_nothing_for(changes) {
-            return Ok(Outcome::Nothing);
+            return Ok(CommitOutcome::Nothing);
         }
         let repository = Repository::open(Arc::clone(&self.storage)).await?;
         repository.check_writable()?;
@@ -213,7 +219,7 @@ impl Engine {
         }
         let changes = effective(base, changes);
         if request.is_nothing_for(&changes) {
-            return Ok(Outcome::Nothing);
+            return Ok(CommitOutcome::Nothing);
         }
         let config = repository.config().await?;
         let splitting = match request.rewrite.as_ref().and_then(|rewrite| rewrite.splitting.as_ref()) {
@@ -243,14 +249,14 @@ impl Engine {
         // A change set that cannot be committed is refused before anything is stored.
         let conflicts = self.rebase_onto_tip(&mut work, &repository).await?;
         if !conflicts.is_empty() {
-            return Ok(Outcome::Conflicts(conflicts));
+            return Ok(CommitOutcome::Conflicts(conflicts));
         }
         self.renew_ids(&mut work, &repository).await?;
         let stored = without_moves(&work.base, &work.changes, &work.chunks, &work.new_ids)?;
         nodes::apply(&work.base, &stored.changes, &stored.sources, version)?;
         drop(stored);
         failpoints::reach("commit.chunks")?;
-        let sizes = self.sizes(&config);
+        let sizes = self.options.sizes(&config);
         self.store_chunks(&mut work, &repository, sizes, renewed).await?;
         failpoints::reach("commit.chunks.done")?;
         for attempt in 0..=self.options.max_rebases {
@@ -259,7 +265,7 @@ impl Engine {
                 let repository = Repository::open(Arc::clone(&self.storage)).await?;
                 let conflicts = self.rebase_onto_tip(&mut work, &repository).await?;
                 if !conflicts.is_empty() {
-                    return Ok(Outcome::Conflicts(conflicts));
+                    return Ok(CommitOutcome::Conflicts(conflicts));
                 }
                 self.renew_ids(&mut work, &repository).await?;
                 if work.must_store_again {
@@ -267,11 +273,11 @@ impl Engine {
                 }
             }
             if work.changes.is_empty() && !request.may_be_empty() {
-                return Ok(Outcome::Nothing);
+                return Ok(CommitOutcome::Nothing);
             }
             match self.attempt(&mut work, attempt).await? {
                 Attempt::Committed(snapshot) => {
-                    return Ok(Outcome::Committed { snapshot, rebased_over: work.rebased_over });
+                    return Ok(CommitOutcome::Committed { snapshot, rebased_over: work.rebased_over });
                 }
                 Attempt::Moved => {}
                 Attempt::Collected => {
@@ -318,7 +324,7 @@ impl Engine {
         work.progress.enter(Stage::Rebase);
         // A commit with pruned logs stands for expired commits too, not only for the late commit.
         let is_ours = |commit: &SnapshotInfo| {
-            work.request.unpublished.contains(&commit.id) && commit.pruned_ancestor_tx_logs.is_empty()
+            work.request.unconfirmed.contains(&commit.id) && commit.pruned_ancestor_tx_logs.is_empty()
         };
         let mut rest = commits.as_slice();
         while let Some(at) = rest.iter().position(is_ours)
@@ -360,19 +366,19 @@ impl Engine {
         repository: &Repository,
         commits: &[SnapshotInfo],
     ) -> Result<Vec<Conflict>> {
-        let since = rebase::since(repository, &self.reader, &work.base, commits, &work.changes).await?;
+        let since = rebase::compare(repository, &self.reader, &work.base, commits, &work.changes).await?;
         let Some(since) = since else { return Ok(Vec::new()) };
-        resolve::drop_chunks(&mut work.changes, &mut work.chunks, &since.gone);
+        resolve::drop_chunks(&mut work.changes, &mut work.chunks, &since.deleted_in_tip);
         let solvable = |conflict: &Conflict| conflict.kind == ConflictKind::ChunkDoubleUpdate;
         match work.request.on_conflict {
             _ if since.conflicts.is_empty() => {}
             // A rewrite leaves arrays and chunks with concurrent changes alone: it would only have moved their bytes.
             _ if work.rewrite.is_some() => {
-                resolve::leave(&work.base, &mut work.changes, &mut work.chunks, &since.conflicts)
+                resolve::drop_conflicting_changes(&work.base, &mut work.changes, &mut work.chunks, &since.conflicts)
             }
             OnConflict::Ours if since.conflicts.iter().all(solvable) => {}
             OnConflict::Theirs if since.conflicts.iter().all(solvable) => {
-                resolve::discard_also(&work.base, &mut work.changes, &mut work.chunks, &since.conflicts);
+                resolve::drop_conflicting_chunks(&work.base, &mut work.changes, &mut work.chunks, &since.conflicts);
             }
             _ => return Ok(since.conflicts),
         }
@@ -431,7 +437,7 @@ impl Engine {
         work.progress.enter(Stage::Chunks);
         work.must_store_again = false;
         let now = (self.clock)();
-        gc_guard::keep(repository, &mut work.changes, &work.known_objects, now, &self.memory).await?;
+        gc_guard::guard(repository, &mut work.changes, &work.known_objects, now, &self.memory).await?;
         work.chunks = upload::upload(&self.storage, &work.changes, sizes, &self.memory, renewed, work.progress).await?;
         Ok(())
     }

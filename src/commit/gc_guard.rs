@@ -8,8 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
+use futures_util::{StreamExt, TryStreamExt};
 
 use super::changes::{ChangeSet, ChunkChange};
 use super::upload::{AT_ONCE, MemoryLimit};
@@ -28,7 +28,7 @@ type ChunkLocation = (ObjectId, u64, u64);
 /// Keeps garbage collection from removing what `changes` refer to in `repository`. The objects in `known_objects` are safe already.
 ///
 /// Errors: [`ErrorKind::Stale`] if an object is already gone.
-pub(super) async fn keep(
+pub(super) async fn guard(
     repository: &Repository,
     changes: &mut ChangeSet,
     known_objects: &HashSet<ObjectId>,
@@ -37,8 +37,8 @@ pub(super) async fn keep(
 ) -> Result<()> {
     let is_doubtful =
         |payload: &ChunkPayload| place(payload).is_some_and(|(chunk, ..)| !known_objects.contains(&chunk));
-    let changes = changes.chunks.values_mut().flat_map(BTreeMap::values_mut);
     let stored: Vec<&mut ChunkPayload> = changes
+        .chunk_changes_mut()
         .filter_map(|change| match change {
             ChunkChange::Stored(payload) if is_doubtful(payload) => Some(payload),
             _ => None,
@@ -67,12 +67,8 @@ async fn store_anew(storage: &Arc<dyn Storage>, stored: Vec<&mut ChunkPayload>, 
         })
     });
     let copying: Vec<Copying<'_>> = copying.collect();
-    let mut copying = futures_util::stream::iter(copying).buffer_unordered(AT_ONCE);
-    let mut copies = BTreeMap::new();
-    while let Some(copied) = copying.next().await {
-        let (place, new) = copied?;
-        copies.insert(place, new);
-    }
+    let copies: BTreeMap<ChunkLocation, ObjectId> =
+        futures_util::stream::iter(copying).buffer_unordered(AT_ONCE).try_collect().await?;
     for payload in stored {
         if let Some((place, new)) = place(payload).and_then(|place| Some((place, copies.get(&place)?))) {
             *payload = ChunkPayload::Native { chunk: *new, offset: 0, length: place.2 };
@@ -96,11 +92,7 @@ async fn look_for(storage: &Arc<dyn Storage>, stored: Vec<&mut ChunkPayload>) ->
         })
     });
     let looks: Vec<BoxFuture<'_, Result<()>>> = looks.collect();
-    let mut looks = futures_util::stream::iter(looks).buffer_unordered(AT_ONCE);
-    while let Some(looked) = looks.next().await {
-        looked?;
-    }
-    Ok(())
+    futures_util::stream::iter(looks).buffer_unordered(AT_ONCE).try_collect().await
 }
 
 fn place(payload: &ChunkPayload) -> Option<ChunkLocation> {

@@ -9,10 +9,11 @@
 //! by which their manifest is found; if several manifests list a chunk, the reference of the first one in the array's order.
 
 use std::collections::{BTreeMap, HashMap};
+use std::iter::Peekable;
 use std::sync::Arc;
 
-use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
+use futures_util::{StreamExt, TryStreamExt};
 use tokio::sync::Semaphore;
 
 use super::splitting::{Cells, Splitting};
@@ -141,24 +142,19 @@ impl ManifestWriter {
         let this = &*self;
         let memory = &Semaphore::new(REFS_AT_ONCE);
         // Each future is boxed: the compiler cannot prove that one from a closure is `Send`.
-        type Running<'a> = BoxFuture<'a, Result<(NodeId, usize, ArrayManifests)>>;
+        type Running<'a> = BoxFuture<'a, Result<((NodeId, usize), ArrayManifests)>>;
         let running = jobs.into_iter().map(|(number, task, extents, plan)| -> Running<'_> {
             Box::pin(async move {
                 let old = plan.sources.iter().filter_map(|&at| infos.get(&task.old.get(at)?.id));
                 let refs = old.map(|info| u64::from(info.chunk_refs)).sum::<u64>() + plan.changes.len() as u64;
                 let _permit = memory.acquire_many(refs.min(REFS_AT_ONCE as u64) as u32).await;
                 let found = this.cell(&task, extents, plan, infos).await;
-                found.context(|| format!("manifests of array {}", task.path)).map(|found| (task.node, number, found))
+                found.context(|| format!("manifests of array {}", task.path)).map(|found| ((task.node, number), found))
             })
         });
         let running: Vec<Running<'_>> = running.collect();
-        let mut running = futures_util::stream::iter(running).buffer_unordered(AT_ONCE);
-        let mut found: BTreeMap<(NodeId, usize), ArrayManifests> = BTreeMap::new();
-        while let Some(cell) = running.next().await {
-            let (node, number, manifests) = cell?;
-            found.insert((node, number), manifests);
-        }
-        drop(running);
+        let found: BTreeMap<(NodeId, usize), ArrayManifests> =
+            futures_util::stream::iter(running).buffer_unordered(AT_ONCE).try_collect().await?;
         for ((node, _), manifests) in found {
             done.entry(node).or_default().extend(manifests.iter().cloned());
             if let Some(known) = self.written.get_mut(&node) {
@@ -317,14 +313,14 @@ fn visible<'a>(refs: &'a ArrayRefs<'_>, source: &'a Source) -> impl Iterator<Ite
     (start..end.max(start)).filter(move |&at| inside(at) && !repeats(at))
 }
 
-type Changes<'a, I> = std::iter::Peekable<I>;
-
 /// Adds the changes that come before reference `at` of `refs`, and then that reference if it was not changed.
 #[inline]
-fn merge<'a, I>(draft: &mut ManifestDraft, changes: &mut Changes<'a, I>, refs: &ArrayRefs<'_>, at: usize) -> Result<()>
-where
-    I: Iterator<Item = &'a (Coords, Option<ChunkPayload>)>,
-{
+fn merge<'a>(
+    draft: &mut ManifestDraft,
+    changes: &mut Peekable<impl Iterator<Item = &'a (Coords, Option<ChunkPayload>)>>,
+    refs: &ArrayRefs<'_>,
+    at: usize,
+) -> Result<()> {
     use std::cmp::Ordering;
     while let Some((coords, place)) = changes.peek() {
         match coords.iter().copied().cmp(refs.coords(at).iter()) {

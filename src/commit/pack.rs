@@ -27,13 +27,13 @@ pub(super) enum Job {
 
 /// Size thresholds, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
-    /// Chunks up to this size are stored inline.
-    pub(super) inline: u64,
+pub struct Sizes {
+    /// Chunks up to this size are stored inline, in the manifest.
+    pub inline: u64,
     /// Larger chunks below this size are packed.
-    pub(super) pack_below: u64,
+    pub pack_below: u64,
     /// A pack is closed when it reaches this size.
-    pub(super) pack_size: u64,
+    pub pack_size: u64,
 }
 
 /// Inline chunks per job.

@@ -17,7 +17,7 @@ use crate::repo::collect::mark::LogPosition;
 pub type PublishCallback = Arc<dyn Fn(ObjectId) -> Result<()> + Send + Sync>;
 
 /// Callback that receives a newer commit that the changes are about to be rebased onto, and true if that is or follows one of
-/// [`Request::unpublished`]. Returns further conflicts.
+/// [`Request::unconfirmed`]. Returns further conflicts.
 pub type RebaseCheck = Arc<dyn Fn(Arc<Snapshot>, bool) -> BoxFuture<'static, Result<Vec<Conflict>>> + Send + Sync>;
 
 /// Options of a commit.
@@ -44,7 +44,7 @@ pub struct Request {
     pub about_to_publish: Option<PublishCallback>,
     /// Commits of earlier states of the changes that were discarded because their publication was never confirmed. If such a
     /// commit is on the branch all the same, it is no concurrent commit.
-    pub unpublished: Vec<ObjectId>,
+    pub unconfirmed: Vec<ObjectId>,
     /// Called before the changes are rebased onto a newer commit.
     pub may_rebase_onto: Option<RebaseCheck>,
 }
@@ -57,7 +57,7 @@ impl Request {
 
     /// Returns true if there is nothing to do for `changes`, wherever the branch points by now.
     pub(super) fn is_nothing_for(&self, changes: &ChangeSet) -> bool {
-        changes.is_empty() && !self.may_be_empty() && self.unpublished.is_empty()
+        changes.is_empty() && !self.may_be_empty() && self.unconfirmed.is_empty()
     }
 }
 
@@ -91,7 +91,7 @@ pub enum OnConflict {
 
 /// Outcome of a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CommitOutcome {
     /// There was nothing to commit, or all changes gave way to those of concurrent commits.
     Nothing,
     /// The branch points to the new snapshot.
@@ -107,7 +107,7 @@ pub enum Outcome {
 
 /// Relation of a change set to the tip of a branch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checked {
+pub struct CheckResult {
     /// Tip of the branch.
     pub tip: ObjectId,
     /// Conflicts between the change set and the commits up to the tip.

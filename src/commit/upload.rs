@@ -145,7 +145,12 @@ async fn run(storage: &Arc<dyn Storage>, job: Job, renewed: &RenewedTimes) -> Re
     }
 }
 
-async fn single(storage: &Arc<dyn Storage>, file: ChunkFile, renewed: &RenewedTimes) -> Result<ChunkPayload> {
+/// Stores `file` as a separate object.
+pub(super) async fn single(
+    storage: &Arc<dyn Storage>,
+    file: ChunkFile,
+    renewed: &RenewedTimes,
+) -> Result<ChunkPayload> {
     let length = file.length;
     let chunk = ObjectId::random()?;
     let (key, name) = (format!("chunks/{chunk}"), file.name.clone());
@@ -157,15 +162,6 @@ async fn single(storage: &Arc<dyn Storage>, file: ChunkFile, renewed: &RenewedTi
         if can_link { storage.put_file(&key, file, length).await } else { storage.put_copy(&key, file, length).await };
     stored.context(|| format!("the chunk's file {name}"))?;
     Ok(ChunkPayload::Native { chunk, offset: 0, length })
-}
-
-/// Stores one file as a separate object before a commit refers to it (eager upload).
-pub(super) async fn ahead(storage: &Arc<dyn Storage>, memory: &MemoryLimit, file: ChunkFile) -> Result<ChunkPayload> {
-    let _permit = memory.take(file.length).await;
-    let renewed = RenewedTimes::default();
-    let stored = single(storage, file, &renewed).await?;
-    renewed.keep();
-    Ok(stored)
 }
 
 /// Appends the whole file to `out`. Fails if the file does not have the expected length.

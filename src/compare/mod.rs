@@ -50,9 +50,9 @@ pub struct NodeDifference {
     /// New chunks.
     pub added: Count,
     /// Changed chunks, as they were before.
-    pub replaced: Count,
+    pub changed_before: Count,
     /// Changed chunks, as they are now.
-    pub replacing: Count,
+    pub changed_after: Count,
     /// Deleted chunks.
     pub removed: Count,
     /// Coordinates of these chunks, in the order of the grid, if requested.
@@ -95,7 +95,7 @@ impl Count {
 impl NodeDifference {
     /// Returns true if chunks differ.
     pub fn has_chunks(&self) -> bool {
-        self.added.chunks + self.replaced.chunks + self.removed.chunks > 0
+        self.added.chunks + self.changed_before.chunks + self.removed.chunks > 0
     }
 
     fn is_any(&self) -> bool {
@@ -113,8 +113,8 @@ impl NodeDifference {
         }
         match (&chunk.before, &chunk.after) {
             (Some(before), Some(after)) => {
-                self.replaced.add(before.length());
-                self.replacing.add(after.length());
+                self.changed_before.add(before.length());
+                self.changed_after.add(after.length());
             }
             (Some(before), None) => self.removed.add(before.length()),
             (None, Some(after)) => self.added.add(after.length()),
@@ -149,7 +149,7 @@ impl ArrayChunks {
     }
 
     /// Returns an empty list to compare the array with.
-    pub fn nothing<'a>(&self, infos: &'a HashMap<ObjectId, ManifestInfo>, reader: &'a Arc<Reader>) -> ChunkList<'a> {
+    pub fn empty<'a>(&self, infos: &'a HashMap<ObjectId, ManifestInfo>, reader: &'a Arc<Reader>) -> ChunkList<'a> {
         ChunkList { id: self.id, grid: &[], manifests: &[], infos, reader }
     }
 }
@@ -165,11 +165,8 @@ pub async fn snapshots(
     let by_id = |snapshot: &Snapshot| -> HashMap<NodeId, usize> {
         snapshot.nodes().enumerate().map(|(position, node)| (node.id, position)).collect()
     };
-    let infos = |snapshot: &Snapshot| -> HashMap<ObjectId, ManifestInfo> {
-        snapshot.manifests().into_iter().map(|info| (info.id, info)).collect()
-    };
     let (old_ids, new_ids) = (by_id(old), by_id(new));
-    let infos = &[infos(old), infos(new)];
+    let infos = &[old.manifest_infos(), new.manifest_infos()];
     let gone = old_ids.iter().filter(|(id, _)| !new_ids.contains_key(id)).map(|(_, &at)| (Some(at), None));
     let there = new_ids.iter().map(|(id, &at)| (old_ids.get(id).copied(), Some(at)));
     // Each future is boxed: the compiler cannot prove that one from a closure is `Send`.
@@ -215,8 +212,8 @@ async fn one(
     let (was, is) = (was.as_ref().and_then(ArrayChunks::of), is.as_ref().and_then(ArrayChunks::of));
     let [old_infos, new_infos] = infos;
     let Some(any) = is.as_ref().or(was.as_ref()) else { return Ok(found) };
-    let before = was.as_ref().map_or(any.nothing(old_infos, reader), |was| was.chunks(old_infos, reader));
-    let after = is.as_ref().map_or(any.nothing(new_infos, reader), |is| is.chunks(new_infos, reader));
+    let before = was.as_ref().map_or(any.empty(old_infos, reader), |was| was.chunks(old_infos, reader));
+    let after = is.as_ref().map_or(any.empty(new_infos, reader), |is| is.chunks(new_infos, reader));
     let mut differences = ChunkDifferences::new(before, after);
     found.coords = wanted.coords.then(CoordLists::default);
     while let Some(page) = differences.page().await? {

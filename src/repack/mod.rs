@@ -16,12 +16,13 @@ use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, TryStreamExt};
 
 use crate::commit::changes::ChunkChange;
+use crate::commit::engine::Sizes;
 use crate::compare::chunks::{ChunkDifference, ChunkDifferences};
 use crate::compare::{ArrayChunks, Count};
 use crate::error::{Context, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::{NodeId, ObjectId};
-use crate::format::snapshot::{ManifestInfo, Snapshot};
+use crate::format::snapshot::Snapshot;
 use crate::reader::{NativeChunk, Reader};
 use crate::storage::Storage;
 use crate::zarr::Coords;
@@ -31,20 +32,9 @@ const PACKS_AT_ONCE: usize = 4;
 /// Chunks of one pack that are read at the same time.
 const READS_AT_ONCE: usize = 8;
 /// An object is worth packing if the snapshot uses less of it than 1/4 of a pack.
-const SMALL_PART: u64 = 4;
+const SMALL_DIVISOR: u64 = 4;
 /// Limit on the chunks moved at once: each takes some 100 bytes of memory until the commit.
 const MOST_CHUNKS: u64 = 2 << 20;
-
-/// Size thresholds, in bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct Sizes {
-    /// Chunks up to this size go into the manifest.
-    pub inline: u64,
-    /// Larger chunks below this size are packed.
-    pub pack_below: u64,
-    /// A pack is closed when it reaches this size.
-    pub pack_size: u64,
-}
 
 /// Result of a repack.
 #[derive(Clone, Debug, Default)]
@@ -87,20 +77,20 @@ impl Usage {
 }
 
 /// Packs chunks of `snapshot` that are spread over too many objects, and stores the packs, which nothing refers to yet. Calls
-/// `tell` with the number of chunks done.
+/// `on_progress` with the number of chunks done.
 pub async fn repack(
     storage: &Arc<dyn Storage>,
     reader: &Arc<Reader>,
     snapshot: &Snapshot,
     sizes: Sizes,
-    tell: impl Fn(u64),
+    on_progress: impl Fn(u64),
 ) -> Result<RepackResult> {
-    let infos: HashMap<ObjectId, ManifestInfo> = snapshot.manifests().into_iter().map(|info| (info.id, info)).collect();
+    let infos = snapshot.manifest_infos();
     let mut out = RepackResult { is_complete: true, ..RepackResult::default() };
     for node in snapshot.nodes() {
         let Some(listed) = ArrayChunks::of(&node) else { continue };
         // Compared with an empty list, all chunks of the array are new.
-        let mut all = ChunkDifferences::new(listed.nothing(&infos, reader), listed.chunks(&infos, reader));
+        let mut all = ChunkDifferences::new(listed.empty(&infos, reader), listed.chunks(&infos, reader));
         while let Some(page) = all.page().await.context(|| node.path.to_owned())? {
             let jobs = plan(page, sizes);
             if jobs.is_empty() {
@@ -111,7 +101,7 @@ pub async fn repack(
                 return Ok(out);
             }
             carry_out(storage, reader, jobs, node.id, &mut out).await.context(|| node.path.to_owned())?;
-            tell(out.moved.chunks);
+            on_progress(out.moved.chunks);
         }
     }
     Ok(out)
@@ -191,7 +181,7 @@ fn plan(page: Vec<ChunkDifference>, sizes: Sizes) -> Vec<Job> {
     let of = |chunk: &NativeChunk| usage.get(&chunk.object);
     let is_sparse = |chunk: &NativeChunk| of(chunk).is_some_and(Usage::is_sparse);
     let is_little_used =
-        |chunk: &NativeChunk| of(chunk).is_some_and(|usage| usage.bytes < sizes.pack_size / SMALL_PART);
+        |chunk: &NativeChunk| of(chunk).is_some_and(|usage| usage.bytes < sizes.pack_size / SMALL_DIVISOR);
     let mut inline = Vec::new();
     let mut moving: Vec<Moving> = Vec::new();
     for (coords, chunk) in all {

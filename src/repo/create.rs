@@ -11,6 +11,7 @@ use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::repo_state::{Operation, RawItem, RepoState, SnapshotRecord, Status, Update};
 use crate::format::snapshot::Snapshot;
+use crate::format::transaction_log::Change;
 use crate::repo::refs::DEFAULT_BRANCH;
 use crate::storage::{Condition, Storage};
 
@@ -102,7 +103,7 @@ async fn add_root_group(storage: &dyn Storage, clock: Clock) -> Result<()> {
         nodes: vec![NodeDraft { id: node, path: "/".to_owned(), zarr_json: GROUP_DOCUMENT.to_vec(), array: None }],
         manifests: Vec::new(),
     };
-    let log = TransactionLogDraft { new_groups: vec![node], ..TransactionLogDraft::default() };
+    let log = TransactionLogDraft { nodes: [(Change::NewGroups, node)].into(), ..TransactionLogDraft::default() };
     write_commit(storage, &snapshot, &log).await?;
     update::update(storage, clock, |state| {
         if state.branches.get(DEFAULT_BRANCH) != Some(&parent) {

@@ -15,12 +15,10 @@ use super::fetch::{Content, fetch, is_unreadable};
 use super::prune::{self, Extra};
 use super::put::{Action, Target};
 use super::walk::{BATCH_BYTES, Item, Walk};
-use super::{Counters, SkippedPath, blocking};
+use super::{Counters, LISTED, SkippedPath, blocking};
 use crate::error::{Error, ErrorKind, Result};
 use crate::tree::{Kind, Tree};
 
-/// Paths of one kind that a report lists; the rest is counted.
-const LISTED: usize = 1000;
 /// Advice about files that cannot be read.
 const SKIP: &str = "--skip-unreadable exports the rest and lists what was left out";
 
@@ -287,7 +285,7 @@ impl Export {
             Ok(true) => self.wrote(done, item),
             Ok(false) => self.has(done, item),
             Err(error) if self.options.skip_unreadable && is_unreadable(&error) => {
-                self.counters.did(1, 0);
+                self.counters.add_done(1, 0);
                 done.leave_out(item.path(), &error);
             }
             Err(error) if is_unreadable(&error) => return Err(skippable(&error)),
@@ -297,13 +295,13 @@ impl Export {
     }
 
     fn has(&self, done: &mut Done, item: &Item) {
-        self.counters.did(1, item.size);
+        self.counters.add_done(1, item.size);
         done.unchanged += 1;
         done.unchanged_bytes = done.unchanged_bytes.saturating_add(item.size);
     }
 
     fn wrote(&self, done: &mut Done, item: &Item) {
-        self.counters.did(1, item.size);
+        self.counters.add_done(1, item.size);
         done.written += 1;
         done.written_bytes = done.written_bytes.saturating_add(item.size);
     }

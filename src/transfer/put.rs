@@ -58,9 +58,9 @@ impl Target {
     pub(super) fn new(destination: Arc<Destination>, time: u64, checksum: bool, dry_run: bool) -> Self {
         let trust = match destination.before() {
             Before::Nothing => Completeness::Empty,
-            Before::BegunBeforeBoot => Completeness::Bytes,
-            Before::Begun | Before::Others if checksum => Completeness::Bytes,
-            Before::Begun | Before::Others => Completeness::SizeAndTime,
+            Before::ResumedAfterReboot => Completeness::Bytes,
+            Before::Resumed | Before::OtherContent if checksum => Completeness::Bytes,
+            Before::Resumed | Before::OtherContent => Completeness::SizeAndTime,
         };
         Target { destination, trust, time, dry_run }
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::SkippedPath;
 use super::destination::join;
 use crate::error::{Error, ErrorKind, Result};
+use crate::file_name::is_dots;
 use crate::tree::directory::{Entry, Extent};
 use crate::tree::nodes::{MAX_NAME, TreePlace};
 use crate::tree::{Attributes, Kind, Tree};
@@ -92,7 +93,7 @@ impl Directory {
             }
             (offset, count) = (entry.offset, count + 1);
             match entry.attributes.kind {
-                Kind::Directory if matches!(entry.name, "." | "..") => {}
+                Kind::Directory if is_dots(entry.name.as_bytes()) => {}
                 Kind::Directory => directories.push_back((entry.name.to_owned(), entry.attributes.inode)),
                 Kind::File => files.push_back((entry.name.to_owned(), entry.attributes)),
             }
