@@ -17,12 +17,13 @@ use super::log;
 use super::manifests::ManifestWriter;
 use super::moves;
 use super::nodes;
-pub use super::pack::Sizes;
 use super::progress::{CommitProgress, Stage};
 use super::publish::{self, Publication, Published};
 use super::rebase;
 use super::replace_moves::without_moves;
-pub use super::request::{CheckResult, CommitOutcome, OnConflict, PublishCallback, RebaseCheck, Request, Rewrite};
+pub use super::request::{
+    CheckResult, CommitOutcome, EngineOptions, OnConflict, PublishCallback, RebaseCheck, Request, Rewrite, Sizes,
+};
 use super::resolve;
 use super::splitting::{self, Splitting};
 use super::times::RenewedTimes;
@@ -30,7 +31,6 @@ use super::upload::{self, MemoryLimit, StoredChunks, blocking};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::chunk_payload::ChunkPayload;
-use crate::format::config::RepoConfig;
 use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
@@ -47,7 +47,7 @@ use crate::storage::Storage;
 /// Metadata item that is reserved for notes of Icechunk implementations.
 pub const RESERVED: &str = "__icechunk";
 /// Exponent of the longest pause after a lost race: 2^7 ms.
-const LONGEST_PAUSE: u32 = 7;
+const MAX_PAUSE_EXPONENT: u32 = 7;
 
 /// Makes commits in one repository.
 #[derive(Debug)]
@@ -59,41 +59,6 @@ pub struct Engine {
     memory: MemoryLimit,
     /// Inline threshold in bytes, determined when first needed.
     inline: OnceCell<u64>,
-}
-
-/// Limits of commits: chunk sizes, retries and memory.
-#[derive(Clone, Copy, Debug)]
-pub struct EngineOptions {
-    /// Chunks smaller than this share objects, in bytes.
-    pub pack_below: u64,
-    /// Size at which a pack is closed, in bytes.
-    pub pack_size: u64,
-    /// Inline threshold in bytes, if not the repository's setting.
-    pub inline_threshold: Option<u16>,
-    /// Number of retries after a lost race or a garbage collection.
-    pub max_rebases: u32,
-    /// Limit on the bytes of chunks that are packed or uploaded at the same time.
-    pub memory: u64,
-}
-
-impl Default for EngineOptions {
-    fn default() -> Self {
-        EngineOptions {
-            pack_below: 256 << 10,
-            pack_size: 8 << 20,
-            inline_threshold: None,
-            max_rebases: 1000,
-            memory: 32 << 20,
-        }
-    }
-}
-
-impl EngineOptions {
-    /// Returns the sizes that decide how a chunk is stored in a repository with `config`.
-    pub fn sizes(&self, config: &RepoConfig) -> Sizes {
-        let inline = self.inline_threshold.map_or(config.inline_threshold(), u64::from);
-        Sizes { inline, pack_below: self.pack_below, pack_size: self.pack_size }
-    }
 }
 
 enum Attempt {
@@ -366,24 +331,24 @@ impl Engine {
         repository: &Repository,
         commits: &[SnapshotInfo],
     ) -> Result<Vec<Conflict>> {
-        let since = rebase::compare(repository, &self.reader, &work.base, commits, &work.changes).await?;
-        let Some(since) = since else { return Ok(Vec::new()) };
-        resolve::drop_chunks(&mut work.changes, &mut work.chunks, &since.deleted_in_tip);
+        let found = rebase::compare(repository, &self.reader, &work.base, commits, &work.changes).await?;
+        let Some(found) = found else { return Ok(Vec::new()) };
+        resolve::drop_chunks(&mut work.changes, &mut work.chunks, &found.deleted_in_tip);
         let solvable = |conflict: &Conflict| conflict.kind == ConflictKind::ChunkDoubleUpdate;
         match work.request.on_conflict {
-            _ if since.conflicts.is_empty() => {}
+            _ if found.conflicts.is_empty() => {}
             // A rewrite leaves arrays and chunks with concurrent changes alone: it would only have moved their bytes.
             _ if work.rewrite.is_some() => {
-                resolve::drop_conflicting_changes(&work.base, &mut work.changes, &mut work.chunks, &since.conflicts)
+                resolve::drop_conflicting_changes(&work.base, &mut work.changes, &mut work.chunks, &found.conflicts)
             }
-            OnConflict::Ours if since.conflicts.iter().all(solvable) => {}
-            OnConflict::Theirs if since.conflicts.iter().all(solvable) => {
-                resolve::drop_conflicting_chunks(&work.base, &mut work.changes, &mut work.chunks, &since.conflicts);
+            OnConflict::Ours if found.conflicts.iter().all(solvable) => {}
+            OnConflict::Theirs if found.conflicts.iter().all(solvable) => {
+                resolve::drop_conflicting_chunks(&work.base, &mut work.changes, &mut work.chunks, &found.conflicts);
             }
-            _ => return Ok(since.conflicts),
+            _ => return Ok(found.conflicts),
         }
-        work.base = since.tip;
-        work.rebased_over.extend(since.commits);
+        work.base = found.tip;
+        work.rebased_over.extend(found.commits);
         // A node that a concurrent commit deleted too needs no deletion.
         let present: HashSet<_> = work.base.nodes().map(|node| node.id).collect();
         work.changes.deleted.retain(|node| present.contains(&node.id));
@@ -552,7 +517,7 @@ async fn pause(attempt: u32) -> Result<()> {
     let mut random = [0; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
         .map_err(|e| Error::io("random bytes", e.into()))?;
-    let longest = 1_u64 << attempt.min(LONGEST_PAUSE);
+    let longest = 1_u64 << attempt.min(MAX_PAUSE_EXPONENT);
     tokio::time::sleep(Duration::from_millis(u64::from_le_bytes(random) % longest)).await;
     Ok(())
 }

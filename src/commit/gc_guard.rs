@@ -12,7 +12,7 @@ use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, TryStreamExt};
 
 use super::changes::{ChangeSet, ChunkChange};
-use super::upload::{AT_ONCE, MemoryLimit};
+use super::upload::{CONCURRENT_OBJECTS, MemoryLimit};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::ObjectId;
@@ -20,7 +20,7 @@ use crate::repo::Repository;
 use crate::storage::Storage;
 
 /// Longest time that a collection may take to remove what it has found: a day, in microseconds.
-const LONGEST_COLLECTION: u64 = 86_400 * 1_000_000;
+const MAX_COLLECTION_TIME: u64 = 86_400 * 1_000_000;
 
 /// Location of a chunk: object, offset, length.
 type ChunkLocation = (ObjectId, u64, u64);
@@ -47,7 +47,7 @@ pub(super) async fn guard(
     if stored.is_empty() || !repository.may_have_been_collected_since(0) {
         return Ok(());
     }
-    if repository.may_have_been_collected_since(now.saturating_sub(LONGEST_COLLECTION)) {
+    if repository.may_have_been_collected_since(now.saturating_sub(MAX_COLLECTION_TIME)) {
         return store_anew(repository.storage(), stored, memory).await;
     }
     look_for(repository.storage(), stored).await
@@ -68,7 +68,7 @@ async fn store_anew(storage: &Arc<dyn Storage>, stored: Vec<&mut ChunkPayload>, 
     });
     let copying: Vec<Copying<'_>> = copying.collect();
     let copies: BTreeMap<ChunkLocation, ObjectId> =
-        futures_util::stream::iter(copying).buffer_unordered(AT_ONCE).try_collect().await?;
+        futures_util::stream::iter(copying).buffer_unordered(CONCURRENT_OBJECTS).try_collect().await?;
     for payload in stored {
         if let Some((place, new)) = place(payload).and_then(|place| Some((place, copies.get(&place)?))) {
             *payload = ChunkPayload::Native { chunk: *new, offset: 0, length: place.2 };
@@ -92,7 +92,7 @@ async fn look_for(storage: &Arc<dyn Storage>, stored: Vec<&mut ChunkPayload>) ->
         })
     });
     let looks: Vec<BoxFuture<'_, Result<()>>> = looks.collect();
-    futures_util::stream::iter(looks).buffer_unordered(AT_ONCE).try_collect().await
+    futures_util::stream::iter(looks).buffer_unordered(CONCURRENT_OBJECTS).try_collect().await
 }
 
 fn place(payload: &ChunkPayload) -> Option<ChunkLocation> {

@@ -30,12 +30,12 @@ use crate::storage::Storage;
 use crate::zarr::Coords;
 
 /// Manifests written at the same time.
-const AT_ONCE: usize = 4;
+const CONCURRENT_CELLS: usize = 4;
 /// Limit on the references of manifests written at the same time: some 120 bytes of memory each.
-const REFS_AT_ONCE: usize = 1 << 21;
+const MAX_CONCURRENT_REFS: usize = 1 << 21;
 
 /// Limit on the cells that the manifests of an array reach into, in total. Each becomes a manifest, unless it is empty.
-const MOST_CELLS: u64 = 1 << 20;
+const MAX_CELLS: u64 = 1 << 20;
 
 /// Array whose manifests are written.
 #[derive(Debug)]
@@ -140,21 +140,21 @@ impl ManifestWriter {
             }
         }
         let this = &*self;
-        let memory = &Semaphore::new(REFS_AT_ONCE);
+        let memory = &Semaphore::new(MAX_CONCURRENT_REFS);
         // Each future is boxed: the compiler cannot prove that one from a closure is `Send`.
         type Running<'a> = BoxFuture<'a, Result<((NodeId, usize), ArrayManifests)>>;
         let running = jobs.into_iter().map(|(number, task, extents, plan)| -> Running<'_> {
             Box::pin(async move {
                 let old = plan.sources.iter().filter_map(|&at| infos.get(&task.old.get(at)?.id));
                 let refs = old.map(|info| u64::from(info.chunk_refs)).sum::<u64>() + plan.changes.len() as u64;
-                let _permit = memory.acquire_many(refs.min(REFS_AT_ONCE as u64) as u32).await;
+                let _permit = memory.acquire_many(refs.min(MAX_CONCURRENT_REFS as u64) as u32).await;
                 let found = this.cell(&task, extents, plan, infos).await;
                 found.context(|| format!("manifests of array {}", task.path)).map(|found| ((task.node, number), found))
             })
         });
         let running: Vec<Running<'_>> = running.collect();
         let found: BTreeMap<(NodeId, usize), ArrayManifests> =
-            futures_util::stream::iter(running).buffer_unordered(AT_ONCE).try_collect().await?;
+            futures_util::stream::iter(running).buffer_unordered(CONCURRENT_CELLS).try_collect().await?;
         for ((node, _), manifests) in found {
             done.entry(node).or_default().extend(manifests.iter().cloned());
             if let Some(known) = self.written.get_mut(&node) {
@@ -217,9 +217,9 @@ fn plan(task: &ArrayTask<'_>, cells: &Cells) -> Result<BTreeMap<Vec<u32>, CellPl
     let mut touched: u64 = 0;
     for (at, old) in task.old.iter().enumerate() {
         touched = touched.saturating_add(cells.count_touched(&old.extents));
-        if touched > MOST_CELLS {
+        if touched > MAX_CELLS {
             return Err(Error::invalid(format!(
-                "the rules for splitting manifests would cut its {:?} chunks into more than {MOST_CELLS} parts: choose larger ones",
+                "the rules for splitting manifests would cut its {:?} chunks into more than {MAX_CELLS} parts: choose larger ones",
                 task.grid
             )));
         }

@@ -8,6 +8,7 @@
 //!
 //! The branch moves only if it still points to the tip and the commits below are the same: a concurrent commit is never removed.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -91,7 +92,7 @@ pub async fn squash(repository: &Repository, clock: Clock, wanted: &SquashOption
     let flushed_at = moment.time;
     let planned = nodes::apply(&snapshot, &ChangeSet::default(), &Sources::new(), SpecVersion::V2)?;
     let nodes: Vec<_> = planned.into_iter().map(|planned| planned.node).collect();
-    let used: std::collections::HashSet<ObjectId> =
+    let used: HashSet<ObjectId> =
         nodes.iter().filter_map(|node| node.array.as_ref()).flat_map(|array| &array.manifests).map(|m| m.id).collect();
     let items = metadata.iter().map(|(name, value)| RawItem::from_json(name, value)).collect::<Result<Vec<_>>>();
     let metadata = items.context(|| "metadata of the commit")?;
@@ -157,7 +158,7 @@ pub async fn squash(repository: &Repository, clock: Clock, wanted: &SquashOption
 fn check_moves(log: &TransactionLogDraft, snapshot: &Snapshot, parent: &Snapshot) -> Result<()> {
     let groups = moves::groups_after(snapshot, &ChangeSet::default());
     let refused = moves::not_allowed(&log.moves, &moves::paths(parent), &groups);
-    let present: std::collections::HashSet<NodeId> = snapshot.nodes().map(|node| node.id).collect();
+    let present: HashSet<NodeId> = snapshot.nodes().map(|node| node.id).collect();
     match log.moves.iter().find(|one| refused.contains(&one.node) && present.contains(&one.node)) {
         None => Ok(()),
         Some(one) => Err(Error::new(

@@ -10,8 +10,9 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::changes::{ChangeSet, ChunkChange, ChunkFile};
-use super::pack::{self, Job, Pending, Sizes};
+use super::pack::{self, Job, Pending};
 use super::progress::CommitProgress;
+use super::request::Sizes;
 use super::times::RenewedTimes;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
@@ -21,7 +22,7 @@ use crate::zarr::Coords;
 
 /// Objects stored at the same time. On a disk, so many flushes share one entry of the file system's journal; over a network,
 /// so many requests hide each other's latency.
-pub(super) const AT_ONCE: usize = 16;
+pub(super) const CONCURRENT_OBJECTS: usize = 16;
 
 /// Limit on the memory for packs and for files that are sent to a store.
 #[derive(Debug)]
@@ -94,7 +95,7 @@ pub(super) async fn upload(
         })
     });
     let running: Vec<Running<'_>> = running.collect();
-    let mut running = futures_util::stream::iter(running).buffer_unordered(AT_ONCE);
+    let mut running = futures_util::stream::iter(running).buffer_unordered(CONCURRENT_OBJECTS);
     while let Some(done) = running.next().await {
         let (node, placed) = done?;
         let slots = stored.get_mut(&node).map(Vec::as_mut_slice).unwrap_or_default();

@@ -10,8 +10,8 @@ pub mod logs;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use futures_util::StreamExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, ready};
+use futures_util::{StreamExt, TryStreamExt};
 
 use self::chunks::{ChunkDifference, ChunkDifferences, ChunkList};
 use crate::error::{Context, ErrorKind, Result};
@@ -23,7 +23,7 @@ use crate::zarr::Coords;
 use crate::zarr::array::ArrayMetadata;
 
 /// Arrays compared at the same time: over a network, so many requests hide each other's latency.
-const AT_ONCE: usize = 8;
+const CONCURRENT_ARRAYS: usize = 8;
 /// Bytes that are read of two chunks at a time to compare their content.
 const PIECE: u64 = 1 << 20;
 
@@ -180,12 +180,8 @@ pub async fn snapshots(
         })
     };
     let running: Vec<Running<'_>> = gone.chain(there).map(compare).collect();
-    let mut running = futures_util::stream::iter(running).buffer_unordered(AT_ONCE);
-    let mut found = Vec::new();
-    while let Some(difference) = running.next().await {
-        found.extend(Some(difference?).filter(NodeDifference::is_any));
-    }
-    drop(running);
+    let all = futures_util::stream::iter(running).buffer_unordered(CONCURRENT_ARRAYS);
+    let mut found: Vec<NodeDifference> = all.try_filter(|one| ready(one.is_any())).try_collect().await?;
     found.sort_by_cached_key(|difference| {
         let node = difference.after.and_then(|at| new.node(at)).or(difference.before.and_then(|at| old.node(at)));
         // A deleted node comes before the one that took its place.

@@ -28,13 +28,13 @@ use crate::storage::Storage;
 use crate::zarr::Coords;
 
 /// Packs built at the same time, of some MiB each.
-const PACKS_AT_ONCE: usize = 4;
+const CONCURRENT_PACKS: usize = 4;
 /// Chunks of one pack that are read at the same time.
-const READS_AT_ONCE: usize = 8;
+const CONCURRENT_READS: usize = 8;
 /// An object is worth packing if the snapshot uses less of it than 1/4 of a pack.
 const SMALL_DIVISOR: u64 = 4;
 /// Limit on the chunks moved at once: each takes some 100 bytes of memory until the commit.
-const MOST_CHUNKS: u64 = 2 << 20;
+const MAX_CHUNKS: u64 = 2 << 20;
 
 /// Result of a repack.
 #[derive(Clone, Debug, Default)]
@@ -96,7 +96,7 @@ pub async fn repack(
             if jobs.is_empty() {
                 continue;
             }
-            if out.moved.chunks >= MOST_CHUNKS {
+            if out.moved.chunks >= MAX_CHUNKS {
                 out.is_complete = false;
                 return Ok(out);
             }
@@ -122,7 +122,7 @@ async fn carry_out(
     type Running<'a> = BoxFuture<'a, Result<Vec<(Coords, ChunkPayload)>>>;
     let running: Vec<Running<'_>> =
         jobs.iter().map(|job| -> Running<'_> { Box::pin(run(storage, reader, job)) }).collect();
-    let mut running = futures_util::stream::iter(running).buffer_unordered(PACKS_AT_ONCE);
+    let mut running = futures_util::stream::iter(running).buffer_unordered(CONCURRENT_PACKS);
     let chunks = out.chunks.entry(node).or_default();
     while let Some(placed) = running.next().await {
         chunks.extend(placed?.into_iter().map(|(coords, payload)| (coords, ChunkChange::Stored(payload))));
@@ -143,7 +143,7 @@ async fn run(storage: &Arc<dyn Storage>, reader: &Arc<Reader>, job: &Job) -> Res
             })
         })
         .collect();
-    let read: Vec<Bytes> = futures_util::stream::iter(reading).buffered(READS_AT_ONCE).try_collect().await?;
+    let read: Vec<Bytes> = futures_util::stream::iter(reading).buffered(CONCURRENT_READS).try_collect().await?;
     let names = moving.iter().map(|(coords, _)| coords.clone());
     if let Job::Inline(_) = job {
         return Ok(names.zip(read.into_iter().map(ChunkPayload::Inline)).collect());

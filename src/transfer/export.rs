@@ -15,7 +15,7 @@ use super::fetch::{Content, fetch, is_unreadable};
 use super::prune::{self, Extra};
 use super::put::{Action, Target};
 use super::walk::{BATCH_BYTES, Item, Walk};
-use super::{Counters, LISTED, SkippedPath, blocking};
+use super::{Counters, MAX_LISTED, SkippedPath, blocking};
 use crate::error::{Error, ErrorKind, Result};
 use crate::tree::{Kind, Tree};
 
@@ -82,7 +82,7 @@ impl AddAssign for Done {
         self.unchanged += more.unchanged;
         self.unchanged_bytes = self.unchanged_bytes.saturating_add(more.unchanged_bytes);
         self.left_out_count += more.left_out_count;
-        let room = LISTED.saturating_sub(self.left_out.len());
+        let room = MAX_LISTED.saturating_sub(self.left_out.len());
         self.left_out.extend(more.left_out.into_iter().take(room));
     }
 }
@@ -141,7 +141,7 @@ pub async fn export(
             prune::remove(destination, extra).await?;
         }
         out.removed_count = paths.len() as u64;
-        out.removed = paths.into_iter().take(LISTED).collect();
+        out.removed = paths.into_iter().take(MAX_LISTED).collect();
     }
     counters.expect(expected(&tree, start.inode));
     let target = destination.clone().map(|destination| {
@@ -226,7 +226,7 @@ impl Export {
     async fn batch(self: Arc<Self>, items: Vec<Item>) -> Result<Done> {
         let mut done = Done::default();
         let Some(target) = self.target.clone() else {
-            items.iter().for_each(|item| self.wrote(&mut done, item));
+            items.iter().for_each(|item| self.count(&mut done, item, true));
             return Ok(done);
         };
         let look = Arc::clone(&target);
@@ -237,8 +237,8 @@ impl Export {
         let mut rest = Vec::with_capacity(wanted.len());
         for (item, need) in wanted {
             match need {
-                Action::Nothing => self.has(&mut done, &item),
-                Action::Write if self.options.dry_run => self.wrote(&mut done, &item),
+                Action::Nothing => self.count(&mut done, &item, false),
+                Action::Write if self.options.dry_run => self.count(&mut done, &item, true),
                 _ if item.size > BATCH_BYTES => {
                     let written = target.large(&self.tree, &item, need).await;
                     self.account(&mut done, &item, written)?;
@@ -270,10 +270,8 @@ impl Export {
                 Some((path, folder)) if path == item.folder => folder,
                 _ => target.destination().folder(&item.folder)?,
             };
-            match target.file(&folder, &item, need, content)? {
-                true => self.wrote(&mut done, &item),
-                false => self.has(&mut done, &item),
-            }
+            let is_written = target.file(&folder, &item, need, content)?;
+            self.count(&mut done, &item, is_written);
             last = Some((item.folder, folder));
         }
         Ok(done)
@@ -282,8 +280,7 @@ impl Export {
     /// Counts the result of a file: written, unchanged, or not readable.
     fn account(&self, done: &mut Done, item: &Item, written: Result<bool>) -> Result<()> {
         match written {
-            Ok(true) => self.wrote(done, item),
-            Ok(false) => self.has(done, item),
+            Ok(is_written) => self.count(done, item, is_written),
             Err(error) if self.options.skip_unreadable && is_unreadable(&error) => {
                 self.counters.add_done(1, 0);
                 done.leave_out(item.path(), &error);
@@ -294,15 +291,14 @@ impl Export {
         Ok(())
     }
 
-    fn has(&self, done: &mut Done, item: &Item) {
+    /// Counts a file that was written, or that was complete.
+    fn count(&self, done: &mut Done, item: &Item, is_written: bool) {
         self.counters.add_done(1, item.size);
-        done.unchanged += 1;
-        done.unchanged_bytes = done.unchanged_bytes.saturating_add(item.size);
-    }
-
-    fn wrote(&self, done: &mut Done, item: &Item) {
-        self.counters.add_done(1, item.size);
-        done.written += 1;
-        done.written_bytes = done.written_bytes.saturating_add(item.size);
+        let (files, bytes) = match is_written {
+            true => (&mut done.written, &mut done.written_bytes),
+            false => (&mut done.unchanged, &mut done.unchanged_bytes),
+        };
+        *files += 1;
+        *bytes = bytes.saturating_add(item.size);
     }
 }

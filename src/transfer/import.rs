@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::destination::MARKER;
-use super::{Counters, LISTED, SkippedPath, blocking, known, scan};
+use super::{Counters, MAX_LISTED, SkippedPath, blocking, known, scan};
 use crate::commit::changes::{ChangeSet, ChunkChange};
 use crate::commit::conflicts::Conflict;
 use crate::commit::engine::{CommitOutcome, Engine, EngineOptions, OnConflict, Request};
@@ -155,8 +155,8 @@ pub async fn import(
     untracked.extend(scanned.others.iter().cloned());
     untracked.sort();
     (out.untracked_count, out.violations_count) = (untracked.len() as u64, violations.len() as u64);
-    untracked.truncate(LISTED);
-    violations.truncate(LISTED);
+    untracked.truncate(MAX_LISTED);
+    violations.truncate(MAX_LISTED);
     (out.untracked, out.violations) = (untracked, violations);
     if out.violations_count > 0 {
         return Ok(out);

@@ -38,7 +38,7 @@ use serde::Serialize;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Paths of one kind that a report lists; the rest is counted.
-const LISTED: usize = 1000;
+const MAX_LISTED: usize = 1000;
 
 /// Progress of a transfer, for other threads to read.
 #[derive(Debug, Default)]

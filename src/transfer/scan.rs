@@ -411,3 +411,31 @@ impl Contents for Scanned {
         .await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[tokio::test]
+    async fn a_directory_exchanged_for_a_link_after_the_listing_is_not_followed() {
+        let place = tempfile::tempdir().unwrap();
+        let (source, foreign) = (place.path().join("source"), place.path().join("foreign"));
+        for (folder, text) in [(&source, "own"), (&foreign, "not")] {
+            std::fs::create_dir_all(folder.join("a/b")).unwrap();
+            std::fs::write(folder.join("a/b/zarr.json"), text).unwrap();
+        }
+        let scanned = scan(Arc::new(File::open(&source).unwrap().into()), 1, &Counters::default()).unwrap();
+        let file = FrozenFile { id: 1, lower: None, source: Source::Data(0) };
+        assert_eq!(scanned.whole(&file, 100).await.unwrap(), "own");
+        std::fs::rename(source.join("a"), source.join("old")).unwrap();
+        for target in [foreign.join("a"), "old".into()] {
+            std::os::unix::fs::symlink(target, source.join("a")).unwrap();
+            assert!(scanned.whole(&file, 100).await.is_err());
+            assert!(scanned.changed(0).unwrap().unwrap().open().is_err());
+            std::fs::remove_file(source.join("a")).unwrap();
+        }
+        std::fs::rename(source.join("old"), source.join("a")).unwrap();
+        assert_eq!(scanned.whole(&file, 100).await.unwrap(), "own");
+    }
+}
