@@ -21,7 +21,7 @@ use crate::repo::refs::DEFAULT_BRANCH;
 use crate::repo::update::system_clock;
 use crate::size;
 use crate::storage::{self, settings::Settings};
-use crate::transfer::import::{self, ImportOptions, ImportResult, Target};
+use crate::transfer::import::{self, ImportOptions, ImportResult, ImportTarget};
 use crate::transfer::{Counters, SkippedPath};
 
 /// Interval between updates of the progress bar.
@@ -122,9 +122,9 @@ pub fn run(arguments: &ImportArgs) -> Result<()> {
 }
 
 /// Opens the repository, or the empty location for one.
-async fn target(arguments: &ImportArgs) -> Result<Target> {
+async fn target(arguments: &ImportArgs) -> Result<ImportTarget> {
     let nothing = |storage| match arguments.branch.as_str() {
-        DEFAULT_BRANCH => Ok(Target::Empty(storage)),
+        DEFAULT_BRANCH => Ok(ImportTarget::Empty(storage)),
         branch => Err(Error::new(
             ErrorKind::NotFound,
             format!("{}: there is no repository, and a new one has no branch `{branch}`", arguments.repo),
@@ -141,7 +141,7 @@ async fn target(arguments: &ImportArgs) -> Result<Target> {
         opened => opened?,
     };
     match Repository::open(Arc::clone(&storage)).await {
-        Ok(repository) => Ok(Target::Branch(repository, arguments.branch.clone())),
+        Ok(repository) => Ok(ImportTarget::Branch(repository, arguments.branch.clone())),
         Err(error) if error.kind() == ErrorKind::NotARepository => match storage.any().await? {
             None => nothing(storage),
             Some(_) => Err(error.context("a repository is created in an empty place only")),

@@ -156,15 +156,19 @@ impl ConcurrentChanges {
 
     /// Returns the chunks that `changes` writes and concurrent commits have changed.
     pub(super) fn possible_update_conflicts(&self, changes: &ChangeSet) -> BTreeMap<NodeId, Vec<Coords>> {
-        self.in_doubt(changes, |change| !matches!(change, ChunkChange::Delete))
+        self.changed_by_both(changes, |change| !matches!(change, ChunkChange::Delete))
     }
 
     /// Returns the chunks that `changes` deletes and concurrent commits have changed. Those missing in the tip were deleted by both sides.
     pub(super) fn possible_deletion_conflicts(&self, changes: &ChangeSet) -> BTreeMap<NodeId, Vec<Coords>> {
-        self.in_doubt(changes, |change| matches!(change, ChunkChange::Delete))
+        self.changed_by_both(changes, |change| matches!(change, ChunkChange::Delete))
     }
 
-    fn in_doubt(&self, changes: &ChangeSet, is_wanted: impl Fn(&ChunkChange) -> bool) -> BTreeMap<NodeId, Vec<Coords>> {
+    fn changed_by_both(
+        &self,
+        changes: &ChangeSet,
+        is_wanted: impl Fn(&ChunkChange) -> bool,
+    ) -> BTreeMap<NodeId, Vec<Coords>> {
         let mut doubtful: BTreeMap<NodeId, Vec<Coords>> = BTreeMap::new();
         for (id, ours) in &changes.chunks {
             let Some(theirs) = self.chunks.get(id) else { continue };
@@ -179,16 +183,16 @@ impl ConcurrentChanges {
 }
 
 /// Nodes of a snapshot, by id and by path.
-struct Tree<'a> {
+struct Hierarchy<'a> {
     by_id: HashMap<NodeId, (&'a str, bool)>,
     by_path: HashMap<&'a str, NodeId>,
 }
 
-impl<'a> Tree<'a> {
+impl<'a> Hierarchy<'a> {
     fn new(snapshot: &'a Snapshot) -> Self {
         let by_id: HashMap<_, _> = snapshot.nodes().map(|node| (node.id, (node.path, node.is_array()))).collect();
         let by_path = by_id.iter().map(|(id, (path, _))| (*path, *id)).collect();
-        Tree { by_id, by_path }
+        Hierarchy { by_id, by_path }
     }
 }
 
@@ -239,7 +243,7 @@ pub(super) fn find(
     theirs: &ConcurrentChanges,
     agreed: &ChunkSet,
 ) -> Result<Vec<Conflict>> {
-    let (before, after) = (Tree::new(base), Tree::new(tip));
+    let (before, after) = (Hierarchy::new(base), Hierarchy::new(tip));
     let mut found = ConflictSet { commits, conflicts: BTreeMap::new() };
     let path_of = |id: &NodeId| before.by_id.get(id).map_or("", |(path, _)| *path);
     for id in touched(changes) {
@@ -355,8 +359,8 @@ fn chunks<'a>(
 fn path_conflicts(
     changes: &ChangeSet,
     theirs: &ConcurrentChanges,
-    before: &Tree<'_>,
-    after: &Tree<'_>,
+    before: &Hierarchy<'_>,
+    after: &Hierarchy<'_>,
     found: &mut ConflictSet<'_>,
 ) {
     let ours: HashMap<&str, bool> = changes

@@ -35,7 +35,7 @@ use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::repo_info::SnapshotInfo;
-use crate::format::repo_state::{RawItem, SnapshotRecord};
+use crate::format::repo_state::RawItem;
 use crate::format::snapshot::Snapshot;
 use crate::reader::Reader;
 use crate::repo::clock::ChangeTime;
@@ -440,13 +440,7 @@ impl Engine {
             log = self.amended(&work.base, log).await?;
         }
         let has_moves = !log.moves.is_empty();
-        let record = SnapshotRecord {
-            parent: None,
-            flushed_at: draft.flushed_at,
-            message: draft.message.clone(),
-            metadata: draft.metadata.clone(),
-            pruned_ancestor_tx_logs: Vec::new(),
-        };
+        let record = draft.record(None);
         let version = work.version;
         let files = move || Ok((log.encode(id, version)?, draft.encode()?));
         let (log, snapshot) = blocking(files).await?;

@@ -47,7 +47,7 @@ pub(super) fn apply(
         if deleted.contains(&node.id) {
             continue;
         }
-        let mut draft = keep(&node)?;
+        let mut draft = draft_unchanged(&node)?;
         if let Some(to) = moved.remove(&node.id) {
             to.clone_into(&mut draft.path);
         }
@@ -77,7 +77,7 @@ pub(super) fn apply(
 }
 
 /// Drafts a node without changes.
-fn keep(node: &Node<'_>) -> Result<NodeDraft> {
+fn draft_unchanged(node: &Node<'_>) -> Result<NodeDraft> {
     let array = match &node.data {
         NodeData::Group => None,
         NodeData::Array(array) => Some(ArrayDraft {

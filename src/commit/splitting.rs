@@ -160,7 +160,7 @@ impl ArrayCondition {
         let all = |list: &Value| -> Vec<Option<Self>> {
             list.as_array().into_iter().flatten().map(ArrayCondition::parse).collect()
         };
-        match one(value)? {
+        match variant(value)? {
             ("any_array", _) => Some(ArrayCondition::Any),
             ("or", list) => Some(ArrayCondition::Or(all(list).into_iter().flatten().collect())),
             ("and", list) => all(list).into_iter().collect::<Option<_>>().map(ArrayCondition::And),
@@ -182,7 +182,7 @@ impl AxisCondition {
 
     /// Parses a condition; none if it cannot be understood.
     fn parse(value: &Value) -> Option<Self> {
-        match one(value)? {
+        match variant(value)? {
             ("Any", _) => Some(AxisCondition::Any),
             ("Axis", number) => number.as_u64().map(AxisCondition::Number),
             ("DimensionName", pattern) => regex(pattern).map(AxisCondition::Name),
@@ -192,7 +192,7 @@ impl AxisCondition {
 }
 
 /// Returns the variant and the content of an enum in JSON: a string, or a map of one member.
-fn one(value: &Value) -> Option<(&str, &Value)> {
+fn variant(value: &Value) -> Option<(&str, &Value)> {
     match value {
         Value::String(name) => Some((name, &Value::Null)),
         Value::Object(members) => members.iter().next().map(|(name, content)| (name.as_str(), content)),

@@ -89,7 +89,7 @@ pub(super) async fn upload(
             let is_held = matches!(job, Job::Pack(_)) || storage.local_files().is_none();
             let _permit = memory.take(if is_held { job.bytes() } else { 0 }).await;
             let size = (job.chunks() as u64, job.bytes());
-            let placed = run(storage, job, renewed).await?;
+            let placed = store_job(storage, job, renewed).await?;
             progress.stored(size.0, size.1);
             Ok((node, placed))
         })
@@ -109,7 +109,7 @@ pub(super) async fn upload(
     Ok(stored.into_iter().map(|(node, chunks)| (node, Arc::new(chunks))).collect())
 }
 
-async fn run(storage: &Arc<dyn Storage>, job: Job, renewed: &RenewedTimes) -> Result<Vec<(usize, ChunkPayload)>> {
+async fn store_job(storage: &Arc<dyn Storage>, job: Job, renewed: &RenewedTimes) -> Result<Vec<(usize, ChunkPayload)>> {
     match job {
         Job::Inline(all) => {
             let read = move || {

@@ -160,7 +160,7 @@ pub async fn snapshots(
     reader: &Arc<Reader>,
     old: &Snapshot,
     new: &Snapshot,
-    wanted: CompareOptions,
+    options: CompareOptions,
 ) -> Result<Vec<NodeDifference>> {
     let by_id = |snapshot: &Snapshot| -> HashMap<NodeId, usize> {
         snapshot.nodes().enumerate().map(|(position, node)| (node.id, position)).collect()
@@ -176,7 +176,7 @@ pub async fn snapshots(
             let node =
                 |snapshot: &Snapshot, at: Option<usize>| at.map(|at| snapshot.node(at).map(|n| n.path.to_owned()));
             let path = node(new, after).or(node(old, before)).flatten().unwrap_or_default();
-            one(reader, [old, new], infos, [before, after], wanted).await.context(|| path)
+            compare_node(reader, [old, new], infos, [before, after], options).await.context(|| path)
         })
     };
     let running: Vec<Running<'_>> = gone.chain(there).map(compare).collect();
@@ -190,12 +190,12 @@ pub async fn snapshots(
     Ok(found)
 }
 
-async fn one(
+async fn compare_node(
     reader: &Arc<Reader>,
     snapshots: [&Snapshot; 2],
     infos: &[HashMap<ObjectId, ManifestInfo>; 2],
     at: [Option<usize>; 2],
-    wanted: CompareOptions,
+    options: CompareOptions,
 ) -> Result<NodeDifference> {
     let [old, new] = snapshots;
     let [before, after] = at;
@@ -211,10 +211,10 @@ async fn one(
     let before = was.as_ref().map_or(any.empty(old_infos, reader), |was| was.chunks(old_infos, reader));
     let after = is.as_ref().map_or(any.empty(new_infos, reader), |is| is.chunks(new_infos, reader));
     let mut differences = ChunkDifferences::new(before, after);
-    found.coords = wanted.coords.then(CoordLists::default);
+    found.coords = options.coords.then(CoordLists::default);
     while let Some(page) = differences.page().await? {
         for chunk in page {
-            if let (true, Some(before), Some(after)) = (wanted.content, &chunk.before, &chunk.after)
+            if let (true, Some(before), Some(after)) = (options.content, &chunk.before, &chunk.after)
                 && have_same_bytes(reader, before, after).await.context(|| format!("chunk {:?}", chunk.coords))?
             {
                 continue;

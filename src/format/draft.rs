@@ -10,7 +10,7 @@ use flatbuffers::FlatBufferBuilder;
 use super::envelope::{self, FileType, SpecVersion};
 use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
-use super::repo_state::{RawItem, write_items};
+use super::repo_state::{RawItem, SnapshotRecord, write_items};
 use super::snapshot::{Dimension, ManifestInfo, ManifestRef};
 use super::transaction_log::{Change, Move};
 use crate::error::{Error, Result};
@@ -61,6 +61,17 @@ pub struct ArrayDraft {
 }
 
 impl SnapshotDraft {
+    /// Returns the snapshot's record in `repo`, with `parent` and without pruned logs.
+    pub fn record(&self, parent: Option<ObjectId>) -> SnapshotRecord {
+        SnapshotRecord {
+            parent,
+            flushed_at: self.flushed_at,
+            message: self.message.clone(),
+            metadata: self.metadata.clone(),
+            pruned_ancestor_tx_logs: Vec::new(),
+        }
+    }
+
     /// Encodes the file. Fails if two nodes have the same path, or if `manifests` lists other manifests than the nodes use.
     pub fn encode(&self) -> Result<Vec<u8>> {
         envelope::encode_as(self.version, FileType::Snapshot, &self.payload()?)
@@ -386,7 +397,6 @@ mod tests {
             nodes: [node_id(2), node_id(1), node_id(2)].map(|id| (Change::NewGroups, id)).into(),
             updated_chunks: vec![(node_id(4), vec![]), (node_id(3), vec![vec![1, 0], vec![0, 5], vec![1, 0]])],
             moves: vec![moved("/a-b"), moved("/a/b"), moved("/a")],
-            ..TransactionLogDraft::default()
         };
         let log = TransactionLog::decode(&draft.encode(id(1), SpecVersion::V2).unwrap(), 1 << 20).unwrap();
         assert_eq!(log.id(), id(1));

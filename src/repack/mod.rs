@@ -100,14 +100,14 @@ pub async fn repack(
                 out.is_complete = false;
                 return Ok(out);
             }
-            carry_out(storage, reader, jobs, node.id, &mut out).await.context(|| node.path.to_owned())?;
+            store_jobs(storage, reader, jobs, node.id, &mut out).await.context(|| node.path.to_owned())?;
             on_progress(out.moved.chunks);
         }
     }
     Ok(out)
 }
 
-async fn carry_out(
+async fn store_jobs(
     storage: &Arc<dyn Storage>,
     reader: &Arc<Reader>,
     jobs: Vec<Job>,
@@ -121,7 +121,7 @@ async fn carry_out(
     // Each future is boxed: the compiler cannot prove that one from a closure is `Send`.
     type Running<'a> = BoxFuture<'a, Result<Vec<(Coords, ChunkPayload)>>>;
     let running: Vec<Running<'_>> =
-        jobs.iter().map(|job| -> Running<'_> { Box::pin(run(storage, reader, job)) }).collect();
+        jobs.iter().map(|job| -> Running<'_> { Box::pin(store_job(storage, reader, job)) }).collect();
     let mut running = futures_util::stream::iter(running).buffer_unordered(CONCURRENT_PACKS);
     let chunks = out.chunks.entry(node).or_default();
     while let Some(placed) = running.next().await {
@@ -130,7 +130,7 @@ async fn carry_out(
     Ok(())
 }
 
-async fn run(storage: &Arc<dyn Storage>, reader: &Arc<Reader>, job: &Job) -> Result<Vec<(Coords, ChunkPayload)>> {
+async fn store_job(storage: &Arc<dyn Storage>, reader: &Arc<Reader>, job: &Job) -> Result<Vec<(Coords, ChunkPayload)>> {
     let (Job::Pack(moving) | Job::Inline(moving)) = job;
     type Reading<'a> = BoxFuture<'a, Result<Bytes>>;
     let reading: Vec<Reading<'_>> = moving

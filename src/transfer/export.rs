@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::destination::Destination;
 use super::fetch::{Content, fetch, is_unreadable};
 use super::prune::{self, Extra};
-use super::put::{Action, Target};
+use super::put::{Action, ExportTarget};
 use super::walk::{BATCH_BYTES, Item, Walk};
 use super::{Counters, MAX_LISTED, SkippedPath, blocking};
 use crate::error::{Error, ErrorKind, Result};
@@ -97,7 +97,7 @@ impl Done {
 struct Export {
     tree: Arc<Tree>,
     /// None in a dry run without a directory.
-    target: Option<Arc<Target>>,
+    target: Option<Arc<ExportTarget>>,
     options: ExportOptions,
     counters: Arc<Counters>,
 }
@@ -146,7 +146,7 @@ pub async fn export(
     counters.expect(expected(&tree, start.inode));
     let target = destination.clone().map(|destination| {
         let time = tree.snapshot().flushed_at();
-        Arc::new(Target::new(destination, time, options.checksum, options.dry_run))
+        Arc::new(ExportTarget::new(destination, time, options.checksum, options.dry_run))
     });
     let walk = Walk::new(Arc::clone(&tree), start.inode, options.skip_unreadable);
     let export = Arc::new(Export { tree, target, options, counters });
@@ -262,7 +262,7 @@ impl Export {
     }
 
     /// Writes files whose bytes have been fetched.
-    fn write(&self, target: &Target, ready: Vec<(Item, Action, Content)>) -> Result<Done> {
+    fn write(&self, target: &ExportTarget, ready: Vec<(Item, Action, Content)>) -> Result<Done> {
         let mut done = Done::default();
         let mut last: Option<(Arc<str>, Arc<OwnedFd>)> = None;
         for (item, need, content) in ready {

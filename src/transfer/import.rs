@@ -37,7 +37,7 @@ use crate::tree::nodes::NodeTable;
 
 /// Destination of an import.
 #[derive(Debug)]
-pub enum Target {
+pub enum ImportTarget {
     /// Branch of a repository.
     Branch(Repository, String),
     /// Empty place, where a repository is created.
@@ -110,7 +110,7 @@ pub struct ImportResult {
 /// supplies the commit time. Nothing is committed if there are violations or conflicts: the result lists them.
 pub async fn import(
     source: &Path,
-    target: Target,
+    target: ImportTarget,
     options: &ImportOptions,
     engine_options: EngineOptions,
     memory: &dyn Fn(u64) -> Result<Budget>,
@@ -134,13 +134,13 @@ pub async fn import(
         )));
     }
     let (storage, snapshot) = match &target {
-        Target::Branch(repository, branch) => {
+        ImportTarget::Branch(repository, branch) => {
             repository.check_writable()?;
             let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await?;
             let snapshot = repository.snapshot(tip, crate::repo::MAX_SNAPSHOT).await?;
             (Arc::clone(repository.storage()), snapshot)
         }
-        Target::Empty(storage) => (Arc::clone(storage), create::initial(clock)?),
+        ImportTarget::Empty(storage) => (Arc::clone(storage), create::initial(clock)?),
     };
     let tree = tree(snapshot, &storage, memory)?;
     let reader = Arc::clone(tree.reader());
@@ -169,8 +169,8 @@ pub async fn import(
         return Ok(out);
     }
     let (repository, branch) = match target {
-        Target::Branch(repository, branch) => (repository, branch),
-        Target::Empty(storage) => {
+        ImportTarget::Branch(repository, branch) => (repository, branch),
+        ImportTarget::Empty(storage) => {
             create::create(&*storage, false, clock).await?;
             out.created_repository = true;
             (Repository::open(storage).await?, crate::repo::refs::DEFAULT_BRANCH.to_owned())
@@ -206,13 +206,13 @@ pub async fn import(
 }
 
 /// Opens the directory. Fails if it lies in the repository's directory or contains it.
-fn open(source: &Path, target: &Target) -> Result<OwnedFd> {
+fn open(source: &Path, target: &ImportTarget) -> Result<OwnedFd> {
     let failed = |e: std::io::Error| Error::io(source.display(), e);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(source, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
     let storage = match target {
-        Target::Branch(repository, _) => repository.storage(),
-        Target::Empty(storage) => storage,
+        ImportTarget::Branch(repository, _) => repository.storage(),
+        ImportTarget::Empty(storage) => storage,
     };
     let real = std::fs::canonicalize(source).map_err(failed)?;
     if let Some(repository) = storage.local_path()

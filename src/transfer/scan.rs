@@ -173,7 +173,7 @@ impl Scan<'_> {
         }
     }
 
-    fn give(&self, task: Task) {
+    fn push_task(&self, task: Task) {
         self.queue.lock().tasks.push(task);
         self.more.notify_one();
     }
@@ -202,14 +202,14 @@ impl Scan<'_> {
                 FileType::Directory => {
                     let child = usize::try_from(self.directories.fetch_add(1, Ordering::Relaxed)).unwrap_or(usize::MAX);
                     part.entries.push((position, Name::new(name), ScannedEntry::Directory(child)));
-                    self.give(Task::Directory { position: child, path: join(&path, name) });
+                    self.push_task(Task::Directory { position: child, path: join(&path, name) });
                 }
                 FileType::RegularFile => names.push(name.to_vec()),
                 _ => part.others.push(printable::text(&join(&path, name))),
             }
             if names.len() >= BATCH {
                 let (path, folder, names) = (Arc::clone(&shared), Arc::clone(&folder), std::mem::take(&mut names));
-                self.give(Task::Files { position, path, folder, names });
+                self.push_task(Task::Files { position, path, folder, names });
             }
         }
         part.directories.push((position, path.into()));

@@ -72,7 +72,7 @@ impl Directory {
         }
     }
 
-    async fn page(&mut self, tree: &Tree) -> Result<()> {
+    async fn read_page(&mut self, tree: &Tree) -> Result<()> {
         if let Some(TreePlace::Directory(node)) = tree.table().place(self.inode)
             && tree.table().array(node).is_some_and(|array| array.has_long_names)
         {
@@ -133,7 +133,7 @@ impl Walk {
                 self.open.pop();
                 continue;
             }
-            if let Err(error) = directory.page(&self.tree).await {
+            if let Err(error) = directory.read_page(&self.tree).await {
                 if !self.skip || !super::fetch::is_unreadable(&error) {
                     return Err(error);
                 }

@@ -16,10 +16,10 @@ use icechunk::ops::manifests::rewrite_manifests;
 use icechunk::repository::VersionInfo;
 use icechunk::session::CommitMethod;
 use icechunkfs::commit::changes::ChangeSet;
-use icechunkfs::commit::engine::{CommitOutcome, EngineOptions, Request, Rewrite};
+use icechunkfs::commit::engine::{CommitOutcome, EngineOptions, Request, Rewrite, Sizes};
 use icechunkfs::format::envelope::SpecVersion;
 use icechunkfs::format::snapshot::NodeData;
-use icechunkfs::repack::{Sizes, repack};
+use icechunkfs::repack::repack;
 use serde_json::json;
 
 use super::{command, fsck, three, version};
