@@ -196,7 +196,6 @@ impl<'a> Hierarchy<'a> {
     }
 }
 
-/// Conflicts found so far.
 struct ConflictSet<'a> {
     commits: &'a [ConcurrentCommit],
     /// Keyed by path, kind and position of the commit.

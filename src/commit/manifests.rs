@@ -46,7 +46,6 @@ pub(super) struct ArrayTask<'a> {
     pub(super) chunks_of: NodeId,
     /// Chunks per dimension.
     pub(super) grid: Vec<u32>,
-    /// Dimension names.
     pub(super) names: Option<&'a [Option<String>]>,
     /// Manifests before the commit.
     pub(super) old: &'a [ManifestRef],
@@ -96,7 +95,6 @@ struct Source {
 }
 
 impl ManifestWriter {
-    /// Returns a writer of manifests of `version`, cut by `splitting`.
     pub(super) fn new(
         storage: Arc<dyn Storage>,
         reader: Arc<Reader>,

@@ -76,7 +76,6 @@ pub(super) fn apply(
     Ok(planned)
 }
 
-/// Drafts a node without changes.
 fn draft_unchanged(node: &Node<'_>) -> Result<NodeDraft> {
     let array = match &node.data {
         NodeData::Group => None,

@@ -54,7 +54,6 @@ pub(super) fn no_splitting() -> Value {
 }
 
 impl Splitting {
-    /// Parses the rules of `config`.
     pub(super) fn new(config: &RepoConfig) -> Self {
         rules(config).map(Splitting::of).unwrap_or_default()
     }

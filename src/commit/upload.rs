@@ -146,7 +146,6 @@ async fn store_job(storage: &Arc<dyn Storage>, job: Job, renewed: &RenewedTimes)
     }
 }
 
-/// Stores `file` as a separate object.
 pub(super) async fn single(
     storage: &Arc<dyn Storage>,
     file: ChunkFile,

@@ -51,7 +51,6 @@ pub struct RepackResult {
     pub is_complete: bool,
 }
 
-/// Chunk to move.
 type Moving = (Coords, NativeChunk);
 
 /// Chunks that become one object, or go into the manifest.

@@ -329,7 +329,6 @@ impl Destination {
         set_time(file.file(), micros).and_then(|()| file.take_name()).map_err(|e| self.failed(&place, e))
     }
 
-    /// Opens the file `name` in `folder` for reading.
     pub(super) fn open_file(&self, folder: &OwnedFd, path: &str, name: &str) -> Result<File> {
         let file = open_beneath(folder, name.as_bytes(), OFlags::NONBLOCK);
         file.map(File::from).map_err(|e| self.failed(&join(path, name), e))

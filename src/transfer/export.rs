@@ -3,7 +3,6 @@
 //! Batches of files are processed concurrently: looked up in the directory, fetched, written. A file that is complete there
 //! already is not read again. Nothing of a batch is kept when it is done, so that memory is bounded by the number of jobs.
 
-use std::ops::AddAssign;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -64,30 +63,19 @@ pub struct ExportResult {
     pub dry_run: bool,
 }
 
-/// Result of a batch.
-#[derive(Debug, Default)]
-struct Done {
-    written: u64,
-    written_bytes: u64,
-    unchanged: u64,
-    unchanged_bytes: u64,
-    left_out: Vec<SkippedPath>,
-    left_out_count: u64,
-}
-
-impl AddAssign for Done {
-    fn add_assign(&mut self, more: Done) {
-        self.written += more.written;
-        self.written_bytes = self.written_bytes.saturating_add(more.written_bytes);
-        self.unchanged += more.unchanged;
-        self.unchanged_bytes = self.unchanged_bytes.saturating_add(more.unchanged_bytes);
-        self.left_out_count += more.left_out_count;
+impl ExportResult {
+    /// Adds the counts of a batch.
+    fn add(&mut self, batch: ExportResult) {
+        self.files += batch.files;
+        self.bytes = self.bytes.saturating_add(batch.bytes);
+        self.written += batch.written;
+        self.written_bytes = self.written_bytes.saturating_add(batch.written_bytes);
+        self.unchanged += batch.unchanged;
+        self.left_out_count += batch.left_out_count;
         let room = MAX_LISTED.saturating_sub(self.left_out.len());
-        self.left_out.extend(more.left_out.into_iter().take(room));
+        self.left_out.extend(batch.left_out.into_iter().take(room));
     }
-}
 
-impl Done {
     fn leave_out(&mut self, path: String, error: &Error) {
         self.left_out.push(SkippedPath { path, why: error.to_string() });
         self.left_out_count += 1;
@@ -125,13 +113,12 @@ pub async fn export(
         dry_run: options.dry_run,
         ..ExportResult::default()
     };
-    let mut done = Done::default();
     for hidden in without_file_names(&tree, path) {
         let error = Error::new(ErrorKind::Unsupported, "no file can have that name");
         if !options.skip_unreadable {
             return Err(skippable(&error.context(format!("node {hidden:?}"))));
         }
-        done.leave_out(hidden, &error);
+        out.leave_out(hidden, &error);
     }
     if let (true, Some(destination)) = (options.delete, &destination) {
         let extra = prune::find(destination, &tree, start.inode).await?;
@@ -151,33 +138,28 @@ pub async fn export(
     let walk = Walk::new(Arc::clone(&tree), start.inode, options.skip_unreadable);
     let export = Arc::new(Export { tree, target, options, counters });
     let batches = try_unfold(walk, |mut walk| async move {
-        let mut left_out = Done::default();
         let batch = walk.next().await?;
-        left_out.left_out_count = walk.left_out.len() as u64;
-        left_out.left_out = std::mem::take(&mut walk.left_out);
-        let is_over = batch.is_none() && left_out.left_out_count == 0;
+        let left_out = std::mem::take(&mut walk.left_out);
+        let is_over = batch.is_none() && left_out.is_empty();
         Ok::<_, Error>((!is_over).then(|| ((batch.unwrap_or_default(), left_out), walk)))
     });
     let running = batches.map_ok(|(batch, left_out)| {
         let running = tokio::spawn(Arc::clone(&export).batch(batch));
         async move {
             let mut done = running.await.map_err(|e| Error::with_source(ErrorKind::Io, "exporting", e))??;
-            done += left_out;
+            done.left_out_count += left_out.len() as u64;
+            done.left_out.extend(left_out);
             Ok(done)
         }
     });
-    let all = running.try_buffer_unordered(options.jobs.max(1)).try_fold(done, |mut all, one| async move {
-        all += one;
-        Ok(all)
+    let all = running.try_buffer_unordered(options.jobs.max(1)).try_fold(out, |mut out, batch| async move {
+        out.add(batch);
+        Ok(out)
     });
-    let done = all.await?;
+    let out = all.await?;
     if let (Some(destination), false) = (destination, options.dry_run) {
         blocking(move || destination.finish()).await?;
     }
-    out.files = done.written + done.unchanged;
-    out.bytes = done.written_bytes.saturating_add(done.unchanged_bytes);
-    (out.written, out.written_bytes, out.unchanged) = (done.written, done.written_bytes, done.unchanged);
-    (out.left_out, out.left_out_count) = (done.left_out, done.left_out_count);
     Ok(out)
 }
 
@@ -223,8 +205,8 @@ fn expected(tree: &Tree, start: u64) -> u64 {
 }
 
 impl Export {
-    async fn batch(self: Arc<Self>, items: Vec<Item>) -> Result<Done> {
-        let mut done = Done::default();
+    async fn batch(self: Arc<Self>, items: Vec<Item>) -> Result<ExportResult> {
+        let mut done = ExportResult::default();
         let Some(target) = self.target.clone() else {
             items.iter().for_each(|item| self.count(&mut done, item, true));
             return Ok(done);
@@ -256,14 +238,14 @@ impl Export {
         }
         if !ready.is_empty() {
             let this = Arc::clone(&self);
-            done += blocking(move || this.write(&target, ready)).await?;
+            done.add(blocking(move || this.write(&target, ready)).await?);
         }
         Ok(done)
     }
 
     /// Writes files whose bytes have been fetched.
-    fn write(&self, target: &ExportTarget, ready: Vec<(Item, Action, Content)>) -> Result<Done> {
-        let mut done = Done::default();
+    fn write(&self, target: &ExportTarget, ready: Vec<(Item, Action, Content)>) -> Result<ExportResult> {
+        let mut done = ExportResult::default();
         let mut last: Option<(Arc<str>, Arc<OwnedFd>)> = None;
         for (item, need, content) in ready {
             let folder = match last.take() {
@@ -278,7 +260,7 @@ impl Export {
     }
 
     /// Counts the result of a file: written, unchanged, or not readable.
-    fn account(&self, done: &mut Done, item: &Item, written: Result<bool>) -> Result<()> {
+    fn account(&self, done: &mut ExportResult, item: &Item, written: Result<bool>) -> Result<()> {
         match written {
             Ok(is_written) => self.count(done, item, is_written),
             Err(error) if self.options.skip_unreadable && is_unreadable(&error) => {
@@ -292,13 +274,15 @@ impl Export {
     }
 
     /// Counts a file that was written, or that was complete.
-    fn count(&self, done: &mut Done, item: &Item, is_written: bool) {
+    fn count(&self, done: &mut ExportResult, item: &Item, is_written: bool) {
         self.counters.add_done(1, item.size);
-        let (files, bytes) = match is_written {
-            true => (&mut done.written, &mut done.written_bytes),
-            false => (&mut done.unchanged, &mut done.unchanged_bytes),
-        };
-        *files += 1;
-        *bytes = bytes.saturating_add(item.size);
+        done.files += 1;
+        done.bytes = done.bytes.saturating_add(item.size);
+        if is_written {
+            done.written += 1;
+            done.written_bytes = done.written_bytes.saturating_add(item.size);
+        } else {
+            done.unchanged += 1;
+        }
     }
 }

@@ -49,6 +49,7 @@ pub(super) struct Walk {
     pub(super) left_out: Vec<SkippedPath>,
 }
 
+#[derive(Default)]
 struct Directory {
     inode: u64,
     path: Arc<str>,
@@ -62,14 +63,7 @@ struct Directory {
 
 impl Directory {
     fn new(inode: u64, path: &str) -> Self {
-        Directory {
-            inode,
-            path: path.into(),
-            offset: 0,
-            is_listed: false,
-            directories: VecDeque::new(),
-            files: VecDeque::new(),
-        }
+        Directory { inode, path: path.into(), ..Directory::default() }
     }
 
     async fn read_page(&mut self, tree: &Tree) -> Result<()> {
