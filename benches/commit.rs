@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use icechunkfs::commit::changes::{ChangeSet, ChunkChange, ChunkFile, WrittenNode};
-use icechunkfs::commit::engine::{Engine, Options, Outcome, Request};
+use icechunkfs::commit::engine::{CommitOutcome, Engine, EngineOptions, Request};
 use icechunkfs::commit::progress::CommitProgress;
 use icechunkfs::format::chunk_payload::ChunkPayload;
 use icechunkfs::format::ids::{NodeId, ObjectId};
@@ -48,7 +48,7 @@ impl Bench {
             icechunkfs::repo::update::update(&*storage, system_clock, set).await.unwrap();
         }
         let reader = Arc::new(Reader::new(Arc::clone(&storage), Budget::new(512 << 20, 0).unwrap()));
-        let engine = Engine::new(Arc::clone(&storage), reader, system_clock, Options::default());
+        let engine = Engine::new(Arc::clone(&storage), reader, system_clock, EngineOptions::default());
         Bench { directory, storage, engine }
     }
 
@@ -63,7 +63,7 @@ impl Bench {
         let request = Request { branch: "main".into(), message: "bench".into(), ..Request::default() };
         let start = Instant::now();
         let outcome = self.engine.commit(&base, changes, &request, &CommitProgress::default()).await.unwrap();
-        assert!(matches!(outcome, Outcome::Committed { .. }));
+        assert!(matches!(outcome, CommitOutcome::Committed { .. }));
         start.elapsed()
     }
 

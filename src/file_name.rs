@@ -1,4 +1,4 @@
-//! Encodes any text, such as the name of a repository, branch or key, as a file name.
+//! File names: encodes any text, such as the name of a repository, branch or key, as one.
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
@@ -18,6 +18,11 @@ pub fn of(text: &str) -> String {
     }
     let kept: String = encoded.chars().take(MAX_NAME - 9).collect();
     format!("{kept}-{:08x}", crc32fast::hash(text.as_bytes()))
+}
+
+/// Returns true if `name` is `.` or `..`, which listings of a directory contain.
+pub fn is_dots(name: &[u8]) -> bool {
+    matches!(name, b"." | b"..")
 }
 
 #[cfg(test)]

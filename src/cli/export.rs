@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::printable;
 use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
 use crate::storage::settings::Settings;
-use crate::transfer::destination::{self, Contents, Destination};
+use crate::transfer::destination::{self, Destination, ExportSource};
 use crate::transfer::export::{self, ExportOptions, ExportResult};
 use crate::transfer::{Counters, SkippedPath};
 
@@ -85,18 +85,18 @@ pub fn run(arguments: &ExportArgs) -> Result<()> {
             let found = repository.find(&arguments.reference).await?;
             let limits = open::MemoryLimits::default();
             let tree = open::tree(&repository, &RefSpec::Snapshot(found.id), limits).await?;
-            let contents = Contents {
+            let source = ExportSource {
                 repository: repository.storage().location().to_owned(),
                 snapshot: found.id.to_string(),
                 path: arguments.path.trim_matches('/').to_owned(),
             };
             // Before a directory is created for it.
-            tree.resolve(&contents.path).await?;
+            tree.resolve(&source.path).await?;
             let local = repository.storage().local_path();
             let force = arguments.force || arguments.delete;
             let destination = match arguments.dry_run {
-                true => Destination::look(&path, &contents, local.as_deref(), force)?,
-                false => Some(Destination::open(&path, &contents, local.as_deref(), force)?),
+                true => Destination::inspect(&path, &source, local.as_deref(), force)?,
+                false => Some(Destination::open(&path, &source, local.as_deref(), force)?),
             };
             let options = ExportOptions {
                 delete: arguments.delete,
@@ -113,7 +113,7 @@ pub fn run(arguments: &ExportArgs) -> Result<()> {
                     .confirm(&format!("{dest}: what the snapshot does not have will be removed:\n{listed}"))
             };
             let destination = destination.map(Arc::new);
-            export::export(tree, &contents.path, destination, options, Arc::clone(&counters), &confirm).await
+            export::export(tree, &source.path, destination, options, Arc::clone(&counters), &confirm).await
         })
     })?;
     if arguments.json {

@@ -12,7 +12,7 @@ use indicatif::HumanBytes;
 use super::args::CommonArgs;
 use super::export::listed;
 use super::{open, print, print_json, progress, replace_commits};
-use crate::commit::engine::{OnConflict, Options};
+use crate::commit::engine::{EngineOptions, OnConflict};
 use crate::commit::progress::{CommitProgress, Stage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::printable;
@@ -21,7 +21,7 @@ use crate::repo::refs::DEFAULT_BRANCH;
 use crate::repo::update::system_clock;
 use crate::size;
 use crate::storage::{self, settings::Settings};
-use crate::transfer::import::{self, ImportOptions, ImportResult, Target};
+use crate::transfer::import::{self, ImportOptions, ImportResult, ImportTarget};
 use crate::transfer::{Counters, SkippedPath};
 
 /// Interval between updates of the progress bar.
@@ -95,7 +95,8 @@ pub fn run(arguments: &ImportArgs) -> Result<()> {
         jobs: arguments.jobs.into(),
     };
     let limits = open::MemoryLimits::default();
-    let engine_options = Options { pack_below: arguments.pack_below, memory: limits.uploads(), ..Options::default() };
+    let engine_options =
+        EngineOptions { pack_below: arguments.pack_below, memory: limits.uploads(), ..EngineOptions::default() };
     let (counters, progress) = (Arc::new(Counters::default()), CommitProgress::default());
     let ended = AtomicBool::new(false);
     let imported = std::thread::scope(|scope| {
@@ -121,9 +122,9 @@ pub fn run(arguments: &ImportArgs) -> Result<()> {
 }
 
 /// Opens the repository, or the empty location for one.
-async fn target(arguments: &ImportArgs) -> Result<Target> {
+async fn target(arguments: &ImportArgs) -> Result<ImportTarget> {
     let nothing = |storage| match arguments.branch.as_str() {
-        DEFAULT_BRANCH => Ok(Target::Empty(storage)),
+        DEFAULT_BRANCH => Ok(ImportTarget::Empty(storage)),
         branch => Err(Error::new(
             ErrorKind::NotFound,
             format!("{}: there is no repository, and a new one has no branch `{branch}`", arguments.repo),
@@ -140,7 +141,7 @@ async fn target(arguments: &ImportArgs) -> Result<Target> {
         opened => opened?,
     };
     match Repository::open(Arc::clone(&storage)).await {
-        Ok(repository) => Ok(Target::Branch(repository, arguments.branch.clone())),
+        Ok(repository) => Ok(ImportTarget::Branch(repository, arguments.branch.clone())),
         Err(error) if error.kind() == ErrorKind::NotARepository => match storage.any().await? {
             None => nothing(storage),
             Some(_) => Err(error.context("a repository is created in an empty place only")),
@@ -151,10 +152,10 @@ async fn target(arguments: &ImportArgs) -> Result<Target> {
 
 /// Returns the failure that prevented the commit, if any.
 fn failure(imported: &ImportResult) -> Option<Error> {
-    if imported.faults_count > 0 {
-        let faults =
-            imported.faults.iter().map(|SkippedPath { path, why }| printable::line(&format!("  {path}: {why}")));
-        let message = format!("nothing was imported:\n{}", listed(faults, imported.faults_count));
+    if imported.violations_count > 0 {
+        let violations =
+            imported.violations.iter().map(|SkippedPath { path, why }| printable::line(&format!("  {path}: {why}")));
+        let message = format!("nothing was imported:\n{}", listed(violations, imported.violations_count));
         return Some(Error::of_lines(ErrorKind::InvalidInput, &message));
     }
     if !imported.conflicts.is_empty() {

@@ -12,7 +12,7 @@ use super::confirm::ConfirmArgs;
 use super::open::MemoryLimits;
 use super::{open, print, print_json, progress, ref_commands, replace_commits};
 use crate::commit::changes::ChangeSet;
-use crate::commit::engine::{Engine, Options, Outcome, Request, Rewrite};
+use crate::commit::engine::{CommitOutcome, Engine, EngineOptions, Request, Rewrite};
 use crate::commit::progress::CommitProgress;
 use crate::commit::squash;
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -20,7 +20,7 @@ use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::{Node, NodeData, Snapshot};
 use crate::printable;
 use crate::reader::Reader;
-use crate::repack::{self, RepackResult, Sizes};
+use crate::repack::{self, RepackResult};
 use crate::repo::refs::DEFAULT_BRANCH;
 use crate::repo::update::system_clock;
 use crate::repo::{MAX_SNAPSHOT, Repository};
@@ -103,15 +103,11 @@ pub fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
         }
         let storage = Arc::clone(repository.storage());
         let reader = Arc::new(Reader::new(Arc::clone(&storage), limits.budget(2 * base.size() as u64)?));
-        let options = Options { memory: limits.uploads(), pack_below: arguments.pack_below, ..Options::default() };
+        let options = EngineOptions { memory: limits.uploads(), pack_below: arguments.pack_below, ..EngineOptions::default() };
         let mut changes = ChangeSet::default();
         let mut repacked = None;
         if arguments.repack {
-            let sizes = Sizes {
-                inline: repository.config().await?.inline_threshold(),
-                pack_below: options.pack_below,
-                pack_size: options.pack_size,
-            };
+            let sizes = options.sizes(&repository.config().await?);
             let bar = progress::bar("{spinner} {pos} chunks put together {elapsed}");
             let done = repack::repack(&storage, &reader, &base, sizes, |chunks| bar.set_position(chunks)).await;
             bar.finish_and_clear();
@@ -132,12 +128,12 @@ pub fn run(arguments: &RewriteManifestsArgs) -> Result<()> {
         let outcome = engine.commit(&base, &changes, &request, &CommitProgress::default()).await;
         bar.finish_and_clear();
         match outcome.context(|| repository.storage().location().to_owned())? {
-            Outcome::Committed { snapshot, rebased_over } => {
+            CommitOutcome::Committed { snapshot, rebased_over } => {
                 // The commit may be based on a newer snapshot than the one read first.
                 let before = rebased_over.last().copied().unwrap_or(tip);
                 told(&repository, [before, snapshot], repacked.as_ref(), arguments).await
             }
-            Outcome::Nothing | Outcome::Conflicts(_) => {
+            CommitOutcome::Nothing | CommitOutcome::Conflicts(_) => {
                 Err(Error::new(ErrorKind::Io, "the commit came to nothing, which cannot be"))
             }
         }

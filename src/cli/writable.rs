@@ -7,7 +7,7 @@ use serde_json::json;
 use tracing::{info, warn};
 
 use super::args::MountArgs;
-use crate::commit::engine::{Engine, Options};
+use crate::commit::engine::{Engine, EngineOptions};
 use crate::control::Control;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory;
@@ -70,7 +70,8 @@ pub async fn open(
         |fixed: u64| Ok(Reader::new(Arc::clone(&storage), limits.budget(fixed)?).with_virtuals(Arc::clone(virtuals)));
     let (working, reader, told) = operations::open(repository, &opening, reader).await?;
     let told = [relocated, told].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
-    let options = Options { pack_below: arguments.pack_below, memory: limits.uploads(), ..Options::default() };
+    let options =
+        EngineOptions { pack_below: arguments.pack_below, memory: limits.uploads(), ..EngineOptions::default() };
     let engine = Engine::new(Arc::clone(&storage), Arc::clone(&reader), system_clock, options);
     let shown = arguments.show_control;
     let options = json!({

@@ -3,7 +3,7 @@
 //! A change set is a difference, not a state: it can be applied to another snapshot too, unless concurrent commits touched
 //! the same things. It holds no chunk bytes, only where they are.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -98,6 +98,36 @@ impl ChangeSet {
     /// Returns the number of chunks that are written or deleted.
     pub fn chunk_count(&self) -> usize {
         self.chunks.values().map(BTreeMap::len).sum()
+    }
+
+    /// Returns the changes of all chunks.
+    pub fn chunk_changes(&self) -> impl Iterator<Item = &ChunkChange> {
+        self.chunks.values().flat_map(BTreeMap::values)
+    }
+
+    /// Returns the changes of all chunks, to be replaced.
+    pub fn chunk_changes_mut(&mut self) -> impl Iterator<Item = &mut ChunkChange> {
+        self.chunks.values_mut().flat_map(BTreeMap::values_mut)
+    }
+
+    pub(super) fn deleted_ids(&self) -> HashSet<NodeId> {
+        self.deleted.iter().map(|node| node.id).collect()
+    }
+
+    /// Returns the new paths of the moved nodes, by id.
+    pub(super) fn moved_to(&self) -> HashMap<NodeId, &str> {
+        self.moved.iter().map(|moved| (moved.node, moved.to.as_str())).collect()
+    }
+
+    /// Returns the nodes that leave their paths in the base: the deleted and the moved ones.
+    pub(super) fn removed_ids(&self) -> HashSet<NodeId> {
+        self.deleted.iter().map(|node| node.id).chain(self.moved.iter().map(|moved| moved.node)).collect()
+    }
+
+    /// Returns the paths that [`Self::removed_ids`] leave.
+    pub(super) fn removed_paths(&self) -> HashSet<&str> {
+        let deleted = self.deleted.iter().map(|node| node.path.as_str());
+        deleted.chain(self.moved.iter().map(|moved| moved.from.as_str())).collect()
     }
 }
 

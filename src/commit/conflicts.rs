@@ -15,6 +15,7 @@ use serde_json::Value;
 use smallvec::SmallVec;
 
 use super::changes::{ChangeSet, ChunkChange, WrittenNode};
+use super::nodes::parent;
 use crate::error::Result;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::Snapshot;
@@ -113,7 +114,7 @@ type CommitPositions = SmallVec<[usize; 1]>;
 
 /// Concurrent changes by node, each with the position of the first commit that made it.
 #[derive(Default)]
-pub(super) struct Theirs {
+pub(super) struct ConcurrentChanges {
     created: HashMap<NodeId, usize>,
     deleted: HashMap<NodeId, usize>,
     updated: HashMap<NodeId, usize>,
@@ -122,20 +123,19 @@ pub(super) struct Theirs {
     chunks: HashMap<NodeId, BTreeMap<Coords, CommitPositions>>,
 }
 
-impl Theirs {
+impl ConcurrentChanges {
     /// Reads what `commits` did, oldest first; of chunks only those of arrays that `changes` touches.
     pub(super) fn read(commits: &[ConcurrentCommit], changes: &ChangeSet) -> Result<Self> {
         let touched: HashSet<NodeId> = touched(changes).collect();
-        let mut theirs = Theirs::default();
+        let mut theirs = ConcurrentChanges::default();
         for (at, log) in commits.iter().enumerate().flat_map(|(at, commit)| commit.logs.iter().map(move |l| (at, l))) {
-            for (list, changes) in [
-                (&mut theirs.created, [Change::NewGroups, Change::NewArrays]),
-                (&mut theirs.deleted, [Change::DeletedGroups, Change::DeletedArrays]),
-                (&mut theirs.updated, [Change::UpdatedGroups, Change::UpdatedArrays]),
-            ] {
-                for node in changes.into_iter().flat_map(|change| log.nodes(change)) {
-                    list.entry(node).or_insert(at);
-                }
+            for (change, node) in log.changed_nodes() {
+                let list = match change {
+                    Change::NewGroups | Change::NewArrays => &mut theirs.created,
+                    Change::DeletedGroups | Change::DeletedArrays => &mut theirs.deleted,
+                    Change::UpdatedGroups | Change::UpdatedArrays => &mut theirs.updated,
+                };
+                list.entry(node).or_insert(at);
             }
             for moved in log.moves()? {
                 theirs.moved.entry(moved.node).or_insert(at);
@@ -156,15 +156,19 @@ impl Theirs {
 
     /// Returns the chunks that `changes` writes and concurrent commits have changed.
     pub(super) fn possible_update_conflicts(&self, changes: &ChangeSet) -> BTreeMap<NodeId, Vec<Coords>> {
-        self.in_doubt(changes, |change| !matches!(change, ChunkChange::Delete))
+        self.changed_by_both(changes, |change| !matches!(change, ChunkChange::Delete))
     }
 
     /// Returns the chunks that `changes` deletes and concurrent commits have changed. Those missing in the tip were deleted by both sides.
     pub(super) fn possible_deletion_conflicts(&self, changes: &ChangeSet) -> BTreeMap<NodeId, Vec<Coords>> {
-        self.in_doubt(changes, |change| matches!(change, ChunkChange::Delete))
+        self.changed_by_both(changes, |change| matches!(change, ChunkChange::Delete))
     }
 
-    fn in_doubt(&self, changes: &ChangeSet, is_wanted: impl Fn(&ChunkChange) -> bool) -> BTreeMap<NodeId, Vec<Coords>> {
+    fn changed_by_both(
+        &self,
+        changes: &ChangeSet,
+        is_wanted: impl Fn(&ChunkChange) -> bool,
+    ) -> BTreeMap<NodeId, Vec<Coords>> {
         let mut doubtful: BTreeMap<NodeId, Vec<Coords>> = BTreeMap::new();
         for (id, ours) in &changes.chunks {
             let Some(theirs) = self.chunks.get(id) else { continue };
@@ -179,20 +183,19 @@ impl Theirs {
 }
 
 /// Nodes of a snapshot, by id and by path.
-struct Tree<'a> {
+struct Hierarchy<'a> {
     by_id: HashMap<NodeId, (&'a str, bool)>,
     by_path: HashMap<&'a str, NodeId>,
 }
 
-impl<'a> Tree<'a> {
+impl<'a> Hierarchy<'a> {
     fn new(snapshot: &'a Snapshot) -> Self {
         let by_id: HashMap<_, _> = snapshot.nodes().map(|node| (node.id, (node.path, node.is_array()))).collect();
         let by_path = by_id.iter().map(|(id, (path, _))| (*path, *id)).collect();
-        Tree { by_id, by_path }
+        Hierarchy { by_id, by_path }
     }
 }
 
-/// Conflicts found so far.
 struct ConflictSet<'a> {
     commits: &'a [ConcurrentCommit],
     /// Keyed by path, kind and position of the commit.
@@ -236,10 +239,10 @@ pub(super) fn find(
     tip: &Snapshot,
     changes: &ChangeSet,
     commits: &[ConcurrentCommit],
-    theirs: &Theirs,
+    theirs: &ConcurrentChanges,
     agreed: &ChunkSet,
 ) -> Result<Vec<Conflict>> {
-    let (before, after) = (Tree::new(base), Tree::new(tip));
+    let (before, after) = (Hierarchy::new(base), Hierarchy::new(tip));
     let mut found = ConflictSet { commits, conflicts: BTreeMap::new() };
     let path_of = |id: &NodeId| before.by_id.get(id).map_or("", |(path, _)| *path);
     for id in touched(changes) {
@@ -255,7 +258,7 @@ pub(super) fn find(
     deletions(changes, theirs, &mut found);
     updates(changes, base, theirs, &mut found)?;
     chunks(changes, theirs, agreed, &path_of, &mut found);
-    places(changes, theirs, &before, &after, &mut found);
+    path_conflicts(changes, theirs, &before, &after, &mut found);
     Ok(found.conflicts.into_values().collect())
 }
 
@@ -266,7 +269,7 @@ fn touched(changes: &ChangeSet) -> impl Iterator<Item = NodeId> + '_ {
     deleted.chain(updated).chain(changes.moved.iter().map(|m| m.node)).chain(changes.chunks.keys().copied())
 }
 
-fn deletions(changes: &ChangeSet, theirs: &Theirs, found: &mut ConflictSet<'_>) {
+fn deletions(changes: &ChangeSet, theirs: &ConcurrentChanges, found: &mut ConflictSet<'_>) {
     for node in &changes.deleted {
         let kind = if node.is_array { ConflictKind::DeleteOfUpdatedArray } else { ConflictKind::DeleteOfUpdatedGroup };
         // A node that both sides deleted is no conflict, whatever the commits did to it before.
@@ -280,7 +283,12 @@ fn deletions(changes: &ChangeSet, theirs: &Theirs, found: &mut ConflictSet<'_>) 
     }
 }
 
-fn updates(changes: &ChangeSet, base: &Snapshot, theirs: &Theirs, found: &mut ConflictSet<'_>) -> Result<()> {
+fn updates(
+    changes: &ChangeSet,
+    base: &Snapshot,
+    theirs: &ConcurrentChanges,
+    found: &mut ConflictSet<'_>,
+) -> Result<()> {
     for node in &changes.updated {
         if let Some(&at) = theirs.deleted.get(&node.id) {
             let kind = if node.is_array {
@@ -320,7 +328,7 @@ fn without_place<'a>(
 
 fn chunks<'a>(
     changes: &ChangeSet,
-    theirs: &Theirs,
+    theirs: &ConcurrentChanges,
     agreed: &ChunkSet,
     path_of: &impl Fn(&NodeId) -> &'a str,
     found: &mut ConflictSet<'_>,
@@ -347,21 +355,20 @@ fn chunks<'a>(
 }
 
 /// Finds conflicts at the paths where either side puts a node.
-fn places(changes: &ChangeSet, theirs: &Theirs, before: &Tree<'_>, after: &Tree<'_>, found: &mut ConflictSet<'_>) {
+fn path_conflicts(
+    changes: &ChangeSet,
+    theirs: &ConcurrentChanges,
+    before: &Hierarchy<'_>,
+    after: &Hierarchy<'_>,
+    found: &mut ConflictSet<'_>,
+) {
     let ours: HashMap<&str, bool> = changes
         .created
         .iter()
         .map(|node| (node.path.as_str(), node.is_array))
         .chain(changes.moved.iter().map(|m| (m.to.as_str(), m.is_array)))
         .collect();
-    let removed_ids: HashSet<NodeId> =
-        changes.deleted.iter().map(|node| node.id).chain(changes.moved.iter().map(|m| m.node)).collect();
-    let removed: HashSet<&str> = changes
-        .deleted
-        .iter()
-        .map(|node| node.path.as_str())
-        .chain(changes.moved.iter().map(|m| m.from.as_str()))
-        .collect();
+    let (removed_ids, removed_paths) = (changes.removed_ids(), changes.removed_paths());
     let last = usize::MAX;
     let by = |id: &NodeId| theirs.created.get(id).or(theirs.moved.get(id)).copied().unwrap_or(last);
     for path in ours.keys() {
@@ -392,7 +399,7 @@ fn places(changes: &ChangeSet, theirs: &Theirs, before: &Tree<'_>, after: &Tree<
     for (id, at) in theirs.created.iter().chain(&theirs.moved) {
         let Some((path, _)) = after.by_id.get(id).filter(|_| !removed_ids.contains(id)) else { continue };
         for above in ancestors(path) {
-            if removed.contains(above) {
+            if removed_paths.contains(above) {
                 found.add(ConflictKind::NewNodeInDeletedGroup, path, Vec::new(), *at);
             } else if ours.get(above) == Some(&true) {
                 found.add(ConflictKind::NewNodeInInvalidGroup, path, Vec::new(), *at);
@@ -403,13 +410,7 @@ fn places(changes: &ChangeSet, theirs: &Theirs, before: &Tree<'_>, after: &Tree<
 
 /// Returns the paths above `path`, nearest first, the root last.
 fn ancestors(path: &str) -> impl Iterator<Item = &str> {
-    std::iter::successors(Some(path), |path| match path.rsplit_once('/') {
-        _ if *path == "/" => None,
-        Some(("", _)) => Some("/"),
-        Some((above, _)) => Some(above),
-        None => None,
-    })
-    .skip(1)
+    std::iter::successors(parent(path), |path| parent(path))
 }
 
 #[cfg(test)]

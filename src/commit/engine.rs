@@ -17,12 +17,13 @@ use super::log;
 use super::manifests::ManifestWriter;
 use super::moves;
 use super::nodes;
-use super::pack::Sizes;
 use super::progress::{CommitProgress, Stage};
 use super::publish::{self, Publication, Published};
 use super::rebase;
 use super::replace_moves::without_moves;
-pub use super::request::{Checked, OnConflict, Outcome, PublishCallback, RebaseCheck, Request, Rewrite};
+pub use super::request::{
+    CheckResult, CommitOutcome, EngineOptions, OnConflict, PublishCallback, RebaseCheck, Request, Rewrite, Sizes,
+};
 use super::resolve;
 use super::splitting::{self, Splitting};
 use super::times::RenewedTimes;
@@ -30,12 +31,11 @@ use super::upload::{self, MemoryLimit, StoredChunks, blocking};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::chunk_payload::ChunkPayload;
-use crate::format::config::RepoConfig;
 use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::repo_info::SnapshotInfo;
-use crate::format::repo_state::{RawItem, SnapshotRecord};
+use crate::format::repo_state::RawItem;
 use crate::format::snapshot::Snapshot;
 use crate::reader::Reader;
 use crate::repo::clock::ChangeTime;
@@ -47,7 +47,7 @@ use crate::storage::Storage;
 /// Metadata item that is reserved for notes of Icechunk implementations.
 pub const RESERVED: &str = "__icechunk";
 /// Exponent of the longest pause after a lost race: 2^7 ms.
-const LONGEST_PAUSE: u32 = 7;
+const MAX_PAUSE_EXPONENT: u32 = 7;
 
 /// Makes commits in one repository.
 #[derive(Debug)]
@@ -55,37 +55,10 @@ pub struct Engine {
     storage: Arc<dyn Storage>,
     reader: Arc<Reader>,
     clock: Clock,
-    options: Options,
+    options: EngineOptions,
     memory: MemoryLimit,
     /// Inline threshold in bytes, determined when first needed.
     inline: OnceCell<u64>,
-}
-
-/// Limits of commits: chunk sizes, retries and memory.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// Chunks smaller than this share objects, in bytes.
-    pub pack_below: u64,
-    /// Size at which a pack is closed, in bytes.
-    pub pack_size: u64,
-    /// Inline threshold in bytes, if not the repository's setting.
-    pub inline_threshold: Option<u16>,
-    /// Number of retries after a lost race or a garbage collection.
-    pub max_rebases: u32,
-    /// Limit on the bytes of chunks that are packed or uploaded at the same time.
-    pub memory: u64,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            pack_below: 256 << 10,
-            pack_size: 8 << 20,
-            inline_threshold: None,
-            max_rebases: 1000,
-            memory: 32 << 20,
-        }
-    }
 }
 
 enum Attempt {
@@ -123,12 +96,12 @@ struct Work<'a> {
 
 impl Engine {
     /// Returns an engine for the repository in `storage`, which `reader` reads too.
-    pub fn new(storage: Arc<dyn Storage>, reader: Arc<Reader>, clock: Clock, options: Options) -> Self {
+    pub fn new(storage: Arc<dyn Storage>, reader: Arc<Reader>, clock: Clock, options: EngineOptions) -> Self {
         Engine { storage, reader, clock, options, memory: MemoryLimit::new(options.memory), inline: OnceCell::new() }
     }
 
     /// Returns true if a chunk of `length` bytes is never stored as a separate object.
-    pub fn packs(&self, length: u64) -> bool {
+    pub fn is_packed(&self, length: u64) -> bool {
         length < self.options.pack_below
     }
 
@@ -136,22 +109,18 @@ impl Engine {
     pub async fn separate_object_threshold(&self) -> Result<u64> {
         let inline = self.inline.get_or_try_init(|| async {
             let repository = Repository::open(Arc::clone(&self.storage)).await?;
-            Ok::<_, Error>(self.sizes(&repository.config().await?).inline)
+            Ok::<_, Error>(self.options.sizes(&repository.config().await?).inline)
         });
         Ok(self.options.pack_below.max(inline.await? + 1))
     }
 
     /// Stores `file` as a separate object before the commit that will refer to it (eager upload).
     pub async fn upload_eagerly(&self, file: ChunkFile) -> Result<ChunkPayload> {
-        upload::ahead(&self.storage, &self.memory, file).await
-    }
-
-    fn sizes(&self, config: &RepoConfig) -> Sizes {
-        Sizes {
-            inline: self.options.inline_threshold.map_or(config.inline_threshold(), u64::from),
-            pack_below: self.options.pack_below,
-            pack_size: self.options.pack_size,
-        }
+        let _permit = self.memory.take(file.length).await;
+        let renewed = RenewedTimes::default();
+        let stored = upload::single(&self.storage, file, &renewed).await?;
+        renewed.keep();
+        Ok(stored)
     }
 
     /// Commits `changes`, made for snapshot `base`, to a branch.
@@ -167,10 +136,10 @@ impl Engine {
         changes: &ChangeSet,
         request: &Request,
         progress: &CommitProgress,
-    ) -> Result<Outcome> {
+    ) -> Result<CommitOutcome> {
         let renewed = RenewedTimes::default();
         let outcome = self.run(base, changes, request, &renewed, progress).await;
-        if matches!(outcome, Ok(Outcome::Committed { .. })) {
+        if matches!(outcome, Ok(CommitOutcome::Committed { .. })) {
             renewed.keep();
         }
         progress.enter(Stage::Done);
@@ -178,13 +147,15 @@ impl Engine {
     }
 
     /// Checks if `changes`, made for `base`, can be rebased onto the tip of `branch`.
-    pub async fn check(&self, base: &Arc<Snapshot>, branch: &str, changes: &ChangeSet) -> Result<Checked> {
+    pub async fn check(&self, base: &Arc<Snapshot>, branch: &str, changes: &ChangeSet) -> Result<CheckResult> {
         let repository = Repository::open(Arc::clone(&self.storage)).await?;
         let changes = effective(base, changes);
         let commits = rebase::commits_since(&repository, branch, base.id()).await?;
-        Ok(match rebase::since(&repository, &self.reader, base, &commits, &changes).await? {
-            None => Checked { tip: base.id(), conflicts: Vec::new(), commits_between: Vec::new() },
-            Some(since) => Checked { tip: since.tip.id(), conflicts: since.conflicts, commits_between: since.commits },
+        Ok(match rebase::compare(&repository, &self.reader, base, &commits, &changes).await? {
+            None => CheckResult { tip: base.id(), conflicts: Vec::new(), commits_between: Vec::new() },
+            Some(since) => {
+                CheckResult { tip: since.tip.id(), conflicts: since.conflicts, commits_between: since.commits }
+            }
         })
     }
 
@@ -195,9 +166,9 @@ impl Engine {
         request: &Request,
         renewed: &RenewedTimes,
         progress: &CommitProgress,
-    ) -> Result<Outcome> {
+    ) -> Result<CommitOutcome> {
         if request.is_nothing_for(changes) {
-            return Ok(Outcome::Nothing);
+            return Ok(CommitOutcome::Nothing);
         }
         let repository = Repository::open(Arc::clone(&self.storage)).await?;
         repository.check_writable()?;
@@ -213,7 +184,7 @@ impl Engine {
         }
         let changes = effective(base, changes);
         if request.is_nothing_for(&changes) {
-            return Ok(Outcome::Nothing);
+            return Ok(CommitOutcome::Nothing);
         }
         let config = repository.config().await?;
         let splitting = match request.rewrite.as_ref().and_then(|rewrite| rewrite.splitting.as_ref()) {
@@ -243,14 +214,14 @@ impl Engine {
         // A change set that cannot be committed is refused before anything is stored.
         let conflicts = self.rebase_onto_tip(&mut work, &repository).await?;
         if !conflicts.is_empty() {
-            return Ok(Outcome::Conflicts(conflicts));
+            return Ok(CommitOutcome::Conflicts(conflicts));
         }
         self.renew_ids(&mut work, &repository).await?;
         let stored = without_moves(&work.base, &work.changes, &work.chunks, &work.new_ids)?;
         nodes::apply(&work.base, &stored.changes, &stored.sources, version)?;
         drop(stored);
         failpoints::reach("commit.chunks")?;
-        let sizes = self.sizes(&config);
+        let sizes = self.options.sizes(&config);
         self.store_chunks(&mut work, &repository, sizes, renewed).await?;
         failpoints::reach("commit.chunks.done")?;
         for attempt in 0..=self.options.max_rebases {
@@ -259,7 +230,7 @@ impl Engine {
                 let repository = Repository::open(Arc::clone(&self.storage)).await?;
                 let conflicts = self.rebase_onto_tip(&mut work, &repository).await?;
                 if !conflicts.is_empty() {
-                    return Ok(Outcome::Conflicts(conflicts));
+                    return Ok(CommitOutcome::Conflicts(conflicts));
                 }
                 self.renew_ids(&mut work, &repository).await?;
                 if work.must_store_again {
@@ -267,11 +238,11 @@ impl Engine {
                 }
             }
             if work.changes.is_empty() && !request.may_be_empty() {
-                return Ok(Outcome::Nothing);
+                return Ok(CommitOutcome::Nothing);
             }
             match self.attempt(&mut work, attempt).await? {
                 Attempt::Committed(snapshot) => {
-                    return Ok(Outcome::Committed { snapshot, rebased_over: work.rebased_over });
+                    return Ok(CommitOutcome::Committed { snapshot, rebased_over: work.rebased_over });
                 }
                 Attempt::Moved => {}
                 Attempt::Collected => {
@@ -318,7 +289,7 @@ impl Engine {
         work.progress.enter(Stage::Rebase);
         // A commit with pruned logs stands for expired commits too, not only for the late commit.
         let is_ours = |commit: &SnapshotInfo| {
-            work.request.unpublished.contains(&commit.id) && commit.pruned_ancestor_tx_logs.is_empty()
+            work.request.unconfirmed.contains(&commit.id) && commit.pruned_ancestor_tx_logs.is_empty()
         };
         let mut rest = commits.as_slice();
         while let Some(at) = rest.iter().position(is_ours)
@@ -360,24 +331,24 @@ impl Engine {
         repository: &Repository,
         commits: &[SnapshotInfo],
     ) -> Result<Vec<Conflict>> {
-        let since = rebase::since(repository, &self.reader, &work.base, commits, &work.changes).await?;
-        let Some(since) = since else { return Ok(Vec::new()) };
-        resolve::drop_chunks(&mut work.changes, &mut work.chunks, &since.gone);
+        let found = rebase::compare(repository, &self.reader, &work.base, commits, &work.changes).await?;
+        let Some(found) = found else { return Ok(Vec::new()) };
+        resolve::drop_chunks(&mut work.changes, &mut work.chunks, &found.deleted_in_tip);
         let solvable = |conflict: &Conflict| conflict.kind == ConflictKind::ChunkDoubleUpdate;
         match work.request.on_conflict {
-            _ if since.conflicts.is_empty() => {}
+            _ if found.conflicts.is_empty() => {}
             // A rewrite leaves arrays and chunks with concurrent changes alone: it would only have moved their bytes.
             _ if work.rewrite.is_some() => {
-                resolve::leave(&work.base, &mut work.changes, &mut work.chunks, &since.conflicts)
+                resolve::drop_conflicting_changes(&work.base, &mut work.changes, &mut work.chunks, &found.conflicts)
             }
-            OnConflict::Ours if since.conflicts.iter().all(solvable) => {}
-            OnConflict::Theirs if since.conflicts.iter().all(solvable) => {
-                resolve::discard_also(&work.base, &mut work.changes, &mut work.chunks, &since.conflicts);
+            OnConflict::Ours if found.conflicts.iter().all(solvable) => {}
+            OnConflict::Theirs if found.conflicts.iter().all(solvable) => {
+                resolve::drop_conflicting_chunks(&work.base, &mut work.changes, &mut work.chunks, &found.conflicts);
             }
-            _ => return Ok(since.conflicts),
+            _ => return Ok(found.conflicts),
         }
-        work.base = since.tip;
-        work.rebased_over.extend(since.commits);
+        work.base = found.tip;
+        work.rebased_over.extend(found.commits);
         // A node that a concurrent commit deleted too needs no deletion.
         let present: HashSet<_> = work.base.nodes().map(|node| node.id).collect();
         work.changes.deleted.retain(|node| present.contains(&node.id));
@@ -431,7 +402,7 @@ impl Engine {
         work.progress.enter(Stage::Chunks);
         work.must_store_again = false;
         let now = (self.clock)();
-        gc_guard::keep(repository, &mut work.changes, &work.known_objects, now, &self.memory).await?;
+        gc_guard::guard(repository, &mut work.changes, &work.known_objects, now, &self.memory).await?;
         work.chunks = upload::upload(&self.storage, &work.changes, sizes, &self.memory, renewed, work.progress).await?;
         Ok(())
     }
@@ -469,13 +440,7 @@ impl Engine {
             log = self.amended(&work.base, log).await?;
         }
         let has_moves = !log.moves.is_empty();
-        let record = SnapshotRecord {
-            parent: None,
-            flushed_at: draft.flushed_at,
-            message: draft.message.clone(),
-            metadata: draft.metadata.clone(),
-            pruned_ancestor_tx_logs: Vec::new(),
-        };
+        let record = draft.record(None);
         let version = work.version;
         let files = move || Ok((log.encode(id, version)?, draft.encode()?));
         let (log, snapshot) = blocking(files).await?;
@@ -546,7 +511,7 @@ async fn pause(attempt: u32) -> Result<()> {
     let mut random = [0; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
         .map_err(|e| Error::io("random bytes", e.into()))?;
-    let longest = 1_u64 << attempt.min(LONGEST_PAUSE);
+    let longest = 1_u64 << attempt.min(MAX_PAUSE_EXPONENT);
     tokio::time::sleep(Duration::from_millis(u64::from_le_bytes(random) % longest)).await;
     Ok(())
 }

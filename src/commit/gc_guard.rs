@@ -8,11 +8,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
+use futures_util::{StreamExt, TryStreamExt};
 
 use super::changes::{ChangeSet, ChunkChange};
-use super::upload::{AT_ONCE, MemoryLimit};
+use super::upload::{CONCURRENT_OBJECTS, MemoryLimit};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::ObjectId;
@@ -20,7 +20,7 @@ use crate::repo::Repository;
 use crate::storage::Storage;
 
 /// Longest time that a collection may take to remove what it has found: a day, in microseconds.
-const LONGEST_COLLECTION: u64 = 86_400 * 1_000_000;
+const MAX_COLLECTION_TIME: u64 = 86_400 * 1_000_000;
 
 /// Location of a chunk: object, offset, length.
 type ChunkLocation = (ObjectId, u64, u64);
@@ -28,7 +28,7 @@ type ChunkLocation = (ObjectId, u64, u64);
 /// Keeps garbage collection from removing what `changes` refer to in `repository`. The objects in `known_objects` are safe already.
 ///
 /// Errors: [`ErrorKind::Stale`] if an object is already gone.
-pub(super) async fn keep(
+pub(super) async fn guard(
     repository: &Repository,
     changes: &mut ChangeSet,
     known_objects: &HashSet<ObjectId>,
@@ -37,8 +37,8 @@ pub(super) async fn keep(
 ) -> Result<()> {
     let is_doubtful =
         |payload: &ChunkPayload| place(payload).is_some_and(|(chunk, ..)| !known_objects.contains(&chunk));
-    let changes = changes.chunks.values_mut().flat_map(BTreeMap::values_mut);
     let stored: Vec<&mut ChunkPayload> = changes
+        .chunk_changes_mut()
         .filter_map(|change| match change {
             ChunkChange::Stored(payload) if is_doubtful(payload) => Some(payload),
             _ => None,
@@ -47,7 +47,7 @@ pub(super) async fn keep(
     if stored.is_empty() || !repository.may_have_been_collected_since(0) {
         return Ok(());
     }
-    if repository.may_have_been_collected_since(now.saturating_sub(LONGEST_COLLECTION)) {
+    if repository.may_have_been_collected_since(now.saturating_sub(MAX_COLLECTION_TIME)) {
         return store_anew(repository.storage(), stored, memory).await;
     }
     look_for(repository.storage(), stored).await
@@ -67,12 +67,8 @@ async fn store_anew(storage: &Arc<dyn Storage>, stored: Vec<&mut ChunkPayload>, 
         })
     });
     let copying: Vec<Copying<'_>> = copying.collect();
-    let mut copying = futures_util::stream::iter(copying).buffer_unordered(AT_ONCE);
-    let mut copies = BTreeMap::new();
-    while let Some(copied) = copying.next().await {
-        let (place, new) = copied?;
-        copies.insert(place, new);
-    }
+    let copies: BTreeMap<ChunkLocation, ObjectId> =
+        futures_util::stream::iter(copying).buffer_unordered(CONCURRENT_OBJECTS).try_collect().await?;
     for payload in stored {
         if let Some((place, new)) = place(payload).and_then(|place| Some((place, copies.get(&place)?))) {
             *payload = ChunkPayload::Native { chunk: *new, offset: 0, length: place.2 };
@@ -96,11 +92,7 @@ async fn look_for(storage: &Arc<dyn Storage>, stored: Vec<&mut ChunkPayload>) ->
         })
     });
     let looks: Vec<BoxFuture<'_, Result<()>>> = looks.collect();
-    let mut looks = futures_util::stream::iter(looks).buffer_unordered(AT_ONCE);
-    while let Some(looked) = looks.next().await {
-        looked?;
-    }
-    Ok(())
+    futures_util::stream::iter(looks).buffer_unordered(CONCURRENT_OBJECTS).try_collect().await
 }
 
 fn place(payload: &ChunkPayload) -> Option<ChunkLocation> {

@@ -8,8 +8,7 @@ use super::nodes;
 use super::replace_moves::StorableChanges;
 use crate::error::{Error, Result};
 use crate::format::draft::SnapshotDraft;
-use crate::format::ids::ObjectId;
-use crate::format::snapshot::{ManifestInfo, Snapshot};
+use crate::format::snapshot::Snapshot;
 
 /// Returns the changes without those that have no effect.
 pub(super) fn effective(base: &Snapshot, changes: &ChangeSet) -> ChangeSet {
@@ -37,7 +36,7 @@ pub(super) async fn write_nodes(
     draft: &mut SnapshotDraft,
 ) -> Result<()> {
     let mut planned = nodes::apply(base, &stored.changes, &stored.sources, draft.version)?;
-    let infos: HashMap<ObjectId, ManifestInfo> = base.manifests().into_iter().map(|info| (info.id, info)).collect();
+    let infos = base.manifest_infos();
     let mut tasks = Vec::new();
     for planned in &planned {
         let Some(array) = &planned.node.array else { continue };

@@ -39,10 +39,7 @@ pub(super) struct LateCommit<'a> {
 
 /// Node as the mount shows it.
 struct VisibleNode {
-    id: NodeId,
-    path: String,
-    zarr_json: Bytes,
-    is_array: bool,
+    node: WrittenNode,
     /// True if the changes create the node.
     is_created: bool,
 }
@@ -55,7 +52,7 @@ impl LateCommit<'_> {
     pub(super) async fn rebase(&self, changes: &ChangeSet) -> Result<ChangeSet> {
         let shown = self.shown(changes);
         let made: HashSet<NodeId> =
-            [Change::NewGroups, Change::NewArrays].into_iter().flat_map(|change| self.log.nodes(change)).collect();
+            self.log.nodes(Change::NewGroups).chain(self.log.nodes(Change::NewArrays)).collect();
         let after: HashMap<NodeId, Node<'_>> = self.after.nodes().map(|node| (node.id, node)).collect();
         let same = same_nodes(&shown, &after, &made);
         let mut touched: HashMap<NodeId, BTreeSet<Coords>> =
@@ -64,10 +61,11 @@ impl LateCommit<'_> {
             (References::new(self.before, self.reader, |_| true), References::new(self.after, self.reader, |_| true));
 
         let mut out = ChangeSet::default();
-        for node in &shown {
+        for visible in &shown {
+            let node = &visible.node;
             let ours = changes.chunks.get(&node.id);
             let Some(there) = same.get(&node.id).and_then(|id| after.get(id)) else {
-                self.make(node, ours, &in_both.0, &mut out).await?;
+                self.make(visible, ours, &in_both.0, &mut out).await?;
                 continue;
             };
             if there.path != node.path {
@@ -75,15 +73,14 @@ impl LateCommit<'_> {
                 out.moved.push(Move { from, to, node: there.id, is_array: node.is_array });
             }
             if there.zarr_json != node.zarr_json {
-                let (path, zarr_json) = (node.path.clone(), node.zarr_json.clone());
-                out.updated.push(WrittenNode { id: there.id, path, zarr_json, is_array: node.is_array });
+                out.updated.push(WrittenNode { id: there.id, ..node.clone() });
             }
             let mut touched = touched.remove(&there.id).unwrap_or_default();
             if made.contains(&there.id) && node.is_array {
                 // A created array may have the chunks of one that was moved.
                 touched.extend(in_both.1.all(there.id).await?.into_iter().map(|(coords, _)| coords));
             }
-            let chunks = chunks(node, there.id, ours, touched, &in_both).await?;
+            let chunks = chunks(visible, there.id, ours, touched, &in_both).await?;
             if !chunks.is_empty() {
                 out.chunks.insert(there.id, chunks);
             }
@@ -101,10 +98,9 @@ impl LateCommit<'_> {
 
     /// Returns all nodes that the mount shows.
     fn shown(&self, changes: &ChangeSet) -> Vec<VisibleNode> {
-        let deleted: HashSet<NodeId> = changes.deleted.iter().map(|node| node.id).collect();
+        let (deleted, moved) = (changes.deleted_ids(), changes.moved_to());
         let updated: HashMap<NodeId, &Bytes> = changes.updated.iter().map(|node| (node.id, &node.zarr_json)).collect();
-        let moved: HashMap<NodeId, &str> = changes.moved.iter().map(|one| (one.node, one.to.as_str())).collect();
-        let kept = self.before.nodes().filter(|node| !deleted.contains(&node.id)).map(|node| VisibleNode {
+        let kept = self.before.nodes().filter(|node| !deleted.contains(&node.id)).map(|node| WrittenNode {
             id: node.id,
             path: moved.get(&node.id).map_or(node.path, |to| *to).to_owned(),
             zarr_json: match updated.get(&node.id) {
@@ -112,31 +108,24 @@ impl LateCommit<'_> {
                 None => Bytes::copy_from_slice(node.zarr_json),
             },
             is_array: node.is_array(),
-            is_created: false,
         });
-        let created = changes.created.iter().map(|node| VisibleNode {
-            id: node.id,
-            path: node.path.clone(),
-            zarr_json: node.zarr_json.clone(),
-            is_array: node.is_array,
-            is_created: true,
-        });
+        let kept = kept.map(|node| VisibleNode { node, is_created: false });
+        let created = changes.created.iter().map(|node| VisibleNode { node: node.clone(), is_created: true });
         kept.chain(created).collect()
     }
 
     /// Creates a node that the late commit does not have, with all of its chunks.
     async fn make(
         &self,
-        node: &VisibleNode,
+        VisibleNode { node, is_created }: &VisibleNode,
         ours: Option<&Changed>,
         before: &References<'_>,
         out: &mut ChangeSet,
     ) -> Result<()> {
-        let id = if node.is_created { node.id } else { NodeId::random()? };
-        let (path, zarr_json) = (node.path.clone(), node.zarr_json.clone());
-        out.created.push(WrittenNode { id, path, zarr_json, is_array: node.is_array });
+        let id = if *is_created { node.id } else { NodeId::random()? };
+        out.created.push(WrittenNode { id, ..node.clone() });
         let mut chunks = Changed::new();
-        if !node.is_created {
+        if !is_created {
             let stored = before.all(node.id).await?.into_iter();
             chunks.extend(stored.map(|(coords, payload)| (coords, ChunkChange::Stored(payload))));
         }
@@ -157,11 +146,12 @@ fn same_nodes(
     after: &HashMap<NodeId, Node<'_>>,
     made: &HashSet<NodeId>,
 ) -> HashMap<NodeId, NodeId> {
-    let known = shown.iter().filter(|node| after.contains_key(&node.id));
-    let mut same: HashMap<NodeId, NodeId> = known.map(|node| (node.id, node.id)).collect();
+    let (known, unknown): (Vec<_>, Vec<_>) =
+        shown.iter().map(|visible| &visible.node).partition(|node| after.contains_key(&node.id));
+    let mut same: HashMap<NodeId, NodeId> = known.into_iter().map(|node| (node.id, node.id)).collect();
     let made = after.values().filter(|node| made.contains(&node.id) && !same.contains_key(&node.id));
     let by_path: HashMap<&str, &Node<'_>> = made.map(|node| (node.path, node)).collect();
-    let other_ids = shown.iter().filter(|node| !after.contains_key(&node.id)).filter_map(|node| {
+    let other_ids = unknown.into_iter().filter_map(|node| {
         let there = by_path.get(node.path.as_str()).filter(|there| there.is_array() == node.is_array)?;
         Some((node.id, there.id))
     });
@@ -172,7 +162,7 @@ fn same_nodes(
 /// Returns the changes that give `node`, whose id after the late commit is `there`, the chunks that the mount shows. Only
 /// chunks in `ours`, or `touched` by that commit, can differ.
 async fn chunks(
-    node: &VisibleNode,
+    VisibleNode { node, is_created }: &VisibleNode,
     there: NodeId,
     ours: Option<&Changed>,
     mut touched: BTreeSet<Coords>,
@@ -188,7 +178,7 @@ async fn chunks(
         let wanted: Option<ChunkChange> = match ours.and_then(|ours| ours.get(&coords)) {
             Some(ChunkChange::Delete) => None,
             Some(change) => Some(change.clone()),
-            None if node.is_created => None,
+            None if *is_created => None,
             None => before.find(node.id, &coords).await?.map(ChunkChange::Stored),
         };
         let present: Option<ChunkPayload> = after.find(there, &coords).await?;
@@ -203,6 +193,6 @@ async fn chunks(
 }
 
 /// Returns the chunks per dimension of a node; a group has no dimensions.
-fn grid(node: &VisibleNode) -> Result<Vec<u32>> {
+fn grid(node: &WrittenNode) -> Result<Vec<u32>> {
     if node.is_array { Ok(ArrayMetadata::parse(&node.zarr_json)?.grid) } else { Ok(Vec::new()) }
 }

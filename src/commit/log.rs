@@ -7,21 +7,15 @@ use super::upload::StoredChunks;
 use crate::error::Result;
 use crate::format::draft::TransactionLogDraft;
 use crate::format::ids::NodeId;
-use crate::format::transaction_log::{ChangedNodes, Move, TransactionLog};
+use crate::format::transaction_log::{Change, Move, TransactionLog};
 use crate::zarr::Coords;
 
 /// Returns the log of `changes`, whose chunks are `chunks`.
 pub(super) fn of(changes: &ChangeSet, chunks: &StoredChunks) -> TransactionLogDraft {
     let mut log = TransactionLogDraft::default();
-    for node in &changes.deleted {
-        if node.is_array { &mut log.deleted_arrays } else { &mut log.deleted_groups }.push(node.id);
-    }
-    for node in &changes.created {
-        if node.is_array { &mut log.new_arrays } else { &mut log.new_groups }.push(node.id);
-    }
-    for node in &changes.updated {
-        if node.is_array { &mut log.updated_arrays } else { &mut log.updated_groups }.push(node.id);
-    }
+    log.nodes.extend(changes.deleted.iter().map(|node| (Change::deletion(node.is_array), node.id)));
+    log.nodes.extend(changes.created.iter().map(|node| (Change::creation(node.is_array), node.id)));
+    log.nodes.extend(changes.updated.iter().map(|node| (Change::update(node.is_array), node.id)));
     log.moves.clone_from(&changes.moved);
     let changed = chunks.iter().filter(|(_, list)| !list.is_empty());
     log.updated_chunks =
@@ -34,12 +28,7 @@ pub(super) fn of(changes: &ChangeSet, chunks: &StoredChunks) -> TransactionLogDr
 pub(super) fn amended(previous: &TransactionLog, log: TransactionLogDraft) -> Result<TransactionLogDraft> {
     let mut union = Union::default();
     union.add(previous)?;
-    union.nodes.new_groups.extend(log.new_groups);
-    union.nodes.new_arrays.extend(log.new_arrays);
-    union.nodes.deleted_groups.extend(log.deleted_groups);
-    union.nodes.deleted_arrays.extend(log.deleted_arrays);
-    union.nodes.updated_groups.extend(log.updated_groups);
-    union.nodes.updated_arrays.extend(log.updated_arrays);
+    union.nodes.extend(log.nodes);
     for (node, coords) in log.updated_chunks {
         union.chunks.entry(node).or_default().extend(coords.into_iter().map(Coords::from_vec));
     }
@@ -50,7 +39,7 @@ pub(super) fn amended(previous: &TransactionLog, log: TransactionLogDraft) -> Re
 /// Union of the logs of consecutive commits.
 #[derive(Debug, Default)]
 pub(super) struct Union {
-    nodes: ChangedNodes,
+    nodes: BTreeSet<(Change, NodeId)>,
     chunks: BTreeMap<NodeId, BTreeSet<Coords>>,
     moves: Vec<Move>,
 }
@@ -58,7 +47,7 @@ pub(super) struct Union {
 impl Union {
     /// Adds the log of the next commit; the oldest commit comes first.
     pub(super) fn add(&mut self, log: &TransactionLog) -> Result<()> {
-        self.nodes.add(log);
+        self.nodes.extend(log.changed_nodes());
         for (node, coords) in log.updated_chunks() {
             self.chunks.entry(node).or_default().extend(coords.map(Coords::from_vec));
         }
@@ -69,12 +58,7 @@ impl Union {
     pub(super) fn finish(self) -> TransactionLogDraft {
         let chunks = |coords: BTreeSet<Coords>| coords.into_iter().map(Coords::into_vec).collect();
         TransactionLogDraft {
-            new_groups: self.nodes.new_groups.into_iter().collect(),
-            new_arrays: self.nodes.new_arrays.into_iter().collect(),
-            deleted_groups: self.nodes.deleted_groups.into_iter().collect(),
-            deleted_arrays: self.nodes.deleted_arrays.into_iter().collect(),
-            updated_groups: self.nodes.updated_groups.into_iter().collect(),
-            updated_arrays: self.nodes.updated_arrays.into_iter().collect(),
+            nodes: self.nodes,
             updated_chunks: self.chunks.into_iter().map(|(node, coords)| (node, chunks(coords))).collect(),
             moves: self.moves,
         }

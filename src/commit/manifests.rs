@@ -9,10 +9,11 @@
 //! by which their manifest is found; if several manifests list a chunk, the reference of the first one in the array's order.
 
 use std::collections::{BTreeMap, HashMap};
+use std::iter::Peekable;
 use std::sync::Arc;
 
-use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
+use futures_util::{StreamExt, TryStreamExt};
 use tokio::sync::Semaphore;
 
 use super::splitting::{Cells, Splitting};
@@ -29,12 +30,12 @@ use crate::storage::Storage;
 use crate::zarr::Coords;
 
 /// Manifests written at the same time.
-const AT_ONCE: usize = 4;
+const CONCURRENT_CELLS: usize = 4;
 /// Limit on the references of manifests written at the same time: some 120 bytes of memory each.
-const REFS_AT_ONCE: usize = 1 << 21;
+const MAX_CONCURRENT_REFS: usize = 1 << 21;
 
 /// Limit on the cells that the manifests of an array reach into, in total. Each becomes a manifest, unless it is empty.
-const MOST_CELLS: u64 = 1 << 20;
+const MAX_CELLS: u64 = 1 << 20;
 
 /// Array whose manifests are written.
 #[derive(Debug)]
@@ -45,7 +46,6 @@ pub(super) struct ArrayTask<'a> {
     pub(super) chunks_of: NodeId,
     /// Chunks per dimension.
     pub(super) grid: Vec<u32>,
-    /// Dimension names.
     pub(super) names: Option<&'a [Option<String>]>,
     /// Manifests before the commit.
     pub(super) old: &'a [ManifestRef],
@@ -95,7 +95,6 @@ struct Source {
 }
 
 impl ManifestWriter {
-    /// Returns a writer of manifests of `version`, cut by `splitting`.
     pub(super) fn new(
         storage: Arc<dyn Storage>,
         reader: Arc<Reader>,
@@ -139,26 +138,21 @@ impl ManifestWriter {
             }
         }
         let this = &*self;
-        let memory = &Semaphore::new(REFS_AT_ONCE);
+        let memory = &Semaphore::new(MAX_CONCURRENT_REFS);
         // Each future is boxed: the compiler cannot prove that one from a closure is `Send`.
-        type Running<'a> = BoxFuture<'a, Result<(NodeId, usize, ArrayManifests)>>;
+        type Running<'a> = BoxFuture<'a, Result<((NodeId, usize), ArrayManifests)>>;
         let running = jobs.into_iter().map(|(number, task, extents, plan)| -> Running<'_> {
             Box::pin(async move {
                 let old = plan.sources.iter().filter_map(|&at| infos.get(&task.old.get(at)?.id));
                 let refs = old.map(|info| u64::from(info.chunk_refs)).sum::<u64>() + plan.changes.len() as u64;
-                let _permit = memory.acquire_many(refs.min(REFS_AT_ONCE as u64) as u32).await;
+                let _permit = memory.acquire_many(refs.min(MAX_CONCURRENT_REFS as u64) as u32).await;
                 let found = this.cell(&task, extents, plan, infos).await;
-                found.context(|| format!("manifests of array {}", task.path)).map(|found| (task.node, number, found))
+                found.context(|| format!("manifests of array {}", task.path)).map(|found| ((task.node, number), found))
             })
         });
         let running: Vec<Running<'_>> = running.collect();
-        let mut running = futures_util::stream::iter(running).buffer_unordered(AT_ONCE);
-        let mut found: BTreeMap<(NodeId, usize), ArrayManifests> = BTreeMap::new();
-        while let Some(cell) = running.next().await {
-            let (node, number, manifests) = cell?;
-            found.insert((node, number), manifests);
-        }
-        drop(running);
+        let found: BTreeMap<(NodeId, usize), ArrayManifests> =
+            futures_util::stream::iter(running).buffer_unordered(CONCURRENT_CELLS).try_collect().await?;
         for ((node, _), manifests) in found {
             done.entry(node).or_default().extend(manifests.iter().cloned());
             if let Some(known) = self.written.get_mut(&node) {
@@ -221,9 +215,9 @@ fn plan(task: &ArrayTask<'_>, cells: &Cells) -> Result<BTreeMap<Vec<u32>, CellPl
     let mut touched: u64 = 0;
     for (at, old) in task.old.iter().enumerate() {
         touched = touched.saturating_add(cells.count_touched(&old.extents));
-        if touched > MOST_CELLS {
+        if touched > MAX_CELLS {
             return Err(Error::invalid(format!(
-                "the rules for splitting manifests would cut its {:?} chunks into more than {MOST_CELLS} parts: choose larger ones",
+                "the rules for splitting manifests would cut its {:?} chunks into more than {MAX_CELLS} parts: choose larger ones",
                 task.grid
             )));
         }
@@ -317,14 +311,14 @@ fn visible<'a>(refs: &'a ArrayRefs<'_>, source: &'a Source) -> impl Iterator<Ite
     (start..end.max(start)).filter(move |&at| inside(at) && !repeats(at))
 }
 
-type Changes<'a, I> = std::iter::Peekable<I>;
-
 /// Adds the changes that come before reference `at` of `refs`, and then that reference if it was not changed.
 #[inline]
-fn merge<'a, I>(draft: &mut ManifestDraft, changes: &mut Changes<'a, I>, refs: &ArrayRefs<'_>, at: usize) -> Result<()>
-where
-    I: Iterator<Item = &'a (Coords, Option<ChunkPayload>)>,
-{
+fn merge<'a>(
+    draft: &mut ManifestDraft,
+    changes: &mut Peekable<impl Iterator<Item = &'a (Coords, Option<ChunkPayload>)>>,
+    refs: &ArrayRefs<'_>,
+    at: usize,
+) -> Result<()> {
     use std::cmp::Ordering;
     while let Some((coords, place)) = changes.peek() {
         match coords.iter().copied().cmp(refs.coords(at).iter()) {

@@ -1,10 +1,8 @@
 //! Finds nodes that are in no group: Zarr opens them by their path, but no listing of a group has them.
 
-use std::collections::HashSet;
-
 use super::changes::ChangeSet;
-use super::moves::groups_after;
-use crate::format::ids::NodeId;
+use super::moves::{Paths, groups_after};
+use super::nodes::parent;
 use crate::format::snapshot::Snapshot;
 
 /// Node whose parent directory has no `zarr.json`.
@@ -20,15 +18,7 @@ pub struct Ungrouped {
 /// whose group it deletes or moves away. Sorted by path.
 pub fn ungrouped_by(base: &Snapshot, changes: &ChangeSet) -> Vec<Ungrouped> {
     let groups = groups_after(base, changes);
-    let groups: HashSet<&str> = groups.iter().map(String::as_str).collect();
-    let gone: HashSet<NodeId> =
-        changes.deleted.iter().map(|node| node.id).chain(changes.moved.iter().map(|one| one.node)).collect();
-    let removed: HashSet<&str> = changes
-        .deleted
-        .iter()
-        .map(|node| node.path.as_str())
-        .chain(changes.moved.iter().map(|one| one.from.as_str()))
-        .collect();
+    let (removed_ids, removed_paths) = (changes.removed_ids(), changes.removed_paths());
     let placed = changes
         .created
         .iter()
@@ -37,7 +27,8 @@ pub fn ungrouped_by(base: &Snapshot, changes: &ChangeSet) -> Vec<Ungrouped> {
         .map(str::to_owned);
     let left = base
         .nodes()
-        .filter(|node| !gone.contains(&node.id) && parent(node.path).is_some_and(|above| removed.contains(above)))
+        .filter(|node| !removed_ids.contains(&node.id))
+        .filter(|node| parent(node.path).is_some_and(|above| removed_paths.contains(above)))
         .map(|node| node.path.to_owned());
     let mut found: Vec<Ungrouped> = placed.chain(left).filter_map(|path| without_group(path, &groups)).collect();
     found.sort();
@@ -47,29 +38,19 @@ pub fn ungrouped_by(base: &Snapshot, changes: &ChangeSet) -> Vec<Ungrouped> {
 /// Returns all nodes of `snapshot` that are in no group, sorted by path.
 pub fn ungrouped(snapshot: &Snapshot) -> Vec<Ungrouped> {
     let groups = groups_after(snapshot, &ChangeSet::default());
-    let groups: HashSet<&str> = groups.iter().map(String::as_str).collect();
     let mut found: Vec<Ungrouped> =
         snapshot.nodes().filter_map(|node| without_group(node.path.to_owned(), &groups)).collect();
     found.sort();
     found
 }
 
-fn without_group(path: String, groups: &HashSet<&str>) -> Option<Ungrouped> {
+fn without_group(path: String, groups: &Paths) -> Option<Ungrouped> {
     let above = parent(&path)?;
     if groups.contains(above) {
         return None;
     }
     let above = above.to_owned();
     Some(Ungrouped { path, parent: above })
-}
-
-/// Returns the path above `path`; none for the root.
-fn parent(path: &str) -> Option<&str> {
-    match path.rsplit_once('/')? {
-        _ if path == "/" => None,
-        ("", _) => Some("/"),
-        (above, _) => Some(above),
-    }
 }
 
 #[cfg(test)]

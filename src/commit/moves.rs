@@ -8,6 +8,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::changes::ChangeSet;
+use super::nodes::parent;
 use crate::error::Result;
 use crate::format::ids::NodeId;
 use crate::format::snapshot::{NodeData, Snapshot};
@@ -21,8 +22,7 @@ pub(super) fn paths(snapshot: &Snapshot) -> Paths {
 
 /// Returns the paths of the groups of `snapshot` with `changes` applied.
 pub(super) fn groups_after(snapshot: &Snapshot, changes: &ChangeSet) -> Paths {
-    let deleted: HashSet<NodeId> = changes.deleted.iter().map(|node| node.id).collect();
-    let moved: HashMap<NodeId, &str> = changes.moved.iter().map(|one| (one.node, one.to.as_str())).collect();
+    let (deleted, moved) = (changes.deleted_ids(), changes.moved_to());
     let kept = snapshot
         .nodes()
         .filter(|node| matches!(node.data, NodeData::Group) && !deleted.contains(&node.id))
@@ -50,10 +50,7 @@ pub(super) fn not_allowed(moves: &[Move], occupied: &Paths, groups: &Paths) -> B
 
 /// Returns true if the node at `path` is in a group. The root of the hierarchy always exists.
 fn has_group(path: &str, groups: &Paths) -> bool {
-    match path.rsplit_once('/') {
-        None | Some(("", _)) => true,
-        Some((above, _)) => groups.contains(above),
-    }
+    parent(path).is_none_or(|above| above == "/" || groups.contains(above))
 }
 
 /// Assigns a new id to each of `nodes` that has none in `ids`, and drops the ids of all other nodes.

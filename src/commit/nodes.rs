@@ -3,7 +3,7 @@
 //! Nodes are matched by id: the snapshot may be newer than the one that the change set was made for, and concurrent commits
 //! may have added, changed or moved other nodes.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::changes::{ChangeSet, WrittenNode};
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -36,8 +36,7 @@ pub(super) fn apply(
     sources: &Sources,
     version: SpecVersion,
 ) -> Result<Vec<Planned>> {
-    let deleted: BTreeSet<NodeId> = changes.deleted.iter().map(|node| node.id).collect();
-    let mut moved: HashMap<NodeId, &str> = changes.moved.iter().map(|m| (m.node, m.to.as_str())).collect();
+    let (deleted, mut moved) = (changes.deleted_ids(), changes.moved_to());
     let mut updated: HashMap<NodeId, &WrittenNode> = changes.updated.iter().map(|node| (node.id, node)).collect();
     let mut lent: HashMap<NodeId, Vec<ManifestRef>> = sources.values().map(|&id| (id, Vec::new())).collect();
     let mut planned = Vec::with_capacity(snapshot.node_count() + changes.created.len());
@@ -48,7 +47,7 @@ pub(super) fn apply(
         if deleted.contains(&node.id) {
             continue;
         }
-        let mut draft = keep(&node)?;
+        let mut draft = draft_unchanged(&node)?;
         if let Some(to) = moved.remove(&node.id) {
             to.clone_into(&mut draft.path);
         }
@@ -77,8 +76,7 @@ pub(super) fn apply(
     Ok(planned)
 }
 
-/// Drafts a node without changes.
-fn keep(node: &Node<'_>) -> Result<NodeDraft> {
+fn draft_unchanged(node: &Node<'_>) -> Result<NodeDraft> {
     let array = match &node.data {
         NodeData::Group => None,
         NodeData::Array(array) => Some(ArrayDraft {
@@ -137,6 +135,15 @@ fn check_paths(planned: &[Planned]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Returns the path above `path`; none for the root.
+pub(super) fn parent(path: &str) -> Option<&str> {
+    match path.rsplit_once('/')? {
+        _ if path == "/" => None,
+        ("", _) => Some("/"),
+        (above, _) => Some(above),
+    }
 }
 
 fn is_canonical(path: &str) -> bool {

@@ -5,6 +5,7 @@
 //! and one commit only, and some MiB at most.
 
 use super::changes::ChunkFile;
+use super::request::Sizes;
 
 /// Chunk file to store, and the slot that receives its payload.
 #[derive(Clone, Debug)]
@@ -23,17 +24,6 @@ pub(super) enum Job {
     Pack(Vec<Pending>),
     /// File that becomes one object.
     Single(Pending),
-}
-
-/// Size thresholds, in bytes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
-    /// Chunks up to this size are stored inline.
-    pub(super) inline: u64,
-    /// Larger chunks below this size are packed.
-    pub(super) pack_below: u64,
-    /// A pack is closed when it reaches this size.
-    pub(super) pack_size: u64,
 }
 
 /// Inline chunks per job.

@@ -90,7 +90,7 @@ fn insert(state: &mut RepoState, publication: &Publication<'_>) -> Result<Operat
             Operation::NewCommit { branch: branch.to_owned(), new }
         }
         replaced => {
-            (record.parent, record.pruned_ancestor_tx_logs) = place_of(state, publication, replaced)?;
+            (record.parent, record.pruned_ancestor_tx_logs) = parent_and_pruned_logs(state, publication, replaced)?;
             Operation::CommitAmended { branch: branch.to_owned(), previous: tip, new }
         }
     };
@@ -101,7 +101,7 @@ fn insert(state: &mut RepoState, publication: &Publication<'_>) -> Result<Operat
 
 /// Returns the parent of a snapshot that replaces `replaced`, and the logs of expired commits that it has to keep: all that
 /// the replaced commits had.
-fn place_of(
+fn parent_and_pruned_logs(
     state: &RepoState,
     publication: &Publication<'_>,
     replaced: &[ObjectId],

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::changes::ChangeSet;
-use super::conflicts::{self, ChunkSet, ConcurrentCommit, Conflict, Theirs};
+use super::conflicts::{self, ChunkSet, ConcurrentChanges, ConcurrentCommit, Conflict};
 use super::publish::branch_is_gone;
 use super::references::References;
 use crate::error::{Error, ErrorKind, Result};
@@ -22,13 +22,13 @@ const MAX_LOG: u64 = 1 << 31;
 
 /// Concurrent commits, and their effect on a change set.
 #[derive(Debug)]
-pub(super) struct Since {
+pub(super) struct Comparison {
     pub(super) tip: Arc<Snapshot>,
     /// Commits after the base, oldest first; the last one is the tip.
     pub(super) commits: Vec<ObjectId>,
     pub(super) conflicts: Vec<Conflict>,
     /// Chunks that the changes delete and that the tip does not have any more.
-    pub(super) gone: ChunkSet,
+    pub(super) deleted_in_tip: ChunkSet,
 }
 
 /// Returns the commits that `branch` got since `base`, oldest first. Fails with [`ErrorKind::Stale`] if `base` is not in its history.
@@ -41,32 +41,32 @@ pub async fn commits_since(repository: &Repository, branch: &str, base: ObjectId
 }
 
 /// Compares `changes`, made for `base`, with the following `commits`, oldest first. Returns `None` if there are no commits.
-pub(super) async fn since(
+pub(super) async fn compare(
     repository: &Repository,
     reader: &Arc<Reader>,
     base: &Snapshot,
     commits: &[SnapshotInfo],
     changes: &ChangeSet,
-) -> Result<Option<Since>> {
+) -> Result<Option<Comparison>> {
     let Some(tip) = commits.last() else { return Ok(None) };
     let storage = repository.storage();
     let mut others = Vec::with_capacity(commits.len());
     for commit in commits {
         let mut logs = Vec::new();
-        for id in commit.pruned_ancestor_tx_logs.iter().chain([&commit.id]) {
-            logs.push(read_log(&**storage, *id).await?);
+        for id in commit.log_ids() {
+            logs.push(read_log(&**storage, id).await?);
         }
         others.push(ConcurrentCommit { id: commit.id, message: commit.message.clone(), logs });
     }
     let tip = Arc::new(repository.snapshot(tip.id, MAX_SNAPSHOT).await?);
-    let theirs = Theirs::read(&others, changes)?;
-    let gone = absent(reader, &tip, theirs.possible_deletion_conflicts(changes)).await?;
+    let theirs = ConcurrentChanges::read(&others, changes)?;
+    let deleted_in_tip = absent(reader, &tip, theirs.possible_deletion_conflicts(changes)).await?;
     let mut agreed = unchanged(reader, base, &tip, theirs.possible_update_conflicts(changes)).await?;
-    for (node, chunks) in &gone {
+    for (node, chunks) in &deleted_in_tip {
         agreed.entry(*node).or_default().extend(chunks.iter().cloned());
     }
     let conflicts = conflicts::find(base, &tip, changes, &others, &theirs, &agreed)?;
-    Ok(Some(Since { tip, commits: commits.iter().map(|commit| commit.id).collect(), conflicts, gone }))
+    Ok(Some(Comparison { tip, commits: commits.iter().map(|commit| commit.id).collect(), conflicts, deleted_in_tip }))
 }
 
 /// Returns those of `chunks` that are the same in `base` and `tip`: commits in between have changed them and changed them back.

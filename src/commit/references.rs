@@ -25,7 +25,7 @@ impl<'a> References<'a> {
         reader: &'a Arc<Reader>,
         is_wanted: impl Fn(&NodeId) -> bool,
     ) -> References<'a> {
-        let infos = snapshot.manifests().into_iter().map(|info| (info.id, info)).collect();
+        let infos = snapshot.manifest_infos();
         let arrays = snapshot
             .nodes()
             .filter(|node| is_wanted(&node.id))

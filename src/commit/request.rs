@@ -1,4 +1,4 @@
-//! Options of a commit, and its outcome.
+//! Options of a commit and of the engine that makes it, and the outcome.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,15 +9,62 @@ use serde_json::{Map, Value};
 use super::changes::ChangeSet;
 use super::conflicts::Conflict;
 use crate::error::Result;
+use crate::format::config::RepoConfig;
 use crate::format::ids::ObjectId;
 use crate::format::snapshot::Snapshot;
 use crate::repo::collect::mark::LogPosition;
+
+/// Limits of commits: chunk sizes, retries and memory.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineOptions {
+    /// Chunks smaller than this share objects, in bytes.
+    pub pack_below: u64,
+    /// Size at which a pack is closed, in bytes.
+    pub pack_size: u64,
+    /// Inline threshold in bytes, if not the repository's setting.
+    pub inline_threshold: Option<u16>,
+    /// Number of retries after a lost race or a garbage collection.
+    pub max_rebases: u32,
+    /// Limit on the bytes of chunks that are packed or uploaded at the same time.
+    pub memory: u64,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        EngineOptions {
+            pack_below: 256 << 10,
+            pack_size: 8 << 20,
+            inline_threshold: None,
+            max_rebases: 1000,
+            memory: 32 << 20,
+        }
+    }
+}
+
+impl EngineOptions {
+    /// Returns the sizes that decide how a chunk is stored in a repository with `config`.
+    pub fn sizes(&self, config: &RepoConfig) -> Sizes {
+        let inline = self.inline_threshold.map_or(config.inline_threshold(), u64::from);
+        Sizes { inline, pack_below: self.pack_below, pack_size: self.pack_size }
+    }
+}
+
+/// Size thresholds, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Chunks up to this size are stored inline, in the manifest.
+    pub inline: u64,
+    /// Larger chunks below this size are packed.
+    pub pack_below: u64,
+    /// A pack is closed when it reaches this size.
+    pub pack_size: u64,
+}
 
 /// Callback that receives the id of a snapshot that is about to be published.
 pub type PublishCallback = Arc<dyn Fn(ObjectId) -> Result<()> + Send + Sync>;
 
 /// Callback that receives a newer commit that the changes are about to be rebased onto, and true if that is or follows one of
-/// [`Request::unpublished`]. Returns further conflicts.
+/// [`Request::unconfirmed`]. Returns further conflicts.
 pub type RebaseCheck = Arc<dyn Fn(Arc<Snapshot>, bool) -> BoxFuture<'static, Result<Vec<Conflict>>> + Send + Sync>;
 
 /// Options of a commit.
@@ -44,7 +91,7 @@ pub struct Request {
     pub about_to_publish: Option<PublishCallback>,
     /// Commits of earlier states of the changes that were discarded because their publication was never confirmed. If such a
     /// commit is on the branch all the same, it is no concurrent commit.
-    pub unpublished: Vec<ObjectId>,
+    pub unconfirmed: Vec<ObjectId>,
     /// Called before the changes are rebased onto a newer commit.
     pub may_rebase_onto: Option<RebaseCheck>,
 }
@@ -57,7 +104,7 @@ impl Request {
 
     /// Returns true if there is nothing to do for `changes`, wherever the branch points by now.
     pub(super) fn is_nothing_for(&self, changes: &ChangeSet) -> bool {
-        changes.is_empty() && !self.may_be_empty() && self.unpublished.is_empty()
+        changes.is_empty() && !self.may_be_empty() && self.unconfirmed.is_empty()
     }
 }
 
@@ -91,7 +138,7 @@ pub enum OnConflict {
 
 /// Outcome of a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CommitOutcome {
     /// There was nothing to commit, or all changes gave way to those of concurrent commits.
     Nothing,
     /// The branch points to the new snapshot.
@@ -107,7 +154,7 @@ pub enum Outcome {
 
 /// Relation of a change set to the tip of a branch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checked {
+pub struct CheckResult {
     /// Tip of the branch.
     pub tip: ObjectId,
     /// Conflicts between the change set and the commits up to the tip.

@@ -11,7 +11,7 @@ use crate::format::snapshot::Snapshot;
 use crate::zarr::Coords;
 
 /// Drops the changes of conflicting chunks. `base` is the snapshot that the changes were made for.
-pub(super) fn discard_also(
+pub(super) fn drop_conflicting_chunks(
     base: &Snapshot,
     changes: &mut ChangeSet,
     stored: &mut StoredChunks,
@@ -27,7 +27,12 @@ pub(super) fn discard_also(
 }
 
 /// Drops the changes of conflicting arrays and chunks.
-pub(super) fn leave(base: &Snapshot, changes: &mut ChangeSet, stored: &mut StoredChunks, conflicts: &[Conflict]) {
+pub(super) fn drop_conflicting_changes(
+    base: &Snapshot,
+    changes: &mut ChangeSet,
+    stored: &mut StoredChunks,
+    conflicts: &[Conflict],
+) {
     let (chunks, arrays): (Vec<Conflict>, Vec<Conflict>) =
         conflicts.iter().cloned().partition(|conflict| conflict.kind == ConflictKind::ChunkDoubleUpdate);
     let ids = ids_by_path(base);
@@ -35,7 +40,7 @@ pub(super) fn leave(base: &Snapshot, changes: &mut ChangeSet, stored: &mut Store
         changes.chunks.remove(id);
         stored.remove(id);
     }
-    discard_also(base, changes, stored, &chunks);
+    drop_conflicting_chunks(base, changes, stored, &chunks);
 }
 
 /// Removes `chunks` from the changes and from the stored chunks.

@@ -5,6 +5,8 @@
 //! without a step are not cut. A rule or condition that cannot be understood matches nothing, as in the reference
 //! implementation.
 
+use std::ops::Range;
+
 use regex::Regex;
 use serde_json::{Value, json};
 
@@ -20,19 +22,17 @@ pub(super) struct Splitting {
 enum ArrayCondition {
     Or(Vec<ArrayCondition>),
     And(Vec<ArrayCondition>),
-    Path(Option<Regex>),
-    Name(Option<Regex>),
+    Path(Regex),
+    Name(Regex),
     Any,
-    Unknown,
 }
 
 /// Condition of a rule on a dimension.
 #[derive(Clone, Debug)]
 enum AxisCondition {
     Number(u64),
-    Name(Option<Regex>),
+    Name(Regex),
     Any,
-    Unknown,
 }
 
 /// Cells of a grid: per dimension, the number of chunks and the step.
@@ -54,7 +54,6 @@ pub(super) fn no_splitting() -> Value {
 }
 
 impl Splitting {
-    /// Parses the rules of `config`.
     pub(super) fn new(config: &RepoConfig) -> Self {
         rules(config).map(Splitting::of).unwrap_or_default()
     }
@@ -103,31 +102,29 @@ impl Cells {
             .collect()
     }
 
-    /// Returns the number of cells that a box of chunks touches: as many as [`Cells::touched`] lists.
-    pub(super) fn count_touched(&self, extents: &[(u32, u32)]) -> u64 {
+    /// Returns the numbers of the cells that a box of chunks touches, by dimension. A box of another rank than the grid's
+    /// touches all cells.
+    fn touched_by_axis(&self, extents: &[(u32, u32)]) -> impl Iterator<Item = Range<u32>> {
         let known = extents.len() == self.axes.len();
-        let axes = self.axes.iter().enumerate().map(|(axis, &(chunks, step))| {
+        self.axes.iter().enumerate().map(move |(axis, &(chunks, step))| {
             let (from, to) = extents.get(axis).copied().filter(|_| known).unwrap_or((0, chunks));
             let to = to.min(chunks);
-            if from >= to { 0 } else { u64::from((to - 1) / step - from / step) + 1 }
-        });
-        axes.fold(1, u64::saturating_mul)
+            if from >= to { 0..0 } else { from / step..(to - 1) / step + 1 }
+        })
+    }
+
+    /// Returns the number of cells that a box of chunks touches: as many as [`Cells::touched`] lists.
+    pub(super) fn count_touched(&self, extents: &[(u32, u32)]) -> u64 {
+        self.touched_by_axis(extents).map(|numbers| u64::from(numbers.end - numbers.start)).fold(1, u64::saturating_mul)
     }
 
     /// Returns the cells that a box of chunks touches, in order, and true if the box lies in the grid. A box of another rank
     /// than the grid's touches all cells and lies outside.
     pub(super) fn touched(&self, extents: &[(u32, u32)]) -> (Vec<Vec<u32>>, bool) {
-        let known = extents.len() == self.axes.len();
-        let mut inside = known;
+        let is_inside = extents.len() == self.axes.len()
+            && std::iter::zip(extents, &self.axes).all(|((_, to), (chunks, _))| to <= chunks);
         let mut found: Vec<Vec<u32>> = vec![Vec::new()];
-        for (axis, &(chunks, step)) in self.axes.iter().enumerate() {
-            let (from, to) = extents.get(axis).copied().filter(|_| known).unwrap_or((0, chunks));
-            inside &= to <= chunks;
-            let to = to.min(chunks);
-            if from >= to {
-                return (Vec::new(), inside);
-            }
-            let numbers = from / step..=(to - 1) / step;
+        for numbers in self.touched_by_axis(extents) {
             found = found
                 .into_iter()
                 .flat_map(|cell| {
@@ -139,7 +136,7 @@ impl Cells {
                 })
                 .collect();
         }
-        (found, inside)
+        (found, is_inside)
     }
 }
 
@@ -148,25 +145,27 @@ impl ArrayCondition {
         match self {
             ArrayCondition::Or(any) => any.iter().any(|condition| condition.matches(path)),
             ArrayCondition::And(all) => all.iter().all(|condition| condition.matches(path)),
-            ArrayCondition::Path(regex) => regex.as_ref().is_some_and(|regex| regex.is_match(path)),
+            ArrayCondition::Path(regex) => regex.is_match(path),
             ArrayCondition::Name(regex) => {
                 let name = path.rsplit('/').next().unwrap_or_default();
-                !name.is_empty() && regex.as_ref().is_some_and(|regex| regex.is_match(name))
+                !name.is_empty() && regex.is_match(name)
             }
             ArrayCondition::Any => true,
-            ArrayCondition::Unknown => false,
         }
     }
 
-    fn parse(value: &Value) -> Self {
-        let all = |list: &Value| list.as_array().into_iter().flatten().map(ArrayCondition::parse).collect();
-        match one(value) {
-            Some(("any_array", _)) => ArrayCondition::Any,
-            Some(("or", list)) => ArrayCondition::Or(all(list)),
-            Some(("and", list)) => ArrayCondition::And(all(list)),
-            Some(("path_matches", inner)) => ArrayCondition::Path(regex(inner.get("regex"))),
-            Some(("name_matches", inner)) => ArrayCondition::Name(regex(inner.get("regex"))),
-            _ => ArrayCondition::Unknown,
+    /// Parses a condition; none if it cannot be understood.
+    fn parse(value: &Value) -> Option<Self> {
+        let all = |list: &Value| -> Vec<Option<Self>> {
+            list.as_array().into_iter().flatten().map(ArrayCondition::parse).collect()
+        };
+        match variant(value)? {
+            ("any_array", _) => Some(ArrayCondition::Any),
+            ("or", list) => Some(ArrayCondition::Or(all(list).into_iter().flatten().collect())),
+            ("and", list) => all(list).into_iter().collect::<Option<_>>().map(ArrayCondition::And),
+            ("path_matches", inner) => regex(inner.get("regex")?).map(ArrayCondition::Path),
+            ("name_matches", inner) => regex(inner.get("regex")?).map(ArrayCondition::Name),
+            _ => None,
         }
     }
 }
@@ -175,26 +174,24 @@ impl AxisCondition {
     fn matches(&self, number: usize, name: Option<&str>) -> bool {
         match self {
             AxisCondition::Number(wanted) => *wanted == number as u64,
-            AxisCondition::Name(regex) => {
-                name.is_some_and(|name| regex.as_ref().is_some_and(|regex| regex.is_match(name)))
-            }
+            AxisCondition::Name(regex) => name.is_some_and(|name| regex.is_match(name)),
             AxisCondition::Any => true,
-            AxisCondition::Unknown => false,
         }
     }
 
-    fn parse(value: &Value) -> Self {
-        match one(value) {
-            Some(("Any", _)) => AxisCondition::Any,
-            Some(("Axis", number)) => number.as_u64().map_or(AxisCondition::Unknown, AxisCondition::Number),
-            Some(("DimensionName", pattern)) => AxisCondition::Name(regex(Some(pattern))),
-            _ => AxisCondition::Unknown,
+    /// Parses a condition; none if it cannot be understood.
+    fn parse(value: &Value) -> Option<Self> {
+        match variant(value)? {
+            ("Any", _) => Some(AxisCondition::Any),
+            ("Axis", number) => number.as_u64().map(AxisCondition::Number),
+            ("DimensionName", pattern) => regex(pattern).map(AxisCondition::Name),
+            _ => None,
         }
     }
 }
 
 /// Returns the variant and the content of an enum in JSON: a string, or a map of one member.
-fn one(value: &Value) -> Option<(&str, &Value)> {
+fn variant(value: &Value) -> Option<(&str, &Value)> {
     match value {
         Value::String(name) => Some((name, &Value::Null)),
         Value::Object(members) => members.iter().next().map(|(name, content)| (name.as_str(), content)),
@@ -202,17 +199,17 @@ fn one(value: &Value) -> Option<(&str, &Value)> {
     }
 }
 
-fn regex(pattern: Option<&Value>) -> Option<Regex> {
-    Regex::new(pattern?.as_str()?).ok()
+fn regex(pattern: &Value) -> Option<Regex> {
+    Regex::new(pattern.as_str()?).ok()
 }
 
 fn rule(value: &Value) -> Option<(ArrayCondition, Vec<(AxisCondition, u32)>)> {
     let [condition, axes] = value.as_array()?.as_slice() else { return None };
     let axis = |axis: &Value| {
         let step = axis.get("num_chunks")?.as_u64()?;
-        Some((AxisCondition::parse(axis.get("condition")?), u32::try_from(step).ok()?))
+        Some((AxisCondition::parse(axis.get("condition")?)?, u32::try_from(step).ok()?))
     };
-    Some((ArrayCondition::parse(condition), axes.as_array()?.iter().filter_map(axis).collect()))
+    Some((ArrayCondition::parse(condition)?, axes.as_array()?.iter().filter_map(axis).collect()))
 }
 
 #[cfg(test)]
@@ -238,12 +235,16 @@ mod tests {
             [{"and": [{"name_matches": {"regex": "b$"}}, "any_array"]}, [{"condition": {"Axis": 1}, "num_chunks": 3}]],
             [{"or": [{"path_matches": {"regex": "c"}}]}, [{"condition": "Any", "num_chunks": 7}]],
             ["nonsense", [{"condition": "Any", "num_chunks": 1}]],
+            [{"and": ["nonsense", "any_array"]}, [{"condition": "Any", "num_chunks": 1}]],
+            [{"or": ["nonsense", {"name_matches": {"regex": "^e$"}}]}, [{"condition": "Any", "num_chunks": 5}]],
+            ["any_array", [{"condition": "nonsense", "num_chunks": 1}]],
             [{"name_matches": {"regex": "("}}, [{"condition": "Any", "num_chunks": 1}]],
         ]));
         assert_eq!(steps(&rules, "/a/x", &[Some("time"), Some("x")]), [10, 0]);
         assert_eq!(steps(&rules, "/a/b", &[Some("time"), None]), [10, 3]);
         assert_eq!(steps(&rules, "/ac", &[Some("x"), Some("t")]), [7, 10]);
         assert_eq!(steps(&rules, "/d", &[Some("t"), None]), [0, 0]);
+        assert_eq!(steps(&rules, "/e", &[None]), [5]);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //!
 //! The branch moves only if it still points to the tip and the commits below are the same: a concurrent commit is never removed.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -25,7 +26,7 @@ use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::repo_info::SnapshotInfo;
-use crate::format::repo_state::{RawItem, SnapshotRecord};
+use crate::format::repo_state::RawItem;
 use crate::format::snapshot::Snapshot;
 use crate::repo::clock::ChangeTime;
 use crate::repo::update::Clock;
@@ -67,10 +68,10 @@ pub async fn check(repository: &Repository) -> Result<()> {
 ///
 /// Errors: [`ErrorKind::Unsupported`] in a repository of version 1, [`ErrorKind::Stale`] if the branch has moved or its
 /// history was changed, [`ErrorKind::ReadOnly`] if the repository is set read-only. Nothing is changed then.
-pub async fn squash(repository: &Repository, clock: Clock, wanted: &SquashOptions<'_>) -> Result<ObjectId> {
+pub async fn squash(repository: &Repository, clock: Clock, options: &SquashOptions<'_>) -> Result<ObjectId> {
     check(repository).await?;
     let storage = repository.storage();
-    let SquashOptions { branch, commits, message, metadata } = wanted;
+    let SquashOptions { branch, commits, message, metadata } = options;
     let (Some(tip), Some(oldest)) = (commits.first(), commits.last()) else {
         return Err(Error::invalid("no commits to make one of"));
     };
@@ -88,24 +89,23 @@ pub async fn squash(repository: &Repository, clock: Clock, wanted: &SquashOption
     }
     let last = snapshot.flushed_at().max(tip.flushed_at);
     let moment = ChangeTime::after(clock, last).await;
-    let flushed_at = moment.time;
     let planned = nodes::apply(&snapshot, &ChangeSet::default(), &Sources::new(), SpecVersion::V2)?;
     let nodes: Vec<_> = planned.into_iter().map(|planned| planned.node).collect();
-    let used: std::collections::HashSet<ObjectId> =
+    let used: HashSet<ObjectId> =
         nodes.iter().filter_map(|node| node.array.as_ref()).flat_map(|array| &array.manifests).map(|m| m.id).collect();
     let items = metadata.iter().map(|(name, value)| RawItem::from_json(name, value)).collect::<Result<Vec<_>>>();
-    let metadata = items.context(|| "metadata of the commit")?;
     let id = ObjectId::random()?;
     let draft = SnapshotDraft {
         id,
-        flushed_at,
+        flushed_at: moment.time,
         version: SpecVersion::V2,
         parent: None,
         message: message.clone(),
-        metadata: metadata.clone(),
+        metadata: items.context(|| "metadata of the commit")?,
         nodes,
         manifests: snapshot.manifests().into_iter().filter(|info| used.contains(&info.id)).collect(),
     };
+    let record = draft.record(None);
     let files = blocking(move || Ok((log.encode(id, SpecVersion::V2)?, draft.encode()?))).await;
     let (log, file) = files.context(|| format!("snapshot {}", tip.id))?;
     failpoints::reach("commit.log")?;
@@ -118,13 +118,6 @@ pub async fn squash(repository: &Repository, clock: Clock, wanted: &SquashOption
     failpoints::reach("commit.snapshot.done")?;
     failpoints::reach("commit.publish")?;
     let replaces: Vec<ObjectId> = commits.iter().map(|commit| commit.id).collect();
-    let record = SnapshotRecord {
-        parent: None,
-        flushed_at,
-        message: message.clone(),
-        metadata,
-        pruned_ancestor_tx_logs: Vec::new(),
-    };
     // The feature flag for moves was checked when the nodes were moved.
     let stored_since = repository.mark();
     let publication =
@@ -157,7 +150,7 @@ pub async fn squash(repository: &Repository, clock: Clock, wanted: &SquashOption
 fn check_moves(log: &TransactionLogDraft, snapshot: &Snapshot, parent: &Snapshot) -> Result<()> {
     let groups = moves::groups_after(snapshot, &ChangeSet::default());
     let refused = moves::not_allowed(&log.moves, &moves::paths(parent), &groups);
-    let present: std::collections::HashSet<NodeId> = snapshot.nodes().map(|node| node.id).collect();
+    let present: HashSet<NodeId> = snapshot.nodes().map(|node| node.id).collect();
     match log.moves.iter().find(|one| refused.contains(&one.node) && present.contains(&one.node)) {
         None => Ok(()),
         Some(one) => Err(Error::new(

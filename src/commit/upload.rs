@@ -10,8 +10,9 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::changes::{ChangeSet, ChunkChange, ChunkFile};
-use super::pack::{self, Job, Pending, Sizes};
+use super::pack::{self, Job, Pending};
 use super::progress::CommitProgress;
+use super::request::Sizes;
 use super::times::RenewedTimes;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
@@ -21,7 +22,7 @@ use crate::zarr::Coords;
 
 /// Objects stored at the same time. On a disk, so many flushes share one entry of the file system's journal; over a network,
 /// so many requests hide each other's latency.
-pub(super) const AT_ONCE: usize = 16;
+pub(super) const CONCURRENT_OBJECTS: usize = 16;
 
 /// Limit on the memory for packs and for files that are sent to a store.
 #[derive(Debug)]
@@ -88,13 +89,13 @@ pub(super) async fn upload(
             let is_held = matches!(job, Job::Pack(_)) || storage.local_files().is_none();
             let _permit = memory.take(if is_held { job.bytes() } else { 0 }).await;
             let size = (job.chunks() as u64, job.bytes());
-            let placed = run(storage, job, renewed).await?;
+            let placed = store_job(storage, job, renewed).await?;
             progress.stored(size.0, size.1);
             Ok((node, placed))
         })
     });
     let running: Vec<Running<'_>> = running.collect();
-    let mut running = futures_util::stream::iter(running).buffer_unordered(AT_ONCE);
+    let mut running = futures_util::stream::iter(running).buffer_unordered(CONCURRENT_OBJECTS);
     while let Some(done) = running.next().await {
         let (node, placed) = done?;
         let slots = stored.get_mut(&node).map(Vec::as_mut_slice).unwrap_or_default();
@@ -108,7 +109,7 @@ pub(super) async fn upload(
     Ok(stored.into_iter().map(|(node, chunks)| (node, Arc::new(chunks))).collect())
 }
 
-async fn run(storage: &Arc<dyn Storage>, job: Job, renewed: &RenewedTimes) -> Result<Vec<(usize, ChunkPayload)>> {
+async fn store_job(storage: &Arc<dyn Storage>, job: Job, renewed: &RenewedTimes) -> Result<Vec<(usize, ChunkPayload)>> {
     match job {
         Job::Inline(all) => {
             let read = move || {
@@ -145,7 +146,11 @@ async fn run(storage: &Arc<dyn Storage>, job: Job, renewed: &RenewedTimes) -> Re
     }
 }
 
-async fn single(storage: &Arc<dyn Storage>, file: ChunkFile, renewed: &RenewedTimes) -> Result<ChunkPayload> {
+pub(super) async fn single(
+    storage: &Arc<dyn Storage>,
+    file: ChunkFile,
+    renewed: &RenewedTimes,
+) -> Result<ChunkPayload> {
     let length = file.length;
     let chunk = ObjectId::random()?;
     let (key, name) = (format!("chunks/{chunk}"), file.name.clone());
@@ -157,15 +162,6 @@ async fn single(storage: &Arc<dyn Storage>, file: ChunkFile, renewed: &RenewedTi
         if can_link { storage.put_file(&key, file, length).await } else { storage.put_copy(&key, file, length).await };
     stored.context(|| format!("the chunk's file {name}"))?;
     Ok(ChunkPayload::Native { chunk, offset: 0, length })
-}
-
-/// Stores one file as a separate object before a commit refers to it (eager upload).
-pub(super) async fn ahead(storage: &Arc<dyn Storage>, memory: &MemoryLimit, file: ChunkFile) -> Result<ChunkPayload> {
-    let _permit = memory.take(file.length).await;
-    let renewed = RenewedTimes::default();
-    let stored = single(storage, file, &renewed).await?;
-    renewed.keep();
-    Ok(stored)
 }
 
 /// Appends the whole file to `out`. Fails if the file does not have the expected length.

@@ -93,7 +93,7 @@ impl ChunkList<'_> {
     }
 
     /// Calls `found` for each item that a reader of the first `count` manifests finds, with its references and position.
-    async fn look(
+    async fn find_all(
         &self,
         count: usize,
         beside: &[(u32, u32)],
@@ -159,7 +159,7 @@ impl<'a> ChunkDifferences<'a> {
             item.found = Match::Same;
             Ok(())
         };
-        here.look(position, &listed.extents, &mut items, shadowed).await?;
+        here.find_all(position, &listed.extents, &mut items, shadowed).await?;
         items.retain(|item| matches!(item.found, Match::Nothing));
         let compare = |item: &mut Item, others: &ArrayRefs<'_>, at| {
             item.found = Match::Same;
@@ -171,7 +171,7 @@ impl<'a> ChunkDifferences<'a> {
             }
             Ok(())
         };
-        there.look(usize::MAX, &listed.extents, &mut items, compare).await?;
+        there.find_all(usize::MAX, &listed.extents, &mut items, compare).await?;
         let difference = |item: Item| {
             let other = match item.found {
                 Match::Same => return None,

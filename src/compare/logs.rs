@@ -3,13 +3,13 @@
 //! A log lists what a commit touched, not the result: what one commit created and another removed again is in both. Logs of
 //! commits that expiration has removed are kept by the commit after them ("pruned") and count in their place.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::commit::rebase::{read_log, read_log_if_any};
 use crate::error::Result;
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
-use crate::format::transaction_log::{ChangedNodes, Move, TransactionLog};
+use crate::format::transaction_log::{Change, Move, TransactionLog};
 use crate::repo::Repository;
 use crate::zarr::Coords;
 
@@ -17,7 +17,7 @@ use crate::zarr::Coords;
 #[derive(Clone, Debug, Default)]
 pub struct LogUnion {
     /// Nodes that were created, deleted or updated.
-    pub nodes: ChangedNodes,
+    pub nodes: BTreeSet<(Change, NodeId)>,
     /// Chunks written or deleted.
     pub updated_chunks: HashMap<NodeId, HashSet<Coords>>,
     /// Moves, in order.
@@ -28,7 +28,7 @@ pub struct LogUnion {
 
 impl LogUnion {
     fn add(&mut self, log: &TransactionLog) -> Result<()> {
-        self.nodes.add(log);
+        self.nodes.extend(log.changed_nodes());
         self.moves.extend(log.moves()?);
         add_chunks(&mut self.updated_chunks, log);
         Ok(())
@@ -75,8 +75,8 @@ pub async fn written(
     let Some(commits) = history.iter().position(|commit| commit.id == old) else { return Ok(None) };
     let mut written = HashMap::new();
     for commit in history.iter().take(commits) {
-        for id in commit.pruned_ancestor_tx_logs.iter().chain([&commit.id]) {
-            let Ok(log) = read_log(&**repository.storage(), *id).await else { return Ok(None) };
+        for id in commit.log_ids() {
+            let Ok(log) = read_log(&**repository.storage(), id).await else { return Ok(None) };
             add_chunks(&mut written, &log);
         }
     }

@@ -10,8 +10,8 @@ pub mod logs;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use futures_util::StreamExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, ready};
+use futures_util::{StreamExt, TryStreamExt};
 
 use self::chunks::{ChunkDifference, ChunkDifferences, ChunkList};
 use crate::error::{Context, ErrorKind, Result};
@@ -23,7 +23,7 @@ use crate::zarr::Coords;
 use crate::zarr::array::ArrayMetadata;
 
 /// Arrays compared at the same time: over a network, so many requests hide each other's latency.
-const AT_ONCE: usize = 8;
+const CONCURRENT_ARRAYS: usize = 8;
 /// Bytes that are read of two chunks at a time to compare their content.
 const PIECE: u64 = 1 << 20;
 
@@ -50,9 +50,9 @@ pub struct NodeDifference {
     /// New chunks.
     pub added: Count,
     /// Changed chunks, as they were before.
-    pub replaced: Count,
+    pub changed_before: Count,
     /// Changed chunks, as they are now.
-    pub replacing: Count,
+    pub changed_after: Count,
     /// Deleted chunks.
     pub removed: Count,
     /// Coordinates of these chunks, in the order of the grid, if requested.
@@ -95,7 +95,7 @@ impl Count {
 impl NodeDifference {
     /// Returns true if chunks differ.
     pub fn has_chunks(&self) -> bool {
-        self.added.chunks + self.replaced.chunks + self.removed.chunks > 0
+        self.added.chunks + self.changed_before.chunks + self.removed.chunks > 0
     }
 
     fn is_any(&self) -> bool {
@@ -113,8 +113,8 @@ impl NodeDifference {
         }
         match (&chunk.before, &chunk.after) {
             (Some(before), Some(after)) => {
-                self.replaced.add(before.length());
-                self.replacing.add(after.length());
+                self.changed_before.add(before.length());
+                self.changed_after.add(after.length());
             }
             (Some(before), None) => self.removed.add(before.length()),
             (None, Some(after)) => self.added.add(after.length()),
@@ -149,7 +149,7 @@ impl ArrayChunks {
     }
 
     /// Returns an empty list to compare the array with.
-    pub fn nothing<'a>(&self, infos: &'a HashMap<ObjectId, ManifestInfo>, reader: &'a Arc<Reader>) -> ChunkList<'a> {
+    pub fn empty<'a>(&self, infos: &'a HashMap<ObjectId, ManifestInfo>, reader: &'a Arc<Reader>) -> ChunkList<'a> {
         ChunkList { id: self.id, grid: &[], manifests: &[], infos, reader }
     }
 }
@@ -160,16 +160,13 @@ pub async fn snapshots(
     reader: &Arc<Reader>,
     old: &Snapshot,
     new: &Snapshot,
-    wanted: CompareOptions,
+    options: CompareOptions,
 ) -> Result<Vec<NodeDifference>> {
     let by_id = |snapshot: &Snapshot| -> HashMap<NodeId, usize> {
         snapshot.nodes().enumerate().map(|(position, node)| (node.id, position)).collect()
     };
-    let infos = |snapshot: &Snapshot| -> HashMap<ObjectId, ManifestInfo> {
-        snapshot.manifests().into_iter().map(|info| (info.id, info)).collect()
-    };
     let (old_ids, new_ids) = (by_id(old), by_id(new));
-    let infos = &[infos(old), infos(new)];
+    let infos = &[old.manifest_infos(), new.manifest_infos()];
     let gone = old_ids.iter().filter(|(id, _)| !new_ids.contains_key(id)).map(|(_, &at)| (Some(at), None));
     let there = new_ids.iter().map(|(id, &at)| (old_ids.get(id).copied(), Some(at)));
     // Each future is boxed: the compiler cannot prove that one from a closure is `Send`.
@@ -179,16 +176,12 @@ pub async fn snapshots(
             let node =
                 |snapshot: &Snapshot, at: Option<usize>| at.map(|at| snapshot.node(at).map(|n| n.path.to_owned()));
             let path = node(new, after).or(node(old, before)).flatten().unwrap_or_default();
-            one(reader, [old, new], infos, [before, after], wanted).await.context(|| path)
+            compare_node(reader, [old, new], infos, [before, after], options).await.context(|| path)
         })
     };
     let running: Vec<Running<'_>> = gone.chain(there).map(compare).collect();
-    let mut running = futures_util::stream::iter(running).buffer_unordered(AT_ONCE);
-    let mut found = Vec::new();
-    while let Some(difference) = running.next().await {
-        found.extend(Some(difference?).filter(NodeDifference::is_any));
-    }
-    drop(running);
+    let all = futures_util::stream::iter(running).buffer_unordered(CONCURRENT_ARRAYS);
+    let mut found: Vec<NodeDifference> = all.try_filter(|one| ready(one.is_any())).try_collect().await?;
     found.sort_by_cached_key(|difference| {
         let node = difference.after.and_then(|at| new.node(at)).or(difference.before.and_then(|at| old.node(at)));
         // A deleted node comes before the one that took its place.
@@ -197,12 +190,12 @@ pub async fn snapshots(
     Ok(found)
 }
 
-async fn one(
+async fn compare_node(
     reader: &Arc<Reader>,
     snapshots: [&Snapshot; 2],
     infos: &[HashMap<ObjectId, ManifestInfo>; 2],
     at: [Option<usize>; 2],
-    wanted: CompareOptions,
+    options: CompareOptions,
 ) -> Result<NodeDifference> {
     let [old, new] = snapshots;
     let [before, after] = at;
@@ -215,13 +208,13 @@ async fn one(
     let (was, is) = (was.as_ref().and_then(ArrayChunks::of), is.as_ref().and_then(ArrayChunks::of));
     let [old_infos, new_infos] = infos;
     let Some(any) = is.as_ref().or(was.as_ref()) else { return Ok(found) };
-    let before = was.as_ref().map_or(any.nothing(old_infos, reader), |was| was.chunks(old_infos, reader));
-    let after = is.as_ref().map_or(any.nothing(new_infos, reader), |is| is.chunks(new_infos, reader));
+    let before = was.as_ref().map_or(any.empty(old_infos, reader), |was| was.chunks(old_infos, reader));
+    let after = is.as_ref().map_or(any.empty(new_infos, reader), |is| is.chunks(new_infos, reader));
     let mut differences = ChunkDifferences::new(before, after);
-    found.coords = wanted.coords.then(CoordLists::default);
+    found.coords = options.coords.then(CoordLists::default);
     while let Some(page) = differences.page().await? {
         for chunk in page {
-            if let (true, Some(before), Some(after)) = (wanted.content, &chunk.before, &chunk.after)
+            if let (true, Some(before), Some(after)) = (options.content, &chunk.before, &chunk.after)
                 && have_same_bytes(reader, before, after).await.context(|| format!("chunk {:?}", chunk.coords))?
             {
                 continue;

@@ -13,7 +13,6 @@
 //! to root or to this user, and no other user may write to them. A cache that root owns is read by other users and written by
 //! root alone. After that everything is opened below the descriptors of these directories, without following any link.
 
-use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,6 +27,7 @@ use tracing::warn;
 
 use super::entry::{Name, Sum};
 use crate::error::{Error, ErrorKind, Result};
+use crate::file_name::is_dots;
 use crate::trust;
 
 const TAG: &str = "CACHEDIR.TAG";
@@ -308,14 +308,9 @@ fn is_cache(directory: &OwnedFd) -> bool {
 
 fn is_empty(directory: &OwnedFd) -> Result<bool, Errno> {
     for entry in Dir::read_from(directory)? {
-        if !is_dot(entry?.file_name()) {
+        if !is_dots(entry?.file_name().to_bytes()) {
             return Ok(false);
         }
     }
     Ok(true)
-}
-
-/// Returns true if `name` is `.` or `..`.
-pub(super) fn is_dot(name: &CStr) -> bool {
-    matches!(name.to_bytes(), b"." | b"..")
 }

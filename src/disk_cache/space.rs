@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::place::{CacheDirectory, TEMPORARY, is_dot};
+use super::place::{CacheDirectory, TEMPORARY};
+use crate::file_name::is_dots;
 use crate::trust;
 
 /// Unit of space that a file takes, in bytes.
@@ -249,7 +250,7 @@ fn each_layout(directory: &OwnedFd, then: &mut impl FnMut(&FoundEntry<'_>)) -> i
         let Ok(layout) = open_directory(directory, layout.file_name()) else { continue };
         for repository in Dir::read_from(&layout)? {
             let repository = repository?;
-            if is_dot(repository.file_name()) {
+            if is_dots(repository.file_name().to_bytes()) {
                 continue;
             }
             if let Ok(opened) = open_directory(&layout, repository.file_name()) {
@@ -265,7 +266,7 @@ fn each_file(directory: &OwnedFd, depth: u32, then: &mut impl FnMut(&FoundEntry<
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
         let name = entry.file_name();
-        if is_dot(name) {
+        if is_dots(name.to_bytes()) {
             continue;
         }
         let Ok(stat) = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };

@@ -3,14 +3,16 @@
 //! Encoding sorts the lists that files have sorted, and refuses a draft that the reference implementation would not
 //! read, or would panic on later.
 
+use std::collections::BTreeSet;
+
 use flatbuffers::FlatBufferBuilder;
 
 use super::envelope::{self, FileType, SpecVersion};
 use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
-use super::repo_state::{RawItem, write_items};
+use super::repo_state::{RawItem, SnapshotRecord, write_items};
 use super::snapshot::{Dimension, ManifestInfo, ManifestRef};
-use super::transaction_log::Move;
+use super::transaction_log::{Change, Move};
 use crate::error::{Error, Result};
 
 /// Snapshot to write.
@@ -59,6 +61,17 @@ pub struct ArrayDraft {
 }
 
 impl SnapshotDraft {
+    /// Returns the snapshot's record in `repo`, with `parent` and without pruned logs.
+    pub fn record(&self, parent: Option<ObjectId>) -> SnapshotRecord {
+        SnapshotRecord {
+            parent,
+            flushed_at: self.flushed_at,
+            message: self.message.clone(),
+            metadata: self.metadata.clone(),
+            pruned_ancestor_tx_logs: Vec::new(),
+        }
+    }
+
     /// Encodes the file. Fails if two nodes have the same path, or if `manifests` lists other manifests than the nodes use.
     pub fn encode(&self) -> Result<Vec<u8>> {
         envelope::encode_as(self.version, FileType::Snapshot, &self.payload()?)
@@ -228,18 +241,8 @@ fn write_array(
 /// Transaction log to write. Lists may be in any order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TransactionLogDraft {
-    /// Groups created.
-    pub new_groups: Vec<NodeId>,
-    /// Arrays created.
-    pub new_arrays: Vec<NodeId>,
-    /// Groups deleted, including those below a deleted group.
-    pub deleted_groups: Vec<NodeId>,
-    /// Arrays deleted.
-    pub deleted_arrays: Vec<NodeId>,
-    /// Groups that existed before and whose `zarr.json` changed.
-    pub updated_groups: Vec<NodeId>,
-    /// Arrays that existed before and whose `zarr.json` changed.
-    pub updated_arrays: Vec<NodeId>,
+    /// Nodes created, deleted (including those below a deleted group) and updated, without those that only moved.
+    pub nodes: BTreeSet<(Change, NodeId)>,
     /// Chunks written or deleted, per array.
     pub updated_chunks: Vec<(NodeId, Vec<Vec<u32>>)>,
     /// Nodes moved, each together with everything below it.
@@ -250,19 +253,12 @@ impl TransactionLogDraft {
     /// Encodes the file for snapshot `id`, in the format of `version`.
     pub fn encode(&self, id: ObjectId, version: SpecVersion) -> Result<Vec<u8>> {
         let mut b = FlatBufferBuilder::new();
-        let ids = |b: &mut Builder, list: &[NodeId]| {
-            let mut sorted: Vec<NodeId> = list.to_vec();
-            sorted.sort_unstable();
-            sorted.dedup();
-            let written: Vec<_> = sorted.iter().map(|id| fb::ObjectId8::new(&id.0)).collect();
-            b.create_vector(&written)
-        };
-        let new_groups = Some(ids(&mut b, &self.new_groups));
-        let new_arrays = Some(ids(&mut b, &self.new_arrays));
-        let deleted_groups = Some(ids(&mut b, &self.deleted_groups));
-        let deleted_arrays = Some(ids(&mut b, &self.deleted_arrays));
-        let updated_groups = Some(ids(&mut b, &self.updated_groups));
-        let updated_arrays = Some(ids(&mut b, &self.updated_arrays));
+        let [new_groups, new_arrays, deleted_groups, deleted_arrays, updated_groups, updated_arrays] =
+            Change::ALL.map(|change| {
+                let ids = self.nodes.iter().filter(|(of, _)| *of == change);
+                let ids: Vec<_> = ids.map(|(_, id)| fb::ObjectId8::new(&id.0)).collect();
+                Some(b.create_vector(&ids))
+            });
         let mut updated: Vec<&(NodeId, Vec<Vec<u32>>)> = self.updated_chunks.iter().collect();
         updated.sort_by_key(|(node, _)| *node);
         let updated: Vec<_> = updated.into_iter().map(|(node, chunks)| write_chunks(&mut b, *node, chunks)).collect();
@@ -328,7 +324,7 @@ mod tests {
     use super::*;
     use crate::format::snapshot::{NodeData, Snapshot};
     use crate::format::testing::{id, node_id};
-    use crate::format::transaction_log::{Change, TransactionLog};
+    use crate::format::transaction_log::TransactionLog;
 
     fn group(n: u8, path: &str) -> NodeDraft {
         NodeDraft { id: node_id(n), path: path.into(), zarr_json: b"{}".to_vec(), array: None }
@@ -398,10 +394,9 @@ mod tests {
     fn transaction_logs_survive_the_round_trip() {
         let moved = |to: &str| Move { from: "/x".into(), to: to.into(), node: node_id(5), is_array: true };
         let draft = TransactionLogDraft {
-            new_groups: vec![node_id(2), node_id(1), node_id(2)],
+            nodes: [node_id(2), node_id(1), node_id(2)].map(|id| (Change::NewGroups, id)).into(),
             updated_chunks: vec![(node_id(4), vec![]), (node_id(3), vec![vec![1, 0], vec![0, 5], vec![1, 0]])],
             moves: vec![moved("/a-b"), moved("/a/b"), moved("/a")],
-            ..TransactionLogDraft::default()
         };
         let log = TransactionLog::decode(&draft.encode(id(1), SpecVersion::V2).unwrap(), 1 << 20).unwrap();
         assert_eq!(log.id(), id(1));

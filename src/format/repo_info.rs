@@ -46,6 +46,13 @@ pub struct SnapshotInfo {
     pub pruned_ancestor_tx_logs: Vec<ObjectId>,
 }
 
+impl SnapshotInfo {
+    /// Returns the ids of the pruned logs, oldest first, and of the snapshot's own log.
+    pub fn log_ids(&self) -> impl Iterator<Item = ObjectId> + '_ {
+        self.pruned_ancestor_tx_logs.iter().copied().chain([self.id])
+    }
+}
+
 /// Availability of the repository for writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Availability {

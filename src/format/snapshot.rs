@@ -4,6 +4,8 @@
 //! files of 0.2 to 1.1.2; nothing here relies on either. Callers take the chunk grid from `zarr.json`: version 1 stores
 //! a chunk length that version 2 libraries got wrong.
 
+use std::collections::HashMap;
+
 use serde_json::{Map, Value};
 
 use super::draft::SnapshotDraft;
@@ -238,6 +240,11 @@ impl Snapshot {
             })
         });
         old.chain(new).collect()
+    }
+
+    /// Returns all manifest files that the snapshot lists, by id.
+    pub fn manifest_infos(&self) -> HashMap<ObjectId, ManifestInfo> {
+        self.manifests().into_iter().map(|info| (info.id, info)).collect()
     }
 }
 

@@ -2,8 +2,6 @@
 //!
 //! A log can name tens of millions of chunks, so it is read in place.
 
-use std::collections::BTreeSet;
-
 use super::envelope::{self, FileType};
 use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
@@ -24,7 +22,7 @@ pub struct TransactionLog {
 }
 
 /// Kind of change to a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
     /// Groups created.
     NewGroups,
@@ -53,32 +51,30 @@ pub struct Move {
     pub is_array: bool,
 }
 
-/// Nodes that several logs name, by kind of change.
-#[derive(Clone, Debug, Default)]
-pub struct ChangedNodes {
-    /// Groups created.
-    pub new_groups: BTreeSet<NodeId>,
-    /// Arrays created.
-    pub new_arrays: BTreeSet<NodeId>,
-    /// Groups deleted.
-    pub deleted_groups: BTreeSet<NodeId>,
-    /// Arrays deleted.
-    pub deleted_arrays: BTreeSet<NodeId>,
-    /// Groups whose `zarr.json` was written.
-    pub updated_groups: BTreeSet<NodeId>,
-    /// Arrays whose `zarr.json` was written.
-    pub updated_arrays: BTreeSet<NodeId>,
-}
+impl Change {
+    /// All kinds, in the order of the format's lists.
+    pub const ALL: [Change; 6] = [
+        Change::NewGroups,
+        Change::NewArrays,
+        Change::DeletedGroups,
+        Change::DeletedArrays,
+        Change::UpdatedGroups,
+        Change::UpdatedArrays,
+    ];
 
-impl ChangedNodes {
-    /// Adds the nodes that `log` names.
-    pub fn add(&mut self, log: &TransactionLog) {
-        self.new_groups.extend(log.nodes(Change::NewGroups));
-        self.new_arrays.extend(log.nodes(Change::NewArrays));
-        self.deleted_groups.extend(log.nodes(Change::DeletedGroups));
-        self.deleted_arrays.extend(log.nodes(Change::DeletedArrays));
-        self.updated_groups.extend(log.nodes(Change::UpdatedGroups));
-        self.updated_arrays.extend(log.nodes(Change::UpdatedArrays));
+    /// Returns the kind of the creation of an array or a group.
+    pub fn creation(is_array: bool) -> Self {
+        if is_array { Change::NewArrays } else { Change::NewGroups }
+    }
+
+    /// Returns the kind of the deletion of an array or a group.
+    pub fn deletion(is_array: bool) -> Self {
+        if is_array { Change::DeletedArrays } else { Change::DeletedGroups }
+    }
+
+    /// Returns the kind of a change to the `zarr.json` of an array or a group.
+    pub fn update(is_array: bool) -> Self {
+        if is_array { Change::UpdatedArrays } else { Change::UpdatedGroups }
     }
 }
 
@@ -111,6 +107,11 @@ impl TransactionLog {
             Change::UpdatedArrays => root.updated_arrays(),
         };
         list.iter().map(NodeId::from)
+    }
+
+    /// Returns all changed nodes with their changes.
+    pub fn changed_nodes(&self) -> impl Iterator<Item = (Change, NodeId)> + '_ {
+        Change::ALL.into_iter().flat_map(|change| self.nodes(change).map(move |node| (change, node)))
     }
 
     /// Returns the arrays whose chunks were written or deleted, with the coordinates of those chunks.

@@ -13,7 +13,7 @@ use super::rebase;
 use super::recovery::{finish, tree_at};
 use super::{DetectedChanges, Session};
 use crate::commit::changes::ChunkChange;
-use crate::commit::engine::{OnConflict, Outcome, RebaseCheck, Request};
+use crate::commit::engine::{CommitOutcome, OnConflict, RebaseCheck, Request};
 use crate::commit::membership::ungrouped_by;
 use crate::commit::progress::CommitProgress;
 use crate::commit::rebase::commits_since;
@@ -151,7 +151,7 @@ impl Session {
             rewrite: None,
             about_to_publish: Some(Arc::new(move |id| working.about_to_publish(id))),
             known_objects: None,
-            unpublished: self.working.unpublished(),
+            unconfirmed: self.working.unpublished(),
             may_rebase_onto: Some(self.may_rebase_onto(&detected)),
         };
         let progress = Arc::new(CommitProgress::default());
@@ -161,7 +161,7 @@ impl Session {
         let has_uploads = known_objects.as_ref().is_some_and(|known_objects| !known_objects.chunks.is_empty());
         let mut request = Request { known_objects, ..request };
         // Boxed: the compiler cannot prove that futures this deep are `Send`.
-        let commit: BoxFuture<'_, Result<Outcome>> =
+        let commit: BoxFuture<'_, Result<CommitOutcome>> =
             Box::pin(self.engine.commit(base.tree.snapshot(), &detected.changes, &request, &progress));
         let mut outcome = commit.await;
         let is_stale = outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Stale);
@@ -169,7 +169,7 @@ impl Session {
             // A garbage collection may just have removed the uploaded objects. The files still exist: they are uploaded again.
             detected.changes = files;
             request.known_objects = self.use_uploads(&mut detected.changes).await?.1;
-            let commit: BoxFuture<'_, Result<Outcome>> =
+            let commit: BoxFuture<'_, Result<CommitOutcome>> =
                 Box::pin(self.engine.commit(base.tree.snapshot(), &detected.changes, &request, &progress));
             outcome = commit.await;
         }
@@ -178,7 +178,7 @@ impl Session {
             Err(error) => return self.after_failure(guard, &detected, error).await,
         };
         let snapshot = match &outcome {
-            Outcome::Conflicts(conflicts) => {
+            CommitOutcome::Conflicts(conflicts) => {
                 let named: Vec<&str> = conflicts.iter().map(|conflict| conflict.path.as_str()).take(LISTED).collect();
                 let message = format!(
                     "others have changed the same things meanwhile ({} conflicts: {}): .icechunk/conflicts has all of them. \
@@ -190,11 +190,11 @@ impl Session {
                 self.working.clear_publishing();
                 return Err(Error::new(ErrorKind::Stale, message));
             }
-            Outcome::Nothing if detected.changes.is_empty() => return Ok(Default::default()),
+            CommitOutcome::Nothing if detected.changes.is_empty() => return Ok(Default::default()),
             // A concurrent commit won every conflict (`theirs`), or an earlier commit of this mount landed late with the changes:
             // the tree is still rebased.
-            Outcome::Nothing => None,
-            Outcome::Committed { snapshot, .. } => Some(*snapshot),
+            CommitOutcome::Nothing => None,
+            CommitOutcome::Committed { snapshot, .. } => Some(*snapshot),
         };
         // Nothing may change until the tree is rebased onto the snapshot.
         self.working.set_undecided(snapshot.is_some());
@@ -202,7 +202,7 @@ impl Session {
         failpoints::reach(failpoints::COMMITTED).context(not_shown)?;
         let repository = self.repository().await.context(not_shown)?;
         let (new_base, others) = match (snapshot, &outcome) {
-            (Some(snapshot), Outcome::Committed { rebased_over, .. }) => (snapshot, rebased_over.clone()),
+            (Some(snapshot), CommitOutcome::Committed { rebased_over, .. }) => (snapshot, rebased_over.clone()),
             _ => {
                 let commits = commits_since(&repository, &request.branch, base.id()).await?;
                 (commits.last().map_or(base.id(), |tip| tip.id), commits.iter().map(|commit| commit.id).collect())
@@ -329,7 +329,7 @@ impl Session {
         let backed = self.working.passthrough_data();
         let look = move || {
             let mut mapped = Vec::new();
-            for change in detected.changes.chunks.values_mut().flat_map(|chunks| chunks.values_mut()) {
+            for change in detected.changes.chunk_changes_mut() {
                 let ChunkChange::File(file) = change else { continue };
                 let Some(number) = file.name.parse::<u64>().ok().filter(|number| !backed.contains(number)) else {
                     continue;
@@ -364,7 +364,7 @@ impl Session {
         if backed.is_empty() {
             return;
         }
-        for change in detected.changes.chunks.values_mut().flat_map(|chunks| chunks.values_mut()) {
+        for change in detected.changes.chunk_changes_mut() {
             if let ChunkChange::File(file) = change
                 && file.name.parse().is_ok_and(|number: u64| backed.contains(&number))
             {

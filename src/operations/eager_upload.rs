@@ -169,7 +169,7 @@ impl Session {
             self.working.uploads().requeue_set_aside();
         }
         // Most files are small and need no further check.
-        if self.working.own_size(id)?.is_none_or(|size| self.engine.packs(size)) {
+        if self.working.own_size(id)?.is_none_or(|size| self.engine.is_packed(size)) {
             return Ok(UploadDecision::Never);
         }
         let mut any = false;
@@ -214,7 +214,7 @@ impl Session {
         };
         let mut known_objects = HashSet::new();
         let mut old: Vec<(u64, Uploaded)> = Vec::new();
-        for change in changes.chunks.values_mut().flat_map(|chunks| chunks.values_mut()) {
+        for change in changes.chunk_changes_mut() {
             let ChunkChange::File(file) = change else { continue };
             let Some((data, stat)) = self.data_file(file)? else { continue };
             let Some(uploaded) = self.working.uploads().wait_for(data, &stat).await else { continue };
@@ -230,7 +230,7 @@ impl Session {
         }
         if !old.is_empty() {
             self.look_at(old).await;
-            for change in changes.chunks.values_mut().flat_map(|chunks| chunks.values_mut()) {
+            for change in changes.chunk_changes_mut() {
                 if let ChunkChange::File(file) = change
                     && let Some((data, stat)) = self.data_file(file)?
                     && let Some(uploaded) = self.working.uploads().find(data, &stat)
@@ -266,7 +266,7 @@ impl Session {
     /// Returns the number of chunks in `changes` that are uploaded already, and their bytes.
     pub(super) fn uploaded(&self, changes: &ChangeSet) -> Result<(usize, u64)> {
         let mut counts = (0, 0);
-        for change in changes.chunks.values().flat_map(|chunks| chunks.values()) {
+        for change in changes.chunk_changes() {
             if let ChunkChange::File(file) = change
                 && let Some((data, stat)) = self.data_file(file)?
                 && self.working.uploads().find(data, &stat).is_some()

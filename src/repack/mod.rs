@@ -16,35 +16,25 @@ use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, TryStreamExt};
 
 use crate::commit::changes::ChunkChange;
+use crate::commit::engine::Sizes;
 use crate::compare::chunks::{ChunkDifference, ChunkDifferences};
 use crate::compare::{ArrayChunks, Count};
 use crate::error::{Context, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::{NodeId, ObjectId};
-use crate::format::snapshot::{ManifestInfo, Snapshot};
+use crate::format::snapshot::Snapshot;
 use crate::reader::{NativeChunk, Reader};
 use crate::storage::Storage;
 use crate::zarr::Coords;
 
 /// Packs built at the same time, of some MiB each.
-const PACKS_AT_ONCE: usize = 4;
+const CONCURRENT_PACKS: usize = 4;
 /// Chunks of one pack that are read at the same time.
-const READS_AT_ONCE: usize = 8;
+const CONCURRENT_READS: usize = 8;
 /// An object is worth packing if the snapshot uses less of it than 1/4 of a pack.
-const SMALL_PART: u64 = 4;
+const SMALL_DIVISOR: u64 = 4;
 /// Limit on the chunks moved at once: each takes some 100 bytes of memory until the commit.
-const MOST_CHUNKS: u64 = 2 << 20;
-
-/// Size thresholds, in bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct Sizes {
-    /// Chunks up to this size go into the manifest.
-    pub inline: u64,
-    /// Larger chunks below this size are packed.
-    pub pack_below: u64,
-    /// A pack is closed when it reaches this size.
-    pub pack_size: u64,
-}
+const MAX_CHUNKS: u64 = 2 << 20;
 
 /// Result of a repack.
 #[derive(Clone, Debug, Default)]
@@ -61,7 +51,6 @@ pub struct RepackResult {
     pub is_complete: bool,
 }
 
-/// Chunk to move.
 type Moving = (Coords, NativeChunk);
 
 /// Chunks that become one object, or go into the manifest.
@@ -87,37 +76,37 @@ impl Usage {
 }
 
 /// Packs chunks of `snapshot` that are spread over too many objects, and stores the packs, which nothing refers to yet. Calls
-/// `tell` with the number of chunks done.
+/// `on_progress` with the number of chunks done.
 pub async fn repack(
     storage: &Arc<dyn Storage>,
     reader: &Arc<Reader>,
     snapshot: &Snapshot,
     sizes: Sizes,
-    tell: impl Fn(u64),
+    on_progress: impl Fn(u64),
 ) -> Result<RepackResult> {
-    let infos: HashMap<ObjectId, ManifestInfo> = snapshot.manifests().into_iter().map(|info| (info.id, info)).collect();
+    let infos = snapshot.manifest_infos();
     let mut out = RepackResult { is_complete: true, ..RepackResult::default() };
     for node in snapshot.nodes() {
         let Some(listed) = ArrayChunks::of(&node) else { continue };
         // Compared with an empty list, all chunks of the array are new.
-        let mut all = ChunkDifferences::new(listed.nothing(&infos, reader), listed.chunks(&infos, reader));
+        let mut all = ChunkDifferences::new(listed.empty(&infos, reader), listed.chunks(&infos, reader));
         while let Some(page) = all.page().await.context(|| node.path.to_owned())? {
             let jobs = plan(page, sizes);
             if jobs.is_empty() {
                 continue;
             }
-            if out.moved.chunks >= MOST_CHUNKS {
+            if out.moved.chunks >= MAX_CHUNKS {
                 out.is_complete = false;
                 return Ok(out);
             }
-            carry_out(storage, reader, jobs, node.id, &mut out).await.context(|| node.path.to_owned())?;
-            tell(out.moved.chunks);
+            store_jobs(storage, reader, jobs, node.id, &mut out).await.context(|| node.path.to_owned())?;
+            on_progress(out.moved.chunks);
         }
     }
     Ok(out)
 }
 
-async fn carry_out(
+async fn store_jobs(
     storage: &Arc<dyn Storage>,
     reader: &Arc<Reader>,
     jobs: Vec<Job>,
@@ -131,8 +120,8 @@ async fn carry_out(
     // Each future is boxed: the compiler cannot prove that one from a closure is `Send`.
     type Running<'a> = BoxFuture<'a, Result<Vec<(Coords, ChunkPayload)>>>;
     let running: Vec<Running<'_>> =
-        jobs.iter().map(|job| -> Running<'_> { Box::pin(run(storage, reader, job)) }).collect();
-    let mut running = futures_util::stream::iter(running).buffer_unordered(PACKS_AT_ONCE);
+        jobs.iter().map(|job| -> Running<'_> { Box::pin(store_job(storage, reader, job)) }).collect();
+    let mut running = futures_util::stream::iter(running).buffer_unordered(CONCURRENT_PACKS);
     let chunks = out.chunks.entry(node).or_default();
     while let Some(placed) = running.next().await {
         chunks.extend(placed?.into_iter().map(|(coords, payload)| (coords, ChunkChange::Stored(payload))));
@@ -140,7 +129,7 @@ async fn carry_out(
     Ok(())
 }
 
-async fn run(storage: &Arc<dyn Storage>, reader: &Arc<Reader>, job: &Job) -> Result<Vec<(Coords, ChunkPayload)>> {
+async fn store_job(storage: &Arc<dyn Storage>, reader: &Arc<Reader>, job: &Job) -> Result<Vec<(Coords, ChunkPayload)>> {
     let (Job::Pack(moving) | Job::Inline(moving)) = job;
     type Reading<'a> = BoxFuture<'a, Result<Bytes>>;
     let reading: Vec<Reading<'_>> = moving
@@ -153,7 +142,7 @@ async fn run(storage: &Arc<dyn Storage>, reader: &Arc<Reader>, job: &Job) -> Res
             })
         })
         .collect();
-    let read: Vec<Bytes> = futures_util::stream::iter(reading).buffered(READS_AT_ONCE).try_collect().await?;
+    let read: Vec<Bytes> = futures_util::stream::iter(reading).buffered(CONCURRENT_READS).try_collect().await?;
     let names = moving.iter().map(|(coords, _)| coords.clone());
     if let Job::Inline(_) = job {
         return Ok(names.zip(read.into_iter().map(ChunkPayload::Inline)).collect());
@@ -191,7 +180,7 @@ fn plan(page: Vec<ChunkDifference>, sizes: Sizes) -> Vec<Job> {
     let of = |chunk: &NativeChunk| usage.get(&chunk.object);
     let is_sparse = |chunk: &NativeChunk| of(chunk).is_some_and(Usage::is_sparse);
     let is_little_used =
-        |chunk: &NativeChunk| of(chunk).is_some_and(|usage| usage.bytes < sizes.pack_size / SMALL_PART);
+        |chunk: &NativeChunk| of(chunk).is_some_and(|usage| usage.bytes < sizes.pack_size / SMALL_DIVISOR);
     let mut inline = Vec::new();
     let mut moving: Vec<Moving> = Vec::new();
     for (coords, chunk) in all {

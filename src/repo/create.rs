@@ -9,8 +9,9 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::draft::{NodeDraft, SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
-use crate::format::repo_state::{Operation, RawItem, RepoState, SnapshotRecord, Status, Update};
+use crate::format::repo_state::{Operation, RawItem, RepoState, Status, Update};
 use crate::format::snapshot::Snapshot;
+use crate::format::transaction_log::Change;
 use crate::repo::refs::DEFAULT_BRANCH;
 use crate::storage::{Condition, Storage};
 
@@ -36,7 +37,7 @@ pub async fn create(storage: &dyn Storage, zarr_group: bool, clock: Clock) -> Re
         tags: Default::default(),
         branches: [(DEFAULT_BRANCH.to_owned(), id)].into(),
         deleted_tags: Default::default(),
-        snapshots: [(id, record(&snapshot, None))].into(),
+        snapshots: [(id, snapshot.record(None))].into(),
         status: Status { availability: 0, set_at: now, reason: None },
         metadata: Vec::new(),
         updates: vec![Update { operation: Operation::RepoInitialized, updated_at: now, backup_path: None }],
@@ -102,29 +103,18 @@ async fn add_root_group(storage: &dyn Storage, clock: Clock) -> Result<()> {
         nodes: vec![NodeDraft { id: node, path: "/".to_owned(), zarr_json: GROUP_DOCUMENT.to_vec(), array: None }],
         manifests: Vec::new(),
     };
-    let log = TransactionLogDraft { new_groups: vec![node], ..TransactionLogDraft::default() };
+    let log = TransactionLogDraft { nodes: [(Change::NewGroups, node)].into(), ..TransactionLogDraft::default() };
     write_commit(storage, &snapshot, &log).await?;
     update::update(storage, clock, |state| {
         if state.branches.get(DEFAULT_BRANCH) != Some(&parent) {
             return Err(Error::new(ErrorKind::Contended, "somebody has committed to the new repository already"));
         }
         state.branches.insert(DEFAULT_BRANCH.to_owned(), snapshot.id);
-        state.snapshots.insert(snapshot.id, record(&snapshot, Some(parent)));
+        state.snapshots.insert(snapshot.id, snapshot.record(Some(parent)));
         Ok(Operation::NewCommit { branch: DEFAULT_BRANCH.to_owned(), new: snapshot.id })
     })
     .await
     .map(drop)
-}
-
-/// Returns the description of a new commit in `repo`.
-fn record(snapshot: &SnapshotDraft, parent: Option<ObjectId>) -> SnapshotRecord {
-    SnapshotRecord {
-        parent,
-        flushed_at: snapshot.flushed_at,
-        message: snapshot.message.clone(),
-        metadata: snapshot.metadata.clone(),
-        pruned_ancestor_tx_logs: Vec::new(),
-    }
 }
 
 /// Writes the two files of a commit, which nothing refers to yet.

@@ -156,7 +156,7 @@ fn check_entries(directory: &OwnedFd, path: &Path) -> Result<()> {
     for entry in Dir::read_from(directory).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let name = entry.file_name();
-        if matches!(name.to_bytes(), b"." | b"..") {
+        if file_name::is_dots(name.to_bytes()) {
             continue;
         }
         let shown = name.to_string_lossy();

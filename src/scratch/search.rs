@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use super::requirements::{Requirements, open_directory};
 use crate::error::{Error, ErrorKind, Result};
+use crate::file_name::is_dots;
 use crate::trust::{self, Distrust};
 
 /// Directory that may hold scratch directories of a repository, one for each branch.
@@ -83,7 +84,7 @@ impl SearchResult {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name();
             let inner = path.join(&*name.to_string_lossy());
-            if matches!(name.to_bytes(), b"." | b"..") {
+            if is_dots(name.to_bytes()) {
                 continue;
             }
             match open_directory(&directory, name, OFlags::NOFOLLOW) {

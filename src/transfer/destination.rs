@@ -17,12 +17,14 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::new_file::{NewFile, link, set_time, temporary, timespec};
+use super::open_beneath;
 use crate::error::{Error, ErrorKind, Result};
+use crate::file_name::is_dots;
 use crate::printable;
 use crate::scratch::directory::real;
 
@@ -35,7 +37,7 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Source of an export: what the directory holds, or will hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Contents {
+pub struct ExportSource {
     /// Location of the repository.
     pub repository: String,
     /// Id of the snapshot.
@@ -47,7 +49,7 @@ pub struct Contents {
 #[derive(Serialize, Deserialize)]
 struct Marker {
     #[serde(flatten)]
-    contents: Contents,
+    source: ExportSource,
     boot: String,
 }
 
@@ -57,11 +59,11 @@ pub enum Before {
     /// The directory was empty.
     Nothing,
     /// An earlier export of the same source had begun, since the machine was started.
-    Begun,
+    Resumed,
     /// An earlier export of the same source had begun, before the machine was restarted.
-    BegunBeforeBoot,
+    ResumedAfterReboot,
     /// The directory had other content.
-    Others,
+    OtherContent,
 }
 
 /// Directory that an export writes to, locked against other exports.
@@ -102,27 +104,27 @@ pub fn local(text: &str) -> Result<PathBuf> {
 }
 
 impl Destination {
-    /// Opens and locks `path`, creating it if necessary, for `contents` of a repository at `repository` (a local directory,
+    /// Opens and locks `path`, creating it if necessary, for `source` of a repository at `repository` (a local directory,
     /// if it is one). Refuses a directory with other content unless `force` is set.
     ///
     /// Errors: [`ErrorKind::NotEmpty`] if the directory has other content, [`ErrorKind::Busy`] if another export writes to it.
-    pub fn open(path: &Path, contents: &Contents, repository: Option<&Path>, force: bool) -> Result<Self> {
+    pub fn open(path: &Path, source: &ExportSource, repository: Option<&Path>, force: bool) -> Result<Self> {
         let name = path.display();
         let failed = |e: std::io::Error| Error::io(&name, e);
         refuse_repository(path, repository)?;
         std::fs::create_dir_all(path).map_err(failed)?;
         let mut destination = Self::open_existing(path)?;
-        destination.find_out(contents, force)?;
-        destination.mark(contents)?;
+        destination.read_state(source, force)?;
+        destination.mark(source)?;
         destination.nameless = destination.probe();
         Ok(destination)
     }
 
     /// Opens `path` like [`Destination::open`], but changes nothing. Returns `None` if there is no such directory.
-    pub fn look(path: &Path, contents: &Contents, repository: Option<&Path>, force: bool) -> Result<Option<Self>> {
+    pub fn inspect(path: &Path, source: &ExportSource, repository: Option<&Path>, force: bool) -> Result<Option<Self>> {
         refuse_repository(path, repository)?;
         match Self::open_existing(path) {
-            Ok(mut destination) => destination.find_out(contents, force).map(|()| Some(destination)),
+            Ok(mut destination) => destination.read_state(source, force).map(|()| Some(destination)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -141,18 +143,18 @@ impl Destination {
             // Some network file systems cannot lock directories: two exports then write the same bytes.
             Err(errno) => tracing::debug!("{} is not locked: {errno}", path.display()),
         }
-        Ok(Destination { path: path.to_owned(), root: Arc::new(root), before: Before::Others, nameless: false })
+        Ok(Destination { path: path.to_owned(), root: Arc::new(root), before: Before::OtherContent, nameless: false })
     }
 
-    fn find_out(&mut self, contents: &Contents, force: bool) -> Result<()> {
+    fn read_state(&mut self, source: &ExportSource, force: bool) -> Result<()> {
         let name = self.path.display();
         self.before = match self.marker()? {
-            Some(marker) if marker.contents == *contents && !marker.boot.is_empty() && marker.boot == boot() => {
-                Before::Begun
+            Some(marker) if marker.source == *source && !marker.boot.is_empty() && marker.boot == boot() => {
+                Before::Resumed
             }
-            Some(marker) if marker.contents == *contents => Before::BegunBeforeBoot,
-            Some(_) if force => Before::Others,
-            Some(Marker { contents: Contents { repository, snapshot, .. }, .. }) => {
+            Some(marker) if marker.source == *source => Before::ResumedAfterReboot,
+            Some(_) if force => Before::OtherContent,
+            Some(Marker { source: ExportSource { repository, snapshot, .. }, .. }) => {
                 return Err(Error::new(
                     ErrorKind::NotEmpty,
                     format!(
@@ -162,7 +164,7 @@ impl Destination {
                 ));
             }
             None if self.is_empty()? => Before::Nothing,
-            None if force => Before::Others,
+            None if force => Before::OtherContent,
             None => {
                 return Err(Error::new(
                     ErrorKind::NotEmpty,
@@ -203,8 +205,7 @@ impl Destination {
     }
 
     fn marker(&self) -> Result<Option<Marker>> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let file = match rustix::fs::openat(&self.root, MARKER, flags, Mode::empty()) {
+        let file = match open_beneath(&self.root, MARKER.as_bytes(), OFlags::NONBLOCK) {
             Ok(file) => File::from(file),
             Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(self.failed(MARKER, errno)),
@@ -224,7 +225,7 @@ impl Destination {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name().to_bytes();
             // An export that was killed before its first file leaves the marker's temporary name.
-            if !matches!(name, b"." | b"..") && name != temporary(MARKER).as_bytes() {
+            if !is_dots(name) && name != temporary(MARKER).as_bytes() {
                 return Ok(false);
             }
         }
@@ -232,8 +233,8 @@ impl Destination {
     }
 
     /// Writes the marker, before the first file.
-    fn mark(&self, contents: &Contents) -> Result<()> {
-        let marker = Marker { contents: contents.clone(), boot: boot() };
+    fn mark(&self, source: &ExportSource) -> Result<()> {
+        let marker = Marker { source: source.clone(), boot: boot() };
         let text =
             serde_json::to_vec(&marker).map_err(|e| Error::with_source(ErrorKind::Io, "the note of an export", e))?;
         let failed = |e: std::io::Error| Error::io(self.path.join(MARKER).display(), e);
@@ -328,12 +329,9 @@ impl Destination {
         set_time(file.file(), micros).and_then(|()| file.take_name()).map_err(|e| self.failed(&place, e))
     }
 
-    /// Opens the file `name` in `folder` for reading.
     pub(super) fn open_file(&self, folder: &OwnedFd, path: &str, name: &str) -> Result<File> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        rustix::fs::openat(folder, name, flags, Mode::empty())
-            .map(File::from)
-            .map_err(|e| self.failed(&join(path, name), e))
+        let file = open_beneath(folder, name.as_bytes(), OFlags::NONBLOCK);
+        file.map(File::from).map_err(|e| self.failed(&join(path, name), e))
     }
 
     /// Removes the entry `name` of `folder`, with everything below.
@@ -353,9 +351,7 @@ impl Destination {
 }
 
 fn open_folder(at: &OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::openat2(at, if path.is_empty() { "." } else { path }, flags, Mode::empty(), resolve)
+    open_beneath(at, path.as_bytes(), OFlags::DIRECTORY)
 }
 
 pub(super) fn join(path: &str, name: &str) -> String {
@@ -390,8 +386,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn contents(snapshot: &str) -> Contents {
-        Contents { repository: "r".into(), snapshot: snapshot.into(), path: String::new() }
+    fn source(snapshot: &str) -> ExportSource {
+        ExportSource { repository: "r".into(), snapshot: snapshot.into(), path: String::new() }
     }
 
     fn put(destination: &Destination, path: &str, name: &str, bytes: &[u8]) {
@@ -405,7 +401,7 @@ mod tests {
     fn files_take_their_names_whole_with_or_without_a_temporary_one() {
         for nameless in [true, false] {
             let place = tempfile::tempdir().unwrap();
-            let mut destination = Destination::open(place.path(), &contents("1"), None, false).unwrap();
+            let mut destination = Destination::open(place.path(), &source("1"), None, false).unwrap();
             destination.nameless &= nameless;
             // A file of an export that was killed while writing it.
             std::fs::create_dir_all(place.path().join("a/b")).unwrap();
@@ -430,15 +426,15 @@ mod tests {
     #[test]
     fn what_was_there_before_is_known() {
         let place = tempfile::tempdir().unwrap();
-        let open = |snapshot: &str, force| Destination::open(place.path(), &contents(snapshot), None, force);
+        let open = |snapshot: &str, force| Destination::open(place.path(), &source(snapshot), None, force);
         assert_eq!(open("1", false).unwrap().before(), Before::Nothing);
-        assert_eq!(open("1", false).unwrap().before(), Before::Begun);
+        assert_eq!(open("1", false).unwrap().before(), Before::Resumed);
         assert_eq!(open("2", false).unwrap_err().kind(), ErrorKind::NotEmpty);
-        assert_eq!(open("2", true).unwrap().before(), Before::Others);
+        assert_eq!(open("2", true).unwrap().before(), Before::OtherContent);
         let marker = place.path().join(MARKER);
         let other = std::fs::read_to_string(&marker).unwrap().replace(&boot(), "before");
         std::fs::write(&marker, other).unwrap();
-        assert_eq!(open("2", false).unwrap().before(), Before::BegunBeforeBoot);
+        assert_eq!(open("2", false).unwrap().before(), Before::ResumedAfterReboot);
         open("2", false).unwrap().finish().unwrap();
         assert_eq!(open("2", false).unwrap().before(), Before::Nothing);
         open("2", false).unwrap().finish().unwrap();
@@ -455,14 +451,14 @@ mod tests {
     fn nothing_is_made_beside_it() {
         let place = tempfile::tempdir().unwrap();
         let root = place.path().join("root");
-        let destination = Destination::open(&root, &contents("1"), None, false).unwrap();
+        let destination = Destination::open(&root, &source("1"), None, false).unwrap();
         std::os::unix::fs::symlink("..", root.join("up")).unwrap();
         for path in ["..", "../x", "a/../../x", "up", "up/x", "/x"] {
             assert!(destination.folder(path).is_err(), "{path}");
         }
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
-        let inside = Destination::open(&root.join("x"), &contents("1"), Some(&root), false).unwrap_err();
-        let above = Destination::open(place.path(), &contents("1"), Some(&root), true).unwrap_err();
+        let inside = Destination::open(&root.join("x"), &source("1"), Some(&root), false).unwrap_err();
+        let above = Destination::open(place.path(), &source("1"), Some(&root), true).unwrap_err();
         assert_eq!((inside.kind(), above.kind()), (ErrorKind::InvalidInput, ErrorKind::InvalidInput));
     }
 }

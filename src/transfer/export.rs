@@ -3,7 +3,6 @@
 //! Batches of files are processed concurrently: looked up in the directory, fetched, written. A file that is complete there
 //! already is not read again. Nothing of a batch is kept when it is done, so that memory is bounded by the number of jobs.
 
-use std::ops::AddAssign;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -13,14 +12,12 @@ use serde::Serialize;
 use super::destination::Destination;
 use super::fetch::{Content, fetch, is_unreadable};
 use super::prune::{self, Extra};
-use super::put::{Action, Target};
+use super::put::{Action, ExportTarget};
 use super::walk::{BATCH_BYTES, Item, Walk};
-use super::{Counters, SkippedPath, blocking};
+use super::{Counters, MAX_LISTED, SkippedPath, blocking};
 use crate::error::{Error, ErrorKind, Result};
 use crate::tree::{Kind, Tree};
 
-/// Paths of one kind that a report lists; the rest is counted.
-const LISTED: usize = 1000;
 /// Advice about files that cannot be read.
 const SKIP: &str = "--skip-unreadable exports the rest and lists what was left out";
 
@@ -66,30 +63,19 @@ pub struct ExportResult {
     pub dry_run: bool,
 }
 
-/// Result of a batch.
-#[derive(Debug, Default)]
-struct Done {
-    written: u64,
-    written_bytes: u64,
-    unchanged: u64,
-    unchanged_bytes: u64,
-    left_out: Vec<SkippedPath>,
-    left_out_count: u64,
-}
-
-impl AddAssign for Done {
-    fn add_assign(&mut self, more: Done) {
-        self.written += more.written;
-        self.written_bytes = self.written_bytes.saturating_add(more.written_bytes);
-        self.unchanged += more.unchanged;
-        self.unchanged_bytes = self.unchanged_bytes.saturating_add(more.unchanged_bytes);
-        self.left_out_count += more.left_out_count;
-        let room = LISTED.saturating_sub(self.left_out.len());
-        self.left_out.extend(more.left_out.into_iter().take(room));
+impl ExportResult {
+    /// Adds the counts of a batch.
+    fn add(&mut self, batch: ExportResult) {
+        self.files += batch.files;
+        self.bytes = self.bytes.saturating_add(batch.bytes);
+        self.written += batch.written;
+        self.written_bytes = self.written_bytes.saturating_add(batch.written_bytes);
+        self.unchanged += batch.unchanged;
+        self.left_out_count += batch.left_out_count;
+        let room = MAX_LISTED.saturating_sub(self.left_out.len());
+        self.left_out.extend(batch.left_out.into_iter().take(room));
     }
-}
 
-impl Done {
     fn leave_out(&mut self, path: String, error: &Error) {
         self.left_out.push(SkippedPath { path, why: error.to_string() });
         self.left_out_count += 1;
@@ -99,7 +85,7 @@ impl Done {
 struct Export {
     tree: Arc<Tree>,
     /// None in a dry run without a directory.
-    target: Option<Arc<Target>>,
+    target: Option<Arc<ExportTarget>>,
     options: ExportOptions,
     counters: Arc<Counters>,
 }
@@ -127,13 +113,12 @@ pub async fn export(
         dry_run: options.dry_run,
         ..ExportResult::default()
     };
-    let mut done = Done::default();
     for hidden in without_file_names(&tree, path) {
         let error = Error::new(ErrorKind::Unsupported, "no file can have that name");
         if !options.skip_unreadable {
             return Err(skippable(&error.context(format!("node {hidden:?}"))));
         }
-        done.leave_out(hidden, &error);
+        out.leave_out(hidden, &error);
     }
     if let (true, Some(destination)) = (options.delete, &destination) {
         let extra = prune::find(destination, &tree, start.inode).await?;
@@ -143,43 +128,38 @@ pub async fn export(
             prune::remove(destination, extra).await?;
         }
         out.removed_count = paths.len() as u64;
-        out.removed = paths.into_iter().take(LISTED).collect();
+        out.removed = paths.into_iter().take(MAX_LISTED).collect();
     }
     counters.expect(expected(&tree, start.inode));
     let target = destination.clone().map(|destination| {
         let time = tree.snapshot().flushed_at();
-        Arc::new(Target::new(destination, time, options.checksum, options.dry_run))
+        Arc::new(ExportTarget::new(destination, time, options.checksum, options.dry_run))
     });
     let walk = Walk::new(Arc::clone(&tree), start.inode, options.skip_unreadable);
     let export = Arc::new(Export { tree, target, options, counters });
     let batches = try_unfold(walk, |mut walk| async move {
-        let mut left_out = Done::default();
         let batch = walk.next().await?;
-        left_out.left_out_count = walk.left_out.len() as u64;
-        left_out.left_out = std::mem::take(&mut walk.left_out);
-        let is_over = batch.is_none() && left_out.left_out_count == 0;
+        let left_out = std::mem::take(&mut walk.left_out);
+        let is_over = batch.is_none() && left_out.is_empty();
         Ok::<_, Error>((!is_over).then(|| ((batch.unwrap_or_default(), left_out), walk)))
     });
     let running = batches.map_ok(|(batch, left_out)| {
         let running = tokio::spawn(Arc::clone(&export).batch(batch));
         async move {
             let mut done = running.await.map_err(|e| Error::with_source(ErrorKind::Io, "exporting", e))??;
-            done += left_out;
+            done.left_out_count += left_out.len() as u64;
+            done.left_out.extend(left_out);
             Ok(done)
         }
     });
-    let all = running.try_buffer_unordered(options.jobs.max(1)).try_fold(done, |mut all, one| async move {
-        all += one;
-        Ok(all)
+    let all = running.try_buffer_unordered(options.jobs.max(1)).try_fold(out, |mut out, batch| async move {
+        out.add(batch);
+        Ok(out)
     });
-    let done = all.await?;
+    let out = all.await?;
     if let (Some(destination), false) = (destination, options.dry_run) {
         blocking(move || destination.finish()).await?;
     }
-    out.files = done.written + done.unchanged;
-    out.bytes = done.written_bytes.saturating_add(done.unchanged_bytes);
-    (out.written, out.written_bytes, out.unchanged) = (done.written, done.written_bytes, done.unchanged);
-    (out.left_out, out.left_out_count) = (done.left_out, done.left_out_count);
     Ok(out)
 }
 
@@ -225,10 +205,10 @@ fn expected(tree: &Tree, start: u64) -> u64 {
 }
 
 impl Export {
-    async fn batch(self: Arc<Self>, items: Vec<Item>) -> Result<Done> {
-        let mut done = Done::default();
+    async fn batch(self: Arc<Self>, items: Vec<Item>) -> Result<ExportResult> {
+        let mut done = ExportResult::default();
         let Some(target) = self.target.clone() else {
-            items.iter().for_each(|item| self.wrote(&mut done, item));
+            items.iter().for_each(|item| self.count(&mut done, item, true));
             return Ok(done);
         };
         let look = Arc::clone(&target);
@@ -239,8 +219,8 @@ impl Export {
         let mut rest = Vec::with_capacity(wanted.len());
         for (item, need) in wanted {
             match need {
-                Action::Nothing => self.has(&mut done, &item),
-                Action::Write if self.options.dry_run => self.wrote(&mut done, &item),
+                Action::Nothing => self.count(&mut done, &item, false),
+                Action::Write if self.options.dry_run => self.count(&mut done, &item, true),
                 _ if item.size > BATCH_BYTES => {
                     let written = target.large(&self.tree, &item, need).await;
                     self.account(&mut done, &item, written)?;
@@ -258,36 +238,33 @@ impl Export {
         }
         if !ready.is_empty() {
             let this = Arc::clone(&self);
-            done += blocking(move || this.write(&target, ready)).await?;
+            done.add(blocking(move || this.write(&target, ready)).await?);
         }
         Ok(done)
     }
 
     /// Writes files whose bytes have been fetched.
-    fn write(&self, target: &Target, ready: Vec<(Item, Action, Content)>) -> Result<Done> {
-        let mut done = Done::default();
+    fn write(&self, target: &ExportTarget, ready: Vec<(Item, Action, Content)>) -> Result<ExportResult> {
+        let mut done = ExportResult::default();
         let mut last: Option<(Arc<str>, Arc<OwnedFd>)> = None;
         for (item, need, content) in ready {
             let folder = match last.take() {
                 Some((path, folder)) if path == item.folder => folder,
                 _ => target.destination().folder(&item.folder)?,
             };
-            match target.file(&folder, &item, need, content)? {
-                true => self.wrote(&mut done, &item),
-                false => self.has(&mut done, &item),
-            }
+            let is_written = target.file(&folder, &item, need, content)?;
+            self.count(&mut done, &item, is_written);
             last = Some((item.folder, folder));
         }
         Ok(done)
     }
 
     /// Counts the result of a file: written, unchanged, or not readable.
-    fn account(&self, done: &mut Done, item: &Item, written: Result<bool>) -> Result<()> {
+    fn account(&self, done: &mut ExportResult, item: &Item, written: Result<bool>) -> Result<()> {
         match written {
-            Ok(true) => self.wrote(done, item),
-            Ok(false) => self.has(done, item),
+            Ok(is_written) => self.count(done, item, is_written),
             Err(error) if self.options.skip_unreadable && is_unreadable(&error) => {
-                self.counters.did(1, 0);
+                self.counters.add_done(1, 0);
                 done.leave_out(item.path(), &error);
             }
             Err(error) if is_unreadable(&error) => return Err(skippable(&error)),
@@ -296,15 +273,16 @@ impl Export {
         Ok(())
     }
 
-    fn has(&self, done: &mut Done, item: &Item) {
-        self.counters.did(1, item.size);
-        done.unchanged += 1;
-        done.unchanged_bytes = done.unchanged_bytes.saturating_add(item.size);
-    }
-
-    fn wrote(&self, done: &mut Done, item: &Item) {
-        self.counters.did(1, item.size);
-        done.written += 1;
-        done.written_bytes = done.written_bytes.saturating_add(item.size);
+    /// Counts a file that was written, or that was complete.
+    fn count(&self, done: &mut ExportResult, item: &Item, is_written: bool) {
+        self.counters.add_done(1, item.size);
+        done.files += 1;
+        done.bytes = done.bytes.saturating_add(item.size);
+        if is_written {
+            done.written += 1;
+            done.written_bytes = done.written_bytes.saturating_add(item.size);
+        } else {
+            done.unchanged += 1;
+        }
     }
 }

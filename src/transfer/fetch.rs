@@ -7,6 +7,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 
@@ -19,15 +20,15 @@ use crate::tree::Tree;
 use crate::tree::nodes::TreePlace;
 
 /// Largest gap between two chunks that are read together, in bytes: less than a request costs, on a disk or over a network.
-const GAP: u64 = 16 << 10;
+const MAX_GAP: u64 = 16 << 10;
 /// Limit on the bytes that are read together.
-const MOST: u64 = BATCH_BYTES;
+const MAX_RUN: u64 = BATCH_BYTES;
 /// Concurrent requests of one batch. The storage limits those of all batches.
-const AT_ONCE: usize = 32;
+const CONCURRENT_READS: usize = 32;
 /// Chunks from this size on, in bytes, are copied file to file if they are separate files: the kernel copies the bytes or,
 /// where the file system can, shares the blocks until one of the files is written to. For smaller chunks, one read and one
 /// write cost less.
-const WORTH_COPYING: u64 = 128 << 10;
+const MIN_COPIED: u64 = 128 << 10;
 
 /// Bytes of a file.
 #[derive(Debug)]
@@ -38,13 +39,6 @@ pub(super) enum Content {
     File(File),
 }
 
-/// Location of the bytes of a file.
-#[derive(Clone, Debug)]
-enum Origin {
-    Document(bytes::Bytes),
-    Stored(ChunkPayload),
-}
-
 /// Returns true if an error means that this user cannot read something in the repository, now or later.
 pub(super) fn is_unreadable(error: &Error) -> bool {
     use ErrorKind::{Corrupt, NotFound, PermissionDenied, Unsupported, VirtualNotAllowed};
@@ -53,20 +47,12 @@ pub(super) fn is_unreadable(error: &Error) -> bool {
 
 /// Returns the payload of chunk or document `inode`.
 pub(super) async fn payload(tree: &Tree, inode: u64) -> Result<ChunkPayload> {
-    Ok(match origin(tree, inode).await? {
-        Origin::Document(bytes) => ChunkPayload::Inline(bytes),
-        Origin::Stored(payload) => payload,
-    })
-}
-
-async fn origin(tree: &Tree, inode: u64) -> Result<Origin> {
     if let Some(TreePlace::Metadata(node)) = tree.table().place(inode) {
         let bytes = tree.zarr_json(node).unwrap_or_default();
-        return Ok(Origin::Document(bytes::Bytes::copy_from_slice(bytes)));
+        return Ok(ChunkPayload::Inline(Bytes::copy_from_slice(bytes)));
     }
     let stored = tree.stored(inode).await?;
-    let stored = stored.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("{} is gone", tree.describe(inode))))?;
-    Ok(Origin::Stored(stored))
+    stored.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("{} is gone", tree.describe(inode))))
 }
 
 /// Fetches the files `inodes`, in their order. Together they have at most [`BATCH_BYTES`], or there is only one.
@@ -74,9 +60,8 @@ pub(super) async fn fetch(tree: &Arc<Tree>, inodes: &[u64]) -> Vec<Result<Conten
     let mut contents: Vec<Option<Result<Content>>> = Vec::with_capacity(inodes.len());
     let mut wanted = Vec::new();
     for (at, &inode) in inodes.iter().enumerate() {
-        contents.push(match origin(tree, inode).await {
-            Ok(Origin::Document(bytes)) => Some(Ok(whole(Data::Bytes(bytes)))),
-            Ok(Origin::Stored(payload)) => {
+        contents.push(match payload(tree, inode).await {
+            Ok(payload) => {
                 wanted.push((at, payload));
                 None
             }
@@ -98,11 +83,6 @@ pub(super) async fn fetch(tree: &Arc<Tree>, inodes: &[u64]) -> Vec<Result<Conten
     contents.into_iter().zip(inodes).map(named).collect()
 }
 
-fn whole(data: Data) -> Content {
-    let length = data.len();
-    Content::Part(Arc::new(data), 0..length)
-}
-
 type WantedFile = Vec<(usize, ChunkPayload)>;
 type Fetched = Vec<(usize, Result<Content>)>;
 
@@ -119,7 +99,7 @@ pub(super) async fn whole_file(tree: &Arc<Tree>, inode: u64) -> Result<Option<Fi
 /// Opens those of `wanted` that are files of this machine; returns the rest first.
 async fn files(tree: &Arc<Tree>, wanted: WantedFile) -> (WantedFile, Fetched) {
     let is_large =
-        |payload: &ChunkPayload| matches!(payload, ChunkPayload::Native { length, .. } if *length >= WORTH_COPYING);
+        |payload: &ChunkPayload| matches!(payload, ChunkPayload::Native { length, .. } if *length >= MIN_COPIED);
     if !tree.reader().has_files() || !wanted.iter().any(|(_, payload)| is_large(payload)) {
         return (wanted, Vec::new());
     }
@@ -129,7 +109,7 @@ async fn files(tree: &Arc<Tree>, wanted: WantedFile) -> (WantedFile, Fetched) {
         let (mut rest, mut found) = (Vec::new(), Vec::new());
         for (at, payload) in wanted {
             let file = match &payload {
-                ChunkPayload::Native { chunk, offset, length } if *length >= WORTH_COPYING => {
+                ChunkPayload::Native { chunk, offset, length } if *length >= MIN_COPIED => {
                     reader.whole_file(NativeChunk { object: *chunk, offset: *offset, length: *length })
                 }
                 _ => None,
@@ -182,7 +162,7 @@ pub(super) async fn payloads(tree: &Arc<Tree>, wanted: WantedFile) -> Fetched {
     for (at, payload) in single {
         tasks.push(Box::pin(async move { vec![(at, read_one(tree, &payload).await)] }));
     }
-    let done: Vec<Fetched> = futures_util::stream::iter(tasks).buffer_unordered(AT_ONCE).collect().await;
+    let done: Vec<Fetched> = futures_util::stream::iter(tasks).buffer_unordered(CONCURRENT_READS).collect().await;
     done.into_iter().flatten().collect()
 }
 
@@ -190,11 +170,11 @@ async fn read_one(tree: &Arc<Tree>, payload: &ChunkPayload) -> Result<Content> {
     let length = payload.length();
     let size = u32::try_from(length).map_err(|_| Error::new(ErrorKind::OutOfMemory, "a chunk of 4 GiB at a time"))?;
     let data = tree.read_stored(payload, 0, size).await?;
-    if data.len() as u64 == length { Ok(whole(data)) } else { Err(too_few(data.len() as u64, length)) }
-}
-
-fn too_few(got: u64, wanted: u64) -> Error {
-    Error::corrupt(format!("{got} of {wanted} bytes came"))
+    let read = data.len();
+    if read as u64 != length {
+        return Err(Error::corrupt(format!("{read} of {length} bytes came")));
+    }
+    Ok(Content::Part(Arc::new(data), 0..read))
 }
 
 async fn read_run(tree: &Arc<Tree>, run: Run) -> Fetched {
@@ -246,8 +226,8 @@ fn runs(wanted: WantedFile, merge: bool) -> (Vec<Run>, WantedFile) {
         match runs.last_mut() {
             Some(run)
                 if run.object == object
-                    && offset <= run.range.end.saturating_add(GAP)
-                    && end.max(run.range.end) - run.range.start <= MOST =>
+                    && offset <= run.range.end.saturating_add(MAX_GAP)
+                    && end.max(run.range.end) - run.range.start <= MAX_RUN =>
             {
                 run.range.end = run.range.end.max(end);
                 run.parts.push((at, offset, length));
@@ -301,12 +281,12 @@ mod tests {
             native(2, 0, 10),
             native(1, 100, 50),
             native(1, 0, 100),
-            native(1, 150 + GAP, 1),
-            native(1, 152 + 2 * GAP, 1),
+            native(1, 150 + MAX_GAP, 1),
+            native(1, 152 + 2 * MAX_GAP, 1),
             native(1, 0, 100),
             ChunkPayload::Inline("x".into()),
-            native(3, 0, MOST),
-            native(3, MOST, 1),
+            native(3, 0, MAX_RUN),
+            native(3, MAX_RUN, 1),
         ];
         let wanted: WantedFile = all.into_iter().enumerate().collect();
         let (found, single) = runs(wanted.clone(), true);
@@ -317,11 +297,11 @@ mod tests {
         assert_eq!(
             shown,
             [
-                (1, 0..151 + GAP, vec![2, 5, 1, 3]),
-                (1, 152 + 2 * GAP..153 + 2 * GAP, vec![4]),
+                (1, 0..151 + MAX_GAP, vec![2, 5, 1, 3]),
+                (1, 152 + 2 * MAX_GAP..153 + 2 * MAX_GAP, vec![4]),
                 (2, 0..10, vec![0]),
-                (3, 0..MOST, vec![7]),
-                (3, MOST..MOST + 1, vec![8]),
+                (3, 0..MAX_RUN, vec![7]),
+                (3, MAX_RUN..MAX_RUN + 1, vec![8]),
             ]
         );
         assert_eq!(single.len(), 1);

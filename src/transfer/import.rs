@@ -14,10 +14,10 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::destination::MARKER;
-use super::{Counters, SkippedPath, blocking, known, scan};
+use super::{Counters, MAX_LISTED, SkippedPath, blocking, known, scan};
 use crate::commit::changes::{ChangeSet, ChunkChange};
 use crate::commit::conflicts::Conflict;
-use crate::commit::engine::{Engine, OnConflict, Options, Outcome, Request};
+use crate::commit::engine::{CommitOutcome, Engine, EngineOptions, OnConflict, Request};
 use crate::commit::progress::CommitProgress;
 use crate::error::{Context, Error, Result};
 use crate::format::snapshot::Snapshot;
@@ -35,12 +35,9 @@ use crate::storage::Storage;
 use crate::tree::Tree;
 use crate::tree::nodes::NodeTable;
 
-/// Paths of one kind that a report lists; the rest is counted.
-const LISTED: usize = 1000;
-
 /// Destination of an import.
 #[derive(Debug)]
-pub enum Target {
+pub enum ImportTarget {
     /// Branch of a repository.
     Branch(Repository, String),
     /// Empty place, where a repository is created.
@@ -96,9 +93,11 @@ pub struct ImportResult {
     /// Number of untracked files.
     pub untracked_count: u64,
     /// Violations, which prevent the commit.
-    pub faults: Vec<SkippedPath>,
+    #[serde(rename = "faults")]
+    pub violations: Vec<SkippedPath>,
     /// Number of violations.
-    pub faults_count: u64,
+    #[serde(rename = "faults_count")]
+    pub violations_count: u64,
     /// Conflicts with concurrent commits. Nothing was committed if there are any.
     pub conflicts: Vec<Conflict>,
     /// True if changes were only counted.
@@ -111,9 +110,9 @@ pub struct ImportResult {
 /// supplies the commit time. Nothing is committed if there are violations or conflicts: the result lists them.
 pub async fn import(
     source: &Path,
-    target: Target,
+    target: ImportTarget,
     options: &ImportOptions,
-    engine_options: Options,
+    engine_options: EngineOptions,
     memory: &dyn Fn(u64) -> Result<Budget>,
     clock: Clock,
     (counters, progress): (&Arc<Counters>, &CommitProgress),
@@ -135,46 +134,43 @@ pub async fn import(
         )));
     }
     let (storage, snapshot) = match &target {
-        Target::Branch(repository, branch) => {
+        ImportTarget::Branch(repository, branch) => {
             repository.check_writable()?;
             let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await?;
             let snapshot = repository.snapshot(tip, crate::repo::MAX_SNAPSHOT).await?;
             (Arc::clone(repository.storage()), snapshot)
         }
-        Target::Empty(storage) => (Arc::clone(storage), create::initial(clock)?),
+        ImportTarget::Empty(storage) => (Arc::clone(storage), create::initial(clock)?),
     };
     let tree = tree(snapshot, &storage, memory)?;
     let reader = Arc::clone(tree.reader());
     let mut out = ImportResult { dry_run: options.dry_run, ..ImportResult::default() };
     let (mut detected, clashes) = detect_changes(&scanned, &tree, options).await?;
     let relative = |path: &str| below(&options.path, path);
-    let faults = detected
-        .violations
-        .iter()
-        .map(|Violation { path, why }| SkippedPath { path: relative(path), why: why.clone() });
-    let mut faults: Vec<SkippedPath> = faults.collect();
-    faults.extend(clashes);
+    let violations = detected.violations.iter();
+    let mut violations: Vec<SkippedPath> =
+        violations.map(|Violation { path, why }| SkippedPath { path: relative(path), why: why.clone() }).collect();
+    violations.extend(clashes);
     let mut untracked: Vec<String> = detected.untracked.iter().map(|file| relative(&file.path)).collect();
     untracked.extend(scanned.others.iter().cloned());
     untracked.sort();
-    (out.untracked_count, out.faults_count) = (untracked.len() as u64, faults.len() as u64);
-    untracked.truncate(LISTED);
-    faults.truncate(LISTED);
-    (out.untracked, out.faults) = (untracked, faults);
-    if out.faults_count > 0 {
+    (out.untracked_count, out.violations_count) = (untracked.len() as u64, violations.len() as u64);
+    untracked.truncate(MAX_LISTED);
+    violations.truncate(MAX_LISTED);
+    (out.untracked, out.violations) = (untracked, violations);
+    if out.violations_count > 0 {
         return Ok(out);
     }
     if !options.whole {
-        let unchanged = known::leave_out(&tree, &mut detected.changes, options.jobs, counters).await?;
-        out.chunks_unchanged = unchanged.0;
+        out.chunks_unchanged = known::remove_unchanged(&tree, &mut detected.changes, options.jobs, counters).await?;
     }
     tally(&mut out, &detected.changes);
     if options.dry_run || detected.changes.is_empty() {
         return Ok(out);
     }
     let (repository, branch) = match target {
-        Target::Branch(repository, branch) => (repository, branch),
-        Target::Empty(storage) => {
+        ImportTarget::Branch(repository, branch) => (repository, branch),
+        ImportTarget::Empty(storage) => {
             create::create(&*storage, false, clock).await?;
             out.created_repository = true;
             (Repository::open(storage).await?, crate::repo::refs::DEFAULT_BRANCH.to_owned())
@@ -199,9 +195,9 @@ pub async fn import(
     let (metadata, on_conflict) = (options.metadata.clone(), options.on_conflict);
     let request = Request { branch, message, metadata, on_conflict, ..Request::default() };
     match Box::pin(engine.commit(&base, &changes, &request, progress)).await? {
-        Outcome::Nothing => {}
-        Outcome::Conflicts(conflicts) => out.conflicts = conflicts,
-        Outcome::Committed { snapshot, rebased_over } => {
+        CommitOutcome::Nothing => {}
+        CommitOutcome::Conflicts(conflicts) => out.conflicts = conflicts,
+        CommitOutcome::Committed { snapshot, rebased_over } => {
             out.snapshot = Some(snapshot.to_string());
             out.rebased_over = rebased_over.iter().map(ToString::to_string).collect();
         }
@@ -210,13 +206,13 @@ pub async fn import(
 }
 
 /// Opens the directory. Fails if it lies in the repository's directory or contains it.
-fn open(source: &Path, target: &Target) -> Result<OwnedFd> {
+fn open(source: &Path, target: &ImportTarget) -> Result<OwnedFd> {
     let failed = |e: std::io::Error| Error::io(source.display(), e);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(source, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
     let storage = match target {
-        Target::Branch(repository, _) => repository.storage(),
-        Target::Empty(storage) => storage,
+        ImportTarget::Branch(repository, _) => repository.storage(),
+        ImportTarget::Empty(storage) => storage,
     };
     let real = std::fs::canonicalize(source).map_err(failed)?;
     if let Some(repository) = storage.local_path()
@@ -243,7 +239,7 @@ async fn detect_changes(
     tree: &Arc<Tree>,
     options: &ImportOptions,
 ) -> Result<(DetectedChanges, Vec<SkippedPath>)> {
-    let (frozen, clashes) = scanned.over(tree, &options.path, options.delete).await?;
+    let (frozen, clashes) = scanned.lay_over(tree, &options.path, options.delete).await?;
     let base = Arc::new(Base { tree: Arc::clone(tree), time: Time::default(), uid: 0, gid: 0 });
     let detected = detect_changes_in(base, scanned, &frozen, &NewIds::default()).await?;
     Ok((detected, clashes))
@@ -260,7 +256,7 @@ fn tally(out: &mut ImportResult, changes: &ChangeSet) {
     out.nodes_created = changes.created.len();
     out.nodes_updated = changes.updated.len();
     out.nodes_deleted = changes.deleted.len();
-    for change in changes.chunks.values().flat_map(|chunks| chunks.values()) {
+    for change in changes.chunk_changes() {
         match change {
             ChunkChange::Delete => out.chunks_deleted += 1,
             ChunkChange::File(file) => {

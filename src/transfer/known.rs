@@ -4,7 +4,7 @@
 //! commits conflict only with real differences. The cost is reading the branch's chunks that have the same coordinates and
 //! length.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io::{Read, Seek};
 use std::sync::Arc;
 
@@ -32,25 +32,25 @@ struct Candidate {
     stored: ChunkPayload,
 }
 
-/// Removes from `changes` the chunks that `tree` has with the same bytes; returns their number and their bytes.
-pub(super) async fn leave_out(
+/// Removes from `changes` the chunks that `tree` has with the same bytes; returns their number.
+pub(super) async fn remove_unchanged(
     tree: &Arc<Tree>,
     changes: &mut ChangeSet,
     jobs: usize,
     counters: &Arc<Counters>,
-) -> Result<(usize, u64)> {
+) -> Result<usize> {
     let arrays: HashMap<NodeId, NodeIndex> = (0..tree.table().len())
         .filter_map(|index| {
             let index = NodeIndex::try_from(index).ok()?;
             Some((tree.table().array(index)?.id, index))
         })
         .collect();
-    let mut same: Vec<(NodeId, Coords, u64)> = Vec::new();
+    let mut same: Vec<(NodeId, Coords)> = Vec::new();
     let mut batch = Batch::default();
     let mut batches = Vec::new();
     for (node, chunks) in &changes.chunks {
-        let Some(stored) = arrays.get(node).and_then(|index| tree.chunks(*index)) else { continue };
         let Some(&index) = arrays.get(node) else { continue };
+        let Some(stored) = tree.chunks(index) else { continue };
         for (coords, change) in chunks {
             let ChunkChange::File(file) = change else { continue };
             let Some(found) = stored.find(coords).await? else { continue };
@@ -71,20 +71,11 @@ pub(super) async fn leave_out(
     }
     batches.push(batch.all);
     same.extend(compare(tree, batches, jobs, counters).await?);
-    let bytes = same.iter().map(|(_, _, bytes)| bytes).sum();
-    let count = same.len();
-    let mut gone: BTreeMap<NodeId, Vec<Coords>> = BTreeMap::new();
-    for (node, coords, _) in same {
-        gone.entry(node).or_default().push(coords);
-    }
-    for (node, coords) in gone {
-        let Some(chunks) = changes.chunks.get_mut(&node) else { continue };
-        for coords in coords {
-            chunks.remove(&coords);
-        }
+    for (node, coords) in &same {
+        changes.chunks.get_mut(node).and_then(|chunks| chunks.remove(coords));
     }
     changes.chunks.retain(|_, chunks| !chunks.is_empty());
-    Ok((count, bytes))
+    Ok(same.len())
 }
 
 #[derive(Default)]
@@ -109,7 +100,7 @@ async fn compare(
     batches: Vec<Vec<Candidate>>,
     jobs: usize,
     counters: &Arc<Counters>,
-) -> Result<Vec<(NodeId, Coords, u64)>> {
+) -> Result<Vec<(NodeId, Coords)>> {
     let compared = stream::iter(batches).map(|batch| {
         let running = tokio::spawn(compare_batch(Arc::clone(tree), batch, Arc::clone(counters)));
         async move { running.await.map_err(|e| Error::with_source(ErrorKind::Io, "comparing", e))? }
@@ -122,15 +113,15 @@ async fn compare_batch(
     tree: Arc<Tree>,
     batch: Vec<Candidate>,
     counters: Arc<Counters>,
-) -> Result<Vec<(NodeId, Coords, u64)>> {
+) -> Result<Vec<(NodeId, Coords)>> {
     let mut small = Vec::with_capacity(batch.len());
     let mut same = Vec::new();
     for candidate in batch {
-        counters.did(0, candidate.file.length);
+        counters.add_done(0, candidate.file.length);
         if candidate.file.length <= BATCH_BYTES {
             small.push(candidate);
         } else if is_same_large(&tree, &candidate).await? {
-            same.push((candidate.node, candidate.coords, candidate.file.length));
+            same.push((candidate.node, candidate.coords));
         }
     }
     let wanted = small.iter().map(|candidate| candidate.stored.clone()).enumerate().collect();
@@ -143,7 +134,7 @@ async fn compare_batch(
             match content {
                 Ok(Content::Part(data, range)) => {
                     if read(file)? == data.get(range).unwrap_or_default() {
-                        same.push((*node, coords.clone(), file.length));
+                        same.push((*node, coords.clone()));
                     }
                 }
                 Ok(Content::File(_)) => {}

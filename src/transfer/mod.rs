@@ -28,14 +28,17 @@ mod put;
 mod scan;
 mod walk;
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, DirEntry, FileType};
+use rustix::fs::{AtFlags, DirEntry, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::error::{Error, ErrorKind, Result};
+
+/// Paths of one kind that a report lists; the rest is counted.
+const MAX_LISTED: usize = 1000;
 
 /// Progress of a transfer, for other threads to read.
 #[derive(Debug, Default)]
@@ -63,7 +66,7 @@ impl Counters {
         self.found.fetch_add(files, Ordering::Relaxed);
     }
 
-    fn did(&self, files: u64, bytes: u64) {
+    fn add_done(&self, files: u64, bytes: u64) {
         self.done.fetch_add(files, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -82,6 +85,14 @@ pub struct SkippedPath {
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|e| Error::with_source(ErrorKind::Io, "a step of the transfer ended early", e))?
+}
+
+/// Opens `path` below `folder` for reading; an empty path is `folder` itself. No component may be a symbolic link: another
+/// user could put one in the place of a directory at any time.
+fn open_beneath(folder: impl AsFd, path: &[u8], flags: OFlags) -> std::result::Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let path = if path.is_empty() { b"." } else { path };
+    rustix::fs::openat2(folder, path, OFlags::RDONLY | OFlags::CLOEXEC | flags, Mode::empty(), resolve)
 }
 
 /// Returns the type of `entry`, which was listed in `folder`. Links are not followed.

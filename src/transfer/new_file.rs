@@ -23,14 +23,12 @@ pub(super) struct NewFile {
 }
 
 impl NewFile {
-    /// Creates a file without a name.
     pub(super) fn nameless(folder: Arc<OwnedFd>, name: String) -> Result<Self, Errno> {
         let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&folder, ".", flags, Mode::from_raw_mode(0o666))?;
         Ok(NewFile { file: file.into(), folder, name, is_named: false })
     }
 
-    /// Creates a file with a temporary name.
     pub(super) fn named(folder: Arc<OwnedFd>, name: String) -> Result<Self, Errno> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let create = || rustix::fs::openat(&folder, temporary(&name), flags, Mode::from_raw_mode(0o666));
@@ -83,13 +81,11 @@ impl Drop for NewFile {
     }
 }
 
-/// Converts `micros` after 1970.
 pub(super) fn timespec(micros: u64) -> Timespec {
     // The nanoseconds are below a billion, which fits.
     Timespec { tv_sec: (micros / 1_000_000).cast_signed(), tv_nsec: (micros % 1_000_000 * 1000) as _ }
 }
 
-/// Sets the modification time of `file` to `micros` after 1970.
 pub(super) fn set_time(file: &File, micros: u64) -> Result<(), Errno> {
     let last_access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
     rustix::fs::futimens(file, &Timestamps { last_access, last_modification: timespec(micros) })

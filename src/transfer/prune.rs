@@ -9,6 +9,7 @@ use rustix::fs::{Dir, FileType};
 use super::destination::{Destination, MARKER, join, shown};
 use super::{blocking, kind_of};
 use crate::error::{Context, Error, Result};
+use crate::file_name::is_dots;
 use crate::tree::{Kind, Tree};
 
 /// File, or directory with everything below, that the snapshot does not have.
@@ -57,7 +58,7 @@ fn entries(destination: &Destination, path: &str) -> Result<Vec<(OsString, FileT
     for entry in Dir::read_from(&folder).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let name = entry.file_name().to_bytes();
-        if matches!(name, b"." | b"..") {
+        if is_dots(name) {
             continue;
         }
         let kind = kind_of(&folder, &entry).map_err(failed)?;

@@ -44,7 +44,7 @@ pub(super) enum Action {
 
 /// Destination of files, and their common properties.
 #[derive(Debug)]
-pub(super) struct Target {
+pub(super) struct ExportTarget {
     destination: Arc<Destination>,
     trust: Completeness,
     /// Time of all files: the commit's, in microseconds since 1970-01-01 UTC.
@@ -53,16 +53,16 @@ pub(super) struct Target {
     dry_run: bool,
 }
 
-impl Target {
+impl ExportTarget {
     /// Creates a target for the files of a commit at `time` in `destination`; with `checksum`, existing files are read and compared.
     pub(super) fn new(destination: Arc<Destination>, time: u64, checksum: bool, dry_run: bool) -> Self {
         let trust = match destination.before() {
             Before::Nothing => Completeness::Empty,
-            Before::BegunBeforeBoot => Completeness::Bytes,
-            Before::Begun | Before::Others if checksum => Completeness::Bytes,
-            Before::Begun | Before::Others => Completeness::SizeAndTime,
+            Before::ResumedAfterReboot => Completeness::Bytes,
+            Before::Resumed | Before::OtherContent if checksum => Completeness::Bytes,
+            Before::Resumed | Before::OtherContent => Completeness::SizeAndTime,
         };
-        Target { destination, trust, time, dry_run }
+        ExportTarget { destination, trust, time, dry_run }
     }
 
     pub(super) fn destination(&self) -> &Destination {
@@ -99,7 +99,7 @@ impl Target {
     /// Writes a file into `folder` if necessary. Returns false if the file was complete.
     pub(super) fn file(&self, folder: &Arc<OwnedFd>, item: &Item, need: Action, mut content: Content) -> Result<bool> {
         if need == Action::Compare && self.is_same(folder, item, &mut content)? {
-            self.keep(folder, item)?;
+            self.renew_time(folder, item)?;
             return Ok(false);
         }
         if !self.dry_run {
@@ -131,7 +131,7 @@ impl Target {
     }
 
     /// Sets the time of an existing file whose bytes are right, so that the next check finds it complete.
-    fn keep(&self, folder: &OwnedFd, item: &Item) -> Result<()> {
+    fn renew_time(&self, folder: &OwnedFd, item: &Item) -> Result<()> {
         if self.dry_run {
             return Ok(());
         }
@@ -204,7 +204,7 @@ impl Target {
             }
             file = back;
         }
-        self.keep(&folder, item)?;
+        self.renew_time(&folder, item)?;
         Ok(true)
     }
 }

@@ -16,14 +16,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Dir, FileType, OFlags};
 use rustix::io::Errno;
 
-use super::{Counters, SkippedPath, kind_of};
+use super::{Counters, SkippedPath, kind_of, open_beneath};
 use crate::commit::changes::ChunkFile;
 use crate::error::{Error, ErrorKind, Result};
+use crate::file_name::is_dots;
 use crate::format::chunk_payload::ChunkPayload;
 use crate::overlay::frozen::{Contents, Frozen, FrozenDirectory, FrozenEntry, FrozenFile};
+use crate::printable;
 use crate::repo::create::GROUP_DOCUMENT;
 use crate::scratch::record::{Id, Name, Source, Stored};
 use crate::tree::directory::{Entry, Extent};
@@ -171,7 +173,7 @@ impl Scan<'_> {
         }
     }
 
-    fn give(&self, task: Task) {
+    fn push_task(&self, task: Task) {
         self.queue.lock().tasks.push(task);
         self.more.notify_one();
     }
@@ -184,18 +186,15 @@ impl Scan<'_> {
     }
 
     fn directory(&self, position: usize, path: Vec<u8>, part: &mut Part) -> Result<()> {
-        let failed = |e: Errno| Error::io(shown(&path), e.into());
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let at = if path.is_empty() { b".".as_slice() } else { &path };
-        let folder = rustix::fs::openat2(self.root, at, flags, Mode::empty(), resolve).map_err(failed)?;
+        let failed = |e: Errno| Error::io(printable::text(&path), e.into());
+        let folder = open_beneath(self.root, &path, OFlags::DIRECTORY).map_err(failed)?;
         let listing = Dir::read_from(&folder).map_err(failed)?;
         let (folder, shared): (_, Arc<[u8]>) = (Arc::new(folder), path.as_slice().into());
         let mut names = Vec::new();
         for entry in listing {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name().to_bytes();
-            if matches!(name, b"." | b"..") {
+            if is_dots(name) {
                 continue;
             }
             let kind = kind_of(&*folder, &entry).map_err(failed)?;
@@ -203,14 +202,14 @@ impl Scan<'_> {
                 FileType::Directory => {
                     let child = usize::try_from(self.directories.fetch_add(1, Ordering::Relaxed)).unwrap_or(usize::MAX);
                     part.entries.push((position, Name::new(name), ScannedEntry::Directory(child)));
-                    self.give(Task::Directory { position: child, path: join(&path, name) });
+                    self.push_task(Task::Directory { position: child, path: join(&path, name) });
                 }
                 FileType::RegularFile => names.push(name.to_vec()),
-                _ => part.others.push(shown(&join(&path, name))),
+                _ => part.others.push(printable::text(&join(&path, name))),
             }
             if names.len() >= BATCH {
                 let (path, folder, names) = (Arc::clone(&shared), Arc::clone(&folder), std::mem::take(&mut names));
-                self.give(Task::Files { position, path, folder, names });
+                self.push_task(Task::Files { position, path, folder, names });
             }
         }
         part.directories.push((position, path.into()));
@@ -232,7 +231,7 @@ impl Scan<'_> {
                 Ok(stat) => stat,
                 // The file was deleted since the listing.
                 Err(Errno::NOENT) => continue,
-                Err(errno) => return Err(Error::io(shown(&place), errno.into())),
+                Err(errno) => return Err(Error::io(printable::text(&place), errno.into())),
             };
             let number = self.files.fetch_add(1, Ordering::Relaxed);
             part.entries.push((position, Name::new(&name), ScannedEntry::File(number)));
@@ -244,10 +243,6 @@ impl Scan<'_> {
 
 fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
     if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
-}
-
-fn shown(path: &[u8]) -> String {
-    crate::printable::text(path)
 }
 
 impl Scanned {
@@ -266,7 +261,7 @@ impl Scanned {
     /// returns the clashes: files where the tree has a group or an array, and directories where it has a chunk.
     ///
     /// Groups above `path` that the tree does not have are created.
-    pub(super) async fn over(&self, tree: &Tree, path: &str, delete: bool) -> Result<(Frozen, Vec<SkippedPath>)> {
+    pub(super) async fn lay_over(&self, tree: &Tree, path: &str, delete: bool) -> Result<(Frozen, Vec<SkippedPath>)> {
         let mut next_id: Id = crate::scratch::record::ROOT;
         let mut out: Vec<FrozenDirectory> = Vec::with_capacity(self.directories.len());
         let mut clashes = Vec::new();
@@ -300,9 +295,9 @@ impl Scanned {
                     _ => None,
                 };
                 if let (Some(below), false) = (&below, delete)
-                    && let Some(why) = in_the_way(tree, below, *found).await?
+                    && let Some(why) = clash(tree, below, *found).await?
                 {
-                    clashes.push(SkippedPath { path: shown(&join(place, &name.0)), why: why.to_owned() });
+                    clashes.push(SkippedPath { path: printable::text(&join(place, &name.0)), why: why.to_owned() });
                 }
                 let entry = match found {
                     ScannedEntry::Directory(child) => {
@@ -348,7 +343,7 @@ fn directory_below(tree: &Tree, place: &TreePlace, name: &str) -> Option<TreePla
 }
 
 /// Returns the reason why `found` cannot be where the snapshot has `place`, if there is one.
-async fn in_the_way(tree: &Tree, place: &TreePlace, found: ScannedEntry) -> Result<Option<&'static str>> {
+async fn clash(tree: &Tree, place: &TreePlace, found: ScannedEntry) -> Result<Option<&'static str>> {
     let is_directory = tree.is_directory_place(place);
     Ok(match (found, place) {
         (ScannedEntry::File(_), TreePlace::Directory(_)) => {
@@ -369,7 +364,7 @@ async fn in_the_way(tree: &Tree, place: &TreePlace, found: ScannedEntry) -> Resu
 async fn hide_rest(tree: &Tree, place: &TreePlace, entries: &mut BTreeMap<Name, FrozenEntry>) -> Result<()> {
     let mut missing = Vec::new();
     let mut look = |entry: Entry<'_>| {
-        let is_dots = entry.attributes.kind == Kind::Directory && matches!(entry.name, "." | "..");
+        let is_dots = entry.attributes.kind == Kind::Directory && is_dots(entry.name.as_bytes());
         let name = Name::new(entry.name.as_bytes());
         if !is_dots && !entries.contains_key(&name) {
             missing.push(name);
@@ -403,18 +398,44 @@ impl Contents for Scanned {
         let (root, path) = (Arc::clone(&self.root), self.path(number).to_vec());
         super::blocking(move || {
             use std::io::Read;
-            let failed = |e: std::io::Error| Error::io(shown(&path), e);
-            let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-            let file =
-                rustix::fs::openat(&root, path.as_slice(), flags, Mode::empty()).map_err(|e| failed(e.into()))?;
+            let failed = |e: std::io::Error| Error::io(printable::text(&path), e);
+            let file = open_beneath(&root, &path, OFlags::NONBLOCK).map_err(|e| failed(e.into()))?;
             let mut bytes = Vec::new();
             File::from(file).take(limit + 1).read_to_end(&mut bytes).map_err(failed)?;
             if bytes.len() as u64 > limit {
-                let message = format!("{}: more than {limit} bytes", shown(&path));
+                let message = format!("{}: more than {limit} bytes", printable::text(&path));
                 return Err(Error::new(ErrorKind::OutOfMemory, message));
             }
             Ok(bytes.into())
         })
         .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[tokio::test]
+    async fn a_directory_exchanged_for_a_link_after_the_listing_is_not_followed() {
+        let place = tempfile::tempdir().unwrap();
+        let (source, foreign) = (place.path().join("source"), place.path().join("foreign"));
+        for (folder, text) in [(&source, "own"), (&foreign, "not")] {
+            std::fs::create_dir_all(folder.join("a/b")).unwrap();
+            std::fs::write(folder.join("a/b/zarr.json"), text).unwrap();
+        }
+        let scanned = scan(Arc::new(File::open(&source).unwrap().into()), 1, &Counters::default()).unwrap();
+        let file = FrozenFile { id: 1, lower: None, source: Source::Data(0) };
+        assert_eq!(scanned.whole(&file, 100).await.unwrap(), "own");
+        std::fs::rename(source.join("a"), source.join("old")).unwrap();
+        for target in [foreign.join("a"), "old".into()] {
+            std::os::unix::fs::symlink(target, source.join("a")).unwrap();
+            assert!(scanned.whole(&file, 100).await.is_err());
+            assert!(scanned.changed(0).unwrap().unwrap().open().is_err());
+            std::fs::remove_file(source.join("a")).unwrap();
+        }
+        std::fs::rename(source.join("old"), source.join("a")).unwrap();
+        assert_eq!(scanned.whole(&file, 100).await.unwrap(), "own");
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::SkippedPath;
 use super::destination::join;
 use crate::error::{Error, ErrorKind, Result};
+use crate::file_name::is_dots;
 use crate::tree::directory::{Entry, Extent};
 use crate::tree::nodes::{MAX_NAME, TreePlace};
 use crate::tree::{Attributes, Kind, Tree};
@@ -48,6 +49,7 @@ pub(super) struct Walk {
     pub(super) left_out: Vec<SkippedPath>,
 }
 
+#[derive(Default)]
 struct Directory {
     inode: u64,
     path: Arc<str>,
@@ -61,17 +63,10 @@ struct Directory {
 
 impl Directory {
     fn new(inode: u64, path: &str) -> Self {
-        Directory {
-            inode,
-            path: path.into(),
-            offset: 0,
-            is_listed: false,
-            directories: VecDeque::new(),
-            files: VecDeque::new(),
-        }
+        Directory { inode, path: path.into(), ..Directory::default() }
     }
 
-    async fn page(&mut self, tree: &Tree) -> Result<()> {
+    async fn read_page(&mut self, tree: &Tree) -> Result<()> {
         if let Some(TreePlace::Directory(node)) = tree.table().place(self.inode)
             && tree.table().array(node).is_some_and(|array| array.has_long_names)
         {
@@ -92,7 +87,7 @@ impl Directory {
             }
             (offset, count) = (entry.offset, count + 1);
             match entry.attributes.kind {
-                Kind::Directory if matches!(entry.name, "." | "..") => {}
+                Kind::Directory if is_dots(entry.name.as_bytes()) => {}
                 Kind::Directory => directories.push_back((entry.name.to_owned(), entry.attributes.inode)),
                 Kind::File => files.push_back((entry.name.to_owned(), entry.attributes)),
             }
@@ -132,7 +127,7 @@ impl Walk {
                 self.open.pop();
                 continue;
             }
-            if let Err(error) = directory.page(&self.tree).await {
+            if let Err(error) = directory.read_page(&self.tree).await {
                 if !self.skip || !super::fetch::is_unreadable(&error) {
                     return Err(error);
                 }

@@ -170,7 +170,7 @@ impl NodeTable {
             drop_duplicate_ids(&mut paths, snapshot);
         }
 
-        let manifests = snapshot.manifests().into_iter().map(|info| (info.id, info)).collect();
+        let manifests = snapshot.manifest_infos();
         let mut table = NodeTable {
             nodes: Vec::with_capacity(paths.len() + 1),
             runs: Vec::with_capacity(2 * paths.len() + 1),

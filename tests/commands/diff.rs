@@ -15,7 +15,7 @@ use icechunk::format::format_constants::SpecVersionBin;
 use icechunk::ops::expiration::{ExpiredRefAction, expire};
 use icechunk::repository::VersionInfo;
 use icechunkfs::commit::changes::ChunkChange;
-use icechunkfs::commit::engine::{Options, Outcome, Request};
+use icechunkfs::commit::engine::{CommitOutcome, EngineOptions, Request};
 use icechunkfs::format::chunk_payload::ChunkPayload;
 use icechunkfs::format::ids::ObjectId;
 use icechunkfs::format::snapshot::{NodeData, Snapshot};
@@ -172,7 +172,7 @@ async fn random_history(spec: SpecVersionBin, seed: u64) {
         ..RepositoryConfig::default()
     };
     let reference = create(directory.path(), spec, config).await;
-    let options = Options { pack_below: *random.pick(&[0, 1000, 1 << 20]), ..Options::default() };
+    let options = EngineOptions { pack_below: *random.pick(&[0, 1000, 1 << 20]), ..EngineOptions::default() };
     let lab = Lab::with(directory.path(), options);
     let mut branches = vec![("main".to_owned(), Model::default())];
     let mut commits: Vec<(String, ObjectId)> = Vec::new();
@@ -193,7 +193,7 @@ async fn random_history(spec: SpecVersionBin, seed: u64) {
         let base = std::sync::Arc::new(snapshot(&repository, tip).await);
         let changes = model.changes_since(&before, &lab.scratch);
         let request = Request { branch: branch.clone(), ..request("a commit") };
-        if let Outcome::Committed { snapshot: id, .. } = lab.commit_as(&base, &changes, request).await.unwrap() {
+        if let CommitOutcome::Committed { snapshot: id, .. } = lab.commit_as(&base, &changes, request).await.unwrap() {
             let repository = lab.repository().await;
             model.take_ids(&snapshot(&repository, id).await);
             commits.push((branch.clone(), id));

@@ -441,7 +441,7 @@ fn race(place: &Path, commits: &[ObjectId], resets_main: bool) -> (Vec<Transitio
                             let changes = model.changes_since(&Model::default(), &lab.scratch);
                             let base = lab.tip().await;
                             match lab.commit_as(&base, &changes, request("racing")).await {
-                                Ok(icechunkfs::commit::engine::Outcome::Committed { snapshot, .. }) => {
+                                Ok(icechunkfs::commit::engine::CommitOutcome::Committed { snapshot, .. }) => {
                                     published.push(snapshot);
                                 }
                                 Err(error) if resets_main && error.kind() == ErrorKind::Stale => {}

@@ -9,7 +9,7 @@ use crate::common::{self, FixtureSet, icechunkfs, read_files};
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunkfs::format::draft::TransactionLogDraft;
 use icechunkfs::format::envelope::SpecVersion;
-use icechunkfs::format::transaction_log::Move;
+use icechunkfs::format::transaction_log::{Change, Move};
 use icechunkfs::repo::update::system_clock;
 use icechunkfs::repo::verify::report::{Report, Severity};
 use icechunkfs::repo::verify::{self, VerifyOptions};
@@ -204,7 +204,7 @@ async fn moves_that_replace_nodes_or_lead_below_no_group_are_reported() {
     let now = |path: &str| snapshot.nodes().find(|node| node.path == path).unwrap().id;
     let moved = |from: &str, to: &str| Move { from: from.into(), to: to.into(), node: now(to), is_array: true };
     let log = TransactionLogDraft {
-        deleted_arrays: vec![a, b, c],
+        nodes: [a, b, c].map(|id| (Change::DeletedArrays, id)).into(),
         moves: vec![moved("/a", "/b"), moved("/c", "/none/c")],
         ..TransactionLogDraft::default()
     };

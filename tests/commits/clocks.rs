@@ -12,7 +12,7 @@ use futures_util::TryStreamExt;
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunk::ops::expiration::{ExpiredRefAction, expire};
 use icechunk::{RepositoryConfig, Store};
-use icechunkfs::commit::engine::{Engine, Outcome};
+use icechunkfs::commit::engine::{CommitOutcome, Engine};
 use icechunkfs::error::{ErrorKind, Result};
 use icechunkfs::format::envelope::SpecVersion;
 use icechunkfs::format::ids::ObjectId;
@@ -59,7 +59,7 @@ async fn commit_to(storage: Arc<dyn Storage>, model: &mut Model, n: u32, clock: 
     let changes = model.changes_since(&before, &lab.scratch);
     let outcome = engine.commit(&lab.tip().await, &changes, &request("a commit"), &Default::default()).await;
     match outcome {
-        Ok(Outcome::Committed { snapshot, .. }) => Ok(snapshot),
+        Ok(CommitOutcome::Committed { snapshot, .. }) => Ok(snapshot),
         Ok(other) => panic!("{other:?}"),
         Err(error) => {
             *model = before;

@@ -10,7 +10,7 @@ use icechunk::RepositoryConfig;
 use icechunk::config::ManifestConfig;
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunkfs::commit::changes::{ChangeSet, ChunkChange, WrittenNode};
-use icechunkfs::commit::engine::{Options, Outcome, Request};
+use icechunkfs::commit::engine::{CommitOutcome, EngineOptions, Request};
 use icechunkfs::commit::rebase;
 use icechunkfs::error::ErrorKind;
 use icechunkfs::format::envelope::SpecVersion::{self, V1, V2};
@@ -152,7 +152,7 @@ async fn an_amend_moves_nothing_onto_what_the_amended_commit_deleted() {
     let changes = model.changes_since(&before, &lab.scratch);
     let request = Request { amend: true, ..lab::request("amended") };
     let outcome = lab.commit_as(&lab.tip().await, &changes, request).await.unwrap();
-    assert!(matches!(outcome, Outcome::Committed { .. }));
+    assert!(matches!(outcome, CommitOutcome::Committed { .. }));
     assert_eq!(reference_keys(place.path()).await, model.keys());
     fsck::check(place.path(), V2);
 }
@@ -175,7 +175,8 @@ async fn random_history(kind: Kind, seed: u64) {
     };
     let spec = if matches!(kind, Kind::V2) { SpecVersionBin::V2 } else { SpecVersionBin::V1 };
     let repository = create(place.path(), spec, config).await;
-    let options = Options { pack_below: *random.pick(&[0, 1000, 1 << 20]), pack_size: 4000, ..Options::default() };
+    let options =
+        EngineOptions { pack_below: *random.pick(&[0, 1000, 1 << 20]), pack_size: 4000, ..EngineOptions::default() };
     let mut model = Model::default();
     let mut ours = 0;
     for round in 0..6 {
@@ -197,9 +198,9 @@ async fn random_history(kind: Kind, seed: u64) {
         let base = lab.tip().await;
         let changes = model.changes_since(&before, &lab.scratch);
         match lab.commit(&base, &changes).await.unwrap() {
-            Outcome::Nothing => assert_eq!(model, before),
-            Outcome::Committed { .. } => ours += 1,
-            Outcome::Conflicts(conflicts) => panic!("nobody else is here: {conflicts:?}"),
+            CommitOutcome::Nothing => assert_eq!(model, before),
+            CommitOutcome::Committed { .. } => ours += 1,
+            CommitOutcome::Conflicts(conflicts) => panic!("nobody else is here: {conflicts:?}"),
         }
         model.take_ids(&*lab.tip().await);
         assert_eq!(reference_keys(place.path()).await, model.keys(), "{kind:?}, seed {seed}, round {round}");
@@ -318,5 +319,5 @@ async fn what_would_break_a_snapshot_is_refused() {
         zarr_json: Bytes::copy_from_slice(node.zarr_json),
         is_array: true,
     });
-    assert_eq!(lab.commit(&base, &nothing).await.unwrap(), Outcome::Nothing);
+    assert_eq!(lab.commit(&base, &nothing).await.unwrap(), CommitOutcome::Nothing);
 }

@@ -11,7 +11,7 @@ use crate::common::lab::{Lab, Model, create, history, reference_keys, request};
 use icechunk::RepositoryConfig;
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunkfs::commit::changes::ChangeSet;
-use icechunkfs::commit::engine::{Options, Outcome};
+use icechunkfs::commit::engine::{CommitOutcome, EngineOptions};
 use icechunkfs::error::{Error, ErrorKind};
 use icechunkfs::failpoints;
 use icechunkfs::format::envelope::SpecVersion;
@@ -59,12 +59,12 @@ async fn any_operation_may_fail() {
                     let changes = changed.changes_since(&model, &whole.scratch);
                     let inner = storage::open_directory(place.path()).unwrap();
                     let faulty = Arc::new(Faulty::new(inner, operation, when, for_good));
-                    let lab = Lab::over(Arc::clone(&faulty) as Arc<dyn Storage>, Options::default());
+                    let lab = Lab::over(Arc::clone(&faulty) as Arc<dyn Storage>, EngineOptions::default());
                     let outcome = lab.commit(&base, &changes).await;
                     let what = format!("{version:?}, {when:?}, for good: {for_good}, operation {operation}");
                     let is_visible = history(place.path()).await.len() == 3;
                     match &outcome {
-                        Ok(Outcome::Committed { .. }) => assert!(is_visible, "{what}"),
+                        Ok(CommitOutcome::Committed { .. }) => assert!(is_visible, "{what}"),
                         Ok(other) => panic!("{what}: {other:?}"),
                         Err(error) => {
                             failures += 1;
@@ -79,7 +79,7 @@ async fn any_operation_may_fail() {
                     } else {
                         assert_eq!(reference_keys(place.path()).await, model.keys(), "{what}");
                         let again = whole.commit(&base, &changes).await.unwrap();
-                        assert!(matches!(again, Outcome::Committed { .. }), "{what}: {again:?}");
+                        assert!(matches!(again, CommitOutcome::Committed { .. }), "{what}: {again:?}");
                         assert_eq!(reference_keys(place.path()).await, changed.keys(), "{what}");
                     }
                     fsck::check(
@@ -190,7 +190,7 @@ async fn objects_of_a_failed_commit_are_in_nobodys_way() {
         let inner = storage::open_directory(place.path()).unwrap();
         let when = When::Before(ErrorKind::NoSpace);
         let faulty = Faulty::new(inner, operation, when, true);
-        let lab = Lab::over(Arc::new(faulty), Options::default());
+        let lab = Lab::over(Arc::new(faulty), EngineOptions::default());
         assert_eq!(lab.commit(&base, &changes).await.unwrap_err().kind(), ErrorKind::NoSpace);
     }
     whole.commit(&base, &changes).await.unwrap();
@@ -206,7 +206,7 @@ async fn all_is_durable_before_it_is_published() {
     change(&mut changed);
     let inner = storage::open_directory(place.path()).unwrap();
     let recorder = Arc::new(Faulty::new(inner, 0, When::After, false));
-    let lab = Lab::over(Arc::clone(&recorder) as Arc<dyn Storage>, Options::default());
+    let lab = Lab::over(Arc::clone(&recorder) as Arc<dyn Storage>, EngineOptions::default());
     let base = lab.tip().await;
     let changes = changed.changes_since(&model, &lab.scratch);
     recorder.log.lock().unwrap().clear();

@@ -22,7 +22,7 @@ use icechunk::ops::gc::{GCConfig, garbage_collect};
 use icechunk::repository::VersionInfo;
 use icechunk::{RepositoryConfig, Store};
 use icechunkfs::commit::changes::{ChangeSet, ChunkChange, WrittenNode};
-use icechunkfs::commit::engine::{Options, Outcome, Request};
+use icechunkfs::commit::engine::{CommitOutcome, EngineOptions, Request};
 use icechunkfs::format::chunk_payload;
 use icechunkfs::format::envelope::SpecVersion::{V1, V2};
 use icechunkfs::format::ids::ObjectId;
@@ -87,7 +87,7 @@ async fn the_reference_goes_on_with_our_commits() {
             let changes = model.changes_since(&before, &lab.scratch);
             let request = Request { amend: true, ..request("amended by us") };
             let outcome = lab.commit_as(&lab.tip().await, &changes, request).await.unwrap();
-            let Outcome::Committed { snapshot, .. } = outcome else { panic!("{outcome:?}") };
+            let CommitOutcome::Committed { snapshot, .. } = outcome else { panic!("{outcome:?}") };
             assert_eq!(reference_keys(place.path()).await, model.keys());
             let messages = history(place.path()).await;
             assert_eq!(messages, ["amended by us", "rebased", "a commit", "a commit", "Repository initialized"]);
@@ -139,7 +139,7 @@ async fn what_older_releases_wrote_survives_our_commits() {
         }
         let place = tempfile::tempdir().unwrap();
         common::copy_tree(&fixture, place.path());
-        let lab = Lab::with(place.path(), Options { inline_threshold: Some(512), ..Options::default() });
+        let lab = Lab::with(place.path(), EngineOptions { inline_threshold: Some(512), ..EngineOptions::default() });
         let repository = lab.repository().await;
         let base = lab.tip().await;
         // Two ways to touch an array: a chunk (which writes its manifests anew) and attributes.
@@ -166,7 +166,7 @@ async fn what_older_releases_wrote_survives_our_commits() {
             }
         }
         let outcome = lab.commit(&base, &changes).await.unwrap_or_else(|e| panic!("{name}: {e}"));
-        assert!(changes.is_empty() || matches!(outcome, Outcome::Committed { .. }), "{name}: {outcome:?}");
+        assert!(changes.is_empty() || matches!(outcome, CommitOutcome::Committed { .. }), "{name}: {outcome:?}");
         let lab = Lab::open(place.path());
         let found = all_refs(&lab, &lab.tip().await).await;
         let wrong = found.iter().find(|(chunk, payload)| expected.get(chunk) != Some(payload));

@@ -12,7 +12,7 @@ use icechunk::format::format_constants::SpecVersionBin;
 use icechunk::{RepositoryConfig, Store};
 use icechunkfs::commit::changes::ChangeSet;
 use icechunkfs::commit::conflicts::{Conflict, ConflictKind};
-use icechunkfs::commit::engine::{OnConflict, Options, Outcome, PublishCallback, Request};
+use icechunkfs::commit::engine::{CommitOutcome, EngineOptions, OnConflict, PublishCallback, Request};
 use icechunkfs::commit::rebase;
 use icechunkfs::error::ErrorKind;
 use icechunkfs::format::envelope::SpecVersion;
@@ -52,7 +52,12 @@ async fn table(version: SpecVersionBin) -> Table {
 type Edit = fn(&mut Model);
 
 /// What two edits become: both commit from one base, theirs first.
-async fn both(version: SpecVersionBin, theirs: Edit, ours: Edit, on_conflict: OnConflict) -> (Table, Outcome, Model) {
+async fn both(
+    version: SpecVersionBin,
+    theirs: Edit,
+    ours: Edit,
+    on_conflict: OnConflict,
+) -> (Table, CommitOutcome, Model) {
     after(version, &[theirs], ours, on_conflict).await
 }
 
@@ -62,7 +67,7 @@ async fn after(
     theirs: &[Edit],
     ours: Edit,
     on_conflict: OnConflict,
-) -> (Table, Outcome, Model) {
+) -> (Table, CommitOutcome, Model) {
     let table = table(version).await;
     let mut their_model = table.model.clone();
     for edit in theirs {
@@ -79,15 +84,15 @@ async fn after(
     let request = Request { on_conflict, ..request("ours") };
     let outcome = lab.commit_as(&table.base, &changes, request).await.unwrap();
     match &outcome {
-        Outcome::Conflicts(conflicts) => {
+        CommitOutcome::Conflicts(conflicts) => {
             assert_eq!(conflicts, &checked.conflicts);
             assert_eq!(reference_keys(table.place.path()).await, their_model.keys(), "nothing was committed");
         }
-        Outcome::Committed { rebased_over, .. } => {
+        CommitOutcome::Committed { rebased_over, .. } => {
             assert_eq!(rebased_over, &checked.commits_between);
             fsck::check(table.place.path(), ours_of(version));
         }
-        Outcome::Nothing => {}
+        CommitOutcome::Nothing => {}
     }
     (table, outcome, their_model)
 }
@@ -102,7 +107,7 @@ async fn conflicts(theirs: Edit, ours: Edit) -> Vec<(ConflictKind, String)> {
 
 async fn conflicts_in(version: SpecVersionBin, theirs: Edit, ours: Edit) -> Vec<(ConflictKind, String)> {
     match both(version, theirs, ours, OnConflict::Fail).await.1 {
-        Outcome::Conflicts(all) => {
+        CommitOutcome::Conflicts(all) => {
             for conflict in &all {
                 assert!(conflict.message == "a commit" && !conflict.path.is_empty(), "{conflict:?}");
             }
@@ -116,7 +121,7 @@ async fn conflicts_in(version: SpecVersionBin, theirs: Edit, ours: Edit) -> Vec<
 async fn merges(theirs: Edit, ours: Edit) {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let (table, outcome, mut expected) = both(version, theirs, ours, OnConflict::Fail).await;
-        assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
+        assert!(matches!(outcome, CommitOutcome::Committed { .. }), "{outcome:?}");
         ours(&mut expected);
         assert_eq!(reference_keys(table.place.path()).await, expected.keys(), "{version:?}");
     }
@@ -135,7 +140,7 @@ async fn disjoint_work_goes_together() {
     // Both deleted the same: nothing is left to do, or less.
     let delete_g = |m: &mut Model| m.delete("/g");
     let (_, outcome, _) = both(SpecVersionBin::V2, delete_g, delete_g, OnConflict::Fail).await;
-    assert_eq!(outcome, Outcome::Nothing);
+    assert_eq!(outcome, CommitOutcome::Nothing);
     merges(
         |m| m.delete("/g/h"),
         |m| {
@@ -282,19 +287,19 @@ async fn theirs_settles_the_conflicts_with_every_newer_commit() {
     let ours: Edit = |m| (1..4).for_each(|n| m.chunk("/z", &[n], format!("A{n}")));
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let (table, outcome, _) = after(version, &theirs, ours, OnConflict::Fail).await;
-        let Outcome::Conflicts(all) = outcome else { panic!("{outcome:?}") };
+        let CommitOutcome::Conflicts(all) = outcome else { panic!("{outcome:?}") };
         let newer = table.lab.repository().await.since(table.lab.tip().await.id(), table.base.id()).await.unwrap();
         let newer: Vec<ObjectId> = newer.unwrap().into_iter().map(|commit| commit.id).collect();
         let told: Vec<_> = all.iter().map(|conflict| (conflict.other, conflict.coords.clone())).collect();
         assert_eq!(told, [(newer[0], vec![vec![1]]), (newer[1], vec![vec![2]])]);
 
         let (table, outcome, mut expected) = after(version, &theirs, ours, OnConflict::Theirs).await;
-        assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
+        assert!(matches!(outcome, CommitOutcome::Committed { .. }), "{outcome:?}");
         expected.chunk("/z", &[3], "A3");
         assert_eq!(reference_keys(table.place.path()).await, expected.keys(), "{version:?}");
 
         let (table, outcome, mut expected) = after(version, &theirs, ours, OnConflict::Ours).await;
-        assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
+        assert!(matches!(outcome, CommitOutcome::Committed { .. }), "{outcome:?}");
         ours(&mut expected);
         assert_eq!(reference_keys(table.place.path()).await, expected.keys(), "{version:?}");
     }
@@ -313,7 +318,7 @@ async fn theirs_keeps_chunks_deleted_that_several_commits_deleted() {
     };
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let (table, outcome, mut expected) = after(version, &theirs, ours, OnConflict::Theirs).await;
-        assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
+        assert!(matches!(outcome, CommitOutcome::Committed { .. }), "{outcome:?}");
         expected.chunk("/z", &[7], "A7");
         assert_eq!(reference_keys(table.place.path()).await, expected.keys(), "{version:?}");
     }
@@ -330,7 +335,7 @@ async fn a_chunk_that_both_deleted_is_no_conflict() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         for theirs in [vec![delete], vec![write, delete]] {
             let (table, outcome, mut expected) = after(version, &theirs, ours, OnConflict::Fail).await;
-            let Outcome::Committed { snapshot, .. } = outcome else { panic!("{version:?}: {outcome:?}") };
+            let CommitOutcome::Committed { snapshot, .. } = outcome else { panic!("{version:?}: {outcome:?}") };
             ours(&mut expected);
             assert_eq!(reference_keys(table.place.path()).await, expected.keys(), "{version:?}");
             // What was gone already is no change of the new commit.
@@ -339,10 +344,10 @@ async fn a_chunk_that_both_deleted_is_no_conflict() {
             assert_eq!(changed, [[1], [7]]);
         }
         let (_, outcome, _) = both(version, delete, delete, OnConflict::Fail).await;
-        assert_eq!(outcome, Outcome::Nothing);
+        assert_eq!(outcome, CommitOutcome::Nothing);
         // Deleted and written anew is there.
         let (_, outcome, _) = after(version, &[delete, write], ours, OnConflict::Fail).await;
-        let Outcome::Conflicts(all) = outcome else { panic!("{outcome:?}") };
+        let CommitOutcome::Conflicts(all) = outcome else { panic!("{outcome:?}") };
         assert!(all.iter().all(|conflict| conflict.coords == [[0]]), "{all:?}");
     }
 }
@@ -359,21 +364,21 @@ async fn chunk_conflicts_are_solved_as_asked() {
     };
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let (table, outcome, mut expected) = both(version, theirs, ours, OnConflict::Ours).await;
-        assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
+        assert!(matches!(outcome, CommitOutcome::Committed { .. }), "{outcome:?}");
         ours(&mut expected);
         assert_eq!(reference_keys(table.place.path()).await, expected.keys());
         let (table, outcome, mut expected) = both(version, theirs, ours, OnConflict::Theirs).await;
-        assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
+        assert!(matches!(outcome, CommitOutcome::Committed { .. }), "{outcome:?}");
         expected.chunk("/z", &[2], "ours");
         assert_eq!(reference_keys(table.place.path()).await, expected.keys());
         // All of ours gives way: nothing is left to commit.
         let (table, outcome, expected) =
             both(version, theirs, |m| m.chunk("/z", &[1], "ours"), OnConflict::Theirs).await;
-        assert_eq!(outcome, Outcome::Nothing);
+        assert_eq!(outcome, CommitOutcome::Nothing);
         assert_eq!(reference_keys(table.place.path()).await, expected.keys());
         // Other conflicts are not solved.
         let (_, outcome, _) = both(version, theirs, |m| m.delete("/z"), OnConflict::Ours).await;
-        let Outcome::Conflicts(all) = outcome else { panic!("{outcome:?}") };
+        let CommitOutcome::Conflicts(all) = outcome else { panic!("{outcome:?}") };
         assert!(matches!(all.as_slice(), [Conflict { coords, .. }] if *coords == [[0], [1]]), "{all:?}");
     }
 }
@@ -391,14 +396,14 @@ async fn the_reference_moves_the_branch_meanwhile() {
         ours.chunk("/z", &[1], "ours");
         let changes = ours.changes_since(&table.model, &table.lab.scratch);
         let outcome = table.lab.commit(&table.base, &changes).await.unwrap();
-        assert!(matches!(outcome, Outcome::Committed { rebased_over, .. } if rebased_over.len() == 1));
+        assert!(matches!(outcome, CommitOutcome::Committed { rebased_over, .. } if rebased_over.len() == 1));
         let mut expected = ours.clone();
         expected.chunk("/z", &[0], "theirs");
         expected.group("/new");
         assert_eq!(reference_keys(table.place.path()).await, expected.keys());
         // And a conflict with what it did.
         let outcome = table.lab.commit(&table.base, &changes).await.unwrap();
-        let Outcome::Conflicts(all) = outcome else { panic!("{outcome:?}") };
+        let CommitOutcome::Conflicts(all) = outcome else { panic!("{outcome:?}") };
         assert_eq!((all[0].kind, all[0].coords.as_slice()), (ConflictKind::ChunkDoubleUpdate, [vec![1]].as_slice()));
     }
 }
@@ -464,13 +469,13 @@ async fn expired_commits_are_rebased_over_by_their_logs() {
     ours.chunk("/z", &[1], "ours");
     let changes = ours.changes_since(&table.model, &lab.scratch);
     let outcome = lab.commit(&table.base, &changes).await.unwrap();
-    let Outcome::Conflicts(all) = outcome else { panic!("{outcome:?}") };
+    let CommitOutcome::Conflicts(all) = outcome else { panic!("{outcome:?}") };
     assert_eq!(all[0].coords, [[1]]);
     let mut ours = table.model.clone();
     ours.chunk("/z", &[5], "ours");
     let changes = ours.changes_since(&table.model, &lab.scratch);
     let outcome = lab.commit(&table.base, &changes).await.unwrap();
-    assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
+    assert!(matches!(outcome, CommitOutcome::Committed { .. }), "{outcome:?}");
     theirs.chunk("/z", &[5], "ours");
     assert_eq!(reference_keys(table.place.path()).await, theirs.keys());
 }
@@ -480,7 +485,7 @@ async fn expired_commits_are_rebased_over_by_their_logs() {
 async fn losing_every_race_is_not_an_existing_name() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let table = table(version).await;
-        let lab = Lab::with(table.place.path(), Options { max_rebases: 2, ..Options::default() });
+        let lab = Lab::with(table.place.path(), EngineOptions { max_rebases: 2, ..EngineOptions::default() });
         let place = table.place.path().to_owned();
         let theirs = Arc::new(Mutex::new(table.model.clone()));
         let faster: PublishCallback = Arc::new(move |_| {
@@ -558,7 +563,7 @@ fn no_commit_is_lost_in_a_race() {
                 let changes = mine.changes_since(&before, &lab.scratch);
                 let base = lab.tip().await;
                 let outcome = lab.commit_as(&base, &changes, request(&format!("{writer}.{n}"))).await.unwrap();
-                assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
+                assert!(matches!(outcome, CommitOutcome::Committed { .. }), "{outcome:?}");
             }
         });
         let mut expected = model.clone();
@@ -593,7 +598,7 @@ fn overlapping_commits_are_in_the_history_or_reported() {
                 mine.chunk("/shared", &[(writer + n * 5 + 1) % 20], name.clone());
                 let changes = mine.changes_since(&start, &lab.scratch);
                 let outcome = lab.commit_as(&lab.tip().await, &changes, request(&name)).await.unwrap();
-                outcomes.insert(name, matches!(outcome, Outcome::Committed { .. }));
+                outcomes.insert(name, matches!(outcome, CommitOutcome::Committed { .. }));
             }
             outcomes
         });
@@ -637,7 +642,7 @@ async fn taking_turns_with_the_reference() {
         ours.chunk("/a1", &[n], format!("ours {n}"));
         let changes: ChangeSet = ours.changes_since(&before, &lab.scratch);
         let outcome = lab.commit(&base, &changes).await.unwrap();
-        let Outcome::Committed { snapshot, rebased_over } = outcome else { panic!("{outcome:?}") };
+        let CommitOutcome::Committed { snapshot, rebased_over } = outcome else { panic!("{outcome:?}") };
         assert_eq!(rebased_over.len(), n as usize * 2);
         over.extend(rebased_over);
         over.insert(snapshot);

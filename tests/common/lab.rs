@@ -16,7 +16,7 @@ use icechunk::format::format_constants::SpecVersionBin;
 use icechunk::repository::VersionInfo;
 use icechunk::{RepositoryConfig, Store};
 use icechunkfs::commit::changes::{ChangeSet, ChunkChange, ChunkFile, DeletedNode, WrittenNode};
-use icechunkfs::commit::engine::{Engine, Options, Outcome, Request};
+use icechunkfs::commit::engine::{CommitOutcome, Engine, EngineOptions, Request};
 use icechunkfs::commit::progress::CommitProgress;
 use icechunkfs::format::ids::{NodeId, ObjectId};
 use icechunkfs::format::snapshot::Snapshot;
@@ -216,14 +216,14 @@ pub struct Lab {
 
 impl Lab {
     pub fn open(path: &Path) -> Lab {
-        Lab::with(path, Options::default())
+        Lab::with(path, EngineOptions::default())
     }
 
-    pub fn with(path: &Path, options: Options) -> Lab {
+    pub fn with(path: &Path, options: EngineOptions) -> Lab {
         Lab::over(storage::open_directory(path).unwrap(), options)
     }
 
-    pub fn over(storage: Arc<dyn Storage>, options: Options) -> Lab {
+    pub fn over(storage: Arc<dyn Storage>, options: EngineOptions) -> Lab {
         let budget = Budget::new(512 << 20, 0).unwrap();
         let reader = Arc::new(Reader::new(Arc::clone(&storage), budget));
         let engine = Engine::new(Arc::clone(&storage), Arc::clone(&reader), system_clock, options);
@@ -240,7 +240,7 @@ impl Lab {
         Arc::new(repository.snapshot(tip, MAX_SNAPSHOT).await.unwrap())
     }
 
-    pub async fn commit(&self, base: &Arc<Snapshot>, changes: &ChangeSet) -> icechunkfs::error::Result<Outcome> {
+    pub async fn commit(&self, base: &Arc<Snapshot>, changes: &ChangeSet) -> icechunkfs::error::Result<CommitOutcome> {
         self.commit_as(base, changes, request("a commit")).await
     }
 
@@ -249,7 +249,7 @@ impl Lab {
         base: &Arc<Snapshot>,
         changes: &ChangeSet,
         request: Request,
-    ) -> icechunkfs::error::Result<Outcome> {
+    ) -> icechunkfs::error::Result<CommitOutcome> {
         self.engine.commit(base, changes, &request, &CommitProgress::default()).await
     }
 
@@ -261,7 +261,7 @@ impl Lab {
             let base = self.tip().await;
             let changes = after.changes_since(before, &self.scratch);
             match self.commit(&base, &changes).await {
-                Ok(Outcome::Committed { snapshot, .. }) => snapshot,
+                Ok(CommitOutcome::Committed { snapshot, .. }) => snapshot,
                 other => panic!("{caller}: {other:?}"),
             }
         }

@@ -14,7 +14,7 @@ use crate::common::{self, copy_tree, program, read_files, run};
 use crate::life::world::{Actor, World, check, collect_by_reference, expire_by_reference, nothing_uncommitted};
 use futures_util::TryStreamExt;
 use icechunk::format::format_constants::SpecVersionBin;
-use icechunkfs::commit::engine::{Outcome, PublishCallback, Request};
+use icechunkfs::commit::engine::{CommitOutcome, PublishCallback, Request};
 use icechunkfs::error::{Error, ErrorKind};
 use icechunkfs::failpoints;
 use icechunkfs::format::ids::ObjectId;
@@ -294,7 +294,7 @@ async fn chunks_that_are_linked_are_new_objects_whatever_times_their_files_have(
         });
         let request = Request { about_to_publish: Some(collect), ..lab::request("beside a collection") };
         let outcome = lab.commit_as(&base, &changes, request).await.unwrap();
-        assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
+        assert!(matches!(outcome, CommitOutcome::Committed { .. }), "{outcome:?}");
         assert_eq!(lab::reference_keys(place.path()).await, model.keys(), "{version:?}");
         assert!(files().all(|path| std::fs::metadata(path).unwrap().nlink() > 1), "they were linked");
     }

@@ -10,7 +10,7 @@ use crate::life::world::{check, fast_place, nothing_uncommitted};
 use icechunk::RepositoryConfig;
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunkfs::commit::changes::{ChangeSet, ChunkChange};
-use icechunkfs::commit::engine::{OnConflict, Options, Outcome, Request};
+use icechunkfs::commit::engine::{CommitOutcome, EngineOptions, OnConflict, Request};
 use icechunkfs::error::ErrorKind;
 use icechunkfs::format::chunk_payload::ChunkPayload;
 use icechunkfs::format::snapshot::NodeData;
@@ -87,7 +87,8 @@ fn nothing_that_is_needed_is_collected() {
 
 /// Commits chunks, and copies of chunks that were committed before, and returns what its array shows.
 async fn commit_on_and_on(place: &std::path::Path, n: usize) -> BTreeMap<u32, Vec<u8>> {
-    let options = Options { pack_below: 600, pack_size: 900, inline_threshold: Some(50), ..Options::default() };
+    let options =
+        EngineOptions { pack_below: 600, pack_size: 900, inline_threshold: Some(50), ..EngineOptions::default() };
     let lab = Lab::with(place, options);
     let mut shown: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
     let mut base = lab.tip().await;
@@ -132,7 +133,7 @@ async fn commit_on_and_on(place: &std::path::Path, n: usize) -> BTreeMap<u32, Ve
             ..Request::default()
         };
         match lab.commit_as(&base, &changes, request).await {
-            Ok(Outcome::Committed { .. }) => shown = now,
+            Ok(CommitOutcome::Committed { .. }) => shown = now,
             Ok(other) => panic!("{other:?}"),
             // Its base is forgotten, or a chunk that it copied is gone with it. It begins anew.
             Err(error) if matches!(error.kind(), ErrorKind::Stale) => base = lab.tip().await,

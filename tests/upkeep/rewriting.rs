@@ -25,7 +25,7 @@ use icechunk::ops::expiration::{ExpiredRefAction, expire};
 use icechunk::ops::manifests::rewrite_manifests;
 use icechunk::repository::VersionInfo;
 use icechunk::session::CommitMethod;
-use icechunkfs::commit::engine::Outcome;
+use icechunkfs::commit::engine::CommitOutcome;
 use icechunkfs::commit::squash::{SquashOptions, squash};
 use icechunkfs::error::ErrorKind;
 use icechunkfs::failpoints;
@@ -88,7 +88,7 @@ async fn random_history(spec: SpecVersionBin, seed: u64) {
                 let changes = model.changes_since(&before, &lab.scratch);
                 let message = format!("ours {round}");
                 let outcome = lab.commit_as(&lab.tip().await, &changes, request(&message)).await.unwrap();
-                if matches!(outcome, Outcome::Committed { .. }) {
+                if matches!(outcome, CommitOutcome::Committed { .. }) {
                     messages.push(message);
                 }
                 model.take_ids(&*lab.tip().await);
@@ -418,7 +418,7 @@ fn writers_go_on_meanwhile() {
                         loop {
                             let changes = model.changes_since(&before, &lab.scratch);
                             match lab.commit(&lab.tip().await, &changes).await {
-                                Ok(Outcome::Committed { .. }) => break,
+                                Ok(CommitOutcome::Committed { .. }) => break,
                                 Err(error) if error.kind() == ErrorKind::Stale => {}
                                 other => panic!("{other:?}"),
                             }

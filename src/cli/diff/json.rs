@@ -68,7 +68,10 @@ fn node(compared: &Compared, difference: &NodeDifference) -> Value {
         }
     }
     if shown.is_array() && difference.has_chunks() {
-        put("chunks", chunks(difference.added, difference.replaced, difference.replacing, difference.removed));
+        put(
+            "chunks",
+            chunks(difference.added, difference.changed_before, difference.changed_after, difference.removed),
+        );
     }
     if let Some(lists) = difference.coords.as_ref().filter(|_| difference.has_chunks()) {
         let list = |coords: &[Coords]| coords.iter().map(|coords| coords.as_slice().into()).collect::<Vec<Value>>();

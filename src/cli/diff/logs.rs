@@ -15,6 +15,7 @@ use crate::cli::open::MemoryLimits;
 use crate::compare::logs;
 use crate::error::{Error, Result};
 use crate::format::ids::{NodeId, ObjectId};
+use crate::format::transaction_log::Change;
 use crate::printable;
 use crate::repo::Repository;
 use crate::zarr::Coords;
@@ -35,18 +36,19 @@ pub(super) async fn run(repository: &Repository, from: ObjectId, to: ObjectId, a
         let snapshot = repository.snapshot(id, limits.of_snapshot()?).await?;
         paths.extend(snapshot.nodes().map(|node| (node.id, node.path.to_owned())));
     }
-    let mut in_neither: BTreeSet<NodeId> = BTreeSet::new();
-    let mut named = |ids: &BTreeSet<NodeId>| -> BTreeSet<&str> {
-        in_neither.extend(ids.iter().filter(|id| !paths.contains_key(id)));
-        ids.iter().filter_map(|id| paths.get(id)).map(String::as_str).collect()
+    let ids = logged.nodes.iter().map(|(_, id)| *id);
+    let mut in_neither: BTreeSet<NodeId> = ids.filter(|id| !paths.contains_key(id)).collect();
+    let named = |change: Change| -> BTreeSet<&str> {
+        let ids = logged.nodes.iter().filter(|(of, _)| *of == change);
+        ids.filter_map(|(_, id)| paths.get(id)).map(String::as_str).collect()
     };
     let lists = [
-        ("new_groups", named(&logged.nodes.new_groups)),
-        ("new_arrays", named(&logged.nodes.new_arrays)),
-        ("deleted_groups", named(&logged.nodes.deleted_groups)),
-        ("deleted_arrays", named(&logged.nodes.deleted_arrays)),
-        ("updated_groups", named(&logged.nodes.updated_groups)),
-        ("updated_arrays", named(&logged.nodes.updated_arrays)),
+        ("new_groups", named(Change::NewGroups)),
+        ("new_arrays", named(Change::NewArrays)),
+        ("deleted_groups", named(Change::DeletedGroups)),
+        ("deleted_arrays", named(Change::DeletedArrays)),
+        ("updated_groups", named(Change::UpdatedGroups)),
+        ("updated_arrays", named(Change::UpdatedArrays)),
     ];
     let mut chunks: BTreeMap<&str, BTreeSet<&Coords>> = BTreeMap::new();
     for (id, coords) in &logged.updated_chunks {

@@ -155,8 +155,8 @@ impl Compared {
                 count(&mut summary.changed);
             }
             summary.chunks_added = summary.chunks_added.and(difference.added);
-            summary.chunks_replaced = summary.chunks_replaced.and(difference.replaced);
-            summary.chunks_replacing = summary.chunks_replacing.and(difference.replacing);
+            summary.chunks_replaced = summary.chunks_replaced.and(difference.changed_before);
+            summary.chunks_replacing = summary.chunks_replacing.and(difference.changed_after);
             summary.chunks_removed = summary.chunks_removed.and(difference.removed);
         }
         summary

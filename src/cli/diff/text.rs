@@ -91,14 +91,14 @@ fn many(count: Count) -> String {
 }
 
 fn chunks(difference: &NodeDifference) -> String {
-    let NodeDifference { added, replaced, replacing, removed, .. } = difference;
+    let NodeDifference { added, changed_before, changed_after, removed, .. } = difference;
     let mut parts = Vec::new();
     if added.chunks > 0 {
         parts.push(format!("{} added ({})", added.chunks, HumanBytes(added.bytes)));
     }
-    if replaced.chunks > 0 {
-        let (was, is) = (HumanBytes(replaced.bytes), HumanBytes(replacing.bytes));
-        parts.push(format!("{} changed ({was} -> {is})", replaced.chunks));
+    if changed_before.chunks > 0 {
+        let (was, is) = (HumanBytes(changed_before.bytes), HumanBytes(changed_after.bytes));
+        parts.push(format!("{} changed ({was} -> {is})", changed_before.chunks));
     }
     if removed.chunks > 0 {
         parts.push(format!("{} removed ({})", removed.chunks, HumanBytes(removed.bytes)));
@@ -131,8 +131,8 @@ pub(super) fn summary(compared: &Compared) -> String {
         }
     }
     let (added, removed) = (summary.chunks_added, summary.chunks_removed);
-    let (replaced, replacing) = (summary.chunks_replaced, summary.chunks_replacing);
-    let sum = NodeDifference { added, replaced, replacing, removed, ..NodeDifference::default() };
+    let (changed_before, changed_after) = (summary.chunks_replaced, summary.chunks_replacing);
+    let sum = NodeDifference { added, changed_before, changed_after, removed, ..NodeDifference::default() };
     let mut lines = Vec::new();
     if !nodes.is_empty() {
         lines.push(nodes.join(", "));

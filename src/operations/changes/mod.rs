@@ -45,8 +45,8 @@ pub struct DetectedChanges {
 impl DetectedChanges {
     /// Returns the numbers of the data files that become chunks.
     pub fn data_files(&self) -> HashSet<u64> {
-        let changes = self.changes.chunks.values().flat_map(|chunks| chunks.values());
-        changes
+        self.changes
+            .chunk_changes()
             .filter_map(|change| match change {
                 ChunkChange::File(file) => file.name.parse().ok(),
                 _ => None,

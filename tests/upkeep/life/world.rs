@@ -12,7 +12,7 @@ use icechunk::format::SnapshotId;
 use icechunk::format::format_constants::SpecVersionBin;
 use icechunk::repository::VersionInfo;
 use icechunkfs::commit::changes::ChunkChange;
-use icechunkfs::commit::engine::{Options, Outcome, Request};
+use icechunkfs::commit::engine::{CommitOutcome, EngineOptions, Request};
 use icechunkfs::format::chunk_payload::ChunkPayload;
 use icechunkfs::format::config_edit;
 use icechunkfs::format::ids::ObjectId;
@@ -86,7 +86,8 @@ impl World {
         let place = tempfile::Builder::new().prefix("life").tempdir_in(fast_place()).unwrap();
         create(place.path(), version, RepositoryConfig::default()).await;
         // Packs of a few chunks each.
-        let options = Options { pack_below: 900, pack_size: 1500, inline_threshold: Some(100), ..Options::default() };
+        let options =
+            EngineOptions { pack_below: 900, pack_size: 1500, inline_threshold: Some(100), ..EngineOptions::default() };
         let lab = Lab::with(place.path(), options);
         let mut world = World {
             place,
@@ -246,7 +247,7 @@ impl World {
         }
         let request = Request { branch: branch.into(), message: "ours".into(), amend, ..Request::default() };
         match self.lab.commit_as(&base, &changes, request).await.unwrap() {
-            Outcome::Committed { snapshot, .. } => snapshot,
+            CommitOutcome::Committed { snapshot, .. } => snapshot,
             other => panic!("{other:?}"),
         }
     }
@@ -412,7 +413,7 @@ impl World {
                 let changes = after.changes_since(&before, &self.lab.scratch);
                 let request = Request { branch, message: "moved".into(), ..Request::default() };
                 match self.lab.commit_as(&base, &changes, request).await.unwrap() {
-                    Outcome::Committed { snapshot, .. } => snapshot,
+                    CommitOutcome::Committed { snapshot, .. } => snapshot,
                     other => panic!("{other:?}"),
                 }
             }

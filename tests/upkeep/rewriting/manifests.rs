@@ -16,10 +16,10 @@ use icechunk::ops::manifests::rewrite_manifests;
 use icechunk::repository::VersionInfo;
 use icechunk::session::CommitMethod;
 use icechunkfs::commit::changes::ChangeSet;
-use icechunkfs::commit::engine::{Options, Outcome, Request, Rewrite};
+use icechunkfs::commit::engine::{CommitOutcome, EngineOptions, Request, Rewrite, Sizes};
 use icechunkfs::format::envelope::SpecVersion;
 use icechunkfs::format::snapshot::NodeData;
-use icechunkfs::repack::{Sizes, repack};
+use icechunkfs::repack::repack;
 use serde_json::json;
 
 use super::{command, fsck, three, version};
@@ -118,7 +118,7 @@ async fn small_chunks_are_put_together() {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path();
         create(place, spec, RepositoryConfig::default()).await;
-        let single = Lab::with(place, Options { pack_below: 0, ..Options::default() });
+        let single = Lab::with(place, EngineOptions { pack_below: 0, ..EngineOptions::default() });
         let mut model = Model::default();
         model.array("/small", &[10, 10]);
         model.array("/large", &[3]);
@@ -174,7 +174,7 @@ async fn what_others_write_meanwhile_stays() {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path();
         create(place, spec, RepositoryConfig::default()).await;
-        let lab = Lab::with(place, Options { pack_below: 0, ..Options::default() });
+        let lab = Lab::with(place, EngineOptions { pack_below: 0, ..EngineOptions::default() });
         let mut model = Model::default();
         for name in ["/changed", "/deleted", "/resized", "/untouched", "/moved"] {
             model.array(name, &[20]);
@@ -195,7 +195,10 @@ async fn what_others_write_meanwhile_stays() {
         let changes = ChangeSet { chunks: done.chunks, ..ChangeSet::default() };
         let request = Request { rewrite: Some(Rewrite::default()), ..request("put together") };
         let outcome = lab.commit_as(&base, &changes, request).await.unwrap();
-        assert!(matches!(&outcome, Outcome::Committed { rebased_over, .. } if rebased_over.len() == 1), "{outcome:?}");
+        assert!(
+            matches!(&outcome, CommitOutcome::Committed { rebased_over, .. } if rebased_over.len() == 1),
+            "{outcome:?}"
+        );
         assert_eq!(reference_keys(place).await, model.keys(), "{spec:?}");
         assert_eq!(history(place).await[0], "put together");
         fsck::check(place, version(spec));
@@ -208,7 +211,7 @@ async fn a_missing_object_refuses_it() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     create(place, SpecVersionBin::V2, RepositoryConfig::default()).await;
-    let lab = Lab::with(place, Options { pack_below: 0, ..Options::default() });
+    let lab = Lab::with(place, EngineOptions { pack_below: 0, ..EngineOptions::default() });
     let mut model = Model::default();
     model.array("/a", &[5]);
     (0..5).for_each(|n| model.chunk("/a", &[n], vec![1; 2000]));

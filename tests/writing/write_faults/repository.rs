@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use icechunkfs::commit::changes::{ChangeSet, WrittenNode};
-use icechunkfs::commit::engine::{Engine, Options, Request};
+use icechunkfs::commit::engine::{Engine, EngineOptions, Request};
 use icechunkfs::commit::progress::CommitProgress;
 use icechunkfs::format::ids::NodeId;
 use icechunkfs::format::repo_info::RepoInfo;
@@ -198,7 +198,7 @@ fn the_last_commit_is_in_the_future() {
         let local = icechunkfs::storage::open_directory(&place).unwrap();
         let storage: Arc<dyn Storage> = Arc::new(Faulty::new(local, 0, When::After, false));
         let reader = Arc::new(Reader::new(Arc::clone(&storage), Budget::new(64 << 20, 0).unwrap()));
-        let engine = Engine::new(Arc::clone(&storage), reader, || system_clock() + HOUR, Options::default());
+        let engine = Engine::new(Arc::clone(&storage), reader, || system_clock() + HOUR, EngineOptions::default());
         let repository = Repository::open(storage).await.unwrap();
         let tip = repository.branch_tip("main").await.unwrap().unwrap();
         let base = Arc::new(repository.snapshot(tip, MAX_SNAPSHOT).await.unwrap());

@@ -37,6 +37,7 @@ use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::RawItem;
+use crate::format::transaction_log::Change;
 use crate::repo::update::Clock;
 use crate::repo::{MAX_REPO_FILE, Repository, v1};
 use crate::storage::{Condition, Storage};
@@ -252,15 +253,12 @@ impl Migration<'_> {
         let mut infos = HashMap::new();
         for (path, node) in &mut done.nodes {
             let before = of_parent.get(&node.id).copied();
-            let (new, updated) = match node.array {
-                Some(_) => (&mut log.new_arrays, &mut log.updated_arrays),
-                None => (&mut log.new_groups, &mut log.updated_groups),
+            let change = match before {
+                None => Some(Change::creation(node.array.is_some())),
+                Some(before) if before.zarr_json != node.zarr_json => Some(Change::update(node.array.is_some())),
+                Some(_) => None,
             };
-            match before {
-                None => new.push(node.id),
-                Some(before) if before.zarr_json != node.zarr_json => updated.push(node.id),
-                Some(_) => {}
-            }
+            log.nodes.extend(change.map(|change| (change, node.id)));
             let (id, old_id) = (node.id, node.old_id);
             let Some(array) = &mut node.array else { continue };
             let known = before.and_then(|before| before.array.as_ref().map(|array| (before.old_id, array)));
@@ -274,8 +272,7 @@ impl Migration<'_> {
         }
         let ids = done.by_id();
         for node in parent.nodes.values().filter(|node| !ids.contains_key(&node.id)) {
-            let deleted = if node.array.is_some() { &mut log.deleted_arrays } else { &mut log.deleted_groups };
-            deleted.push(node.id);
+            log.nodes.insert((Change::deletion(node.array.is_some()), node.id));
         }
         drop(ids);
         let metadata = commit.metadata.iter().map(|(name, value)| RawItem::from_json(name, value));

@@ -78,7 +78,7 @@ pub(super) struct NodeIds {
 impl NodeIds {
     /// Returns the nodes of `snapshot` with their new ids.
     pub(super) fn of(&mut self, snapshot: &Snapshot) -> Result<MigratedNodes> {
-        let known: HashMap<_, _> = snapshot.manifests().into_iter().map(|info| (info.id, info)).collect();
+        let known = snapshot.manifest_infos();
         let mut done = MigratedNodes::default();
         for node in snapshot.nodes() {
             let array = match &node.data {
