@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::format::ids::ObjectId;
 use crate::printable;
 use crate::repo::change_refs::RefKind;
-use crate::repo::update::system_clock;
+use crate::times::system_clock;
 
 /// Arguments of `icechunkfs branch`.
 #[derive(Debug, Args)]

@@ -20,11 +20,9 @@ use crate::error::Result;
 use crate::printable;
 use crate::repo::Repository;
 use crate::repo::collect::{Collected, Count, GcOptions, Progress, collect};
-use crate::repo::cutoff::parse_older_than;
-use crate::repo::history::format_time;
-use crate::repo::update::system_clock;
 use crate::scratch::search::SearchResult;
 use crate::storage::settings::Settings;
+use crate::times::{format_time, parse_older_than, system_clock};
 use crate::trust;
 
 /// Interval between updates of the progress bar.

@@ -14,8 +14,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::printable;
 use crate::repo::migrate::elsewhere;
 use crate::repo::migrate::in_place::{self, Progress, Summary};
-use crate::repo::update::system_clock;
 use crate::storage::{self, settings::Settings};
+use crate::times::system_clock;
 
 /// Interval between updates of the progress bar.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

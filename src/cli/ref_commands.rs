@@ -18,11 +18,10 @@ use crate::format::repo_info::SnapshotInfo;
 use crate::printable;
 use crate::repo::Repository;
 use crate::repo::change_refs::RefKind;
-use crate::repo::history::format_time;
 use crate::repo::refs::DEFAULT_BRANCH;
-use crate::repo::update::system_clock;
 use crate::scratch::pending;
 use crate::storage::settings::Settings;
+use crate::times::{format_time, system_clock};
 
 /// Store settings and verbosity.
 #[derive(Clone, Debug, Args)]

@@ -13,8 +13,8 @@ use crate::format::repo_info::SnapshotInfo;
 use crate::printable;
 use crate::repo::Repository;
 use crate::repo::refs::DEFAULT_BRANCH;
-use crate::repo::update::system_clock;
 use crate::storage::settings::Settings;
+use crate::times::system_clock;
 
 /// Number of commits listed in the question; the rest is counted.
 const LISTED: usize = 20;

@@ -14,11 +14,11 @@ use super::{open, print, print_json, progress};
 use crate::error::Result;
 use crate::printable;
 use crate::repo::Repository;
-use crate::repo::update::system_clock;
 use crate::repo::verify::report::{Finding, Report, Severity};
 use crate::repo::verify::{self, Progress, VerifyOptions};
 use crate::storage;
 use crate::storage::settings::Settings;
+use crate::times::system_clock;
 
 /// Exit status for warnings without errors.
 const WARNINGS: u8 = 3;

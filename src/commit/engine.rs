@@ -40,9 +40,9 @@ use crate::format::snapshot::Snapshot;
 use crate::reader::Reader;
 use crate::repo::clock::ChangeTime;
 use crate::repo::collect::mark::LogPosition;
-use crate::repo::update::Clock;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::storage::Storage;
+use crate::times::Clock;
 
 /// Metadata item that is reserved for notes of Icechunk implementations.
 pub const RESERVED: &str = "__icechunk";

@@ -11,9 +11,10 @@ use crate::format::ids::ObjectId;
 use crate::format::repo_state::{Operation, RepoState, SnapshotRecord};
 use crate::repo::Repository;
 use crate::repo::collect::mark::LogPosition;
-use crate::repo::update::{self, Clock};
+use crate::repo::update;
 use crate::repo::v1;
 use crate::storage::Storage;
+use crate::times::Clock;
 
 /// The feature flag that allows commits with moves.
 const MOVE_NODE: u16 = 3;

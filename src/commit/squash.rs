@@ -28,8 +28,8 @@ use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::{RawItem, SnapshotRecord};
 use crate::format::snapshot::Snapshot;
 use crate::repo::clock::ChangeTime;
-use crate::repo::update::Clock;
 use crate::repo::{MAX_SNAPSHOT, Repository};
+use crate::times::Clock;
 
 /// Parameters of a squash.
 #[derive(Clone, Debug)]

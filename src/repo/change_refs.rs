@@ -10,11 +10,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::refs::{DEFAULT_BRANCH, RefSpec};
-use super::update::{self, Clock};
+use super::update;
 use super::{Generation, MAX_SNAPSHOT, Repository, v1};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_state::{Operation, RepoState};
+use crate::times::Clock;
 
 /// Feature flags that allow creating and deleting tags; on unless the repository disables them.
 const CREATE_TAG: u16 = 4;

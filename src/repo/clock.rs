@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use super::history::format_time;
-use super::update::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::Storage;
+use crate::times::{Clock, format_time};
 
 /// Tolerated difference between this machine's clock and the store's: the reference implementation's value.
 const TOLERANCE: Duration = Duration::from_secs(600);

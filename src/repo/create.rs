@@ -4,7 +4,7 @@
 //! well-known id, then `repo` if there is none yet. The repository exists only once `repo` does.
 
 use super::MAX_REPO_FILE;
-use super::update::{self, Clock};
+use super::update;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::draft::{NodeDraft, SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::SpecVersion;
@@ -13,6 +13,7 @@ use crate::format::repo_state::{Operation, RawItem, RepoState, SnapshotRecord, S
 use crate::format::snapshot::Snapshot;
 use crate::repo::refs::DEFAULT_BRANCH;
 use crate::storage::{Condition, Storage};
+use crate::times::Clock;
 
 /// Message of the initial snapshot: the reference implementation's text.
 const INITIAL_MESSAGE: &str = "Repository initialized";

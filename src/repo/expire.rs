@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::prune::reparented;
 use super::refs::DEFAULT_BRANCH;
-use super::update::{self, Clock};
+use super::update;
 use super::{MAX_REPO_FILE, MAX_SNAPSHOT, Repository, v1};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::envelope::SpecVersion;
@@ -22,6 +22,7 @@ use crate::format::repo_info::RepoInfo;
 use crate::format::repo_state::{Operation, RepoState};
 use crate::format::snapshot::Snapshot;
 use crate::storage::{Condition, Storage, decoded};
+use crate::times::Clock;
 
 /// Options of an expiration.
 #[derive(Clone, Copy, Debug)]

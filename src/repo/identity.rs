@@ -7,11 +7,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::history::format_time;
 use super::refs::DEFAULT_BRANCH;
 use super::{Generation, MAX_SNAPSHOT, Repository};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
+use crate::times::format_time;
 
 /// Location-independent identity of a repository. Its text form is parsed by [`FromStr`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

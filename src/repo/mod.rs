@@ -11,7 +11,6 @@ pub mod clock;
 pub mod collect;
 pub mod config;
 pub mod create;
-pub mod cutoff;
 pub mod expire;
 pub mod history;
 pub mod identity;

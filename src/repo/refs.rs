@@ -46,7 +46,7 @@ impl std::fmt::Display for RefSpec {
             RefSpec::Branch(name) => write!(f, "branch {name}"),
             RefSpec::Tag(name) => write!(f, "tag {name}"),
             RefSpec::Snapshot(id) => write!(f, "snapshot {id}"),
-            RefSpec::AsOf { branch, time } => write!(f, "branch {branch} as of {}", super::history::format_time(*time)),
+            RefSpec::AsOf { branch, time } => write!(f, "branch {branch} as of {}", crate::times::format_time(*time)),
         }
     }
 }
@@ -91,7 +91,7 @@ impl Repository {
                         ErrorKind::NotFound,
                         format!(
                             "branch `{branch}` has no commit as old as {}; `icechunkfs log` shows the oldest",
-                            super::history::format_time(*time)
+                            crate::times::format_time(*time)
                         ),
                     )
                 })

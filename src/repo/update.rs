@@ -16,9 +16,7 @@ use crate::storage::{Condition, Storage};
 
 use super::MAX_REPO_FILE;
 use super::clock::ChangeTime;
-
-/// Clock in microseconds since 1970-01-01 UTC, passed in so that tests can set it.
-pub type Clock = fn() -> u64;
+use crate::times::Clock;
 
 /// Attempts, each but the first after a lost race: the reference implementation's number.
 const TRIES: u32 = 100;
@@ -29,12 +27,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// 3000-01-01T00:00:00Z in milliseconds: copies are named by the time left until then, so that the newest is listed first.
 const YEAR_3000: u64 = 32_503_680_000_000;
-
-/// Returns the time of the machine's clock.
-pub fn system_clock() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
-}
 
 /// Applies `change` to `repo` in `storage` and returns the written state. `change` returns the operation to record, or fails and changes
 /// nothing; it is called again after each lost race.

@@ -18,8 +18,8 @@ use icechunkfs::format::repo_info::RepoInfo;
 use icechunkfs::format::repo_state::Operation;
 use icechunkfs::repo::Repository;
 use icechunkfs::repo::change_refs::RefKind::{self, Branch, Tag};
-use icechunkfs::repo::update::system_clock;
 use icechunkfs::storage;
+use icechunkfs::times::system_clock;
 use object_store::path::PathPart;
 use serde_json::{Value, json};
 
@@ -271,7 +271,7 @@ async fn same_operations(place: &Path) -> usize {
         .map(|(at, update, file)| {
             let mut out = in_our_words(update);
             let micros = u64::try_from(at.timestamp_micros()).unwrap();
-            out["at"] = icechunkfs::repo::history::format_time(micros).into();
+            out["at"] = icechunkfs::times::format_time(micros).into();
             out["file"] = file.into();
             out
         })

@@ -17,7 +17,7 @@ use icechunkfs::format::snapshot::NodeData;
 use icechunkfs::repo::change_refs::RefKind;
 use icechunkfs::repo::collect::{self, GcOptions};
 use icechunkfs::repo::expire;
-use icechunkfs::repo::update::system_clock;
+use icechunkfs::times::system_clock;
 use icechunkfs::zarr::Coords;
 
 /// Committers, each with an array of its own.

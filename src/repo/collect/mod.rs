@@ -41,10 +41,10 @@ use futures_util::future::BoxFuture;
 
 use self::reach::ReachableObjects;
 use super::Repository;
-use super::update::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
+use crate::times::Clock;
 
 /// Microseconds in a second.
 const SECOND: u64 = 1_000_000;

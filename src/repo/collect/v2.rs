@@ -14,8 +14,9 @@ use crate::format::ids::ObjectId;
 use crate::format::repo_info::RepoInfo;
 use crate::format::repo_state::{Operation, RepoState};
 use crate::repo::MAX_REPO_FILE;
-use crate::repo::update::{self, Clock};
+use crate::repo::update;
 use crate::storage::{Storage, decoded};
+use crate::times::Clock;
 
 /// Attempts, each but the first because a commit to remove became needed.
 const TRIES: u32 = 20;

@@ -23,9 +23,10 @@ use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::{Operation, RawItem, RepoState, SnapshotRecord, Status, Update};
 use crate::repo::refs::DEFAULT_BRANCH;
-use crate::repo::update::{self, Clock};
+use crate::repo::update;
 use crate::repo::{Generation, Repository, v1};
 use crate::storage::{Condition, Storage};
+use crate::times::Clock;
 
 /// Snapshot files read at a time.
 const READ_AT_ONCE: usize = 16;

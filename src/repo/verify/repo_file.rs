@@ -10,8 +10,8 @@ use crate::format::generated::icechunk as fb;
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::{RepoInfo, SnapshotInfo};
 use crate::repo::MAX_REPO_FILE;
-use crate::repo::history::format_time;
 use crate::repo::refs::DEFAULT_BRANCH;
+use crate::times::format_time;
 
 const KEY: &str = "repo";
 /// Tables that the reference implementation accepts in `repo`: its verifier's own limit.

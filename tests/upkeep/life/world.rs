@@ -20,11 +20,10 @@ use icechunkfs::format::snapshot::{NodeData, Snapshot};
 use icechunkfs::repo::change_refs::RefKind;
 use icechunkfs::repo::collect::{self, Uncommitted, UncommittedFinder};
 use icechunkfs::repo::expire;
-use icechunkfs::repo::history::format_time;
 use icechunkfs::repo::refs::Refs;
-use icechunkfs::repo::update::system_clock;
 use icechunkfs::repo::verify::{self, VerifyOptions};
 use icechunkfs::repo::{MAX_SNAPSHOT, Repository};
+use icechunkfs::times::{format_time, system_clock};
 use icechunkfs::zarr::Coords;
 
 use crate::common::lab::{Lab, Model, Random, create, keys_at, reopen};

@@ -37,9 +37,9 @@ use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::RawItem;
-use crate::repo::update::Clock;
 use crate::repo::{MAX_REPO_FILE, Repository, v1};
 use crate::storage::{Condition, Storage};
+use crate::times::Clock;
 
 /// Key of the note that marks an unfinished migration.
 const NOTE: &str = "unfinished-migration.json";
