@@ -222,7 +222,7 @@ pub(super) fn list(repo: &str, kind: RefKind, arguments: &ListArgs) -> Result<()
 
 pub(super) fn create(repo: &str, kind: RefKind, arguments: &CreateArgs) -> Result<()> {
     let work = OpenRepository::begin(repo, &arguments.reach)?;
-    let target = work.runtime.block_on(work.repository.find(&arguments.at))?.id;
+    let target = work.runtime.block_on(work.repository.resolve_revision(&arguments.at))?.id;
     let name = &arguments.name;
     work.runtime.block_on(work.repository.create_ref(kind, name, target, system_clock))?;
     say(arguments.json, name, target, || format!("{kind} `{name}` points to {target}"))

@@ -118,7 +118,7 @@ async fn range(repository: &Repository, branch: &str, range: &RangeArgs) -> Resu
         }
         commits
     } else if let Some(word) = range.from.as_ref().or(range.since.as_ref()) {
-        let first = repository.find(word).await?.id;
+        let first = repository.resolve_revision(word).await?.id;
         let mut commits = repository.history(tip, usize::MAX).await?;
         let Some(at) = commits.iter().position(|commit| commit.id == first) else {
             return Err(Error::invalid(format!("{first} (`{word}`) is not in the history of branch `{branch}`")));

@@ -235,7 +235,7 @@ impl Engine {
                 None => splitting::rules(&config).cloned().unwrap_or_else(splitting::no_splitting),
             }),
             rebased_over: Vec::new(),
-            stored_since: request.known_objects.as_ref().map(|known| known.mark).or(repository.mark()),
+            stored_since: request.known_objects.as_ref().map(|known| known.mark).or(repository.log_position()),
             known_objects: request.known_objects.as_ref().map(|known| known.chunks.clone()).unwrap_or_default(),
             must_store_again: false,
             has_landed: false,
@@ -277,7 +277,7 @@ impl Engine {
                 Attempt::Collected => {
                     info!("garbage was collected while the commit was made: it is stored anew");
                     let repository = Repository::open(Arc::clone(&self.storage)).await?;
-                    work.stored_since = repository.mark();
+                    work.stored_since = repository.log_position();
                     work.known_objects.clear();
                     self.store_chunks(&mut work, &repository, sizes, renewed).await?;
                     work.manifests.forget();
@@ -469,13 +469,7 @@ impl Engine {
             log = self.amended(&work.base, log).await?;
         }
         let has_moves = !log.moves.is_empty();
-        let record = SnapshotRecord {
-            parent: None,
-            flushed_at: draft.flushed_at,
-            message: draft.message.clone(),
-            metadata: draft.metadata.clone(),
-            pruned_ancestor_tx_logs: Vec::new(),
-        };
+        let record = SnapshotRecord::of(&draft, None);
         let version = work.version;
         let files = move || Ok((log.encode(id, version)?, draft.encode()?));
         let (log, snapshot) = blocking(files).await?;

@@ -53,7 +53,7 @@ pub(super) async fn v2(storage: &Arc<dyn Storage>, clock: Clock, publication: &P
             done(Published::Done)
         } else if state.branches.get(publication.branch).is_some_and(|tip| *tip != publication.tip) {
             done(Published::Moved)
-        } else if publication.stored_since.is_some_and(|mark| mark.is_behind(state)) {
+        } else if publication.stored_since.is_some_and(|mark| mark.may_have_collected_since(state)) {
             done(Published::Collected)
         } else {
             return insert(state, publication);

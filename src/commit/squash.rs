@@ -102,10 +102,11 @@ pub async fn squash(repository: &Repository, clock: Clock, wanted: &SquashOption
         version: SpecVersion::V2,
         parent: None,
         message: message.clone(),
-        metadata: metadata.clone(),
+        metadata,
         nodes,
         manifests: snapshot.manifests().into_iter().filter(|info| used.contains(&info.id)).collect(),
     };
+    let record = SnapshotRecord::of(&draft, None);
     let files = blocking(move || Ok((log.encode(id, SpecVersion::V2)?, draft.encode()?))).await;
     let (log, file) = files.context(|| format!("snapshot {}", tip.id))?;
     failpoints::reach("commit.log")?;
@@ -118,15 +119,8 @@ pub async fn squash(repository: &Repository, clock: Clock, wanted: &SquashOption
     failpoints::reach("commit.snapshot.done")?;
     failpoints::reach("commit.publish")?;
     let replaces: Vec<ObjectId> = commits.iter().map(|commit| commit.id).collect();
-    let record = SnapshotRecord {
-        parent: None,
-        flushed_at,
-        message: message.clone(),
-        metadata,
-        pruned_ancestor_tx_logs: Vec::new(),
-    };
     // The feature flag for moves was checked when the nodes were moved.
-    let stored_since = repository.mark();
+    let stored_since = repository.log_position();
     let publication =
         Publication { branch, tip: tip.id, replaces: &replaces, has_moves: false, new: id, stored_since, record };
     match publish::v2(&Arc::clone(storage), clock, &publication).await? {

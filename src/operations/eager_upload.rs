@@ -240,7 +240,7 @@ impl Session {
                 }
             }
         }
-        Ok((hold, repository.mark().map(|mark| KnownObjects { mark, chunks: known_objects })))
+        Ok((hold, repository.log_position().map(|mark| KnownObjects { mark, chunks: known_objects })))
     }
 
     /// Forgets those of `old` whose objects no longer exist.

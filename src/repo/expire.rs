@@ -11,15 +11,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use super::prune::reparented;
 use super::refs::DEFAULT_BRANCH;
-use super::update;
-use super::{MAX_REPO_FILE, MAX_SNAPSHOT, Repository, v1};
+use super::{MAX_SNAPSHOT, Repository, check_storage_writable, prune, update, v1};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::RepoInfo;
-use crate::format::repo_state::{Operation, RepoState};
+use crate::format::repo_state::{Operation, RepoState, SnapshotRecord};
 use crate::format::snapshot::Snapshot;
 use crate::storage::{Condition, Storage, decoded};
 use crate::times::Clock;
@@ -61,9 +58,7 @@ impl Expired {
 pub async fn expire(repository: &Repository, wanted: ExpireOptions, clock: Clock) -> Result<Expired> {
     repository.check_writable()?;
     let storage = repository.storage();
-    if let Some(why) = storage.read_only() {
-        return Err(Error::new(ErrorKind::ReadOnly, format!("{}: {why}", storage.location())));
-    }
+    check_storage_writable(&**storage)?;
     match repository.version() {
         SpecVersion::V1 => expire_v1(repository, wanted).await,
         SpecVersion::V2 => expire_v2(&**storage, wanted, clock).await,
@@ -71,9 +66,7 @@ pub async fn expire(repository: &Repository, wanted: ExpireOptions, clock: Clock
 }
 
 async fn expire_v2(storage: &dyn Storage, wanted: ExpireOptions, clock: Clock) -> Result<Expired> {
-    let found = decoded::changing(storage, "repo", MAX_REPO_FILE, RepoInfo::decode).await;
-    let mut state = RepoState::from_info(&found.context(|| storage.location().to_owned())?.value)?;
-    let mut expired = apply(&mut state, wanted)?;
+    let mut expired = apply(&mut update::read_state(storage).await?, wanted)?;
     if expired.is_empty() || wanted.dry_run {
         return Ok(expired);
     }
@@ -103,7 +96,7 @@ fn apply(state: &mut RepoState, wanted: ExpireOptions) -> Result<Expired> {
     let mut expired = Expired::default();
     let main = state.branches.get(DEFAULT_BRANCH).copied();
     let mut kept: BTreeSet<ObjectId> = main.into_iter().collect();
-    for (refs, delete, gone) in [
+    for (refs, delete, deleted) in [
         (&state.tags, wanted.delete_tags, &mut expired.tags),
         (&state.branches, wanted.delete_branches, &mut expired.branches),
     ] {
@@ -111,28 +104,13 @@ fn apply(state: &mut RepoState, wanted: ExpireOptions) -> Result<Expired> {
             if !delete {
                 kept.insert(*tip);
             } else if is_old.contains(tip) && !(std::ptr::eq(refs, &state.branches) && name == DEFAULT_BRANCH) {
-                gone.insert(name.clone(), *tip);
+                deleted.insert(name.clone(), *tip);
             }
         }
     }
     expired.released = is_old.difference(&kept).copied().collect();
-    for (id, record) in &state.snapshots {
-        let loses_parent = record.parent.is_some_and(|parent| expired.released.contains(&parent));
-        if loses_parent && !expired.released.contains(id) {
-            expired.edited.insert(*id);
-        }
-    }
-    // Computed before anything is changed: one chain may hold several edited commits.
-    let mut changed = Vec::new();
-    for id in &expired.edited {
-        changed.push((*id, reparented(&state.snapshots, *id, |_, ancestor| ancestor.parent.is_none())?));
-    }
-    for (id, (parent, logs)) in changed {
-        if let Some(record) = state.snapshots.get_mut(&id) {
-            (record.parent, record.pruned_ancestor_tx_logs) = (parent, logs);
-        }
-    }
-    state.snapshots.retain(|id, _| !expired.released.contains(id));
+    let is_root = |_, ancestor: &SnapshotRecord| ancestor.parent.is_none();
+    expired.edited = prune::remove(&mut state.snapshots, &expired.released, is_root, None)?;
     state.branches.retain(|name, _| !expired.branches.contains_key(name));
     state.tags.retain(|name, _| !expired.tags.contains_key(name));
     state.deleted_tags.extend(expired.tags.keys().cloned());
@@ -158,13 +136,13 @@ async fn expire_v1(repository: &Repository, wanted: ExpireOptions) -> Result<Exp
         let is_old = history.first().is_some_and(|commit| commit.flushed_at < wanted.older_than);
         if is_old && is_tag && wanted.delete_tags {
             if !wanted.dry_run {
-                gone_or_changed(v1::delete_tag(&**storage, name, tip).await)?;
+                accept_concurrent_change(v1::delete_tag(&**storage, name, tip).await)?;
             }
             expired.tags.insert(name.clone(), tip);
         }
         if is_old && !is_tag && wanted.delete_branches && name != DEFAULT_BRANCH {
             if !wanted.dry_run {
-                gone_or_changed(v1::delete_branch(&**storage, name, tip).await)?;
+                accept_concurrent_change(v1::replace_branch(&**storage, name, tip, None).await)?;
             }
             expired.branches.insert(name.clone(), tip);
         }
@@ -182,7 +160,7 @@ async fn expire_v1(repository: &Repository, wanted: ExpireOptions) -> Result<Exp
 }
 
 /// Accepts that the ref was deleted concurrently, or has moved to a commit that is not old.
-fn gone_or_changed(deleted: Result<()>) -> Result<()> {
+fn accept_concurrent_change(deleted: Result<()>) -> Result<()> {
     match deleted {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stale) => Ok(()),
         deleted => deleted,

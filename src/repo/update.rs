@@ -24,7 +24,7 @@ const TRIES: u32 = 100;
 const AT_ONCE: u32 = 5;
 /// First pause; doubled each time, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 /// 3000-01-01T00:00:00Z in milliseconds: copies are named by the time left until then, so that the newest is listed first.
 const YEAR_3000: u64 = 32_503_680_000_000;
 
@@ -74,7 +74,7 @@ struct UpdateOptions {
 async fn run(
     storage: &dyn Storage,
     clock: Clock,
-    how: UpdateOptions,
+    options: UpdateOptions,
     mut change: impl FnMut(&mut RepoState) -> Result<Operation>,
     backed_up: impl Fn() -> Result<()>,
 ) -> Result<RepoState> {
@@ -82,7 +82,7 @@ async fn run(
     for attempt in 0..TRIES {
         if attempt >= AT_ONCE {
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(MAX_PAUSE);
         }
         let found = decoded::changing(storage, "repo", MAX_REPO_FILE, RepoInfo::decode).await;
         let Decoded { value: info, bytes: file, version } = found.context(|| storage.location().to_owned())?;
@@ -95,13 +95,13 @@ async fn run(
         let moment = ChangeTime::after(clock, state.updates.first().map_or(0, |newest| newest.updated_at)).await;
         let backup = backup_name("repo", moment.time)?;
         state.record(operation, moment.time, &backup, updates_per_file(state.config.as_deref()))?;
-        if let Some(previous) = state.updates.get_mut(1).filter(|_| !how.names_copy) {
+        if let Some(previous) = state.updates.get_mut(1).filter(|_| !options.names_copy) {
             previous.backup_path = None;
         }
         let new = state.encode()?;
         let copy = format!("overwritten/{backup}");
         storage.put(&copy, file, Condition::Always).await?;
-        if !how.clock_is_checked || moment.is_ahead_of_clock() {
+        if !options.clock_is_checked || moment.is_ahead_of_clock() {
             moment.check(storage, &copy).await?;
         }
         backed_up()?;
@@ -115,6 +115,12 @@ async fn run(
         ErrorKind::Contended,
         format!("{}: others changed the repository first, {TRIES} times", storage.location()),
     ))
+}
+
+/// Reads `repo` from the store itself.
+pub(super) async fn read_state(storage: &dyn Storage) -> Result<RepoState> {
+    let found = decoded::changing(storage, "repo", MAX_REPO_FILE, RepoInfo::decode).await;
+    RepoState::from_info(&found.context(|| storage.location().to_owned())?.value)
 }
 
 /// Returns the error for a repository that takes no writes.

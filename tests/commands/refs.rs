@@ -396,7 +396,10 @@ fn race(place: &Path, commits: &[ObjectId], resets_main: bool) -> (Vec<Transitio
                                 }
                                 (2, _) if resets_main => {
                                     let tip = repository.branch_tip("main").await.unwrap().unwrap();
-                                    let Ok(to) = repository.find("main~").await.map(|found| found.id) else { return };
+                                    let Ok(to) = repository.resolve_revision("main~").await.map(|found| found.id)
+                                    else {
+                                        return;
+                                    };
                                     let reset = repository.reset_branch("main", to, tip, system_clock).await;
                                     ((Branch, "main".to_owned(), Some(tip), Some(to)), reset)
                                 }

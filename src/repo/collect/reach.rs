@@ -10,6 +10,7 @@ use futures_util::{StreamExt, TryStreamExt};
 
 use super::Progress;
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::MAX_FILE;
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::ObjectId;
 use crate::format::manifest::Manifest;
@@ -21,8 +22,6 @@ use crate::storage::{Storage, decoded};
 const AT_ONCE: usize = 8;
 /// Reads prepared at a time. Each takes some hundred bytes before it begins.
 const PREPARED: usize = 4096;
-/// Maximum size of a manifest, stored and in memory, in bytes: the format's own limit.
-const MAX_MANIFEST: u64 = 1 << 31;
 
 /// Part of a chunk object: id, offset and length.
 type Part = (ObjectId, u64, u64);
@@ -112,7 +111,7 @@ impl ReachableObjects {
                 batch.iter().map(|id| Box::pin(manifests_of(storage, *id)) as _).collect();
             let mut reads = futures_util::stream::iter(reads).buffer_unordered(AT_ONCE);
             while let Some(found) = reads.try_next().await? {
-                progress.step();
+                progress.step(1);
                 manifests.extend(found.into_iter().filter(|id| !self.manifests.contains(id)));
             }
         }
@@ -123,7 +122,7 @@ impl ReachableObjects {
                 batch.iter().map(|id| Box::pin(chunks_of(storage, *id)) as _).collect();
             let mut reads = futures_util::stream::iter(reads).buffer_unordered(AT_ONCE);
             while let Some(found) = reads.try_next().await? {
-                progress.step();
+                progress.step(1);
                 for (chunk, offset, length) in found {
                     self.chunks.add(chunk, offset, length);
                 }
@@ -162,7 +161,7 @@ async fn manifests_of(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<HashSe
 async fn chunks_of(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<Vec<Part>> {
     let key = format!("manifests/{id}");
     let decode = |file: &[u8]| {
-        let manifest = Manifest::decode(file, MAX_MANIFEST)?;
+        let manifest = Manifest::decode(file, MAX_FILE)?;
         let mut all = Vec::new();
         let mut at = 0;
         while let Some((_, refs)) = manifest.refs_at(at) {
@@ -185,7 +184,7 @@ async fn chunks_of(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<Vec<Part>
         all.dedup();
         Ok(all)
     };
-    let found = decoded::fixed(&**storage, &key, MAX_MANIFEST, decode).await;
+    let found = decoded::fixed(&**storage, &key, MAX_FILE, decode).await;
     Ok(found.map_err(|error| error.absence_is_damage(format!("{key} is missing"))).context(unknown)?.value)
 }
 

@@ -31,9 +31,8 @@ pub mod report;
 mod snapshot;
 mod virtuals;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -45,14 +44,16 @@ use self::chunks::ChunkCheck;
 use self::nodes::{ManifestUse, Uses};
 use self::repo_file::Commits;
 use self::report::{Findings, Report};
+use super::progress::Progress;
 use super::{MAX_REPO_FILE, Repository, v1};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::envelope::{FileType, Header, SpecVersion};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::{RepoInfo, SnapshotInfo};
 use crate::format::snapshot::Snapshot;
+use crate::storage::decoded::{self, Decoded};
 use crate::storage::virtuals::VirtualChunks;
-use crate::storage::{ObjectInfo, Storage, decoded};
+use crate::storage::{ObjectInfo, Storage};
 
 /// Snapshots, or manifests, checked at a time.
 const AT_ONCE: usize = 8;
@@ -63,7 +64,7 @@ const MANIFESTS_MIB: u32 = 128;
 /// Attempts, each but the first because the repository changed during a check that found errors.
 const TRIES: u32 = 3;
 /// Chunks of one snapshot that are requested one by one; more are looked up in a listing of all.
-const ASK_FOR: u64 = 4096;
+const MAX_SINGLE_REQUESTS: u64 = 4096;
 
 /// Options of a verification.
 #[derive(Clone, Debug, Default)]
@@ -74,33 +75,6 @@ pub struct VerifyOptions {
     pub chunks: bool,
     /// Virtual chunks that may be read; checked too if `chunks` is true.
     pub virtuals: Option<Arc<VirtualChunks>>,
-}
-
-/// Progress of a verification.
-#[derive(Debug, Default)]
-pub struct Progress {
-    done: AtomicU64,
-    total: AtomicU64,
-}
-
-impl Progress {
-    /// Returns the number of files that were checked, and the number of files known so far.
-    pub fn files(&self) -> (u64, u64) {
-        (self.done.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed))
-    }
-
-    fn begin(&self) {
-        self.done.store(0, Ordering::Relaxed);
-        self.total.store(0, Ordering::Relaxed);
-    }
-
-    fn expect(&self, files: usize) {
-        self.total.fetch_add(files as u64, Ordering::Relaxed);
-    }
-
-    fn step(&self) {
-        self.done.fetch_add(1, Ordering::Relaxed);
-    }
 }
 
 /// State that all parts of a check share.
@@ -117,13 +91,6 @@ struct Context {
     progress: Arc<Progress>,
 }
 
-/// A document and its bytes.
-#[derive(Debug)]
-struct Read<T> {
-    value: T,
-    file: Bytes,
-}
-
 type Listed = BTreeMap<String, ObjectInfo>;
 
 /// Checks the repository in `storage` at time `now` (microseconds since 1970-01-01 UTC).
@@ -138,7 +105,7 @@ pub async fn verify(
     let mut tries = 0;
     loop {
         tries += 1;
-        progress.begin();
+        progress.restart();
         let (report, seen) = check(storage, &wanted, now, progress).await?;
         // A garbage collection writes `repo` first.
         let is_stable = report.errors == 0 || tries == TRIES || entry_point(storage).await? == seen;
@@ -153,7 +120,7 @@ pub async fn verify(
 async fn entry_point(storage: &Arc<dyn Storage>) -> Result<Option<Bytes>> {
     match storage.get("repo", MAX_REPO_FILE).await {
         Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if is_lost(error.kind()) => Ok(None),
+        Err(error) if is_object_fault(error.kind()) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -166,7 +133,9 @@ async fn check(
 ) -> Result<(Report, Option<Bytes>)> {
     let (storage, opened) = match Repository::open(Arc::clone(storage)).await {
         Ok(repository) => (Arc::clone(repository.storage()), Ok(repository)),
-        Err(error) if is_lost(error.kind()) && error.kind() != ErrorKind::NotFound => (Arc::clone(storage), Err(error)),
+        Err(error) if is_object_fault(error.kind()) && error.kind() != ErrorKind::NotFound => {
+            (Arc::clone(storage), Err(error))
+        }
         Err(error) => return Err(error),
     };
     let seen = entry_point(&storage).await?;
@@ -174,12 +143,8 @@ async fn check(
     let findings = Findings::default();
     let (is_whole, progress) = (wanted.snapshot.is_none(), Arc::clone(progress));
     let context = Arc::new(Context { storage, findings, now, version, is_whole, progress });
-    let report = |context: Arc<Context>| {
-        let context = Arc::try_unwrap(context).map_err(|_| Error::new(ErrorKind::Io, "a part of the check goes on"))?;
-        Ok(context.findings.into_report())
-    };
     match (version, opened) {
-        (_, Ok(repository)) if repository.is_before_0_2() => {
+        (_, Ok(repository)) if repository.is_alpha() => {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
@@ -193,7 +158,8 @@ async fn check(
         (SpecVersion::V2, Err(error)) => context.findings.error("repo", "repo", error.to_string()),
         _ => check_files(&context, wanted).await?,
     }
-    Ok((report(context)?, seen))
+    let context = Arc::try_unwrap(context).map_err(|_| Error::new(ErrorKind::Io, "a part of the check goes on"))?;
+    Ok((context.findings.into_report(), seen))
 }
 
 async fn check_files(context: &Arc<Context>, wanted: &VerifyOptions) -> Result<()> {
@@ -215,16 +181,16 @@ async fn check_files(context: &Arc<Context>, wanted: &VerifyOptions) -> Result<(
     let containers = Arc::new(containers(context).await);
     let references = uses.values().map(|used| used.chunk_refs()).sum::<u64>();
     let presence = match wanted.chunks {
-        true if !context.is_whole && references <= ASK_FOR => ChunkCheck::asked(),
+        true if !context.is_whole && references <= MAX_SINGLE_REQUESTS => ChunkCheck::OneByOne(Mutex::default()),
         true => ChunkCheck::list(context).await?,
-        false => ChunkCheck::unknown(),
+        false => ChunkCheck::Unknown,
     };
     let presence = Arc::new(presence);
     let objects = Arc::new(virtuals::VirtualObjects::new(wanted.virtuals.clone().filter(|_| wanted.chunks)));
     let sought = manifest::Targets { presence: Arc::clone(&presence), objects: Arc::clone(&objects), containers };
     check_manifests(context, &uses, &sought, listings.as_ref()).await?;
-    presence.ask(context).await?;
-    objects.ask(context).await;
+    presence.request_all(context).await?;
+    objects.request_all(context).await;
     context.findings.count(|checked| {
         (checked.chunk_objects, checked.virtual_objects) = (presence.found(), objects.found());
     });
@@ -265,7 +231,7 @@ impl Listings {
 /// Reads and checks `repo`.
 async fn entry(context: &Arc<Context>, listings: Option<&Listings>) -> Result<Commits> {
     let read = read(context, "repo", MAX_REPO_FILE, RepoInfo::decode).await?;
-    check_envelope(context, "repo", &read.file, FileType::RepoInfo, read.value.has_identifier());
+    check_envelope(context, "repo", &read.bytes, FileType::RepoInfo, read.value.has_identifier());
     let commits = repo_file::check(context, &read.value);
     repo_file::check_operations(context, &read.value, listings.map(|listings| &listings.overwritten)).await?;
     Ok(commits)
@@ -333,11 +299,11 @@ async fn check_snapshot(
     let key = format!("snapshots/{id}");
     let limit = super::MAX_SNAPSHOT;
     let read = read(context, &key, limit, move |file| Snapshot::decode(file, limit)).await;
-    context.progress.step();
-    let Read { value: snapshot, file } = match read {
+    context.progress.step(1);
+    let Decoded { value: snapshot, bytes: file, .. } = match read {
         Ok(read) => read,
         Err(error) => {
-            report_lost(context, "snapshot", &key, &error)?;
+            report_fault(context, "snapshot", &key, &error)?;
             return Ok(None);
         }
     };
@@ -424,7 +390,7 @@ async fn check_manifests(
                     // The semaphore is never closed; without a permit the check would only use more memory.
                     let _permit = memory.acquire_many(mib).await.ok();
                     manifest::check(context, *id, used, sought).await?;
-                    context.progress.step();
+                    context.progress.step(1);
                     Ok(())
                 }) as _
             })
@@ -440,9 +406,8 @@ async fn read<T: Send + 'static>(
     key: &str,
     limit: u64,
     decode: impl Fn(&[u8]) -> Result<T> + Clone + Send + 'static,
-) -> Result<Read<T>> {
-    let read = decoded::changing(&*context.storage, key, limit, decode).await?;
-    Ok(Read { value: read.value, file: read.bytes })
+) -> Result<Decoded<T>> {
+    decoded::changing(&*context.storage, key, limit, decode).await
 }
 
 /// Runs `work`, which takes long, on a thread for blocking work.
@@ -451,15 +416,15 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 }
 
 /// Returns true if a failure is a fault of the object and not of the access to it.
-fn is_lost(kind: ErrorKind) -> bool {
+fn is_object_fault(kind: ErrorKind) -> bool {
     !matches!(kind, ErrorKind::Timeout | ErrorKind::Offline | ErrorKind::NotARepository | ErrorKind::InvalidInput)
 }
 
 /// Reports that `key` cannot be read, or returns the error if the object is not at fault.
-fn report_lost(context: &Context, rule: &'static str, key: &str, error: &Error) -> Result<()> {
+fn report_fault(context: &Context, rule: &'static str, key: &str, error: &Error) -> Result<()> {
     match error.kind() {
         ErrorKind::NotFound => context.findings.error(rule, key, "it is missing"),
-        kind if is_lost(kind) => {
+        kind if is_object_fault(kind) => {
             let text = error.to_string();
             let text = text.strip_prefix(key).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(&text);
             context.findings.error(rule, key, text);
@@ -490,6 +455,6 @@ fn check_envelope(context: &Context, key: &str, file: &[u8], file_type: FileType
 
 /// Returns the first value that occurs a second time.
 fn first_twice<T: std::hash::Hash + Eq + Copy>(all: impl Iterator<Item = T>) -> Option<T> {
-    let mut seen: HashMap<T, ()> = HashMap::new();
-    all.into_iter().find(|one| seen.insert(*one, ()).is_some())
+    let mut seen = HashSet::new();
+    all.into_iter().find(|one| !seen.insert(*one))
 }

@@ -15,11 +15,11 @@ use crate::times::format_time;
 
 const KEY: &str = "repo";
 /// Tables that the reference implementation accepts in `repo`: its verifier's own limit.
-const MOST_TABLES: usize = 1_000_000;
+const MAX_TABLES: usize = 1_000_000;
 /// Tolerated lead of another clock over this machine's, in microseconds: the reference implementation's ten minutes.
-pub(super) const SKEW: u64 = 600 * 1_000_000;
+const MAX_SKEW: u64 = 600 * 1_000_000;
 /// Copies that are followed one after another at most.
-const LONGEST_CHAIN: usize = 10_000;
+const MAX_CHAIN: usize = 10_000;
 
 /// Snapshots that `repo` lists, by id, as far as they can be read.
 pub(super) type Commits = BTreeMap<ObjectId, SnapshotInfo>;
@@ -142,11 +142,11 @@ fn check_snapshots(context: &Context, info: &RepoInfo) -> Commits {
             );
         }
     }
-    if tables > MOST_TABLES {
+    if tables > MAX_TABLES {
         findings.warning(
             "repo-size",
             KEY,
-            format!("it has some {tables} tables: other clients read {MOST_TABLES} at most"),
+            format!("it has some {tables} tables: other clients read {MAX_TABLES} at most"),
         );
     }
     commits
@@ -156,7 +156,7 @@ fn check_snapshots(context: &Context, info: &RepoInfo) -> Commits {
 pub(super) fn check_time(context: &Context, object: &str, what: &str, time: u64) {
     if i64::try_from(time).is_err() {
         context.findings.error("time", object, format!("{what}: {time} microseconds is no time"));
-    } else if time > context.now.saturating_add(SKEW) {
+    } else if time > context.now.saturating_add(MAX_SKEW) {
         context.findings.warning(
             "time-ahead",
             object,
@@ -215,7 +215,7 @@ pub(super) async fn check_operations(context: &Context, info: &RepoInfo, copies:
     let mut seen = HashSet::new();
     while let Some(name) = next.take() {
         named.insert(name.clone());
-        if !seen.insert(name.clone()) || seen.len() > LONGEST_CHAIN {
+        if !seen.insert(name.clone()) || seen.len() > MAX_CHAIN {
             findings.warning(
                 "log-chain",
                 KEY,
@@ -233,7 +233,7 @@ pub(super) async fn check_operations(context: &Context, info: &RepoInfo, copies:
             }
             Err(error) => return Err(error),
         };
-        check_envelope(context, &key, &older.file, FileType::RepoInfo, older.value.has_identifier());
+        check_envelope(context, &key, &older.bytes, FileType::RepoInfo, older.value.has_identifier());
         let newest = older.value.root().latest_updates().iter().next().map(|update| update.updated_at());
         if newest.is_some_and(|newest| last.is_some_and(|last| newest >= last)) {
             findings.warning("log-order", &key, "its operations are not older than those of the file that leads to it");
@@ -262,7 +262,7 @@ pub(super) async fn check_operations(context: &Context, info: &RepoInfo, copies:
 }
 
 /// Returns true if the bytes are wrong, and not the access to them.
-pub(super) fn is_about_bytes(kind: ErrorKind) -> bool {
+fn is_about_bytes(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Corrupt | ErrorKind::Unsupported | ErrorKind::OutOfMemory)
 }
 
