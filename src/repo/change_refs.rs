@@ -182,14 +182,14 @@ impl Repository {
         done: Result<()>,
         kind: RefKind,
         name: &str,
-        wanted: Option<ObjectId>,
+        expected: Option<ObjectId>,
     ) -> Result<()> {
         let error = match done {
             Err(error) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Io) => error,
             other => return other,
         };
         match self.current_target(kind, name).await {
-            Ok(found) if found == wanted => Ok(()),
+            Ok(found) if found == expected => Ok(()),
             Ok(_) => Err(error),
             Err(_) => Err(error.context(format!(
                 "{kind} `{name}`: the storage does not answer, so that it may be changed or not; list the {kind}s to see"

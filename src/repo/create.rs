@@ -62,12 +62,12 @@ fn initial_draft(clock: Clock) -> Result<SnapshotDraft> {
 }
 
 /// Fails if the storage holds any object: the reference implementation refuses to create a repository beside one. The error says that a
-/// repository is `done` an empty place only.
-pub(super) async fn refuse_occupied(storage: &dyn Storage, done: &str) -> Result<()> {
+/// repository is `verb` an empty place only.
+pub(super) async fn refuse_occupied(storage: &dyn Storage, verb: &str) -> Result<()> {
     let occupied = |what: &str| {
         Err(Error::new(
             ErrorKind::AlreadyExists,
-            format!("{} {what}: a repository is {done} an empty place only", storage.location()),
+            format!("{} {what}: a repository is {verb} an empty place only", storage.location()),
         ))
     };
     match storage.get("repo", MAX_REPO_FILE).await {

@@ -174,7 +174,6 @@ impl Repository {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::*;
     use crate::repo::testing::open;
 
     #[tokio::test]

@@ -13,10 +13,10 @@ use crate::format::repo_info::{Availability, RepoInfo};
 use crate::format::repo_state::{DEFAULT_UPDATES_PER_FILE, Operation, RepoState};
 use crate::storage::decoded::{self, Decoded};
 use crate::storage::{Condition, Storage};
+use crate::times::Clock;
 
 use super::MAX_REPO_FILE;
 use super::clock::ChangeTime;
-use crate::times::Clock;
 
 /// Attempts, each but the first after a lost race: the reference implementation's number.
 const TRIES: u32 = 100;

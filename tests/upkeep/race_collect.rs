@@ -159,7 +159,7 @@ async fn collect_all(place: &std::path::Path) {
     let wanted = expire::ExpireOptions { older_than: now, delete_tags: false, delete_branches: false, dry_run: false };
     expire::expire(&repository, wanted, system_clock).await.unwrap();
     let wanted = GcOptions { older_than: system_clock(), dry_run: false };
-    let progress = collect::Progress::default();
+    let progress = icechunkfs::repo::progress::Progress::default();
     match collect::collect(&repository, wanted, system_clock, &nothing_uncommitted(), &progress).await {
         // All its tries were lost to others.
         Err(error) if error.kind() == ErrorKind::Contended => {}

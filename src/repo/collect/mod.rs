@@ -120,13 +120,13 @@ impl Collected {
     }
 }
 
-/// Removes the garbage that `wanted` selects.
+/// Removes the garbage that `options` select.
 ///
 /// Fails with [`ErrorKind::ReadOnly`] if the repository takes no writes, with [`ErrorKind::Corrupt`] if a needed object cannot be read,
 /// in which case nothing was removed, and with [`ErrorKind::Contended`] if every attempt lost its race.
 pub async fn collect(
     repository: &Repository,
-    wanted: GcOptions,
+    options: GcOptions,
     clock: Clock,
     uncommitted: &UncommittedFinder,
     progress: &Progress,
@@ -135,8 +135,8 @@ pub async fn collect(
     let storage = repository.storage();
     check_storage_writable(&**storage)?;
     match repository.version() {
-        SpecVersion::V1 => v1::collect(storage, wanted, uncommitted, progress).await,
-        SpecVersion::V2 => v2::collect(storage, wanted, clock, uncommitted, progress).await,
+        SpecVersion::V1 => v1::collect(storage, options, uncommitted, progress).await,
+        SpecVersion::V2 => v2::collect(storage, options, clock, uncommitted, progress).await,
     }
 }
 

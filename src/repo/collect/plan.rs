@@ -21,9 +21,9 @@ pub(super) struct Plan {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Applied {
     /// The commits were removed. Holds the commits that are new since the plan.
-    Out(Vec<ObjectId>),
+    Done(Vec<ObjectId>),
     /// A ref or a new commit depends on a commit to remove: a new plan is needed.
-    Not,
+    Conflict,
 }
 
 impl Plan {
@@ -65,16 +65,16 @@ impl Plan {
     pub(super) fn apply(&self, state: &mut RepoState) -> Result<Applied> {
         let is_dropped = |id: &ObjectId| self.dropped.contains(id);
         if state.branches.values().chain(state.tags.values()).any(is_dropped) {
-            return Ok(Applied::Not);
+            return Ok(Applied::Conflict);
         }
         let new: Vec<ObjectId> = state.snapshots.keys().filter(|id| !self.known.contains(id)).copied().collect();
         let parent = |id: &ObjectId| state.snapshots.get(id).and_then(|record| record.parent);
         if new.iter().any(|id| parent(id).as_ref().is_some_and(is_dropped)) {
-            return Ok(Applied::Not);
+            return Ok(Applied::Conflict);
         }
         let first = Some(ObjectId::INITIAL).filter(|id| state.snapshots.contains_key(id) && !is_dropped(id));
         prune::remove(&mut state.snapshots, &self.dropped, |ancestor, _| !is_dropped(&ancestor), first)?;
-        Ok(Applied::Out(new))
+        Ok(Applied::Done(new))
     }
 }
 
@@ -109,7 +109,7 @@ mod tests {
         let (mut state, listed) = reset();
         let plan = Plan::of(&state, &BTreeSet::new(), &listed, 41_000_000);
         assert_eq!(plan.dropped, BTreeSet::from([id(3), id(4)]));
-        assert_eq!(plan.apply(&mut state).unwrap(), Applied::Out(Vec::new()));
+        assert_eq!(plan.apply(&mut state).unwrap(), Applied::Done(Vec::new()));
         let left = state.snapshots.get(&id(5)).unwrap();
         assert_eq!((left.parent, left.pruned_ancestor_tx_logs.as_slice()), (Some(id(2)), [id(3), id(4)].as_slice()));
         assert_eq!(state.snapshots.len(), 3);
@@ -132,13 +132,13 @@ mod tests {
         let mut hangs = state.clone();
         hangs.snapshots.insert(id(6), bad);
         let before = hangs.clone();
-        assert_eq!(plan.apply(&mut hangs).unwrap(), Applied::Not);
+        assert_eq!(plan.apply(&mut hangs).unwrap(), Applied::Conflict);
         assert_eq!(hangs, before);
         let mut points = state.clone();
         points.branches.insert("x".into(), id(4));
-        assert_eq!(plan.apply(&mut points).unwrap(), Applied::Not);
+        assert_eq!(plan.apply(&mut points).unwrap(), Applied::Conflict);
         state.snapshots.insert(id(6), good);
-        assert_eq!(plan.apply(&mut state).unwrap(), Applied::Out(vec![id(6)]));
+        assert_eq!(plan.apply(&mut state).unwrap(), Applied::Done(vec![id(6)]));
         assert_eq!(state.snapshots.keys().copied().collect::<Vec<_>>(), [id(1), id(2), id(6)]);
     }
 }

@@ -5,8 +5,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::Progress;
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -20,8 +19,6 @@ use crate::storage::{Storage, decoded};
 
 /// Files read at a time. An unusually large one may take some hundred MiB of memory.
 const AT_ONCE: usize = 8;
-/// Reads prepared at a time. Each takes some hundred bytes before it begins.
-const PREPARED: usize = 4096;
 
 /// Part of a chunk object: id, offset and length.
 type Part = (ObjectId, u64, u64);
@@ -105,27 +102,17 @@ impl ReachableObjects {
         let new: Vec<ObjectId> = snapshots.into_iter().filter(|id| self.snapshots.insert(*id)).collect();
         progress.expect(new.len());
         let mut manifests: HashSet<ObjectId> = HashSet::new();
-        for batch in new.chunks(PREPARED) {
-            // Boxed one by one: inside a closure the compiler cannot prove that the future is `Send`.
-            let reads: Vec<BoxFuture<'_, Result<HashSet<ObjectId>>>> =
-                batch.iter().map(|id| Box::pin(manifests_of(storage, *id)) as _).collect();
-            let mut reads = futures_util::stream::iter(reads).buffer_unordered(AT_ONCE);
-            while let Some(found) = reads.try_next().await? {
-                progress.step(1);
-                manifests.extend(found.into_iter().filter(|id| !self.manifests.contains(id)));
-            }
+        let mut reads = stream::iter(new).map(|id| manifests_of(storage, id)).buffer_unordered(AT_ONCE);
+        while let Some(found) = reads.try_next().await? {
+            progress.step(1);
+            manifests.extend(found.into_iter().filter(|id| !self.manifests.contains(id)));
         }
         progress.expect(manifests.len());
-        let manifests: Vec<ObjectId> = manifests.into_iter().collect();
-        for batch in manifests.chunks(PREPARED) {
-            let reads: Vec<BoxFuture<'_, Result<Vec<Part>>>> =
-                batch.iter().map(|id| Box::pin(chunks_of(storage, *id)) as _).collect();
-            let mut reads = futures_util::stream::iter(reads).buffer_unordered(AT_ONCE);
-            while let Some(found) = reads.try_next().await? {
-                progress.step(1);
-                for (chunk, offset, length) in found {
-                    self.chunks.add(chunk, offset, length);
-                }
+        let mut reads = stream::iter(manifests.clone()).map(|id| chunks_of(storage, id)).buffer_unordered(AT_ONCE);
+        while let Some(found) = reads.try_next().await? {
+            progress.step(1);
+            for (chunk, offset, length) in found {
+                self.chunks.add(chunk, offset, length);
             }
         }
         self.manifests.extend(manifests);

@@ -3,8 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::{Collected, Keep, Progress, is_older};
 use crate::error::{Context, Result};
@@ -139,19 +138,15 @@ impl Garbage {
             (Kind::Chunk, "gc.chunks.done"),
         ];
         for (kind, point) in kinds {
-            let ids = self.0.keys().filter(|(found, _)| *found == kind).map(|(_, id)| id);
-            let keys: Vec<String> = ids.map(|id| format!("{}{id}", kind.folder())).collect();
-            let batches: Vec<BoxFuture<'_, Result<()>>> = keys
-                .chunks(BATCH)
-                .map(|batch| {
-                    Box::pin(async move {
-                        storage.delete(batch).await?;
-                        progress.step(batch.len());
-                        Ok(())
-                    }) as _
-                })
-                .collect();
-            let removed: Result<()> = futures_util::stream::iter(batches).buffer_unordered(AT_ONCE).try_collect().await;
+            let ids: Vec<ObjectId> = self.0.keys().filter(|(found, _)| *found == kind).map(|(_, id)| *id).collect();
+            let batches: Vec<Vec<ObjectId>> = ids.chunks(BATCH).map(<[ObjectId]>::to_vec).collect();
+            let removals = stream::iter(batches).map(|batch| async move {
+                let keys: Vec<String> = batch.iter().map(|id| format!("{}{id}", kind.folder())).collect();
+                storage.delete(&keys).await?;
+                progress.step(keys.len());
+                Ok(())
+            });
+            let removed: Result<()> = removals.buffer_unordered(AT_ONCE).try_collect().await;
             removed.context(|| "some objects could not be removed; run this again to go on")?;
             failpoints::reach(point)?;
         }

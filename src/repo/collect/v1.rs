@@ -13,7 +13,7 @@ use crate::storage::{Storage, decoded};
 
 pub(super) async fn collect(
     storage: &Arc<dyn Storage>,
-    wanted: GcOptions,
+    options: GcOptions,
     uncommitted: &UncommittedFinder,
     progress: &Progress,
 ) -> Result<Collected> {
@@ -25,8 +25,8 @@ pub(super) async fn collect(
     let mut commits = HashSet::new();
     history(storage, roots, &mut commits).await?;
     keep.needed.add(storage, commits.iter().copied(), progress).await?;
-    let mut garbage = listed.garbage(&keep, wanted.older_than);
-    if wanted.dry_run || garbage.is_empty() {
+    let mut garbage = listed.garbage(&keep, options.older_than);
+    if options.dry_run || garbage.is_empty() {
         return Ok(garbage.count(&listed, &keep));
     }
     // Reads the refs again, for commits that were published or restored meanwhile.

@@ -20,13 +20,13 @@ const TRIES: u32 = 20;
 
 pub(super) async fn collect(
     storage: &Arc<dyn Storage>,
-    wanted: GcOptions,
+    options: GcOptions,
     clock: Clock,
     uncommitted: &UncommittedFinder,
     progress: &Progress,
 ) -> Result<Collected> {
     for _ in 0..TRIES {
-        if let Some(collected) = attempt(storage, wanted, clock, uncommitted, progress).await? {
+        if let Some(collected) = attempt(storage, options, clock, uncommitted, progress).await? {
             return Ok(collected);
         }
     }
@@ -42,7 +42,7 @@ pub(super) async fn collect(
 /// Returns none if the collection has to start again.
 async fn attempt(
     storage: &Arc<dyn Storage>,
-    wanted: GcOptions,
+    options: GcOptions,
     clock: Clock,
     uncommitted: &UncommittedFinder,
     progress: &Progress,
@@ -50,41 +50,41 @@ async fn attempt(
     let state = update::read_state(&**storage).await?;
     let work = uncommitted().await?;
     let mut listed = Listed::get(storage).await?;
-    let plan = Plan::of(&state, &work.snapshots, &listed.snapshot_times(), wanted.older_than);
+    let plan = Plan::of(&state, &work.snapshots, &listed.snapshot_times(), options.older_than);
     let mut after = state.clone();
     plan.apply(&mut after)?;
     let mut keep = Keep::new(&work, logs(&after));
     // Uncommitted changes may be based on an expired commit whose file still exists.
     keep.needed.add(storage, plan.kept().chain(listed.existing(&work.snapshots)), progress).await?;
-    let mut garbage = listed.garbage(&keep, wanted.older_than);
-    let copies = Copies::find(storage, &state, wanted.older_than).await?;
+    let mut garbage = listed.garbage(&keep, options.older_than);
+    let copies = Copies::find(storage, &state, options.older_than).await?;
     let old = copies.expected();
     let is_idle = garbage.is_empty() && plan.dropped.is_empty() && old.len() < copies::MIN_REMOVABLE;
-    if wanted.dry_run || is_idle {
+    if options.dry_run || is_idle {
         let old = if is_idle { Count::default() } else { copies.count(&old) };
         return Ok(Some(Collected { commits: plan.dropped, copies: old, ..garbage.count(&listed, &keep) }));
     }
     copies.write(storage).await?;
-    let mut applied = Applied::Not;
+    let mut applied = Applied::Conflict;
     let change = |state: &mut RepoState| {
         applied = plan.apply(state)?;
         match applied {
-            Applied::Out(_) => {
+            Applied::Done(_) => {
                 copies.shorten(state);
                 Ok(Operation::GcRan)
             }
-            Applied::Not => Err(Error::new(ErrorKind::Stale, "something hangs on a commit that should go")),
+            Applied::Conflict => Err(Error::new(ErrorKind::Stale, "something hangs on a commit that should go")),
         }
     };
     let backed_up = || failpoints::reach("gc.backup.done");
     let written = match update::update_without_backup_path(&**storage, clock, change, backed_up).await {
         Ok(written) => written,
-        Err(_) if applied == Applied::Not => return Ok(None),
+        Err(_) if applied == Applied::Conflict => return Ok(None),
         Err(error) => return Err(error),
     };
     failpoints::reach("gc.repo.done")?;
     // Nothing published from here on can need a removed object, but a commit published just before can.
-    if let Applied::Out(new) = applied {
+    if let Applied::Done(new) = applied {
         keep.needed.add(storage, new, progress).await?;
     }
     keep.logs.extend(logs(&written));

@@ -34,7 +34,7 @@ pub(super) struct Targets {
 }
 
 /// Checks manifest `id`, which `used` refers to.
-pub(super) async fn check(context: &Arc<Context>, id: ObjectId, used: &ManifestUse, sought: &Targets) -> Result<()> {
+pub(super) async fn check(context: &Arc<Context>, id: ObjectId, used: &ManifestUse, targets: &Targets) -> Result<()> {
     let key = format!("manifests/{id}");
     let found = read(context, &key, MAX_FILE, |file| Manifest::decode(file, MAX_FILE)).await;
     let Decoded { value: manifest, bytes: file, .. } = match found {
@@ -45,7 +45,7 @@ pub(super) async fn check(context: &Arc<Context>, id: ObjectId, used: &ManifestU
         context: Arc::clone(context),
         key,
         used: used.clone(),
-        sought: sought.clone(),
+        targets: targets.clone(),
         version: Header::parse(&file).map_or(SpecVersion::V2, |(header, _)| header.version),
     };
     let references = blocking(move || work.check(id, &manifest, &file)).await?;
@@ -60,7 +60,7 @@ struct Work {
     context: Arc<Context>,
     key: String,
     used: ManifestUse,
-    sought: Targets,
+    targets: Targets,
     version: SpecVersion,
 }
 
@@ -187,13 +187,13 @@ impl Work {
             ChunkPayload::Inline(_) => {}
             ChunkPayload::Native { length: 0, .. } | ChunkPayload::Virtual { length: 0, .. } => empty(),
             ChunkPayload::Native { chunk, offset, length } if is_needed => {
-                self.sought.presence.require(&self.context.findings, chunk, offset.saturating_add(length), from);
+                self.targets.presence.require(&self.context.findings, chunk, offset.saturating_add(length), from);
             }
             ChunkPayload::Native { .. } => {}
             ChunkPayload::Virtual { location, offset, length, checksum } => {
                 match offset.checked_add(length) {
                     Some(end) if is_needed => {
-                        self.sought.objects.require(&self.context.findings, &location, checksum, end, from);
+                        self.targets.objects.require(&self.context.findings, &location, checksum, end, from);
                     }
                     Some(_) => {}
                     None => {
@@ -201,7 +201,7 @@ impl Work {
                         add(Severity::Error, "payload", Some(coords), why.into());
                     }
                 }
-                if let Some(why) = location_problem(&location, &self.sought.containers) {
+                if let Some(why) = location_problem(&location, &self.targets.containers) {
                     add(Severity::Warning, "location", Some(coords), format!("`{location}`: {why}"));
                 }
             }

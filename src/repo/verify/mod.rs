@@ -35,13 +35,12 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use self::chunks::ChunkCheck;
-use self::nodes::{ManifestUse, Uses};
+use self::nodes::Uses;
 use self::repo_file::Commits;
 use self::report::{Findings, Report};
 use super::progress::Progress;
@@ -57,8 +56,6 @@ use crate::storage::{ObjectInfo, Storage};
 
 /// Snapshots, or manifests, checked at a time.
 const AT_ONCE: usize = 8;
-/// Checks prepared at a time. Each takes some hundred bytes before it begins.
-const PREPARED: usize = 4096;
 /// Stored size of the manifests checked at a time, in MiB; a larger one is checked alone.
 const MANIFESTS_MIB: u32 = 128;
 /// Attempts, each but the first because the repository changed during a check that found errors.
@@ -98,7 +95,7 @@ type Listed = BTreeMap<String, ObjectInfo>;
 /// Fails if the repository cannot be reached. Faults in its bytes are in the report.
 pub async fn verify(
     storage: &Arc<dyn Storage>,
-    wanted: VerifyOptions,
+    options: VerifyOptions,
     now: u64,
     progress: &Arc<Progress>,
 ) -> Result<Report> {
@@ -106,7 +103,7 @@ pub async fn verify(
     loop {
         tries += 1;
         progress.restart();
-        let (report, seen) = check(storage, &wanted, now, progress).await?;
+        let (report, seen) = check(storage, &options, now, progress).await?;
         // A garbage collection writes `repo` first.
         let is_stable = report.errors == 0 || tries == TRIES || entry_point(storage).await? == seen;
         if is_stable {
@@ -127,7 +124,7 @@ async fn entry_point(storage: &Arc<dyn Storage>) -> Result<Option<Bytes>> {
 
 async fn check(
     storage: &Arc<dyn Storage>,
-    wanted: &VerifyOptions,
+    options: &VerifyOptions,
     now: u64,
     progress: &Arc<Progress>,
 ) -> Result<(Report, Option<Bytes>)> {
@@ -141,7 +138,7 @@ async fn check(
     let seen = entry_point(&storage).await?;
     let version = if seen.is_some() { SpecVersion::V2 } else { SpecVersion::V1 };
     let findings = Findings::default();
-    let (is_whole, progress) = (wanted.snapshot.is_none(), Arc::clone(progress));
+    let (is_whole, progress) = (options.snapshot.is_none(), Arc::clone(progress));
     let context = Arc::new(Context { storage, findings, now, version, is_whole, progress });
     match (version, opened) {
         (_, Ok(repository)) if repository.is_alpha() => {
@@ -156,19 +153,19 @@ async fn check(
         }
         (SpecVersion::V1, Err(error)) if error.kind() == ErrorKind::Unsupported => return Err(error),
         (SpecVersion::V2, Err(error)) => context.findings.error("repo", "repo", error.to_string()),
-        _ => check_files(&context, wanted).await?,
+        _ => check_files(&context, options).await?,
     }
     let context = Arc::try_unwrap(context).map_err(|_| Error::new(ErrorKind::Io, "a part of the check goes on"))?;
     Ok((context.findings.into_report(), seen))
 }
 
-async fn check_files(context: &Arc<Context>, wanted: &VerifyOptions) -> Result<()> {
+async fn check_files(context: &Arc<Context>, options: &VerifyOptions) -> Result<()> {
     let listings = if context.is_whole { Some(Listings::get(context).await?) } else { None };
     let commits = match context.version {
         SpecVersion::V2 => Some(entry(context, listings.as_ref()).await?),
         SpecVersion::V1 => None,
     };
-    let mut tips: BTreeSet<ObjectId> = wanted.snapshot.into_iter().collect();
+    let mut tips: BTreeSet<ObjectId> = options.snapshot.into_iter().collect();
     match (&commits, context.is_whole) {
         (Some(commits), true) => tips.extend(commits.keys()),
         (None, true) => tips = refs_v1::check(context).await?,
@@ -176,19 +173,19 @@ async fn check_files(context: &Arc<Context>, wanted: &VerifyOptions) -> Result<(
     }
     let (snapshots, uses) = check_snapshots(context, tips, commits.as_ref()).await?;
     if let Some(commits) = &commits {
-        check_pruned(context, commits, wanted.snapshot).await?;
+        check_pruned(context, commits, options.snapshot).await?;
     }
     let containers = Arc::new(containers(context).await);
     let references = uses.values().map(|used| used.chunk_refs()).sum::<u64>();
-    let presence = match wanted.chunks {
+    let presence = match options.chunks {
         true if !context.is_whole && references <= MAX_SINGLE_REQUESTS => ChunkCheck::OneByOne(Mutex::default()),
         true => ChunkCheck::list(context).await?,
         false => ChunkCheck::Unknown,
     };
     let presence = Arc::new(presence);
-    let objects = Arc::new(virtuals::VirtualObjects::new(wanted.virtuals.clone().filter(|_| wanted.chunks)));
-    let sought = manifest::Targets { presence: Arc::clone(&presence), objects: Arc::clone(&objects), containers };
-    check_manifests(context, &uses, &sought, listings.as_ref()).await?;
+    let objects = Arc::new(virtuals::VirtualObjects::new(options.virtuals.clone().filter(|_| options.chunks)));
+    let targets = manifest::Targets { presence: Arc::clone(&presence), objects: Arc::clone(&objects), containers };
+    check_manifests(context, &uses, &targets, listings.as_ref()).await?;
     presence.request_all(context).await?;
     objects.request_all(context).await;
     context.findings.count(|checked| {
@@ -215,17 +212,18 @@ struct Listings {
 
 impl Listings {
     async fn get(context: &Context) -> Result<Self> {
-        let list = async |prefix: &str| -> Result<Listed> {
-            let found = context.storage.list(prefix).await?;
-            Ok(found.into_iter().map(|object| (object.key.clone(), object)).collect())
-        };
         Ok(Listings {
-            snapshots: list("snapshots/").await?,
-            logs: list("transactions/").await?,
-            manifests: list("manifests/").await?,
-            overwritten: list("overwritten/").await?,
+            snapshots: list(context, "snapshots/").await?,
+            logs: list(context, "transactions/").await?,
+            manifests: list(context, "manifests/").await?,
+            overwritten: list(context, "overwritten/").await?,
         })
     }
+}
+
+async fn list(context: &Context, prefix: &str) -> Result<Listed> {
+    let found = context.storage.list(prefix).await?;
+    Ok(found.into_iter().map(|object| (object.key.clone(), object)).collect())
 }
 
 /// Reads and checks `repo`.
@@ -254,24 +252,16 @@ async fn check_snapshots(
     // Commits with the parents that version 1 files name.
     let found: Mutex<Commits> = Mutex::default();
     let mut seen: HashSet<ObjectId> = HashSet::new();
-    let mut next: Vec<ObjectId> = tips.into_iter().collect();
+    let mut next = tips;
     while !next.is_empty() {
         seen.extend(&next);
         context.progress.expect(next.len());
-        let mut parents: BTreeSet<ObjectId> = BTreeSet::new();
-        for batch in next.chunks(PREPARED) {
-            let checks = batch.iter().map(|id| {
-                let record = commits.and_then(|commits| commits.get(id));
-                check_snapshot(context, *id, record, &uses, &found)
-            });
-            // Boxed one by one: inside a closure the compiler cannot prove that the future is `Send`.
-            let checks: Vec<BoxFuture<'_, Result<Option<ObjectId>>>> =
-                checks.map(|check| Box::pin(check) as _).collect();
-            let found: Vec<Option<ObjectId>> =
-                futures_util::stream::iter(checks).buffer_unordered(AT_ONCE).try_collect().await?;
-            parents.extend(found.into_iter().flatten().filter(|id| !seen.contains(id)));
+        let checks =
+            stream::iter(std::mem::take(&mut next)).map(|id| check_snapshot(context, id, commits, &uses, &found));
+        let parents: Vec<Option<ObjectId>> = checks.buffer_unordered(AT_ONCE).try_collect().await?;
+        if commits.is_none() && context.is_whole {
+            next.extend(parents.into_iter().flatten().filter(|id| !seen.contains(id)));
         }
-        next = if commits.is_none() && context.is_whole { parents.into_iter().collect() } else { Vec::new() };
     }
     if commits.is_none() {
         let found = found.into_inner();
@@ -292,7 +282,7 @@ async fn check_snapshots(
 async fn check_snapshot(
     context: &Arc<Context>,
     id: ObjectId,
-    record: Option<&SnapshotInfo>,
+    commits: Option<&Commits>,
     uses: &Mutex<Uses>,
     found: &Mutex<Commits>,
 ) -> Result<Option<ObjectId>> {
@@ -310,6 +300,7 @@ async fn check_snapshot(
     let snapshot = Arc::new(snapshot);
     let parent = snapshot.parent_id();
     // After an expiration the log is relative to a removed commit.
+    let record = commits.and_then(|commits| commits.get(&id));
     let before = record.filter(|record| record.pruned_ancestor_tx_logs.is_empty()).and_then(|record| record.parent);
     let (shared, looked_at, record) = (Arc::clone(context), Arc::clone(&snapshot), record.cloned());
     let is_root = record.as_ref().map_or(parent.is_none(), |record| record.parent.is_none());
@@ -372,32 +363,25 @@ async fn containers(context: &Context) -> Vec<(String, String)> {
 async fn check_manifests(
     context: &Arc<Context>,
     uses: &Uses,
-    sought: &manifest::Targets,
+    targets: &manifest::Targets,
     listings: Option<&Listings>,
 ) -> Result<()> {
     context.progress.expect(uses.len());
     let memory = Semaphore::new(MANIFESTS_MIB as usize);
     let memory = &memory;
-    let all: Vec<(&ObjectId, &ManifestUse)> = uses.iter().collect();
-    for batch in all.chunks(PREPARED) {
-        let checks: Vec<BoxFuture<'_, Result<()>>> = batch
-            .iter()
-            .map(|&(id, used)| {
-                let listed = listings.and_then(|listings| listings.manifests.get(&format!("manifests/{id}")));
-                let size = listed.map_or_else(|| used.size(), |object| object.size);
-                let mib = u32::try_from(size >> 20).unwrap_or(u32::MAX).saturating_add(1).min(MANIFESTS_MIB);
-                Box::pin(async move {
-                    // The semaphore is never closed; without a permit the check would only use more memory.
-                    let _permit = memory.acquire_many(mib).await.ok();
-                    manifest::check(context, *id, used, sought).await?;
-                    context.progress.step(1);
-                    Ok(())
-                }) as _
-            })
-            .collect();
-        futures_util::stream::iter(checks).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
-    }
-    Ok(())
+    let ids: Vec<ObjectId> = uses.keys().copied().collect();
+    let checks = stream::iter(ids).map(|id| async move {
+        let Some(used) = uses.get(&id) else { return Ok(()) };
+        let listed = listings.and_then(|listings| listings.manifests.get(&format!("manifests/{id}")));
+        let size = listed.map_or_else(|| used.size(), |object| object.size);
+        let mib = u32::try_from(size >> 20).unwrap_or(u32::MAX).saturating_add(1).min(MANIFESTS_MIB);
+        // The semaphore is never closed; without a permit the check would only use more memory.
+        let _permit = memory.acquire_many(mib).await.ok();
+        manifest::check(context, id, used, targets).await?;
+        context.progress.step(1);
+        Ok(())
+    });
+    checks.buffer_unordered(AT_ONCE).try_collect().await
 }
 
 /// Fetches and decodes document `key` from the store itself.

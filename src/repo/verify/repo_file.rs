@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::report::Findings;
-use super::{Context, Listed, check_envelope, read};
+use super::{Context, Listed, check_envelope, list, read};
 use crate::error::{ErrorKind, Result};
 use crate::format::envelope::FileType;
 use crate::format::generated::icechunk as fb;
@@ -241,14 +241,18 @@ pub(super) async fn check_operations(context: &Context, info: &RepoInfo, copies:
         last = check_log(context, &key, &older.value, false, &mut named).or(last);
         next = older.value.root().repo_before_updates().map(str::to_owned);
     }
-    let missing: Vec<&String> =
-        named.iter().filter(|name| !copies.contains_key(&format!("overwritten/{name}"))).collect();
-    for name in missing {
-        findings.warning(
-            "backup-missing",
-            &format!("overwritten/{name}"),
-            "the operations log names this copy of `repo`, and it is not there",
-        );
+    let mut missing: BTreeSet<String> = named.iter().map(|name| format!("overwritten/{name}")).collect();
+    missing.retain(|key| !copies.contains_key(key));
+    if !missing.is_empty() {
+        // An update after the first listing adds a copy, which the newer `repo` names.
+        let later = list(context, "overwritten/").await?;
+        for key in missing.iter().filter(|key| !later.contains_key(*key)) {
+            findings.warning(
+                "backup-missing",
+                key,
+                "the operations log names this copy of `repo`, and it is not there",
+            );
+        }
     }
     let unused = copies.iter().filter(|(key, _)| {
         let name = key.strip_prefix("overwritten/").unwrap_or(key);
@@ -329,7 +333,38 @@ fn is_backup_name(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+
     use super::*;
+    use crate::format::envelope::SpecVersion;
+    use crate::format::repo_state::{Operation, RepoState, Update};
+    use crate::format::testing::{id, repo};
+    use crate::storage::Condition;
+
+    /// Returns the rules that an operations log breaks which names `copy`. `copy` is stored if `is_stored`, and was listed by nobody.
+    async fn broken_rules(copy: &str, is_stored: bool) -> Vec<&'static str> {
+        let info = RepoInfo::decode(&repo(&[(id(1), -1)], &[("main", 0)])).unwrap();
+        let mut state = RepoState::from_info(&info).unwrap();
+        let update = |updated_at, backup_path| Update { operation: Operation::GcRan, updated_at, backup_path };
+        state.updates = vec![update(2, None), update(1, Some(copy.to_owned()))];
+        let file = state.encode().unwrap();
+        let storage = Arc::clone(crate::repo::testing::open(file.clone()).await.storage());
+        if is_stored {
+            storage.put(&format!("overwritten/{copy}"), "old".into(), Condition::Always).await.unwrap();
+        }
+        let (findings, progress) = (Findings::default(), Arc::default());
+        let context = Context { storage, findings, now: 3, version: SpecVersion::V2, is_whole: true, progress };
+        check_operations(&context, &RepoInfo::decode(&file).unwrap(), Some(&Listed::new())).await.unwrap();
+        context.findings.into_report().findings.into_iter().map(|finding| finding.rule).collect()
+    }
+
+    #[tokio::test]
+    async fn a_copy_that_an_update_adds_after_the_listing_is_not_missing() {
+        let copy = "repo.30708000000000.1CECHNKREP0F1RSTCMT0";
+        assert!(broken_rules(copy, true).await.is_empty());
+        assert_eq!(broken_rules(copy, false).await, ["backup-missing"]);
+    }
 
     #[test]
     fn names_of_copies() {

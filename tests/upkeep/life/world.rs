@@ -450,7 +450,7 @@ impl World {
         match actor {
             Actor::Ours => {
                 let wanted = collect::GcOptions { older_than, dry_run: false };
-                let progress = collect::Progress::default();
+                let progress = icechunkfs::repo::progress::Progress::default();
                 let repository = self.repository().await;
                 collect::collect(&repository, wanted, system_clock, &nothing_uncommitted(), &progress).await.unwrap();
             }
