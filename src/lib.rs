@@ -26,7 +26,7 @@
 //! | [`memory`] | the budget of all decoded data, and the memory of the machine |
 //! | [`trust`] | checks that other users cannot tamper with a local file |
 //! | [`store_names`], [`endpoint`] | names that become part of a store's address, and the address |
-//! | [`size`], [`file_name`], [`failpoints`] | human-readable sizes; any text as a file name; fail points |
+//! | [`size`], [`times`], [`file_name`], [`failpoints`] | human-readable sizes; times; any text as a file name; fail points |
 //! | [`error`] | error kinds, and their errno |
 //! | [`printable`], [`shell`] | untrusted text made safe for a terminal, a log or a shell |
 //!
@@ -59,6 +59,7 @@ pub mod size;
 pub mod stats;
 pub mod storage;
 pub mod store_names;
+pub mod times;
 pub mod transfer;
 pub mod tree;
 pub mod trust;

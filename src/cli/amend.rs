@@ -11,8 +11,8 @@ use crate::commit::squash::{self, SquashOptions};
 use crate::error::{Error, Result};
 use crate::printable;
 use crate::repo::refs::DEFAULT_BRANCH;
-use crate::repo::update::system_clock;
 use crate::storage::settings::Settings;
+use crate::times::system_clock;
 
 /// Arguments of `icechunkfs amend`.
 #[derive(Debug, Args)]

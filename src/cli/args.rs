@@ -25,10 +25,10 @@ use super::virtual_args::VirtualArgs;
 use crate::error::{Error, Result};
 use crate::fuse::io_mode::IoOption;
 use crate::operations::UploadMode;
-use crate::repo::history::parse_time;
 use crate::repo::refs::{DEFAULT_BRANCH, RefSpec};
 use crate::size;
 use crate::storage::settings::Settings;
+use crate::times::parse_time;
 
 /// Mount Icechunk repositories as plain directories of Zarr files.
 #[derive(Debug, Parser)]

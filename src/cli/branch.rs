@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::format::ids::ObjectId;
 use crate::printable;
 use crate::repo::change_refs::RefKind;
-use crate::repo::update::system_clock;
+use crate::times::system_clock;
 
 /// Arguments of `icechunkfs branch`.
 #[derive(Debug, Args)]
@@ -85,7 +85,7 @@ fn reset_branch(repo: &str, arguments: &ResetArgs) -> Result<()> {
     let work = OpenRepository::begin(repo, &arguments.reach)?;
     let name = &arguments.name;
     let previous = work.target(RefKind::Branch, name, arguments.expect.as_deref())?;
-    let to = work.runtime.block_on(work.repository.find(&arguments.to))?.id;
+    let to = work.runtime.block_on(work.repository.resolve_revision(&arguments.to))?.id;
     if to == previous {
         return say(arguments, previous, to, format!("branch `{name}` points to {to} already"));
     }

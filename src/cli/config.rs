@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
 use crate::format::config_edit::{self, ConfigChange, Setting, problems};
 use crate::printable;
-use crate::repo::update::system_clock;
+use crate::times::system_clock;
 
 /// Maximum bytes of a value on standard input. A configuration has some thousand.
 const MAX_INPUT: u64 = 1 << 20;

@@ -10,11 +10,9 @@ use super::confirm::ConfirmArgs;
 use super::{open, print, print_json};
 use crate::error::Result;
 use crate::printable;
-use crate::repo::cutoff::parse_older_than;
 use crate::repo::expire::{ExpireOptions, Expired, expire};
-use crate::repo::history::format_time;
-use crate::repo::update::system_clock;
 use crate::storage::settings::Settings;
+use crate::times::{format_time, parse_older_than, system_clock};
 
 /// Arguments of `icechunkfs expire`.
 #[derive(Debug, Args)]

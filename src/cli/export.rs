@@ -82,7 +82,7 @@ pub fn run(arguments: &ExportArgs) -> Result<()> {
     let exported = watched(&counters, "{pos}/{len} files {wide_bar} {msg} {per_sec}", || {
         open::runtime()?.block_on(async {
             let repository = open::repository_with(&arguments.repo, &arguments.store, &arguments.virtuals).await?;
-            let found = repository.find(&arguments.reference).await?;
+            let found = repository.resolve_revision(&arguments.reference).await?;
             let limits = open::MemoryLimits::default();
             let tree = open::tree(&repository, &RefSpec::Snapshot(found.id), limits).await?;
             let source = ExportSource {

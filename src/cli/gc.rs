@@ -19,12 +19,11 @@ use super::{open, print, print_json, progress};
 use crate::error::Result;
 use crate::printable;
 use crate::repo::Repository;
-use crate::repo::collect::{Collected, Count, GcOptions, Progress, collect};
-use crate::repo::cutoff::parse_older_than;
-use crate::repo::history::format_time;
-use crate::repo::update::system_clock;
+use crate::repo::collect::{Collected, Count, GcOptions, collect};
+use crate::repo::progress::Progress;
 use crate::scratch::search::SearchResult;
 use crate::storage::settings::Settings;
+use crate::times::{format_time, parse_older_than, system_clock};
 use crate::trust;
 
 /// Interval between updates of the progress bar.

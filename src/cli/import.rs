@@ -18,10 +18,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::printable;
 use crate::repo::Repository;
 use crate::repo::refs::DEFAULT_BRANCH;
-use crate::repo::update::system_clock;
 use crate::size;
 use crate::storage::{self, settings::Settings};
 use crate::transfer::import::{self, ImportOptions, ImportResult, ImportTarget};
+use crate::times::system_clock;
+use crate::transfer::import::{self, ImportOptions, ImportResult, Target};
 use crate::transfer::{Counters, SkippedPath};
 
 /// Interval between updates of the progress bar.

@@ -4,8 +4,8 @@ use super::args::InitArgs;
 use super::open;
 use crate::error::Result;
 use crate::repo::create;
-use crate::repo::update::system_clock;
 use crate::storage;
+use crate::times::system_clock;
 
 /// Creates a repository.
 pub fn run(arguments: &InitArgs) -> Result<()> {

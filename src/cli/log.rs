@@ -15,8 +15,8 @@ use super::{graph, open, print, print_json, print_raw};
 use crate::error::{Error, Result};
 use crate::format::repo_info::SnapshotInfo;
 use crate::printable;
-use crate::repo::history::format_time;
 use crate::repo::refs::{DEFAULT_BRANCH, Refs};
+use crate::times::format_time;
 
 #[derive(Serialize)]
 struct Commit {

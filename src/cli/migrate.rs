@@ -14,8 +14,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::printable;
 use crate::repo::migrate::elsewhere;
 use crate::repo::migrate::in_place::{self, Progress, Summary};
-use crate::repo::update::system_clock;
 use crate::storage::{self, settings::Settings};
+use crate::times::system_clock;
 
 /// Interval between updates of the progress bar.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -71,7 +71,7 @@ pub fn run(arguments: &MigrateArgs) -> Result<()> {
         },
     )?;
     tell(arguments, &summary)?;
-    match summary.left.as_slice() {
+    match summary.unmigrated_refs.as_slice() {
         [] => Ok(()),
         left => Err(Error::new(
             ErrorKind::Contended,
@@ -92,19 +92,19 @@ fn tell(arguments: &MigrateArgs, summary: &Summary) -> Result<()> {
             "from_version": 1,
             "to_version": 2,
             "dry_run": arguments.dry_run,
-            "finished": summary.finished,
+            "finished": summary.was_completed,
             "branches": contents.branches.len(),
             "tags": contents.tags.len(),
             "deleted_tags": contents.deleted_tags.len(),
             "commits": contents.commits.len(),
             "config": summary.has_config,
             "removed": summary.removed,
-            "left": summary.left,
+            "left": summary.unmigrated_refs,
         }));
     }
     let mut text = String::new();
     // Writing into a string cannot fail.
-    let _ = match (summary.finished, arguments.dry_run) {
+    let _ = match (summary.was_completed, arguments.dry_run) {
         (true, true) => writeln!(text, "version 2 already; an earlier migration was not finished"),
         (true, false) => writeln!(text, "version 2 already; finished what an earlier migration had begun"),
         (false, dry_run) => writeln!(
@@ -184,7 +184,7 @@ fn elsewhere(arguments: &MigrateArgs, to: &str) -> Result<()> {
             };
             let dry_run = arguments.dry_run;
             let done = elsewhere::migrate(&repository, destination.as_ref(), system_clock, dry_run, &progress).await?;
-            Ok((done, if repository.is_before_0_2() { 0 } else { 1 }))
+            Ok((done, if repository.is_alpha() { 0 } else { 1 }))
         })
     };
     let (summary, from_version) = drawing(draw, work)?;
@@ -198,7 +198,7 @@ fn tell_elsewhere(arguments: &MigrateArgs, to: &str, summary: &elsewhere::Summar
             "from_version": from_version,
             "to_version": 2,
             "dry_run": arguments.dry_run,
-            "finished": summary.finished,
+            "finished": summary.was_completed,
             "branches": contents.branches.len(),
             "tags": contents.tags.len(),
             "deleted_tags": contents.deleted_tags.len(),
@@ -214,7 +214,7 @@ fn tell_elsewhere(arguments: &MigrateArgs, to: &str, summary: &elsewhere::Summar
             "empty_chunks": summary.empty,
         }));
     }
-    if summary.finished {
+    if summary.was_completed {
         let to = printable::line(to);
         return print(&format!("{to} holds the new repository already\n"));
     }

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::format::operations_log::Entry;
 use crate::format::repo_state::Operation;
 use crate::printable;
-use crate::repo::history::format_time;
+use crate::times::format_time;
 
 /// Arguments of `icechunkfs ops`.
 #[derive(Debug, Args)]

@@ -18,11 +18,10 @@ use crate::format::repo_info::SnapshotInfo;
 use crate::printable;
 use crate::repo::Repository;
 use crate::repo::change_refs::RefKind;
-use crate::repo::history::format_time;
 use crate::repo::refs::DEFAULT_BRANCH;
-use crate::repo::update::system_clock;
 use crate::scratch::pending;
 use crate::storage::settings::Settings;
+use crate::times::{format_time, system_clock};
 
 /// Store settings and verbosity.
 #[derive(Clone, Debug, Args)]
@@ -223,7 +222,7 @@ pub(super) fn list(repo: &str, kind: RefKind, arguments: &ListArgs) -> Result<()
 
 pub(super) fn create(repo: &str, kind: RefKind, arguments: &CreateArgs) -> Result<()> {
     let work = OpenRepository::begin(repo, &arguments.reach)?;
-    let target = work.runtime.block_on(work.repository.find(&arguments.at))?.id;
+    let target = work.runtime.block_on(work.repository.resolve_revision(&arguments.at))?.id;
     let name = &arguments.name;
     work.runtime.block_on(work.repository.create_ref(kind, name, target, system_clock))?;
     say(arguments.json, name, target, || format!("{kind} `{name}` points to {target}"))

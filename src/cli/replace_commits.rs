@@ -9,7 +9,7 @@ use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::printable;
 use crate::repo::Repository;
-use crate::repo::history::format_time;
+use crate::times::format_time;
 
 /// Number of refs listed as text; the rest is counted.
 const LISTED: usize = 10;

@@ -22,10 +22,10 @@ use crate::printable;
 use crate::reader::Reader;
 use crate::repack::{self, RepackResult};
 use crate::repo::refs::DEFAULT_BRANCH;
-use crate::repo::update::system_clock;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::size;
 use crate::storage::settings::Settings;
+use crate::times::system_clock;
 
 /// Arguments of `icechunkfs rewrite-manifests`.
 #[derive(Debug, Args)]

@@ -13,8 +13,8 @@ use crate::format::repo_info::SnapshotInfo;
 use crate::printable;
 use crate::repo::Repository;
 use crate::repo::refs::DEFAULT_BRANCH;
-use crate::repo::update::system_clock;
 use crate::storage::settings::Settings;
+use crate::times::system_clock;
 
 /// Number of commits listed in the question; the rest is counted.
 const LISTED: usize = 20;
@@ -118,7 +118,7 @@ async fn range(repository: &Repository, branch: &str, range: &RangeArgs) -> Resu
         }
         commits
     } else if let Some(word) = range.from.as_ref().or(range.since.as_ref()) {
-        let first = repository.find(word).await?.id;
+        let first = repository.resolve_revision(word).await?.id;
         let mut commits = repository.history(tip, usize::MAX).await?;
         let Some(at) = commits.iter().position(|commit| commit.id == first) else {
             return Err(Error::invalid(format!("{first} (`{word}`) is not in the history of branch `{branch}`")));

@@ -64,7 +64,7 @@ pub fn run(arguments: &StatsArgs) -> Result<()> {
         let done = open::runtime().and_then(|runtime| {
             runtime.block_on(async {
                 let repository = open::repository(&arguments.repo, &arguments.store).await?;
-                let found = repository.find(&arguments.reference).await?;
+                let found = repository.resolve_revision(&arguments.reference).await?;
                 let limits = open::MemoryLimits::default();
                 let tree = open::tree(&repository, &RefSpec::Snapshot(found.id), limits).await?;
                 let bound = memory::explicit_bound().unwrap_or_else(memory::default_memory) / SHARE;

@@ -14,11 +14,12 @@ use super::{open, print, print_json, progress};
 use crate::error::Result;
 use crate::printable;
 use crate::repo::Repository;
-use crate::repo::update::system_clock;
+use crate::repo::progress::Progress;
 use crate::repo::verify::report::{Finding, Report, Severity};
-use crate::repo::verify::{self, Progress, VerifyOptions};
+use crate::repo::verify::{self, VerifyOptions};
 use crate::storage;
 use crate::storage::settings::Settings;
+use crate::times::system_clock;
 
 /// Exit status for warnings without errors.
 const WARNINGS: u8 = 3;
@@ -82,7 +83,7 @@ async fn check(arguments: &VerifyArgs, progress: &Arc<Progress>) -> Result<Repor
     let permissions = arguments.virtuals.permissions()?;
     let storage = storage::open(&arguments.repo, &arguments.store).await?;
     let snapshot = match &arguments.reference {
-        Some(word) => Some(Repository::open(Arc::clone(&storage)).await?.find(word).await?.id),
+        Some(word) => Some(Repository::open(Arc::clone(&storage)).await?.resolve_revision(word).await?.id),
         None => None,
     };
     let virtuals = if arguments.chunks && !permissions.is_empty() {

@@ -14,9 +14,9 @@ use crate::memory;
 use crate::operations::{self, Facts, RecoveryOptions, Session, UploadMode};
 use crate::reader::Reader;
 use crate::repo::Repository;
-use crate::repo::update::system_clock;
 use crate::scratch::directory::default_path;
 use crate::scratch::relocate::{self, ScratchKey};
+use crate::times::system_clock;
 
 /// Returns the reason that `branch` of a repository accepts no commits; none if it does.
 pub async fn obstacle(repository: &Repository, branch: &str) -> Result<Option<String>> {

@@ -40,9 +40,9 @@ use crate::format::snapshot::Snapshot;
 use crate::reader::Reader;
 use crate::repo::clock::ChangeTime;
 use crate::repo::collect::mark::LogPosition;
-use crate::repo::update::Clock;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::storage::Storage;
+use crate::times::Clock;
 
 /// Metadata item that is reserved for notes of Icechunk implementations.
 pub const RESERVED: &str = "__icechunk";
@@ -206,7 +206,7 @@ impl Engine {
                 None => splitting::rules(&config).cloned().unwrap_or_else(splitting::no_splitting),
             }),
             rebased_over: Vec::new(),
-            stored_since: request.known_objects.as_ref().map(|known| known.mark).or(repository.mark()),
+            stored_since: request.known_objects.as_ref().map(|known| known.mark).or(repository.log_position()),
             known_objects: request.known_objects.as_ref().map(|known| known.chunks.clone()).unwrap_or_default(),
             must_store_again: false,
             has_landed: false,
@@ -248,7 +248,7 @@ impl Engine {
                 Attempt::Collected => {
                     info!("garbage was collected while the commit was made: it is stored anew");
                     let repository = Repository::open(Arc::clone(&self.storage)).await?;
-                    work.stored_since = repository.mark();
+                    work.stored_since = repository.log_position();
                     work.known_objects.clear();
                     self.store_chunks(&mut work, &repository, sizes, renewed).await?;
                     work.manifests.forget();
@@ -440,7 +440,7 @@ impl Engine {
             log = self.amended(&work.base, log).await?;
         }
         let has_moves = !log.moves.is_empty();
-        let record = draft.record(None);
+        let record = SnapshotRecord::of(&draft, None);
         let version = work.version;
         let files = move || Ok((log.encode(id, version)?, draft.encode()?));
         let (log, snapshot) = blocking(files).await?;

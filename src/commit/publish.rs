@@ -11,9 +11,10 @@ use crate::format::ids::ObjectId;
 use crate::format::repo_state::{Operation, RepoState, SnapshotRecord};
 use crate::repo::Repository;
 use crate::repo::collect::mark::LogPosition;
-use crate::repo::update::{self, Clock};
+use crate::repo::update;
 use crate::repo::v1;
 use crate::storage::Storage;
+use crate::times::Clock;
 
 /// The feature flag that allows commits with moves.
 const MOVE_NODE: u16 = 3;
@@ -52,7 +53,7 @@ pub(super) async fn v2(storage: &Arc<dyn Storage>, clock: Clock, publication: &P
             done(Published::Done)
         } else if state.branches.get(publication.branch).is_some_and(|tip| *tip != publication.tip) {
             done(Published::Moved)
-        } else if publication.stored_since.is_some_and(|mark| mark.is_behind(state)) {
+        } else if publication.stored_since.is_some_and(|mark| mark.may_have_collected_since(state)) {
             done(Published::Collected)
         } else {
             return insert(state, publication);

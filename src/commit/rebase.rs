@@ -8,6 +8,7 @@ use super::conflicts::{self, ChunkSet, ConcurrentChanges, ConcurrentCommit, Conf
 use super::publish::branch_is_gone;
 use super::references::References;
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::MAX_FILE;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::repo_info::SnapshotInfo;
 use crate::format::snapshot::Snapshot;
@@ -16,9 +17,6 @@ use crate::reader::Reader;
 use crate::repo::{MAX_SNAPSHOT, Repository};
 use crate::storage::{Storage, decoded};
 use crate::zarr::Coords;
-
-/// Size limit of a transaction log, stored and in memory, in bytes: the limit of the format.
-const MAX_LOG: u64 = 1 << 31;
 
 /// Concurrent commits, and their effect on a change set.
 #[derive(Debug)]
@@ -118,8 +116,8 @@ pub async fn read_log(storage: &dyn Storage, id: ObjectId) -> Result<Transaction
 
 /// Reads the transaction log of snapshot `id`, if there is one.
 pub async fn read_log_if_any(storage: &dyn Storage, id: ObjectId) -> Result<Option<TransactionLog>> {
-    let decode = |file: &[u8]| TransactionLog::decode(file, MAX_LOG);
-    match decoded::fixed(storage, &format!("transactions/{id}"), MAX_LOG, decode).await {
+    let decode = |file: &[u8]| TransactionLog::decode(file, MAX_FILE);
+    match decoded::fixed(storage, &format!("transactions/{id}"), MAX_FILE, decode).await {
         Ok(log) => Ok(Some(log.value)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),

@@ -26,11 +26,11 @@ use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::repo_info::SnapshotInfo;
-use crate::format::repo_state::RawItem;
+use crate::format::repo_state::{RawItem, SnapshotRecord};
 use crate::format::snapshot::Snapshot;
 use crate::repo::clock::ChangeTime;
-use crate::repo::update::Clock;
 use crate::repo::{MAX_SNAPSHOT, Repository};
+use crate::times::Clock;
 
 /// Parameters of a squash.
 #[derive(Clone, Debug)]
@@ -105,7 +105,7 @@ pub async fn squash(repository: &Repository, clock: Clock, options: &SquashOptio
         nodes,
         manifests: snapshot.manifests().into_iter().filter(|info| used.contains(&info.id)).collect(),
     };
-    let record = draft.record(None);
+    let record = SnapshotRecord::of(&draft, None);
     let files = blocking(move || Ok((log.encode(id, SpecVersion::V2)?, draft.encode()?))).await;
     let (log, file) = files.context(|| format!("snapshot {}", tip.id))?;
     failpoints::reach("commit.log")?;
@@ -119,7 +119,7 @@ pub async fn squash(repository: &Repository, clock: Clock, options: &SquashOptio
     failpoints::reach("commit.publish")?;
     let replaces: Vec<ObjectId> = commits.iter().map(|commit| commit.id).collect();
     // The feature flag for moves was checked when the nodes were moved.
-    let stored_since = repository.mark();
+    let stored_since = repository.log_position();
     let publication =
         Publication { branch, tip: tip.id, replaces: &replaces, has_moves: false, new: id, stored_since, record };
     match publish::v2(&Arc::clone(storage), clock, &publication).await? {

@@ -8,10 +8,11 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 
 use parking_lot::Mutex;
-use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use rustix::fs::{Timespec, UTIME_NOW};
 use tracing::warn;
 
 use super::changes::ChunkFile;
+use crate::times::set_modified;
 
 /// Files with the current time, each with its old modification time, which is restored on drop.
 #[derive(Debug, Default)]
@@ -48,9 +49,4 @@ impl Drop for RenewedTimes {
             }
         }
     }
-}
-
-fn set_modified(file: &File, time: Timespec) -> Result<(), rustix::io::Errno> {
-    let unchanged = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
-    rustix::fs::futimens(file, &Timestamps { last_access: unchanged, last_modification: time })
 }

@@ -5,8 +5,7 @@ use std::collections::VecDeque;
 use parking_lot::Mutex;
 
 use crate::error::{Error, ErrorKind};
-use crate::repo::history::format_time;
-use crate::repo::update::system_clock;
+use crate::times::{format_time, system_clock};
 
 const KEPT: usize = 100;
 

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io;
 
-use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, XattrFlags};
+use rustix::fs::XattrFlags;
 
 use crate::file_name;
 
@@ -30,7 +30,7 @@ impl Name {
     }
 
     /// Names document `key`, which changes.
-    pub(super) fn answer(key: &str) -> Self {
+    pub(super) fn document(key: &str) -> Self {
         Name(format!("= {}", file_name::of(key)))
     }
 
@@ -92,11 +92,4 @@ impl Summing {
     pub(super) fn end(self) -> Sum {
         Sum { length: self.length, sum: self.hasher.finalize() }
     }
-}
-
-/// Records that `file` is used now, as its modification time.
-pub(super) fn touch(file: &File) -> io::Result<()> {
-    let omit = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
-    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
-    Ok(rustix::fs::futimens(file, &Timestamps { last_access: omit, last_modification: now })?)
 }

@@ -15,7 +15,7 @@
 //! bytes into the cache, so a cache that other users may write to is refused, and a cache of root is read by all whom its
 //! mode admits and written by root alone ([`place`]).
 //!
-//! Functions of [`DiskCache`] wait for the disk unless their name ends in `_now`; [`DiskCache::look`] is for callers that must not block.
+//! Functions of [`DiskCache`] wait for the disk unless their name ends in `_now`; [`DiskCache::run_blocking`] is for callers that must not block.
 
 mod entry;
 mod place;
@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use lru::LruCache;
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, ResolveFlags};
+use rustix::fs::{AtFlags, ResolveFlags, Timespec, UTIME_NOW};
 use tokio::sync::Semaphore;
 use tracing::{debug, warn};
 
@@ -43,13 +43,14 @@ use self::entry::{Sum, Summing};
 use self::place::{CacheDirectory, is_entry};
 use self::space::Space;
 use crate::error::{Error, Result};
+use crate::times::set_modified;
 
 /// Default size of a cache, in bytes.
 pub const DEFAULT_SIZE: u64 = 10 << 30;
 /// Pause in writing after a failed write: a full disk is rarely full for a moment only.
 const PAUSE: Duration = Duration::from_secs(30);
 /// Time limit for one entry. A disk that takes longer is slower than the network.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Entries written at the same time.
 const WRITERS: usize = 4;
 /// Shortest interval between two records of an entry's use: each is a write to the disk.
@@ -57,7 +58,7 @@ const USE_COUNTS_FOR: Duration = Duration::from_secs(600);
 /// Entries that are remembered as verified.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(1 << 14).unwrap();
 /// Interval between checks if everything is written.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Bytes read at a time to compute only their sum.
 const SUMMED_AT_A_TIME: usize = 64 << 10;
 
@@ -129,7 +130,7 @@ impl DiskCache {
             self.drop_damaged(name);
             return None;
         }
-        self.used(&file);
+        self.record_use(&file);
         Some(bytes.into())
     }
 
@@ -137,16 +138,12 @@ impl DiskCache {
     pub fn file(&self, name: &Name, length: u64) -> Option<File> {
         let file = self.open_trusted(name)?;
         let metadata = file.metadata().ok()?;
-        if metadata.len() == length && self.was_checked(&metadata) {
-            self.used(&file);
+        if metadata.len() == length && (self.was_checked(&metadata) || sums_up(&file)) {
+            self.record_use(&file);
             return Some(file);
         }
-        if metadata.len() != length || !sums_up(&file) {
-            self.drop_damaged(name);
-            return None;
-        }
-        self.used(&file);
-        Some(file)
+        self.drop_damaged(name);
+        None
     }
 
     /// Returns the file like [`DiskCache::file`], if it is known to be right without waiting.
@@ -159,18 +156,18 @@ impl DiskCache {
         is_known.then_some(file)
     }
 
-    /// Runs `look` on a thread that may block; returns `None` if the disk takes too long.
-    pub async fn look<T: Send + 'static>(
+    /// Runs `work` on a thread that may block; returns `None` if the disk takes too long.
+    pub async fn run_blocking<T: Send + 'static>(
         self: &Arc<Self>,
-        look: impl FnOnce(&DiskCache) -> Option<T> + Send + 'static,
+        work: impl FnOnce(&DiskCache) -> Option<T> + Send + 'static,
     ) -> Option<T> {
         let cache = Arc::clone(self);
-        let looking = tokio::task::spawn_blocking(move || look(&cache));
-        tokio::time::timeout(PATIENCE, looking).await.ok()?.ok()?
+        let running = tokio::task::spawn_blocking(move || work(&cache));
+        tokio::time::timeout(TIMEOUT, running).await.ok()?.ok()?
     }
 
     /// Adds an entry in the background, and drops `hold` when the entry is added or discarded.
-    pub fn keep(self: &Arc<Self>, name: Name, bytes: Bytes, hold: impl Send + 'static) {
+    pub fn put_in_background(self: &Arc<Self>, name: Name, bytes: Bytes, hold: impl Send + 'static) {
         if self.is_paused() {
             return;
         }
@@ -178,14 +175,14 @@ impl DiskCache {
         let waiting = Waiting(Arc::clone(self));
         drop(tokio::spawn(async move {
             let (_hold, this) = (hold, &waiting.0);
-            let turn = tokio::time::timeout(PATIENCE, Arc::clone(&this.writers).acquire_owned()).await;
+            let turn = tokio::time::timeout(TIMEOUT, Arc::clone(&this.writers).acquire_owned()).await;
             let Ok(Ok(turn)) = turn else { return this.pause("it writes too slowly") };
             let writer = Arc::clone(this);
             let writing = tokio::task::spawn_blocking(move || {
                 let _turn = turn;
                 writer.put(&name, &bytes);
             });
-            if tokio::time::timeout(PATIENCE, writing).await.is_err() {
+            if tokio::time::timeout(TIMEOUT, writing).await.is_err() {
                 this.pause("it does not answer");
             }
         }));
@@ -197,10 +194,10 @@ impl DiskCache {
     }
 
     /// Waits until all queued entries are added, but not for long.
-    pub async fn settle(&self) {
-        let end = Instant::now() + 2 * PATIENCE;
+    pub async fn flush(&self) {
+        let end = Instant::now() + 2 * TIMEOUT;
         while self.waiting() > 0 && Instant::now() < end {
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -213,21 +210,21 @@ impl DiskCache {
     }
 
     /// Returns document `key` as it was last seen.
-    pub fn answer(&self, key: &str, limit: u64) -> Option<CachedDocument> {
-        let bytes = self.get(&Name::answer(key), limit.saturating_add(CachedDocument::MOST_STATE))?;
-        CachedDocument::parse(bytes)
+    pub fn document(&self, key: &str, limit: u64) -> Option<CachedDocument> {
+        let bytes = self.get(&Name::document(key), limit.saturating_add(CachedDocument::MAX_STATE))?;
+        CachedDocument::decode(bytes)
     }
 
     /// Records the current state of document `key`.
-    pub fn note(&self, key: &str, answer: &CachedDocument) {
+    pub fn record_document(&self, key: &str, document: &CachedDocument) {
         if !self.is_paused() && self.place.is_writable() {
-            self.replace(&Name::answer(key), &answer.spell());
+            self.replace(&Name::document(key), &document.encode());
         }
     }
 
     /// Removes the entries of `key` as a whole object and as a document.
     pub fn forget(&self, key: &str) {
-        for name in [Name::whole(key), Name::answer(key)] {
+        for name in [Name::whole(key), Name::document(key)] {
             self.remove(&name);
         }
     }
@@ -257,7 +254,7 @@ impl DiskCache {
         directories.make_readable(&staged.file)?;
         let folder = self.place.folder_of(name).or_else(|_| self.place.make_folder_of(name))?;
         let file = staged.rename(&folder, name.as_str())?;
-        room.taken(old);
+        room.commit(old);
         if let Ok(metadata) = file.metadata() {
             self.checked.lock().put(metadata.ino(), stamp(&metadata));
         }
@@ -284,9 +281,10 @@ impl DiskCache {
     }
 
     /// Records that the bytes of `file` are verified and used.
-    fn used(&self, file: &File) {
+    fn record_use(&self, file: &File) {
         let Ok(mut metadata) = file.metadata() else { return };
-        if self.place.is_writable() && is_due(&metadata) && entry::touch(file).is_ok() {
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        if self.place.is_writable() && is_due(&metadata) && set_modified(file, now).is_ok() {
             let Ok(touched) = file.metadata() else { return };
             metadata = touched;
         }
@@ -307,7 +305,7 @@ impl DiskCache {
         let stat = rustix::fs::statat(&folder, name.as_str(), AtFlags::SYMLINK_NOFOLLOW);
         let length = stat.map_or(0, |stat| stat.st_size.unsigned_abs());
         if rustix::fs::unlinkat(&folder, name.as_str(), AtFlags::empty()).is_ok() {
-            self.space.gone(length);
+            self.space.release(length);
         }
     }
 
@@ -366,20 +364,20 @@ fn sums_up(file: &File) -> bool {
 
 impl CachedDocument {
     /// Limit on the bytes of an encoded state.
-    const MOST_STATE: u64 = 4096;
+    const MAX_STATE: u64 = 4096;
 
-    fn spell(&self) -> Vec<u8> {
+    fn encode(&self) -> Vec<u8> {
         let mark = if self.bytes.is_some() { "there" } else { "absent" };
-        let mut spelled = format!("{mark} {}\n", self.state.replace('\n', " ")).into_bytes();
-        spelled.extend_from_slice(self.bytes.as_deref().unwrap_or_default());
-        spelled
+        let mut encoded = format!("{mark} {}\n", self.state.replace('\n', " ")).into_bytes();
+        encoded.extend_from_slice(self.bytes.as_deref().unwrap_or_default());
+        encoded
     }
 
-    fn parse(spelled: Bytes) -> Option<CachedDocument> {
-        let end = spelled.iter().position(|&byte| byte == b'\n')?;
-        let head = std::str::from_utf8(spelled.get(..end)?).ok()?;
+    fn decode(encoded: Bytes) -> Option<CachedDocument> {
+        let end = encoded.iter().position(|&byte| byte == b'\n')?;
+        let head = std::str::from_utf8(encoded.get(..end)?).ok()?;
         let (mark, state) = head.split_once(' ')?;
-        let bytes = (mark == "there").then(|| spelled.slice(end + 1..));
+        let bytes = (mark == "there").then(|| encoded.slice(end + 1..));
         Some(CachedDocument { state: state.to_owned(), bytes })
     }
 }

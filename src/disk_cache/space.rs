@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::place::{CacheDirectory, TEMPORARY};
+use super::place::{CacheDirectory, DIRECTORY, TEMPORARY};
 use crate::file_name::is_dots;
 use crate::trust;
 
@@ -31,9 +31,9 @@ const KEPT_TENTHS: u64 = 9;
 const LARGEST_PART: u64 = 4;
 /// Part of a disk that is left to other programs: a twentieth, and at most this many bytes.
 const LEFT_PART: u64 = 20;
-const LEFT_MOST: u64 = 4 << 30;
+const MAX_LEFT: u64 = 4 << 30;
 /// Time that a writer waits for a process that tidies up, and that process for writers.
-const PATIENCE: Duration = Duration::from_secs(2);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(2);
 /// Depth of directories that are searched for entries.
 const DEPTH: u32 = 4;
@@ -44,7 +44,7 @@ pub(super) struct Space {
     bound: u64,
 }
 
-/// Reserved room for one entry, released on drop unless it is taken.
+/// Reserved room for one entry, released on drop unless it is committed.
 #[derive(Debug)]
 pub(super) struct Room<'a> {
     space: &'a Space,
@@ -65,9 +65,10 @@ impl Space {
             return Ok(None);
         }
         for _ in 0..2 {
-            let Some(lock) = self.lock(FlockOperation::NonBlockingLockShared)? else { return Ok(None) };
+            let Some(lock) = self.lock("lock", FlockOperation::NonBlockingLockShared)? else { return Ok(None) };
             let wanted = self.disk_shortage(cost)?;
-            if wanted == 0 && self.add(cost)? {
+            let add = |used: u64| used.checked_add(cost).filter(|used| *used <= self.bound);
+            if wanted == 0 && self.count(add)? {
                 return Ok(Some(Room { space: self, cost, _lock: lock }));
             }
             drop(lock);
@@ -79,19 +80,14 @@ impl Space {
     }
 
     /// Records that an entry of `length` bytes was deleted.
-    pub(super) fn gone(&self, length: u64) {
+    pub(super) fn release(&self, length: u64) {
         // Bytes that are not subtracted are found when a process tidies up.
         let _ = self.count(|used| Some(used.saturating_sub(cost(length))));
     }
 
-    /// Adds `cost` to the count. Returns false if that would exceed the bound, or the count is unknown.
-    fn add(&self, cost: u64) -> io::Result<bool> {
-        self.count(|used| used.checked_add(cost).filter(|used| *used <= self.bound))
-    }
-
     /// Changes the count. Returns false if the count stays as it is, or is unknown.
     fn count(&self, change: impl FnOnce(u64) -> Option<u64>) -> io::Result<bool> {
-        let Some(file) = self.locked("used", FlockOperation::NonBlockingLockExclusive)? else { return Ok(false) };
+        let Some(file) = self.lock("used", FlockOperation::NonBlockingLockExclusive)? else { return Ok(false) };
         let mut bytes = [0; 8];
         if file.metadata()?.len() != 8 || file.read_exact_at(&mut bytes, 0).is_err() {
             return Ok(false);
@@ -104,14 +100,14 @@ impl Space {
     /// Returns the bytes to delete before `cost` more may be taken, because the disk is nearly full.
     fn disk_shortage(&self, cost: u64) -> io::Result<u64> {
         let disk = rustix::fs::fstatvfs(self.place.directories().layout())?;
-        let left = (disk.f_blocks.saturating_mul(disk.f_frsize) / LEFT_PART).min(LEFT_MOST);
+        let left = (disk.f_blocks.saturating_mul(disk.f_frsize) / LEFT_PART).min(MAX_LEFT);
         Ok((left + cost).saturating_sub(disk.f_bavail.saturating_mul(disk.f_frsize)))
     }
 
     /// Deletes the least recently used entries until `cost` more fits and the disk has `wanted` bytes more, and corrects the
     /// count. Returns false if no room could be gained.
     fn tidy(&self, cost: u64, wanted: u64) -> io::Result<bool> {
-        let Some(_lock) = self.lock(FlockOperation::NonBlockingLockExclusive)? else { return Ok(false) };
+        let Some(_lock) = self.lock("lock", FlockOperation::NonBlockingLockExclusive)? else { return Ok(false) };
         let directories = self.place.directories();
         // Temporary files are left by writers that died.
         if let Ok(temporary) = open_directory(directories.layout(), TEMPORARY) {
@@ -139,15 +135,12 @@ impl Space {
                 }
             })?;
         }
-        self.set(left)?;
-        Ok(wanted == 0 || left < used)
-    }
-
-    fn set(&self, used: u64) -> io::Result<()> {
         // A count that cannot be set now is unknown or too large, and is corrected later.
-        let Some(file) = self.locked("used", FlockOperation::NonBlockingLockExclusive)? else { return Ok(()) };
-        file.set_len(8)?;
-        file.write_all_at(&used.to_le_bytes(), 0)
+        if let Some(file) = self.lock("used", FlockOperation::NonBlockingLockExclusive)? {
+            file.set_len(8)?;
+            file.write_all_at(&left.to_le_bytes(), 0)?;
+        }
+        Ok(wanted == 0 || left < used)
     }
 
     /// Opens the file `name`, creating it if necessary. No other user may read it: any reader could lock it forever.
@@ -168,15 +161,10 @@ impl Space {
         }
     }
 
-    /// Takes the lock that separates writers from a process that tidies up, if it is free soon.
-    fn lock(&self, operation: FlockOperation) -> io::Result<Option<File>> {
-        self.locked("lock", operation)
-    }
-
     /// Opens and locks the file `name`, if the lock is free soon.
-    fn locked(&self, name: &str, operation: FlockOperation) -> io::Result<Option<File>> {
+    fn lock(&self, name: &str, operation: FlockOperation) -> io::Result<Option<File>> {
         let file = self.open(name)?;
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + LOCK_TIMEOUT;
         loop {
             match rustix::fs::flock(&file, operation) {
                 Ok(()) => return Ok(Some(file)),
@@ -190,7 +178,7 @@ impl Space {
 
 impl Room<'_> {
     /// Keeps the room for an entry that is in its place; only the `old` bytes that it replaced are released.
-    pub(super) fn taken(mut self, old: Option<u64>) {
+    pub(super) fn commit(mut self, old: Option<u64>) {
         self.cost = old.map_or(0, cost);
     }
 }
@@ -235,8 +223,7 @@ impl FoundEntry<'_> {
 
 /// Opens the directory `name` in `parent`, unless it is a link.
 fn open_directory(parent: &OwnedFd, name: impl rustix::path::Arg) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat(parent, name, flags, Mode::empty())
+    rustix::fs::openat(parent, name, DIRECTORY, Mode::empty())
 }
 
 /// Calls `then` for every entry of every layout of the cache in `directory`.

@@ -157,14 +157,14 @@ fn other_directories_are_refused() {
 fn documents_that_change_are_replaced() {
     let place = tempfile::tempdir().unwrap();
     let cache = cache(place.path(), 1 << 30);
-    assert!(cache.answer("repo", 100).is_none());
-    for answer in [
+    assert!(cache.document("repo", 100).is_none());
+    for document in [
         CachedDocument { state: "{\"e_tag\": \"x y\"}".into(), bytes: Some("one".into()) },
         CachedDocument { state: String::new(), bytes: Some("\ntwo\n".into()) },
         CachedDocument { state: String::new(), bytes: None },
     ] {
-        cache.note("repo", &answer);
-        assert_eq!(cache.answer("repo", 100), Some(answer));
+        cache.record_document("repo", &document);
+        assert_eq!(cache.document("repo", 100), Some(document));
     }
 }
 
@@ -175,9 +175,9 @@ async fn what_is_added_in_the_background_is_there_at_the_end() {
     let permits = Arc::new(Semaphore::new(100));
     for n in 0..100 {
         let permit = Arc::clone(&permits).acquire_owned().await.unwrap();
-        cache.keep(name(n), Bytes::from(vec![n as u8; 10_000]), permit);
+        cache.put_in_background(name(n), Bytes::from(vec![n as u8; 10_000]), permit);
     }
-    cache.settle().await;
+    cache.flush().await;
     assert_eq!(permits.available_permits(), 100);
     assert!((0..100).all(|n| cache.get(&name(n), u64::MAX).is_some_and(|bytes| bytes == vec![n as u8; 10_000])));
 }

@@ -113,16 +113,16 @@ impl Follower {
     /// Polls the branch once, and moves if the tip is new.
     async fn look(&self) -> Result<()> {
         let mut watch = self.watch.lock().await;
-        match watch.look().await? {
-            CheckResult::Same => {}
-            CheckResult::Gone => {
+        match watch.check().await? {
+            CheckResult::Unchanged => {}
+            CheckResult::NotFound => {
                 return Err(Error::new(ErrorKind::NotFound, "there is no such branch any more"));
             }
-            CheckResult::Tip(repository, tip) => {
+            CheckResult::Changed(repository, tip) => {
                 if tip != self.shown.view().tree().snapshot().id() {
                     self.move_to(&repository, tip).await?;
                 }
-                watch.followed();
+                watch.confirm();
             }
         }
         Ok(())

@@ -61,17 +61,6 @@ pub struct ArrayDraft {
 }
 
 impl SnapshotDraft {
-    /// Returns the snapshot's record in `repo`, with `parent` and without pruned logs.
-    pub fn record(&self, parent: Option<ObjectId>) -> SnapshotRecord {
-        SnapshotRecord {
-            parent,
-            flushed_at: self.flushed_at,
-            message: self.message.clone(),
-            metadata: self.metadata.clone(),
-            pruned_ancestor_tx_logs: Vec::new(),
-        }
-    }
-
     /// Encodes the file. Fails if two nodes have the same path, or if `manifests` lists other manifests than the nodes use.
     pub fn encode(&self) -> Result<Vec<u8>> {
         envelope::encode_as(self.version, FileType::Snapshot, &self.payload()?)

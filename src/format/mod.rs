@@ -9,6 +9,9 @@
 //!
 //! All input is untrusted, damaged by accident or on purpose: lengths and depths are bounded, and no input may panic.
 
+/// Maximum size of a file, stored and in memory, in bytes: the format's own limit.
+pub const MAX_FILE: u64 = 1 << 31;
+
 pub mod alpha;
 pub mod chunk_payload;
 pub mod config;

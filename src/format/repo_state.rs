@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use flatbuffers::{FlatBufferBuilder, ForwardsUOffset, UnionWIPOffset, WIPOffset};
 
+use super::draft::SnapshotDraft;
 use super::envelope::{self, FileType, SpecVersion};
 use super::generated::icechunk as fb;
 use super::ids::ObjectId;
@@ -44,7 +45,7 @@ impl RawItem {
 }
 
 /// Snapshot as `repo` describes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotRecord {
     /// Parent; `None` for a root.
     pub parent: Option<ObjectId>,
@@ -56,6 +57,19 @@ pub struct SnapshotRecord {
     pub metadata: Vec<RawItem>,
     /// Transaction logs of ancestors that expiration removed, oldest first.
     pub pruned_ancestor_tx_logs: Vec<ObjectId>,
+}
+
+impl SnapshotRecord {
+    /// Describes a new commit.
+    pub fn of(draft: &SnapshotDraft, parent: Option<ObjectId>) -> Self {
+        SnapshotRecord {
+            parent,
+            flushed_at: draft.flushed_at,
+            message: draft.message.clone(),
+            metadata: draft.metadata.clone(),
+            pruned_ancestor_tx_logs: Vec::new(),
+        }
+    }
 }
 
 /// Operation on a repository (spec, "Update").
@@ -92,7 +106,7 @@ pub struct Update {
 }
 
 /// Availability of the repository for writes, and its reason.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// Availability: 0 online, 1 read-only, 2 offline (which every reader treats as online).
     pub availability: u8,
@@ -103,7 +117,7 @@ pub struct Status {
 }
 
 /// Content of `repo`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RepoState {
     /// Tags and their targets.
     pub tags: BTreeMap<String, ObjectId>,

@@ -7,7 +7,7 @@
 //!
 //! Documents are decoded concurrently and share the budget: a reservation that does not fit waits for other reservations to
 //! be released. A snapshot may be held for as long as a mount lives, so waiting must end: if nothing at all is released for
-//! [`PATIENCE`], the reservation fails. Caches evict documents before that ([`register_cache`]).
+//! [`RELEASE_TIMEOUT`], the reservation fails. Caches evict documents before that ([`register_cache`]).
 
 mod machine;
 
@@ -27,14 +27,14 @@ pub const MIN_MEMORY: u64 = 16 << 20;
 /// after a mount, of which 8 are code, and 10 with many readers.
 pub const PROGRAM: u64 = 10 << 20;
 /// Time to wait while nothing is released. Decoding 100 MiB takes a tenth of this.
-const PATIENCE: Duration = Duration::from_secs(2);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval between attempts to reserve.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 static BUDGET: LazyLock<Budget> = LazyLock::new(|| Budget {
     limit: AtomicU64::new(default_memory().saturating_sub(PROGRAM)),
     used: AtomicU64::new(0),
-    given_back: AtomicU64::new(0),
+    releases: AtomicU64::new(0),
     caches: Mutex::default(),
 });
 
@@ -51,7 +51,7 @@ struct Budget {
     limit: AtomicU64,
     used: AtomicU64,
     /// Number of releases so far: as long as it grows, waiting is worthwhile.
-    given_back: AtomicU64,
+    releases: AtomicU64,
     caches: Mutex<Vec<Weak<dyn Evict>>>,
 }
 
@@ -93,7 +93,7 @@ pub fn reserve_blocking(bytes: u64, what: &str) -> Result<Reservation> {
     loop {
         match waiter.try_reserve()? {
             Some(reservation) => return Ok(reservation),
-            None => std::thread::sleep(LOOK_EVERY),
+            None => std::thread::sleep(RETRY_INTERVAL),
         }
     }
 }
@@ -104,7 +104,7 @@ pub async fn reserve(bytes: u64, what: &str) -> Result<Reservation> {
     loop {
         match waiter.try_reserve()? {
             Some(reservation) => return Ok(reservation),
-            None => tokio::time::sleep(LOOK_EVERY).await,
+            None => tokio::time::sleep(RETRY_INTERVAL).await,
         }
     }
 }
@@ -132,7 +132,7 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         if self.bytes > 0 {
             BUDGET.used.fetch_sub(self.bytes, Ordering::Relaxed);
-            BUDGET.given_back.fetch_add(1, Ordering::Relaxed);
+            BUDGET.releases.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -187,7 +187,7 @@ pub fn with_reservation(bytes: Bytes, reservation: Reservation) -> Bytes {
 struct Waiter<'a> {
     bytes: u64,
     what: &'a str,
-    given_back: u64,
+    releases: u64,
     since: Instant,
     /// True if caches have been asked to evict.
     has_asked: bool,
@@ -199,8 +199,8 @@ impl<'a> Waiter<'a> {
         if bytes > limit {
             return Err(too_much(bytes, what, limit));
         }
-        let given_back = BUDGET.given_back.load(Ordering::Relaxed);
-        Ok(Waiter { bytes, what, given_back, since: Instant::now(), has_asked: false })
+        let releases = BUDGET.releases.load(Ordering::Relaxed);
+        Ok(Waiter { bytes, what, releases, since: Instant::now(), has_asked: false })
     }
 
     /// Returns the reservation if the budget has room now.
@@ -216,10 +216,10 @@ impl<'a> Waiter<'a> {
             let caches: Vec<_> = BUDGET.caches.lock().iter().filter_map(Weak::upgrade).collect();
             caches.iter().for_each(|cache| cache.evict((used + bytes).saturating_sub(limit)));
         }
-        let given_back = BUDGET.given_back.load(Ordering::Relaxed);
-        if given_back != self.given_back {
-            (self.given_back, self.since) = (given_back, Instant::now());
-        } else if self.since.elapsed() > PATIENCE {
+        let releases = BUDGET.releases.load(Ordering::Relaxed);
+        if releases != self.releases {
+            (self.releases, self.since) = (releases, Instant::now());
+        } else if self.since.elapsed() > RELEASE_TIMEOUT {
             return Err(too_much(bytes, self.what, limit.saturating_sub(used)));
         }
         Ok(None)
@@ -259,7 +259,7 @@ mod tests {
 
         let mut first = reserve_blocking(most, "the first").unwrap();
         let second = std::thread::spawn(move || reserve_blocking(most, "the second").unwrap());
-        std::thread::sleep(LOOK_EVERY * 4);
+        std::thread::sleep(RETRY_INTERVAL * 4);
         assert!(!second.is_finished(), "both fit");
         first.resize(1000, "less").unwrap();
         let second = second.join().unwrap();
@@ -268,7 +268,7 @@ mod tests {
         let begin = Instant::now();
         let refused = reserve_blocking(most, "the third").unwrap_err();
         assert!(refused.to_string().contains("the third") && refused.to_string().contains("--memory"), "{refused}");
-        assert!(begin.elapsed() >= PATIENCE);
+        assert!(begin.elapsed() >= RELEASE_TIMEOUT);
 
         let cache = Arc::new(Cache(Mutex::new(Some(second))));
         register_cache(&cache);

@@ -24,9 +24,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::ObjectId;
 use crate::overlay::uploads::{Document, Named, Ticket, UploadDecision, UploadPause, Uploaded};
-use crate::repo::update::system_clock;
 use crate::scratch::data::Stat;
 use crate::scratch::record::Id;
+use crate::times::system_clock;
 use crate::tree::nodes::ZARR_JSON;
 
 /// Concurrent uploads. With 4 MiB each, this many saturate a link of 1 Gbit/s and 200 ms.
@@ -240,7 +240,7 @@ impl Session {
                 }
             }
         }
-        Ok((hold, repository.mark().map(|mark| KnownObjects { mark, chunks: known_objects })))
+        Ok((hold, repository.log_position().map(|mark| KnownObjects { mark, chunks: known_objects })))
     }
 
     /// Forgets those of `old` whose objects no longer exist.

@@ -35,7 +35,7 @@ pub(super) async fn compare(
     let is_same = match &told.identity {
         // An old journal has no identity: only the location can be compared.
         None => is_there,
-        Some(identity) => told.identity == now.identity || repository.is(identity).await?,
+        Some(identity) => told.identity == now.identity || repository.has_identity(identity).await?,
     };
     match (is_same, is_there, &told.identity) {
         (true, true, _) => Ok(None),
@@ -47,7 +47,7 @@ pub(super) async fn compare(
              one now: put the old one back, name another directory with --scratch, or give the changes up with --discard",
             scratch.display(),
             told.branch,
-            identity.created(),
+            identity.creation_time(),
             told.repository,
         ))),
         (false, ..) => Err(told.is_not(now, scratch)),

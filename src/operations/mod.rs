@@ -37,8 +37,8 @@ use crate::overlay::frozen::Frozen;
 use crate::printable;
 use crate::reader::Reader;
 use crate::repo::Repository;
-use crate::repo::history::format_time;
 use crate::storage::Storage;
+use crate::times::format_time;
 
 /// Working tree of a mount, with the repository that it is committed to.
 pub struct Session {

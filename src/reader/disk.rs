@@ -26,7 +26,7 @@ impl Reader {
         let disk = self.storage.disk_cache()?;
         let (name, whole) = (piece.name()?, piece.length);
         let mut buffer = self.buffers.take(length)?;
-        let reading = disk.look(move |disk| {
+        let reading = disk.run_blocking(move |disk| {
             let file = disk.file(&name, whole)?;
             file.read_exact_at(&mut buffer, within).ok()?;
             Some(buffer)
@@ -38,7 +38,7 @@ impl Reader {
     pub(super) async fn kept(&self, piece: &ChunkRange) -> Option<Bytes> {
         let disk = self.storage.disk_cache()?;
         let (name, length) = (piece.name()?, piece.length);
-        let bytes = disk.look(move |disk| disk.get(&name, length)).await?;
+        let bytes = disk.run_blocking(move |disk| disk.get(&name, length)).await?;
         (bytes.len() as u64 == piece.length).then_some(bytes)
     }
 
@@ -64,14 +64,14 @@ impl Reader {
     /// Keeps `piece` on the disk, if there is one, and holds `permit` until then.
     pub(super) fn keep(&self, piece: &ChunkRange, bytes: &Bytes, permit: impl Send + 'static) {
         if let (Some(disk), Some(name)) = (self.storage.disk_cache(), piece.name()) {
-            disk.keep(name, bytes.clone(), permit);
+            disk.put_in_background(name, bytes.clone(), permit);
         }
     }
 
     /// Waits for pending writes to the disk cache, but not for long.
     pub async fn settle(&self) {
         if let Some(disk) = self.storage.disk_cache() {
-            disk.settle().await;
+            disk.flush().await;
         }
     }
 }

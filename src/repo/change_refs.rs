@@ -10,11 +10,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::refs::{DEFAULT_BRANCH, RefSpec};
-use super::update::{self, Clock};
-use super::{Generation, MAX_SNAPSHOT, Repository, v1};
+use super::update;
+use super::{Generation, MAX_SNAPSHOT, Repository, check_storage_writable, v1};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::repo_state::{Operation, RepoState};
+use crate::times::Clock;
 
 /// Feature flags that allow creating and deleting tags; on unless the repository disables them.
 const CREATE_TAG: u16 = 4;
@@ -63,7 +64,7 @@ impl Repository {
                 RefKind::Branch => v1::create_branch(&*self.storage, name, target).await,
                 RefKind::Tag => v1::create_tag(&*self.storage, name, target).await,
             };
-            return self.settle(made, kind, name, Some(target)).await;
+            return self.confirm_outcome(made, kind, name, Some(target)).await;
         }
         let change = |state: &mut RepoState| {
             if !state.snapshots.contains_key(&target) {
@@ -87,7 +88,7 @@ impl Repository {
             })
         };
         let made = update::update(&*self.storage, clock, change).await.map(drop);
-        self.settle(made, kind, name, Some(target)).await
+        self.confirm_outcome(made, kind, name, Some(target)).await
     }
 
     /// Deletes branch or tag `name` if it points to `expected`. Commits stay until they are garbage-collected.
@@ -101,10 +102,10 @@ impl Repository {
         self.check_changes_allowed().await?;
         if let Generation::V1(_) = self.generation {
             let deleted = match kind {
-                RefKind::Branch => v1::delete_branch(&*self.storage, name, expected).await,
+                RefKind::Branch => v1::replace_branch(&*self.storage, name, expected, None).await,
                 RefKind::Tag => v1::delete_tag(&*self.storage, name, expected).await,
             };
-            return self.settle(deleted, kind, name, None).await;
+            return self.confirm_outcome(deleted, kind, name, None).await;
         }
         let change = |state: &mut RepoState| {
             if kind == RefKind::Tag {
@@ -123,7 +124,7 @@ impl Repository {
             })
         };
         let deleted = update::update(&*self.storage, clock, change).await.map(drop);
-        self.settle(deleted, kind, name, None).await
+        self.confirm_outcome(deleted, kind, name, None).await
     }
 
     /// Resets branch `name` to `to` if it points to `expected`.
@@ -133,8 +134,8 @@ impl Repository {
         self.check_changes_allowed().await?;
         if let Generation::V1(_) = self.generation {
             self.check_snapshot(to).await?;
-            let moved = v1::reset_branch(&*self.storage, name, to, expected).await;
-            return self.settle(moved, RefKind::Branch, name, Some(to)).await;
+            let moved = v1::replace_branch(&*self.storage, name, expected, Some(to)).await;
+            return self.confirm_outcome(moved, RefKind::Branch, name, Some(to)).await;
         }
         let change = |state: &mut RepoState| {
             if !state.snapshots.contains_key(&to) {
@@ -145,7 +146,7 @@ impl Repository {
             Ok(Operation::BranchReset { name: name.to_owned(), previous: expected })
         };
         let moved = update::update(&*self.storage, clock, change).await.map(drop);
-        self.settle(moved, RefKind::Branch, name, Some(to)).await
+        self.confirm_outcome(moved, RefKind::Branch, name, Some(to)).await
     }
 
     /// Returns the names of deleted tags, which must not be used again.
@@ -161,9 +162,7 @@ impl Repository {
     /// that a safe change relies on.
     pub async fn check_changes_allowed(&self) -> Result<()> {
         self.check_writable()?;
-        if let Some(why) = self.storage.read_only() {
-            return Err(Error::new(ErrorKind::ReadOnly, format!("{}: {why}", self.storage.location())));
-        }
+        check_storage_writable(&*self.storage)?;
         self.check_store(DEFAULT_BRANCH).await
     }
 
@@ -178,13 +177,19 @@ impl Repository {
 
     /// Decides the outcome of a change whose answer was lost: if the ref can be read, its current target shows whether the change was
     /// made.
-    async fn settle(&self, done: Result<()>, kind: RefKind, name: &str, wanted: Option<ObjectId>) -> Result<()> {
+    async fn confirm_outcome(
+        &self,
+        done: Result<()>,
+        kind: RefKind,
+        name: &str,
+        expected: Option<ObjectId>,
+    ) -> Result<()> {
         let error = match done {
             Err(error) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Io) => error,
             other => return other,
         };
         match self.current_target(kind, name).await {
-            Ok(found) if found == wanted => Ok(()),
+            Ok(found) if found == expected => Ok(()),
             Ok(_) => Err(error),
             Err(_) => Err(error.context(format!(
                 "{kind} `{name}`: the storage does not answer, so that it may be changed or not; list the {kind}s to see"
@@ -248,7 +253,7 @@ pub(super) fn check_target(kind: RefKind, name: &str, found: Option<ObjectId>, e
                  done; look, and do it again if it is still right"
             ),
         )),
-        None => Err(gone(kind, name)),
+        None => Err(ref_not_found(kind, name)),
     }
 }
 
@@ -257,7 +262,7 @@ pub fn no_deletion_of_main() -> Error {
     Error::new(ErrorKind::NotPermitted, format!("branch `{DEFAULT_BRANCH}` cannot be deleted: every repository has it"))
 }
 
-pub(super) fn gone(kind: RefKind, name: &str) -> Error {
+pub(super) fn ref_not_found(kind: RefKind, name: &str) -> Error {
     Error::new(ErrorKind::NotFound, format!("there is no {kind} `{name}` any more"))
 }
 

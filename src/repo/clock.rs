@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use super::history::format_time;
-use super::update::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::Storage;
+use crate::times::{Clock, format_time};
 
 /// Tolerated difference between this machine's clock and the store's: the reference implementation's value.
 const TOLERANCE: Duration = Duration::from_secs(600);
@@ -64,7 +63,7 @@ impl ChangeTime {
                 let side = if now > stored { "ahead of" } else { "behind" };
                 Err(wrong(format!(
                     "this machine's clock is {} {side} the storage's ({} there, {} here): set this machine's clock. Nothing was changed",
-                    to_text(apart(stored, now)),
+                    format_duration(apart(stored, now)),
                     format_time(stored),
                     format_time(now),
                 )))
@@ -73,7 +72,7 @@ impl ChangeTime {
                 warn!(
                     "the last change was written by a machine whose clock was {} ahead ({}): this one is dated right after it. \
                      Other programs refuse to write until then",
-                    to_text(apart(last, now)),
+                    format_duration(apart(last, now)),
                     format_time(last),
                 );
                 Ok(())
@@ -81,7 +80,7 @@ impl ChangeTime {
             None if last > now => Err(wrong(format!(
                 "this machine's clock is {} behind the last change ({}): set the clock. If it is right, the machine that wrote that \
                  change is ahead: wait",
-                to_text(apart(last, now)),
+                format_duration(apart(last, now)),
                 format_time(last),
             ))),
             _ => Ok(()),
@@ -94,7 +93,7 @@ fn wrong(message: String) -> Error {
 }
 
 /// Formats a duration in the unit that a person would use.
-fn to_text(length: Duration) -> String {
+fn format_duration(length: Duration) -> String {
     let (seconds, minutes) = (length.as_secs(), (length.as_secs() + 30) / 60);
     match minutes {
         0..2 => format!("{} s", seconds.max(1)),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::update::{self, Clock, backup_name};
+use super::update::{self, backup_name};
 use super::v1::{CONFIG_KEY, MAX_CONFIG_FILE};
 use super::{Generation, Repository, alpha};
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -15,6 +15,7 @@ use crate::format::config::RepoConfig;
 use crate::format::config_edit::{ConfigChange, encode};
 use crate::format::repo_state::{Operation, RepoState};
 use crate::storage::{Condition, Version};
+use crate::times::Clock;
 
 /// Attempts to write `config.yaml`, each but the first after a lost race.
 const TRIES: u32 = 100;

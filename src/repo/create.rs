@@ -3,8 +3,8 @@
 //! The writes and their order are those of the reference implementation: the initial snapshot and its empty transaction log under their
 //! well-known id, then `repo` if there is none yet. The repository exists only once `repo` does.
 
-use super::MAX_REPO_FILE;
-use super::update::{self, Clock};
+use super::refs::DEFAULT_BRANCH;
+use super::{MAX_REPO_FILE, check_storage_writable, update};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::draft::{NodeDraft, SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::SpecVersion;
@@ -14,6 +14,7 @@ use crate::format::snapshot::Snapshot;
 use crate::format::transaction_log::Change;
 use crate::repo::refs::DEFAULT_BRANCH;
 use crate::storage::{Condition, Storage};
+use crate::times::Clock;
 
 /// Message of the initial snapshot: the reference implementation's text.
 const INITIAL_MESSAGE: &str = "Repository initialized";
@@ -25,27 +26,18 @@ pub const GROUP_DOCUMENT: &[u8] = br#"{"zarr_format":3,"node_type":"group","attr
 ///
 /// Fails with [`ErrorKind::AlreadyExists`] if the storage holds any object.
 pub async fn create(storage: &dyn Storage, zarr_group: bool, clock: Clock) -> Result<()> {
-    if let Some(why) = storage.read_only() {
-        return Err(Error::new(ErrorKind::ReadOnly, format!("{}: {why}", storage.location())));
-    }
-    refuse_occupied(storage).await?;
+    check_storage_writable(storage)?;
+    refuse_occupied(storage, "created in").await?;
     let id = ObjectId::INITIAL;
     let snapshot = initial_draft(clock)?;
     write_commit(storage, &snapshot, &TransactionLogDraft::default()).await?;
     let now = clock().max(snapshot.flushed_at);
     let state = RepoState {
-        tags: Default::default(),
         branches: [(DEFAULT_BRANCH.to_owned(), id)].into(),
-        deleted_tags: Default::default(),
-        snapshots: [(id, snapshot.record(None))].into(),
-        status: Status { availability: 0, set_at: now, reason: None },
-        metadata: Vec::new(),
+        snapshots: [(id, SnapshotRecord::of(&snapshot, None))].into(),
+        status: Status { set_at: now, ..Status::default() },
         updates: vec![Update { operation: Operation::RepoInitialized, updated_at: now, backup_path: None }],
-        repo_before_updates: None,
-        config: None,
-        enabled_feature_flags: None,
-        disabled_feature_flags: None,
-        extra: None,
+        ..RepoState::default()
     };
     storage.check_conditions(&format!("transactions/{id}"), MAX_REPO_FILE).await?;
     storage.put("repo", state.encode()?.into(), Condition::Absent).await.context(|| storage.location().to_owned())?;
@@ -71,12 +63,13 @@ fn initial_draft(clock: Clock) -> Result<SnapshotDraft> {
     })
 }
 
-/// Fails if the storage holds any object: the reference implementation refuses to create a repository beside one.
-async fn refuse_occupied(storage: &dyn Storage) -> Result<()> {
+/// Fails if the storage holds any object: the reference implementation refuses to create a repository beside one. The error says that a
+/// repository is `verb` an empty place only.
+pub(super) async fn refuse_occupied(storage: &dyn Storage, verb: &str) -> Result<()> {
     let occupied = |what: &str| {
         Err(Error::new(
             ErrorKind::AlreadyExists,
-            format!("{} {what}: a repository is created in an empty place only", storage.location()),
+            format!("{} {what}: a repository is {verb} an empty place only", storage.location()),
         ))
     };
     match storage.get("repo", MAX_REPO_FILE).await {
@@ -110,7 +103,7 @@ async fn add_root_group(storage: &dyn Storage, clock: Clock) -> Result<()> {
             return Err(Error::new(ErrorKind::Contended, "somebody has committed to the new repository already"));
         }
         state.branches.insert(DEFAULT_BRANCH.to_owned(), snapshot.id);
-        state.snapshots.insert(snapshot.id, snapshot.record(Some(parent)));
+        state.snapshots.insert(snapshot.id, SnapshotRecord::of(&snapshot, Some(parent)));
         Ok(Operation::NewCommit { branch: DEFAULT_BRANCH.to_owned(), new: snapshot.id })
     })
     .await

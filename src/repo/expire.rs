@@ -11,17 +11,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use super::prune::reparented;
 use super::refs::DEFAULT_BRANCH;
-use super::update::{self, Clock};
-use super::{MAX_REPO_FILE, MAX_SNAPSHOT, Repository, v1};
+use super::{MAX_SNAPSHOT, Repository, check_storage_writable, prune, update, v1};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
-use crate::format::repo_info::RepoInfo;
-use crate::format::repo_state::{Operation, RepoState};
+use crate::format::repo_state::{Operation, RepoState, SnapshotRecord};
 use crate::format::snapshot::Snapshot;
 use crate::storage::{Condition, Storage, decoded};
+use crate::times::Clock;
 
 /// Options of an expiration.
 #[derive(Clone, Copy, Debug)]
@@ -56,28 +54,24 @@ impl Expired {
     }
 }
 
-/// Expires the commits that `wanted` selects. Fails with [`ErrorKind::ReadOnly`] if the repository takes no writes.
-pub async fn expire(repository: &Repository, wanted: ExpireOptions, clock: Clock) -> Result<Expired> {
+/// Expires the commits that `options` select. Fails with [`ErrorKind::ReadOnly`] if the repository takes no writes.
+pub async fn expire(repository: &Repository, options: ExpireOptions, clock: Clock) -> Result<Expired> {
     repository.check_writable()?;
     let storage = repository.storage();
-    if let Some(why) = storage.read_only() {
-        return Err(Error::new(ErrorKind::ReadOnly, format!("{}: {why}", storage.location())));
-    }
+    check_storage_writable(&**storage)?;
     match repository.version() {
-        SpecVersion::V1 => expire_v1(repository, wanted).await,
-        SpecVersion::V2 => expire_v2(&**storage, wanted, clock).await,
+        SpecVersion::V1 => expire_v1(repository, options).await,
+        SpecVersion::V2 => expire_v2(&**storage, options, clock).await,
     }
 }
 
-async fn expire_v2(storage: &dyn Storage, wanted: ExpireOptions, clock: Clock) -> Result<Expired> {
-    let found = decoded::changing(storage, "repo", MAX_REPO_FILE, RepoInfo::decode).await;
-    let mut state = RepoState::from_info(&found.context(|| storage.location().to_owned())?.value)?;
-    let mut expired = apply(&mut state, wanted)?;
-    if expired.is_empty() || wanted.dry_run {
+async fn expire_v2(storage: &dyn Storage, options: ExpireOptions, clock: Clock) -> Result<Expired> {
+    let mut expired = apply(&mut update::read_state(storage).await?, options)?;
+    if expired.is_empty() || options.dry_run {
         return Ok(expired);
     }
     let updated = update::update(storage, clock, |state| {
-        expired = apply(state, wanted)?;
+        expired = apply(state, options)?;
         // Another expiration has done the same meanwhile.
         if expired.is_empty() {
             return Err(Error::new(ErrorKind::Stale, "nothing to expire any more"));
@@ -92,46 +86,31 @@ async fn expire_v2(storage: &dyn Storage, wanted: ExpireOptions, clock: Clock) -
 }
 
 /// Expires commits in `state` and returns the changes.
-fn apply(state: &mut RepoState, wanted: ExpireOptions) -> Result<Expired> {
+fn apply(state: &mut RepoState, options: ExpireOptions) -> Result<Expired> {
     let is_old: BTreeSet<ObjectId> = state
         .snapshots
         .iter()
-        .filter(|(_, record)| record.parent.is_some() && record.flushed_at < wanted.older_than)
+        .filter(|(_, record)| record.parent.is_some() && record.flushed_at < options.older_than)
         .map(|(id, _)| *id)
         .collect();
     let mut expired = Expired::default();
     let main = state.branches.get(DEFAULT_BRANCH).copied();
     let mut kept: BTreeSet<ObjectId> = main.into_iter().collect();
-    for (refs, delete, gone) in [
-        (&state.tags, wanted.delete_tags, &mut expired.tags),
-        (&state.branches, wanted.delete_branches, &mut expired.branches),
+    for (refs, delete, deleted) in [
+        (&state.tags, options.delete_tags, &mut expired.tags),
+        (&state.branches, options.delete_branches, &mut expired.branches),
     ] {
         for (name, tip) in refs {
             if !delete {
                 kept.insert(*tip);
             } else if is_old.contains(tip) && !(std::ptr::eq(refs, &state.branches) && name == DEFAULT_BRANCH) {
-                gone.insert(name.clone(), *tip);
+                deleted.insert(name.clone(), *tip);
             }
         }
     }
     expired.released = is_old.difference(&kept).copied().collect();
-    for (id, record) in &state.snapshots {
-        let loses_parent = record.parent.is_some_and(|parent| expired.released.contains(&parent));
-        if loses_parent && !expired.released.contains(id) {
-            expired.edited.insert(*id);
-        }
-    }
-    // Computed before anything is changed: one chain may hold several edited commits.
-    let mut changed = Vec::new();
-    for id in &expired.edited {
-        changed.push((*id, reparented(&state.snapshots, *id, |_, ancestor| ancestor.parent.is_none())?));
-    }
-    for (id, (parent, logs)) in changed {
-        if let Some(record) = state.snapshots.get_mut(&id) {
-            (record.parent, record.pruned_ancestor_tx_logs) = (parent, logs);
-        }
-    }
-    state.snapshots.retain(|id, _| !expired.released.contains(id));
+    let is_root = |_, ancestor: &SnapshotRecord| ancestor.parent.is_none();
+    expired.edited = prune::remove(&mut state.snapshots, &expired.released, is_root, None)?;
     state.branches.retain(|name, _| !expired.branches.contains_key(name));
     state.tags.retain(|name, _| !expired.tags.contains_key(name));
     state.deleted_tags.extend(expired.tags.keys().cloned());
@@ -145,7 +124,7 @@ struct Commit {
     parent: Option<ObjectId>,
 }
 
-async fn expire_v1(repository: &Repository, wanted: ExpireOptions) -> Result<Expired> {
+async fn expire_v1(repository: &Repository, options: ExpireOptions) -> Result<Expired> {
     let storage = repository.storage();
     let refs = repository.refs().await?;
     let mut expired = Expired::default();
@@ -153,17 +132,17 @@ async fn expire_v1(repository: &Repository, wanted: ExpireOptions) -> Result<Exp
     let all = all.chain(refs.branches.iter().map(|(name, tip)| (false, name, *tip)));
     for (is_tag, name, tip) in all {
         let history = history_v1(storage, tip).await.context(|| format!("the history of `{name}`"))?;
-        expire_history(storage, &history, wanted, &mut expired).await?;
-        let is_old = history.first().is_some_and(|commit| commit.flushed_at < wanted.older_than);
-        if is_old && is_tag && wanted.delete_tags {
-            if !wanted.dry_run {
-                gone_or_changed(v1::delete_tag(&**storage, name, tip).await)?;
+        expire_history(storage, &history, options, &mut expired).await?;
+        let is_old = history.first().is_some_and(|commit| commit.flushed_at < options.older_than);
+        if is_old && is_tag && options.delete_tags {
+            if !options.dry_run {
+                accept_concurrent_change(v1::delete_tag(&**storage, name, tip).await)?;
             }
             expired.tags.insert(name.clone(), tip);
         }
-        if is_old && !is_tag && wanted.delete_branches && name != DEFAULT_BRANCH {
-            if !wanted.dry_run {
-                gone_or_changed(v1::delete_branch(&**storage, name, tip).await)?;
+        if is_old && !is_tag && options.delete_branches && name != DEFAULT_BRANCH {
+            if !options.dry_run {
+                accept_concurrent_change(v1::replace_branch(&**storage, name, tip, None).await)?;
             }
             expired.branches.insert(name.clone(), tip);
         }
@@ -181,7 +160,7 @@ async fn expire_v1(repository: &Repository, wanted: ExpireOptions) -> Result<Exp
 }
 
 /// Accepts that the ref was deleted concurrently, or has moved to a commit that is not old.
-fn gone_or_changed(deleted: Result<()>) -> Result<()> {
+fn accept_concurrent_change(deleted: Result<()>) -> Result<()> {
     match deleted {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stale) => Ok(()),
         deleted => deleted,
@@ -217,19 +196,19 @@ async fn read_v1(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<(Snapshot, 
 async fn expire_history(
     storage: &Arc<dyn Storage>,
     history: &[Commit],
-    wanted: ExpireOptions,
+    options: ExpireOptions,
     expired: &mut Expired,
 ) -> Result<()> {
     let Some((root, later)) = history.split_last() else { return Ok(()) };
-    let is_young = |commit: &&Commit| commit.flushed_at >= wanted.older_than;
+    let is_young = |commit: &&Commit| commit.flushed_at >= options.older_than;
     let Some(stays) = later.iter().rfind(is_young).or(later.first()) else { return Ok(()) };
     let released = later.iter().skip_while(|commit| commit.id != stays.id).skip(1);
     expired.released.extend(released.filter(|commit| !is_young(commit)).map(|commit| commit.id));
-    if stays.parent == Some(root.id) || root.flushed_at >= wanted.older_than {
+    if stays.parent == Some(root.id) || root.flushed_at >= options.older_than {
         return Ok(());
     }
     expired.edited.insert(stays.id);
-    if wanted.dry_run {
+    if options.dry_run {
         return Ok(());
     }
     let (snapshot, version) = read_v1(storage, stays.id).await?;

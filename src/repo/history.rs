@@ -1,4 +1,4 @@
-//! History of a snapshot: walks over its ancestors, and the formatting and parsing of times.
+//! History of a snapshot: walks over its ancestors.
 
 use std::collections::HashSet;
 
@@ -171,62 +171,10 @@ impl Repository {
     }
 }
 
-/// Formats a time in UTC as RFC 3339, with microseconds if there are any. A time that no calendar has is formatted as a number.
-pub fn format_time(micros: u64) -> String {
-    let parsed = i64::try_from(micros).ok().and_then(|micros| jiff::Timestamp::from_microsecond(micros).ok());
-    let Some(time) = parsed else { return format!("{micros} microseconds after 1970") };
-    let civil = time.to_zoned(jiff::tz::TimeZone::UTC).datetime();
-    let fraction = civil.subsec_nanosecond() / 1000;
-    let seconds = civil.strftime("%Y-%m-%dT%H:%M:%S");
-    if fraction == 0 { format!("{seconds}+00:00") } else { format!("{seconds}.{fraction:06}+00:00") }
-}
-
-/// Parses user input: RFC 3339, or a date, which means the end of that day in UTC.
-///
-/// Returns microseconds since 1970-01-01 UTC.
-pub fn parse_time(text: &str) -> Result<u64> {
-    let wrong = || {
-        Error::invalid(format!(
-            "`{text}` is no time: write RFC 3339 as in 2026-08-20T14:30:00Z, or a date as in 2026-08-20"
-        ))
-    };
-    let timestamp = if let Ok(time) = text.parse::<jiff::Timestamp>() {
-        time
-    } else {
-        let date: jiff::civil::Date = text.parse().map_err(|_| wrong())?;
-        if text.len() > "2026-08-20".len() {
-            return Err(wrong());
-        }
-        let last = date.at(23, 59, 59, 999_999_000);
-        last.to_zoned(jiff::tz::TimeZone::UTC).map_err(|_| wrong())?.timestamp()
-    };
-    u64::try_from(timestamp.as_microsecond()).map_err(|_| wrong())
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::*;
     use crate::repo::testing::open;
-
-    #[test]
-    fn times_are_written_as_rfc_3339() {
-        assert_eq!(format_time(1_795_160_189_135_747), "2026-11-20T07:36:29.135747+00:00");
-        assert_eq!(format_time(1_795_160_189_000_000), "2026-11-20T07:36:29+00:00");
-        assert_eq!(format_time(1_795_160_189_000_007), "2026-11-20T07:36:29.000007+00:00");
-        assert_eq!(format_time(u64::MAX), "18446744073709551615 microseconds after 1970");
-    }
-
-    #[test]
-    fn times_are_read_as_people_write_them() {
-        assert_eq!(parse_time("2026-11-20T07:36:29.135747+00:00").unwrap(), 1_795_160_189_135_747);
-        assert_eq!(parse_time("2026-11-20T08:36:29+01:00").unwrap(), 1_795_160_189_000_000);
-        assert_eq!(parse_time("2026-11-20T07:36:29Z").unwrap(), 1_795_160_189_000_000);
-        assert_eq!(format_time(parse_time("2026-11-20").unwrap()), "2026-11-20T23:59:59.999999+00:00");
-        for wrong in ["", "yesterday", "2026-13-01", "2026-11-20T07:36:29", "1969-12-31"] {
-            assert!(parse_time(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[tokio::test]
     async fn cycles_end() {

@@ -7,11 +7,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::history::format_time;
 use super::refs::DEFAULT_BRANCH;
 use super::{Generation, MAX_SNAPSHOT, Repository};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
+use crate::times::format_time;
 
 /// Location-independent identity of a repository. Its text form is parsed by [`FromStr`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct Identity {
 
 impl Identity {
     /// Returns the creation time of the repository as RFC 3339.
-    pub fn created(&self) -> String {
+    pub fn creation_time(&self) -> String {
         format_time(self.created)
     }
 }
@@ -64,16 +64,16 @@ impl Repository {
             }
         };
         let Some(first) = first else { return Ok(None) };
-        Ok(self.created_with(first).await?.map(|created| Identity { first, created }))
+        Ok(self.snapshot_time(first).await?.map(|created| Identity { first, created }))
     }
 
     /// Returns true if this repository has the given identity.
-    pub async fn is(&self, identity: &Identity) -> Result<bool> {
-        Ok(self.created_with(identity.first).await? == Some(identity.created))
+    pub async fn has_identity(&self, identity: &Identity) -> Result<bool> {
+        Ok(self.snapshot_time(identity.first).await? == Some(identity.created))
     }
 
     /// Returns the time of snapshot `id`; none if the repository does not have it.
-    async fn created_with(&self, id: ObjectId) -> Result<Option<u64>> {
+    async fn snapshot_time(&self, id: ObjectId) -> Result<Option<u64>> {
         if let Generation::V2(info) = &self.generation {
             return info.position(id).map(|position| Ok(info.snapshot(position)?.flushed_at)).transpose();
         }

@@ -11,12 +11,12 @@ pub mod clock;
 pub mod collect;
 pub mod config;
 pub mod create;
-pub mod cutoff;
 pub mod expire;
 pub mod history;
 pub mod identity;
 pub mod migrate;
 pub mod operations;
+pub mod progress;
 mod prune;
 pub mod refs;
 pub mod revision;
@@ -33,6 +33,7 @@ use tracing::info;
 
 use self::collect::mark::{LogPosition, may_have_run_since};
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::MAX_FILE;
 use crate::format::config::RepoConfig;
 use crate::format::draft::SnapshotDraft;
 use crate::format::envelope::SpecVersion;
@@ -45,7 +46,7 @@ use crate::storage::{Storage, decoded};
 /// Maximum size of the stored `repo` object, in bytes. The object is compressed, and its own limit of a million tables is far below.
 const MAX_REPO_FILE: u64 = 1 << 30;
 /// Maximum size of a snapshot, stored and decoded, in bytes: the format's own limit.
-pub const MAX_SNAPSHOT: u64 = 1 << 31;
+pub const MAX_SNAPSHOT: u64 = MAX_FILE;
 
 /// An open repository, in its state at the moment of opening.
 #[derive(Debug)]
@@ -69,13 +70,13 @@ impl Repository {
     /// does not read.
     pub async fn open(storage: Arc<dyn Storage>) -> Result<Self> {
         let with_slash = storage.with_slash();
-        let none = match Self::open_here(storage).await {
+        let none = match Self::open_at(storage).await {
             Err(error) if error.kind() == ErrorKind::NotARepository => error,
             other => return other,
         };
         // Old releases wrote keys with a leading slash at the root of a bucket.
         let Some(storage) = with_slash else { return Err(none) };
-        match Self::open_here(storage).await {
+        match Self::open_at(storage).await {
             Ok(repository) => {
                 info!("{}: the keys of its objects begin with a slash", repository.storage.location());
                 Ok(repository)
@@ -85,10 +86,10 @@ impl Repository {
         }
     }
 
-    async fn open_here(storage: Arc<dyn Storage>) -> Result<Self> {
+    async fn open_at(storage: Arc<dyn Storage>) -> Result<Self> {
         let found = decoded::changing(&*storage, "repo", MAX_REPO_FILE, RepoInfo::decode).await;
         match found {
-            Ok(found) => Ok(Repository::of(storage, Generation::V2(found.value))),
+            Ok(found) => Ok(Repository::new(storage, Generation::V2(found.value))),
             Err(error) if error.kind() == ErrorKind::NotFound => Self::open_older(storage).await,
             Err(error) => Err(error.context(storage.location())),
         }
@@ -96,17 +97,17 @@ impl Repository {
 
     /// Opens a repository that has no object `repo`.
     async fn open_older(storage: Arc<dyn Storage>) -> Result<Self> {
-        if let Some(layout) = v1::Layout::of_main(&*storage).await? {
-            return Ok(Repository::of(storage, Generation::V1(layout)));
+        if let Some(layout) = v1::Layout::detect(&*storage).await? {
+            return Ok(Repository::new(storage, Generation::V1(layout)));
         }
         // Without a version 1 branch `main`, the listing of refs decides.
         let objects = storage.list("refs/").await.context(|| storage.location().to_owned())?;
         if let Some((layout, storage)) = alpha::detect(&storage, &objects).await? {
             info!("{}: a repository of a release before 0.2", storage.location());
-            return Ok(Repository::of(storage, Generation::Alpha(layout)));
+            return Ok(Repository::new(storage, Generation::Alpha(layout)));
         }
-        if let Some(layout) = v1::Layout::without_main(&objects) {
-            return Ok(Repository::of(storage, Generation::V1(layout)));
+        if let Some(layout) = v1::Layout::detect_without_main(&objects) {
+            return Ok(Repository::new(storage, Generation::V1(layout)));
         }
         Err(Error::new(
             ErrorKind::NotARepository,
@@ -114,7 +115,7 @@ impl Repository {
         ))
     }
 
-    fn of(storage: Arc<dyn Storage>, generation: Generation) -> Self {
+    fn new(storage: Arc<dyn Storage>, generation: Generation) -> Self {
         Repository { storage, generation, virtuals: Arc::default() }
     }
 
@@ -143,7 +144,7 @@ impl Repository {
     }
 
     /// Returns true if a release before 0.2 wrote the repository. An alpha can be read and migrated elsewhere, but not written.
-    pub fn is_before_0_2(&self) -> bool {
+    pub fn is_alpha(&self) -> bool {
         matches!(self.generation, Generation::Alpha(_))
     }
 
@@ -181,7 +182,7 @@ impl Repository {
     }
 
     /// Returns the point that the operations log has reached, to detect later collections of garbage; none before version 2.
-    pub fn mark(&self) -> Option<LogPosition> {
+    pub fn log_position(&self) -> Option<LogPosition> {
         match &self.generation {
             Generation::Alpha(_) | Generation::V1(_) => None,
             Generation::V2(info) => Some(LogPosition::of(info)),
@@ -233,6 +234,14 @@ impl Repository {
             return Err(Error::corrupt(format!("{key}: the file says that it is snapshot {}", snapshot.id())));
         }
         Ok(snapshot)
+    }
+}
+
+/// Fails with [`ErrorKind::ReadOnly`] if `storage` takes no writes.
+fn check_storage_writable(storage: &dyn Storage) -> Result<()> {
+    match storage.read_only() {
+        Some(why) => Err(Error::new(ErrorKind::ReadOnly, format!("{}: {why}", storage.location()))),
+        None => Ok(()),
     }
 }
 

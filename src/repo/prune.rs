@@ -3,7 +3,7 @@
 //! Expiration and garbage collection both remove commits. A kept log records the changes between a commit and its new parent: without it,
 //! a mount whose base was removed could not be rebased, and differences would be incomplete.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use crate::error::{Error, Result};
 use crate::format::ids::ObjectId;
@@ -12,8 +12,33 @@ use crate::format::repo_state::SnapshotRecord;
 /// All commits that `repo` lists.
 pub(super) type Records = BTreeMap<ObjectId, SnapshotRecord>;
 
+/// Removes `gone` from `records`. A commit that stays and whose parent goes gets as its parent the nearest ancestor that `stays`, or else
+/// `fallback`, and keeps the logs of the ancestors before that one. Returns these commits.
+pub(super) fn remove(
+    records: &mut Records,
+    gone: &BTreeSet<ObjectId>,
+    stays: impl Fn(ObjectId, &SnapshotRecord) -> bool,
+    fallback: Option<ObjectId>,
+) -> Result<BTreeSet<ObjectId>> {
+    // Computed before anything is changed: one chain may hold several edited commits.
+    let mut edited = BTreeMap::new();
+    for (id, record) in records.iter() {
+        if !gone.contains(id) && record.parent.is_some_and(|parent| gone.contains(&parent)) {
+            edited.insert(*id, reparented(records, *id, &stays)?);
+        }
+    }
+    records.retain(|id, _| !gone.contains(id));
+    for (id, (parent, logs)) in &mut edited {
+        if let Some(record) = records.get_mut(id) {
+            record.parent = parent.or(fallback.filter(|fallback| fallback != id));
+            record.pruned_ancestor_tx_logs = std::mem::take(logs);
+        }
+    }
+    Ok(edited.into_keys().collect())
+}
+
 /// Returns the ancestors of `id`, nearest first. Fails on a cycle, or on a parent that is not listed.
-pub(super) fn ancestors(records: &Records, id: ObjectId) -> Result<Vec<ObjectId>> {
+fn ancestors(records: &Records, id: ObjectId) -> Result<Vec<ObjectId>> {
     let mut seen = HashSet::from([id]);
     let mut found = Vec::new();
     let mut next = records.get(&id).and_then(|record| record.parent);
@@ -34,7 +59,7 @@ pub(super) fn ancestors(records: &Records, id: ObjectId) -> Result<Vec<ObjectId>
 
 /// Returns the new parent and logs of `id` after the ancestors before the nearest one that `stays` are removed. The parent is that
 /// ancestor, or none. The logs are oldest first and include those of ancestors that were removed earlier.
-pub(super) fn reparented(
+fn reparented(
     records: &Records,
     id: ObjectId,
     stays: impl Fn(ObjectId, &SnapshotRecord) -> bool,
@@ -66,14 +91,9 @@ mod tests {
 
     fn records(list: &[(u8, Option<u8>, &[u8])]) -> Records {
         let record = |(n, parent, logs): &(u8, Option<u8>, &[u8])| {
-            let record = SnapshotRecord {
-                parent: parent.map(id),
-                flushed_at: u64::from(*n),
-                message: String::new(),
-                metadata: Vec::new(),
-                pruned_ancestor_tx_logs: logs.iter().map(|n| id(*n)).collect(),
-            };
-            (id(*n), record)
+            let pruned_ancestor_tx_logs = logs.iter().map(|n| id(*n)).collect();
+            let parent = parent.map(id);
+            (id(*n), SnapshotRecord { parent, pruned_ancestor_tx_logs, ..SnapshotRecord::default() })
         };
         list.iter().map(record).collect()
     }

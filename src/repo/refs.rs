@@ -46,7 +46,7 @@ impl std::fmt::Display for RefSpec {
             RefSpec::Branch(name) => write!(f, "branch {name}"),
             RefSpec::Tag(name) => write!(f, "tag {name}"),
             RefSpec::Snapshot(id) => write!(f, "snapshot {id}"),
-            RefSpec::AsOf { branch, time } => write!(f, "branch {branch} as of {}", super::history::format_time(*time)),
+            RefSpec::AsOf { branch, time } => write!(f, "branch {branch} as of {}", crate::times::format_time(*time)),
         }
     }
 }
@@ -66,7 +66,7 @@ impl Repository {
         match &self.generation {
             Generation::Alpha(layout) => layout.refs(&*self.storage).await,
             Generation::V1(layout) => layout.refs(&*self.storage).await,
-            Generation::V2(info) => Ok(Refs { branches: whole(info.branches()), tags: whole(info.tags()) }),
+            Generation::V2(info) => Ok(Refs { branches: undamaged(info.branches())?, tags: undamaged(info.tags())? }),
         }
     }
 
@@ -91,7 +91,7 @@ impl Repository {
                         ErrorKind::NotFound,
                         format!(
                             "branch `{branch}` has no commit as old as {}; `icechunkfs log` shows the oldest",
-                            super::history::format_time(*time)
+                            crate::times::format_time(*time)
                         ),
                     )
                 })
@@ -144,16 +144,22 @@ impl Repository {
     }
 }
 
-/// Returns the undamaged refs and logs the damaged ones.
-fn whole(refs: Vec<(String, Result<ObjectId>)>) -> BTreeMap<String, ObjectId> {
-    let keep = |(name, target): (String, Result<ObjectId>)| match target {
-        Ok(id) => Some((name, id)),
-        Err(why) => {
-            warn!("{why}; it is left out");
-            None
-        }
+fn undamaged(refs: Vec<(String, Result<ObjectId>)>) -> Result<BTreeMap<String, ObjectId>> {
+    let target = |(name, target): (String, Result<ObjectId>)| {
+        skip_damaged(target.map(Some)).map(|target| Some((name, target?))).transpose()
     };
-    refs.into_iter().filter_map(keep).collect()
+    refs.into_iter().filter_map(target).collect()
+}
+
+/// Returns the target of a ref; none if it is damaged, which is logged.
+pub(super) fn skip_damaged(target: Result<Option<ObjectId>>) -> Result<Option<ObjectId>> {
+    match target {
+        Err(why) if why.kind() == ErrorKind::Corrupt => {
+            warn!("{why}; it is left out");
+            Ok(None)
+        }
+        target => target,
+    }
 }
 
 /// Returns the names most like `name`, best first, in backquotes.

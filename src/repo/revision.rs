@@ -26,13 +26,15 @@ impl Repository {
     /// Resolves revision `word`.
     ///
     /// Fails with [`ErrorKind::NotFound`] if it names nothing, and with [`ErrorKind::InvalidInput`] if it is ambiguous.
-    pub async fn find(&self, word: &str) -> Result<Resolved> {
+    pub async fn resolve_revision(&self, word: &str) -> Result<Resolved> {
         let refs = self.refs().await?;
-        if let Some(found) = self.one(word, &refs).await? {
+        if let Some(found) = self.resolve_name_or_id(word, &refs).await? {
             return Ok(found);
         }
         let Some((base, steps)) = split_steps(word) else { return Err(self.unknown_revision(word).await) };
-        let Some(base) = self.one(base, &refs).await? else { return Err(self.unknown_revision(base).await) };
+        let Some(base) = self.resolve_name_or_id(base, &refs).await? else {
+            return Err(self.unknown_revision(base).await);
+        };
         // The first entry is the commit itself.
         let history = self.history(base.id, steps.saturating_add(1)).await?;
         let found = history.get(steps).ok_or_else(|| {
@@ -45,8 +47,8 @@ impl Repository {
     }
 
     /// Resolves `word` without splitting off `~N`; none if it names nothing.
-    async fn one(&self, word: &str, refs: &Refs) -> Result<Option<Resolved>> {
-        let mut meanings = named(word, refs);
+    async fn resolve_name_or_id(&self, word: &str, refs: &Refs) -> Result<Option<Resolved>> {
+        let mut meanings = refs_named(word, refs);
         // Names take precedence over ids: in version 1, an id is not known to exist before its snapshot is read.
         if meanings.is_empty()
             && let Ok(id) = word.strip_prefix("snapshot/").unwrap_or(word).parse::<ObjectId>()
@@ -78,7 +80,7 @@ impl Repository {
 }
 
 /// Returns the branches and tags that `word` can name.
-fn named(word: &str, refs: &Refs) -> Vec<Resolved> {
+fn refs_named(word: &str, refs: &Refs) -> Vec<Resolved> {
     let branch =
         |name: &str| refs.branches.get(name).map(|id| Resolved { id: *id, spec: RefSpec::Branch(name.to_owned()) });
     let tag = |name: &str| refs.tags.get(name).map(|id| Resolved { id: *id, spec: RefSpec::Tag(name.to_owned()) });
@@ -108,7 +110,7 @@ mod tests {
         let repository = open(repo(&snapshots, &branches)).await;
         let find = |word: &'static str| {
             let repository = &repository;
-            async move { repository.find(word).await.map(|found| found.id) }
+            async move { repository.resolve_revision(word).await.map(|found| found.id) }
         };
         assert_eq!(find("main").await.unwrap(), id(3));
         assert_eq!(find("main~").await.unwrap(), id(2));
@@ -117,8 +119,8 @@ mod tests {
         assert_eq!(find("branch/older~1").await.unwrap(), id(1));
         assert_eq!(find("tag/x~").await.unwrap(), id(2));
         let said = id(2).to_string();
-        assert_eq!(repository.find(&said).await.unwrap().spec, RefSpec::Snapshot(id(2)));
-        assert_eq!(repository.find(&format!("snapshot/{said}~1")).await.unwrap().id, id(1));
+        assert_eq!(repository.resolve_revision(&said).await.unwrap().spec, RefSpec::Snapshot(id(2)));
+        assert_eq!(repository.resolve_revision(&format!("snapshot/{said}~1")).await.unwrap().id, id(1));
         assert_eq!(find("branch/main").await.unwrap_err().kind(), ErrorKind::InvalidInput);
         let error = find("main~3").await.unwrap_err();
         assert!(error.to_string().contains("only 2 commits before branch main"), "{error}");
@@ -127,6 +129,6 @@ mod tests {
         for nothing in ["", "~", "~1", "main~x", "tag/main", "snapshot/main", "main/~1"] {
             assert_eq!(find(nothing).await.unwrap_err().kind(), ErrorKind::NotFound, "{nothing}");
         }
-        assert_eq!(repository.find(&id(9).to_string()).await.unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(repository.resolve_revision(&id(9).to_string()).await.unwrap_err().kind(), ErrorKind::NotFound);
     }
 }

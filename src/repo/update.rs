@@ -13,12 +13,10 @@ use crate::format::repo_info::{Availability, RepoInfo};
 use crate::format::repo_state::{DEFAULT_UPDATES_PER_FILE, Operation, RepoState};
 use crate::storage::decoded::{self, Decoded};
 use crate::storage::{Condition, Storage};
+use crate::times::Clock;
 
 use super::MAX_REPO_FILE;
 use super::clock::ChangeTime;
-
-/// Clock in microseconds since 1970-01-01 UTC, passed in so that tests can set it.
-pub type Clock = fn() -> u64;
 
 /// Attempts, each but the first after a lost race: the reference implementation's number.
 const TRIES: u32 = 100;
@@ -26,15 +24,9 @@ const TRIES: u32 = 100;
 const AT_ONCE: u32 = 5;
 /// First pause; doubled each time, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 /// 3000-01-01T00:00:00Z in milliseconds: copies are named by the time left until then, so that the newest is listed first.
 const YEAR_3000: u64 = 32_503_680_000_000;
-
-/// Returns the time of the machine's clock.
-pub fn system_clock() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
-}
 
 /// Applies `change` to `repo` in `storage` and returns the written state. `change` returns the operation to record, or fails and changes
 /// nothing; it is called again after each lost race.
@@ -82,7 +74,7 @@ struct UpdateOptions {
 async fn run(
     storage: &dyn Storage,
     clock: Clock,
-    how: UpdateOptions,
+    options: UpdateOptions,
     mut change: impl FnMut(&mut RepoState) -> Result<Operation>,
     backed_up: impl Fn() -> Result<()>,
 ) -> Result<RepoState> {
@@ -90,7 +82,7 @@ async fn run(
     for attempt in 0..TRIES {
         if attempt >= AT_ONCE {
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(MAX_PAUSE);
         }
         let found = decoded::changing(storage, "repo", MAX_REPO_FILE, RepoInfo::decode).await;
         let Decoded { value: info, bytes: file, version } = found.context(|| storage.location().to_owned())?;
@@ -103,13 +95,13 @@ async fn run(
         let moment = ChangeTime::after(clock, state.updates.first().map_or(0, |newest| newest.updated_at)).await;
         let backup = backup_name("repo", moment.time)?;
         state.record(operation, moment.time, &backup, updates_per_file(state.config.as_deref()))?;
-        if let Some(previous) = state.updates.get_mut(1).filter(|_| !how.names_copy) {
+        if let Some(previous) = state.updates.get_mut(1).filter(|_| !options.names_copy) {
             previous.backup_path = None;
         }
         let new = state.encode()?;
         let copy = format!("overwritten/{backup}");
         storage.put(&copy, file, Condition::Always).await?;
-        if !how.clock_is_checked || moment.is_ahead_of_clock() {
+        if !options.clock_is_checked || moment.is_ahead_of_clock() {
             moment.check(storage, &copy).await?;
         }
         backed_up()?;
@@ -123,6 +115,12 @@ async fn run(
         ErrorKind::Contended,
         format!("{}: others changed the repository first, {TRIES} times", storage.location()),
     ))
+}
+
+/// Reads `repo` from the store itself.
+pub(super) async fn read_state(storage: &dyn Storage) -> Result<RepoState> {
+    let found = decoded::changing(storage, "repo", MAX_REPO_FILE, RepoInfo::decode).await;
+    RepoState::from_info(&found.context(|| storage.location().to_owned())?.value)
 }
 
 /// Returns the error for a repository that takes no writes.

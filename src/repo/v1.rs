@@ -9,14 +9,13 @@ use bytes::Bytes;
 use object_store::path::PathPart;
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
-use tracing::warn;
 
-use super::change_refs::{RefKind, check_target, exists, gone, tag_was_deleted};
-use super::refs::{DEFAULT_BRANCH, Refs};
+use super::change_refs::{RefKind, check_target, exists, ref_not_found, tag_was_deleted};
+use super::refs::{DEFAULT_BRANCH, Refs, skip_damaged};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::config::RepoConfig;
 use crate::format::ids::ObjectId;
-use crate::storage::{Condition, ObjectInfo, Storage, Version};
+use crate::storage::{Condition, ObjectInfo, Storage};
 
 /// Maximum size of a `ref.json`, which holds one id, in bytes.
 pub(super) const MAX_REF_FILE: u64 = 1 << 16;
@@ -25,8 +24,8 @@ pub(super) const CONFIG_KEY: &str = "config.yaml";
 pub(super) const MAX_CONFIG_FILE: u64 = 1 << 24;
 /// Attempts to write a ref's file, each but the first after a lost race.
 const TRIES: u32 = 100;
-const BRANCH: &str = "branch.";
-const TAG: &str = "tag.";
+pub(super) const BRANCH: &str = "branch.";
+pub(super) const TAG: &str = "tag.";
 
 /// Refs of version 1. Branch `main` is read on opening, because a version 1 repository is recognized by it.
 #[derive(Debug, Default)]
@@ -41,12 +40,12 @@ struct RefFile {
 
 impl Layout {
     /// Returns the layout if `storage`, which has no object `repo`, holds a version 1 repository with branch `main`.
-    pub(super) async fn of_main(storage: &dyn Storage) -> Result<Option<Self>> {
+    pub(super) async fn detect(storage: &dyn Storage) -> Result<Option<Self>> {
         Ok(read_ref(storage, BRANCH, DEFAULT_BRANCH).await?.map(|main| Layout { main: Some(main) }))
     }
 
     /// Returns the layout of a repository without branch `main` if `objects`, the listing of `refs/`, contains a ref of version 1.
-    pub(super) fn without_main(objects: &[ObjectInfo]) -> Option<Self> {
+    pub(super) fn detect_without_main(objects: &[ObjectInfo]) -> Option<Self> {
         objects.iter().any(|object| object.key.ends_with("/ref.json")).then_some(Layout { main: None })
     }
 
@@ -58,12 +57,9 @@ impl Layout {
     }
 
     pub(super) async fn tag(&self, storage: &dyn Storage, name: &str) -> Result<Option<ObjectId>> {
-        let Some(id) = read_ref(storage, TAG, name).await? else { return Ok(None) };
-        // The file of a deleted tag stays, so that its name cannot be used again.
-        match storage.get(&tombstone(name), MAX_REF_FILE).await {
-            Ok(_) => Ok(None),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Some(id)),
-            Err(error) => Err(error),
+        match read_ref(storage, TAG, name).await? {
+            Some(id) => unless_deleted(storage, &key(TAG, name), id).await,
+            None => Ok(None),
         }
     }
 
@@ -82,12 +78,9 @@ impl Layout {
             } else {
                 continue;
             };
-            match read_ref_file(storage, &object.key).await {
-                Ok(Some(id)) => drop(names.insert(decode(encoded), id)),
-                // Deleted since the listing.
-                Ok(None) => {}
-                Err(why) if why.kind() == ErrorKind::Corrupt => warn!("{why}; it is left out"),
-                Err(error) => return Err(error),
+            // A ref without a file was deleted since the listing.
+            if let Some(id) = skip_damaged(read_ref_file(storage, &object.key).await)? {
+                names.insert(decode_name(encoded), id);
             }
         }
         Ok(refs)
@@ -105,7 +98,7 @@ pub(super) async fn deleted_tags(storage: &dyn Storage) -> Result<BTreeMap<Strin
             Err(why) if why.kind() == ErrorKind::Corrupt => None,
             target => target?,
         };
-        deleted.insert(decode(encoded), target);
+        deleted.insert(decode_name(encoded), target);
     }
     Ok(deleted)
 }
@@ -136,7 +129,11 @@ pub async fn move_branch(storage: &dyn Storage, name: &str, expected: ObjectId, 
             Err(error) => return Err(error),
         }
     }
-    Err(Error::new(ErrorKind::Contended, format!("{key}: others wrote it first, {TRIES} times")))
+    Err(lost_races(&key))
+}
+
+fn lost_races(key: &str) -> Error {
+    Error::new(ErrorKind::Contended, format!("{key}: others wrote it first, {TRIES} times"))
 }
 
 /// Creates branch `name` with the given target. Fails with [`ErrorKind::AlreadyExists`] if it exists.
@@ -147,7 +144,7 @@ pub(super) async fn create_branch(storage: &dyn Storage, name: &str, target: Obj
 /// Creates tag `name`. Fails for a deleted tag too, because its file still exists.
 pub(super) async fn create_tag(storage: &dyn Storage, name: &str, target: ObjectId) -> Result<()> {
     let Some(there) = create_ref(storage, TAG, name, target).await? else { return Ok(()) };
-    let deleted = storage.get(&tombstone(name), MAX_REF_FILE).await.is_ok();
+    let deleted = storage.get(&tombstone(&key(TAG, name)), MAX_REF_FILE).await.is_ok();
     Err(if deleted { tag_was_deleted(name) } else { exists(RefKind::Tag, name, there) })
 }
 
@@ -168,45 +165,34 @@ async fn create_ref(storage: &dyn Storage, kind: &str, name: &str, target: Objec
     Err(Error::new(ErrorKind::Contended, format!("{key}: others wrote and deleted it meanwhile, {TRIES} times")))
 }
 
-/// Points branch `name` to `to`. Unlike [`move_branch`], fails if the branch points anywhere but to `expected`, `to` included.
-pub(super) async fn reset_branch(storage: &dyn Storage, name: &str, to: ObjectId, expected: ObjectId) -> Result<()> {
-    let key = key(BRANCH, name);
-    for _ in 0..TRIES {
-        let version = expect_branch(storage, &key, name, expected).await?;
-        match storage.put(&key, ref_file(to).into(), Condition::Unchanged(version)).await {
-            Err(error) if error.kind() == ErrorKind::Contended => {}
-            done => return done,
-        }
-    }
-    Err(Error::new(ErrorKind::Contended, format!("{key}: others wrote it first, {TRIES} times")))
-}
-
-/// Returns the version of the file of branch `name`; fails unless the branch points to `expected`.
-async fn expect_branch(storage: &dyn Storage, key: &str, name: &str, expected: ObjectId) -> Result<Version> {
-    match storage.get_versioned(key, MAX_REF_FILE).await {
-        Ok((bytes, version)) => {
-            check_target(RefKind::Branch, name, Some(parse_ref(key, &bytes)?), expected)?;
-            Ok(version)
-        }
-        Err(error) if is_absence(&error) => Err(gone(RefKind::Branch, name)),
-        Err(error) => Err(error),
-    }
-}
-
-/// Deletes branch `name` if it points to `expected`.
+/// Points branch `name` to `new`, or deletes it if that is none. Unlike [`move_branch`], fails if the branch points anywhere but to
+/// `expected`, `new` included.
 ///
-/// On a local disk, no commit of this program can fall between the check and the deletion. Object stores delete unconditionally: a commit
+/// On a local disk, no commit of this program can fall between the check and a deletion. Object stores delete unconditionally: a commit
 /// that falls between the two requests is on no branch afterwards, as with the reference implementation.
-pub(super) async fn delete_branch(storage: &dyn Storage, name: &str, expected: ObjectId) -> Result<()> {
+pub(super) async fn replace_branch(
+    storage: &dyn Storage,
+    name: &str,
+    expected: ObjectId,
+    new: Option<ObjectId>,
+) -> Result<()> {
     let key = key(BRANCH, name);
     for _ in 0..TRIES {
-        let version = expect_branch(storage, &key, name, expected).await?;
-        match storage.delete_unchanged(&key, MAX_REF_FILE, &version).await {
+        let (bytes, version) = match storage.get_versioned(&key, MAX_REF_FILE).await {
+            Err(error) if is_absence(&error) => return Err(ref_not_found(RefKind::Branch, name)),
+            found => found?,
+        };
+        check_target(RefKind::Branch, name, Some(parse_ref(&key, &bytes)?), expected)?;
+        let done = match new {
+            Some(new) => storage.put(&key, ref_file(new).into(), Condition::Unchanged(version)).await,
+            None => storage.delete_unchanged(&key, MAX_REF_FILE, &version).await,
+        };
+        match done {
             Err(error) if error.kind() == ErrorKind::Contended => {}
             done => return done,
         }
     }
-    Err(Error::new(ErrorKind::Contended, format!("{key}: others wrote it first, {TRIES} times")))
+    Err(lost_races(&key))
 }
 
 /// Deletes tag `name` if it points to `expected`, by an empty file beside the tag's own.
@@ -214,21 +200,23 @@ pub(super) async fn delete_tag(storage: &dyn Storage, name: &str, expected: Obje
     // Tags never change, so that only another deletion can race with this one.
     let found = read_ref(storage, TAG, name).await?;
     check_target(RefKind::Tag, name, found, expected)?;
-    match storage.put(&tombstone(name), Bytes::new(), Condition::Absent).await {
-        Err(error) if error.kind() == ErrorKind::Contended => Err(gone(RefKind::Tag, name)),
+    match storage.put(&tombstone(&key(TAG, name)), Bytes::new(), Condition::Absent).await {
+        Err(error) if error.kind() == ErrorKind::Contended => Err(ref_not_found(RefKind::Tag, name)),
         done => done,
     }
 }
 
-fn tombstone(name: &str) -> String {
-    format!("{}.deleted", key(TAG, name))
+/// Returns the key of the marker of a deleted tag, whose file is `key`.
+fn tombstone(key: &str) -> String {
+    format!("{key}.deleted")
 }
 
 fn ref_file(target: ObjectId) -> String {
     format!("{{\"snapshot\":\"{target}\"}}")
 }
 
-fn is_absence(error: &Error) -> bool {
+/// Returns true if there is no object of that key.
+pub(super) fn is_absence(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
@@ -242,12 +230,28 @@ fn key(kind: &str, name: &str) -> String {
     format!("refs/{}/ref.json", PathPart::from(format!("{kind}{name}")).as_ref())
 }
 
-fn decode(encoded: &str) -> String {
+/// Decodes a name in a key.
+pub(super) fn decode_name(encoded: &str) -> String {
     percent_decode_str(encoded).decode_utf8().map_or_else(|_| encoded.to_owned(), |name| name.into_owned())
 }
 
+/// Returns false for a name that no ref can have, since its key would be another's.
+pub(super) fn can_be_name(name: &str) -> bool {
+    !name.is_empty() && !name.contains(['/', '\0'])
+}
+
+/// Returns the target `id` of the tag in file `key`; none if the tag is deleted. The file of a deleted tag stays, so that its name cannot
+/// be used again.
+pub(super) async fn unless_deleted(storage: &dyn Storage, key: &str, id: ObjectId) -> Result<Option<ObjectId>> {
+    match storage.get(&tombstone(key), MAX_REF_FILE).await {
+        Ok(_) => Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Some(id)),
+        Err(error) => Err(error),
+    }
+}
+
 async fn read_ref(storage: &dyn Storage, kind: &str, name: &str) -> Result<Option<ObjectId>> {
-    if name.is_empty() || name.contains(['/', '\0']) {
+    if !can_be_name(name) {
         return Ok(None);
     }
     read_ref_file(storage, &key(kind, name)).await

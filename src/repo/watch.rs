@@ -51,15 +51,15 @@ impl TipLocation {
 #[derive(Debug)]
 pub enum CheckResult {
     /// Nothing was written.
-    Same,
+    Unchanged,
     /// Something was written. Holds the repository in its new state and the branch tip.
-    Tip(Box<Repository>, ObjectId),
+    Changed(Box<Repository>, ObjectId),
     /// The branch or the repository does not exist.
-    Gone,
+    NotFound,
 }
 
 impl BranchWatch {
-    /// Starts watching `branch` of `repository`. The first check never returns [`CheckResult::Same`].
+    /// Starts watching `branch` of `repository`. The first check never returns [`CheckResult::Unchanged`].
     pub fn new(repository: &Repository, branch: &str) -> Self {
         BranchWatch {
             storage: Arc::clone(&repository.storage),
@@ -71,8 +71,8 @@ impl BranchWatch {
         }
     }
 
-    /// Checks for writes since the state that [`BranchWatch::followed`] confirmed.
-    pub async fn look(&mut self) -> Result<CheckResult> {
+    /// Checks for writes since the state that [`BranchWatch::confirm`] confirmed.
+    pub async fn check(&mut self) -> Result<CheckResult> {
         let (key, limit) = match self.place {
             TipLocation::Alpha(layout) => return self.check_alpha(layout).await,
             TipLocation::V1 => (v1::branch_key(&self.branch), v1::MAX_REF_FILE),
@@ -84,7 +84,7 @@ impl BranchWatch {
         };
         let (bytes, version) = match asked {
             Ok(Some(found)) => found,
-            Ok(None) => return Ok(CheckResult::Same),
+            Ok(None) => return Ok(CheckResult::Unchanged),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 (self.seen, self.found) = (None, None);
                 return self.reopen().await;
@@ -99,12 +99,10 @@ impl BranchWatch {
             let tip = info.branch(&self.branch).transpose()?;
             (Generation::V2(info), tip)
         };
-        let (storage, virtuals) = (Arc::clone(&self.storage), Arc::clone(&self.virtuals));
-        let repository = Repository { storage, generation, virtuals };
-        Ok(tip.map_or(CheckResult::Gone, |tip| CheckResult::Tip(Box::new(repository), tip)))
+        Ok(self.result(Repository::new(Arc::clone(&self.storage), generation), tip))
     }
 
-    /// Does the same as [`BranchWatch::look`] for an alpha, whose ref files never change.
+    /// Does the same as [`BranchWatch::check`] for an alpha, whose ref files never change.
     async fn check_alpha(&mut self, layout: alpha::Layout) -> Result<CheckResult> {
         let Some(key) = layout.branch_file(&*self.storage, &self.branch).await? else {
             (self.seen, self.found) = (None, None);
@@ -112,30 +110,33 @@ impl BranchWatch {
         };
         let version = Version { e_tag: Some(key), version: None };
         if self.seen.as_ref() == Some(&version) {
-            return Ok(CheckResult::Same);
+            return Ok(CheckResult::Unchanged);
         }
         let key = version.e_tag.clone().unwrap_or_default();
-        let Some(tip) = alpha::read_ref(&*self.storage, &key).await? else { return Ok(CheckResult::Gone) };
+        let tip = alpha::read_ref(&*self.storage, &key).await?;
         self.found = Some(version);
-        let (storage, virtuals) = (Arc::clone(&self.storage), Arc::clone(&self.virtuals));
-        let repository = Repository { storage, generation: Generation::Alpha(layout), virtuals };
-        Ok(CheckResult::Tip(Box::new(repository), tip))
+        Ok(self.result(Repository::new(Arc::clone(&self.storage), Generation::Alpha(layout)), tip))
     }
 
     /// Confirms the last result, so that the next check reports only later writes.
-    pub fn followed(&mut self) {
+    pub fn confirm(&mut self) {
         self.seen = self.found.take();
     }
 
     /// Opens the repository again after the object was not found: the branch is gone, or the repository has another version now.
     async fn reopen(&mut self) -> Result<CheckResult> {
         let repository = match Repository::open(Arc::clone(&self.storage)).await {
-            Ok(repository) => repository.with_virtuals(Arc::clone(&self.virtuals)),
-            Err(error) if error.kind() == ErrorKind::NotARepository => return Ok(CheckResult::Gone),
+            Ok(repository) => repository,
+            Err(error) if error.kind() == ErrorKind::NotARepository => return Ok(CheckResult::NotFound),
             Err(error) => return Err(error),
         };
         self.place = TipLocation::of(&repository.generation);
         let tip = repository.branch_tip(&self.branch).await?;
-        Ok(tip.map_or(CheckResult::Gone, |tip| CheckResult::Tip(Box::new(repository), tip)))
+        Ok(self.result(repository, tip))
+    }
+
+    fn result(&self, repository: Repository, tip: Option<ObjectId>) -> CheckResult {
+        let repository = repository.with_virtuals(Arc::clone(&self.virtuals));
+        tip.map_or(CheckResult::NotFound, |tip| CheckResult::Changed(Box::new(repository), tip))
     }
 }

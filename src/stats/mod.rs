@@ -178,7 +178,7 @@ pub async fn collect(
 ) -> Result<Stats> {
     let mut stats = Stats {
         repository: repository.storage().location().to_owned(),
-        spec_version: if repository.is_before_0_2() { 0 } else { repository.version().number() },
+        spec_version: if repository.is_alpha() { 0 } else { repository.version().number() },
         snapshot: tree.snapshot().id().to_string(),
         ..Stats::default()
     };

@@ -80,8 +80,8 @@ impl CachedStorage {
     /// Records the current state of `key`, and waits until that is done, so that it cannot overwrite a later state.
     async fn note(&self, key: &str, answer: CachedDocument) {
         let key = key.to_owned();
-        let noted = self.cache.look(move |cache| {
-            cache.note(&key, &answer);
+        let noted = self.cache.run_blocking(move |cache| {
+            cache.record_document(&key, &answer);
             Some(())
         });
         // An entry that a slow disk does not take in time is not cached.
@@ -91,12 +91,12 @@ impl CachedStorage {
 
 async fn fixed(cache: &Arc<DiskCache>, key: &str, limit: u64) -> Option<Bytes> {
     let name = Name::whole(key);
-    cache.look(move |cache| cache.get(&name, limit)).await
+    cache.run_blocking(move |cache| cache.get(&name, limit)).await
 }
 
 async fn answer(cache: &Arc<DiskCache>, key: &str, limit: u64) -> Option<CachedDocument> {
     let key = key.to_owned();
-    cache.look(move |cache| cache.answer(&key, limit)).await
+    cache.run_blocking(move |cache| cache.document(&key, limit)).await
 }
 
 fn spell(version: &Version) -> String {
@@ -128,7 +128,7 @@ impl Storage for CachedStorage {
             return Ok(bytes);
         }
         let bytes = self.store.get_fixed(key, limit).await?;
-        self.cache.keep(Name::whole(key), bytes.clone(), ());
+        self.cache.put_in_background(Name::whole(key), bytes.clone(), ());
         Ok(bytes)
     }
 
@@ -162,9 +162,9 @@ impl Storage for CachedStorage {
 
     async fn forget(&self, key: &str) {
         // An entry that is still being added would appear after the removal.
-        self.cache.settle().await;
+        self.cache.flush().await;
         let key = key.to_owned();
-        let forgotten = self.cache.look(move |cache| {
+        let forgotten = self.cache.run_blocking(move |cache| {
             cache.forget(&key);
             Some(())
         });
@@ -183,7 +183,7 @@ impl Storage for CachedStorage {
         self.store.put_new(key, bytes.clone()).await?;
         // Documents will be read whole; the end of each chunk in an object is unknown here.
         if !key.starts_with(BULK) {
-            self.cache.keep(Name::whole(key), bytes, ());
+            self.cache.put_in_background(Name::whole(key), bytes, ());
         }
         Ok(())
     }

@@ -29,9 +29,9 @@ use crate::reader::memory::Budget;
 use crate::repo::Repository;
 use crate::repo::create;
 use crate::repo::refs::RefSpec;
-use crate::repo::update::Clock;
 use crate::scratch::record::Time;
 use crate::storage::Storage;
+use crate::times::Clock;
 use crate::tree::Tree;
 use crate::tree::nodes::NodeTable;
 

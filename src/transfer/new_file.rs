@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
+use rustix::fs::{AtFlags, Mode, OFlags, Timespec};
 use rustix::io::Errno;
 
 /// Returns the name of a file until it is complete, where it must have one.
@@ -87,8 +87,7 @@ pub(super) fn timespec(micros: u64) -> Timespec {
 }
 
 pub(super) fn set_time(file: &File, micros: u64) -> Result<(), Errno> {
-    let last_access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
-    rustix::fs::futimens(file, &Timestamps { last_access, last_modification: timespec(micros) })
+    crate::times::set_modified(file, timespec(micros))
 }
 
 /// Gives `file`, which may have no name, the name `name` in `folder`. Fails if that exists.

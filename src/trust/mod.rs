@@ -106,7 +106,7 @@ fn has_access_list(file: impl AsFd) -> bool {
 /// as `/dev/null`, may be writable for everyone.
 pub fn open_log(path: &Path) -> Result<File> {
     let failed = |errno: Errno| Error::io(path.display(), errno.into());
-    let (directory, name, shown) = path::open_parent(path, Strictness::LogFile)?;
+    let (directory, name, shown) = path::open_parent(path, None, Strictness::LogFile)?;
     let flags =
         OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let made = flags | OFlags::CREATE | OFlags::EXCL;

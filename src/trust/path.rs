@@ -17,7 +17,7 @@ const MAX_LINKS: u32 = 40;
 
 /// Environment variable with the directories that the user declares safe, whoever owns them or may write to them: absolute
 /// paths without links, separated by `:`. Git has the same for repositories.
-const DECLARED: &str = "ICECHUNKFS_SAFE_DIRECTORY";
+const SAFE_DIRECTORY_VARIABLE: &str = "ICECHUNKFS_SAFE_DIRECTORY";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Strictness {
@@ -32,7 +32,7 @@ pub(super) enum Strictness {
 /// Errors: [`ErrorKind::PermissionDenied`] if another user owns it or a directory on the way, or may write to it.
 pub fn create_directory(path: &Path) -> Result<(OwnedFd, PathBuf)> {
     let mode = Mode::RWXU;
-    let (parent, name, shown) = walk(path, Some(mode), Strictness::Full)?;
+    let (parent, name, shown) = open_parent(path, Some(mode), Strictness::Full)?;
     let failed = |errno: Errno| Error::io(shown.display(), errno.into());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     match rustix::fs::mkdirat(&parent, &name, mode) {
@@ -55,14 +55,13 @@ pub fn create_directory(path: &Path) -> Result<(OwnedFd, PathBuf)> {
     }
 }
 
-/// Opens the directory that holds `path`. Returns it with the last component, which is no symbolic link at that moment, and
-/// with both as a path without links.
-pub(super) fn open_parent(path: &Path, strictness: Strictness) -> Result<(OwnedFd, OsString, PathBuf)> {
-    walk(path, None, strictness)
-}
-
-/// Walks to the last component of `path`, which need not exist. Other missing components are created with mode `create`.
-fn walk(path: &Path, create: Option<Mode>, strictness: Strictness) -> Result<(OwnedFd, OsString, PathBuf)> {
+/// Opens the directory that holds `path`. Returns it with the last component, which is no symbolic link at that moment and
+/// need not exist, and with both as a path without links. Other missing components are created with mode `create`, if given.
+pub(super) fn open_parent(
+    path: &Path,
+    create: Option<Mode>,
+    strictness: Strictness,
+) -> Result<(OwnedFd, OsString, PathBuf)> {
     let absolute = std::path::absolute(path).map_err(|e| Error::io(path.display(), e))?;
     let mut step = Step::root(strictness)?;
     let mut left: VecDeque<OsString> = VecDeque::new();
@@ -175,13 +174,14 @@ impl Step {
 }
 
 fn is_declared_safe(path: &Path) -> bool {
-    std::env::var_os(DECLARED).is_some_and(|declared| std::env::split_paths(&declared).any(|safe| safe == path))
+    std::env::var_os(SAFE_DIRECTORY_VARIABLE)
+        .is_some_and(|declared| std::env::split_paths(&declared).any(|safe| safe == path))
 }
 
 /// Returns the error for the directory `path`, which is not trusted.
 fn unsafe_directory(path: &Path, why: &Distrust) -> Error {
     let error = distrust_error(path, why);
-    Error::new(error.kind(), format!("{error}, or declare the directory safe with {DECLARED}"))
+    Error::new(error.kind(), format!("{error}, or declare the directory safe with {SAFE_DIRECTORY_VARIABLE}"))
 }
 
 /// Returns true if `user` stands for all users without a number in this process's user namespace, the machine's root among them.

@@ -15,8 +15,8 @@ use icechunkfs::format::config_edit::{self, schema::Kind};
 use icechunkfs::format::repo_info::RepoInfo;
 use icechunkfs::format::repo_state::{Operation, RepoState};
 use icechunkfs::repo::Repository;
-use icechunkfs::repo::update::system_clock;
 use icechunkfs::storage;
+use icechunkfs::times::system_clock;
 use serde_json::{Map, Value, json};
 
 const BOTH: [SpecVersionBin; 2] = [SpecVersionBin::V1, SpecVersionBin::V2];

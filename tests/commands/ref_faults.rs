@@ -13,8 +13,8 @@ use icechunkfs::format::config_edit;
 use icechunkfs::format::ids::ObjectId;
 use icechunkfs::repo::Repository;
 use icechunkfs::repo::change_refs::RefKind::{Branch, Tag};
-use icechunkfs::repo::update::system_clock;
 use icechunkfs::storage;
+use icechunkfs::times::system_clock;
 
 /// What can be done.
 const ACTIONS: [&str; 6] =

@@ -18,8 +18,8 @@ use icechunkfs::format::repo_info::RepoInfo;
 use icechunkfs::format::repo_state::Operation;
 use icechunkfs::repo::Repository;
 use icechunkfs::repo::change_refs::RefKind::{self, Branch, Tag};
-use icechunkfs::repo::update::system_clock;
 use icechunkfs::storage;
+use icechunkfs::times::system_clock;
 use object_store::path::PathPart;
 use serde_json::{Value, json};
 
@@ -271,7 +271,7 @@ async fn same_operations(place: &Path) -> usize {
         .map(|(at, update, file)| {
             let mut out = in_our_words(update);
             let micros = u64::try_from(at.timestamp_micros()).unwrap();
-            out["at"] = icechunkfs::repo::history::format_time(micros).into();
+            out["at"] = icechunkfs::times::format_time(micros).into();
             out["file"] = file.into();
             out
         })
@@ -396,7 +396,10 @@ fn race(place: &Path, commits: &[ObjectId], resets_main: bool) -> (Vec<Transitio
                                 }
                                 (2, _) if resets_main => {
                                     let tip = repository.branch_tip("main").await.unwrap().unwrap();
-                                    let Ok(to) = repository.find("main~").await.map(|found| found.id) else { return };
+                                    let Ok(to) = repository.resolve_revision("main~").await.map(|found| found.id)
+                                    else {
+                                        return;
+                                    };
                                     let reset = repository.reset_branch("main", to, tip, system_clock).await;
                                     ((Branch, "main".to_owned(), Some(tip), Some(to)), reset)
                                 }

@@ -11,9 +11,11 @@ use icechunkfs::format::draft::TransactionLogDraft;
 use icechunkfs::format::envelope::SpecVersion;
 use icechunkfs::format::transaction_log::{Change, Move};
 use icechunkfs::repo::update::system_clock;
+use icechunkfs::format::transaction_log::Move;
 use icechunkfs::repo::verify::report::{Report, Severity};
 use icechunkfs::repo::verify::{self, VerifyOptions};
 use icechunkfs::storage::{self, Condition, Storage, object::ObjectStorage};
+use icechunkfs::times::system_clock;
 use object_store::memory::InMemory;
 
 /// Rules that fixtures of old releases break; all others must be whole, notes aside.

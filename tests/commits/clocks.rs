@@ -19,8 +19,8 @@ use icechunkfs::format::ids::ObjectId;
 use icechunkfs::format::repo_info::RepoInfo;
 use icechunkfs::repo::Repository;
 use icechunkfs::repo::change_refs::RefKind;
-use icechunkfs::repo::update::{Clock, system_clock};
 use icechunkfs::storage::{Storage, open_directory};
+use icechunkfs::times::{Clock, system_clock};
 use tokio::sync::RwLock;
 
 const HOUR: u64 = 3_600_000_000;

@@ -15,8 +15,8 @@ use icechunkfs::commit::rebase;
 use icechunkfs::error::ErrorKind;
 use icechunkfs::format::envelope::SpecVersion::{self, V1, V2};
 use icechunkfs::format::ids::NodeId;
-use icechunkfs::repo::update::system_clock;
 use icechunkfs::repo::verify;
+use icechunkfs::times::system_clock;
 use icechunkfs::zarr::Coords;
 
 #[tokio::test]

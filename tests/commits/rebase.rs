@@ -18,7 +18,8 @@ use icechunkfs::error::ErrorKind;
 use icechunkfs::format::envelope::SpecVersion;
 use icechunkfs::format::ids::ObjectId;
 use icechunkfs::format::snapshot::Snapshot;
-use icechunkfs::repo::update::{self, system_clock};
+use icechunkfs::repo::update;
+use icechunkfs::times::system_clock;
 use tokio::sync::RwLock;
 
 /// A repository with a few nodes that two sides work on.

@@ -23,9 +23,9 @@ use icechunkfs::format::snapshot::Snapshot;
 use icechunkfs::format::transaction_log::Move;
 use icechunkfs::reader::Reader;
 use icechunkfs::reader::memory::Budget;
-use icechunkfs::repo::update::system_clock;
 use icechunkfs::repo::{MAX_SNAPSHOT, Repository};
 use icechunkfs::storage::{self, Storage};
+use icechunkfs::times::system_clock;
 use icechunkfs::zarr::Coords;
 use tokio::sync::RwLock;
 

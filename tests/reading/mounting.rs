@@ -97,7 +97,7 @@ fn attributes_are_the_commit_s() {
     let mount = Mount::new(&fixture.repository, &["-o", "ro"]);
     let id = fixture.expected["branches"]["main"].as_str().unwrap();
     let written = fixture.expected["snapshots"][id]["written_at"].as_str().unwrap();
-    let micros = icechunkfs::repo::history::parse_time(written).unwrap();
+    let micros = icechunkfs::times::parse_time(written).unwrap();
     for place in [mount.path(), mount.path().join("zarr.json")] {
         let metadata = std::fs::metadata(&place).unwrap();
         assert_eq!(metadata.modified().unwrap(), SystemTime::UNIX_EPOCH + Duration::from_micros(micros));

@@ -22,8 +22,8 @@ use icechunkfs::format::repo_info::RepoInfo;
 use icechunkfs::format::repo_state::RepoState;
 use icechunkfs::repo::collect::{self, GcOptions};
 use icechunkfs::repo::expire;
-use icechunkfs::repo::update::system_clock;
 use icechunkfs::repo::verify;
+use icechunkfs::times::system_clock;
 use serde_json::Value;
 
 /// A repository with a past: made by both, and with a few branches and tags.

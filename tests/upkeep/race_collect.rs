@@ -17,7 +17,7 @@ use icechunkfs::format::snapshot::NodeData;
 use icechunkfs::repo::change_refs::RefKind;
 use icechunkfs::repo::collect::{self, GcOptions};
 use icechunkfs::repo::expire;
-use icechunkfs::repo::update::system_clock;
+use icechunkfs::times::system_clock;
 use icechunkfs::zarr::Coords;
 
 /// Committers, each with an array of its own.
@@ -160,7 +160,7 @@ async fn collect_all(place: &std::path::Path) {
     let wanted = expire::ExpireOptions { older_than: now, delete_tags: false, delete_branches: false, dry_run: false };
     expire::expire(&repository, wanted, system_clock).await.unwrap();
     let wanted = GcOptions { older_than: system_clock(), dry_run: false };
-    let progress = collect::Progress::default();
+    let progress = icechunkfs::repo::progress::Progress::default();
     match collect::collect(&repository, wanted, system_clock, &nothing_uncommitted(), &progress).await {
         // All its tries were lost to others.
         Err(error) if error.kind() == ErrorKind::Contended => {}

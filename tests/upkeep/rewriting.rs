@@ -31,7 +31,7 @@ use icechunkfs::error::ErrorKind;
 use icechunkfs::failpoints;
 use icechunkfs::format::envelope::SpecVersion;
 use icechunkfs::format::ids::ObjectId;
-use icechunkfs::repo::update::system_clock;
+use icechunkfs::times::system_clock;
 use serde_json::{Value, json};
 
 fn version(spec: SpecVersionBin) -> SpecVersion {

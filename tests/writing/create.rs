@@ -10,8 +10,9 @@ use futures_util::TryStreamExt;
 use icechunk::repository::VersionInfo;
 use icechunk::{Repository, Store};
 use icechunkfs::format::repo_state::Operation;
-use icechunkfs::repo::update::{self, system_clock};
+use icechunkfs::repo::update;
 use icechunkfs::storage;
+use icechunkfs::times::system_clock;
 use tokio::sync::RwLock;
 
 async fn open(path: &Path) -> Repository {

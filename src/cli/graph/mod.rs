@@ -12,8 +12,8 @@ use std::collections::HashMap;
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::printable;
-use crate::repo::history::format_time;
 use crate::repo::refs::{DEFAULT_BRANCH, Refs};
+use crate::times::format_time;
 
 /// A branch or tag beside a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -121,7 +121,7 @@ fn beside(out: &mut String, commit: &Commit, text_at: usize, y: usize) -> usize 
         out,
         "<g><title>{} {}\n{}</title>",
         commit.id,
-        escaped(&crate::repo::history::format_time(commit.time)),
+        escaped(&crate::times::format_time(commit.time)),
         escaped(&commit.message)
     );
     for text in [commit.minute(), commit.id.to_string()] {

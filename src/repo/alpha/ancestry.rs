@@ -19,12 +19,12 @@ pub(in crate::repo) struct Ancestry<'a> {
     storage: &'a dyn Storage,
     next: Option<ObjectId>,
     /// Commits from `next` on, according to the last list that was read.
-    told: VecDeque<Commit>,
+    listed: VecDeque<Commit>,
 }
 
 impl<'a> Ancestry<'a> {
     pub(in crate::repo) fn new(storage: &'a dyn Storage, tip: ObjectId) -> Self {
-        Ancestry { storage, next: Some(tip), told: VecDeque::new() }
+        Ancestry { storage, next: Some(tip), listed: VecDeque::new() }
     }
 
     /// Returns the id of the commit that the next step returns.
@@ -36,21 +36,21 @@ impl<'a> Ancestry<'a> {
     pub(in crate::repo) async fn step(&mut self) -> Result<Option<SnapshotInfo>> {
         let Some(id) = self.next else { return Ok(None) };
         // The list describes this commit only if it is its first entry.
-        let told = self.told.pop_front().filter(|commit| commit.id == id);
+        let listed = self.listed.pop_front().filter(|commit| commit.id == id);
         let snapshot = match read(self.storage, id, MAX_SNAPSHOT).await {
             Ok(snapshot) => snapshot,
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let missing =
                     |error: Error| error.absence_is_damage(format!("snapshot {id} is missing from the repository"));
-                let commit = told.ok_or_else(|| missing(error))?;
-                self.next = self.told.front().map(|commit| commit.id);
+                let commit = listed.ok_or_else(|| missing(error))?;
+                self.next = self.listed.front().map(|commit| commit.id);
                 return Ok(Some(info(commit, self.next)));
             }
             Err(error) => return Err(error),
         };
         self.next = snapshot.parent();
         if !snapshot.ancestors().is_empty() {
-            self.told = snapshot.ancestors().iter().cloned().collect();
+            self.listed = snapshot.ancestors().iter().cloned().collect();
         }
         Ok(Some(SnapshotInfo { metadata: snapshot.properties, ..info(snapshot.commit, self.next) }))
     }

@@ -33,7 +33,7 @@ struct FirstLayout {
 }
 
 /// Presents the objects of `storage` under today's keys.
-pub(super) fn as_today(storage: Arc<dyn Storage>) -> Arc<dyn Storage> {
+pub(super) fn present_current_keys(storage: Arc<dyn Storage>) -> Arc<dyn Storage> {
     Arc::new(FirstLayout { storage, names: Default::default() })
 }
 
@@ -175,7 +175,7 @@ mod tests {
         storage.put(&format!("m/{one}"), "one".into(), Condition::Always).await.unwrap();
         storage.put(&format!("m/{two}"), "two".into(), Condition::Always).await.unwrap();
         storage.put("m/notes.txt", "none".into(), Condition::Always).await.unwrap();
-        let today = as_today(Arc::new(storage));
+        let today = present_current_keys(Arc::new(storage));
         assert_eq!(today.get(&format!("snapshots/{id}"), 100).await.unwrap(), "snapshot");
         assert_eq!(today.get_range(&format!("chunks/{id}"), 1, 2).await.unwrap(), "hu");
         let twice = today.get(&format!("manifests/{id}"), 100).await.unwrap_err();

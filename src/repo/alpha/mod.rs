@@ -18,12 +18,11 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use object_store::path::PathPart;
-use percent_encoding::percent_decode_str;
 use tracing::warn;
 
 pub(super) use self::ancestry::Ancestry;
-use super::refs::{DEFAULT_BRANCH, Refs};
-use super::v1::MAX_REF_FILE;
+use super::refs::{DEFAULT_BRANCH, Refs, skip_damaged};
+use super::v1::{MAX_REF_FILE, can_be_name, decode_name, is_absence, unless_deleted};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::alpha::attributes::AttributesFile;
 use crate::format::alpha::reference;
@@ -33,7 +32,7 @@ use crate::format::repo_info::SnapshotInfo;
 use crate::storage::{ObjectInfo, Storage, decoded};
 
 /// Length of the number in the name of a branch's file.
-const SEQUENCE: usize = 8;
+const SEQUENCE_LENGTH: usize = 8;
 
 /// Layout of the refs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +60,7 @@ pub(super) async fn detect(
     }
     let objects = storage.list(Layout::First.folder()).await.context(|| storage.location().to_owned())?;
     let is_one = objects.iter().any(|object| Layout::First.branch_of(&object.key).is_some());
-    Ok(is_one.then(|| (Layout::First, first::as_today(Arc::clone(storage)))))
+    Ok(is_one.then(|| (Layout::First, first::present_current_keys(Arc::clone(storage)))))
 }
 
 /// Returns the error for an attempt to write.
@@ -95,7 +94,7 @@ impl Layout {
     fn branch_of(self, key: &str) -> Option<(&str, &str)> {
         let (name, file) = key.strip_prefix(self.branch_prefix())?.split_once('/')?;
         let digits = file.strip_suffix(".json")?;
-        (digits.len() == SEQUENCE && digits.bytes().all(is_digit) && !name.is_empty()).then_some((name, file))
+        (digits.len() == SEQUENCE_LENGTH && digits.bytes().all(is_digit) && !name.is_empty()).then_some((name, file))
     }
 
     /// Returns the encoded tag name if `key` is the file of a tag.
@@ -118,7 +117,7 @@ impl Layout {
 
     /// Returns the key of the newest file of branch `name`, to which each commit adds one; none if there is no such branch.
     pub(super) async fn branch_file(self, storage: &dyn Storage, name: &str) -> Result<Option<String>> {
-        if is_no_name(name) {
+        if !can_be_name(name) {
             return Ok(None);
         }
         let folder = match self {
@@ -128,7 +127,7 @@ impl Layout {
         };
         let files = match storage.list(&folder).await {
             Ok(files) => files,
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
+            Err(error) if is_absence(&error) => return Ok(None),
             Err(error) => return Err(error.context(storage.location())),
         };
         let files = files.into_iter().map(|object| object.key).filter(|key| self.branch_of(key).is_some());
@@ -143,15 +142,13 @@ impl Layout {
     }
 
     pub(super) async fn tag(self, storage: &dyn Storage, name: &str) -> Result<Option<ObjectId>> {
-        if is_no_name(name) {
+        if !can_be_name(name) {
             return Ok(None);
         }
         let key = self.tag_key(name);
-        let Some(id) = read_ref(storage, &key).await? else { return Ok(None) };
-        match storage.get(&tombstone(&key), MAX_REF_FILE).await {
-            Ok(_) => Ok(None),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Some(id)),
-            Err(error) => Err(error),
+        match read_ref(storage, &key).await? {
+            Some(id) => unless_deleted(storage, &key, id).await,
+            None => Ok(None),
         }
     }
 
@@ -173,16 +170,16 @@ impl Layout {
         }
         let (mut refs, mut deleted_tags) = (Refs::default(), BTreeMap::new());
         for (name, key) in newest {
-            if let Some(id) = whole(read_ref(storage, key).await)? {
-                refs.branches.insert(decode(name), id);
+            if let Some(id) = skip_damaged(read_ref(storage, key).await)? {
+                refs.branches.insert(decode_name(name), id);
             }
         }
         for object in &objects {
             let Some(name) = self.tag_of(&object.key) else { continue };
-            let Some(id) = whole(read_ref(storage, &object.key).await)? else { continue };
+            let Some(id) = skip_damaged(read_ref(storage, &object.key).await)? else { continue };
             let is_deleted = deleted.contains(object.key.as_str());
             let names = if is_deleted { &mut deleted_tags } else { &mut refs.tags };
-            names.insert(decode(name), id);
+            names.insert(decode_name(name), id);
         }
         if !refs.branches.contains_key(DEFAULT_BRANCH) {
             warn!("{}: there is no branch `{DEFAULT_BRANCH}`, which every repository must have", storage.location());
@@ -234,37 +231,14 @@ pub(super) async fn first_without_file(
 pub(super) async fn read_ref(storage: &dyn Storage, key: &str) -> Result<Option<ObjectId>> {
     match storage.get(key, MAX_REF_FILE).await {
         Ok(bytes) => reference::parse(&bytes).context(|| key.to_owned()).map(Some),
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+        Err(error) if is_absence(&error) => Ok(None),
         Err(error) => Err(error.context(storage.location())),
     }
-}
-
-/// Returns the target of a ref; none if its file is damaged, or was removed since the listing.
-fn whole(found: Result<Option<ObjectId>>) -> Result<Option<ObjectId>> {
-    match found {
-        Err(why) if why.kind() == ErrorKind::Corrupt => {
-            warn!("{why}; it is left out");
-            Ok(None)
-        }
-        found => found,
-    }
-}
-
-fn tombstone(key: &str) -> String {
-    format!("{key}.deleted")
-}
-
-fn is_no_name(name: &str) -> bool {
-    name.is_empty() || name.contains(['/', '\0'])
 }
 
 /// Encodes a name for a key, as in version 1: the releases left the encoding to `object_store`.
 fn encode(component: &str) -> String {
     PathPart::from(component).as_ref().to_owned()
-}
-
-fn decode(encoded: &str) -> String {
-    percent_decode_str(encoded).decode_utf8().map_or_else(|_| encoded.to_owned(), |name| name.into_owned())
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use super::sweep::Object;
+use super::sweep::{BATCH, Object};
 use super::{Count, is_older};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::repo_info::RepoInfo;
@@ -25,9 +25,7 @@ use crate::storage::{Condition, Storage, decoded};
 
 const FOLDER: &str = "overwritten/";
 /// Number of removable copies that justifies an update of `repo` by itself, since that update leaves another copy.
-const WORTHWHILE: u64 = 10;
-/// Objects removed by one call.
-const BATCH: usize = 1000;
+pub(super) const MIN_REMOVABLE: usize = 10;
 
 /// Listed copies, and the plan of a log without their names.
 #[derive(Debug)]
@@ -133,11 +131,6 @@ impl Copies {
 
     fn unnamed(&self, named: &HashSet<String>) -> BTreeSet<&str> {
         self.listed.keys().filter(|name| self.is_old(name) && !named.contains(*name)).map(String::as_str).collect()
-    }
-
-    /// Returns true if removing `copies` justifies an update of `repo` by itself.
-    pub(super) fn is_worthwhile(copies: &BTreeSet<&str>) -> bool {
-        copies.len() as u64 >= WORTHWHILE
     }
 
     pub(super) fn count(&self, copies: &BTreeSet<&str>) -> Count {

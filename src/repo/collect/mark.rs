@@ -21,8 +21,8 @@ impl LogPosition {
         LogPosition { newest: info.root().latest_updates().iter().next().map_or(0, |update| update.updated_at()) }
     }
 
-    /// Returns true if garbage may have been collected between the mark and `state`.
-    pub fn is_behind(self, state: &RepoState) -> bool {
+    /// Returns true if garbage may have been collected between this position and `state`.
+    pub fn may_have_collected_since(self, state: &RepoState) -> bool {
         let updates = state.updates.iter().map(|update| (update.updated_at, update.operation == Operation::GcRan));
         collected_since(updates, state.repo_before_updates.is_some(), self.newest.saturating_add(1))
     }

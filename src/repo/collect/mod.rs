@@ -35,16 +35,17 @@ mod v2;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::future::BoxFuture;
 
 use self::reach::ReachableObjects;
-use super::Repository;
-use super::update::Clock;
-use crate::error::{Error, ErrorKind, Result};
+use self::sweep::Kind;
+use super::progress::Progress;
+use super::{Repository, check_storage_writable};
+use crate::error::Result;
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::ObjectId;
+use crate::times::Clock;
 
 /// Microseconds in a second.
 const SECOND: u64 = 1_000_000;
@@ -119,63 +120,23 @@ impl Collected {
     }
 }
 
-/// Progress of a garbage collection.
-#[derive(Debug, Default)]
-pub struct Progress {
-    done: AtomicU64,
-    total: AtomicU64,
-    removing: AtomicU64,
-}
-
-impl Progress {
-    /// Returns the number of files that were read or removed, and the number of files known so far.
-    pub fn files(&self) -> (u64, u64) {
-        (self.done.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed))
-    }
-
-    /// Returns true if objects are being removed.
-    pub fn is_removing(&self) -> bool {
-        self.removing.load(Ordering::Relaxed) > 0
-    }
-
-    fn expect(&self, files: usize) {
-        self.total.fetch_add(files as u64, Ordering::Relaxed);
-    }
-
-    fn step(&self) {
-        self.steps(1);
-    }
-
-    fn steps(&self, files: usize) {
-        self.done.fetch_add(files as u64, Ordering::Relaxed);
-    }
-
-    fn begin_removing(&self) {
-        self.done.store(0, Ordering::Relaxed);
-        self.total.store(0, Ordering::Relaxed);
-        self.removing.store(1, Ordering::Relaxed);
-    }
-}
-
-/// Removes the garbage that `wanted` selects.
+/// Removes the garbage that `options` select.
 ///
 /// Fails with [`ErrorKind::ReadOnly`] if the repository takes no writes, with [`ErrorKind::Corrupt`] if a needed object cannot be read,
 /// in which case nothing was removed, and with [`ErrorKind::Contended`] if every attempt lost its race.
 pub async fn collect(
     repository: &Repository,
-    wanted: GcOptions,
+    options: GcOptions,
     clock: Clock,
     uncommitted: &UncommittedFinder,
     progress: &Progress,
 ) -> Result<Collected> {
     repository.check_writable()?;
     let storage = repository.storage();
-    if let Some(why) = storage.read_only() {
-        return Err(Error::new(ErrorKind::ReadOnly, format!("{}: {why}", storage.location())));
-    }
+    check_storage_writable(&**storage)?;
     match repository.version() {
-        SpecVersion::V1 => v1::collect(storage, wanted, uncommitted, progress).await,
-        SpecVersion::V2 => v2::collect(storage, wanted, clock, uncommitted, progress).await,
+        SpecVersion::V1 => v1::collect(storage, options, uncommitted, progress).await,
+        SpecVersion::V2 => v2::collect(storage, options, clock, uncommitted, progress).await,
     }
 }
 
@@ -192,6 +153,25 @@ fn is_older(stored: u64, time: u64) -> bool {
 struct Keep {
     needed: ReachableObjects,
     logs: BTreeSet<ObjectId>,
+}
+
+impl Keep {
+    fn new(uncommitted: &Uncommitted, logs: BTreeSet<ObjectId>) -> Self {
+        let mut needed = ReachableObjects::default();
+        for chunk in &uncommitted.chunks {
+            needed.chunks.add(*chunk, 0, 0);
+        }
+        Keep { needed, logs }
+    }
+
+    fn is_needed(&self, kind: Kind, id: &ObjectId) -> bool {
+        match kind {
+            Kind::Snapshot => self.needed.snapshots.contains(id),
+            Kind::Log => self.needed.snapshots.contains(id) || self.logs.contains(id),
+            Kind::Manifest => self.needed.manifests.contains(id),
+            Kind::Chunk => self.needed.chunks.has(id),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! Selection of the commits that a collection removes in version 2.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 use super::is_older;
 use crate::error::Result;
 use crate::format::ids::ObjectId;
 use crate::format::repo_state::RepoState;
-use crate::repo::prune::{Records, reparented};
+use crate::repo::prune;
 
 /// Plan for the commits of one state of `repo`.
 #[derive(Clone, Debug, Default)]
@@ -21,9 +21,9 @@ pub(super) struct Plan {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Applied {
     /// The commits were removed. Holds the commits that are new since the plan.
-    Out(Vec<ObjectId>),
+    Done(Vec<ObjectId>),
     /// A ref or a new commit depends on a commit to remove: a new plan is needed.
-    Not,
+    Conflict,
 }
 
 impl Plan {
@@ -60,83 +60,40 @@ impl Plan {
         self.known.difference(&self.dropped).copied()
     }
 
-    /// Removes the commits from `state`, or changes nothing if that is not possible.
-    pub(super) fn carry_out(&self, state: &mut RepoState) -> Result<Applied> {
+    /// Removes the commits from `state`, or changes nothing if that is not possible. A commit whose parent is removed gets the nearest
+    /// ancestor that stays as its parent, or else the initial snapshot, or else none.
+    pub(super) fn apply(&self, state: &mut RepoState) -> Result<Applied> {
         let is_dropped = |id: &ObjectId| self.dropped.contains(id);
         if state.branches.values().chain(state.tags.values()).any(is_dropped) {
-            return Ok(Applied::Not);
+            return Ok(Applied::Conflict);
         }
         let new: Vec<ObjectId> = state.snapshots.keys().filter(|id| !self.known.contains(id)).copied().collect();
         let parent = |id: &ObjectId| state.snapshots.get(id).and_then(|record| record.parent);
         if new.iter().any(|id| parent(id).as_ref().is_some_and(is_dropped)) {
-            return Ok(Applied::Not);
+            return Ok(Applied::Conflict);
         }
-        let edited: Vec<ObjectId> = state
-            .snapshots
-            .keys()
-            .filter(|id| !is_dropped(id) && parent(id).as_ref().is_some_and(is_dropped))
-            .copied()
-            .collect();
-        let changed = reparent(&state.snapshots, &edited, &self.dropped)?;
-        for (id, (parent, logs)) in changed {
-            if let Some(record) = state.snapshots.get_mut(&id) {
-                (record.parent, record.pruned_ancestor_tx_logs) = (parent, logs);
-            }
-        }
-        state.snapshots.retain(|id, _| !is_dropped(id));
-        Ok(Applied::Out(new))
+        let first = Some(ObjectId::INITIAL).filter(|id| state.snapshots.contains_key(id) && !is_dropped(id));
+        prune::remove(&mut state.snapshots, &self.dropped, |ancestor, _| !is_dropped(&ancestor), first)?;
+        Ok(Applied::Done(new))
     }
-}
-
-type NewParent = (Option<ObjectId>, Vec<ObjectId>);
-
-/// Returns new parents and logs for `edited`, whose parents are `dropped`. The parent is the nearest ancestor that stays, or else the
-/// initial snapshot, or else none.
-fn reparent(
-    records: &Records,
-    edited: &[ObjectId],
-    dropped: &BTreeSet<ObjectId>,
-) -> Result<BTreeMap<ObjectId, NewParent>> {
-    let first = Some(ObjectId::INITIAL).filter(|id| records.contains_key(id) && !dropped.contains(id));
-    let mut changed = BTreeMap::new();
-    for id in edited {
-        let (parent, logs) = reparented(records, *id, |ancestor, _| !dropped.contains(&ancestor))?;
-        changed.insert(*id, (parent.or(first.filter(|first| first != id)), logs));
-    }
-    Ok(changed)
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::format::repo_state::{Operation, SnapshotRecord, Status, Update};
+    use crate::format::repo_state::SnapshotRecord;
     use crate::format::testing::id;
 
     fn state(commits: &[(u8, Option<u8>)], branches: &[(&str, u8)]) -> RepoState {
         let record = |(n, parent): &(u8, Option<u8>)| {
-            let record = SnapshotRecord {
-                parent: parent.map(id),
-                flushed_at: u64::from(*n),
-                message: String::new(),
-                metadata: Vec::new(),
-                pruned_ancestor_tx_logs: Vec::new(),
-            };
-            (id(*n), record)
+            let (parent, flushed_at) = (parent.map(id), u64::from(*n));
+            (id(*n), SnapshotRecord { parent, flushed_at, ..SnapshotRecord::default() })
         };
         RepoState {
-            tags: BTreeMap::new(),
             branches: branches.iter().map(|(name, n)| ((*name).to_owned(), id(*n))).collect(),
-            deleted_tags: BTreeSet::new(),
             snapshots: commits.iter().map(record).collect(),
-            status: Status { availability: 0, set_at: 0, reason: None },
-            metadata: Vec::new(),
-            updates: vec![Update { operation: Operation::RepoInitialized, updated_at: 1, backup_path: None }],
-            repo_before_updates: None,
-            config: None,
-            enabled_feature_flags: None,
-            disabled_feature_flags: None,
-            extra: None,
+            ..RepoState::default()
         }
     }
 
@@ -152,7 +109,7 @@ mod tests {
         let (mut state, listed) = reset();
         let plan = Plan::of(&state, &BTreeSet::new(), &listed, 41_000_000);
         assert_eq!(plan.dropped, BTreeSet::from([id(3), id(4)]));
-        assert_eq!(plan.carry_out(&mut state).unwrap(), Applied::Out(Vec::new()));
+        assert_eq!(plan.apply(&mut state).unwrap(), Applied::Done(Vec::new()));
         let left = state.snapshots.get(&id(5)).unwrap();
         assert_eq!((left.parent, left.pruned_ancestor_tx_logs.as_slice()), (Some(id(2)), [id(3), id(4)].as_slice()));
         assert_eq!(state.snapshots.len(), 3);
@@ -175,13 +132,13 @@ mod tests {
         let mut hangs = state.clone();
         hangs.snapshots.insert(id(6), bad);
         let before = hangs.clone();
-        assert_eq!(plan.carry_out(&mut hangs).unwrap(), Applied::Not);
+        assert_eq!(plan.apply(&mut hangs).unwrap(), Applied::Conflict);
         assert_eq!(hangs, before);
         let mut points = state.clone();
         points.branches.insert("x".into(), id(4));
-        assert_eq!(plan.carry_out(&mut points).unwrap(), Applied::Not);
+        assert_eq!(plan.apply(&mut points).unwrap(), Applied::Conflict);
         state.snapshots.insert(id(6), good);
-        assert_eq!(plan.carry_out(&mut state).unwrap(), Applied::Out(vec![id(6)]));
+        assert_eq!(plan.apply(&mut state).unwrap(), Applied::Done(vec![id(6)]));
         assert_eq!(state.snapshots.keys().copied().collect::<Vec<_>>(), [id(1), id(2), id(6)]);
     }
 }

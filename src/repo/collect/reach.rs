@@ -5,11 +5,11 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::Progress;
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::MAX_FILE;
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::ObjectId;
 use crate::format::manifest::Manifest;
@@ -19,10 +19,6 @@ use crate::storage::{Storage, decoded};
 
 /// Files read at a time. An unusually large one may take some hundred MiB of memory.
 const AT_ONCE: usize = 8;
-/// Reads prepared at a time. Each takes some hundred bytes before it begins.
-const PREPARED: usize = 4096;
-/// Maximum size of a manifest, stored and in memory, in bytes: the format's own limit.
-const MAX_MANIFEST: u64 = 1 << 31;
 
 /// Part of a chunk object: id, offset and length.
 type Part = (ObjectId, u64, u64);
@@ -106,27 +102,17 @@ impl ReachableObjects {
         let new: Vec<ObjectId> = snapshots.into_iter().filter(|id| self.snapshots.insert(*id)).collect();
         progress.expect(new.len());
         let mut manifests: HashSet<ObjectId> = HashSet::new();
-        for batch in new.chunks(PREPARED) {
-            // Boxed one by one: inside a closure the compiler cannot prove that the future is `Send`.
-            let reads: Vec<BoxFuture<'_, Result<HashSet<ObjectId>>>> =
-                batch.iter().map(|id| Box::pin(manifests_of(storage, *id)) as _).collect();
-            let mut reads = futures_util::stream::iter(reads).buffer_unordered(AT_ONCE);
-            while let Some(found) = reads.try_next().await? {
-                progress.step();
-                manifests.extend(found.into_iter().filter(|id| !self.manifests.contains(id)));
-            }
+        let mut reads = stream::iter(new).map(|id| manifests_of(storage, id)).buffer_unordered(AT_ONCE);
+        while let Some(found) = reads.try_next().await? {
+            progress.step(1);
+            manifests.extend(found.into_iter().filter(|id| !self.manifests.contains(id)));
         }
         progress.expect(manifests.len());
-        let manifests: Vec<ObjectId> = manifests.into_iter().collect();
-        for batch in manifests.chunks(PREPARED) {
-            let reads: Vec<BoxFuture<'_, Result<Vec<Part>>>> =
-                batch.iter().map(|id| Box::pin(chunks_of(storage, *id)) as _).collect();
-            let mut reads = futures_util::stream::iter(reads).buffer_unordered(AT_ONCE);
-            while let Some(found) = reads.try_next().await? {
-                progress.step();
-                for (chunk, offset, length) in found {
-                    self.chunks.add(chunk, offset, length);
-                }
+        let mut reads = stream::iter(manifests.clone()).map(|id| chunks_of(storage, id)).buffer_unordered(AT_ONCE);
+        while let Some(found) = reads.try_next().await? {
+            progress.step(1);
+            for (chunk, offset, length) in found {
+                self.chunks.add(chunk, offset, length);
             }
         }
         self.manifests.extend(manifests);
@@ -162,7 +148,7 @@ async fn manifests_of(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<HashSe
 async fn chunks_of(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<Vec<Part>> {
     let key = format!("manifests/{id}");
     let decode = |file: &[u8]| {
-        let manifest = Manifest::decode(file, MAX_MANIFEST)?;
+        let manifest = Manifest::decode(file, MAX_FILE)?;
         let mut all = Vec::new();
         let mut at = 0;
         while let Some((_, refs)) = manifest.refs_at(at) {
@@ -185,7 +171,7 @@ async fn chunks_of(storage: &Arc<dyn Storage>, id: ObjectId) -> Result<Vec<Part>
         all.dedup();
         Ok(all)
     };
-    let found = decoded::fixed(&**storage, &key, MAX_MANIFEST, decode).await;
+    let found = decoded::fixed(&**storage, &key, MAX_FILE, decode).await;
     Ok(found.map_err(|error| error.absence_is_damage(format!("{key} is missing"))).context(unknown)?.value)
 }
 

@@ -3,7 +3,6 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-use super::reach::ReachableObjects;
 use super::sweep::Listed;
 use super::{Collected, GcOptions, Keep, Progress, UncommittedFinder};
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -14,25 +13,21 @@ use crate::storage::{Storage, decoded};
 
 pub(super) async fn collect(
     storage: &Arc<dyn Storage>,
-    wanted: GcOptions,
+    options: GcOptions,
     uncommitted: &UncommittedFinder,
     progress: &Progress,
 ) -> Result<Collected> {
     let mut tips = refs(storage).await?;
     let work = uncommitted().await?;
     let mut listed = Listed::get(storage).await?;
-    let mut found = Keep { needed: ReachableObjects::default(), logs: BTreeSet::new() };
-    for chunk in &work.chunks {
-        found.needed.chunks.add(*chunk, 0, 0);
-    }
-    let based = work.snapshots.iter().filter(|id| listed.snapshots.contains_key(id)).copied();
-    let roots = tips.iter().copied().chain(based);
+    let mut keep = Keep::new(&work, BTreeSet::new());
+    let roots = tips.iter().copied().chain(listed.existing(&work.snapshots));
     let mut commits = HashSet::new();
     history(storage, roots, &mut commits).await?;
-    found.needed.add(storage, commits.iter().copied(), progress).await?;
-    let mut garbage = listed.garbage(&found, wanted.older_than);
-    if wanted.dry_run || garbage.is_empty() {
-        return Ok(garbage.count(&listed, &found));
+    keep.needed.add(storage, commits.iter().copied(), progress).await?;
+    let mut garbage = listed.garbage(&keep, options.older_than);
+    if options.dry_run || garbage.is_empty() {
+        return Ok(garbage.count(&listed, &keep));
     }
     // Reads the refs again, for commits that were published or restored meanwhile.
     loop {
@@ -41,11 +36,11 @@ pub(super) async fn collect(
             break;
         }
         history(storage, now.iter().copied(), &mut commits).await?;
-        found.needed.add(storage, commits.iter().copied(), progress).await?;
-        garbage.spare(&found);
+        keep.needed.add(storage, commits.iter().copied(), progress).await?;
+        garbage.retain_unneeded(&keep);
         tips = now;
     }
-    let collected = garbage.count(&listed, &found);
+    let collected = garbage.count(&listed, &keep);
     garbage.remove(storage, progress).await?;
     Ok(collected)
 }
@@ -86,15 +81,10 @@ async fn history(
             let key = format!("snapshots/{id}");
             let decode = |file: &[u8]| Ok(Snapshot::decode(file, MAX_SNAPSHOT)?.parent_id());
             let found = decoded::changing(&**storage, &key, MAX_SNAPSHOT, decode).await;
-            next = found.map_err(|error| missing(error, id))?.value;
+            let missing =
+                |error: Error| error.absence_is_damage(format!("snapshot {id} is missing: nothing was removed"));
+            next = found.map_err(missing)?.value;
         }
     }
     Ok(())
-}
-
-fn missing(error: Error, id: ObjectId) -> Error {
-    match error.kind() {
-        ErrorKind::NotFound => error.absence_is_damage(format!("snapshot {id} is missing: nothing was removed")),
-        _ => error,
-    }
 }

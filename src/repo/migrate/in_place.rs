@@ -23,9 +23,10 @@ use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::{Operation, RawItem, RepoState, SnapshotRecord, Status, Update};
 use crate::repo::refs::DEFAULT_BRANCH;
-use crate::repo::update::{self, Clock};
-use crate::repo::{Generation, Repository, v1};
+use crate::repo::update;
+use crate::repo::{Generation, Repository, check_storage_writable, v1};
 use crate::storage::{Condition, Storage};
+use crate::times::Clock;
 
 /// Snapshot files read at a time.
 const READ_AT_ONCE: usize = 16;
@@ -49,9 +50,9 @@ pub struct Summary {
     /// Number of removed old objects.
     pub removed: usize,
     /// Keys of old refs that lead to commits which `repo` does not have; these refs stay.
-    pub left: Vec<String>,
+    pub unmigrated_refs: Vec<String>,
     /// True if `repo` existed before, and an earlier migration was completed.
-    pub finished: bool,
+    pub was_completed: bool,
 }
 
 /// Migrates `repository`. With `dry_run` nothing is written, and the planned result is returned.
@@ -66,17 +67,17 @@ pub async fn migrate(repository: &Repository, clock: Clock, dry_run: bool, progr
             storage.location()
         )));
     }
-    if let (Some(why), false) = (storage.read_only(), dry_run) {
-        return Err(Error::new(ErrorKind::ReadOnly, format!("{}: {why}", storage.location())));
+    if !dry_run {
+        check_storage_writable(&**storage)?;
     }
     let mut summary = Summary::default();
     match &repository.generation {
         Generation::Alpha(_) | Generation::V1(_) => {
-            summary.contents = gather(repository, progress).await?;
+            summary.contents = read_contents(repository, progress).await?;
             let config = v1::config(&**storage).await?;
             summary.has_config = config.is_some();
             let config = config.map(|config| encode::flexbuffer(config.members())).transpose()?;
-            let state = describe(&summary.contents, config, clock)?;
+            let state = build_repo(&summary.contents, config, clock)?;
             let file = state.encode()?;
             if dry_run {
                 summary.removed = old_refs(&**storage).await?.len() + usize::from(summary.has_config);
@@ -96,7 +97,7 @@ pub async fn migrate(repository: &Repository, clock: Clock, dry_run: bool, progr
             if old.is_empty() && !summary.has_config {
                 return Err(Error::invalid(format!("{} is of version 2 already", storage.location())));
             }
-            summary.finished = true;
+            summary.was_completed = true;
             if dry_run {
                 summary.removed = old.len() + usize::from(summary.has_config);
                 return Ok(summary);
@@ -114,32 +115,32 @@ async fn finish(storage: &Arc<dyn Storage>, clock: Clock, summary: &mut Summary,
         catch_up(storage, clock, summary, progress).await?;
         let known = Repository::open(Arc::clone(storage)).await?;
         let mut removed = Vec::new();
-        summary.left.clear();
+        summary.unmigrated_refs.clear();
         for (key, target) in old_refs(&**storage).await? {
             let is_main = key == v1::branch_key(DEFAULT_BRANCH);
             // The marker of a deleted tag has no target. A ref is removed only if `repo` has its target.
             let is_known = match target {
-                Some(target) => has(&known, target),
+                Some(target) => has_snapshot(&known, target),
                 None => true,
             };
             match is_known {
                 true if is_main || !only_main => removed.push(key),
                 true => {}
-                false => summary.left.push(key),
+                false => summary.unmigrated_refs.push(key),
             }
         }
         summary.removed += removed.len();
         storage.delete(&removed).await?;
         failpoints::reach(if only_main { "migrate.main.done" } else { "migrate.refs.done" })?;
     }
-    if summary.left.is_empty() {
+    if summary.unmigrated_refs.is_empty() {
         summary.removed += usize::from(summary.has_config);
         storage.delete(&[v1::CONFIG_KEY.to_owned()]).await?;
     }
     failpoints::reach("migrate.done")
 }
 
-fn has(repository: &Repository, id: ObjectId) -> bool {
+fn has_snapshot(repository: &Repository, id: ObjectId) -> bool {
     match &repository.generation {
         Generation::V2(info) => info.position(id).is_some(),
         Generation::Alpha(_) | Generation::V1(_) => false,
@@ -149,10 +150,10 @@ fn has(repository: &Repository, id: ObjectId) -> bool {
 /// Adds to `repo` the commits that programs of version 1 made to branches that have not moved in `repo`.
 async fn catch_up(storage: &Arc<dyn Storage>, clock: Clock, summary: &mut Summary, progress: &Progress) -> Result<()> {
     let known = Repository::open(Arc::clone(storage)).await?;
-    let old = Repository::of(Arc::clone(storage), Generation::V1(v1::Layout::default()));
+    let old = Repository::new(Arc::clone(storage), Generation::V1(v1::Layout::default()));
     let refs = old.refs().await?;
     for (branch, tip) in refs.branches {
-        if has(&known, tip) {
+        if has_snapshot(&known, tip) {
             continue;
         }
         let Some(before) = known.branch_tip(&branch).await? else { continue };
@@ -197,7 +198,7 @@ async fn old_refs(storage: &dyn Storage) -> Result<BTreeMap<String, Option<Objec
 }
 
 /// Reads everything that refs of version 1 lead to.
-pub(super) async fn gather(repository: &Repository, progress: &Progress) -> Result<Contents> {
+pub(super) async fn read_contents(repository: &Repository, progress: &Progress) -> Result<Contents> {
     let storage = &**repository.storage();
     let refs = repository.refs().await?;
     let deleted_tags = v1::deleted_tags(storage).await?;
@@ -239,8 +240,8 @@ pub(super) async fn gather(repository: &Repository, progress: &Progress) -> Resu
 }
 
 /// Returns the content of `repo` for `contents`.
-pub(super) fn describe(contents: &Contents, config: Option<Vec<u8>>, clock: Clock) -> Result<RepoState> {
-    let mut updates = operations::made_up(contents)?;
+pub(super) fn build_repo(contents: &Contents, config: Option<Vec<u8>>, clock: Clock) -> Result<RepoState> {
+    let mut updates = operations::reconstruct_log(contents)?;
     let last = updates.first().map_or(0, |newest| newest.updated_at);
     let now = clock();
     if now <= last {
@@ -261,14 +262,10 @@ pub(super) fn describe(contents: &Contents, config: Option<Vec<u8>>, clock: Cloc
         branches: contents.branches.clone(),
         deleted_tags: contents.deleted_tags.keys().cloned().collect(),
         snapshots,
-        status: Status { availability: 0, set_at: began, reason: None },
-        metadata: Vec::new(),
+        status: Status { set_at: began, ..Status::default() },
         updates,
-        repo_before_updates: None,
         config,
-        enabled_feature_flags: None,
-        disabled_feature_flags: None,
-        extra: None,
+        ..RepoState::default()
     })
 }
 

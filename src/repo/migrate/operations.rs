@@ -15,17 +15,17 @@ use crate::repo::refs::DEFAULT_BRANCH;
 const AFTER_COMMIT: u64 = 1000;
 
 /// Returns the reconstructed log, newest first.
-pub fn made_up(contents: &Contents) -> Result<Vec<Update>> {
+pub fn reconstruct_log(contents: &Contents) -> Result<Vec<Update>> {
     let main = contents.main()?;
     let began = main.last().map_or(0, |root| root.flushed_at);
     let mut entries = vec![(Operation::RepoInitialized, began)];
-    let mut told: HashSet<ObjectId> = main.last().iter().map(|root| root.id).collect();
-    commits(DEFAULT_BRANCH, &main, &mut told, &mut entries);
+    let mut listed: HashSet<ObjectId> = main.last().iter().map(|root| root.id).collect();
+    commits(DEFAULT_BRANCH, &main, &mut listed, &mut entries);
     for (name, tip) in contents.branches.iter().filter(|(name, _)| *name != DEFAULT_BRANCH) {
         let history = contents.history(*tip);
         let at = history.first().map_or(began, |tip| tip.flushed_at);
         entries.push((Operation::BranchCreated { name: name.clone() }, at.saturating_add(AFTER_COMMIT)));
-        commits(name, &history, &mut told, &mut entries);
+        commits(name, &history, &mut listed, &mut entries);
     }
     let made = |target: &ObjectId| {
         contents.commits.get(target).map_or(began, |commit| commit.flushed_at).saturating_add(AFTER_COMMIT)
@@ -58,11 +58,11 @@ pub fn made_up(contents: &Contents) -> Result<Vec<Update>> {
 fn commits(
     branch: &str,
     history: &[&crate::format::repo_info::SnapshotInfo],
-    told: &mut HashSet<ObjectId>,
+    listed: &mut HashSet<ObjectId>,
     entries: &mut Vec<(Operation, u64)>,
 ) {
     for commit in history.iter().rev() {
-        if told.insert(commit.id) {
+        if listed.insert(commit.id) {
             let operation = Operation::NewCommit { branch: branch.to_owned(), new: commit.id };
             entries.push((operation, commit.flushed_at));
         }
@@ -96,11 +96,11 @@ mod tests {
             deleted_tags: [("old".into(), Some(id(3))), ("unknown".into(), None)].into(),
             commits: [commit(1, None, 10), commit(2, Some(1), 5000), commit(3, Some(1), 4000)].into(),
         };
-        let updates = made_up(&contents).unwrap();
-        let told: Vec<(u64, &Operation)> = updates.iter().rev().map(|u| (u.updated_at, &u.operation)).collect();
+        let updates = reconstruct_log(&contents).unwrap();
+        let listed: Vec<(u64, &Operation)> = updates.iter().rev().map(|u| (u.updated_at, &u.operation)).collect();
         let committed = |branch: &str, n| Operation::NewCommit { branch: branch.into(), new: id(n) };
         assert_eq!(
-            told,
+            listed,
             [
                 (10, &Operation::RepoInitialized),
                 (1010, &Operation::TagCreated { name: "v1".into() }),
@@ -112,6 +112,6 @@ mod tests {
             ]
         );
         assert!(updates.iter().all(|update| update.backup_path.is_none()));
-        assert!(made_up(&Contents::default()).is_err());
+        assert!(reconstruct_log(&Contents::default()).is_err());
     }
 }

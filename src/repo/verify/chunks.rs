@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use parking_lot::Mutex;
 
 use super::report::{Findings, Severity};
-use super::{Context, is_lost};
+use super::{Context, is_object_fault};
 use crate::error::{ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::storage::ObjectInfo;
@@ -24,7 +24,7 @@ pub(super) enum ChunkCheck {
     /// All objects, from one listing.
     Listed(HashMap<ObjectId, Object>),
     /// Objects that are requested one by one, once all needed ones are known.
-    Asked(Mutex<BTreeMap<ObjectId, Needed>>),
+    OneByOne(Mutex<BTreeMap<ObjectId, Needed>>),
 }
 
 #[derive(Debug)]
@@ -53,14 +53,6 @@ pub(super) struct Reference {
 }
 
 impl ChunkCheck {
-    pub(super) fn unknown() -> Self {
-        ChunkCheck::Unknown
-    }
-
-    pub(super) fn asked() -> Self {
-        ChunkCheck::Asked(Mutex::default())
-    }
-
     pub(super) async fn list(context: &Context) -> Result<Self> {
         let mut objects = HashMap::new();
         let mut keep = |object: ObjectInfo| {
@@ -72,7 +64,7 @@ impl ChunkCheck {
     }
 
     /// Records that the reference `from` needs bytes of `chunk` up to `end`.
-    pub(super) fn need(&self, findings: &Findings, chunk: ObjectId, end: u64, from: impl FnOnce() -> Reference) {
+    pub(super) fn require(&self, findings: &Findings, chunk: ObjectId, end: u64, from: impl FnOnce() -> Reference) {
         match self {
             ChunkCheck::Unknown => {}
             ChunkCheck::Listed(objects) => match objects.get(&chunk) {
@@ -84,7 +76,7 @@ impl ChunkCheck {
                 }
                 None => missing(findings, chunk, from()),
             },
-            ChunkCheck::Asked(needed) => {
+            ChunkCheck::OneByOne(needed) => {
                 let mut needed = needed.lock();
                 match needed.get_mut(&chunk) {
                     Some(known) if known.end >= end => {}
@@ -96,12 +88,12 @@ impl ChunkCheck {
     }
 
     /// Requests the objects that are checked one by one.
-    pub(super) async fn ask(&self, context: &Context) -> Result<()> {
-        let ChunkCheck::Asked(needed) = self else { return Ok(()) };
+    pub(super) async fn request_all(&self, context: &Context) -> Result<()> {
+        let ChunkCheck::OneByOne(needed) = self else { return Ok(()) };
         let all: Vec<(ObjectId, u64, Reference)> =
             needed.lock().iter().map(|(chunk, needed)| (*chunk, needed.end, needed.from.clone())).collect();
         context.progress.expect(all.len());
-        let mut asked = futures_util::stream::iter(all.into_iter().map(|(chunk, end, from)| {
+        let mut requests = futures_util::stream::iter(all.into_iter().map(|(chunk, end, from)| {
             let storage = Arc::clone(&context.storage);
             async move {
                 // If the last byte exists, all do.
@@ -110,8 +102,8 @@ impl ChunkCheck {
             }
         }))
         .buffer_unordered(AT_ONCE);
-        while let Some((chunk, end, from, last)) = asked.next().await {
-            context.progress.step();
+        while let Some((chunk, end, from, last)) = requests.next().await {
+            context.progress.step(1);
             match last {
                 Ok(()) => {
                     if let Some(known) = needed.lock().get_mut(&chunk) {
@@ -122,7 +114,9 @@ impl ChunkCheck {
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
                     too_short(&context.findings, chunk, end, None, from)
                 }
-                Err(error) if is_lost(error.kind()) => report(&context.findings, "chunk", from, error.to_string()),
+                Err(error) if is_object_fault(error.kind()) => {
+                    report(&context.findings, "chunk", from, error.to_string())
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -136,7 +130,7 @@ impl ChunkCheck {
             ChunkCheck::Listed(objects) => {
                 objects.values().filter(|object| object.is_used.load(Ordering::Relaxed)).count() as u64
             }
-            ChunkCheck::Asked(needed) => needed.lock().values().filter(|needed| needed.is_there).count() as u64,
+            ChunkCheck::OneByOne(needed) => needed.lock().values().filter(|needed| needed.is_there).count() as u64,
         }
     }
 
@@ -158,5 +152,5 @@ fn too_short(findings: &Findings, chunk: ObjectId, end: u64, size: Option<u64>, 
 }
 
 fn report(findings: &Findings, rule: &'static str, from: Reference, why: String) {
-    findings.add(Severity::Error, rule, &from.manifest, Some(&from.path), Some(from.coords), why);
+    findings.chunk(Severity::Error, rule, from, why);
 }

@@ -4,15 +4,15 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::report::Findings;
-use super::{Context, Read, blocking, check_envelope, read, report_lost};
+use super::{Context, blocking, check_envelope, read, report_fault};
 use crate::error::{ErrorKind, Result};
+use crate::format::MAX_FILE;
 use crate::format::envelope::FileType;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::Snapshot;
 use crate::format::transaction_log::{Change, TransactionLog};
+use crate::storage::decoded::Decoded;
 
-/// Maximum size of a log, stored and in memory, in bytes: the format's own limit.
-const MAX_LOG: u64 = 1 << 31;
 /// All lists of nodes, and their names in messages.
 const LISTS: [(Change, &str); 6] = [
     (Change::NewGroups, "new groups"),
@@ -40,8 +40,8 @@ pub(super) async fn check(
     is_needed: bool,
 ) -> Result<()> {
     let key = format!("transactions/{id}");
-    let found = read(context, &key, MAX_LOG, |file| TransactionLog::decode(file, MAX_LOG)).await;
-    let Read { value: log, file } = match found {
+    let found = read(context, &key, MAX_FILE, |file| TransactionLog::decode(file, MAX_FILE)).await;
+    let Decoded { value: log, bytes: file, .. } = match found {
         Ok(found) => found,
         Err(error) if error.kind() == ErrorKind::NotFound && !is_needed => return Ok(()),
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -52,7 +52,7 @@ pub(super) async fn check(
             context.findings.error("log", &key, why);
             return Ok(());
         }
-        Err(error) => return report_lost(context, "log", &key, &error),
+        Err(error) => return report_fault(context, "log", &key, &error),
     };
     let shared = Arc::clone(context);
     let has_moves = log.moves().is_ok_and(|moves| !moves.is_empty());
@@ -62,10 +62,10 @@ pub(super) async fn check(
     };
     blocking(move || {
         check_envelope(&shared, &key, &file, FileType::TransactionLog, log.has_identifier());
-        check_alone(&shared.findings, &key, id, &log);
+        check_log(&shared.findings, &key, id, &log);
         if let Some(LogContext { snapshot, .. }) = beside {
-            check_beside(&shared.findings, &key, &log, &snapshot);
-            check_places(&shared.findings, &key, &log, &snapshot, before.as_ref());
+            check_against_snapshot(&shared.findings, &key, &log, &snapshot);
+            check_moves(&shared.findings, &key, &log, &snapshot, before.as_ref());
         }
     })
     .await?;
@@ -84,7 +84,7 @@ async fn parent(context: &Arc<Context>, id: ObjectId) -> Result<Option<Snapshot>
 }
 
 /// Checks that each move replaces only a node that is moved away itself, and leads below a group.
-fn check_places(findings: &Findings, key: &str, log: &TransactionLog, snapshot: &Snapshot, before: Option<&Snapshot>) {
+fn check_moves(findings: &Findings, key: &str, log: &TransactionLog, snapshot: &Snapshot, before: Option<&Snapshot>) {
     let moves = log.moves().unwrap_or_default();
     if moves.is_empty() {
         return;
@@ -114,7 +114,7 @@ fn check_places(findings: &Findings, key: &str, log: &TransactionLog, snapshot: 
     }
 }
 
-fn check_alone(findings: &Findings, key: &str, id: ObjectId, log: &TransactionLog) {
+fn check_log(findings: &Findings, key: &str, id: ObjectId, log: &TransactionLog) {
     if log.id() != id {
         findings.error("id", key, format!("the file says that it is the log of snapshot {}", log.id()));
     }
@@ -164,7 +164,7 @@ fn check_alone(findings: &Findings, key: &str, id: ObjectId, log: &TransactionLo
 
 /// Checks the log against the snapshot. An amended commit has the changes of both commits: the second may have deleted nodes that the
 /// first made.
-fn check_beside(findings: &Findings, key: &str, log: &TransactionLog, snapshot: &Snapshot) {
+fn check_against_snapshot(findings: &Findings, key: &str, log: &TransactionLog, snapshot: &Snapshot) {
     let present: HashMap<NodeId, (&str, bool)> =
         snapshot.nodes().map(|node| (node.id, (node.path, node.is_array()))).collect();
     let deleted: HashSet<NodeId> = log.nodes(Change::DeletedGroups).chain(log.nodes(Change::DeletedArrays)).collect();

@@ -9,16 +9,16 @@ use super::chunks::{ChunkCheck, Reference};
 use super::nodes::{ArrayUse, ManifestUse};
 use super::report::Severity;
 use super::virtuals::VirtualObjects;
-use super::{Context, Read, blocking, check_envelope, read, report_lost};
+use super::{Context, blocking, check_envelope, read, report_fault};
 use crate::error::Result;
+use crate::format::MAX_FILE;
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::envelope::{FileType, Header, SpecVersion};
 use crate::format::generated::icechunk as fb;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::manifest::{ArrayRefs, Manifest};
+use crate::storage::decoded::Decoded;
 
-/// Maximum size of a manifest, stored and in memory, in bytes: the format's own limit.
-const MAX_MANIFEST: u64 = 1 << 31;
 /// Beginning of a location that names a container instead of a URL.
 const BY_NAME: &str = "vcc://";
 
@@ -34,18 +34,18 @@ pub(super) struct Targets {
 }
 
 /// Checks manifest `id`, which `used` refers to.
-pub(super) async fn check(context: &Arc<Context>, id: ObjectId, used: &ManifestUse, sought: &Targets) -> Result<()> {
+pub(super) async fn check(context: &Arc<Context>, id: ObjectId, used: &ManifestUse, targets: &Targets) -> Result<()> {
     let key = format!("manifests/{id}");
-    let found = read(context, &key, MAX_MANIFEST, |file| Manifest::decode(file, MAX_MANIFEST)).await;
-    let Read { value: manifest, file } = match found {
+    let found = read(context, &key, MAX_FILE, |file| Manifest::decode(file, MAX_FILE)).await;
+    let Decoded { value: manifest, bytes: file, .. } = match found {
         Ok(found) => found,
-        Err(error) => return report_lost(context, "manifest", &key, &error),
+        Err(error) => return report_fault(context, "manifest", &key, &error),
     };
     let work = Work {
         context: Arc::clone(context),
         key,
         used: used.clone(),
-        sought: sought.clone(),
+        targets: targets.clone(),
         version: Header::parse(&file).map_or(SpecVersion::V2, |(header, _)| header.version),
     };
     let references = blocking(move || work.check(id, &manifest, &file)).await?;
@@ -60,7 +60,7 @@ struct Work {
     context: Arc<Context>,
     key: String,
     used: ManifestUse,
-    sought: Targets,
+    targets: Targets,
     version: SpecVersion,
 }
 
@@ -187,13 +187,13 @@ impl Work {
             ChunkPayload::Inline(_) => {}
             ChunkPayload::Native { length: 0, .. } | ChunkPayload::Virtual { length: 0, .. } => empty(),
             ChunkPayload::Native { chunk, offset, length } if is_needed => {
-                self.sought.presence.need(&self.context.findings, chunk, offset.saturating_add(length), from);
+                self.targets.presence.require(&self.context.findings, chunk, offset.saturating_add(length), from);
             }
             ChunkPayload::Native { .. } => {}
             ChunkPayload::Virtual { location, offset, length, checksum } => {
                 match offset.checked_add(length) {
                     Some(end) if is_needed => {
-                        self.sought.objects.need(&self.context.findings, &location, checksum, end, from);
+                        self.targets.objects.require(&self.context.findings, &location, checksum, end, from);
                     }
                     Some(_) => {}
                     None => {
@@ -201,7 +201,7 @@ impl Work {
                         add(Severity::Error, "payload", Some(coords), why.into());
                     }
                 }
-                if let Some(why) = location_problem(&location, &self.sought.containers) {
+                if let Some(why) = location_problem(&location, &self.targets.containers) {
                     add(Severity::Warning, "location", Some(coords), format!("`{location}`: {why}"));
                 }
             }
@@ -245,9 +245,9 @@ fn check_place(
             );
             continue;
         }
-        if covers(&one.extents, coords) {
+        if contains_coords(&one.extents, coords) {
             is_needed = true;
-        } else if one.all.iter().any(|other| covers(&other.extents, coords)) {
+        } else if one.all.iter().any(|other| contains_coords(&other.extents, coords)) {
             let why = "it lies outside of the extents of this manifest and within those of another: a reference that was left behind";
             add(Severity::Warning, "chunk-stale", Some(coords), why.into());
         } else {
@@ -262,7 +262,7 @@ fn check_place(
 }
 
 /// Returns true if a lookup of `coords` tries a manifest with these extents.
-fn covers(extents: &[(u32, u32)], coords: &[u32]) -> bool {
+fn contains_coords(extents: &[(u32, u32)], coords: &[u32]) -> bool {
     std::iter::zip(extents, coords).all(|((from, to), c)| (from..to).contains(&c))
 }
 

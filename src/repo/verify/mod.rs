@@ -31,39 +31,37 @@ pub mod report;
 mod snapshot;
 mod virtuals;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use self::chunks::ChunkCheck;
-use self::nodes::{ManifestUse, Uses};
+use self::nodes::Uses;
 use self::repo_file::Commits;
 use self::report::{Findings, Report};
+use super::progress::Progress;
 use super::{MAX_REPO_FILE, Repository, v1};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::envelope::{FileType, Header, SpecVersion};
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::{RepoInfo, SnapshotInfo};
 use crate::format::snapshot::Snapshot;
+use crate::storage::decoded::{self, Decoded};
 use crate::storage::virtuals::VirtualChunks;
-use crate::storage::{ObjectInfo, Storage, decoded};
+use crate::storage::{ObjectInfo, Storage};
 
 /// Snapshots, or manifests, checked at a time.
 const AT_ONCE: usize = 8;
-/// Checks prepared at a time. Each takes some hundred bytes before it begins.
-const PREPARED: usize = 4096;
 /// Stored size of the manifests checked at a time, in MiB; a larger one is checked alone.
 const MANIFESTS_MIB: u32 = 128;
 /// Attempts, each but the first because the repository changed during a check that found errors.
 const TRIES: u32 = 3;
 /// Chunks of one snapshot that are requested one by one; more are looked up in a listing of all.
-const ASK_FOR: u64 = 4096;
+const MAX_SINGLE_REQUESTS: u64 = 4096;
 
 /// Options of a verification.
 #[derive(Clone, Debug, Default)]
@@ -74,33 +72,6 @@ pub struct VerifyOptions {
     pub chunks: bool,
     /// Virtual chunks that may be read; checked too if `chunks` is true.
     pub virtuals: Option<Arc<VirtualChunks>>,
-}
-
-/// Progress of a verification.
-#[derive(Debug, Default)]
-pub struct Progress {
-    done: AtomicU64,
-    total: AtomicU64,
-}
-
-impl Progress {
-    /// Returns the number of files that were checked, and the number of files known so far.
-    pub fn files(&self) -> (u64, u64) {
-        (self.done.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed))
-    }
-
-    fn begin(&self) {
-        self.done.store(0, Ordering::Relaxed);
-        self.total.store(0, Ordering::Relaxed);
-    }
-
-    fn expect(&self, files: usize) {
-        self.total.fetch_add(files as u64, Ordering::Relaxed);
-    }
-
-    fn step(&self) {
-        self.done.fetch_add(1, Ordering::Relaxed);
-    }
 }
 
 /// State that all parts of a check share.
@@ -117,13 +88,6 @@ struct Context {
     progress: Arc<Progress>,
 }
 
-/// A document and its bytes.
-#[derive(Debug)]
-struct Read<T> {
-    value: T,
-    file: Bytes,
-}
-
 type Listed = BTreeMap<String, ObjectInfo>;
 
 /// Checks the repository in `storage` at time `now` (microseconds since 1970-01-01 UTC).
@@ -131,15 +95,15 @@ type Listed = BTreeMap<String, ObjectInfo>;
 /// Fails if the repository cannot be reached. Faults in its bytes are in the report.
 pub async fn verify(
     storage: &Arc<dyn Storage>,
-    wanted: VerifyOptions,
+    options: VerifyOptions,
     now: u64,
     progress: &Arc<Progress>,
 ) -> Result<Report> {
     let mut tries = 0;
     loop {
         tries += 1;
-        progress.begin();
-        let (report, seen) = check(storage, &wanted, now, progress).await?;
+        progress.restart();
+        let (report, seen) = check(storage, &options, now, progress).await?;
         // A garbage collection writes `repo` first.
         let is_stable = report.errors == 0 || tries == TRIES || entry_point(storage).await? == seen;
         if is_stable {
@@ -153,33 +117,31 @@ pub async fn verify(
 async fn entry_point(storage: &Arc<dyn Storage>) -> Result<Option<Bytes>> {
     match storage.get("repo", MAX_REPO_FILE).await {
         Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if is_lost(error.kind()) => Ok(None),
+        Err(error) if is_object_fault(error.kind()) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
 async fn check(
     storage: &Arc<dyn Storage>,
-    wanted: &VerifyOptions,
+    options: &VerifyOptions,
     now: u64,
     progress: &Arc<Progress>,
 ) -> Result<(Report, Option<Bytes>)> {
     let (storage, opened) = match Repository::open(Arc::clone(storage)).await {
         Ok(repository) => (Arc::clone(repository.storage()), Ok(repository)),
-        Err(error) if is_lost(error.kind()) && error.kind() != ErrorKind::NotFound => (Arc::clone(storage), Err(error)),
+        Err(error) if is_object_fault(error.kind()) && error.kind() != ErrorKind::NotFound => {
+            (Arc::clone(storage), Err(error))
+        }
         Err(error) => return Err(error),
     };
     let seen = entry_point(&storage).await?;
     let version = if seen.is_some() { SpecVersion::V2 } else { SpecVersion::V1 };
     let findings = Findings::default();
-    let (is_whole, progress) = (wanted.snapshot.is_none(), Arc::clone(progress));
+    let (is_whole, progress) = (options.snapshot.is_none(), Arc::clone(progress));
     let context = Arc::new(Context { storage, findings, now, version, is_whole, progress });
-    let report = |context: Arc<Context>| {
-        let context = Arc::try_unwrap(context).map_err(|_| Error::new(ErrorKind::Io, "a part of the check goes on"))?;
-        Ok(context.findings.into_report())
-    };
     match (version, opened) {
-        (_, Ok(repository)) if repository.is_before_0_2() => {
+        (_, Ok(repository)) if repository.is_alpha() => {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
@@ -191,18 +153,19 @@ async fn check(
         }
         (SpecVersion::V1, Err(error)) if error.kind() == ErrorKind::Unsupported => return Err(error),
         (SpecVersion::V2, Err(error)) => context.findings.error("repo", "repo", error.to_string()),
-        _ => check_files(&context, wanted).await?,
+        _ => check_files(&context, options).await?,
     }
-    Ok((report(context)?, seen))
+    let context = Arc::try_unwrap(context).map_err(|_| Error::new(ErrorKind::Io, "a part of the check goes on"))?;
+    Ok((context.findings.into_report(), seen))
 }
 
-async fn check_files(context: &Arc<Context>, wanted: &VerifyOptions) -> Result<()> {
+async fn check_files(context: &Arc<Context>, options: &VerifyOptions) -> Result<()> {
     let listings = if context.is_whole { Some(Listings::get(context).await?) } else { None };
     let commits = match context.version {
         SpecVersion::V2 => Some(entry(context, listings.as_ref()).await?),
         SpecVersion::V1 => None,
     };
-    let mut tips: BTreeSet<ObjectId> = wanted.snapshot.into_iter().collect();
+    let mut tips: BTreeSet<ObjectId> = options.snapshot.into_iter().collect();
     match (&commits, context.is_whole) {
         (Some(commits), true) => tips.extend(commits.keys()),
         (None, true) => tips = refs_v1::check(context).await?,
@@ -210,21 +173,21 @@ async fn check_files(context: &Arc<Context>, wanted: &VerifyOptions) -> Result<(
     }
     let (snapshots, uses) = check_snapshots(context, tips, commits.as_ref()).await?;
     if let Some(commits) = &commits {
-        check_pruned(context, commits, wanted.snapshot).await?;
+        check_pruned(context, commits, options.snapshot).await?;
     }
     let containers = Arc::new(containers(context).await);
     let references = uses.values().map(|used| used.chunk_refs()).sum::<u64>();
-    let presence = match wanted.chunks {
-        true if !context.is_whole && references <= ASK_FOR => ChunkCheck::asked(),
+    let presence = match options.chunks {
+        true if !context.is_whole && references <= MAX_SINGLE_REQUESTS => ChunkCheck::OneByOne(Mutex::default()),
         true => ChunkCheck::list(context).await?,
-        false => ChunkCheck::unknown(),
+        false => ChunkCheck::Unknown,
     };
     let presence = Arc::new(presence);
-    let objects = Arc::new(virtuals::VirtualObjects::new(wanted.virtuals.clone().filter(|_| wanted.chunks)));
-    let sought = manifest::Targets { presence: Arc::clone(&presence), objects: Arc::clone(&objects), containers };
-    check_manifests(context, &uses, &sought, listings.as_ref()).await?;
-    presence.ask(context).await?;
-    objects.ask(context).await;
+    let objects = Arc::new(virtuals::VirtualObjects::new(options.virtuals.clone().filter(|_| options.chunks)));
+    let targets = manifest::Targets { presence: Arc::clone(&presence), objects: Arc::clone(&objects), containers };
+    check_manifests(context, &uses, &targets, listings.as_ref()).await?;
+    presence.request_all(context).await?;
+    objects.request_all(context).await;
     context.findings.count(|checked| {
         (checked.chunk_objects, checked.virtual_objects) = (presence.found(), objects.found());
     });
@@ -249,23 +212,24 @@ struct Listings {
 
 impl Listings {
     async fn get(context: &Context) -> Result<Self> {
-        let list = async |prefix: &str| -> Result<Listed> {
-            let found = context.storage.list(prefix).await?;
-            Ok(found.into_iter().map(|object| (object.key.clone(), object)).collect())
-        };
         Ok(Listings {
-            snapshots: list("snapshots/").await?,
-            logs: list("transactions/").await?,
-            manifests: list("manifests/").await?,
-            overwritten: list("overwritten/").await?,
+            snapshots: list(context, "snapshots/").await?,
+            logs: list(context, "transactions/").await?,
+            manifests: list(context, "manifests/").await?,
+            overwritten: list(context, "overwritten/").await?,
         })
     }
+}
+
+async fn list(context: &Context, prefix: &str) -> Result<Listed> {
+    let found = context.storage.list(prefix).await?;
+    Ok(found.into_iter().map(|object| (object.key.clone(), object)).collect())
 }
 
 /// Reads and checks `repo`.
 async fn entry(context: &Arc<Context>, listings: Option<&Listings>) -> Result<Commits> {
     let read = read(context, "repo", MAX_REPO_FILE, RepoInfo::decode).await?;
-    check_envelope(context, "repo", &read.file, FileType::RepoInfo, read.value.has_identifier());
+    check_envelope(context, "repo", &read.bytes, FileType::RepoInfo, read.value.has_identifier());
     let commits = repo_file::check(context, &read.value);
     repo_file::check_operations(context, &read.value, listings.map(|listings| &listings.overwritten)).await?;
     Ok(commits)
@@ -288,24 +252,16 @@ async fn check_snapshots(
     // Commits with the parents that version 1 files name.
     let found: Mutex<Commits> = Mutex::default();
     let mut seen: HashSet<ObjectId> = HashSet::new();
-    let mut next: Vec<ObjectId> = tips.into_iter().collect();
+    let mut next = tips;
     while !next.is_empty() {
         seen.extend(&next);
         context.progress.expect(next.len());
-        let mut parents: BTreeSet<ObjectId> = BTreeSet::new();
-        for batch in next.chunks(PREPARED) {
-            let checks = batch.iter().map(|id| {
-                let record = commits.and_then(|commits| commits.get(id));
-                check_snapshot(context, *id, record, &uses, &found)
-            });
-            // Boxed one by one: inside a closure the compiler cannot prove that the future is `Send`.
-            let checks: Vec<BoxFuture<'_, Result<Option<ObjectId>>>> =
-                checks.map(|check| Box::pin(check) as _).collect();
-            let found: Vec<Option<ObjectId>> =
-                futures_util::stream::iter(checks).buffer_unordered(AT_ONCE).try_collect().await?;
-            parents.extend(found.into_iter().flatten().filter(|id| !seen.contains(id)));
+        let checks =
+            stream::iter(std::mem::take(&mut next)).map(|id| check_snapshot(context, id, commits, &uses, &found));
+        let parents: Vec<Option<ObjectId>> = checks.buffer_unordered(AT_ONCE).try_collect().await?;
+        if commits.is_none() && context.is_whole {
+            next.extend(parents.into_iter().flatten().filter(|id| !seen.contains(id)));
         }
-        next = if commits.is_none() && context.is_whole { parents.into_iter().collect() } else { Vec::new() };
     }
     if commits.is_none() {
         let found = found.into_inner();
@@ -326,24 +282,25 @@ async fn check_snapshots(
 async fn check_snapshot(
     context: &Arc<Context>,
     id: ObjectId,
-    record: Option<&SnapshotInfo>,
+    commits: Option<&Commits>,
     uses: &Mutex<Uses>,
     found: &Mutex<Commits>,
 ) -> Result<Option<ObjectId>> {
     let key = format!("snapshots/{id}");
     let limit = super::MAX_SNAPSHOT;
     let read = read(context, &key, limit, move |file| Snapshot::decode(file, limit)).await;
-    context.progress.step();
-    let Read { value: snapshot, file } = match read {
+    context.progress.step(1);
+    let Decoded { value: snapshot, bytes: file, .. } = match read {
         Ok(read) => read,
         Err(error) => {
-            report_lost(context, "snapshot", &key, &error)?;
+            report_fault(context, "snapshot", &key, &error)?;
             return Ok(None);
         }
     };
     let snapshot = Arc::new(snapshot);
     let parent = snapshot.parent_id();
     // After an expiration the log is relative to a removed commit.
+    let record = commits.and_then(|commits| commits.get(&id));
     let before = record.filter(|record| record.pruned_ancestor_tx_logs.is_empty()).and_then(|record| record.parent);
     let (shared, looked_at, record) = (Arc::clone(context), Arc::clone(&snapshot), record.cloned());
     let is_root = record.as_ref().map_or(parent.is_none(), |record| record.parent.is_none());
@@ -406,32 +363,25 @@ async fn containers(context: &Context) -> Vec<(String, String)> {
 async fn check_manifests(
     context: &Arc<Context>,
     uses: &Uses,
-    sought: &manifest::Targets,
+    targets: &manifest::Targets,
     listings: Option<&Listings>,
 ) -> Result<()> {
     context.progress.expect(uses.len());
     let memory = Semaphore::new(MANIFESTS_MIB as usize);
     let memory = &memory;
-    let all: Vec<(&ObjectId, &ManifestUse)> = uses.iter().collect();
-    for batch in all.chunks(PREPARED) {
-        let checks: Vec<BoxFuture<'_, Result<()>>> = batch
-            .iter()
-            .map(|&(id, used)| {
-                let listed = listings.and_then(|listings| listings.manifests.get(&format!("manifests/{id}")));
-                let size = listed.map_or_else(|| used.size(), |object| object.size);
-                let mib = u32::try_from(size >> 20).unwrap_or(u32::MAX).saturating_add(1).min(MANIFESTS_MIB);
-                Box::pin(async move {
-                    // The semaphore is never closed; without a permit the check would only use more memory.
-                    let _permit = memory.acquire_many(mib).await.ok();
-                    manifest::check(context, *id, used, sought).await?;
-                    context.progress.step();
-                    Ok(())
-                }) as _
-            })
-            .collect();
-        futures_util::stream::iter(checks).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
-    }
-    Ok(())
+    let ids: Vec<ObjectId> = uses.keys().copied().collect();
+    let checks = stream::iter(ids).map(|id| async move {
+        let Some(used) = uses.get(&id) else { return Ok(()) };
+        let listed = listings.and_then(|listings| listings.manifests.get(&format!("manifests/{id}")));
+        let size = listed.map_or_else(|| used.size(), |object| object.size);
+        let mib = u32::try_from(size >> 20).unwrap_or(u32::MAX).saturating_add(1).min(MANIFESTS_MIB);
+        // The semaphore is never closed; without a permit the check would only use more memory.
+        let _permit = memory.acquire_many(mib).await.ok();
+        manifest::check(context, id, used, targets).await?;
+        context.progress.step(1);
+        Ok(())
+    });
+    checks.buffer_unordered(AT_ONCE).try_collect().await
 }
 
 /// Fetches and decodes document `key` from the store itself.
@@ -440,9 +390,8 @@ async fn read<T: Send + 'static>(
     key: &str,
     limit: u64,
     decode: impl Fn(&[u8]) -> Result<T> + Clone + Send + 'static,
-) -> Result<Read<T>> {
-    let read = decoded::changing(&*context.storage, key, limit, decode).await?;
-    Ok(Read { value: read.value, file: read.bytes })
+) -> Result<Decoded<T>> {
+    decoded::changing(&*context.storage, key, limit, decode).await
 }
 
 /// Runs `work`, which takes long, on a thread for blocking work.
@@ -451,15 +400,15 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 }
 
 /// Returns true if a failure is a fault of the object and not of the access to it.
-fn is_lost(kind: ErrorKind) -> bool {
+fn is_object_fault(kind: ErrorKind) -> bool {
     !matches!(kind, ErrorKind::Timeout | ErrorKind::Offline | ErrorKind::NotARepository | ErrorKind::InvalidInput)
 }
 
 /// Reports that `key` cannot be read, or returns the error if the object is not at fault.
-fn report_lost(context: &Context, rule: &'static str, key: &str, error: &Error) -> Result<()> {
+fn report_fault(context: &Context, rule: &'static str, key: &str, error: &Error) -> Result<()> {
     match error.kind() {
         ErrorKind::NotFound => context.findings.error(rule, key, "it is missing"),
-        kind if is_lost(kind) => {
+        kind if is_object_fault(kind) => {
             let text = error.to_string();
             let text = text.strip_prefix(key).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(&text);
             context.findings.error(rule, key, text);
@@ -490,6 +439,6 @@ fn check_envelope(context: &Context, key: &str, file: &[u8], file_type: FileType
 
 /// Returns the first value that occurs a second time.
 fn first_twice<T: std::hash::Hash + Eq + Copy>(all: impl Iterator<Item = T>) -> Option<T> {
-    let mut seen: HashMap<T, ()> = HashMap::new();
-    all.into_iter().find(|one| seen.insert(*one, ()).is_some())
+    let mut seen = HashSet::new();
+    all.into_iter().find(|one| !seen.insert(*one))
 }

@@ -14,7 +14,7 @@ use crate::format::snapshot::{ArrayData, ManifestInfo, ManifestRef, Node, NodeDa
 use crate::zarr::array::ArraySummary;
 
 /// Pairs of extents of one array that are compared at most. The rest is trusted: the comparison grows with the square.
-const MOST_PAIRS: usize = 4_000_000;
+const MAX_PAIRS: usize = 4_000_000;
 
 /// An array that refers to a manifest, in one snapshot.
 #[derive(Clone, Debug)]
@@ -303,7 +303,7 @@ fn check_extents(all: &[ManifestRef], grid: Option<&[u32]>, add: impl Fn(Severit
         for other in sorted.iter().skip(at + 1) {
             pairs += 1;
             let (Some(first), Some(second)) = (one.extents.first(), other.extents.first()) else { break };
-            if second.0 >= first.1 || pairs > MOST_PAIRS {
+            if second.0 >= first.1 || pairs > MAX_PAIRS {
                 break;
             }
             let apart = std::iter::zip(&one.extents, &other.extents).any(|(a, b)| a.1 <= b.0 || b.1 <= a.0);

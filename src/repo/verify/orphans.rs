@@ -9,7 +9,7 @@ use super::{Context, Listed, Listings};
 use crate::format::ids::ObjectId;
 
 /// Names that a note mentions.
-const NAMED: usize = 3;
+const MAX_NAMED: usize = 3;
 
 /// Notes unneeded objects. `reachable` contains the commits of version 2, and the targets of refs.
 pub(super) fn note(
@@ -61,7 +61,7 @@ fn unused(context: &Context, folder: &str, objects: &Listed, is_used: impl Fn(&O
                 if !is_used(&id) {
                     count += 1;
                     bytes += object.size;
-                    if names.len() < NAMED {
+                    if names.len() < MAX_NAMED {
                         names.push(name);
                     }
                 }

@@ -5,14 +5,11 @@ use std::collections::BTreeSet;
 use object_store::path::PathPart;
 use percent_encoding::percent_decode_str;
 
-use super::{Context, report_lost};
+use super::{Context, report_fault};
 use crate::error::Result;
 use crate::format::ids::ObjectId;
 use crate::repo::refs::DEFAULT_BRANCH;
-use crate::repo::v1;
-
-const BRANCH: &str = "branch.";
-const TAG: &str = "tag.";
+use crate::repo::v1::{self, BRANCH, TAG};
 
 /// Checks all refs, and returns the snapshots that they point to.
 pub(super) async fn check(context: &Context) -> Result<BTreeSet<ObjectId>> {
@@ -69,6 +66,6 @@ async fn target(context: &Context, key: &str) -> Result<Option<ObjectId>> {
     let read = context.storage.get(key, v1::MAX_REF_FILE).await.and_then(|bytes| v1::parse_ref(key, &bytes));
     match read {
         Ok(id) => Ok(Some(id)),
-        Err(error) => report_lost(context, "ref-target", key, &error).map(|()| None),
+        Err(error) => report_fault(context, "ref-target", key, &error).map(|()| None),
     }
 }

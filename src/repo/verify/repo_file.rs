@@ -3,23 +3,23 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::report::Findings;
-use super::{Context, Listed, check_envelope, read};
+use super::{Context, Listed, check_envelope, list, read};
 use crate::error::{ErrorKind, Result};
 use crate::format::envelope::FileType;
 use crate::format::generated::icechunk as fb;
 use crate::format::ids::ObjectId;
 use crate::format::repo_info::{RepoInfo, SnapshotInfo};
 use crate::repo::MAX_REPO_FILE;
-use crate::repo::history::format_time;
 use crate::repo::refs::DEFAULT_BRANCH;
+use crate::times::format_time;
 
 const KEY: &str = "repo";
 /// Tables that the reference implementation accepts in `repo`: its verifier's own limit.
-const MOST_TABLES: usize = 1_000_000;
+const MAX_TABLES: usize = 1_000_000;
 /// Tolerated lead of another clock over this machine's, in microseconds: the reference implementation's ten minutes.
-pub(super) const SKEW: u64 = 600 * 1_000_000;
+const MAX_SKEW: u64 = 600 * 1_000_000;
 /// Copies that are followed one after another at most.
-const LONGEST_CHAIN: usize = 10_000;
+const MAX_CHAIN: usize = 10_000;
 
 /// Snapshots that `repo` lists, by id, as far as they can be read.
 pub(super) type Commits = BTreeMap<ObjectId, SnapshotInfo>;
@@ -142,11 +142,11 @@ fn check_snapshots(context: &Context, info: &RepoInfo) -> Commits {
             );
         }
     }
-    if tables > MOST_TABLES {
+    if tables > MAX_TABLES {
         findings.warning(
             "repo-size",
             KEY,
-            format!("it has some {tables} tables: other clients read {MOST_TABLES} at most"),
+            format!("it has some {tables} tables: other clients read {MAX_TABLES} at most"),
         );
     }
     commits
@@ -156,7 +156,7 @@ fn check_snapshots(context: &Context, info: &RepoInfo) -> Commits {
 pub(super) fn check_time(context: &Context, object: &str, what: &str, time: u64) {
     if i64::try_from(time).is_err() {
         context.findings.error("time", object, format!("{what}: {time} microseconds is no time"));
-    } else if time > context.now.saturating_add(SKEW) {
+    } else if time > context.now.saturating_add(MAX_SKEW) {
         context.findings.warning(
             "time-ahead",
             object,
@@ -215,7 +215,7 @@ pub(super) async fn check_operations(context: &Context, info: &RepoInfo, copies:
     let mut seen = HashSet::new();
     while let Some(name) = next.take() {
         named.insert(name.clone());
-        if !seen.insert(name.clone()) || seen.len() > LONGEST_CHAIN {
+        if !seen.insert(name.clone()) || seen.len() > MAX_CHAIN {
             findings.warning(
                 "log-chain",
                 KEY,
@@ -233,7 +233,7 @@ pub(super) async fn check_operations(context: &Context, info: &RepoInfo, copies:
             }
             Err(error) => return Err(error),
         };
-        check_envelope(context, &key, &older.file, FileType::RepoInfo, older.value.has_identifier());
+        check_envelope(context, &key, &older.bytes, FileType::RepoInfo, older.value.has_identifier());
         let newest = older.value.root().latest_updates().iter().next().map(|update| update.updated_at());
         if newest.is_some_and(|newest| last.is_some_and(|last| newest >= last)) {
             findings.warning("log-order", &key, "its operations are not older than those of the file that leads to it");
@@ -241,14 +241,18 @@ pub(super) async fn check_operations(context: &Context, info: &RepoInfo, copies:
         last = check_log(context, &key, &older.value, false, &mut named).or(last);
         next = older.value.root().repo_before_updates().map(str::to_owned);
     }
-    let missing: Vec<&String> =
-        named.iter().filter(|name| !copies.contains_key(&format!("overwritten/{name}"))).collect();
-    for name in missing {
-        findings.warning(
-            "backup-missing",
-            &format!("overwritten/{name}"),
-            "the operations log names this copy of `repo`, and it is not there",
-        );
+    let mut missing: BTreeSet<String> = named.iter().map(|name| format!("overwritten/{name}")).collect();
+    missing.retain(|key| !copies.contains_key(key));
+    if !missing.is_empty() {
+        // An update after the first listing adds a copy, which the newer `repo` names.
+        let later = list(context, "overwritten/").await?;
+        for key in missing.iter().filter(|key| !later.contains_key(*key)) {
+            findings.warning(
+                "backup-missing",
+                key,
+                "the operations log names this copy of `repo`, and it is not there",
+            );
+        }
     }
     let unused = copies.iter().filter(|(key, _)| {
         let name = key.strip_prefix("overwritten/").unwrap_or(key);
@@ -262,7 +266,7 @@ pub(super) async fn check_operations(context: &Context, info: &RepoInfo, copies:
 }
 
 /// Returns true if the bytes are wrong, and not the access to them.
-pub(super) fn is_about_bytes(kind: ErrorKind) -> bool {
+fn is_about_bytes(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Corrupt | ErrorKind::Unsupported | ErrorKind::OutOfMemory)
 }
 
@@ -329,7 +333,38 @@ fn is_backup_name(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+
     use super::*;
+    use crate::format::envelope::SpecVersion;
+    use crate::format::repo_state::{Operation, RepoState, Update};
+    use crate::format::testing::{id, repo};
+    use crate::storage::Condition;
+
+    /// Returns the rules that an operations log breaks which names `copy`. `copy` is stored if `is_stored`, and was listed by nobody.
+    async fn broken_rules(copy: &str, is_stored: bool) -> Vec<&'static str> {
+        let info = RepoInfo::decode(&repo(&[(id(1), -1)], &[("main", 0)])).unwrap();
+        let mut state = RepoState::from_info(&info).unwrap();
+        let update = |updated_at, backup_path| Update { operation: Operation::GcRan, updated_at, backup_path };
+        state.updates = vec![update(2, None), update(1, Some(copy.to_owned()))];
+        let file = state.encode().unwrap();
+        let storage = Arc::clone(crate::repo::testing::open(file.clone()).await.storage());
+        if is_stored {
+            storage.put(&format!("overwritten/{copy}"), "old".into(), Condition::Always).await.unwrap();
+        }
+        let (findings, progress) = (Findings::default(), Arc::default());
+        let context = Context { storage, findings, now: 3, version: SpecVersion::V2, is_whole: true, progress };
+        check_operations(&context, &RepoInfo::decode(&file).unwrap(), Some(&Listed::new())).await.unwrap();
+        context.findings.into_report().findings.into_iter().map(|finding| finding.rule).collect()
+    }
+
+    #[tokio::test]
+    async fn a_copy_that_an_update_adds_after_the_listing_is_not_missing() {
+        let copy = "repo.30708000000000.1CECHNKREP0F1RSTCMT0";
+        assert!(broken_rules(copy, true).await.is_empty());
+        assert_eq!(broken_rules(copy, false).await, ["backup-missing"]);
+    }
 
     #[test]
     fn names_of_copies() {

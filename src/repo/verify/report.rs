@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, HashMap};
 use parking_lot::Mutex;
 use serde::Serialize;
 
+use super::chunks::Reference;
+
 /// Maximum number of findings kept; more are only counted, because one hostile file can break a rule everywhere.
-const MOST: usize = 10_000;
+const MAX_FINDINGS: usize = 10_000;
 /// Chunks that one finding names.
-const NAMED_CHUNKS: usize = 8;
+const MAX_NAMED_CHUNKS: usize = 8;
 
 /// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -122,12 +124,12 @@ impl Findings {
         {
             known.times += 1;
             known.severity = known.severity.max(severity);
-            if known.chunks.len() < NAMED_CHUNKS {
+            if known.chunks.len() < MAX_NAMED_CHUNKS {
                 known.chunks.extend(chunk);
             }
             return;
         }
-        if inner.all.len() >= MOST {
+        if inner.all.len() >= MAX_FINDINGS {
             inner.not_listed += 1;
             return;
         }
@@ -142,6 +144,10 @@ impl Findings {
             times: 1,
         });
         inner.places.insert(place, at);
+    }
+
+    pub(super) fn chunk(&self, severity: Severity, rule: &'static str, from: Reference, why: String) {
+        self.add(severity, rule, &from.manifest, Some(&from.path), Some(from.coords), why);
     }
 
     pub(super) fn error(&self, rule: &'static str, object: &str, message: impl Into<String>) {
@@ -195,7 +201,7 @@ mod tests {
             report.findings.iter().map(|f| (f.rule, f.times, f.chunks.len(), f.message.as_str())).collect();
         assert_eq!(
             shown,
-            [("missing", 1, 0, "gone"), ("zero-length", 20, NAMED_CHUNKS, "0"), ("orphan", 1, 0, "3 objects")]
+            [("missing", 1, 0, "gone"), ("zero-length", 20, MAX_NAMED_CHUNKS, "0"), ("orphan", 1, 0, "3 objects")]
         );
         assert_eq!(report.worst(), Some(Severity::Error));
     }

@@ -35,7 +35,7 @@ impl VirtualObjects {
     }
 
     /// Records that the reference `from` needs bytes of the object at `location` up to `end`.
-    pub(super) fn need(
+    pub(super) fn require(
         &self,
         findings: &Findings,
         location: &str,
@@ -47,7 +47,7 @@ impl VirtualObjects {
         let object = match virtuals.find(location, checksum) {
             Ok(object) => object,
             Err(error) if error.kind() == ErrorKind::VirtualNotAllowed => return,
-            Err(error) => return report(findings, Severity::Error, "location", from(), error.to_string()),
+            Err(error) => return findings.chunk(Severity::Error, "location", from(), error.to_string()),
         };
         let mut needed = self.needed.lock();
         match needed.get_mut(&object) {
@@ -58,29 +58,29 @@ impl VirtualObjects {
     }
 
     /// Requests all recorded objects.
-    pub(super) async fn ask(&self, context: &Context) {
+    pub(super) async fn request_all(&self, context: &Context) {
         let Some(virtuals) = &self.virtuals else { return };
         let all: Vec<(Arc<VirtualObject>, u64, Reference)> = {
             let needed = self.needed.lock();
             needed.iter().map(|(object, (end, from))| (Arc::clone(object), *end, from.clone())).collect()
         };
         context.progress.expect(all.len());
-        let mut asked = futures_util::stream::iter(all.into_iter().map(|(object, end, from)| async move {
+        let mut requests = futures_util::stream::iter(all.into_iter().map(|(object, end, from)| async move {
             let last = virtuals.read(&object, end.saturating_sub(1), end.min(1)).await;
             (from, last)
         }))
         .buffer_unordered(AT_ONCE);
-        while let Some((from, last)) = asked.next().await {
-            context.progress.step();
+        while let Some((from, last)) = requests.next().await {
+            context.progress.step(1);
             match last {
                 Ok(_) => drop(self.found.fetch_add(1, Ordering::Relaxed)),
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
-                    report(&context.findings, Severity::Error, "virtual-chunk", from, error.to_string());
+                    context.findings.chunk(Severity::Error, "virtual-chunk", from, error.to_string());
                 }
                 // A third-party server may be down, and has its own rules.
                 Err(error) => {
                     let why = format!("it could not be looked at: {error}");
-                    report(&context.findings, Severity::Warning, "virtual-not-reached", from, why);
+                    context.findings.chunk(Severity::Warning, "virtual-not-reached", from, why);
                 }
             }
         }
@@ -90,8 +90,4 @@ impl VirtualObjects {
     pub(super) fn found(&self) -> u64 {
         self.found.load(Ordering::Relaxed)
     }
-}
-
-fn report(findings: &Findings, severity: Severity, rule: &'static str, from: Reference, why: String) {
-    findings.add(severity, rule, &from.manifest, Some(&from.path), Some(from.coords), why);
 }

@@ -303,8 +303,9 @@ fn hostile_names_are_told_and_lead_nowhere() {
     use icechunkfs::format::envelope::SpecVersion;
     use icechunkfs::format::ids::{NodeId, ObjectId};
     use icechunkfs::format::repo_state::{Operation, SnapshotRecord};
-    use icechunkfs::repo::update::{system_clock, update};
+    use icechunkfs::repo::update::update;
     use icechunkfs::storage::{self, Condition};
+    use icechunkfs::times::system_clock;
     let place = tempfile::tempdir().unwrap();
     let repo = place.path().join("repo");
     command(&[&"init", &repo]).success();

@@ -20,11 +20,10 @@ use icechunkfs::format::snapshot::{NodeData, Snapshot};
 use icechunkfs::repo::change_refs::RefKind;
 use icechunkfs::repo::collect::{self, Uncommitted, UncommittedFinder};
 use icechunkfs::repo::expire;
-use icechunkfs::repo::history::format_time;
 use icechunkfs::repo::refs::Refs;
-use icechunkfs::repo::update::system_clock;
 use icechunkfs::repo::verify::{self, VerifyOptions};
 use icechunkfs::repo::{MAX_SNAPSHOT, Repository};
+use icechunkfs::times::{format_time, system_clock};
 use icechunkfs::zarr::Coords;
 
 use crate::common::lab::{Lab, Model, Random, create, keys_at, reopen};
@@ -452,7 +451,7 @@ impl World {
         match actor {
             Actor::Ours => {
                 let wanted = collect::GcOptions { older_than, dry_run: false };
-                let progress = collect::Progress::default();
+                let progress = icechunkfs::repo::progress::Progress::default();
                 let repository = self.repository().await;
                 collect::collect(&repository, wanted, system_clock, &nothing_uncommitted(), &progress).await.unwrap();
             }

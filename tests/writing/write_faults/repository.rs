@@ -13,9 +13,9 @@ use icechunkfs::format::repo_info::RepoInfo;
 use icechunkfs::format::repo_state::{RepoState, Status};
 use icechunkfs::reader::Reader;
 use icechunkfs::reader::memory::Budget;
-use icechunkfs::repo::update::system_clock;
 use icechunkfs::repo::{MAX_SNAPSHOT, Repository};
 use icechunkfs::storage::Storage;
+use icechunkfs::times::system_clock;
 
 use crate::common::disk::Disk;
 use crate::common::failing::{Faulty, When};

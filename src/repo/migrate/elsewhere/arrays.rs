@@ -15,6 +15,7 @@ use super::nodes::Array;
 use super::objects::{Destination, digest};
 use crate::error::{Error, ErrorKind, Result};
 use crate::failpoints;
+use crate::format::MAX_FILE;
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
@@ -23,12 +24,10 @@ use crate::format::manifest_draft::ManifestDraft;
 use crate::format::snapshot::{ManifestInfo, ManifestRef};
 use crate::storage::{Storage, decoded};
 
-/// Maximum size of a manifest, in bytes: the format's own limit.
-const MAX_MANIFEST: u64 = 1 << 31;
 /// Bytes of decoded manifests kept for the next array: the arrays of a snapshot share manifests, and its children do too.
-const KEPT: usize = 512 << 20;
+const MAX_KEPT_BYTES: usize = 512 << 20;
 /// Maximum number of kept manifests.
-const MOST_KEPT: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1023);
+const MAX_KEPT_MANIFESTS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1023);
 
 /// An array to migrate.
 pub(super) struct ArrayTask<'a> {
@@ -57,7 +56,7 @@ struct Listed<'m> {
 
 impl<'a> Manifests<'a> {
     pub(super) fn new(storage: &'a Arc<dyn Storage>) -> Self {
-        Manifests { storage, kept: LruCache::new(MOST_KEPT), bytes: 0 }
+        Manifests { storage, kept: LruCache::new(MAX_KEPT_MANIFESTS), bytes: 0 }
     }
 
     /// Writes the chunks of `array`, then the manifest that lists them. Returns the chunks that differ from the parent's.
@@ -113,8 +112,8 @@ impl<'a> Manifests<'a> {
             return Ok(Arc::clone(manifest));
         }
         let key = format!("manifests/{id}");
-        let decode = move |file: &[u8]| Manifest::decode_as(id, file, MAX_MANIFEST);
-        let read = decoded::fixed(&**self.storage, &key, MAX_MANIFEST, decode).await;
+        let decode = move |file: &[u8]| Manifest::decode_as(id, file, MAX_FILE);
+        let read = decoded::fixed(&**self.storage, &key, MAX_FILE, decode).await;
         let manifest =
             read.map_err(|error| error.absence_is_damage(format!("{key}: missing, though a snapshot names it")))?.value;
         if manifest.id() != id {
@@ -125,7 +124,7 @@ impl<'a> Manifests<'a> {
         if let Some((_, gone)) = self.kept.push(id, Arc::clone(&manifest)) {
             self.bytes -= gone.size();
         }
-        while self.bytes > KEPT
+        while self.bytes > MAX_KEPT_BYTES
             && let Some((_, gone)) = self.kept.pop_lru()
         {
             self.bytes -= gone.size();

@@ -14,7 +14,7 @@ use crate::repo::{Generation, MAX_SNAPSHOT, Repository};
 pub(super) async fn contents(repository: &Repository) -> Result<Contents> {
     match &repository.generation {
         Generation::Alpha(layout) => of_alpha(repository, *layout).await,
-        Generation::V1(_) => in_place::gather(repository, &in_place::Progress::default()).await,
+        Generation::V1(_) => in_place::read_contents(repository, &in_place::Progress::default()).await,
         Generation::V2(_) => {
             Err(Error::invalid(format!("{} is of version 2 already", repository.storage().location())))
         }
@@ -44,7 +44,7 @@ async fn of_alpha(repository: &Repository, layout: Layout) -> Result<Contents> {
 
 /// Reads the snapshot of `commit`; none for an empty first commit, for which alpha 2 wrote no file.
 pub(super) async fn snapshot(repository: &Repository, commit: &SnapshotInfo) -> Result<Option<Snapshot>> {
-    if repository.is_before_0_2() && commit.parent.is_none() {
+    if repository.is_alpha() && commit.parent.is_none() {
         let key = format!("snapshots/{}", commit.id);
         match repository.storage().get_range(&key, 0, 1).await {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),

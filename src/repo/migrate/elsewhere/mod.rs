@@ -40,7 +40,10 @@ use crate::format::repo_state::RawItem;
 use crate::format::transaction_log::Change;
 use crate::repo::update::Clock;
 use crate::repo::{MAX_REPO_FILE, Repository, v1};
+use crate::repo::create::refuse_occupied;
+use crate::repo::{MAX_REPO_FILE, Repository, check_storage_writable, v1};
 use crate::storage::{Condition, Storage};
+use crate::times::Clock;
 
 /// Key of the note that marks an unfinished migration.
 const NOTE: &str = "unfinished-migration.json";
@@ -80,7 +83,7 @@ pub struct Summary {
     /// References to empty chunks, which are dropped: no program reads a value out of one.
     pub empty: u64,
     /// True if `repo` existed before, and only the note was removed.
-    pub finished: bool,
+    pub was_completed: bool,
 }
 
 /// Migrates `repository` to `destination`. With `dry_run` nothing is written, the planned result is returned, and no destination is
@@ -96,21 +99,21 @@ pub async fn migrate(
     progress: &Progress,
 ) -> Result<Summary> {
     if let Some(destination) = destination {
-        if let (Some(why), false) = (destination.read_only(), dry_run) {
-            return Err(Error::new(ErrorKind::ReadOnly, format!("{}: {why}", destination.location())));
+        if !dry_run {
+            check_storage_writable(&**destination)?;
         }
         if is_finished(&**destination).await? {
             if !dry_run {
                 destination.delete(&[NOTE.to_owned()]).await?;
             }
-            return Ok(Summary { finished: true, ..Summary::default() });
+            return Ok(Summary { was_completed: true, ..Summary::default() });
         }
     }
     let contents = gather::contents(repository).await?;
     contents.main()?;
     let config = config(repository).await?;
     // Built first, so that its errors come before anything is written.
-    let state = in_place::describe(&contents, config, clock)?;
+    let state = in_place::build_repo(&contents, config, clock)?;
     let file = state.encode()?;
     progress.commits.store(contents.commits.len() as u64, Ordering::Relaxed);
     if let (Some(destination), false) = (destination, dry_run) {
@@ -120,7 +123,7 @@ pub async fn migrate(
     let written = destination.filter(|_| !dry_run);
     let mut objects = Destination::new(Arc::clone(repository.storage()), written.map(Arc::clone)).await?;
     Migration { repository, manifests: Manifests::new(repository.storage()), names: NodeIds::default(), progress }
-        .all(&contents, &mut objects)
+        .migrate_all(&contents, &mut objects)
         .await?;
     if let Some(destination) = written {
         destination.sync(&["chunks", "manifests", "snapshots", "transactions"]).await?;
@@ -144,22 +147,11 @@ async fn is_finished(destination: &dyn Storage) -> Result<bool> {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error.context(destination.location())),
     };
-    let is_noted = has(destination.get(NOTE, MAX_NOTE).await.map(drop))?;
-    let is_repository = has(destination.get("repo", MAX_REPO_FILE).await.map(drop))?;
-    let occupied = |what: &str| {
-        Err(Error::new(
-            ErrorKind::AlreadyExists,
-            format!("{} {what}: a repository is migrated to an empty place only", destination.location()),
-        ))
-    };
-    match (is_noted, is_repository) {
-        (true, is_repository) => Ok(is_repository),
-        (false, true) => occupied("holds a repository already"),
-        (false, false) => match destination.any().await? {
-            Some(key) => occupied(&format!("is not empty (there is `{key}`)")),
-            None => Ok(false),
-        },
+    if has(destination.get(NOTE, MAX_NOTE).await)? {
+        return has(destination.get("repo", MAX_REPO_FILE).await);
     }
+    refuse_occupied(destination, "migrated to").await?;
+    Ok(false)
 }
 
 /// Writes the note of a migration from `source`. Fails if a note of a migration from another source exists.
@@ -191,7 +183,7 @@ async fn begin(destination: &dyn Storage, source: &str) -> Result<()> {
 async fn config(repository: &Repository) -> Result<Option<Vec<u8>>> {
     let Some(config) = v1::config(&**repository.storage()).await? else { return Ok(None) };
     let mut members = config.members().clone();
-    if repository.is_before_0_2() {
+    if repository.is_alpha() {
         const THRESHOLD: &str = "inline_chunk_threshold_bytes";
         members.retain(|name, value| name == THRESHOLD && value.as_u64().is_some_and(|n| u16::try_from(n).is_ok()));
     }
@@ -210,7 +202,7 @@ struct Migration<'a> {
 
 impl Migration<'_> {
     /// Migrates all commits, parents before their children. The result of a commit is kept until its last child is done.
-    async fn all(&mut self, contents: &Contents, objects: &mut Destination) -> Result<()> {
+    async fn migrate_all(&mut self, contents: &Contents, objects: &mut Destination) -> Result<()> {
         let commits = &contents.commits;
         let mut children: BTreeMap<Option<ObjectId>, Vec<ObjectId>> = BTreeMap::new();
         for commit in commits.values() {
@@ -224,7 +216,7 @@ impl Migration<'_> {
         let mut left = commits.len();
         while let Some((id, parent)) = open.pop() {
             let Some(commit) = commits.get(&id) else { continue };
-            let done = self.one(commit, &parent, objects).await.context(|| format!("snapshot {id}"))?;
+            let done = self.migrate_commit(commit, &parent, objects).await.context(|| format!("snapshot {id}"))?;
             let done = Rc::new(done);
             open.extend(children.remove(&Some(id)).unwrap_or_default().into_iter().map(|id| (id, Rc::clone(&done))));
             self.progress.commits_done.fetch_add(1, Ordering::Relaxed);
@@ -237,7 +229,7 @@ impl Migration<'_> {
     }
 
     /// Migrates one commit: its chunks, its manifests, its log, its snapshot.
-    async fn one(
+    async fn migrate_commit(
         &mut self,
         commit: &SnapshotInfo,
         parent: &MigratedNodes,

@@ -25,9 +25,9 @@ use crate::storage::{Condition, ObjectInfo, Storage};
 /// Chunks in transfer at a time.
 const AT_ONCE: usize = 8;
 /// Missing objects that are named in the log; all are counted.
-const MOST_WARNINGS: u64 = 20;
+const MAX_WARNINGS: u64 = 20;
 /// Maximum size of an object that passes through memory, in bytes. Larger ones pass through a temporary file, in parts of this size.
-const IN_MEMORY: u64 = 16 << 20;
+const MAX_IN_MEMORY: u64 = 16 << 20;
 
 /// The new location. Without a destination, everything is only counted.
 pub(super) struct Destination {
@@ -86,7 +86,7 @@ impl Destination {
                 Some(size) => copied.push((*id, *size)),
                 None => {
                     self.counted.missing += 1;
-                    if self.counted.missing <= MOST_WARNINGS {
+                    if self.counted.missing <= MAX_WARNINGS {
                         warn!("chunks/{id} is missing from the old repository; it will be missing from the new one");
                     }
                 }
@@ -177,22 +177,22 @@ async fn copy(
     {
         return Ok(CopyMethod::StoreAddress);
     }
-    if size <= IN_MEMORY {
+    if size <= MAX_IN_MEMORY {
         let bytes = source.get_range(key, 0, size).await?;
         destination.put_new(key, bytes).await?;
     } else {
-        destination.put_file(key, over_disk(source, key, size).await?, size).await?;
+        destination.put_file(key, spool(source, key, size).await?, size).await?;
     }
     Ok(CopyMethod::Sent)
 }
 
 /// Returns a temporary file with the bytes of an object.
-async fn over_disk(source: &dyn Storage, key: &str, size: u64) -> Result<File> {
+async fn spool(source: &dyn Storage, key: &str, size: u64) -> Result<File> {
     let failed = |e: std::io::Error| Error::io("a temporary file for a large chunk", e);
     let mut file = tempfile::tempfile().map_err(failed)?;
     let mut at = 0;
     while at < size {
-        let part = source.get_range(key, at, IN_MEMORY.min(size - at)).await?;
+        let part = source.get_range(key, at, MAX_IN_MEMORY.min(size - at)).await?;
         at += part.len() as u64;
         let writing = tokio::task::spawn_blocking(move || file.write_all(&part).map(|()| file));
         let written = writing.await.map_err(|e| Error::with_source(ErrorKind::Io, key.to_owned(), e))?;
