@@ -26,7 +26,8 @@ pub use super::request::{Checked, OnConflict, Outcome, PublishCallback, RebaseCh
 use super::resolve;
 use super::splitting::{self, Splitting};
 use super::times::RenewedTimes;
-use super::upload::{self, MemoryLimit, StoredChunks, blocking};
+use super::upload::{self, MemoryLimit, StoredChunks};
+use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::chunk_payload::ChunkPayload;

@@ -26,7 +26,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::follow::Follower;
 use crate::follow::shown::ViewState;
 use crate::operations::{Invalidator, Session};
-use crate::overlay::replace::Invalidation;
+use crate::overlay::invalidation::Invalidation;
 use crate::tree::Tree;
 
 /// Subtype of the file system, which makes the type `fuse.icechunkfs`.

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use super::changes::DetectedChanges;
-use super::changes::walk::{NewIds, detect_changes_in};
+use super::changes::nodes::detect_changes_in;
+use super::changes::{DetectedChanges, NewIds};
 use crate::commit::changes::ChunkChange;
 use crate::commit::conflicts::{Conflict, ConflictKind};
 use crate::error::{Error, ErrorKind, Result};
@@ -15,8 +15,9 @@ use crate::format::ids::NodeId;
 use crate::format::snapshot::Snapshot;
 use crate::overlay::WorkingTree;
 use crate::overlay::frozen::FrozenEntry;
+use crate::overlay::invalidation::Invalidation;
 use crate::overlay::rebase::{Candidate, Collision, Purpose};
-use crate::overlay::replace::{Invalidation, TreeGuard, node_ids};
+use crate::overlay::replace::{TreeGuard, node_ids};
 use crate::scratch::record::{Id, Name};
 use crate::tree::Tree;
 use crate::tree::nodes::TreePlace;
@@ -30,7 +31,7 @@ pub(super) enum Rebased {
 }
 
 /// Rebases `working` onto `tree`; its changes, `before`, stay uncommitted.
-pub(super) async fn keep(
+pub(super) async fn rebase_uncommitted(
     working: &WorkingTree,
     guard: &TreeGuard<'_>,
     tree: &Arc<Tree>,

@@ -15,7 +15,8 @@ use super::fetch::{Content, fetch, is_unreadable};
 use super::prune::{self, Extra};
 use super::put::{Action, Target};
 use super::walk::{BATCH_BYTES, Item, Walk};
-use super::{Counters, SkippedPath, blocking};
+use super::{Counters, SkippedPath};
+use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tree::{Kind, Tree};
 

@@ -35,8 +35,6 @@ use rustix::fs::{AtFlags, DirEntry, FileType};
 use rustix::io::Errno;
 use serde::Serialize;
 
-use crate::error::{Error, ErrorKind, Result};
-
 /// Progress of a transfer, for other threads to read.
 #[derive(Debug, Default)]
 pub struct Counters {
@@ -76,12 +74,6 @@ pub struct SkippedPath {
     pub path: String,
     /// Reason, for display.
     pub why: String,
-}
-
-/// Runs `work` on a thread that may block.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|e| Error::with_source(ErrorKind::Io, "a step of the transfer ended early", e))?
 }
 
 /// Returns the type of `entry`, which was listed in `folder`. Links are not followed.

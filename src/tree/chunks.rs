@@ -9,12 +9,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::nodes::{Array, NodeTable};
-use super::positions::Coords;
+use super::array::Array;
+use super::nodes::NodeTable;
 use crate::error::{Context, Result};
 use crate::format::manifest::{ArrayRefs, Manifest};
 use crate::format::snapshot::ManifestRef;
 use crate::reader::Reader;
+use crate::zarr::{Coords, is_in_grid, is_prefix_in_grid};
 
 /// Existing chunk, found in a manifest that stays in memory as long as this.
 #[derive(Debug)]
@@ -45,21 +46,13 @@ impl<'a> Chunks<'a> {
         self.array.grid.len()
     }
 
-    /// Returns true if `coords`, all of them or the first few, lie in the grid.
-    fn in_grid(&self, coords: &[u32]) -> bool {
-        coords.len() <= self.rank() && std::iter::zip(coords, &self.array.grid).all(|(coord, length)| coord < length)
-    }
-
     async fn load(&self, manifest: &ManifestRef) -> Result<Arc<Manifest>> {
-        if let Some(manifest) = self.reader.manifest_now(manifest.id) {
-            return Ok(manifest);
-        }
         self.reader.manifest(self.table.manifest(manifest.id)).await
     }
 
     /// Returns the chunk at `coords`, if it exists.
     pub async fn find(&self, coords: &[u32]) -> Result<Option<FoundChunk>> {
-        if coords.len() != self.rank() || !self.in_grid(coords) {
+        if !is_in_grid(coords, &self.array.grid) {
             return Ok(None);
         }
         for manifest in self.array.manifests.iter().filter(|m| holds(m, coords)) {
@@ -75,7 +68,7 @@ impl<'a> Chunks<'a> {
 
     /// Returns true if any chunk's coordinates begin with `prefix`.
     pub async fn any_below(&self, prefix: &[u32]) -> Result<bool> {
-        if !self.in_grid(prefix) {
+        if !is_prefix_in_grid(prefix, &self.array.grid) {
             return Ok(false);
         }
         for manifest in self.array.manifests.iter().filter(|m| holds(m, prefix)) {

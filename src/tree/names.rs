@@ -4,9 +4,9 @@
 //! find the place of a name; the existence of a chunk is another question, whose answer may need a manifest.
 
 use super::nodes::{TreePlace, ZARR_JSON};
-use super::positions::Coords;
 use super::{NodeIndex, Tree};
 use crate::zarr::chunk_key::{Separator, parse_number};
+use crate::zarr::{Coords, is_prefix_in_grid};
 
 impl Tree {
     /// Returns the absolute path of a place.
@@ -38,41 +38,41 @@ impl Tree {
     pub fn place_of(&self, path: &str) -> Option<TreePlace> {
         let mut at = TreePlace::Directory(0);
         for name in path.split('/').filter(|name| !name.is_empty()) {
-            at = self.step(&at, name)?;
+            at = self.child_place(&at, name)?;
         }
         Some(at)
     }
 
     /// Returns the place that `name` can have in directory `parent`. A document or a node exists there; a chunk or chunk
     /// directory may not.
-    pub fn step(&self, parent: &TreePlace, name: &str) -> Option<TreePlace> {
+    pub fn child_place(&self, parent: &TreePlace, name: &str) -> Option<TreePlace> {
         match parent {
             TreePlace::Metadata(_) => None,
-            TreePlace::Chunk(node, prefix) => self.step_in_chunks(*node, prefix, name),
+            TreePlace::Chunk(node, prefix) => self.child_in_chunks(*node, prefix, name),
             TreePlace::Directory(node) => {
                 let table = self.table();
-                if name == ZARR_JSON && table.get(*node)?.stored.is_some() {
+                if name == ZARR_JSON && table.is_stored(*node) {
                     return Some(TreePlace::Metadata(*node));
                 }
                 if let Some(child) = table.child(*node, name) {
                     return Some(TreePlace::Directory(child));
                 }
-                self.step_in_array(*node, name).or_else(|| {
+                self.child_in_array(*node, name).or_else(|| {
                     let (owner, prefix) = table.shared_chunk_dir(*node)?;
-                    self.step_in_chunks(*owner, prefix, name)
+                    self.child_in_chunks(*owner, prefix, name)
                 })
             }
         }
     }
 
-    fn step_in_array(&self, node: NodeIndex, name: &str) -> Option<TreePlace> {
+    fn child_in_array(&self, node: NodeIndex, name: &str) -> Option<TreePlace> {
         let array = self.table().array(node)?;
         let rank = array.grid.len();
         match array.encoding.separator {
             Separator::Slash if rank > 0 && array.encoding.prefixed => {
                 (name == "c").then(|| TreePlace::Chunk(node, Coords::new()))
             }
-            Separator::Slash if rank > 0 => self.step_in_chunks(node, &[], name),
+            Separator::Slash if rank > 0 => self.child_in_chunks(node, &[], name),
             _ => {
                 let coords = array.encoding.parse_flat(name, rank)?;
                 self.in_grid(node, Coords::from_vec(coords))
@@ -80,7 +80,7 @@ impl Tree {
         }
     }
 
-    fn step_in_chunks(&self, node: NodeIndex, prefix: &[u32], name: &str) -> Option<TreePlace> {
+    fn child_in_chunks(&self, node: NodeIndex, prefix: &[u32], name: &str) -> Option<TreePlace> {
         let array = self.table().array(node)?;
         if prefix.len() >= array.grid.len() {
             return None;
@@ -94,9 +94,8 @@ impl Tree {
 
     /// Returns the place of `coords` if they lie in the grid: only those places have numbers.
     fn in_grid(&self, node: NodeIndex, coords: Coords) -> Option<TreePlace> {
-        let grid = &self.table().array(node)?.grid;
-        let within = std::iter::zip(&coords, grid).all(|(coord, length)| coord < length);
-        within.then_some(TreePlace::Chunk(node, coords))
+        let is_inside = is_prefix_in_grid(&coords, &self.table().array(node)?.grid);
+        is_inside.then_some(TreePlace::Chunk(node, coords))
     }
 
     /// Returns the directory that holds `place`, and its name there. None for the root.
@@ -115,7 +114,7 @@ impl Tree {
                 let (above, name) = relative.rsplit_once('/').unwrap_or(("", &relative));
                 let mut at = TreePlace::Directory(*node);
                 for part in above.split('/').filter(|part| !part.is_empty()) {
-                    at = self.step(&at, part)?;
+                    at = self.child_place(&at, part)?;
                 }
                 Some((at, name.to_owned()))
             }

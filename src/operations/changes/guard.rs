@@ -44,7 +44,7 @@ pub fn reject_unexplained_deletions(tree: &Tree, frozen: &Frozen, changes: &Chan
     for node in &changes.deleted {
         let Some(&index) = ids.get(&node.id) else { continue };
         if !removed.contains(&TreePlace::Metadata(index)) && !is_below_removed(index) {
-            return Err(unasked(&node.path));
+            return Err(unexplained(&node.path));
         }
     }
     for id in arrays {
@@ -57,7 +57,7 @@ pub fn reject_unexplained_deletions(tree: &Tree, frozen: &Frozen, changes: &Chan
         {
             let prefix = |depth| TreePlace::Chunk(index, Coords::from_slice(coords.get(..depth).unwrap_or_default()));
             if !(0..=coords.len()).any(|depth| removed.contains(&prefix(depth))) {
-                return Err(unasked(&tree.path_of(&TreePlace::Chunk(index, coords.clone()))));
+                return Err(unexplained(&tree.path_of(&TreePlace::Chunk(index, coords.clone()))));
             }
         }
     }
@@ -70,7 +70,7 @@ fn removed(tree: &Tree, frozen: &Frozen) -> HashSet<TreePlace> {
     for directory in frozen.directories() {
         let Some(lower) = &directory.lower else { continue };
         for (name, entry) in &directory.entries {
-            let Some(place) = name.text().and_then(|name| tree.step(lower, name)) else { continue };
+            let Some(place) = name.text().and_then(|name| tree.child_place(lower, name)) else { continue };
             let is_removed = match entry {
                 FrozenEntry::Whiteout => true,
                 // A document written over the base's may describe another node.
@@ -87,7 +87,7 @@ fn removed(tree: &Tree, frozen: &Frozen) -> HashSet<TreePlace> {
     places
 }
 
-fn unasked(path: &str) -> Error {
+fn unexplained(path: &str) -> Error {
     tracing::error!(
         "{path} would be deleted by a commit, and no operation of this mount removed it: nothing was committed"
     );

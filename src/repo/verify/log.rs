@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::report::Findings;
-use super::{Context, Read, blocking, check_envelope, read, report_lost};
+use super::{Context, Read, check_envelope, read, report_lost};
+use crate::blocking::blocking;
 use crate::error::{ErrorKind, Result};
 use crate::format::envelope::FileType;
 use crate::format::ids::{NodeId, ObjectId};
@@ -67,6 +68,7 @@ pub(super) async fn check(
             check_beside(&shared.findings, &key, &log, &snapshot);
             check_places(&shared.findings, &key, &log, &snapshot, before.as_ref());
         }
+        Ok(())
     })
     .await?;
     context.findings.count(|checked| checked.transaction_logs += 1);

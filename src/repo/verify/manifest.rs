@@ -9,7 +9,8 @@ use super::chunks::{ChunkCheck, Reference};
 use super::nodes::{ArrayUse, ManifestUse};
 use super::report::Severity;
 use super::virtuals::VirtualObjects;
-use super::{Context, Read, blocking, check_envelope, read, report_lost};
+use super::{Context, Read, check_envelope, read, report_lost};
+use crate::blocking::blocking;
 use crate::error::Result;
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::envelope::{FileType, Header, SpecVersion};
@@ -48,7 +49,7 @@ pub(super) async fn check(context: &Arc<Context>, id: ObjectId, used: &ManifestU
         sought: sought.clone(),
         version: Header::parse(&file).map_or(SpecVersion::V2, |(header, _)| header.version),
     };
-    let references = blocking(move || work.check(id, &manifest, &file)).await?;
+    let references = blocking(move || Ok(work.check(id, &manifest, &file))).await?;
     context.findings.count(|checked| {
         checked.manifests += 1;
         checked.chunk_references += references;

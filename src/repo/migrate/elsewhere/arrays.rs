@@ -22,6 +22,7 @@ use crate::format::manifest::{ArrayRefs, Manifest};
 use crate::format::manifest_draft::ManifestDraft;
 use crate::format::snapshot::{ManifestInfo, ManifestRef};
 use crate::storage::{Storage, decoded};
+use crate::zarr::is_in_grid;
 
 /// Maximum size of a manifest, in bytes: the format's own limit.
 const MAX_MANIFEST: u64 = 1 << 31;
@@ -217,7 +218,7 @@ impl<'m> Listed<'m> {
                 (None, Some(other)) => {
                     // A chunk that a smaller shape dropped is not a changed chunk.
                     let coords: Vec<u32> = before.coords(other).collect();
-                    if coords.len() == grid.len() && coords.iter().zip(grid).all(|(coord, chunks)| coord < chunks) {
+                    if is_in_grid(&coords, grid) {
                         changed.push(coords);
                     }
                 }

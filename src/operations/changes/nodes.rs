@@ -1,0 +1,307 @@
+//! Walk over changed directories: which are nodes, and which nodes of the snapshot they were.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::chunks::ArrayContext;
+use super::documents::{Document, MAX_DOCUMENT};
+use super::walk::{Walk, document_name};
+use super::{DetectedChanges, NewIds, below};
+use crate::commit::changes::WrittenNode;
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::format::ids::NodeId;
+use crate::format::snapshot::NodeData;
+use crate::overlay::frozen::{Contents, Frozen, FrozenDirectory, FrozenEntry, FrozenFile};
+use crate::overlay::{Base, WorkingTree};
+use crate::scratch::data::LOST;
+use crate::scratch::record::Source;
+use crate::tree::nodes::{NodeIndex, TreePlace, ZARR_JSON};
+
+/// Violation of a chunk outside of any array.
+const STRAY: &str =
+    "it has the name of a chunk, but there is no array above it: write the array's zarr.json, or remove it";
+
+enum DocumentState {
+    Absent,
+    /// The snapshot's, in its original place.
+    Same,
+    /// New or moved document, or the reason why it cannot be one.
+    Written(Result<Bytes>),
+}
+
+/// Detects the changes that `frozen`, a state of `working`, would commit.
+pub async fn detect_changes(working: &WorkingTree, frozen: &Frozen, new_ids: &NewIds) -> Result<DetectedChanges> {
+    detect_changes_in(working.base(), working, frozen, new_ids).await
+}
+
+/// Detects the changes that `frozen`, relative to `base` and with its bytes in `contents`, would commit.
+pub async fn detect_changes_in(
+    base: Arc<Base>,
+    contents: &dyn Contents,
+    frozen: &Frozen,
+    new_ids: &NewIds,
+) -> Result<DetectedChanges> {
+    let kept = vec![false; base.tree.table().len()];
+    let (out, pending) = (DetectedChanges::default(), vec![(Frozen::ROOT, "/".to_owned())]);
+    let (groups_like_chunks, not_text, shared_chunks) = Default::default();
+    let mut walk =
+        Walk { contents, base, frozen, out, new_ids, kept, pending, groups_like_chunks, not_text, shared_chunks };
+    while let Some((position, path)) = walk.pending.pop() {
+        walk.walk_directory(position, path).await?;
+    }
+    walk.add_deleted_nodes();
+    walk.out.untracked.sort_by(|a, b| a.path.cmp(&b.path));
+    walk.out.violations.sort_by(|a, b| a.path.cmp(&b.path));
+    walk.out.violations.dedup();
+    Ok(walk.out)
+}
+
+impl Walk<'_> {
+    /// Walks a directory that is outside any array, or is a node itself.
+    async fn walk_directory(&mut self, position: usize, path: String) -> Result<()> {
+        let directory = self.get(position)?;
+        let lower = directory.base_node();
+        let document = self.document(directory, lower).await.context(|| below(&path, ZARR_JSON))?;
+        let is_node = !matches!(document, DocumentState::Absent);
+        let node = match document {
+            DocumentState::Absent => {
+                self.without_document(position, &path, lower).await?;
+                None
+            }
+            DocumentState::Same => lower.and_then(|index| {
+                self.out.tracked.insert((directory.id, document_name()));
+                self.keep(index, &path);
+                let node = self.stored(index)?;
+                node.is_array().then_some((node.id, Some(index)))
+            }),
+            DocumentState::Written(bytes) => self.written(directory, lower, &path, bytes),
+        };
+        match node {
+            Some((id, index)) => self.walk_array(position, &path, id, index).await,
+            None => {
+                if is_node && path.ends_with("/c") {
+                    self.groups_like_chunks.insert(path.clone());
+                }
+                self.walk_children(position, &path, lower).await
+            }
+        }
+    }
+
+    async fn document(&self, directory: &FrozenDirectory, lower: Option<NodeIndex>) -> Result<DocumentState> {
+        match directory.entries.get(&document_name()) {
+            None if lower.is_some_and(|index| self.base.tree.table().is_stored(index)) => Ok(DocumentState::Same),
+            None | Some(FrozenEntry::Whiteout | FrozenEntry::Other(_) | FrozenEntry::Directory(_)) => {
+                Ok(DocumentState::Absent)
+            }
+            Some(FrozenEntry::File(file)) => {
+                let own = lower.is_some() && file.lower == lower.map(TreePlace::Metadata);
+                if own && file.source == Source::Lower {
+                    return Ok(DocumentState::Same);
+                }
+                self.bytes(file).await.map(DocumentState::Written)
+            }
+        }
+    }
+
+    /// Reads a file that should be a document. The inner error explains why it cannot be one: one bad file must not prevent
+    /// looking at the others, nor discarding it.
+    async fn bytes(&self, file: &FrozenFile) -> Result<Result<Bytes>> {
+        if let Source::Data(number) = file.source
+            && self.contents.changed(number)?.is_none()
+        {
+            return Ok(Err(Error::corrupt(LOST)));
+        }
+        match self.contents.whole(file, MAX_DOCUMENT).await {
+            Err(error) if error.kind() != ErrorKind::OutOfMemory => Err(error),
+            read => Ok(read),
+        }
+    }
+
+    /// Reports a directory that has lost its document but still shows chunks.
+    async fn without_document(&mut self, position: usize, path: &str, lower: Option<NodeIndex>) -> Result<()> {
+        let Some(index) = lower else { return Ok(()) };
+        let was_array = self.stored(index).is_some_and(|node| node.is_array());
+        if was_array && self.any_chunk_left(position, index).await? {
+            self.report_violation(
+                path,
+                "its zarr.json is gone while chunks are still there: an editor may be saving it; restore it, or remove the array",
+            );
+        }
+        Ok(())
+    }
+
+    /// Records a node whose document was written. Returns its ID and its index in the snapshot if it is an array.
+    fn written(
+        &mut self,
+        directory: &FrozenDirectory,
+        lower: Option<NodeIndex>,
+        path: &str,
+        bytes: Result<Bytes>,
+    ) -> Option<(NodeId, Option<NodeIndex>)> {
+        let checked = bytes.and_then(|bytes| Document::check(&bytes).map(|document| (bytes, document)));
+        let (bytes, document) = match checked {
+            Ok(checked) => checked,
+            Err(why) => {
+                self.report_violation(below(path, ZARR_JSON), why);
+                // The old node is not deleted.
+                let index = lower?;
+                self.keep(index, path);
+                let node = self.stored(index)?;
+                return node.is_array().then_some((node.id, Some(index)));
+            }
+        };
+        if self.not_text.contains(&directory.id) {
+            self.report_violation(path, "its name is not UTF-8, which Icechunk needs");
+        }
+        self.out.tracked.insert((directory.id, document_name()));
+        let is_array = document.is_array();
+        let same = lower.filter(|&index| self.is_same_node(index, &document));
+        if let Some(index) = same {
+            let (node_id, changed) = {
+                let node = self.stored(index)?;
+                let changed = node.zarr_json != &*bytes;
+                let before = changed.then(|| node.zarr_json.to_vec());
+                (node.id, before)
+            };
+            self.keep(index, path);
+            if let Some(before) = changed {
+                self.out.bytes += bytes.len() as u64;
+                self.out.before.push((path.to_owned(), before));
+                let written = WrittenNode { id: node_id, path: path.to_owned(), zarr_json: bytes, is_array };
+                self.out.changes.updated.push(written);
+            }
+            return is_array.then_some((node_id, Some(index)));
+        }
+        let new_id = {
+            let mut ids = self.new_ids.lock();
+            match ids.get(&(directory.id, is_array)) {
+                Some(id) => *id,
+                None => {
+                    let Ok(id) = NodeId::random() else {
+                        drop(ids);
+                        self.report_violation(path, "the system has no random numbers");
+                        return None;
+                    };
+                    ids.insert((directory.id, is_array), id);
+                    id
+                }
+            }
+        };
+        self.out.bytes += bytes.len() as u64;
+        let written = WrittenNode { id: new_id, path: path.to_owned(), zarr_json: bytes, is_array };
+        self.out.changes.created.push(written);
+        is_array.then_some((new_id, None))
+    }
+
+    /// Returns true if a node with this document is still the snapshot's node: of the same kind, and with the same chunk keys.
+    fn is_same_node(&self, index: NodeIndex, document: &Document) -> bool {
+        let Some(node) = self.stored(index) else { return false };
+        match (&node.data, document) {
+            (NodeData::Group, Document::Group) => true,
+            (NodeData::Array(_), Document::Array(metadata)) => {
+                self.base.tree.table().array(index).is_some_and(|array| {
+                    array.grid.len() == metadata.grid.len() && array.encoding == metadata.key_encoding
+                })
+            }
+            _ => false,
+        }
+    }
+
+    /// Walks the entries of a directory that is not an array.
+    async fn walk_children(&mut self, position: usize, path: &str, lower: Option<NodeIndex>) -> Result<()> {
+        let directory = self.get(position)?;
+        for (name, entry) in &directory.entries {
+            let child = below(path, &name.to_string());
+            match entry {
+                FrozenEntry::Whiteout => {}
+                FrozenEntry::Directory(below) => {
+                    self.note_name(directory.id, name, *below);
+                    self.pending.push((*below, child));
+                }
+                FrozenEntry::File(_) if name.text() == Some(ZARR_JSON) => {}
+                FrozenEntry::File(_) if self.shared_chunks.contains(&(directory.id, name.clone())) => {}
+                FrozenEntry::File(file) => {
+                    if self.is_stray(&child) {
+                        self.report_violation(child, STRAY);
+                    } else {
+                        self.report_untracked(child, file.id, (directory.id, name.clone()));
+                    }
+                }
+                FrozenEntry::Other(id) => self.report_untracked(child, *id, (directory.id, name.clone())),
+            }
+        }
+        if let Some(index) = lower {
+            self.untouched_children(directory, path, index);
+        }
+        if let Some(place) = &directory.lower {
+            let mut stray = Vec::new();
+            for (place, rest) in self.untouched_chunks(directory, place).await? {
+                let child = below(path, &rest);
+                if self.is_stray(&child) {
+                    self.report_violation(child, STRAY);
+                } else {
+                    stray.push(place);
+                }
+            }
+            if !stray.is_empty() {
+                self.out.foreign.push((directory.id, stray));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns true if a file has the name of a chunk but no array. A file of a group is never a chunk, whatever its name.
+    fn is_stray(&self, path: &str) -> bool {
+        chunk_directory(path).is_some_and(|directory| !self.groups_like_chunks.contains(directory))
+    }
+
+    async fn walk_array(&mut self, position: usize, path: &str, id: NodeId, index: Option<NodeIndex>) -> Result<()> {
+        let created = self.out.changes.created.iter().rev().chain(self.out.changes.updated.iter().rev());
+        let document = created.into_iter().find(|node| node.id == id).map(|node| node.zarr_json.clone());
+        let document = document.or_else(|| Some(Bytes::copy_from_slice(self.stored(index?)?.zarr_json)));
+        let array = match document.as_deref().map(Document::check) {
+            Some(Ok(Document::Array(metadata))) => ArrayContext::new(id, path.to_owned(), index, &metadata),
+            // The metadata of this array of the snapshot cannot be read: chunk keys are those of the snapshot's tree.
+            _ => match index.and_then(|index| self.base.tree.table().array(index).map(|array| (index, array))) {
+                Some((index, array)) => ArrayContext::of(id, path.to_owned(), index, array),
+                None => return self.walk_children(position, path, index).await,
+            },
+        };
+        self.walk_chunks(position, array).await
+    }
+}
+
+/// Returns the directory `c` of a path that ends like a chunk's: with `c` and numbers below it.
+fn chunk_directory(path: &str) -> Option<&str> {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let (mut rest, last) = path.rsplit_once('/')?;
+    if !is_number(last) {
+        return None;
+    }
+    loop {
+        let (above, name) = rest.rsplit_once('/')?;
+        if name == "c" {
+            return Some(rest);
+        }
+        if !is_number(name) {
+            return None;
+        }
+        rest = above;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stray_chunks_have_a_directory_c_above_numbers() {
+        for path in ["/c/0", "/a/c/0/1", "/a/c/00"] {
+            assert!(chunk_directory(path).is_some_and(|directory| directory.ends_with("/c")), "{path}");
+        }
+        for path in ["/0", "/a/0/1", "/a/c", "/a/c/x", "/a/0.0.0", "/c/x/0"] {
+            assert_eq!(chunk_directory(path), None, "{path}");
+        }
+    }
+}
