@@ -190,12 +190,12 @@ fn summary(detected: &DetectedChanges) -> Summary {
 async fn check_kept(before: &DetectedChanges, after: &DetectedChanges, tree: &Tree) -> Result<()> {
     let (before, after) = (summary(before), summary(after));
     // Violations are found in the files that programs touched: their number and wording may differ, their existence may not.
-    let is_violation = |item: &&Item| matches!(item, Item::Violation(_));
-    if before.keys().any(|item| is_violation(&item)) != after.keys().any(|item| is_violation(&item)) {
-        let (of, what) =
-            if before.keys().any(|item| is_violation(&item)) { (&before, "gone") } else { (&after, "new") };
-        let violation = of.iter().find(|(item, _)| is_violation(item));
-        return Err(unaccounted(&format!("{violation:?} would be {what}")));
+    let is_violation = |item: &Item| matches!(item, Item::Violation(_));
+    let violation = |changes: &Summary| changes.keys().find(|item| is_violation(item)).cloned();
+    match (violation(&before), violation(&after)) {
+        (Some(violation), None) => return Err(unaccounted(&format!("{violation:?} would be gone"))),
+        (None, Some(violation)) => return Err(unaccounted(&format!("{violation:?} would be new"))),
+        _ => {}
     }
     let is_other = |(item, how): &(&Item, &String)| !is_violation(item) && before.get(item) != Some(how);
     if let Some((item, how)) = after.iter().find(is_other) {

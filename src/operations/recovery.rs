@@ -58,10 +58,7 @@ pub async fn open(
     };
     let tip = repository.resolve(&RefSpec::Branch(opening.branch.to_owned())).await;
     let (base, publishing) = (recovered.base, recovered.publishing);
-    let id = match (base, tip) {
-        (Some(base), _) => base,
-        (None, tip) => tip?,
-    };
+    let id = base.map_or(tip, Ok)?;
     let loaded = repository.snapshot(id, opening.limit).await.map_err(|error| {
         if base.is_none() {
             return error.context(repository.storage().location().to_owned());
@@ -172,9 +169,7 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
     let branch = &working.origin().branch;
     let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await;
     if let Some(landed) = find_landed(repository, working, base).await.unwrap_or_default() {
-        let message = landed_message(landed);
-        warn!("{message}");
-        return Ok(Some(message));
+        return Ok(Some(warning(landed_message(landed))));
     }
     if detected.changes.is_empty() && detected.violations.is_empty() {
         let tip = tip?;
@@ -187,17 +182,13 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
                 Ok(Rebased::Done(_)) => {}
                 Ok(Rebased::Collisions(collisions)) => {
                     let path = collisions.first().map(|collision| collision.path.as_str()).unwrap_or_default();
-                    let message = format!(
+                    return Ok(Some(warning(format!(
                         "{path} is untracked here, and others have committed something of that name: the mount stays on \
                          snapshot {base} until that is moved away and the mount refreshed"
-                    );
-                    warn!("{message}");
-                    return Ok(Some(message));
+                    ))));
                 }
                 Err(error) if error.kind() == ErrorKind::Stale => {
-                    let message = format!("the mount stays on snapshot {base}: {error}");
-                    warn!("{message}");
-                    return Ok(Some(message));
+                    return Ok(Some(warning(format!("the mount stays on snapshot {base}: {error}"))));
                 }
                 Err(error) => return Err(error),
             }
@@ -211,11 +202,15 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
         Ok(_) => "; the branch has moved on since",
         Err(_) => "; the branch is gone",
     };
-    let message = format!(
+    Ok(Some(warning(format!(
         "resuming uncommitted work: {nodes} nodes and {chunks} chunks changed, {} bytes, based on snapshot {base}{moved}, in {}",
         detected.bytes,
         working.scratch().path().display()
-    );
+    ))))
+}
+
+/// Logs a message about uncommitted work, and returns it for the user.
+fn warning(message: String) -> String {
     warn!("{message}");
-    Ok(Some(message))
+    message
 }

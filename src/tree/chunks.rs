@@ -55,7 +55,7 @@ impl<'a> Chunks<'a> {
         if !is_in_grid(coords, &self.array.grid) {
             return Ok(None);
         }
-        for manifest in self.array.manifests.iter().filter(|m| holds(m, coords)) {
+        for manifest in self.array.manifests.iter().filter(|m| m.covers(coords)) {
             let manifest = self.load(manifest).await?;
             let Some(refs) = manifest.array(self.array.id)? else { continue };
             if let Some(at) = refs.find(coords) {
@@ -71,7 +71,7 @@ impl<'a> Chunks<'a> {
         if !is_prefix_in_grid(prefix, &self.array.grid) {
             return Ok(false);
         }
-        for manifest in self.array.manifests.iter().filter(|m| holds(m, prefix)) {
+        for manifest in self.array.manifests.iter().filter(|m| m.covers(prefix)) {
             let manifest = self.load(manifest).await?;
             let Some(refs) = manifest.array(self.array.id)? else { continue };
             if self.next(&refs, refs.lower_bound(prefix), prefix).is_some() {
@@ -120,7 +120,7 @@ impl<'a> Chunks<'a> {
                 None => return Ok(Vec::new()),
             },
         };
-        let mut holding = self.array.manifests.iter().filter(|m| holds(m, prefix) && !entirely_before(m, &start));
+        let mut holding = self.array.manifests.iter().filter(|m| m.covers(prefix) && !entirely_before(m, &start));
         let Some(first) = holding.next() else { return Ok(Vec::new()) };
         let mut found = self.collect(&*self.load(first).await?, prefix, &start, depth, limit)?;
         let mut merged: BTreeMap<Coords, u64> = BTreeMap::new();
@@ -206,7 +206,7 @@ impl<'a> Chunks<'a> {
 
     /// Returns true if one of `manifests` lists the chunk. Boxes rarely overlap, so this rarely reads one.
     async fn listed_in(&self, manifests: &[ManifestRef], coords: &[u32]) -> Result<bool> {
-        for manifest in manifests.iter().filter(|m| holds(m, coords)) {
+        for manifest in manifests.iter().filter(|m| m.covers(coords)) {
             let loaded = self.load(manifest).await?;
             if loaded.array(self.array.id)?.is_some_and(|refs| refs.find(coords).is_some()) {
                 return Ok(true);
@@ -214,11 +214,6 @@ impl<'a> Chunks<'a> {
         }
         Ok(false)
     }
-}
-
-/// Returns true if the box of `manifest` has a place that begins with `coords`.
-fn holds(manifest: &ManifestRef, coords: &[u32]) -> bool {
-    std::iter::zip(coords, &manifest.extents).all(|(coord, (from, to))| from <= coord && coord < to)
 }
 
 /// Returns true if every place in the box comes before `start`.
@@ -264,10 +259,10 @@ mod tests {
     #[test]
     fn boxes_are_compared_in_grid_order() {
         let m = manifest(&[(2, 4), (0, 10)]);
-        assert!(holds(&m, &[]) && holds(&m, &[2]) && holds(&m, &[3, 9]));
-        assert!(!holds(&m, &[4]) && !holds(&m, &[2, 10]));
+        assert!(m.covers(&[]) && m.covers(&[2]) && m.covers(&[3, 9]));
+        assert!(!m.covers(&[4]) && !m.covers(&[2, 10]));
         assert!(entirely_before(&m, &[4]) && entirely_before(&m, &[3, 10]) && !entirely_before(&m, &[3, 9]));
         assert!(entirely_after(&m, &[1]) && !entirely_after(&m, &[2]) && entirely_after(&m, &[1, 9]));
-        assert!(!entirely_before(&manifest(&[]), &[]) && holds(&manifest(&[]), &[7, 7]));
+        assert!(!entirely_before(&manifest(&[]), &[]) && manifest(&[]).covers(&[7, 7]));
     }
 }

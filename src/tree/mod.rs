@@ -1,8 +1,8 @@
 //! Directory tree of one snapshot: names, attributes, listings and bytes, without a kernel.
 //!
-//! [`nodes`] has the paths, [`array`] describes arrays, [`positions`] the numbers of chunks, [`chunks`] the lookups in manifests, [`directory`] the listings.
-//! A [`Tree`] combines them in the terms of a file system: inode numbers, names, attributes. A snapshot never changes, so answers
-//! stay valid forever.
+//! [`nodes`] has the paths, [`mod@array`] the arrays, [`positions`] the numbers of chunks, [`chunks`] the lookups in manifests,
+//! [`directory`] the listings. A [`Tree`] combines them in the terms of a file system: inode numbers, names, attributes. A snapshot
+//! never changes, so answers stay valid forever.
 //!
 //! Methods that may have to read a manifest or a chunk are `async`. If everything is in memory they are ready when first polled;
 //! the FUSE adapters rely on that.
@@ -388,6 +388,13 @@ impl Tree {
             Source::Chunk(found, node) => Ok(Some(self.payload(&found, node)?.into())),
             Source::Metadata(_) => Ok(None),
         }
+    }
+
+    /// Returns the payload of the chunk at `coords` of the array at `node`; none if there is no such chunk.
+    pub async fn payload_at(&self, node: NodeIndex, coords: &[u32]) -> Result<Option<ChunkPayload>> {
+        let Some(chunks) = self.chunks(node) else { return Ok(None) };
+        let found = chunks.find(coords).await?;
+        found.map(|found| self.payload(&found, node).map(ChunkPayload::from)).transpose()
     }
 
     /// Returns the bytes of all files of the snapshot. Reads every manifest the first time.

@@ -1,5 +1,6 @@
 //! Walk over changed directories: which are nodes, and which nodes of the snapshot they were.
 
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,7 +16,7 @@ use crate::format::snapshot::NodeData;
 use crate::overlay::frozen::{Contents, Frozen, FrozenDirectory, FrozenEntry, FrozenFile};
 use crate::overlay::{Base, WorkingTree};
 use crate::scratch::data::LOST;
-use crate::scratch::record::Source;
+use crate::scratch::record::{Id, Source};
 use crate::tree::nodes::{NodeIndex, TreePlace, ZARR_JSON};
 
 /// Violation of a chunk outside of any array.
@@ -158,14 +159,10 @@ impl Walk<'_> {
         let is_array = document.is_array();
         let same = lower.filter(|&index| self.is_same_node(index, &document));
         if let Some(index) = same {
-            let (node_id, changed) = {
-                let node = self.stored(index)?;
-                let changed = node.zarr_json != &*bytes;
-                let before = changed.then(|| node.zarr_json.to_vec());
-                (node.id, before)
-            };
+            let node = self.stored(index)?;
+            let (node_id, before) = (node.id, (node.zarr_json != &*bytes).then(|| node.zarr_json.to_vec()));
             self.keep(index, path);
-            if let Some(before) = changed {
+            if let Some(before) = before {
                 self.out.bytes += bytes.len() as u64;
                 self.out.before.push((path.to_owned(), before));
                 let written = WrittenNode { id: node_id, path: path.to_owned(), zarr_json: bytes, is_array };
@@ -173,25 +170,22 @@ impl Walk<'_> {
             }
             return is_array.then_some((node_id, Some(index)));
         }
-        let new_id = {
-            let mut ids = self.new_ids.lock();
-            match ids.get(&(directory.id, is_array)) {
-                Some(id) => *id,
-                None => {
-                    let Ok(id) = NodeId::random() else {
-                        drop(ids);
-                        self.report_violation(path, "the system has no random numbers");
-                        return None;
-                    };
-                    ids.insert((directory.id, is_array), id);
-                    id
-                }
-            }
+        let Ok(new_id) = self.new_id(directory.id, is_array) else {
+            self.report_violation(path, "the system has no random numbers");
+            return None;
         };
         self.out.bytes += bytes.len() as u64;
         let written = WrittenNode { id: new_id, path: path.to_owned(), zarr_json: bytes, is_array };
         self.out.changes.created.push(written);
         is_array.then_some((new_id, None))
+    }
+
+    /// Returns the ID of a node that was created in `directory`.
+    fn new_id(&self, directory: Id, is_array: bool) -> Result<NodeId> {
+        match self.new_ids.lock().entry((directory, is_array)) {
+            Entry::Occupied(known) => Ok(*known.get()),
+            Entry::Vacant(free) => Ok(*free.insert(NodeId::random()?)),
+        }
     }
 
     /// Returns true if a node with this document is still the snapshot's node: of the same kind, and with the same chunk keys.
