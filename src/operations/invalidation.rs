@@ -30,7 +30,11 @@ pub trait Invalidator: Send + Sync {
 
 /// Sends invalidations to the kernel, on a thread that may block. Returns when the kernel has carried them out.
 pub async fn invalidate_all(kernel: Arc<dyn Invalidator>, invalidations: Vec<Invalidation>) -> Result<()> {
-    blocking(move || Ok(invalidations.iter().for_each(|invalidation| kernel.invalidate(invalidation)))).await
+    blocking(move || {
+        invalidations.iter().for_each(|invalidation| kernel.invalidate(invalidation));
+        Ok(())
+    })
+    .await
 }
 
 impl Session {

@@ -25,7 +25,7 @@ use tokio::sync::OnceCell;
 
 use self::array::Array;
 use self::chunks::{Chunks, FoundChunk};
-use self::nodes::{NodeIndex, NodeTable, TreePlace, ZARR_JSON};
+use self::nodes::{NodeIndex, NodeTable, TreePlace};
 use self::numbering::Renumbered;
 use self::prefetch::{LIKELY_WINDOW, Prefetcher};
 use crate::compare::chunks::ChunkList;
@@ -33,8 +33,6 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::snapshot::Snapshot;
 use crate::reader::{ChunkRange, Data, NativeChunk, Reader};
-use crate::zarr::Coords;
-use crate::zarr::chunk_key::{Separator, parse_number};
 
 /// Inode number of the root directory, as FUSE requires it.
 pub const ROOT: u64 = 1;
@@ -82,10 +80,6 @@ pub struct Tree {
 impl Attributes {
     fn directory(inode: u64) -> Self {
         Attributes { inode, kind: Kind::Directory, size: 0 }
-    }
-
-    fn file(inode: u64, size: u64) -> Self {
-        Attributes { inode, kind: Kind::File, size }
     }
 }
 
@@ -153,88 +147,49 @@ impl Tree {
 
     /// Returns the entry `name` of directory `parent`; none if it does not exist.
     pub async fn lookup(&self, parent: u64, name: &str) -> Result<Option<Attributes>> {
-        let found = match self.place(parent)? {
-            TreePlace::Directory(node) => self.lookup_in_node(node, name).await,
-            TreePlace::Chunk(array, prefix) if self.is_directory(array, &prefix) => {
-                self.lookup_chunk(array, &prefix, name).await
+        self.lookup_in(parent, name).await.context(|| format!("{}: `{name}`", self.describe(parent)))
+    }
+
+    async fn lookup_in(&self, parent: u64, name: &str) -> Result<Option<Attributes>> {
+        let place = self.place(parent)?;
+        if !self.is_directory_place(&place) {
+            return Err(not_a_directory(parent));
+        }
+        for child in self.child_places(&place, name) {
+            let found = self.attributes_at(&child).await?;
+            if found.is_some() {
+                return Ok(found);
             }
-            _ => Err(not_a_directory(parent)),
+        }
+        Ok(None)
+    }
+
+    /// Returns the attributes of what exists at `place`; none if nothing does.
+    async fn attributes_at(&self, place: &TreePlace) -> Result<Option<Attributes>> {
+        let (node, coords) = match place {
+            TreePlace::Directory(_) => return Ok(Some(self.directory(place))),
+            TreePlace::Metadata(node) => {
+                return Ok(self.zarr_json(*node).map(|bytes| self.file(place, bytes.len() as u64)));
+            }
+            TreePlace::Chunk(node, coords) => (*node, coords),
         };
-        found.context(|| format!("{}: `{name}`", self.describe(parent)))
-    }
-
-    async fn lookup_in_node(&self, node: NodeIndex, name: &str) -> Result<Option<Attributes>> {
-        if name == ZARR_JSON
-            && let Some(bytes) = self.zarr_json(node)
-        {
-            return Ok(Some(self.file(&TreePlace::Metadata(node), bytes.len() as u64)));
+        let (Some(array), Some(chunks)) = (self.table.array(node), self.chunks(node)) else { return Ok(None) };
+        if coords.len() == array.grid.len() {
+            return Ok(chunks.find(coords).await?.map(|chunk| self.file(place, chunk.length)));
         }
-        if let Some(child) = self.table.child(node, name) {
-            return Ok(Some(self.directory(&TreePlace::Directory(child))));
-        }
-        if let Some(array) = self.table.array(node)
-            && let Some(found) = self.lookup_in_array(node, array, name).await?
-        {
-            return Ok(Some(found));
-        }
-        match self.table.shared_chunk_dir(node) {
-            Some((owner, prefix)) => self.lookup_chunk(*owner, prefix, name).await,
-            None => Ok(None),
-        }
-    }
-
-    /// Looks up a name beside an array's `zarr.json`.
-    async fn lookup_in_array(&self, node: NodeIndex, array: &Array, name: &str) -> Result<Option<Attributes>> {
-        let rank = array.grid.len();
-        match array.encoding.separator {
-            Separator::Slash if rank > 0 && array.encoding.prefixed => {
-                let any = name == "c" && !array.manifests.is_empty();
-                Ok(any.then(|| self.directory(&TreePlace::Chunk(node, Coords::new()))))
-            }
-            Separator::Slash if rank > 0 => self.lookup_chunk(node, &[], name).await,
-            _ => match array.encoding.parse_flat(name, rank) {
-                Some(coords) => self.chunk_file(node, &coords).await,
-                None => Ok(None),
-            },
-        }
-    }
-
-    /// Looks up a name in the chunk directory `prefix` of an array whose coordinates are path components.
-    async fn lookup_chunk(&self, node: NodeIndex, prefix: &[u32], name: &str) -> Result<Option<Attributes>> {
-        let Some(array) = self.table.array(node) else { return Ok(None) };
-        let is_file = prefix.len() + 1 == array.grid.len();
-        let coord = if is_file { array.encoding.parse_last(name) } else { parse_number(name) };
-        let Some(coord) = coord else { return Ok(None) };
-        let mut coords = Coords::from_slice(prefix);
-        coords.push(coord);
-        if is_file {
-            return self.chunk_file(node, &coords).await;
-        }
-        let chunks = Chunks::new(array, &self.table, &self.reader);
-        let any = chunks.any_below(&coords).await?;
-        Ok(any.then(|| self.directory(&TreePlace::Chunk(node, coords))))
-    }
-
-    async fn chunk_file(&self, node: NodeIndex, coords: &[u32]) -> Result<Option<Attributes>> {
-        let Some(chunks) = self.chunks(node) else { return Ok(None) };
-        let found = chunks.find(coords).await?;
-        Ok(found.map(|chunk| self.file(&TreePlace::Chunk(node, Coords::from_slice(coords)), chunk.length)))
+        // The directory `c` exists even if the manifests have only chunks outside the grid.
+        let exists = if coords.is_empty() { !array.manifests.is_empty() } else { chunks.any_below(coords).await? };
+        Ok(exists.then(|| self.directory(place)))
     }
 
     /// Returns the attributes of `inode`.
     pub async fn attributes(&self, inode: u64) -> Result<Attributes> {
-        match self.place(inode)? {
-            TreePlace::Directory(_) => Ok(Attributes::directory(inode)),
-            TreePlace::Metadata(node) => {
-                let size = self.zarr_json(node).map_or(0, |bytes| bytes.len() as u64);
-                Ok(Attributes::file(inode, size))
-            }
-            TreePlace::Chunk(node, coords) if self.is_directory(node, &coords) => Ok(Attributes::directory(inode)),
-            TreePlace::Chunk(node, coords) => {
-                let found = self.chunk_file(node, &coords).await.context(|| self.describe(inode))?;
-                found.ok_or_else(|| no_such(inode))
-            }
+        let place = self.place(inode)?;
+        if self.is_directory_place(&place) {
+            return Ok(Attributes::directory(inode));
         }
+        let found = self.attributes_at(&place).await.context(|| self.describe(inode))?;
+        found.ok_or_else(|| no_such(inode))
     }
 
     /// Returns the origin of the bytes of file `inode`.
@@ -432,7 +387,7 @@ impl Tree {
     }
 
     fn file(&self, place: &TreePlace, size: u64) -> Attributes {
-        Attributes::file(self.table.inode(place), size)
+        Attributes { inode: self.table.inode(place), kind: Kind::File, size }
     }
 
     fn directory(&self, place: &TreePlace) -> Attributes {

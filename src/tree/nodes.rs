@@ -23,7 +23,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::snapshot::{ManifestInfo, ManifestRef, NodeData, Snapshot};
 use crate::memory;
-use crate::zarr::chunk_key::{KeyEncoding, Separator, parse_number};
+use crate::zarr::chunk_key::{Separator, parse_number};
 use crate::zarr::shard::ShardLayout;
 use crate::zarr::{Coords, is_prefix_in_grid};
 
@@ -236,33 +236,50 @@ impl NodeTable {
         for index in 1..self.nodes.len() as u32 {
             let (Some(node), name) = (self.get(index), self.name(index)) else { continue };
             let parent = node.parent;
-            let own = self.array(parent).and_then(|array| match array.encoding {
-                KeyEncoding { separator: Separator::Slash, prefixed: true, .. } if !array.grid.is_empty() => {
-                    (name == "c").then(|| (parent, Coords::new()))
-                }
-                KeyEncoding { separator: Separator::Slash, prefixed: false, .. } if array.grid.len() > 1 => {
-                    parse_number(name).map(|coord| (parent, Coords::from_slice(&[coord])))
-                }
-                _ => None,
-            });
-            let shared = own.or_else(|| {
-                let (owner, coords) = self.chunk_dirs.get(&parent)?;
-                let rank = self.array(*owner)?.grid.len();
-                let coord = parse_number(name).filter(|_| coords.len() + 1 < rank)?;
-                let mut coords = coords.clone();
-                coords.push(coord);
-                Some((*owner, coords))
-            });
             if name == ZARR_JSON && self.is_stored(parent) {
                 error!("node {:?} cannot be shown: its parent's zarr.json has its name", self.path(index));
             }
-            let within = |(owner, coords): &(NodeIndex, Coords)| {
-                self.array(*owner).is_some_and(|array| is_prefix_in_grid(coords, &array.grid))
+            let directory = |place| match place {
+                TreePlace::Chunk(owner, coords) if coords.len() < self.array(owner)?.grid.len() => {
+                    Some((owner, coords))
+                }
+                _ => None,
             };
-            if let Some(shared) = shared.filter(within) {
-                self.chunk_dirs.insert(index, shared);
-            }
+            let shared = self.child_in_array(parent, name).and_then(directory).or_else(|| {
+                let (owner, prefix) = self.chunk_dirs.get(&parent)?;
+                self.child_in_chunks(*owner, prefix, name).and_then(directory)
+            });
+            self.chunk_dirs.extend(shared.map(|shared| (index, shared)));
         }
+    }
+
+    /// Returns the place that `name` can have beside the `zarr.json` of array `node`: a chunk or chunk directory in its grid.
+    pub(super) fn child_in_array(&self, node: NodeIndex, name: &str) -> Option<TreePlace> {
+        let array = self.array(node)?;
+        let rank = array.grid.len();
+        match array.encoding.separator {
+            Separator::Slash if rank > 0 && array.encoding.prefixed => {
+                (name == "c").then(|| TreePlace::Chunk(node, Coords::new()))
+            }
+            Separator::Slash if rank > 0 => self.child_in_chunks(node, &[], name),
+            _ => self.in_grid(node, Coords::from_vec(array.encoding.parse_flat(name, rank)?)),
+        }
+    }
+
+    /// Returns the place that `name` can have in the chunk directory `prefix` of array `node`.
+    pub(super) fn child_in_chunks(&self, node: NodeIndex, prefix: &[u32], name: &str) -> Option<TreePlace> {
+        let array = self.array(node)?;
+        let is_file = prefix.len() + 1 == array.grid.len();
+        let coord = if is_file { array.encoding.parse_last(name) } else { parse_number(name) }?;
+        let mut coords = Coords::from_slice(prefix);
+        coords.push(coord);
+        self.in_grid(node, coords)
+    }
+
+    /// Returns the place of `coords` if they lie in the grid: only those places have numbers.
+    fn in_grid(&self, node: NodeIndex, coords: Coords) -> Option<TreePlace> {
+        let is_inside = is_prefix_in_grid(&coords, &self.array(node)?.grid);
+        is_inside.then_some(TreePlace::Chunk(node, coords))
     }
 
     /// Returns the number of directories, implicit ones included.

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::walk::{Walk, document_name};
+use super::detection::{Detection, document_name};
 use super::{below, join_key};
 use crate::commit::changes::ChunkChange;
 use crate::error::{Context, Result};
@@ -87,7 +87,7 @@ impl ArrayContext {
     }
 }
 
-impl Walk<'_> {
+impl Detection<'_> {
     /// Detects the chunk changes in the directory of `array`, at `position`.
     pub(super) async fn walk_chunks(&mut self, position: usize, array: ArrayContext) -> Result<()> {
         let place = array.index.map(TreePlace::Directory);

@@ -1,7 +1,7 @@
 //! Detection of changes: from files to Zarr's terms, with the violations that prevent a commit.
 //!
 //! Only changed directories are walked. [`nodes`] finds out which of them are nodes, and which nodes of the snapshot they were;
-//! within arrays, [`chunks`] finds out which files are chunks. [`walk`] is what both know and find. Everything below that is untouched stays as it is, wherever it was
+//! within arrays, [`chunks`] finds out which files are chunks. [`detection`] is what both know and find. Everything below that is untouched stays as it is, wherever it was
 //! moved.
 //!
 //! The nature of a directory is decided by its `zarr.json` and by the nearest array above it, never by its name.
@@ -11,10 +11,10 @@
 //! commit, and all are reported at once.
 
 pub mod chunks;
+mod detection;
 pub mod documents;
 pub mod guard;
 pub mod nodes;
-mod walk;
 
 use std::collections::{HashMap, HashSet};
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::chunks::ArrayContext;
+use super::detection::{Detection, document_name};
 use super::documents::{Document, MAX_DOCUMENT};
-use super::walk::{Walk, document_name};
 use super::{DetectedChanges, NewIds, below};
 use crate::commit::changes::WrittenNode;
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -46,19 +46,19 @@ pub async fn detect_changes_in(
     let kept = vec![false; base.tree.table().len()];
     let (out, pending) = (DetectedChanges::default(), vec![(Frozen::ROOT, "/".to_owned())]);
     let (groups_like_chunks, not_text, shared_chunks) = Default::default();
-    let mut walk =
-        Walk { contents, base, frozen, out, new_ids, kept, pending, groups_like_chunks, not_text, shared_chunks };
-    while let Some((position, path)) = walk.pending.pop() {
-        walk.walk_directory(position, path).await?;
+    let mut detection =
+        Detection { contents, base, frozen, out, new_ids, kept, pending, groups_like_chunks, not_text, shared_chunks };
+    while let Some((position, path)) = detection.pending.pop() {
+        detection.walk_directory(position, path).await?;
     }
-    walk.add_deleted_nodes();
-    walk.out.untracked.sort_by(|a, b| a.path.cmp(&b.path));
-    walk.out.violations.sort_by(|a, b| a.path.cmp(&b.path));
-    walk.out.violations.dedup();
-    Ok(walk.out)
+    detection.add_deleted_nodes();
+    detection.out.untracked.sort_by(|a, b| a.path.cmp(&b.path));
+    detection.out.violations.sort_by(|a, b| a.path.cmp(&b.path));
+    detection.out.violations.dedup();
+    Ok(detection.out)
 }
 
-impl Walk<'_> {
+impl Detection<'_> {
     /// Walks a directory that is outside any array, or is a node itself.
     async fn walk_directory(&mut self, position: usize, path: String) -> Result<()> {
         let directory = self.get(position)?;

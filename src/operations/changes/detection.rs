@@ -14,7 +14,7 @@ use crate::scratch::record::{Id, Name};
 use crate::tree::nodes::{NodeIndex, ZARR_JSON};
 
 /// Detection in progress.
-pub(super) struct Walk<'a> {
+pub(super) struct Detection<'a> {
     pub(super) contents: &'a dyn Contents,
     pub(super) base: Arc<Base>,
     pub(super) frozen: &'a Frozen,
@@ -32,7 +32,7 @@ pub(super) struct Walk<'a> {
     pub(super) shared_chunks: HashSet<(Id, Name)>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> Detection<'a> {
     pub(super) fn get(&self, position: usize) -> Result<&'a FrozenDirectory> {
         self.frozen.get(position).ok_or_else(|| Error::corrupt("a directory without entries"))
     }
