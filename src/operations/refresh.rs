@@ -54,7 +54,7 @@ impl Session {
     pub async fn refresh(&self) -> Result<String> {
         let _turn = self.turn.lock().await;
         self.resolve_pending().await?;
-        let (said, invalidations) = {
+        let (report, invalidations) = {
             let guard = self.working.quiesce().await;
             self.wait_for_closes().await;
             let (frozen, detected) = self.detect_changes().await?;
@@ -95,11 +95,11 @@ impl Session {
                 }
             }
             self.conflicts.lock().clear();
-            let said = format!("moved over {} commits to {}", checked.commits_between.len(), checked.tip);
-            (said, invalidations)
+            let report = format!("moved over {} commits to {}", checked.commits_between.len(), checked.tip);
+            (report, invalidations)
         };
         self.invalidate(invalidations).await?;
-        Ok(said)
+        Ok(report)
     }
 
     /// Fails if a commit of this mount that seemed to fail is on the branch after all: it contains part of the changes, and only

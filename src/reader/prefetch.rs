@@ -102,7 +102,7 @@ mod tests {
     use crate::reader::chunk::Object;
 
     #[test]
-    fn neighbours_in_one_object_are_one_request() {
+    fn neighbors_in_one_object_are_one_request() {
         let chunk = |object, offset, length| ChunkRange { object: Object::Native(id(object)), offset, length };
         let run = [chunk(1, 0, 4096)];
         assert!(is_adjacent(&run, &chunk(1, 4096, 4096)));

@@ -97,6 +97,6 @@ impl Array {
 /// Returns the structure of shards that this program understands. Checks cheaply first: a snapshot may have very many arrays,
 /// most without shards.
 fn sharding_of(zarr_json: &[u8]) -> Option<Box<ShardLayout>> {
-    let said = ShardLayout::may_be_in(zarr_json).then(|| ShardLayout::parse(zarr_json))?;
-    said.ok().flatten().map(Box::new)
+    let parsed = ShardLayout::may_be_in(zarr_json).then(|| ShardLayout::parse(zarr_json))?;
+    parsed.ok().flatten().map(Box::new)
 }

@@ -215,8 +215,8 @@ impl Prefetcher {
         };
         stream.step = nearest.map(|(_, step)| step);
         (stream.last, stream.front) = (Coords::from_slice(at), Coords::from_slice(at));
-        let is_neighbour = nearest.is_some_and(|(n, step)| n == 0 && step.stride.abs() == 1);
-        (stream.ahead, stream.window) = (0, if is_neighbour { likely.min(most) } else { 0 });
+        let is_neighbor = nearest.is_some_and(|(n, step)| n == 0 && step.stride.abs() == 1);
+        (stream.ahead, stream.window) = (0, if is_neighbor { likely.min(most) } else { 0 });
         let wanted = stream.refill(grid, batch);
         streams.push_front(stream);
         streams.truncate(STREAMS);
