@@ -27,6 +27,7 @@
 //! | [`trust`] | checks that other users cannot tamper with a local file |
 //! | [`store_names`], [`endpoint`] | names that become part of a store's address, and the address |
 //! | [`size`], [`times`], [`file_name`], [`failpoints`] | human-readable sizes; times; any text as a file name; fail points |
+//! | [`mod@blocking`] | blocking work on threads for that |
 //! | [`error`] | error kinds, and their errno |
 //! | [`printable`], [`shell`] | untrusted text made safe for a terminal, a log or a shell |
 //!
@@ -34,6 +35,7 @@
 //! in a manifest that [`reader::Reader`] holds in memory, which reads bytes from [`storage::Storage`]. A request is answered
 //! immediately if its data are in memory, and becomes a task only if it must wait ([`fuse::answer`]).
 
+pub mod blocking;
 pub mod cli;
 pub mod commit;
 pub mod compare;

@@ -22,7 +22,6 @@ use crate::size;
 use crate::storage::{self, settings::Settings};
 use crate::transfer::import::{self, ImportOptions, ImportResult, ImportTarget};
 use crate::times::system_clock;
-use crate::transfer::import::{self, ImportOptions, ImportResult, Target};
 use crate::transfer::{Counters, SkippedPath};
 
 /// Interval between updates of the progress bar.

@@ -109,7 +109,7 @@ fn serve(
     if let Some(session) = session {
         runtime.block_on(writable::end(session, arguments.ephemeral));
     }
-    runtime.block_on(reader.settle());
+    runtime.block_on(reader.flush_disk_cache());
     // A thread that is blocked on a dead network file system must not keep the daemon alive.
     runtime.shutdown_background();
     served
@@ -154,7 +154,7 @@ async fn prepare(arguments: &MountArgs, spec: &RefSpec, mountpoint: &Path, read_
         }
     }
     if let (Some(interval), RefSpec::Branch(branch)) = (arguments.follow, spec) {
-        let mut numbering = Numbering::roomy();
+        let mut numbering = Numbering::with_headroom();
         let tree = open::tree_after(&repository, spec, arguments.limits(), &mut numbering).await?;
         let follower = Follower::new(&repository, branch, tree, numbering, interval);
         return Ok(Prepared { served: Served::Followed(follower), source, told });

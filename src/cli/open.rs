@@ -80,7 +80,7 @@ impl MemoryLimits {
             memory::raise_default_bound(SNAPSHOTS * fixed);
             memory::default_memory().max(2 * fixed)
         });
-        Ok(Budget::new(total, fixed)?.with_ahead(self.ahead))
+        Ok(Budget::new(total, fixed)?.with_prefetch_limit(self.ahead))
     }
 }
 

@@ -14,10 +14,11 @@ use super::args::LsArgs;
 use super::{ls, open, print, print_raw};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::printable;
+use crate::tree::array::Array;
 use crate::tree::chunks::Chunks;
-use crate::tree::nodes::{Array, NodeIndex, TreePlace};
-use crate::tree::positions::Coords;
+use crate::tree::nodes::{NodeIndex, TreePlace};
 use crate::tree::{Kind, Tree};
+use crate::zarr::Coords;
 use crate::zarr::shard::{Fault, Index, IndexLocation, ShardLayout, Wrong};
 
 /// Bytes per read.

@@ -78,7 +78,7 @@ impl Search {
             found.add(&place, is_counted).context(|| UNKNOWN)?;
         }
         let mut places = Vec::new();
-        for mount in mount_table::ours()? {
+        for mount in mount_table::own_mounts()? {
             self.at.lock().clone_from(&mount.mountpoint);
             match mount.owner.filter(|owner| !is_counted(*owner)) {
                 Some(owner) if self.is_named_by(&mount) && !mount.read_only => {

@@ -40,11 +40,11 @@ pub fn run(arguments: &UnmountArgs) -> Result<()> {
             }
             unmount::unmount(&mountpoint, UnmountMode::Polite)?;
             if let Some(daemon) = daemon
-                && !daemon.ends(ENDING)
+                && !daemon.wait(ENDING)
             {
                 note(&format!(
                     "process {} goes on: it still writes changes to the disk, or the mount is in another namespace, too",
-                    daemon.number()
+                    daemon.pid()
                 ));
             }
             match left {
@@ -61,7 +61,7 @@ pub fn run(arguments: &UnmountArgs) -> Result<()> {
 
 /// Detaches a mount without asking its daemon, which ends when the last open file is closed.
 fn detach(mountpoint: &Path) -> Result<()> {
-    unmount::unmount(&mount_table::expect(mountpoint)?, UnmountMode::Detach)
+    unmount::unmount(&mount_table::require_mount(mountpoint)?, UnmountMode::Detach)
 }
 
 /// State that an unmount leaves in the scratch directory.
@@ -77,7 +77,7 @@ enum Leftover {
 fn left_behind(mountpoint: &Path) -> Result<Leftover> {
     let request = control_client::control_directory(mountpoint).join("request");
     let question = control_client::spell(&Command::Status)?;
-    let Ok(answer) = probe::ask(mountpoint, &request, Probe::Reply(&question), PATIENCE)? else {
+    let Ok(answer) = probe::probe(mountpoint, &request, Probe::Reply(&question), PATIENCE)? else {
         return Ok(Leftover::Nothing);
     };
     let Ok(answer) = serde_json::from_slice::<Answer>(&answer) else { return Ok(Leftover::Nothing) };

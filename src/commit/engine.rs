@@ -27,7 +27,8 @@ pub use super::request::{
 use super::resolve;
 use super::splitting::{self, Splitting};
 use super::times::RenewedTimes;
-use super::upload::{self, MemoryLimit, StoredChunks, blocking};
+use super::upload::{self, MemoryLimit, StoredChunks};
+use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::chunk_payload::ChunkPayload;
@@ -35,7 +36,7 @@ use crate::format::draft::{SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::format::repo_info::SnapshotInfo;
-use crate::format::repo_state::RawItem;
+use crate::format::repo_state::{RawItem, SnapshotRecord};
 use crate::format::snapshot::Snapshot;
 use crate::reader::Reader;
 use crate::repo::clock::ChangeTime;

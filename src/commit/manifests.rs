@@ -17,7 +17,8 @@ use futures_util::{StreamExt, TryStreamExt};
 use tokio::sync::Semaphore;
 
 use super::splitting::{Cells, Splitting};
-use super::upload::{ChunkList, blocking};
+use super::upload::ChunkList;
+use crate::blocking::blocking;
 use crate::error::{Context, Error, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::envelope::SpecVersion;

@@ -19,7 +19,7 @@ use super::moves;
 use super::nodes::{self, Sources};
 use super::publish::{self, Publication, Published, no_amend_of_the_first};
 use super::rebase::read_log;
-use super::upload::blocking;
+use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::draft::{SnapshotDraft, TransactionLogDraft};

@@ -14,7 +14,8 @@ use super::pack::{self, Job, Pending};
 use super::progress::CommitProgress;
 use super::request::Sizes;
 use super::times::RenewedTimes;
-use crate::error::{Context, Error, ErrorKind, Result};
+use crate::blocking::blocking;
+use crate::error::{Context, Error, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::{NodeId, ObjectId};
 use crate::storage::{Storage, changed_file};
@@ -176,9 +177,4 @@ fn append(file: &ChunkFile, out: &mut Vec<u8>) -> Result<()> {
         return Ok(());
     }
     Err(changed_file(file.length)).context(|| format!("the chunk's file {}", file.name))
-}
-
-pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|e| Error::with_source(ErrorKind::Io, "a step of the commit ended early", e))?
 }

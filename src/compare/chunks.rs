@@ -16,7 +16,7 @@ use crate::format::ids::{NodeId, ObjectId};
 use crate::format::manifest::{ArrayRefs, Manifest};
 use crate::format::snapshot::{ManifestInfo, ManifestRef};
 use crate::reader::Reader;
-use crate::zarr::Coords;
+use crate::zarr::{Coords, is_in_grid};
 
 /// References that are compared together. Each takes some 100 bytes of memory.
 const PAGE: usize = 1 << 16;
@@ -79,14 +79,7 @@ enum Match {
 }
 
 impl ChunkList<'_> {
-    fn holds(&self, coords: &[u32]) -> bool {
-        coords.len() == self.grid.len() && std::iter::zip(coords, self.grid).all(|(coord, chunks)| coord < chunks)
-    }
-
     async fn load(&self, manifest: &ManifestRef) -> Result<Arc<Manifest>> {
-        if let Some(manifest) = self.reader.manifest_now(manifest.id) {
-            return Ok(manifest);
-        }
         // A manifest that the snapshot does not list is read all the same.
         let unlisted = ManifestInfo { id: manifest.id, size: 0, chunk_refs: 0 };
         self.reader.manifest(self.infos.get(&manifest.id).copied().unwrap_or(unlisted)).await
@@ -102,7 +95,9 @@ impl ChunkList<'_> {
     ) -> Result<()> {
         for manifest in self.manifests.iter().take(count).filter(|m| overlap(&m.extents, beside)) {
             let wanted = |item: &Item| {
-                matches!(item.found, Match::Nothing) && self.holds(&item.coords) && manifest.covers(&item.coords)
+                matches!(item.found, Match::Nothing)
+                    && is_in_grid(&item.coords, self.grid)
+                    && manifest.covers(&item.coords)
             };
             if !items.iter().any(wanted) {
                 continue;
@@ -152,7 +147,7 @@ impl<'a> ChunkDifferences<'a> {
             // The same chunk may be listed twice in a row; it counts once.
             .filter(|&at| at == 0 || !refs.coords(at).iter().eq(refs.coords(at - 1).iter()))
             .map(|at| Item { at, coords: refs.coords(at).iter().collect(), found: Match::Nothing })
-            .filter(|item| here.holds(&item.coords) && listed.covers(&item.coords))
+            .filter(|item| is_in_grid(&item.coords, here.grid) && listed.covers(&item.coords))
             .collect();
         // If several manifests list a chunk, the reference of the first one counts.
         let shadowed = |item: &mut Item, _: &ArrayRefs<'_>, _| {
@@ -258,10 +253,7 @@ mod tests {
         let mut all = BTreeMap::new();
         for manifest in side.manifests.iter().rev() {
             for (coords, byte) in stored.get(&manifest.id).into_iter().flatten() {
-                if coords.len() == side.grid.len()
-                    && std::iter::zip(coords, &side.grid).all(|(c, n)| c < n)
-                    && manifest.covers(coords)
-                {
+                if is_in_grid(coords, &side.grid) && manifest.covers(coords) {
                     all.insert(coords.clone(), *byte);
                 }
             }

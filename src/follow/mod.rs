@@ -4,7 +4,7 @@
 //! commit. Unchanged files stay in the kernel's caches.
 //!
 //! The kernel has one page cache per inode, so a file whose bytes change while it is open becomes another inode
-//! ([`crate::tree::nodes::Renumbered`]); the old number means the old bytes until the file is closed. All other files keep their
+//! ([`crate::tree::numbering::Renumbered`]); the old number means the old bytes until the file is closed. All other files keep their
 //! numbers, and those that changed are invalidated. A move has four steps:
 //!
 //! 1. [`mod@difference`] compares the snapshots.
@@ -30,7 +30,7 @@ use self::shown::ViewState;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::operations::{Invalidator, invalidate_all};
-use crate::overlay::replace::Invalidation;
+use crate::overlay::invalidation::Invalidation;
 use crate::reader::Reader;
 use crate::repo::watch::{BranchWatch, CheckResult};
 use crate::repo::{MAX_SNAPSHOT, Repository};
@@ -93,25 +93,25 @@ impl Follower {
         let follower = Arc::clone(self);
         drop(tokio::spawn(async move {
             // A failure is logged when it begins and when it has ended.
-            let mut trouble: Option<String> = None;
+            let mut last_failure: Option<String> = None;
             loop {
                 tokio::time::sleep(follower.interval).await;
-                let said = follower.look().await.err().map(|error| error.to_string());
-                match (&trouble, &said) {
-                    (None, Some(said)) => {
+                let failure = follower.poll().await.err().map(|error| error.to_string());
+                match (&last_failure, &failure) {
+                    (None, Some(failure)) => {
                         let shown = follower.shown.view().tree().snapshot().id();
-                        warn!("following branch {}: {said}; snapshot {shown} stays shown", follower.branch);
+                        warn!("following branch {}: {failure}; snapshot {shown} stays shown", follower.branch);
                     }
                     (Some(_), None) => info!("following branch {} again", follower.branch),
                     _ => {}
                 }
-                trouble = said;
+                last_failure = failure;
             }
         }));
     }
 
     /// Polls the branch once, and moves if the tip is new.
-    async fn look(&self) -> Result<()> {
+    async fn poll(&self) -> Result<()> {
         let mut watch = self.watch.lock().await;
         match watch.check().await? {
             CheckResult::Unchanged => {}
@@ -134,16 +134,16 @@ impl Follower {
         let table = NodeTable::build_after(&snapshot, &mut self.numbering.lock())?;
         let new = Tree::new(snapshot, table, Arc::clone(&self.reader));
         let difference = Arc::new(difference(repository, &old, &new).await?);
-        let open = self.shown.forgetting();
+        let open = self.shown.stop_caching();
         self.invalidate(difference.before(&old, &open)).await?;
         let moved = self.shown.replace(&old, new, &difference);
         // A reply from the old snapshot must not enter the kernel's caches after the last invalidation.
-        let patience = tokio::time::Instant::now() + OLD_REQUESTS;
-        while Arc::strong_count(&moved.before) > 1 && tokio::time::Instant::now() < patience {
+        let deadline = tokio::time::Instant::now() + OLD_REQUESTS;
+        while Arc::strong_count(&moved.before) > 1 && tokio::time::Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         self.invalidate(difference.after(&old, &moved.stale, &moved.retired)).await?;
-        self.shown.told();
+        self.shown.caches_invalidated();
         self.numbering.lock().forget_old_grids();
         info!("branch {} is followed to snapshot {tip}: {}", self.branch, difference);
         Ok(())

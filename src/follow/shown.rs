@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::difference::Difference;
 use crate::tree::Tree;
-use crate::tree::nodes::Renumbered;
+use crate::tree::numbering::Renumbered;
 
 /// First number of files that have become other inodes: above all numbers of places, below those that directory offsets need.
 const OTHER_INODES: u64 = 1 << 61;
@@ -20,16 +20,16 @@ pub struct View {
     tree: Arc<Tree>,
     time: SystemTime,
     /// True if the kernel may cache the replies.
-    remembered: bool,
+    cacheable: bool,
     /// Open files that have become other inodes, by their old numbers, with the trees that they are read from.
     retired: HashMap<u64, Arc<Tree>>,
 }
 
 impl View {
-    fn of(tree: Arc<Tree>, remembered: bool, retired: HashMap<u64, Arc<Tree>>) -> Arc<Self> {
+    fn new(tree: Arc<Tree>, cacheable: bool, retired: HashMap<u64, Arc<Tree>>) -> Arc<Self> {
         let since = Duration::from_micros(tree.snapshot().flushed_at());
         let time = UNIX_EPOCH.checked_add(since).unwrap_or(UNIX_EPOCH);
-        Arc::new(View { tree, time, remembered, retired })
+        Arc::new(View { tree, time, cacheable, retired })
     }
 
     /// Returns the tree.
@@ -49,7 +49,7 @@ impl View {
 
     /// Returns true if the kernel may cache the replies.
     pub fn is_cacheable(&self) -> bool {
-        self.remembered
+        self.cacheable
     }
 }
 
@@ -69,9 +69,9 @@ struct Moves {
     /// Number of opens of each file.
     opens: HashMap<u64, u64>,
     /// Files that were open at any time since the kernel may no longer cache replies.
-    seen: HashSet<u64>,
+    opened: HashSet<u64>,
     renumbered: Renumbered,
-    given: u64,
+    last_number: u64,
     next_listing: u64,
     /// Files of which the kernel may still cache old bytes, and a signal for when it no longer does.
     stale: Option<(Arc<HashSet<u64>>, watch::Sender<()>)>,
@@ -90,7 +90,7 @@ pub(super) struct Moved {
 impl ViewState {
     /// Creates the state of a mount that always shows `tree`.
     pub fn fixed(tree: Arc<Tree>) -> Self {
-        let view = RwLock::new(View::of(tree, true, HashMap::new()));
+        let view = RwLock::new(View::new(tree, true, HashMap::new()));
         ViewState { view, moves: None, listings: Mutex::default() }
     }
 
@@ -100,7 +100,7 @@ impl ViewState {
     }
 
     /// Returns true if the mount can switch to another snapshot.
-    pub fn moves(&self) -> bool {
+    pub fn can_move(&self) -> bool {
         self.moves.is_some()
     }
 
@@ -114,24 +114,24 @@ impl ViewState {
     pub async fn open(&self, number: u64) -> Option<Arc<View>> {
         let Some(moves) = &self.moves else { return Some(self.view()) };
         loop {
-            let mut told = {
+            let mut invalidated = {
                 let mut moves = moves.lock();
                 match &moves.stale {
-                    Some((stale, told)) if stale.contains(&number) => told.subscribe(),
+                    Some((stale, invalidated)) if stale.contains(&number) => invalidated.subscribe(),
                     _ => {
                         let view = self.view();
                         // The old number of a file that has become another inode means nothing.
                         view.tree.table().place(number)?;
                         *moves.opens.entry(number).or_default() += 1;
-                        if !view.remembered {
-                            moves.seen.insert(number);
+                        if !view.cacheable {
+                            moves.opened.insert(number);
                         }
                         return Some(view);
                     }
                 }
             };
             // A dropped sender means the same as a signal.
-            let _ = told.changed().await;
+            let _ = invalidated.changed().await;
         }
     }
 
@@ -149,7 +149,7 @@ impl ViewState {
         if view.retired.contains_key(&number) {
             let mut retired = view.retired.clone();
             retired.remove(&number);
-            *view = View::of(Arc::clone(&view.tree), view.remembered, retired);
+            *view = View::new(Arc::clone(&view.tree), view.cacheable, retired);
         }
     }
 
@@ -158,7 +158,7 @@ impl ViewState {
         let Some(moves) = &self.moves else { return (0, true) };
         let mut moves = moves.lock();
         moves.next_listing += 1;
-        (moves.next_listing, self.view.read().remembered)
+        (moves.next_listing, self.view.read().cacheable)
     }
 
     /// Returns the view with which listing `handle` continues at `offset`: the one that it began with.
@@ -169,7 +169,7 @@ impl ViewState {
         let view = self.view();
         let mut listings = self.listings.lock();
         match listings.get(&handle).filter(|_| offset > 0) {
-            Some(tree) if !Arc::ptr_eq(tree, &view.tree) => View::of(Arc::clone(tree), false, HashMap::new()),
+            Some(tree) if !Arc::ptr_eq(tree, &view.tree) => View::new(Arc::clone(tree), false, HashMap::new()),
             Some(_) => view,
             None => {
                 listings.insert(handle, Arc::clone(&view.tree));
@@ -184,13 +184,13 @@ impl ViewState {
     }
 
     /// Forbids the kernel to cache replies from now on. Returns the files that are open.
-    pub(super) fn forgetting(&self) -> HashSet<u64> {
+    pub(super) fn stop_caching(&self) -> HashSet<u64> {
         let Some(moves) = &self.moves else { return HashSet::new() };
         let mut moves = moves.lock();
         let open: HashSet<u64> = moves.opens.keys().copied().collect();
-        moves.seen.clone_from(&open);
+        moves.opened.clone_from(&open);
         let mut view = self.view.write();
-        *view = View::of(Arc::clone(&view.tree), false, view.retired.clone());
+        *view = View::new(Arc::clone(&view.tree), false, view.retired.clone());
         open
     }
 
@@ -201,9 +201,9 @@ impl ViewState {
         };
         let mut moves = moves.lock();
         let mut view = self.view.write();
-        let seen = std::mem::take(&mut moves.seen);
+        let opened = std::mem::take(&mut moves.opened);
         let (mut retired, mut gone, mut stale) = (view.retired.clone(), Vec::new(), HashSet::new());
-        for number in seen {
+        for number in opened {
             if retired.contains_key(&number) || !difference.is_changed(old, number) {
                 continue;
             }
@@ -211,8 +211,8 @@ impl ViewState {
                 stale.insert(number);
                 continue;
             }
-            moves.given += 1;
-            let other = OTHER_INODES + moves.given;
+            moves.last_number += 1;
+            let other = OTHER_INODES + moves.last_number;
             moves.renumbered.set(number, other);
             retired.insert(number, Arc::clone(old));
             gone.push(number);
@@ -220,12 +220,12 @@ impl ViewState {
         let stale = Arc::new(stale);
         moves.stale = (!stale.is_empty()).then(|| (Arc::clone(&stale), watch::channel(()).0));
         let tree = Arc::new(new.renumbered(moves.renumbered.clone()));
-        let before = std::mem::replace(&mut *view, View::of(tree, true, retired));
+        let before = std::mem::replace(&mut *view, View::new(tree, true, retired));
         Moved { before, stale, retired: gone }
     }
 
     /// Records that the kernel no longer caches old bytes.
-    pub(super) fn told(&self) {
+    pub(super) fn caches_invalidated(&self) {
         if let Some(moves) = &self.moves {
             moves.lock().stale = None;
         }

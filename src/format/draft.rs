@@ -10,7 +10,7 @@ use flatbuffers::FlatBufferBuilder;
 use super::envelope::{self, FileType, SpecVersion};
 use super::generated::icechunk as fb;
 use super::ids::{NodeId, ObjectId};
-use super::repo_state::{RawItem, SnapshotRecord, write_items};
+use super::repo_state::{RawItem, write_items};
 use super::snapshot::{Dimension, ManifestInfo, ManifestRef};
 use super::transaction_log::{Change, Move};
 use crate::error::{Error, Result};

@@ -24,16 +24,13 @@ use super::declined::declined;
 use super::init;
 use super::io_mode::IoMode;
 use super::listing_hint::ListingHint;
+use super::overlay_replies::{BLOCK, FOREVER};
 use super::quiet_log::QuietLog;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::follow::shown::{View, ViewState};
 use crate::tree::directory::{Entry, Extent};
 use crate::tree::{Attributes, Kind};
 
-/// Timeout of a cached reply; the kernel cuts it to its maximum.
-const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
-/// Unit of `statfs`, and the block size that `stat` recommends, in bytes.
-const BLOCK: u32 = 4096;
 /// Handle of files, which need none: the inode number is enough.
 const PLAIN: FileHandle = FileHandle(0);
 
@@ -88,17 +85,20 @@ impl Adapter {
 }
 
 /// Returns the time for which the kernel may cache a reply.
-fn remembered(view: &View) -> Duration {
+fn cache_timeout(view: &View) -> Duration {
     if view.is_cacheable() { FOREVER } else { Duration::ZERO }
+}
+
+fn file_type(kind: Kind) -> FileType {
+    match kind {
+        Kind::Directory => FileType::Directory,
+        Kind::File => FileType::RegularFile,
+    }
 }
 
 impl Shared {
     fn attr(&self, view: &View, of: Attributes) -> FileAttr {
         let (Ownership { uid, gid }, time) = (self.ownership, view.time());
-        let (kind, perm) = match of.kind {
-            Kind::Directory => (FileType::Directory, 0o755),
-            Kind::File => (FileType::RegularFile, 0o644),
-        };
         FileAttr {
             ino: INodeNo(of.inode),
             size: of.size,
@@ -107,8 +107,8 @@ impl Shared {
             mtime: time,
             ctime: time,
             crtime: time,
-            kind,
-            perm,
+            kind: file_type(of.kind),
+            perm: if of.kind == Kind::Directory { 0o755 } else { 0o644 },
             // One for directories too, which means "not counted": tools then do not conclude that there are no subdirectories.
             nlink: 1,
             uid,
@@ -127,7 +127,7 @@ impl Shared {
     /// Sends a negative entry, which the kernel caches.
     fn absent(&self, view: &View, reply: ReplyEntry) {
         let nothing = Attributes { inode: 0, kind: Kind::File, size: 0 };
-        reply.entry(&remembered(view), &self.attr(view, nothing), Generation(0));
+        reply.entry(&cache_timeout(view), &self.attr(view, nothing), Generation(0));
     }
 
     /// Returns the file to back `inode` with; none if the daemon has to serve its reads.
@@ -137,14 +137,7 @@ impl Shared {
         // The daemon does not see the kernel's passthrough reads.
         tree.record_access(inode, &source);
         let Some(chunk) = tree.native_chunk(&source)? else { return Ok(None) };
-        let reader = tree.reader();
-        if let Some(answer) = reader.whole_file_now(chunk) {
-            return Ok(answer);
-        }
-        let reader = Arc::clone(reader);
-        tokio::task::spawn_blocking(move || reader.whole_file(chunk))
-            .await
-            .map_err(|e| Error::with_source(ErrorKind::Io, "opening a chunk's file", e))
+        tree.reader().open_whole_file(chunk).await
     }
 
     async fn open_backed(&self, view: &View, inode: u64, reply: ReplyOpen) {
@@ -201,7 +194,7 @@ impl Filesystem for Adapter {
             match view.tree().lookup(parent.0, &name).await {
                 Ok(Some(found)) => {
                     shared.hint.looked_up(parent.0);
-                    reply.entry(&remembered(&view), &shared.attr(&view, found), Generation(0));
+                    reply.entry(&cache_timeout(&view), &shared.attr(&view, found), Generation(0));
                 }
                 Ok(None) => shared.absent(&view, reply),
                 Err(error) => reply.error(shared.errno("lookup", &error)),
@@ -212,7 +205,7 @@ impl Filesystem for Adapter {
     fn getattr(&self, _request: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
         self.serve(|shared, view| async move {
             match view.tree_of(inode.0).attributes(inode.0).await {
-                Ok(attributes) => reply.attr(&remembered(&view), &shared.attr(&view, attributes)),
+                Ok(attributes) => reply.attr(&cache_timeout(&view), &shared.attr(&view, attributes)),
                 Err(error) => reply.error(shared.errno("getattr", &error)),
             }
         });
@@ -220,7 +213,7 @@ impl Filesystem for Adapter {
 
     fn open(&self, _request: &Request, inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let mode = self.shared.mode;
-        if mode == IoMode::Cached && self.skip_open && !self.shared.shown.moves() {
+        if mode == IoMode::Cached && self.skip_open && !self.shared.shown.can_move() {
             return reply.error(Errno::ENOSYS);
         }
         let shared = Arc::clone(&self.shared);
@@ -273,7 +266,7 @@ impl Filesystem for Adapter {
     }
 
     fn opendir(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        if self.skip_opendir && !self.shared.shown.moves() {
+        if self.skip_opendir && !self.shared.shown.can_move() {
             return reply.error(Errno::ENOSYS);
         }
         let (handle, is_cacheable) = self.shared.shown.open_listing();
@@ -297,11 +290,8 @@ impl Filesystem for Adapter {
         self.serve(|shared, _| async move {
             let view = shared.shown.listing(handle.0, offset);
             let mut sink = |entry: Entry<'_>| {
-                let kind = match entry.attributes.kind {
-                    Kind::Directory => FileType::Directory,
-                    Kind::File => FileType::RegularFile,
-                };
-                !reply.add(INodeNo(entry.attributes.inode), entry.offset, kind, entry.name)
+                let Attributes { inode, kind, .. } = entry.attributes;
+                !reply.add(INodeNo(inode), entry.offset, file_type(kind), entry.name)
             };
             match view.tree().list(inode.0, offset, Extent::All, &mut sink).await {
                 Ok(()) => reply.ok(),
@@ -326,7 +316,7 @@ impl Filesystem for Adapter {
             let extent = if chunks_too { Extent::All } else { Extent::BeforeChunks };
             let mut sink = |entry: Entry<'_>| {
                 let attr = shared.attr(&view, entry.attributes);
-                !reply.add(attr.ino, entry.offset, entry.name, &remembered(&view), &attr, Generation(0))
+                !reply.add(attr.ino, entry.offset, entry.name, &cache_timeout(&view), &attr, Generation(0))
             };
             match view.tree().list(inode.0, offset, extent, &mut sink).await {
                 Ok(()) => reply.ok(),
@@ -348,29 +338,9 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn flush(&self, _request: &Request, _inode: INodeNo, _handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn fsync(&self, _request: &Request, _inode: INodeNo, _handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn fsyncdir(&self, _request: &Request, _inode: INodeNo, _handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn lseek(
-        &self,
-        _request: &Request,
-        _inode: INodeNo,
-        _handle: FileHandle,
-        _offset: i64,
-        _whence: i32,
-        reply: ReplyLseek,
-    ) {
-        reply.error(Errno::ENOSYS);
-    }
-
+    declined! { flush(_: INodeNo, _: FileHandle, _: LockOwner) -> ReplyEmpty }
+    declined! { fsync(_: INodeNo, _: FileHandle, _: bool) -> ReplyEmpty }
+    declined! { fsyncdir(_: INodeNo, _: FileHandle, _: bool) -> ReplyEmpty }
+    declined! { lseek(_: INodeNo, _: FileHandle, _: i64, _: i32) -> ReplyLseek }
     declined!();
 }

@@ -35,7 +35,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn what_is_ready_is_answered_on_the_calling_thread() {
+    fn ready_requests_are_answered_on_the_calling_thread() {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().ok();
         let handle = runtime.as_ref().map(|r| r.handle().clone());
         let (sender, receiver) = mpsc::channel();

@@ -48,31 +48,31 @@ pub(super) fn find(mount: &Mount) -> Option<u32> {
 /// Process that serves a mount and does nothing else.
 #[derive(Debug)]
 pub struct Daemon {
-    number: u32,
+    pid: u32,
     handle: OwnedFd,
 }
 
 impl Daemon {
     /// Returns the daemon of `mount`, if this user may know it. None if the process that serves the mount also does other work.
     pub fn of(mount: &Mount) -> Option<Self> {
-        let number = find(mount)?;
-        let handle = pidfd_open(Pid::from_raw(number.try_into().ok()?)?, PidfdFlags::empty()).ok()?;
-        let name = std::fs::read_to_string(format!("/proc/{number}/comm")).ok()?;
-        (name.trim_end() == env!("CARGO_PKG_NAME")).then_some(Daemon { number, handle })
+        let pid = find(mount)?;
+        let handle = pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()?;
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+        (name.trim_end() == env!("CARGO_PKG_NAME")).then_some(Daemon { pid, handle })
     }
 
     /// Returns the process ID.
-    pub fn number(&self) -> u32 {
-        self.number
+    pub fn pid(&self) -> u32 {
+        self.pid
     }
 
-    /// Waits for the end of the process. Returns false if it is still running after `patience`.
-    pub fn ends(&self, patience: Duration) -> bool {
+    /// Waits for the end of the process. Returns false if it is still running after `timeout`.
+    pub fn wait(&self, timeout: Duration) -> bool {
         let begin = Instant::now();
         loop {
-            let left = patience.saturating_sub(begin.elapsed());
-            let timeout = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
-            match poll(&mut [PollFd::new(&self.handle, PollFlags::IN)], Some(&timeout)) {
+            let left = timeout.saturating_sub(begin.elapsed());
+            let left = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+            match poll(&mut [PollFd::new(&self.handle, PollFlags::IN)], Some(&left)) {
                 Ok(ended) => return ended > 0,
                 Err(Errno::INTR) => {}
                 // This kernel cannot report the end of a process.

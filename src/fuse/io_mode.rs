@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_the_command_line() {
+    fn io_options_are_parsed() {
         assert_eq!("auto".parse::<IoOption>().unwrap(), IoOption::Auto);
         assert_eq!("passthrough".parse::<IoOption>().unwrap(), IoOption::Passthrough);
         assert!("fast".parse::<IoOption>().is_err());

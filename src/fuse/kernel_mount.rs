@@ -10,7 +10,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
-use super::mount::{Flag, Options, checks_modes};
+use super::mount::{Flag, Options};
 use super::mount_table::FILE_SYSTEM_TYPE;
 use crate::error::{Error, Result};
 
@@ -30,7 +30,7 @@ pub fn mount(mountpoint: &Path, options: &Options) -> Result<Option<OwnedFd>> {
     if options.allow_other {
         data.push_str(",allow_other");
     }
-    if checks_modes(options) {
+    if options.checks_modes() {
         data.push_str(",default_permissions");
     }
     let wrong = |_| Error::invalid("the repository's name has a NUL byte");
@@ -43,11 +43,10 @@ pub fn mount(mountpoint: &Path, options: &Options) -> Result<Option<OwnedFd>> {
 }
 
 fn flags(options: &Options) -> MountFlags {
-    let has = |flag| options.flags.contains(&flag);
     let mut flags = MountFlags::NOATIME;
     flags.set(MountFlags::RDONLY, !options.writable);
-    flags.set(MountFlags::NOSUID, !has(Flag::Suid));
-    flags.set(MountFlags::NODEV, !has(Flag::Dev));
-    flags.set(MountFlags::NOEXEC, has(Flag::NoExec) && !has(Flag::Exec));
+    flags.set(MountFlags::NOSUID, !options.has(Flag::Suid));
+    flags.set(MountFlags::NODEV, !options.has(Flag::Dev));
+    flags.set(MountFlags::NOEXEC, options.is_noexec());
     flags
 }

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attributes_come_after_a_look_up_and_go_when_they_are_of_no_use() {
+    fn attributes_are_included_after_a_lookup_until_they_are_unused() {
         let hint = ListingHint::default();
         assert!(!hint.begin(1));
         assert!(!hint.begin(2), "nobody looked");

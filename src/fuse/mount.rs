@@ -26,7 +26,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::follow::Follower;
 use crate::follow::shown::ViewState;
 use crate::operations::{Invalidator, Session};
-use crate::overlay::replace::Invalidation;
+use crate::overlay::invalidation::Invalidation;
 use crate::tree::Tree;
 
 /// Subtype of the file system, which makes the type `fuse.icechunkfs`.
@@ -54,6 +54,27 @@ pub struct Options {
     pub insist: bool,
     /// True if the mount is writable.
     pub writable: bool,
+}
+
+impl Options {
+    pub(super) fn has(&self, flag: Flag) -> bool {
+        self.flags.contains(&flag)
+    }
+
+    pub(super) fn is_noexec(&self) -> bool {
+        self.has(Flag::NoExec) && !self.has(Flag::Exec)
+    }
+
+    /// Returns true if the kernel has to check modes: not where nothing could be refused, to the owner alone on a read-only mount or
+    /// to root alone. The check costs a warm open 3 %, and a program that creates many files in one directory a request for each: the
+    /// kernel asks for the directory's attributes after every change in it.
+    pub(super) fn checks_modes(&self) -> bool {
+        self.allow_other || (self.writable && !rustix::process::geteuid().is_root())
+    }
+
+    fn acl(&self) -> SessionACL {
+        if self.allow_other { SessionACL::All } else { SessionACL::Owner }
+    }
 }
 
 /// Content of a mount.
@@ -168,10 +189,12 @@ impl Mounted {
 
     fn start(adapter: impl Filesystem, mountpoint: PathBuf, options: &Options) -> Result<Self> {
         let session = match kernel_mount::mount(&mountpoint, options)? {
-            Some(device) => fuser::Session::from_fd(adapter, device, acl(options), config(options)).inspect_err(|_| {
-                // A mount without a daemon would hang every process that accesses it.
-                let _ = unmount::unmount(&mountpoint, UnmountMode::Detach);
-            }),
+            Some(device) => {
+                fuser::Session::from_fd(adapter, device, options.acl(), config(options)).inspect_err(|_| {
+                    // A mount without a daemon would hang every process that accesses it.
+                    let _ = unmount::unmount(&mountpoint, UnmountMode::Detach);
+                })
+            }
             None => fuser::Session::new(adapter, &mountpoint, &config(options)),
         };
         let session = session.and_then(fuser::Session::spawn).map_err(|error| mount_error(&mountpoint, error))?;
@@ -200,17 +223,6 @@ fn snapshot_adapter(shown: Arc<ViewState>, options: &Options, runtime: Handle) -
     Adapter::new(shown, ownership, options.mode, options.insist, runtime)
 }
 
-fn acl(options: &Options) -> SessionACL {
-    if options.allow_other { SessionACL::All } else { SessionACL::Owner }
-}
-
-/// Returns true if the kernel has to check modes: not where nothing could be refused, to the owner alone on a read-only mount or
-/// to root alone. The check costs a warm open 3 %, and a program that creates many files in one directory a request for each: the
-/// kernel asks for the directory's attributes after every change in it.
-pub(super) fn checks_modes(options: &Options) -> bool {
-    options.allow_other || (options.writable && !rustix::process::geteuid().is_root())
-}
-
 /// Returns fuser's configuration; its mount options are for `fusermount3`.
 fn config(options: &Options) -> Config {
     let mut config = Config::default();
@@ -221,16 +233,15 @@ fn config(options: &Options) -> Config {
         if options.writable { MountOption::RW } else { MountOption::RO },
         MountOption::NoAtime,
     ];
-    if checks_modes(options) {
+    if options.checks_modes() {
         config.mount_options.push(MountOption::DefaultPermissions);
     }
-    let has = |flag| options.flags.contains(&flag);
-    config.mount_options.push(if has(Flag::Suid) { MountOption::Suid } else { MountOption::NoSuid });
-    config.mount_options.push(if has(Flag::Dev) { MountOption::Dev } else { MountOption::NoDev });
-    if has(Flag::NoExec) && !has(Flag::Exec) {
+    config.mount_options.push(if options.has(Flag::Suid) { MountOption::Suid } else { MountOption::NoSuid });
+    config.mount_options.push(if options.has(Flag::Dev) { MountOption::Dev } else { MountOption::NoDev });
+    if options.is_noexec() {
         config.mount_options.push(MountOption::NoExec);
     }
-    config.acl = acl(options);
+    config.acl = options.acl();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     config.n_threads = Some(cores.clamp(*WORKERS.start(), *WORKERS.end()));
     // One queue per worker. Each opens the device anew, which some containers forbid.

@@ -32,18 +32,16 @@ pub struct Mount {
 /// Returns the mount at `mountpoint`, which must be absolute; the topmost of several. None if nothing is mounted at this very
 /// path.
 pub fn find(mountpoint: &Path) -> Result<Option<Mount>> {
-    let table = std::fs::read("/proc/self/mountinfo").map_err(|e| Error::io("/proc/self/mountinfo", e))?;
-    Ok(parse(&table).into_iter().rfind(|mount| mount.mountpoint == mountpoint))
+    Ok(read()?.into_iter().rfind(|mount| mount.mountpoint == mountpoint))
 }
 
 /// Returns all icechunkfs mounts.
-pub fn ours() -> Result<Vec<Mount>> {
-    let table = std::fs::read("/proc/self/mountinfo").map_err(|e| Error::io("/proc/self/mountinfo", e))?;
-    Ok(parse(&table).into_iter().filter(|mount| mount.fs_type == FILE_SYSTEM_TYPE).collect())
+pub fn own_mounts() -> Result<Vec<Mount>> {
+    Ok(read()?.into_iter().filter(|mount| mount.fs_type == FILE_SYSTEM_TYPE).collect())
 }
 
 /// Returns the absolute path of `mountpoint`. Fails if no icechunkfs mount is there.
-pub fn expect(mountpoint: &Path) -> Result<PathBuf> {
+pub fn require_mount(mountpoint: &Path) -> Result<PathBuf> {
     let mountpoint = absolute(mountpoint)?;
     let place = mountpoint.display();
     match find(&mountpoint)? {
@@ -53,6 +51,11 @@ pub fn expect(mountpoint: &Path) -> Result<PathBuf> {
         }
         Some(_) => Ok(mountpoint),
     }
+}
+
+fn read() -> Result<Vec<Mount>> {
+    let table = std::fs::read("/proc/self/mountinfo").map_err(|e| Error::io("/proc/self/mountinfo", e))?;
+    Ok(parse(&table))
 }
 
 fn parse(table: &[u8]) -> Vec<Mount> {

@@ -22,7 +22,7 @@ use super::mount_table::{self, Mount};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Longest time for replies that a daemon has in memory.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest accepted answer, in bytes.
 const MAX_ANSWER: u64 = 256 << 20;
 
@@ -39,8 +39,8 @@ pub enum Probe<'a> {
 
 /// Makes a request about the file at `path` in the mount at `mountpoint`.
 ///
-/// Fails with [`ErrorKind::Timeout`] if there is no answer before the `deadline`. The inner result is that of the file system.
-pub fn ask(mountpoint: &Path, path: &Path, question: Probe<'_>, deadline: Duration) -> Result<io::Result<Vec<u8>>> {
+/// Fails with [`ErrorKind::Timeout`] if there is no answer within `timeout`. The inner result is that of the file system.
+pub fn probe(mountpoint: &Path, path: &Path, request: Probe<'_>, timeout: Duration) -> Result<io::Result<Vec<u8>>> {
     let failed = |e| Error::io(format!("asking {}", mountpoint.display()), e);
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|e| failed(e.into()))?;
     let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
@@ -48,7 +48,7 @@ pub fn ask(mountpoint: &Path, path: &Path, question: Probe<'_>, deadline: Durati
     // and exits without running anything else.
     let child = match unsafe { libc::fork() } {
         -1 => return Err(failed(io::Error::last_os_error())),
-        0 => run_child(&name, question, &write),
+        0 => run_child(&name, request, &write),
         child => child,
     };
     drop(write);
@@ -61,17 +61,17 @@ pub fn ask(mountpoint: &Path, path: &Path, question: Probe<'_>, deadline: Durati
         }
         let _ = sender.send(answer);
     });
-    receiver.recv_timeout(deadline).map_err(|_| {
+    receiver.recv_timeout(timeout).map_err(|_| {
         if let Some(child) = Pid::from_raw(child) {
             let _ = rustix::process::kill_process(child, Signal::KILL);
         }
-        no_answer(mountpoint, deadline)
+        no_answer(mountpoint, timeout)
     })
 }
 
 /// Returns the absolute path of `mountpoint`, if an icechunkfs mount is there and answers.
 pub fn require_responsive_mount(mountpoint: &Path) -> Result<std::path::PathBuf> {
-    let mountpoint = mount_table::expect(mountpoint)?;
+    let mountpoint = mount_table::require_mount(mountpoint)?;
     // Any answer will do.
     let _ = exists(&mountpoint, &mountpoint.join(".icechunk"))?;
     Ok(mountpoint)
@@ -79,10 +79,10 @@ pub fn require_responsive_mount(mountpoint: &Path) -> Result<std::path::PathBuf>
 
 /// Checks that there is a file at `path` in the mount at `mountpoint`. The inner error is that of the file system.
 pub fn exists(mountpoint: &Path, path: &Path) -> Result<io::Result<()>> {
-    Ok(ask(mountpoint, path, Probe::Exists, PATIENCE)?.map(drop))
+    Ok(probe(mountpoint, path, Probe::Exists, REPLY_TIMEOUT)?.map(drop))
 }
 
-fn no_answer(mountpoint: &Path, deadline: Duration) -> Error {
+fn no_answer(mountpoint: &Path, timeout: Duration) -> Error {
     let mount = mount_table::find(mountpoint).ok().flatten();
     let daemon = mount.as_ref().and_then(daemon_mark::find);
     let daemon = daemon.map_or("its daemon".to_owned(), |process| format!("its daemon (process {process})"));
@@ -92,7 +92,7 @@ fn no_answer(mountpoint: &Path, deadline: Duration) -> Error {
             "{}: the mount does not answer within {} s: {daemon} stands still, or waits for storage. Let it go on, or take the mount away \
              with `icechunkfs unmount --force`; uncommitted work stays in its scratch directory",
             mountpoint.display(),
-            deadline.as_secs(),
+            timeout.as_secs(),
         ),
     )
 }
@@ -109,15 +109,15 @@ fn receive(pipe: OwnedFd) -> io::Result<Vec<u8>> {
 }
 
 /// Makes the request, writes the answer to `pipe` and exits. Allocates nothing.
-fn run_child(path: &CStr, question: Probe<'_>, pipe: &OwnedFd) -> ! {
+fn run_child(path: &CStr, request: Probe<'_>, pipe: &OwnedFd) -> ! {
     let pipe = close_other_descriptors(pipe);
-    let answered = match question {
+    let answered = match request {
         Probe::Exists => rustix::fs::statat(rustix::fs::CWD, path, AtFlags::SYMLINK_NOFOLLOW).map(drop),
         Probe::Content => read(path, None, pipe),
-        Probe::Reply(request) => read(path, Some(request), pipe),
+        Probe::Reply(bytes) => read(path, Some(bytes), pipe),
     };
     let errno = answered.map_or_else(Errno::raw_os_error, |()| 0);
-    if errno != 0 || matches!(question, Probe::Exists) {
+    if errno != 0 || matches!(request, Probe::Exists) {
         let _ = rustix::io::write(pipe, &errno.to_le_bytes());
     }
     // SAFETY: the process exits without running any code of its parent.
@@ -165,5 +165,5 @@ fn read(path: &CStr, request: Option<&[u8]>, pipe: BorrowedFd<'_>) -> Result<(),
 
 /// Reads the file at `path` in `mount`.
 pub fn content(mount: &Mount, path: &str) -> Result<io::Result<Vec<u8>>> {
-    ask(&mount.mountpoint, &mount.mountpoint.join(path), Probe::Content, PATIENCE)
+    probe(&mount.mountpoint, &mount.mountpoint.join(path), Probe::Content, REPLY_TIMEOUT)
 }

@@ -10,8 +10,9 @@ use serde_json::{Map, Value};
 
 use super::changes::guard::reject_unexplained_deletions;
 use super::rebase;
-use super::recovery::{finish, tree_at};
+use super::recovery::{Finished, finish, tree_at};
 use super::{DetectedChanges, Session};
+use crate::blocking::blocking;
 use crate::commit::changes::ChunkChange;
 use crate::commit::engine::{CommitOutcome, OnConflict, RebaseCheck, Request};
 use crate::commit::membership::ungrouped_by;
@@ -21,13 +22,16 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::failpoints;
 use crate::format::ids::ObjectId;
 use crate::overlay::frozen::Frozen;
-use crate::overlay::replace::{Invalidation, TreeGuard};
+use crate::overlay::invalidation::Invalidation;
+use crate::overlay::replace::TreeGuard;
+use crate::repo::Repository;
 use crate::scratch::data::{Files, WriterState};
+use crate::tree::Tree;
 
 /// Longest wait for files to be closed before a commit is refused. Closes under way take microseconds.
-const CLOSES: Duration = Duration::from_millis(500);
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Interval between checks for open or mapped files.
-const LOOK_EVERY: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 const DEFAULT_MESSAGE: &str = "Changes made through a mount";
 /// Violations and files that an error lists; the rest is counted.
 const LISTED: usize = 20;
@@ -102,7 +106,7 @@ impl Session {
     /// message lists them), [`ErrorKind::Stale`] if a concurrent commit conflicts; the working tree then stays as it is.
     pub async fn commit(&self, options: CommitOptions) -> Result<Committed> {
         let _turn = self.turn.lock().await;
-        self.decide().await?;
+        self.resolve_pending().await?;
         let (committed, invalidations) = {
             let guard = self.working.quiesce().await;
             self.wait_for_closes().await;
@@ -156,28 +160,25 @@ impl Session {
         };
         let progress = Arc::new(CommitProgress::default());
         *self.progress.lock() = Arc::clone(&progress);
-        let files = self.working.uploads().are_on().then(|| detected.changes.clone());
+        let mut files = self.working.uploads().are_on().then(|| detected.changes.clone());
         let (_hold, known_objects) = self.use_uploads(&mut detected.changes).await?;
-        let has_uploads = known_objects.as_ref().is_some_and(|known_objects| !known_objects.chunks.is_empty());
+        files = files.filter(|_| known_objects.as_ref().is_some_and(|known_objects| !known_objects.chunks.is_empty()));
         let mut request = Request { known_objects, ..request };
-        // Boxed: the compiler cannot prove that futures this deep are `Send`.
-        let commit: BoxFuture<'_, Result<CommitOutcome>> =
-            Box::pin(self.engine.commit(base.tree.snapshot(), &detected.changes, &request, &progress));
-        let mut outcome = commit.await;
-        let is_stale = outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Stale);
-        if let Some(files) = files.filter(|_| has_uploads && is_stale) {
-            // A garbage collection may just have removed the uploaded objects. The files still exist: they are uploaded again.
-            detected.changes = files;
-            request.known_objects = self.use_uploads(&mut detected.changes).await?.1;
+        let outcome = loop {
+            // Boxed: the compiler cannot prove that futures this deep are `Send`.
             let commit: BoxFuture<'_, Result<CommitOutcome>> =
                 Box::pin(self.engine.commit(base.tree.snapshot(), &detected.changes, &request, &progress));
-            outcome = commit.await;
-        }
-        let outcome = match outcome {
-            Ok(outcome) => outcome,
-            Err(error) => return self.after_failure(guard, &detected, error).await,
+            match (commit.await, files.take()) {
+                // A garbage collection may just have removed the uploaded objects. The files still exist: they are uploaded again.
+                (Err(error), Some(files)) if error.kind() == ErrorKind::Stale => {
+                    detected.changes = files;
+                    request.known_objects = self.use_uploads(&mut detected.changes).await?.1;
+                }
+                (Ok(outcome), _) => break outcome,
+                (Err(error), _) => return self.after_failure(guard, &detected, error).await,
+            }
         };
-        let snapshot = match &outcome {
+        let published = match outcome {
             CommitOutcome::Conflicts(conflicts) => {
                 let named: Vec<&str> = conflicts.iter().map(|conflict| conflict.path.as_str()).take(LISTED).collect();
                 let message = format!(
@@ -186,7 +187,7 @@ impl Session {
                     conflicts.len(),
                     named.join(", ")
                 );
-                *self.conflicts.lock() = conflicts.clone();
+                *self.conflicts.lock() = conflicts;
                 self.working.clear_publishing();
                 return Err(Error::new(ErrorKind::Stale, message));
             }
@@ -194,40 +195,50 @@ impl Session {
             // A concurrent commit won every conflict (`theirs`), or an earlier commit of this mount landed late with the changes:
             // the tree is still rebased.
             CommitOutcome::Nothing => None,
-            CommitOutcome::Committed { snapshot, .. } => Some(*snapshot),
+            CommitOutcome::Committed { snapshot, rebased_over } => Some((snapshot, rebased_over)),
         };
         // Nothing may change until the tree is rebased onto the snapshot.
-        self.working.set_undecided(snapshot.is_some());
+        self.working.set_undecided(published.is_some());
         self.conflicts.lock().clear();
         failpoints::reach(failpoints::COMMITTED).context(not_shown)?;
         let repository = self.repository().await.context(not_shown)?;
-        let (new_base, others) = match (snapshot, &outcome) {
-            (Some(snapshot), CommitOutcome::Committed { rebased_over, .. }) => (snapshot, rebased_over.clone()),
-            _ => {
+        let snapshot = published.as_ref().map(|(snapshot, _)| snapshot.to_string());
+        let (new_base, remote_commits) = match published {
+            Some(published) => published,
+            None => {
                 let commits = commits_since(&repository, &request.branch, base.id()).await?;
                 (commits.last().map_or(base.id(), |tip| tip.id), commits.iter().map(|commit| commit.id).collect())
             }
         };
         let tree = tree_at(&repository, &self.working, &self.reader, new_base).await.context(not_shown)?;
-        let mut invalidations = rebase::follow_commit(&self.working, guard, &tree, &detected, &self.new_ids).await?;
-        invalidations.extend(self.working.renumbered(&base.tree, &tree));
-        self.working.set_undecided(false);
-        self.working.clear_publishing();
-        self.working.forget_uploads();
-        self.new_ids.lock().clear();
-        if !others.is_empty() {
-            invalidations.extend(
-                self.remote_invalidations(&repository, (&base.tree, &tree), &others, &detected.changes.moved).await?,
-            );
-        }
+        let invalidations = rebase::follow_commit(&self.working, guard, &tree, &detected, &self.new_ids).await?;
         let committed = Committed {
-            snapshot: snapshot.map(|id: ObjectId| id.to_string()),
-            rebased_over: others.iter().map(ObjectId::to_string).collect(),
+            snapshot,
+            rebased_over: remote_commits.iter().map(ObjectId::to_string).collect(),
             nodes: detected.changes.node_count(),
             chunks: detected.changes.chunk_count(),
             ..Committed::default()
         };
-        Ok((committed, invalidations))
+        let finished = Finished { invalidations, remote_commits, moved: detected.changes.moved };
+        Ok((committed, self.close_commit(&repository, &base.tree, finished).await?))
+    }
+
+    /// Ends a commit whose snapshot the tree shows now; `base` is the tree that it was made on. Returns what the kernel must forget.
+    async fn close_commit(
+        &self,
+        repository: &Repository,
+        base: &Tree,
+        finished: Finished,
+    ) -> Result<Vec<Invalidation>> {
+        self.working.set_undecided(false);
+        self.working.clear_publishing();
+        self.working.forget_uploads();
+        self.new_ids.lock().clear();
+        self.conflicts.lock().clear();
+        let Finished { mut invalidations, remote_commits, moved } = finished;
+        let new = self.working.base();
+        invalidations.extend(self.base_invalidations(repository, (base, &new.tree), &remote_commits, &moved).await?);
+        Ok(invalidations)
     }
 
     /// Returns a check for names of the tree that collide with a commit that it would be rebased onto.
@@ -275,7 +286,7 @@ impl Session {
     }
 
     /// Determines the outcome of a commit that failed while publishing, if it is still unknown.
-    pub(super) async fn decide(&self) -> Result<()> {
+    pub(super) async fn resolve_pending(&self) -> Result<()> {
         if !self.working.is_undecided() && !self.working.may_land() {
             return Ok(());
         }
@@ -293,29 +304,20 @@ impl Session {
             Some(id) => finish(&repository, &self.working, &self.reader, guard, id).await?.map(|done| (id, done)),
             None => None,
         };
-        self.working.set_undecided(false);
-        let Some((id, mut done)) = finished else {
+        let Some((id, finished)) = finished else {
+            self.working.set_undecided(false);
             self.working.set_may_land();
             return Ok(None);
         };
-        self.working.clear_publishing();
-        self.working.forget_uploads();
-        self.new_ids.lock().clear();
-        self.conflicts.lock().clear();
-        if !done.others.is_empty() {
-            let tree = &self.working.base().tree;
-            done.invalidations
-                .extend(self.remote_invalidations(&repository, (&base.tree, tree), &done.others, &done.moved).await?);
-        }
-        Ok(Some((id, done.invalidations)))
+        Ok(Some((id, self.close_commit(&repository, &base.tree, finished).await?)))
     }
 
     /// Waits for files to be closed. The kernel reports a close only after `close` has returned: a program that closes a file and
     /// then commits must not be refused because of that file.
     pub(super) async fn wait_for_closes(&self) {
-        let patience = tokio::time::Instant::now() + CLOSES;
-        while self.working.any_open_for_writing() && tokio::time::Instant::now() < patience {
-            tokio::time::sleep(LOOK_EVERY).await;
+        let deadline = tokio::time::Instant::now() + CLOSE_TIMEOUT;
+        while self.working.any_open_for_writing() && tokio::time::Instant::now() < deadline {
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -341,16 +343,14 @@ impl Session {
                 }
             }
             // The kernel drops its reference to a file shortly after the close.
-            let patience = std::time::Instant::now() + CLOSES;
-            while !mapped.is_empty() && std::time::Instant::now() < patience {
-                std::thread::sleep(LOOK_EVERY);
+            let deadline = std::time::Instant::now() + CLOSE_TIMEOUT;
+            while !mapped.is_empty() && std::time::Instant::now() < deadline {
+                std::thread::sleep(POLL_INTERVAL);
                 mapped.retain(|(_, file)| file.open().is_ok_and(|file| Files::rest(&file) == WriterState::Written));
             }
             Ok((detected, mapped))
         };
-        let looked = tokio::task::spawn_blocking(look).await;
-        let (detected, mapped) =
-            looked.map_err(|e| Error::with_source(ErrorKind::Io, "looking for mapped files", e))??;
+        let (detected, mapped) = blocking(look).await?;
         if mapped.is_empty() {
             return Ok(detected);
         }

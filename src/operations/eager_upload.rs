@@ -30,12 +30,12 @@ use crate::times::system_clock;
 use crate::tree::nodes::ZARR_JSON;
 
 /// Concurrent uploads. With 4 MiB each, this many saturate a link of 1 Gbit/s and 200 ms.
-const AT_ONCE: usize = 8;
+const CONCURRENT_UPLOADS: usize = 8;
 /// Longest `zarr.json` that is read to check a chunk key, in bytes: it is read anew for each chunk.
 const MAX_DOCUMENT: u64 = 1 << 20;
 /// First and longest backoff after a failure.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const MAX_PAUSE: Duration = Duration::from_secs(60);
 /// Age up to which an unreferenced object is assumed to exist. Garbage collections usually spare younger objects than about this;
 /// an older one is checked before a commit names it.
 const TRUSTED_AGE: Duration = Duration::from_secs(3600);
@@ -90,7 +90,7 @@ impl Session {
         self.working.uploads().begin();
         let session = Arc::clone(self);
         // The first value stays: there is one mount.
-        let _ = self.uploading.set(tokio::spawn(async move { session.upload_ahead().await }).abort_handle());
+        let _ = self.uploading.set(tokio::spawn(async move { session.upload_eagerly().await }).abort_handle());
     }
 
     /// Stops the eager upload at once. Nothing will refer to the objects of uploads under way.
@@ -100,24 +100,24 @@ impl Session {
         }
     }
 
-    async fn upload_ahead(self: Arc<Self>) {
+    async fn upload_eagerly(self: Arc<Self>) {
         let mut running: JoinSet<Sent> = JoinSet::new();
         let mut failures = 0;
         loop {
             // After a failure, one upload is enough to find out whether it persists.
-            let most = if failures == 0 { AT_ONCE } else { 1 };
+            let most = if failures == 0 { CONCURRENT_UPLOADS } else { 1 };
             while running.len() >= most {
                 let sent = running.join_next().await;
-                self.sent(sent, &mut running, &mut failures).await;
+                self.record_upload(sent, &mut running, &mut failures).await;
             }
             let id = tokio::select! {
                 id = self.working.uploads().next() => id,
                 sent = running.join_next(), if !running.is_empty() => {
-                    self.sent(sent, &mut running, &mut failures).await;
+                    self.record_upload(sent, &mut running, &mut failures).await;
                     continue;
                 }
             };
-            match self.chance(id).await {
+            match self.upload_eligibility(id).await {
                 Ok(UploadDecision::Now(file, ticket)) => {
                     let session = Arc::clone(&self);
                     running.spawn(async move { (id, session.send(file, ticket).await) });
@@ -133,7 +133,7 @@ impl Session {
     }
 
     /// Records the result of an upload. After a storage failure, waits for the other uploads and backs off.
-    async fn sent(&self, sent: Option<Joined>, running: &mut JoinSet<Sent>, failures: &mut u32) {
+    async fn record_upload(&self, sent: Option<Joined>, running: &mut JoinSet<Sent>, failures: &mut u32) {
         let Some(Ok((id, sent))) = sent else { return };
         let Err(error) = sent else {
             *failures = 0;
@@ -162,7 +162,7 @@ impl Session {
     }
 
     /// Checks whether file `id` can be uploaded now.
-    async fn chance(&self, id: Id) -> Result<UploadDecision> {
+    async fn upload_eligibility(&self, id: Id) -> Result<UploadDecision> {
         let names = self.working.names_below(id);
         // Files beside the document may be chunks now.
         if names.iter().any(|name| name.key == ZARR_JSON) {
@@ -229,7 +229,7 @@ impl Session {
             }
         }
         if !old.is_empty() {
-            self.look_at(old).await;
+            self.verify_objects(old).await;
             for change in changes.chunk_changes_mut() {
                 if let ChunkChange::File(file) = change
                     && let Some((data, stat)) = self.data_file(file)?
@@ -244,7 +244,7 @@ impl Session {
     }
 
     /// Forgets those of `old` whose objects no longer exist.
-    async fn look_at(&self, old: Vec<(u64, Uploaded)>) {
+    async fn verify_objects(&self, old: Vec<(u64, Uploaded)>) {
         let looks = old.into_iter().map(|(data, uploaded)| async move {
             let ChunkPayload::Native { chunk, length, .. } = uploaded.payload else { return };
             // The last byte exists if all do.
@@ -291,7 +291,7 @@ async fn pause(error: &Error, failures: &mut u32) {
         0 => tracing::info!("uploading before the commit: {error}; it is tried again, or left to the commit"),
         _ => tracing::debug!("uploading before the commit: {error}"),
     }
-    let pause = FIRST_PAUSE.saturating_mul(1 << (*failures).min(16)).min(LONGEST_PAUSE);
+    let pause = FIRST_PAUSE.saturating_mul(1 << (*failures).min(16)).min(MAX_PAUSE);
     *failures += 1;
     tokio::time::sleep(pause).await;
 }

@@ -5,19 +5,21 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use super::Session;
+use crate::blocking::blocking;
 use crate::commit::rebase::read_log;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::format::ids::ObjectId;
 use crate::format::transaction_log::Change::{
     DeletedArrays, DeletedGroups, NewArrays, NewGroups, UpdatedArrays, UpdatedGroups,
 };
 use crate::format::transaction_log::Move;
-use crate::overlay::replace::{Invalidation, node_ids};
+use crate::overlay::invalidation::Invalidation;
+use crate::overlay::replace::node_ids;
 use crate::repo::Repository;
 use crate::scratch::record::Name;
-use crate::tree::Tree;
-use crate::tree::nodes::TreePlace;
-use crate::zarr::Coords;
+use crate::tree::nodes::{NodeIndex, TreePlace};
+use crate::tree::{self, Tree};
+use crate::zarr::{Coords, is_in_grid};
 
 /// Receiver of invalidations for changes that did not come through the kernel. Calls may wait for requests to be answered: the
 /// caller may hold no lock, and nothing that a request needs.
@@ -28,10 +30,11 @@ pub trait Invalidator: Send + Sync {
 
 /// Sends invalidations to the kernel, on a thread that may block. Returns when the kernel has carried them out.
 pub async fn invalidate_all(kernel: Arc<dyn Invalidator>, invalidations: Vec<Invalidation>) -> Result<()> {
-    let sent = tokio::task::spawn_blocking(move || {
+    blocking(move || {
         invalidations.iter().for_each(|invalidation| kernel.invalidate(invalidation));
-    });
-    sent.await.map_err(|e| Error::with_source(ErrorKind::Io, "invalidating the caches of the kernel", e))
+        Ok(())
+    })
+    .await
 }
 
 impl Session {
@@ -42,47 +45,49 @@ impl Session {
         invalidate_all(kernel, self.working.for_kernel(invalidations)).await
     }
 
-    /// Returns invalidations for the remote changes in `commits`, between `old` and `new`; `moved` are the local moves.
-    pub(super) async fn remote_invalidations(
+    /// Returns what the kernel must forget when the base moves from `old` to `new`: arrays whose chunks have other numbers, and the
+    /// remote changes in `commits`. `moved` are the local moves.
+    pub(super) async fn base_invalidations(
         &self,
         repository: &Repository,
         (old, new): (&Tree, &Tree),
         commits: &[ObjectId],
         moved: &[Move],
     ) -> Result<Vec<Invalidation>> {
-        let mut trees = [(old, node_ids(old)), (new, node_ids(new))];
-        let [_, (_, ids)] = &mut trees;
+        let (old_ids, mut new_ids) = (node_ids(old), node_ids(new));
+        let renumbered =
+            old_ids.iter().filter_map(|(id, before)| renumbered_array(old, new, *before, *new_ids.get(id)?));
+        let mut invalidations: HashSet<Invalidation> = renumbered.collect();
         for one in moved {
             // A move that the format does not allow creates another node, which gets the remote changes to the old one.
             if let (Entry::Vacant(free), Some(TreePlace::Directory(index))) =
-                (ids.entry(one.node), new.place_of(&one.to))
+                (new_ids.entry(one.node), new.place_of(&one.to))
             {
                 free.insert(index);
             }
         }
-        let mut invalidations = HashSet::new();
         for id in commits {
             // Without a transaction log, everything may have changed.
-            let Ok(log) = read_log(&**repository.storage(), *id).await else { return Ok(everything(old, new)) };
+            let Ok(log) = read_log(&**repository.storage(), *id).await else {
+                add_all(old, &mut invalidations);
+                add_all(new, &mut invalidations);
+                break;
+            };
             let mut nodes: HashSet<_> = log.moves()?.iter().map(|moved| moved.node).collect();
             for change in [NewGroups, NewArrays, DeletedGroups, DeletedArrays, UpdatedGroups, UpdatedArrays] {
                 nodes.extend(log.nodes(change));
             }
-            for (tree, ids) in &trees {
+            for (tree, ids) in [(old, &old_ids), (new, &new_ids)] {
                 for index in nodes.iter().filter_map(|node| ids.get(node)) {
-                    name_of(tree, &TreePlace::Directory(*index), &mut invalidations);
-                    name_of(tree, &TreePlace::Metadata(*index), &mut invalidations);
+                    add_node(tree, *index, &mut invalidations);
                 }
                 for (node, chunks) in log.updated_chunks() {
                     let Some(index) = ids.get(&node) else { continue };
                     let Some(array) = tree.table().array(*index) else { continue };
-                    let inside = |coords: &Vec<u32>| {
-                        coords.len() == array.grid.len() && std::iter::zip(coords, &array.grid).all(|(c, n)| c < n)
-                    };
-                    for coords in chunks.filter(inside) {
+                    for coords in chunks.filter(|coords| is_in_grid(coords, &array.grid)) {
                         for depth in 0..=coords.len() {
                             let prefix = coords.get(..depth).unwrap_or_default();
-                            name_of(tree, &TreePlace::Chunk(*index, Coords::from_slice(prefix)), &mut invalidations);
+                            add(tree, &TreePlace::Chunk(*index, Coords::from_slice(prefix)), &mut invalidations);
                         }
                     }
                 }
@@ -92,22 +97,34 @@ impl Session {
     }
 }
 
-fn name_of(tree: &Tree, place: &TreePlace, invalidations: &mut HashSet<Invalidation>) {
-    invalidations.insert(Invalidation::Inode(tree.table().inode(place)));
-    if let Some((above, name)) = tree.parent_of(place) {
-        invalidations.insert(Invalidation::Entry(tree.table().inode(&above), Name::new(name.as_bytes())));
+/// Returns the invalidation of an array, node `before` of `old` and `after` of `new`, if its chunks have other numbers now: all
+/// its files must be looked up again.
+fn renumbered_array(old: &Tree, new: &Tree, before: NodeIndex, after: NodeIndex) -> Option<Invalidation> {
+    let (was, is) = (old.table().array(before)?, new.table().array(after)?);
+    if was.first_number == is.first_number {
+        return None;
     }
+    // Everything below an entry is invalidated with it.
+    Some(
+        Invalidation::entry(new, &TreePlace::Directory(after)).unwrap_or_else(|| {
+            Invalidation::Entry(tree::ROOT, Name::new(if is.encoding.prefixed { b"c" } else { b"0" }))
+        }),
+    )
 }
 
-/// Returns invalidations for every node of both trees. Entries below a directory go with it.
-fn everything(old: &Tree, new: &Tree) -> Vec<Invalidation> {
-    let mut invalidations = HashSet::new();
-    for tree in [old, new] {
-        for index in 0..tree.table().len() {
-            let Ok(index) = u32::try_from(index) else { continue };
-            name_of(tree, &TreePlace::Directory(index), &mut invalidations);
-            name_of(tree, &TreePlace::Metadata(index), &mut invalidations);
-        }
+fn add(tree: &Tree, place: &TreePlace, invalidations: &mut HashSet<Invalidation>) {
+    invalidations.insert(Invalidation::Inode(tree.table().inode(place)));
+    invalidations.extend(Invalidation::entry(tree, place));
+}
+
+fn add_node(tree: &Tree, index: NodeIndex, invalidations: &mut HashSet<Invalidation>) {
+    add(tree, &TreePlace::Directory(index), invalidations);
+    add(tree, &TreePlace::Metadata(index), invalidations);
+}
+
+/// Adds every node of `tree`. Entries below a directory go with it.
+fn add_all(tree: &Tree, invalidations: &mut HashSet<Invalidation>) {
+    for index in (0..tree.table().len()).filter_map(|at| NodeIndex::try_from(at).ok()) {
+        add_node(tree, index, invalidations);
     }
-    invalidations.into_iter().collect()
 }

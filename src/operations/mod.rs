@@ -22,8 +22,8 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use self::changes::DetectedChanges;
-use self::changes::walk::{NewIds, detect_changes};
+use self::changes::nodes::detect_changes;
+use self::changes::{DetectedChanges, NewIds};
 pub use self::commit::{CommitOptions, Committed};
 pub use self::eager_upload::UploadMode;
 pub use self::invalidation::{Invalidator, invalidate_all};

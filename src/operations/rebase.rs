@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use super::changes::DetectedChanges;
-use super::changes::walk::{NewIds, detect_changes_in};
+use super::changes::nodes::detect_changes_in;
+use super::changes::{DetectedChanges, NewIds};
 use crate::commit::changes::ChunkChange;
 use crate::commit::conflicts::{Conflict, ConflictKind};
 use crate::error::{Error, ErrorKind, Result};
@@ -15,8 +15,9 @@ use crate::format::ids::NodeId;
 use crate::format::snapshot::Snapshot;
 use crate::overlay::WorkingTree;
 use crate::overlay::frozen::FrozenEntry;
+use crate::overlay::invalidation::Invalidation;
 use crate::overlay::rebase::{Candidate, Collision, Purpose};
-use crate::overlay::replace::{Invalidation, TreeGuard, node_ids};
+use crate::overlay::replace::{TreeGuard, node_ids};
 use crate::scratch::record::{Id, Name};
 use crate::tree::Tree;
 use crate::tree::nodes::TreePlace;
@@ -30,7 +31,7 @@ pub(super) enum Rebased {
 }
 
 /// Rebases `working` onto `tree`; its changes, `before`, stay uncommitted.
-pub(super) async fn keep(
+pub(super) async fn rebase_uncommitted(
     working: &WorkingTree,
     guard: &TreeGuard<'_>,
     tree: &Arc<Tree>,
@@ -189,12 +190,12 @@ fn summary(detected: &DetectedChanges) -> Summary {
 async fn check_kept(before: &DetectedChanges, after: &DetectedChanges, tree: &Tree) -> Result<()> {
     let (before, after) = (summary(before), summary(after));
     // Violations are found in the files that programs touched: their number and wording may differ, their existence may not.
-    let is_violation = |item: &&Item| matches!(item, Item::Violation(_));
-    if before.keys().any(|item| is_violation(&item)) != after.keys().any(|item| is_violation(&item)) {
-        let (of, what) =
-            if before.keys().any(|item| is_violation(&item)) { (&before, "gone") } else { (&after, "new") };
-        let violation = of.iter().find(|(item, _)| is_violation(item));
-        return Err(unaccounted(&format!("{violation:?} would be {what}")));
+    let is_violation = |item: &Item| matches!(item, Item::Violation(_));
+    let violation = |changes: &Summary| changes.keys().find(|item| is_violation(item)).cloned();
+    match (violation(&before), violation(&after)) {
+        (Some(violation), None) => return Err(unaccounted(&format!("{violation:?} would be gone"))),
+        (None, Some(violation)) => return Err(unaccounted(&format!("{violation:?} would be new"))),
+        _ => {}
     }
     let is_other = |(item, how): &(&Item, &String)| !is_violation(item) && before.get(item) != Some(how);
     if let Some((item, how)) = after.iter().find(is_other) {

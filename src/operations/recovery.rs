@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use tracing::{info, warn};
 
-use super::changes::walk::{NewIds, detect_changes};
+use super::changes::NewIds;
+use super::changes::nodes::detect_changes;
 use super::identity;
 use super::rebase::{self, Rebased};
 use crate::commit::rebase::commits_since;
 use crate::error::{Context, ErrorKind, Result};
 use crate::format::ids::ObjectId;
 use crate::format::transaction_log::Move;
-use crate::overlay::replace::{Invalidation, TreeGuard};
+use crate::overlay::invalidation::Invalidation;
+use crate::overlay::replace::TreeGuard;
 use crate::overlay::{Recovered, WorkingTree};
 use crate::reader::Reader;
 use crate::repo::refs::RefSpec;
@@ -48,18 +50,15 @@ pub async fn open(
     reader: impl FnOnce(u64) -> Result<Reader>,
 ) -> Result<(Arc<WorkingTree>, Arc<Reader>, Option<String>)> {
     let scratch = ScratchDirectory::open(opening.scratch, opening.mountpoint, opening.local)?;
-    let origin = identity::of(repository, opening.branch).await?;
+    let origin = identity::origin_of(repository, opening.branch).await?;
     let recovered = if opening.discard { Recovered::nothing() } else { Recovered::read(&scratch, &origin)? };
     let moved = match &recovered.told {
-        Some(told) => identity::compare(repository, told, &origin, scratch.path()).await?,
+        Some(recorded) => identity::compare(repository, recorded, &origin, scratch.path()).await?,
         None => None,
     };
     let tip = repository.resolve(&RefSpec::Branch(opening.branch.to_owned())).await;
     let (base, publishing) = (recovered.base, recovered.publishing);
-    let id = match (base, tip) {
-        (Some(base), _) => base,
-        (None, tip) => tip?,
-    };
+    let id = base.map_or(tip, Ok)?;
     let loaded = repository.snapshot(id, opening.limit).await.map_err(|error| {
         if base.is_none() {
             return error.context(repository.storage().location().to_owned());
@@ -82,13 +81,13 @@ pub async fn open(
             working.set_may_land();
         }
     }
-    let told = resume(repository, &working, &reader).await?;
+    let message = resume(repository, &working, &reader).await?;
     if let Some(moved) = &moved {
         info!("{moved}");
     }
-    let told = told.map(|told| moved.map_or(told.clone(), |moved| format!("{told}; {moved}")));
-    let told = [working.salvaged(), told].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
-    Ok((working, reader, told))
+    let message = message.map(|message| moved.map_or(message.clone(), |moved| format!("{message}; {moved}")));
+    let message = [working.salvaged(), message].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
+    Ok((working, reader, message))
 }
 
 /// Returns the tree of snapshot `id`, for `working` to be put on.
@@ -107,7 +106,7 @@ pub(super) async fn tree_at(
 pub(super) struct Finished {
     pub(super) invalidations: Vec<Invalidation>,
     /// Commits between the old base and this commit, newest first.
-    pub(super) others: Vec<ObjectId>,
+    pub(super) remote_commits: Vec<ObjectId>,
     /// Moves that the commit made.
     pub(super) moved: Vec<Move>,
 }
@@ -130,7 +129,7 @@ pub(super) async fn finish(
     let Some(at) = history.iter().position(|commit| commit.id == id) else { return Ok(None) };
     let base = working.base().id();
     let below = history.iter().skip(at + 1).map(|commit| commit.id);
-    let others = below.take_while(|other| *other != base).collect();
+    let remote_commits = below.take_while(|commit| *commit != base).collect();
     let frozen = working.freeze();
     let detected = detect_changes(working, &frozen, &NewIds::default()).await?;
     working.preserve(&detected.untracked_entries(), &detected.foreign).await?;
@@ -138,11 +137,15 @@ pub(super) async fn finish(
     let invalidations = rebase::follow_commit(working, guard, &tree, &detected, &NewIds::default()).await?;
     working.clear_publishing();
     info!("a commit was interrupted after it was visible: it is snapshot {id}");
-    Ok(Some(Finished { invalidations, others, moved: detected.changes.moved }))
+    Ok(Some(Finished { invalidations, remote_commits, moved: detected.changes.moved }))
 }
 
 /// Returns the commit of this mount that is on the branch although it was given up and the tree has changed since.
-pub(super) async fn landed(repository: &Repository, working: &WorkingTree, base: ObjectId) -> Result<Option<ObjectId>> {
+pub(super) async fn find_landed(
+    repository: &Repository,
+    working: &WorkingTree,
+    base: ObjectId,
+) -> Result<Option<ObjectId>> {
     let unpublished = working.unpublished();
     if unpublished.is_empty() {
         return Ok(None);
@@ -165,10 +168,8 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
     let base = working.base().id();
     let branch = &working.origin().branch;
     let tip = repository.resolve(&RefSpec::Branch(branch.clone())).await;
-    if let Some(landed) = landed(repository, working, base).await.unwrap_or_default() {
-        let told = landed_message(landed);
-        warn!("{told}");
-        return Ok(Some(told));
+    if let Some(landed) = find_landed(repository, working, base).await.unwrap_or_default() {
+        return Ok(Some(warning(landed_message(landed))));
     }
     if detected.changes.is_empty() && detected.violations.is_empty() {
         let tip = tip?;
@@ -177,21 +178,17 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
             working.preserve(&detected.untracked_entries(), &detected.foreign).await?;
             let tree = tree_at(repository, working, reader, tip).await?;
             // No commit depends on this: remote changes must not keep a mount from starting.
-            match rebase::keep(working, &guard, &tree, &detected, &NewIds::default()).await {
+            match rebase::rebase_uncommitted(working, &guard, &tree, &detected, &NewIds::default()).await {
                 Ok(Rebased::Done(_)) => {}
                 Ok(Rebased::Collisions(collisions)) => {
                     let path = collisions.first().map(|collision| collision.path.as_str()).unwrap_or_default();
-                    let told = format!(
+                    return Ok(Some(warning(format!(
                         "{path} is untracked here, and others have committed something of that name: the mount stays on \
                          snapshot {base} until that is moved away and the mount refreshed"
-                    );
-                    warn!("{told}");
-                    return Ok(Some(told));
+                    ))));
                 }
                 Err(error) if error.kind() == ErrorKind::Stale => {
-                    let told = format!("the mount stays on snapshot {base}: {error}");
-                    warn!("{told}");
-                    return Ok(Some(told));
+                    return Ok(Some(warning(format!("the mount stays on snapshot {base}: {error}"))));
                 }
                 Err(error) => return Err(error),
             }
@@ -205,11 +202,15 @@ async fn resume(repository: &Repository, working: &WorkingTree, reader: &Arc<Rea
         Ok(_) => "; the branch has moved on since",
         Err(_) => "; the branch is gone",
     };
-    let told = format!(
+    Ok(Some(warning(format!(
         "resuming uncommitted work: {nodes} nodes and {chunks} chunks changed, {} bytes, based on snapshot {base}{moved}, in {}",
         detected.bytes,
         working.scratch().path().display()
-    );
-    warn!("{told}");
-    Ok(Some(told))
+    ))))
+}
+
+/// Logs a message about uncommitted work, and returns it for the user.
+fn warning(message: String) -> String {
+    warn!("{message}");
+    message
 }

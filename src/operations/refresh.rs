@@ -3,7 +3,7 @@
 use super::Session;
 use super::commit::refuse_open;
 use super::rebase::{self, Rebased};
-use super::recovery::{landed, landed_message, tree_at};
+use super::recovery::{find_landed, landed_message, tree_at};
 use crate::commit::conflicts::Conflict;
 use crate::error::{Error, ErrorKind, Result};
 use crate::overlay::Base;
@@ -14,7 +14,7 @@ impl Session {
     /// Discards the uncommitted changes at and below `path`, or all if it is empty. Untracked files stay.
     pub async fn discard(&self, path: &str) -> Result<String> {
         let _turn = self.turn.lock().await;
-        self.decide().await?;
+        self.resolve_pending().await?;
         let path = self.relative(path)?;
         let invalidations = {
             let guard = self.working.quiesce().await;
@@ -53,8 +53,8 @@ impl Session {
     /// Fails with [`ErrorKind::Stale`] if remote changes conflict with them.
     pub async fn refresh(&self) -> Result<String> {
         let _turn = self.turn.lock().await;
-        self.decide().await?;
-        let (said, invalidations) = {
+        self.resolve_pending().await?;
+        let (report, invalidations) = {
             let guard = self.working.quiesce().await;
             self.wait_for_closes().await;
             let (frozen, detected) = self.detect_changes().await?;
@@ -84,9 +84,8 @@ impl Session {
             };
             let tree = tree_at(&repository, &self.working, &self.reader, checked.tip).await?;
             let mut invalidations =
-                self.remote_invalidations(&repository, (&base.tree, &tree), &checked.commits_between, &[]).await?;
-            invalidations.extend(self.working.renumbered(&base.tree, &tree));
-            match rebase::keep(&self.working, &guard, &tree, &detected, &self.new_ids).await? {
+                self.base_invalidations(&repository, (&base.tree, &tree), &checked.commits_between, &[]).await?;
+            match rebase::rebase_uncommitted(&self.working, &guard, &tree, &detected, &self.new_ids).await? {
                 Rebased::Done(more) => invalidations.extend(more),
                 Rebased::Collisions(collisions) => {
                     let conflicts = rebase::as_conflicts(collisions, tree.snapshot());
@@ -96,17 +95,17 @@ impl Session {
                 }
             }
             self.conflicts.lock().clear();
-            let said = format!("moved over {} commits to {}", checked.commits_between.len(), checked.tip);
-            (said, invalidations)
+            let report = format!("moved over {} commits to {}", checked.commits_between.len(), checked.tip);
+            (report, invalidations)
         };
         self.invalidate(invalidations).await?;
-        Ok(said)
+        Ok(report)
     }
 
     /// Fails if a commit of this mount that seemed to fail is on the branch after all: it contains part of the changes, and only
     /// the next commit can separate them.
     async fn refuse_landed(&self, repository: &Repository, base: &Base) -> Result<()> {
-        match landed(repository, &self.working, base.id()).await? {
+        match find_landed(repository, &self.working, base.id()).await? {
             None => Ok(()),
             Some(landed) => Err(Error::new(ErrorKind::Stale, format!("{}, then refresh", landed_message(landed)))),
         }

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::Session;
 use super::changes::{Untracked, Violation};
-use super::recovery::landed;
+use super::recovery::find_landed;
 use crate::commit::changes::ChunkChange;
 use crate::commit::membership::ungrouped_by;
 use crate::error::{ErrorKind, Result};
@@ -100,7 +100,7 @@ impl Session {
             match repository.resolve(&RefSpec::Branch(origin.branch.clone())).await {
                 Ok(found) => {
                     tip = Some(found);
-                    late = landed(&repository, &self.working, base.id()).await.unwrap_or_default();
+                    late = find_landed(&repository, &self.working, base.id()).await.unwrap_or_default();
                     branch_reset = found != base.id() && matches!(repository.since(found, base.id()).await, Ok(None));
                 }
                 Err(error) => branch_gone = error.kind() == ErrorKind::NotFound,

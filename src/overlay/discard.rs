@@ -76,7 +76,7 @@ impl<'a> Discard<'a> {
             let Some(inode) = self.state.get(parent).filter(|_| seen.insert(parent)) else { continue };
             for (name, entry) in inode.directory().into_iter().flat_map(Directory::entries) {
                 let at = join(&path, &name.to_string());
-                let natural = inode.lower.as_ref().and_then(|place| self.tree.step(place, name.text()?));
+                let natural = inode.lower.as_ref().and_then(|place| self.tree.child_place(place, name.text()?));
                 let Some(id) = entry.id else {
                     if stays && self.stays_hidden(&at, natural) {
                         self.kept.push((parent, name.clone(), entry));
@@ -165,7 +165,7 @@ impl<'a> Discard<'a> {
         for part in parts.iter().take(parts.len().saturating_sub(1)) {
             above = format!("{above}/{part}");
             let Some(inode) = self.state.get(at) else { return Ok(()) };
-            let natural = inode.lower.as_ref().and_then(|place| self.tree.step(place, part));
+            let natural = inode.lower.as_ref().and_then(|place| self.tree.child_place(place, part));
             let entry = inode.directory().and_then(|directory| directory.get(&Name::new(part.as_bytes())));
             match entry.map(|entry| entry.id) {
                 None => return Ok(()),
@@ -186,7 +186,7 @@ impl<'a> Discard<'a> {
         for part in path.split('/').filter(|part| !part.is_empty()) {
             let name = Name::new(part.as_bytes());
             let inode = new.get(at).ok_or_else(|| Error::corrupt("a directory that is not there"))?;
-            let natural = inode.lower.as_ref().and_then(|place| self.tree.step(place, part));
+            let natural = inode.lower.as_ref().and_then(|place| self.tree.child_place(place, part));
             let entry = inode.directory().and_then(|directory| directory.get(&name)).and_then(|entry| entry.id);
             at = match (entry, natural) {
                 (Some(id), _) => id,

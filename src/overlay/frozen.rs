@@ -14,7 +14,7 @@ use super::state::{Node, State};
 use crate::commit::changes::ChunkFile;
 use crate::error::Result;
 use crate::scratch::record::{Id, Name, ROOT, Source};
-use crate::tree::nodes::TreePlace;
+use crate::tree::nodes::{NodeIndex, TreePlace};
 
 /// All changes to the base.
 #[derive(Debug)]
@@ -35,6 +35,16 @@ pub struct FrozenDirectory {
     pub entries: BTreeMap<Name, FrozenEntry>,
     /// Names of entries that stand for an entry of the base that an operation removed or replaced.
     pub covering: BTreeSet<Name>,
+}
+
+impl FrozenDirectory {
+    /// Returns the node of the base whose directory this is or was.
+    pub fn base_node(&self) -> Option<NodeIndex> {
+        match self.lower {
+            Some(TreePlace::Directory(index)) => Some(index),
+            _ => None,
+        }
+    }
 }
 
 /// Entry of a directory.

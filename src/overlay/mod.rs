@@ -16,6 +16,7 @@ mod durability;
 mod edit;
 pub mod frozen;
 pub mod handles;
+pub mod invalidation;
 pub mod listing;
 pub mod namespace;
 pub mod opens;

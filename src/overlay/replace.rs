@@ -9,6 +9,7 @@ use std::sync::Arc;
 use tokio::sync::RwLockWriteGuard;
 
 use super::discard::{Discard, Discarded};
+pub(super) use super::invalidation::Invalidation;
 use super::rebase::Candidate;
 use super::state::{Inode, State};
 use super::{Base, Locked, WorkingTree, first_line};
@@ -19,17 +20,7 @@ use crate::reader::Reader;
 use crate::scratch::record::{Id, Name, Record, Source};
 use crate::tree::Tree;
 use crate::tree::nodes::{NodeIndex, NodeTable, TreePlace};
-
-/// Request to the kernel to drop cached data that changed without its knowledge.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Invalidation {
-    /// Dentry of a name in a directory.
-    Entry(u64, Name),
-    /// Pages and attributes of an inode.
-    Inode(u64),
-    /// Attributes of an inode; its pages stay.
-    Attributes(u64),
-}
+use crate::zarr::is_prefix_in_grid;
 
 /// Exclusive access to the working tree: no operation changes it while this is held.
 pub type TreeGuard<'a> = RwLockWriteGuard<'a, ()>;
@@ -111,28 +102,6 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// Returns an invalidation for each array whose chunks have other numbers in `new` than in `old`: all its files must be looked up
-    /// again.
-    pub fn renumbered(&self, old: &Tree, new: &Tree) -> Vec<Invalidation> {
-        let ids = node_ids(new);
-        let mut invalidations = Vec::new();
-        for (id, index) in node_ids(old) {
-            let (Some(before), Some(now)) = (old.table().array(index), ids.get(&id)) else { continue };
-            let Some(after) = new.table().array(*now).filter(|after| after.first_number != before.first_number) else {
-                continue;
-            };
-            let top = match new.parent_of(&TreePlace::Directory(*now)) {
-                // Everything below is invalidated with it.
-                Some((above, name)) => Invalidation::Entry(new.table().inode(&above), Name::new(name.as_bytes())),
-                None => {
-                    Invalidation::Entry(crate::tree::ROOT, Name::new(if after.encoding.prefixed { b"c" } else { b"0" }))
-                }
-            };
-            invalidations.push(top);
-        }
-        invalidations
-    }
-
     /// Adds the numbers by which the kernel knows the inodes: one that was created here and committed keeps the number it had.
     pub fn for_kernel(&self, mut invalidations: Vec<Invalidation>) -> Vec<Invalidation> {
         let locked = self.lock();
@@ -168,7 +137,7 @@ impl WorkingTree {
         let mut standing = Vec::new();
         for entry in untracked.iter() {
             let parent = old.get(entry.0).and_then(|parent| parent.lower.as_ref());
-            let place = parent.zip(entry.1.text()).and_then(|(place, name)| base.tree.step(place, name));
+            let place = parent.zip(entry.1.text()).and_then(|(place, name)| base.tree.child_place(place, name));
             if let Some(place) = place
                 && base.tree.has(&place).await?
             {
@@ -224,7 +193,7 @@ impl WorkingTree {
 fn has_home_name(tree: &Tree, state: &State, inode: &Inode, untracked: &HashSet<(Id, Name)>) -> bool {
     inode.names.iter().filter(|name| !untracked.contains(name)).any(|(parent, name)| {
         let parent = state.get(*parent).and_then(|parent| parent.lower.as_ref());
-        let home = parent.zip(name.text()).and_then(|(place, name)| tree.step(place, name));
+        let home = parent.zip(name.text()).and_then(|(place, name)| tree.child_place(place, name));
         home.is_some() && home == inode.lower
     })
 }
@@ -262,8 +231,7 @@ pub(super) fn translate(
         TreePlace::Metadata(_) => Some(TreePlace::Metadata(index)),
         TreePlace::Chunk(_, coords) => {
             let array = to.table().array(index)?;
-            let fits = coords.len() <= array.grid.len() && std::iter::zip(coords, &array.grid).all(|(c, n)| c < n);
-            fits.then(|| TreePlace::Chunk(index, coords.clone()))
+            is_prefix_in_grid(coords, &array.grid).then(|| TreePlace::Chunk(index, coords.clone()))
         }
     }
 }

@@ -275,7 +275,7 @@ impl WorkingTree {
 
     async fn fetch_stored(&self, from: &ChunkPayload, range: &Range<u64>) -> Result<Bytes> {
         let (base, length) = (self.base(), range.end - range.start);
-        if let Some(chunk) = base.tree.range_of_stored(from)? {
+        if let Some(chunk) = base.tree.range_of(from)? {
             return base.tree.reader().read_exactly(&chunk, range.start, length).await;
         }
         let size = u32::try_from(length).unwrap_or(u32::MAX);

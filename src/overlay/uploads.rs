@@ -387,9 +387,7 @@ fn named(state: &State, tree: &Tree, mut parent: Id, name: &Name) -> Option<Name
                     return Some(Named { key, below: Document::Changed(file) });
                 }
             }
-            (None, Some(TreePlace::Directory(index)))
-                if tree.table().get(*index).is_some_and(|node| node.stored.is_some()) =>
-            {
+            (None, Some(TreePlace::Directory(index))) if tree.table().is_stored(*index) => {
                 return Some(Named { key, below: Document::Stored(*index) });
             }
             _ => {}

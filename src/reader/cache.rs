@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_many_want_is_loaded_once() {
+    async fn concurrent_loads_of_one_entry_run_once() {
         let cache = Cache::new(1 << 20);
         let loads = Arc::new(AtomicUsize::new(0));
         let (gate, opened) = tokio::sync::oneshot::channel::<()>();
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_goes_away_holds_nobody_up() {
+    async fn an_abandoned_load_holds_nobody_up() {
         let cache = Cache::new(1 << 20);
         let only = Arc::new(tokio::sync::Semaphore::new(1));
         let load = |n, only: Arc<tokio::sync::Semaphore>| async move {

@@ -49,16 +49,16 @@ impl Reader {
         if disk.file_now(&name, piece.length).is_some() {
             return true;
         }
-        let is_there = disk.has(&name);
-        let permit = Arc::clone(&self.ahead).try_acquire_many_owned(self.budget.read_permits(piece.length));
-        if let (true, Ok(permit)) = (is_there, permit) {
+        let is_on_disk = disk.has(&name);
+        let permit = Arc::clone(&self.prefetches).try_acquire_many_owned(self.budget.read_permits(piece.length));
+        if let (true, Ok(permit)) = (is_on_disk, permit) {
             let (disk, length) = (Arc::clone(disk), piece.length);
             drop(tokio::task::spawn_blocking(move || {
                 let _permit = permit;
                 disk.file(&name, length)
             }));
         }
-        is_there
+        is_on_disk
     }
 
     /// Keeps `piece` on the disk, if there is one, and holds `permit` until then.
@@ -69,7 +69,7 @@ impl Reader {
     }
 
     /// Waits for pending writes to the disk cache, but not for long.
-    pub async fn settle(&self) {
+    pub async fn flush_disk_cache(&self) {
         if let Some(disk) = self.storage.disk_cache() {
             disk.flush().await;
         }

@@ -28,7 +28,7 @@ impl Reader {
         Gauges {
             requests: self.storage.in_flight() + self.virtuals.in_flight(),
             reading: all.saturating_sub(self.reads.available_permits()),
-            ahead: all.saturating_sub(self.ahead.available_permits()),
+            ahead: all.saturating_sub(self.prefetches.available_permits()),
             loading: self.cache.loading(),
             keeping: self.storage.disk_cache().map_or(0, |disk| disk.waiting()),
             cached_bytes: self.cache.bytes(),

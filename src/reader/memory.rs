@@ -18,13 +18,13 @@ pub struct Budget {
     /// Bytes that the snapshot and its tables take for the life of the mount.
     fixed: u64,
     /// Limit that the user sets for the prefetch of one reader.
-    ahead: Option<u64>,
+    prefetch_limit: Option<u64>,
 }
 
 impl Budget {
     /// Creates a bound of `total` bytes, of which `fixed` are taken already. Fails if the rest is too small.
     pub fn new(total: u64, fixed: u64) -> Result<Self> {
-        let budget = Budget { total, fixed, ahead: None };
+        let budget = Budget { total, fixed, prefetch_limit: None };
         if total < MIN_MEMORY || budget.rest() < MIN_REST {
             return Err(Error::invalid(format!(
                 "a memory bound of {} MiB is too small: this snapshot needs {} MiB at least; raise --memory",
@@ -37,17 +37,17 @@ impl Budget {
 
     /// Sets the user's limit for the prefetch of one reader.
     #[must_use]
-    pub fn with_ahead(self, ahead: Option<u64>) -> Self {
-        Budget { ahead, ..self }
+    pub fn with_prefetch_limit(self, prefetch_limit: Option<u64>) -> Self {
+        Budget { prefetch_limit, ..self }
     }
 
     /// Returns the bytes that may be prefetched for one reader: half of the share for all, or the user's limit, up to the share.
     ///
     /// A link of 1 Gbit/s and 30 ms has 4 MB in flight. It takes several times as much to keep it busy, since a reader takes
     /// chunks as they arrive and not as they were requested.
-    pub fn ahead(&self) -> u64 {
+    pub fn prefetch_bytes(&self) -> u64 {
         let all = self.reads_in_flight() as u64 * READ_UNIT;
-        self.ahead.map_or(all / 2, |ahead| ahead.min(all))
+        self.prefetch_limit.map_or(all / 2, |limit| limit.min(all))
     }
 
     fn rest(&self) -> u64 {

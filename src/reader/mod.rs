@@ -7,8 +7,7 @@
 //! Virtual chunks are read the same way, as ranges of other objects ([`mod@chunk`]), if the user allows them.
 //!
 //! [`Reader::manifest`] returns a decoded manifest, and loads it at most once for any number of callers. [`Reader::read`] returns
-//! bytes of a chunk. Each of the two has a `_now` form that answers from memory (for local files: the page cache) or not at all,
-//! for threads that may not wait.
+//! bytes of a chunk. Both are ready when first polled if what they need is in memory (for local files: in the page cache).
 
 pub mod buffer;
 pub mod cache;
@@ -31,9 +30,9 @@ use self::buffer::{Buffer, BufferPool};
 use self::cache::{Cache, Key, Value};
 pub use self::chunk::{ChunkRange, NativeChunk, Object};
 use self::memory::Budget;
+use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::chunk_payload::Checksum;
-use crate::format::ids::ObjectId;
 use crate::format::manifest::Manifest;
 use crate::format::snapshot::ManifestInfo;
 use crate::storage::Storage;
@@ -59,7 +58,7 @@ pub struct Reader {
     /// Bytes that reads in flight may hold.
     reads: Arc<Semaphore>,
     /// Bytes that prefetches may hold.
-    ahead: Arc<Semaphore>,
+    prefetches: Arc<Semaphore>,
     /// Access patterns of shards.
     access_pattern: shards::AccessPattern,
     /// Held while a manifest is decoded, one at a time: each needs memory that the cache does not count yet.
@@ -86,7 +85,7 @@ impl Reader {
             cache: Cache::new(budget.cache()),
             buffers: BufferPool::new(budget.buffers()),
             reads: Arc::new(Semaphore::new(budget.reads_in_flight())),
-            ahead: Arc::new(Semaphore::new(budget.reads_in_flight())),
+            prefetches: Arc::new(Semaphore::new(budget.reads_in_flight())),
             access_pattern: shards::AccessPattern::default(),
             decoding: Semaphore::new(1),
             budget,
@@ -99,18 +98,13 @@ impl Reader {
         Reader { virtuals, ..self }
     }
 
-    /// Returns manifest `id`, if it is in memory.
-    pub fn manifest_now(&self, id: ObjectId) -> Option<Arc<Manifest>> {
-        match self.cache.get(&Key::Manifest(id)) {
-            Some(Value::Manifest(manifest)) => Some(manifest),
-            _ => None,
-        }
-    }
-
     /// Returns manifest `info.id`, loaded if it is not in memory.
     ///
     /// Fails with [`ErrorKind::OutOfMemory`] if it is larger than the memory bound allows.
     pub async fn manifest(self: &Arc<Self>, info: ManifestInfo) -> Result<Arc<Manifest>> {
+        if let Some(Value::Manifest(manifest)) = self.cache.get(&Key::Manifest(info.id)) {
+            return Ok(manifest);
+        }
         let this = Arc::clone(self);
         let loaded = self.cache.get_or_load(Key::Manifest(info.id), async move {
             this.load_manifest(info).await.map(|manifest| Value::Manifest(Arc::new(manifest)))
@@ -150,10 +144,7 @@ impl Reader {
             0 => (file.len() as u64).saturating_mul(EXPANSION),
             refs => u64::from(refs) * BYTES_PER_REF,
         });
-        let manifest = tokio::task::spawn_blocking(move || Manifest::decode_as(info.id, &file, limit))
-            .await
-            .map_err(|e| Error::with_source(ErrorKind::Io, "decoding a manifest", e))?
-            .context(|| key.to_owned())?;
+        let manifest = blocking(move || Manifest::decode_as(info.id, &file, limit)).await.context(|| key.to_owned())?;
         if manifest.id() != info.id {
             return Err(Error::corrupt(format!("{key}: the file says that it is manifest {}", manifest.id())));
         }
@@ -174,10 +165,9 @@ impl Reader {
         Ok(ChunkRange { object: Object::Virtual(Arc::new(object)), offset, length })
     }
 
-    /// Returns bytes `offset..offset + length` of `chunk` if that needs no waiting. The range must lie in the chunk.
-    ///
-    /// Returns none if [`Reader::read`] is needed, failures included.
-    pub fn read_now(&self, chunk: &ChunkRange, offset: u64, length: usize) -> Option<Data> {
+    /// Returns bytes `offset..offset + length` of `chunk` if that needs no waiting and does not fail. The range must lie in the
+    /// chunk.
+    fn read_now(&self, chunk: &ChunkRange, offset: u64, length: usize) -> Option<Data> {
         if let (Some(files), Object::Native(id)) = (self.storage.local_files(), &chunk.object) {
             let file = files.open_now(&chunk::native_key(*id))?.ok()?;
             let mut buffer = self.buffers.take(length)?;
@@ -194,6 +184,9 @@ impl Reader {
 
     /// Reads bytes `offset..offset + length` of `chunk`, which must lie in it: all of them, or an error.
     pub async fn read(self: &Arc<Self>, chunk: &ChunkRange, offset: u64, length: usize) -> Result<Data> {
+        if let Some(data) = self.read_now(chunk, offset, length) {
+            return Ok(data);
+        }
         if !self.is_file(&chunk.object) {
             return self.read_pieces(chunk, offset, length).await;
         }
@@ -243,8 +236,17 @@ impl Reader {
         files.open(&chunk.key()).ok().filter(|file| is_exactly(file, chunk))
     }
 
+    /// Returns the file of `chunk` like [`Reader::whole_file`], on a thread that may block if that is necessary.
+    pub async fn open_whole_file(self: &Arc<Self>, chunk: NativeChunk) -> Result<Option<File>> {
+        if let Some(answer) = self.whole_file_now(chunk) {
+            return Ok(answer);
+        }
+        let this = Arc::clone(self);
+        blocking(move || Ok(this.whole_file(chunk))).await
+    }
+
     /// Returns the result of [`Reader::whole_file`] if it is known without waiting; none otherwise.
-    pub fn whole_file_now(&self, chunk: NativeChunk) -> Option<Option<File>> {
+    fn whole_file_now(&self, chunk: NativeChunk) -> Option<Option<File>> {
         if let Some(disk) = self.storage.disk_cache() {
             return disk.file_now(&ChunkRange::from(chunk).name()?, chunk.length).map(Some);
         }
@@ -255,7 +257,7 @@ impl Reader {
 
     /// Returns the bytes that may be prefetched for one reader: none where chunks are local files.
     pub fn prefetch_limit(&self) -> u64 {
-        if self.is_local() && !self.virtuals.has_remote() { 0 } else { self.budget.ahead() }
+        if self.is_local() && !self.virtuals.has_remote() { 0 } else { self.budget.prefetch_bytes() }
     }
 
     /// Returns true if a chunk may be a local file, which the kernel can read directly.

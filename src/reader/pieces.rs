@@ -13,15 +13,15 @@ use crate::error::Result;
 
 /// Chunks up to this many bytes are fetched whole: at 1 Gbit/s that takes as long as two round trips of 30 ms, and most programs
 /// read all of a chunk.
-pub(super) const WHOLE: u64 = 8 << 20;
+pub(super) const MAX_WHOLE: u64 = 8 << 20;
 /// Bytes of a piece of a larger chunk.
 pub(super) const PIECE: u64 = 2 << 20;
 /// Pieces that are prefetched for a reader that goes through a chunk from piece to piece.
-const AHEAD: u64 = 4;
+const PIECES_AHEAD: u64 = 4;
 
 /// Returns the piece of `chunk` that has the byte at `offset`, which lies in it, and the start of the piece in the chunk.
 pub(super) fn piece_at(chunk: &ChunkRange, offset: u64) -> (ChunkRange, u64) {
-    if chunk.length <= WHOLE {
+    if chunk.length <= MAX_WHOLE {
         return (chunk.clone(), 0);
     }
     let begin = offset / PIECE * PIECE;
@@ -40,7 +40,7 @@ impl Reader {
     /// Reads bytes `offset..offset + length` of `chunk`, which must lie in it.
     pub(super) async fn read_pieces(self: &Arc<Self>, chunk: &ChunkRange, offset: u64, length: usize) -> Result<Data> {
         if let Some((piece, within)) = only(chunk, offset, length as u64) {
-            self.go_on(chunk, &piece);
+            self.prefetch_pieces(chunk, &piece);
             if let Some(data) = self.read_kept(&piece, within, length).await {
                 return Ok(data);
             }
@@ -52,7 +52,7 @@ impl Reader {
         let mut at = offset;
         while at < end {
             let (piece, begin) = piece_at(chunk, at);
-            self.go_on(chunk, &piece);
+            self.prefetch_pieces(chunk, &piece);
             let part = self.whole(&piece).await?;
             let count = usize::try_from((begin + piece.length).min(end) - at).unwrap_or(usize::MAX);
             bytes.extend_from_slice(&slice(&part, at - begin, count).ok_or_else(|| not_in_chunk(at, count))?);
@@ -71,16 +71,16 @@ impl Reader {
     }
 
     /// Prefetches the next pieces, if the one before `piece` was read too.
-    fn go_on(self: &Arc<Self>, chunk: &ChunkRange, piece: &ChunkRange) {
+    fn prefetch_pieces(self: &Arc<Self>, chunk: &ChunkRange, piece: &ChunkRange) {
         let begin = piece.offset.saturating_sub(chunk.offset);
-        if chunk.length <= WHOLE
+        if chunk.length <= MAX_WHOLE
             || self.prefetch_limit() == 0
             || begin < PIECE
             || !self.has(&piece_at(chunk, begin - PIECE).0)
         {
             return;
         }
-        let next = (1..=AHEAD).map(|n| begin + n * PIECE).take_while(|at| *at < chunk.length);
+        let next = (1..=PIECES_AHEAD).map(|n| begin + n * PIECE).take_while(|at| *at < chunk.length);
         // Pieces without room are requested again with the next piece.
         let _ = self.prefetch(next.map(|at| piece_at(chunk, at).0).enumerate().collect());
     }
@@ -95,12 +95,12 @@ mod tests {
     #[test]
     fn pieces_cover_a_chunk() {
         let at = |offset, length| ChunkRange { object: Object::Native(id(1)), offset, length };
-        let chunk = at(100, WHOLE + PIECE / 2);
+        let chunk = at(100, MAX_WHOLE + PIECE / 2);
         assert_eq!(piece_at(&chunk, 0), (at(100, PIECE), 0));
-        assert_eq!(piece_at(&chunk, WHOLE + 5), (at(100 + WHOLE, PIECE / 2), WHOLE));
+        assert_eq!(piece_at(&chunk, MAX_WHOLE + 5), (at(100 + MAX_WHOLE, PIECE / 2), MAX_WHOLE));
         assert_eq!(only(&chunk, PIECE - 1, 1).map(|(piece, within)| (piece.offset, within)), Some((100, PIECE - 1)));
         assert_eq!(only(&chunk, PIECE - 1, 2), None);
-        let small = at(100, WHOLE);
+        let small = at(100, MAX_WHOLE);
         assert_eq!(only(&small, PIECE - 1, 2), Some((small, PIECE - 1)));
     }
 }

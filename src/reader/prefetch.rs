@@ -11,7 +11,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::cache::{Key, Value};
 use super::chunk::ChunkRange;
-use super::pieces::WHOLE;
+use super::pieces::MAX_WHOLE;
 use super::{Reader, slice};
 use crate::error::Error;
 
@@ -28,14 +28,14 @@ impl Reader {
     /// number; returns the first number for which there was no room, from which on nothing was fetched.
     pub fn prefetch(self: &Arc<Self>, mut chunks: Vec<(usize, ChunkRange)>) -> Option<usize> {
         chunks.retain(|(_, chunk)| {
-            let is_wanted = chunk.length > 0 && chunk.length <= WHOLE && !self.is_file(&chunk.object);
+            let is_wanted = chunk.length > 0 && chunk.length <= MAX_WHOLE && !self.is_file(&chunk.object);
             is_wanted && !self.has(chunk) && !self.warm_disk(chunk)
         });
         // A run has the number of its first chunk.
         let mut runs: Vec<(usize, Vec<ChunkRange>)> = Vec::new();
         for (number, chunk) in chunks {
             match runs.last_mut() {
-                Some((_, run)) if goes_on(run, &chunk) => run.push(chunk),
+                Some((_, run)) if is_adjacent(run, &chunk) => run.push(chunk),
                 _ => runs.push((number, vec![chunk])),
             }
         }
@@ -48,7 +48,7 @@ impl Reader {
 
     fn room_for(&self, run: &[ChunkRange]) -> Option<OwnedSemaphorePermit> {
         let permits = self.budget.read_permits(length(run));
-        Arc::clone(&self.ahead).try_acquire_many_owned(permits).ok()
+        Arc::clone(&self.prefetches).try_acquire_many_owned(permits).ok()
     }
 
     /// Fetches `run`, parts of one object in its order, with one request in the background.
@@ -86,13 +86,13 @@ fn length(run: &[ChunkRange]) -> u64 {
 }
 
 /// Returns true if `chunk` lies just behind `run`, in the same object, and all of it is not too much for one request.
-fn goes_on(run: &[ChunkRange], chunk: &ChunkRange) -> bool {
+fn is_adjacent(run: &[ChunkRange], chunk: &ChunkRange) -> bool {
     let (Some(first), Some(last)) = (run.first(), run.last()) else { return false };
     let Some(end) = last.offset.checked_add(last.length) else { return false };
     let Some(total) = chunk.offset.checked_add(chunk.length).and_then(|end| end.checked_sub(first.offset)) else {
         return false;
     };
-    last.object == chunk.object && chunk.offset >= end && chunk.offset - end <= GAP && total <= WHOLE
+    last.object == chunk.object && chunk.offset >= end && chunk.offset - end <= GAP && total <= MAX_WHOLE
 }
 
 #[cfg(test)]
@@ -102,16 +102,16 @@ mod tests {
     use crate::reader::chunk::Object;
 
     #[test]
-    fn neighbours_in_one_object_are_one_request() {
+    fn neighbors_in_one_object_are_one_request() {
         let chunk = |object, offset, length| ChunkRange { object: Object::Native(id(object)), offset, length };
         let run = [chunk(1, 0, 4096)];
-        assert!(goes_on(&run, &chunk(1, 4096, 4096)));
-        assert!(goes_on(&run, &chunk(1, 4096 + GAP, 4096)));
-        assert!(!goes_on(&run, &chunk(1, 4097 + GAP, 4096)));
-        assert!(!goes_on(&run, &chunk(2, 4096, 4096)), "another object");
-        assert!(!goes_on(&run, &chunk(1, 0, 4096)), "before it");
-        assert!(!goes_on(&run, &chunk(1, 4096, WHOLE)), "too much at once");
-        assert!(!goes_on(&run, &chunk(1, u64::MAX, 1)));
+        assert!(is_adjacent(&run, &chunk(1, 4096, 4096)));
+        assert!(is_adjacent(&run, &chunk(1, 4096 + GAP, 4096)));
+        assert!(!is_adjacent(&run, &chunk(1, 4097 + GAP, 4096)));
+        assert!(!is_adjacent(&run, &chunk(2, 4096, 4096)), "another object");
+        assert!(!is_adjacent(&run, &chunk(1, 0, 4096)), "before it");
+        assert!(!is_adjacent(&run, &chunk(1, 4096, MAX_WHOLE)), "too much at once");
+        assert!(!is_adjacent(&run, &chunk(1, u64::MAX, 1)));
         assert_eq!(length(&[chunk(1, 10, 5), chunk(1, 20, 5)]), 15);
     }
 }

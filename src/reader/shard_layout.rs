@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use super::pieces::{PIECE, WHOLE};
+use super::pieces::{MAX_WHOLE, PIECE};
 use crate::zarr::shard::{Index, IndexLocation, ShardLayout};
 
 /// Bytes of a page: the kernel reads whole pages.
@@ -21,7 +21,7 @@ pub(super) const HEAD: u64 = 128 << 10;
 /// Pieces up to this many bytes are fetched along with the piece before them: small inner chunks, and heads.
 pub(super) const SMALL_PIECE: u64 = 2 * HEAD;
 /// Most pieces, however large a shard is: their starts are kept in memory.
-const MOST_PIECES: u64 = 1 << 16;
+const MAX_PIECES: u64 = 1 << 16;
 
 /// Pieces of one shard, from its first byte to its last.
 #[derive(Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Layout {
             IndexLocation::End => (0, place.start),
         });
         let (first, end) = ends.unwrap_or((0, length));
-        let mut pieces = Pieces { begins: Vec::new(), grouped: None, step: GROUP.max(up(length / MOST_PIECES)) };
+        let mut pieces = Pieces { begins: Vec::new(), grouped: None, step: GROUP.max(up(length / MAX_PIECES)) };
         if first > 0 {
             pieces.begins.push(0);
         }
@@ -100,7 +100,7 @@ impl Layout {
     }
 
     /// Returns true if piece `number` continues the inner chunk of the one before it.
-    pub(super) fn goes_on(&self, number: usize) -> bool {
+    pub(super) fn continues_previous(&self, number: usize) -> bool {
         self.begins.get(number).is_some_and(|begin| begin & 1 == 1)
     }
 
@@ -143,11 +143,11 @@ impl Pieces {
             return;
         }
         self.close();
-        if length <= SMALL_PIECE {
-            return self.begins.push(range.start);
-        }
         self.begins.push(range.start);
-        if length <= WHOLE {
+        if length <= SMALL_PIECE {
+            return;
+        }
+        if length <= MAX_WHOLE {
             return self.begins.push((range.start + HEAD) | 1);
         }
         let mut at = range.start + PIECE;
@@ -246,7 +246,7 @@ mod tests {
         let entries = [(0, mib + 100), (mib + 100, 100_000), (mib + 100_100, mib), (30 * mib, 20 * mib)];
         let length = 50 * mib + 64;
         let layout = layout(&sharding, length, &entries);
-        assert_eq!((layout.piece(0), layout.goes_on(1)), (0..HEAD, true));
+        assert_eq!((layout.piece(0), layout.continues_previous(1)), (0..HEAD, true));
         assert_eq!(layout.piece(1), HEAD..mib);
         assert_eq!(layout.at(mib + 100), 2, "a page that two inner chunks share belongs to the second");
         assert_eq!(layout.piece(2), mib..down(mib + 100_100));
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_an_index_says_every_byte_is_in_one_piece() {
+    fn any_index_gives_each_byte_exactly_one_piece() {
         let sharding = sharding(8, "end", json!(["bytes"]));
         let mut seed = 5_u64;
         let mut next = |below: u64| {

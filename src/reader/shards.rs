@@ -25,6 +25,7 @@ use super::chunk::ChunkRange;
 use super::pieces::{only, piece_at};
 use super::shard_layout::{HEAD, Layout, SMALL_PIECE, index_piece};
 use super::{Data, Reader, not_in_chunk, slice};
+use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::zarr::shard::{Index, IndexLocation, ShardLayout};
 
@@ -32,14 +33,14 @@ use crate::zarr::shard::{Index, IndexLocation, ShardLayout};
 const SMALL_SHARD: u64 = 1 << 20;
 /// A first read of this length, at a shard's beginning, may mean a full scan: without privileges the kernel requests no more at a
 /// time. With a larger read-ahead, it requests as much for a short read, so that the second read decides.
-const LONG: u64 = 128 << 10;
+const MAYBE_FULL_SCAN: u64 = 128 << 10;
 /// A first read of this length means a full scan.
-const VERY_LONG: u64 = 512 << 10;
+const FULL_SCAN: u64 = 512 << 10;
 /// Bytes that have to be read in sequence before more is prefetched than was requested.
 const TRUSTED_AGE: u64 = 256 << 10;
 /// Most bytes that are prefetched for one reader of a shard, and in one request.
-const MOST_AHEAD: u64 = 8 << 20;
-const AT_A_TIME: u64 = 2 << 20;
+const MAX_AHEAD: u64 = 8 << 20;
+const MAX_REQUEST: u64 = 2 << 20;
 /// Longest distance between the end of a stream and its next request: the kernel sends several at once, in any order.
 const MAX_GAP: u64 = 4 << 20;
 /// Shards whose access pattern is remembered, and streams of each.
@@ -87,7 +88,7 @@ impl Default for AccessPattern {
 
 impl Streams {
     /// Records a read of `range`. Returns the stream that it continues, if the stream gets further.
-    fn note(&mut self, range: &Range<u64>) -> Option<&mut Stream> {
+    fn record(&mut self, range: &Range<u64>) -> Option<&mut Stream> {
         let whole = self.mode == ReadMode::Whole;
         let near = |stream: &Stream| {
             let run = (stream.end - stream.begin).max(range.end - range.start);
@@ -108,7 +109,7 @@ impl Streams {
     }
 
     /// Returns true if half of `length` bytes or more were read in sequence.
-    fn most_of(&self, length: u64) -> bool {
+    fn has_most_of(&self, length: u64) -> bool {
         self.mode == ReadMode::Whole || self.streams.iter().any(|stream| stream.end - stream.begin >= length / 2)
     }
 }
@@ -116,10 +117,10 @@ impl Streams {
 impl Stream {
     /// Returns the range to fetch now: empty until two pieces in a row, and [`TRUSTED_AGE`] bytes, were read; then as much again as
     /// was read.
-    fn ahead(&mut self, layout: &Layout, most: u64) -> Range<u64> {
+    fn prefetch_range(&mut self, layout: &Layout, most: u64) -> Range<u64> {
         let (run, at) = (self.end - self.begin, layout.at(self.end.saturating_sub(1)));
         let before = layout.piece(at.saturating_sub(1)).start;
-        let window = run.min(MOST_AHEAD).min(most);
+        let window = run.min(MAX_AHEAD).min(most);
         let target = self.end.saturating_add(window);
         let from = self.front.max(layout.piece(at).end);
         // Small steps would each be a request.
@@ -137,22 +138,13 @@ impl Stream {
 
 impl Reader {
     /// Returns bytes `offset..offset + length` of `shard`, if they are in memory. The range must lie in the shard.
-    pub fn read_shard_now(
-        self: &Arc<Self>,
-        sharding: &ShardLayout,
-        shard: &ChunkRange,
-        offset: u64,
-        length: usize,
-    ) -> Option<Data> {
-        if self.is_file(&shard.object) || is_small(sharding, shard) {
-            return self.read_now(shard, offset, length);
-        }
+    fn read_shard_now(self: &Arc<Self>, shard: &ChunkRange, offset: u64, length: usize) -> Option<Data> {
         let range = offset..offset.checked_add(length as u64)?;
         if only(shard, offset, length as u64).is_some_and(|(piece, _)| self.cache.get(&Key::Chunk(piece)).is_some()) {
-            self.access_pattern.shards.lock().get_or_insert_mut(shard.clone(), Streams::default).note(&range);
+            self.access_pattern.shards.lock().get_or_insert_mut(shard.clone(), Streams::default).record(&range);
             return self.read_now(shard, offset, length);
         }
-        let Some(Value::Layout(layout)) = self.cache.get(&layout_key(shard)) else { return None };
+        let Some(Value::Layout(layout)) = self.cache.get(&Key::Layout(shard.clone())) else { return None };
         let mut parts = Vec::new();
         for number in layout.touched(&range) {
             match self.cache.get(&Key::Chunk(piece_of(shard, &layout, number))) {
@@ -165,7 +157,7 @@ impl Reader {
         Some(data)
     }
 
-    /// Reads bytes `offset..offset + length` of `shard`, which must lie in it: all of them, or an error.
+    /// Reads bytes `offset..offset + length` of `shard`, at least one, which must lie in it: all of them, or an error.
     pub async fn read_shard(
         self: &Arc<Self>,
         sharding: &ShardLayout,
@@ -173,8 +165,11 @@ impl Reader {
         offset: u64,
         length: usize,
     ) -> Result<Data> {
-        if self.is_file(&shard.object) || is_small(sharding, shard) || length == 0 {
+        if self.is_file(&shard.object) || is_small(sharding, shard) {
             return self.read(shard, offset, length).await;
+        }
+        if let Some(data) = self.read_shard_now(shard, offset, length) {
+            return Ok(data);
         }
         let end = offset.checked_add(length as u64).filter(|end| *end <= shard.length);
         let range = offset..end.ok_or_else(|| not_in_chunk(offset, length))?;
@@ -185,10 +180,10 @@ impl Reader {
                     let _ = self.prefetch(vec![(0, piece_at(shard, 0).0)]);
                     return Ok(data);
                 }
-                return self.read(shard, offset, length).await;
+                return self.read_pieces(shard, offset, length).await;
             }
             ReadMode::Beginning => {
-                let bytes = self.whole(&part(shard, &(0..VERY_LONG.min(shard.length)))).await?;
+                let bytes = self.whole(&part(shard, &(0..FULL_SCAN.min(shard.length)))).await?;
                 return slice(&bytes, offset, length).map(Data::Bytes).ok_or_else(|| not_in_chunk(offset, length));
             }
             ReadMode::Parts => {}
@@ -223,10 +218,11 @@ impl Reader {
     fn mode(&self, sharding: &ShardLayout, shard: &ChunkRange, range: &Range<u64>) -> ReadMode {
         let long = range.end - range.start;
         // The first of several concurrent requests need not arrive first.
-        let begins = if range.start == 0 { long >= LONG } else { range.start < MAX_GAP && long >= VERY_LONG };
+        let begins =
+            if range.start == 0 { long >= MAYBE_FULL_SCAN } else { range.start < MAX_GAP && long >= FULL_SCAN };
         let index = index_piece(sharding, shard.length).filter(|_| begins && sharding.location == IndexLocation::End);
         let first = match index.map(|place| self.is_near(&part(shard, &place))) {
-            Some(false) if long >= VERY_LONG => ReadMode::Whole,
+            Some(false) if long >= FULL_SCAN => ReadMode::Whole,
             Some(false) => ReadMode::Beginning,
             _ => ReadMode::Parts,
         };
@@ -238,7 +234,7 @@ impl Reader {
             return ReadMode::Parts;
         };
         let is_first = streams.streams.is_empty();
-        let further = streams.note(range).is_some();
+        let further = streams.record(range).is_some();
         streams.mode = match streams.mode {
             // A reader that jumps does not read the whole shard.
             _ if streams.streams.len() > 1 => ReadMode::Parts,
@@ -250,7 +246,7 @@ impl Reader {
 
     /// Returns the bytes of `range`, if they are in the first bytes fetched in mode [`ReadMode::Beginning`].
     fn read_cached_head(&self, shard: &ChunkRange, range: &Range<u64>) -> Option<Data> {
-        let beginning = 0..VERY_LONG.min(shard.length);
+        let beginning = 0..FULL_SCAN.min(shard.length);
         match self.cache.get(&Key::Chunk(part(shard, &beginning))) {
             Some(Value::Chunk(bytes)) => join(&[(beginning, bytes)], range),
             _ => None,
@@ -291,12 +287,9 @@ impl Reader {
     /// Returns the layout of `shard`, which its index determines.
     async fn layout(self: &Arc<Self>, sharding: &ShardLayout, shard: &ChunkRange) -> Result<Arc<Layout>> {
         let (this, sharding, shard) = (Arc::clone(self), sharding.clone(), shard.clone());
-        let loaded = self.cache.get_or_load(layout_key(&shard), async move {
+        let loaded = self.cache.get_or_load(Key::Layout(shard.clone()), async move {
             let index = this.index_of(&sharding, &shard).await?;
-            let layout = move || Layout::new(&sharding, shard.length, index.as_ref());
-            let layout = tokio::task::spawn_blocking(layout).await;
-            let layout = layout.map_err(|e| Error::with_source(ErrorKind::Io, "looking at a shard's index", e))?;
-            Ok(Value::Layout(Arc::new(layout)))
+            blocking(move || Ok(Value::Layout(Arc::new(Layout::new(&sharding, shard.length, index.as_ref()))))).await
         });
         match loaded.await? {
             Value::Layout(layout) => Ok(layout),
@@ -336,7 +329,7 @@ impl Reader {
         let (Some(&first), Some(&last)) = (missing.first(), missing.last()) else { return };
         let (mut next, mut end) = (last + 1, range.end);
         // A reader that begins an inner chunk reads all of it.
-        if first == touched.start && next == touched.end && layout.goes_on(next) {
+        if first == touched.start && next == touched.end && layout.continues_previous(next) {
             end = layout.piece(next).end;
             missing.push(next);
             next += 1;
@@ -363,7 +356,7 @@ impl Reader {
         let wanted = {
             let mut shards = self.access_pattern.shards.lock();
             let streams = shards.get_or_insert_mut(shard.clone(), Streams::default);
-            streams.note(range).map(|stream| stream.ahead(layout, most))
+            streams.record(range).map(|stream| stream.prefetch_range(layout, most))
         };
         let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty() && wanted.start < shard.length) else { return };
         let mut batch: Vec<(usize, ChunkRange)> = Vec::new();
@@ -372,7 +365,7 @@ impl Reader {
             let piece = piece_of(shard, layout, number);
             bytes += piece.length;
             batch.push((number, piece));
-            if bytes >= AT_A_TIME {
+            if bytes >= MAX_REQUEST {
                 bytes = 0;
                 if self.fetch_batch(shard, layout, std::mem::take(&mut batch)) {
                     return;
@@ -394,7 +387,7 @@ impl Reader {
 
     /// Returns true if most of `shard` was read in sequence.
     pub fn reads_most_of(&self, shard: &ChunkRange) -> bool {
-        self.access_pattern.shards.lock().peek(shard).is_some_and(|streams| streams.most_of(shard.length))
+        self.access_pattern.shards.lock().peek(shard).is_some_and(|streams| streams.has_most_of(shard.length))
     }
 
     /// Returns the range of `shard` that a reader of a part needs first: the index.
@@ -409,10 +402,6 @@ impl Reader {
 /// Returns true if a shard is fetched whole, like other chunks: it is small, or has no room for its index.
 fn is_small(sharding: &ShardLayout, shard: &ChunkRange) -> bool {
     shard.length <= SMALL_SHARD || sharding.index_place(shard.length).is_none()
-}
-
-fn layout_key(shard: &ChunkRange) -> Key {
-    Key::Layout(shard.clone())
 }
 
 /// Returns a part of a shard as a range of the object.
@@ -432,7 +421,7 @@ fn runs(shard: &ChunkRange, layout: &Layout, numbers: &[usize]) -> Vec<Vec<Chunk
         let piece = piece_of(shard, layout, number);
         let fits = |run: &Vec<ChunkRange>| {
             let follows = run.last().is_some_and(|last| last.offset + last.length == piece.offset);
-            follows && run.first().is_some_and(|first| piece.offset + piece.length - first.offset <= MOST_AHEAD + HEAD)
+            follows && run.first().is_some_and(|first| piece.offset + piece.length - first.offset <= MAX_AHEAD + HEAD)
         };
         match runs.last_mut().filter(|run| fits(run)) {
             Some(run) => run.push(piece),
@@ -448,11 +437,10 @@ fn join(parts: &[(Range<u64>, Bytes)], range: &Range<u64>) -> Option<Data> {
         let (begin, end) = (range.start.max(place.start), range.end.min(place.end));
         slice(bytes, begin.checked_sub(place.start)?, usize::try_from(end.checked_sub(begin)?).ok()?)
     };
+    let length = usize::try_from(range.end - range.start).ok()?;
     if let [(place, bytes)] = parts {
-        let length = usize::try_from(range.end - range.start).ok()?;
         return cut(place, bytes).filter(|bytes| bytes.len() == length).map(Data::Bytes);
     }
-    let length = usize::try_from(range.end - range.start).ok()?;
     let mut joined = BytesMut::with_capacity(length);
     for (place, bytes) in parts {
         joined.extend_from_slice(&cut(place, bytes)?);
@@ -471,7 +459,7 @@ mod tests {
         ranges
             .into_iter()
             .map(|range| {
-                let wanted = streams.note(&range).map(|stream| stream.ahead(layout, 64 << 20));
+                let wanted = streams.record(&range).map(|stream| stream.prefetch_range(layout, 64 << 20));
                 wanted.map_or(0, |wanted| wanted.end - wanted.start)
             })
             .collect()
@@ -491,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn who_streams_is_followed_and_who_jumps_is_not() {
+    fn sequential_reads_are_prefetched_and_jumps_are_not() {
         let layout = layout();
         let streamed = ahead(&layout, (0..256).map(|n| n * HEAD..(n + 1) * HEAD));
         let total: u64 = streamed.iter().sum();

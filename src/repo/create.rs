@@ -9,10 +9,9 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::draft::{NodeDraft, SnapshotDraft, TransactionLogDraft};
 use crate::format::envelope::SpecVersion;
 use crate::format::ids::{NodeId, ObjectId};
-use crate::format::repo_state::{Operation, RawItem, RepoState, Status, Update};
+use crate::format::repo_state::{Operation, RawItem, RepoState, SnapshotRecord, Status, Update};
 use crate::format::snapshot::Snapshot;
 use crate::format::transaction_log::Change;
-use crate::repo::refs::DEFAULT_BRANCH;
 use crate::storage::{Condition, Storage};
 use crate::times::Clock;
 

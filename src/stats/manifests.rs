@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 use super::chunks::ChunkSet;
 use super::reach::{Reach, RefSet};
 use super::{Bounds, Chunks, Counters};
+use crate::blocking::blocking;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::ids::ObjectId;
@@ -131,11 +132,6 @@ pub(super) async fn read(
 
 async fn fetch(storage: &Arc<dyn Storage>, held: ReachableManifest, limit: u64) -> Result<bytes::Bytes> {
     storage.get_fixed(&format!("manifests/{}", held.info.id), limit).await
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|e| Error::with_source(ErrorKind::Io, "counting chunks", e))?
 }
 
 fn look(file: &[u8], held: ReachableManifest, limit: u64, pass: &Mutex<Pass>) -> Result<()> {

@@ -14,7 +14,8 @@ use super::fetch::{Content, fetch, is_unreadable};
 use super::prune::{self, Extra};
 use super::put::{Action, ExportTarget};
 use super::walk::{BATCH_BYTES, Item, Walk};
-use super::{Counters, MAX_LISTED, SkippedPath, blocking};
+use super::{Counters, MAX_LISTED, SkippedPath};
+use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tree::{Kind, Tree};
 

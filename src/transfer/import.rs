@@ -14,14 +14,16 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::destination::MARKER;
-use super::{Counters, MAX_LISTED, SkippedPath, blocking, known, scan};
+use super::{Counters, MAX_LISTED, SkippedPath, known, scan};
+use crate::blocking::blocking;
 use crate::commit::changes::{ChangeSet, ChunkChange};
 use crate::commit::conflicts::Conflict;
 use crate::commit::engine::{CommitOutcome, Engine, EngineOptions, OnConflict, Request};
 use crate::commit::progress::CommitProgress;
 use crate::error::{Context, Error, Result};
 use crate::format::snapshot::Snapshot;
-use crate::operations::changes::walk::{NewIds, detect_changes_in};
+use crate::operations::changes::NewIds;
+use crate::operations::changes::nodes::detect_changes_in;
 use crate::operations::changes::{DetectedChanges, Violation};
 use crate::overlay::Base;
 use crate::reader::Reader;

@@ -10,9 +10,10 @@ use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
+use super::Counters;
 use super::fetch::{Content, is_unreadable, payloads};
 use super::walk::BATCH_BYTES;
-use super::{Counters, blocking};
+use crate::blocking::blocking;
 use crate::commit::changes::{ChangeSet, ChunkChange, ChunkFile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;

@@ -35,7 +35,6 @@ use rustix::fs::{AtFlags, DirEntry, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use serde::Serialize;
 
-use crate::error::{Error, ErrorKind, Result};
 
 /// Paths of one kind that a report lists; the rest is counted.
 const MAX_LISTED: usize = 1000;
@@ -79,12 +78,6 @@ pub struct SkippedPath {
     pub path: String,
     /// Reason, for display.
     pub why: String,
-}
-
-/// Runs `work` on a thread that may block.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|e| Error::with_source(ErrorKind::Io, "a step of the transfer ended early", e))?
 }
 
 /// Opens `path` below `folder` for reading; an empty path is `folder` itself. No component may be a symbolic link: another

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use rustix::fs::{Dir, FileType};
 
 use super::destination::{Destination, MARKER, join, shown};
-use super::{blocking, kind_of};
+use super::kind_of;
+use crate::blocking::blocking;
 use crate::error::{Context, Error, Result};
 use crate::file_name::is_dots;
 use crate::tree::{Kind, Tree};

@@ -5,11 +5,11 @@ use std::io::{Read, Seek, Write};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use super::blocking;
 use super::destination::{Before, Destination};
 use super::fetch::{Content, payload, whole_file};
 use super::new_file::set_time;
 use super::walk::{BATCH_BYTES, Item};
+use crate::blocking::blocking;
 use crate::error::{Context, Error, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::reader::Data;

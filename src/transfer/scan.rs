@@ -20,6 +20,7 @@ use rustix::fs::{AtFlags, Dir, FileType, OFlags};
 use rustix::io::Errno;
 
 use super::{Counters, SkippedPath, kind_of, open_beneath};
+use crate::blocking::blocking;
 use crate::commit::changes::ChunkFile;
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_name::is_dots;
@@ -269,8 +270,9 @@ impl Scanned {
         for name in path.split('/').filter(|name| !name.is_empty()) {
             let mut entries = BTreeMap::new();
             entries.insert(Name::new(name.as_bytes()), FrozenEntry::Directory(out.len() + 1));
-            let has =
-                lower.as_ref().is_some_and(|place| matches!(tree.step(place, ZARR_JSON), Some(TreePlace::Metadata(_))));
+            let has = lower
+                .as_ref()
+                .is_some_and(|place| matches!(tree.child_place(place, ZARR_JSON), Some(TreePlace::Metadata(_))));
             if !has {
                 let document = ChunkPayload::Inline(Bytes::from_static(GROUP_DOCUMENT));
                 let group = new_file(Source::Stored(Stored(document)), &mut next_id);
@@ -291,7 +293,7 @@ impl Scanned {
             let mut entries = BTreeMap::new();
             for (name, found) in found {
                 let below = match (&lower, name.text()) {
-                    (Some(lower), Some(text)) => tree.step(lower, text),
+                    (Some(lower), Some(text)) => tree.child_place(lower, text),
                     _ => None,
                 };
                 if let (Some(below), false) = (&below, delete)
@@ -339,7 +341,7 @@ fn new_file(source: Source, next_id: &mut Id) -> FrozenEntry {
 
 /// Returns the directory `name` in the snapshot's directory `place`.
 fn directory_below(tree: &Tree, place: &TreePlace, name: &str) -> Option<TreePlace> {
-    tree.step(place, name).filter(|place| tree.is_directory_place(place))
+    tree.child_place(place, name).filter(|place| tree.is_directory_place(place))
 }
 
 /// Returns the reason why `found` cannot be where the snapshot has `place`, if there is one.
@@ -396,7 +398,7 @@ impl Contents for Scanned {
             Source::Stored(_) | Source::Lower => return Ok(Bytes::new()),
         };
         let (root, path) = (Arc::clone(&self.root), self.path(number).to_vec());
-        super::blocking(move || {
+        blocking(move || {
             use std::io::Read;
             let failed = |e: std::io::Error| Error::io(printable::text(&path), e);
             let file = open_beneath(&root, &path, OFlags::NONBLOCK).map_err(|e| failed(e.into()))?;

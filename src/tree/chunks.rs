@@ -9,12 +9,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::nodes::{Array, NodeTable};
-use super::positions::Coords;
+use super::array::Array;
+use super::nodes::NodeTable;
 use crate::error::{Context, Result};
 use crate::format::manifest::{ArrayRefs, Manifest};
 use crate::format::snapshot::ManifestRef;
 use crate::reader::Reader;
+use crate::zarr::{Coords, is_in_grid, is_prefix_in_grid};
 
 /// Existing chunk, found in a manifest that stays in memory as long as this.
 #[derive(Debug)]
@@ -45,24 +46,16 @@ impl<'a> Chunks<'a> {
         self.array.grid.len()
     }
 
-    /// Returns true if `coords`, all of them or the first few, lie in the grid.
-    fn in_grid(&self, coords: &[u32]) -> bool {
-        coords.len() <= self.rank() && std::iter::zip(coords, &self.array.grid).all(|(coord, length)| coord < length)
-    }
-
     async fn load(&self, manifest: &ManifestRef) -> Result<Arc<Manifest>> {
-        if let Some(manifest) = self.reader.manifest_now(manifest.id) {
-            return Ok(manifest);
-        }
         self.reader.manifest(self.table.manifest(manifest.id)).await
     }
 
     /// Returns the chunk at `coords`, if it exists.
     pub async fn find(&self, coords: &[u32]) -> Result<Option<FoundChunk>> {
-        if coords.len() != self.rank() || !self.in_grid(coords) {
+        if !is_in_grid(coords, &self.array.grid) {
             return Ok(None);
         }
-        for manifest in self.array.manifests.iter().filter(|m| holds(m, coords)) {
+        for manifest in self.array.manifests.iter().filter(|m| m.covers(coords)) {
             let manifest = self.load(manifest).await?;
             let Some(refs) = manifest.array(self.array.id)? else { continue };
             if let Some(at) = refs.find(coords) {
@@ -75,10 +68,10 @@ impl<'a> Chunks<'a> {
 
     /// Returns true if any chunk's coordinates begin with `prefix`.
     pub async fn any_below(&self, prefix: &[u32]) -> Result<bool> {
-        if !self.in_grid(prefix) {
+        if !is_prefix_in_grid(prefix, &self.array.grid) {
             return Ok(false);
         }
-        for manifest in self.array.manifests.iter().filter(|m| holds(m, prefix)) {
+        for manifest in self.array.manifests.iter().filter(|m| m.covers(prefix)) {
             let manifest = self.load(manifest).await?;
             let Some(refs) = manifest.array(self.array.id)? else { continue };
             if self.next(&refs, refs.lower_bound(prefix), prefix).is_some() {
@@ -127,7 +120,7 @@ impl<'a> Chunks<'a> {
                 None => return Ok(Vec::new()),
             },
         };
-        let mut holding = self.array.manifests.iter().filter(|m| holds(m, prefix) && !entirely_before(m, &start));
+        let mut holding = self.array.manifests.iter().filter(|m| m.covers(prefix) && !entirely_before(m, &start));
         let Some(first) = holding.next() else { return Ok(Vec::new()) };
         let mut found = self.collect(&*self.load(first).await?, prefix, &start, depth, limit)?;
         let mut merged: BTreeMap<Coords, u64> = BTreeMap::new();
@@ -213,7 +206,7 @@ impl<'a> Chunks<'a> {
 
     /// Returns true if one of `manifests` lists the chunk. Boxes rarely overlap, so this rarely reads one.
     async fn listed_in(&self, manifests: &[ManifestRef], coords: &[u32]) -> Result<bool> {
-        for manifest in manifests.iter().filter(|m| holds(m, coords)) {
+        for manifest in manifests.iter().filter(|m| m.covers(coords)) {
             let loaded = self.load(manifest).await?;
             if loaded.array(self.array.id)?.is_some_and(|refs| refs.find(coords).is_some()) {
                 return Ok(true);
@@ -221,11 +214,6 @@ impl<'a> Chunks<'a> {
         }
         Ok(false)
     }
-}
-
-/// Returns true if the box of `manifest` has a place that begins with `coords`.
-fn holds(manifest: &ManifestRef, coords: &[u32]) -> bool {
-    std::iter::zip(coords, &manifest.extents).all(|(coord, (from, to))| from <= coord && coord < to)
 }
 
 /// Returns true if every place in the box comes before `start`.
@@ -271,10 +259,10 @@ mod tests {
     #[test]
     fn boxes_are_compared_in_grid_order() {
         let m = manifest(&[(2, 4), (0, 10)]);
-        assert!(holds(&m, &[]) && holds(&m, &[2]) && holds(&m, &[3, 9]));
-        assert!(!holds(&m, &[4]) && !holds(&m, &[2, 10]));
+        assert!(m.covers(&[]) && m.covers(&[2]) && m.covers(&[3, 9]));
+        assert!(!m.covers(&[4]) && !m.covers(&[2, 10]));
         assert!(entirely_before(&m, &[4]) && entirely_before(&m, &[3, 10]) && !entirely_before(&m, &[3, 9]));
         assert!(entirely_after(&m, &[1]) && !entirely_after(&m, &[2]) && entirely_after(&m, &[1, 9]));
-        assert!(!entirely_before(&manifest(&[]), &[]) && holds(&manifest(&[]), &[7, 7]));
+        assert!(!entirely_before(&manifest(&[]), &[]) && manifest(&[]).covers(&[7, 7]));
     }
 }

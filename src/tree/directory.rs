@@ -12,9 +12,9 @@
 //! | 2^62 + n | place n of the chunks of the array above that share the directory |
 
 use super::nodes::{MAX_NAME, NodeIndex, TreePlace, ZARR_JSON};
-use super::positions::Coords;
 use super::{Attributes, Tree, not_a_directory};
 use crate::error::{Context, Result};
+use crate::zarr::Coords;
 use crate::zarr::chunk_key::Separator;
 
 const DOT: u64 = 1;

@@ -1,12 +1,13 @@
 //! Directory tree of one snapshot: names, attributes, listings and bytes, without a kernel.
 //!
-//! [`nodes`] has the paths, [`positions`] the numbers of chunks, [`chunks`] the lookups in manifests, [`directory`] the listings.
-//! A [`Tree`] combines them in the terms of a file system: inode numbers, names, attributes. A snapshot never changes, so answers
-//! stay valid forever.
+//! [`nodes`] has the paths, [`mod@array`] the arrays, [`positions`] the numbers of chunks, [`chunks`] the lookups in manifests,
+//! [`directory`] the listings. A [`Tree`] combines them in the terms of a file system: inode numbers, names, attributes. A snapshot
+//! never changes, so answers stay valid forever.
 //!
 //! Methods that may have to read a manifest or a chunk are `async`. If everything is in memory they are ready when first polled;
 //! the FUSE adapters rely on that.
 
+pub mod array;
 pub mod chunks;
 pub mod directory;
 pub mod names;
@@ -17,21 +18,21 @@ mod prefetch;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use tokio::sync::OnceCell;
 
+use self::array::Array;
 use self::chunks::{Chunks, FoundChunk};
-use self::nodes::{Array, NodeIndex, NodeTable, TreePlace, ZARR_JSON};
-use self::positions::Coords;
-use self::prefetch::Prefetcher;
+use self::nodes::{NodeIndex, NodeTable, TreePlace};
+use self::numbering::Renumbered;
+use self::prefetch::{LIKELY_WINDOW, Prefetcher};
 use crate::compare::chunks::ChunkList;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::chunk_payload::ChunkPayload;
 use crate::format::snapshot::Snapshot;
 use crate::reader::{ChunkRange, Data, NativeChunk, Reader};
-use crate::zarr::chunk_key::{Separator, parse_number};
-use crate::zarr::shard::ShardLayout;
 
 /// Inode number of the root directory, as FUSE requires it.
 pub const ROOT: u64 = 1;
@@ -73,28 +74,24 @@ pub struct Tree {
     reader: Arc<Reader>,
     total_bytes: OnceCell<u64>,
     /// Prefetch state, where fetching takes long.
-    ahead: Option<Prefetcher>,
+    prefetcher: Option<Prefetcher>,
 }
 
 impl Attributes {
     fn directory(inode: u64) -> Self {
         Attributes { inode, kind: Kind::Directory, size: 0 }
     }
-
-    fn file(inode: u64, size: u64) -> Self {
-        Attributes { inode, kind: Kind::File, size }
-    }
 }
 
 impl Tree {
     /// Creates the tree of `snapshot`, whose chunks `reader` reads.
     pub fn new(snapshot: impl Into<Arc<Snapshot>>, table: NodeTable, reader: Arc<Reader>) -> Self {
-        let ahead = (reader.prefetch_limit() > 0).then(|| Prefetcher::new(reader.prefetch_limit()));
-        Tree { snapshot: snapshot.into(), table, reader, total_bytes: OnceCell::new(), ahead }
+        let prefetcher = (reader.prefetch_limit() > 0).then(|| Prefetcher::new(reader.prefetch_limit()));
+        Tree { snapshot: snapshot.into(), table, reader, total_bytes: OnceCell::new(), prefetcher }
     }
 
     /// Sets other inode numbers for some files.
-    pub fn renumbered(mut self, renumbered: nodes::Renumbered) -> Self {
+    pub fn renumbered(mut self, renumbered: Renumbered) -> Self {
         self.table.renumber(renumbered);
         self
     }
@@ -150,88 +147,49 @@ impl Tree {
 
     /// Returns the entry `name` of directory `parent`; none if it does not exist.
     pub async fn lookup(&self, parent: u64, name: &str) -> Result<Option<Attributes>> {
-        let found = match self.place(parent)? {
-            TreePlace::Directory(node) => self.lookup_in_node(node, name).await,
-            TreePlace::Chunk(array, prefix) if self.is_directory(array, &prefix) => {
-                self.lookup_chunk(array, &prefix, name).await
+        self.lookup_in(parent, name).await.context(|| format!("{}: `{name}`", self.describe(parent)))
+    }
+
+    async fn lookup_in(&self, parent: u64, name: &str) -> Result<Option<Attributes>> {
+        let place = self.place(parent)?;
+        if !self.is_directory_place(&place) {
+            return Err(not_a_directory(parent));
+        }
+        for child in self.child_places(&place, name) {
+            let found = self.attributes_at(&child).await?;
+            if found.is_some() {
+                return Ok(found);
             }
-            _ => Err(not_a_directory(parent)),
+        }
+        Ok(None)
+    }
+
+    /// Returns the attributes of what exists at `place`; none if nothing does.
+    async fn attributes_at(&self, place: &TreePlace) -> Result<Option<Attributes>> {
+        let (node, coords) = match place {
+            TreePlace::Directory(_) => return Ok(Some(self.directory(place))),
+            TreePlace::Metadata(node) => {
+                return Ok(self.zarr_json(*node).map(|bytes| self.file(place, bytes.len() as u64)));
+            }
+            TreePlace::Chunk(node, coords) => (*node, coords),
         };
-        found.context(|| format!("{}: `{name}`", self.describe(parent)))
-    }
-
-    async fn lookup_in_node(&self, node: NodeIndex, name: &str) -> Result<Option<Attributes>> {
-        if name == ZARR_JSON
-            && let Some(bytes) = self.zarr_json(node)
-        {
-            return Ok(Some(self.file(&TreePlace::Metadata(node), bytes.len() as u64)));
+        let (Some(array), Some(chunks)) = (self.table.array(node), self.chunks(node)) else { return Ok(None) };
+        if coords.len() == array.grid.len() {
+            return Ok(chunks.find(coords).await?.map(|chunk| self.file(place, chunk.length)));
         }
-        if let Some(child) = self.table.child(node, name) {
-            return Ok(Some(self.directory(&TreePlace::Directory(child))));
-        }
-        if let Some(array) = self.table.array(node)
-            && let Some(found) = self.lookup_in_array(node, array, name).await?
-        {
-            return Ok(Some(found));
-        }
-        match self.table.shared_chunk_dir(node) {
-            Some((owner, prefix)) => self.lookup_chunk(*owner, prefix, name).await,
-            None => Ok(None),
-        }
-    }
-
-    /// Looks up a name beside an array's `zarr.json`.
-    async fn lookup_in_array(&self, node: NodeIndex, array: &Array, name: &str) -> Result<Option<Attributes>> {
-        let rank = array.grid.len();
-        match array.encoding.separator {
-            Separator::Slash if rank > 0 && array.encoding.prefixed => {
-                let any = name == "c" && !array.manifests.is_empty();
-                Ok(any.then(|| self.directory(&TreePlace::Chunk(node, Coords::new()))))
-            }
-            Separator::Slash if rank > 0 => self.lookup_chunk(node, &[], name).await,
-            _ => match array.encoding.parse_flat(name, rank) {
-                Some(coords) => self.chunk_file(node, &coords).await,
-                None => Ok(None),
-            },
-        }
-    }
-
-    /// Looks up a name in the chunk directory `prefix` of an array whose coordinates are path components.
-    async fn lookup_chunk(&self, node: NodeIndex, prefix: &[u32], name: &str) -> Result<Option<Attributes>> {
-        let Some(array) = self.table.array(node) else { return Ok(None) };
-        let is_file = prefix.len() + 1 == array.grid.len();
-        let coord = if is_file { array.encoding.parse_last(name) } else { parse_number(name) };
-        let Some(coord) = coord else { return Ok(None) };
-        let mut coords = Coords::from_slice(prefix);
-        coords.push(coord);
-        if is_file {
-            return self.chunk_file(node, &coords).await;
-        }
-        let chunks = Chunks::new(array, &self.table, &self.reader);
-        let any = chunks.any_below(&coords).await?;
-        Ok(any.then(|| self.directory(&TreePlace::Chunk(node, coords))))
-    }
-
-    async fn chunk_file(&self, node: NodeIndex, coords: &[u32]) -> Result<Option<Attributes>> {
-        let Some(chunks) = self.chunks(node) else { return Ok(None) };
-        let found = chunks.find(coords).await?;
-        Ok(found.map(|chunk| self.file(&TreePlace::Chunk(node, Coords::from_slice(coords)), chunk.length)))
+        // The directory `c` exists even if the manifests have only chunks outside the grid.
+        let exists = if coords.is_empty() { !array.manifests.is_empty() } else { chunks.any_below(coords).await? };
+        Ok(exists.then(|| self.directory(place)))
     }
 
     /// Returns the attributes of `inode`.
     pub async fn attributes(&self, inode: u64) -> Result<Attributes> {
-        match self.place(inode)? {
-            TreePlace::Directory(_) => Ok(Attributes::directory(inode)),
-            TreePlace::Metadata(node) => {
-                let size = self.zarr_json(node).map_or(0, |bytes| bytes.len() as u64);
-                Ok(Attributes::file(inode, size))
-            }
-            TreePlace::Chunk(node, coords) if self.is_directory(node, &coords) => Ok(Attributes::directory(inode)),
-            TreePlace::Chunk(node, coords) => {
-                let found = self.chunk_file(node, &coords).await.context(|| self.describe(inode))?;
-                found.ok_or_else(|| no_such(inode))
-            }
+        let place = self.place(inode)?;
+        if self.is_directory_place(&place) {
+            return Ok(Attributes::directory(inode));
         }
+        let found = self.attributes_at(&place).await.context(|| self.describe(inode))?;
+        found.ok_or_else(|| no_such(inode))
     }
 
     /// Returns the origin of the bytes of file `inode`.
@@ -270,29 +228,25 @@ impl Tree {
 
     /// Records an access to file `inode`, whose bytes come from `source`, and may start a prefetch.
     pub fn record_access(self: &Arc<Self>, inode: u64, source: &Source) {
-        if let (Some(ahead), Source::Chunk(found, node)) = (&self.ahead, source) {
-            self.prefetch_after(ahead, *node, found, inode);
-        }
-    }
-
-    fn prefetch_after(self: &Arc<Self>, ahead: &Prefetcher, node: NodeIndex, found: &FoundChunk, inode: u64) {
+        let (Some(prefetcher), Source::Chunk(found, node)) = (&self.prefetcher, source) else { return };
+        let node = *node;
         let (Some(array), Ok(TreePlace::Chunk(_, at))) = (self.table.array(node), self.place(inode)) else { return };
         // The prefetch of a shard is limited to its first part, unless most of the last shard was read.
         let shard = array.sharding.as_deref().and_then(|sharding| Some((sharding, self.found_range(found, node)?)));
-        let only_part =
-            shard.filter(|(_, shard)| !ahead.shard_before(node, shard).is_some_and(|s| self.reader.reads_most_of(&s)));
-        let wanted = match &only_part {
-            Some((sharding, shard)) => {
-                ahead.record_partial_read(node, &array.grid, &at, self.reader.first_of_shard(sharding, shard).length)
-            }
-            None => ahead.note(node, &array.grid, &at, found.length),
+        let only_part = shard
+            .filter(|(_, shard)| !prefetcher.shard_before(node, shard).is_some_and(|s| self.reader.reads_most_of(&s)));
+        let (bytes, likely) = match &only_part {
+            // The first part of a shard that is no more than likely to be read is not worth a request.
+            Some((sharding, shard)) => (self.reader.first_of_shard(sharding, shard).length, 0),
+            None => (found.length, LIKELY_WINDOW),
         };
+        let wanted = prefetcher.record_read(node, &array.grid, &at, bytes, likely);
         if wanted.chunks.is_empty() {
             return;
         }
         let (tree, only_part) = (Arc::clone(self), only_part.is_some());
         drop(tokio::spawn(async move {
-            let (Some(chunks), Some(ahead)) = (tree.chunks(node), &tree.ahead) else { return };
+            let (Some(chunks), Some(prefetcher)) = (tree.chunks(node), &tree.prefetcher) else { return };
             let sharding = tree.table.array(node).and_then(|array| array.sharding.as_deref()).filter(|_| only_part);
             let mut stored = Vec::with_capacity(wanted.chunks.len());
             for (n, coords) in wanted.chunks.iter().enumerate() {
@@ -303,14 +257,14 @@ impl Tree {
                 stored.push((n, first.unwrap_or(chunk)));
             }
             if let Some(first_left) = tree.reader.prefetch(stored) {
-                ahead.take_back(node, &wanted, first_left);
+                prefetcher.return_unfetched(node, &wanted, first_left);
             }
         }));
     }
 
     /// Returns the range of a chunk, if its bytes are not in its manifest and may be read.
     fn found_range(&self, found: &FoundChunk, node: NodeIndex) -> Option<ChunkRange> {
-        self.payload(found, node).and_then(|payload| self.range_of(payload)).ok().flatten()
+        self.payload(found, node).and_then(|payload| self.range_of(&payload)).ok().flatten()
     }
 
     async fn read_source(&self, source: &Source, offset: u64, size: u32) -> Result<Data> {
@@ -331,32 +285,16 @@ impl Tree {
                 Ok(Data::Inline(Arc::clone(&found.manifest), place))
             }
             payload => {
-                let Some(chunk) = self.range_of(payload)? else {
+                let Some(chunk) = self.range_of(&payload)? else {
                     return Err(Error::corrupt("the chunk is nowhere"));
                 };
-                match self.table.array(node).and_then(|array| array.sharding.as_deref()) {
-                    Some(sharding) => self.read_shard(sharding, &chunk, range).await,
-                    None => self.read_range(&chunk, range).await,
-                }
-            }
-        }
-    }
-
-    /// Returns the range of a chunk; none if its bytes are in its manifest. Fails for a virtual chunk that may not be read.
-    fn range_of(&self, payload: ChunkPayload<&[u8]>) -> Result<Option<ChunkRange>> {
-        match payload {
-            ChunkPayload::Inline(_) => Ok(None),
-            ChunkPayload::Native { chunk, offset, length } => {
-                Ok(Some(NativeChunk { object: chunk, offset, length }.into()))
-            }
-            ChunkPayload::Virtual { location, offset, length, checksum } => {
-                self.reader.virtual_chunk(&location, offset, length, checksum).map(Some)
+                self.read_range(self.table.array(node), &chunk, range).await
             }
         }
     }
 
     /// Returns the range of a stored chunk; none if it is inline. Fails for a virtual chunk that may not be read.
-    pub fn range_of_stored(&self, payload: &ChunkPayload) -> Result<Option<ChunkRange>> {
+    pub fn range_of<B>(&self, payload: &ChunkPayload<B>) -> Result<Option<ChunkRange>> {
         match payload {
             ChunkPayload::Inline(_) => Ok(None),
             ChunkPayload::Native { chunk, offset, length } => {
@@ -382,37 +320,19 @@ impl Tree {
         size: u32,
     ) -> Result<Data> {
         let range = clamp(offset, size, payload.length());
-        let array = node.and_then(|node| self.table.array(node));
         if let ChunkPayload::Inline(bytes) = payload {
             return Ok(Data::Bytes(bytes.slice(range.start as usize..range.end as usize)));
         }
-        let Some(chunk) = self.range_of_stored(payload)? else { return Ok(Data::Bytes(bytes::Bytes::new())) };
+        let Some(chunk) = self.range_of(payload)? else { return Ok(Data::Bytes(bytes::Bytes::new())) };
+        self.read_range(node.and_then(|node| self.table.array(node)), &chunk, range).await
+    }
+
+    /// Reads bytes of a chunk of `array`, if that is known.
+    async fn read_range(&self, array: Option<&Array>, chunk: &ChunkRange, range: Range<u64>) -> Result<Data> {
+        let count = (range.end - range.start) as usize;
         match array.and_then(|array| array.sharding.as_deref()) {
-            Some(sharding) => self.read_shard(sharding, &chunk, range).await,
-            None => self.read_range(&chunk, range).await,
-        }
-    }
-
-    async fn read_shard(
-        &self,
-        sharding: &ShardLayout,
-        chunk: &ChunkRange,
-        range: std::ops::Range<u64>,
-    ) -> Result<Data> {
-        let count = (range.end - range.start) as usize;
-        match self.reader.read_shard_now(sharding, chunk, range.start, count) {
-            Some(data) => Ok(data),
-            None => self.reader.read_shard(sharding, chunk, range.start, count).await,
-        }
-    }
-
-    async fn read_range(&self, chunk: &ChunkRange, range: std::ops::Range<u64>) -> Result<Data> {
-        let count = (range.end - range.start) as usize;
-        if count == 0 {
-            return Ok(Data::Bytes(bytes::Bytes::new()));
-        }
-        match self.reader.read_now(chunk, range.start, count) {
-            Some(data) => Ok(data),
+            _ if count == 0 => Ok(Data::Bytes(bytes::Bytes::new())),
+            Some(sharding) => self.reader.read_shard(sharding, chunk, range.start, count).await,
             None => self.reader.read(chunk, range.start, count).await,
         }
     }
@@ -423,6 +343,13 @@ impl Tree {
             Source::Chunk(found, node) => Ok(Some(self.payload(&found, node)?.into())),
             Source::Metadata(_) => Ok(None),
         }
+    }
+
+    /// Returns the payload of the chunk at `coords` of the array at `node`; none if there is no such chunk.
+    pub async fn payload_at(&self, node: NodeIndex, coords: &[u32]) -> Result<Option<ChunkPayload>> {
+        let Some(chunks) = self.chunks(node) else { return Ok(None) };
+        let found = chunks.find(coords).await?;
+        found.map(|found| self.payload(&found, node).map(ChunkPayload::from)).transpose()
     }
 
     /// Returns the bytes of all files of the snapshot. Reads every manifest the first time.
@@ -460,7 +387,7 @@ impl Tree {
     }
 
     fn file(&self, place: &TreePlace, size: u64) -> Attributes {
-        Attributes::file(self.table.inode(place), size)
+        Attributes { inode: self.table.inode(place), kind: Kind::File, size }
     }
 
     fn directory(&self, place: &TreePlace) -> Attributes {
@@ -477,7 +404,7 @@ impl Tree {
 }
 
 /// Returns the part of a file of `length` bytes that a request for `size` bytes at `offset` gets.
-fn clamp(offset: u64, size: u32, length: u64) -> std::ops::Range<u64> {
+fn clamp(offset: u64, size: u32, length: u64) -> Range<u64> {
     let start = offset.min(length);
     start..offset.saturating_add(u64::from(size)).min(length).max(start)
 }

@@ -4,9 +4,7 @@
 //! find the place of a name; the existence of a chunk is another question, whose answer may need a manifest.
 
 use super::nodes::{TreePlace, ZARR_JSON};
-use super::positions::Coords;
 use super::{NodeIndex, Tree};
-use crate::zarr::chunk_key::{Separator, parse_number};
 
 impl Tree {
     /// Returns the absolute path of a place.
@@ -38,65 +36,36 @@ impl Tree {
     pub fn place_of(&self, path: &str) -> Option<TreePlace> {
         let mut at = TreePlace::Directory(0);
         for name in path.split('/').filter(|name| !name.is_empty()) {
-            at = self.step(&at, name)?;
+            at = self.child_place(&at, name)?;
         }
         Some(at)
     }
 
     /// Returns the place that `name` can have in directory `parent`. A document or a node exists there; a chunk or chunk
     /// directory may not.
-    pub fn step(&self, parent: &TreePlace, name: &str) -> Option<TreePlace> {
-        match parent {
-            TreePlace::Metadata(_) => None,
-            TreePlace::Chunk(node, prefix) => self.step_in_chunks(*node, prefix, name),
-            TreePlace::Directory(node) => {
-                let table = self.table();
-                if name == ZARR_JSON && table.get(*node)?.stored.is_some() {
-                    return Some(TreePlace::Metadata(*node));
-                }
-                if let Some(child) = table.child(*node, name) {
-                    return Some(TreePlace::Directory(child));
-                }
-                self.step_in_array(*node, name).or_else(|| {
-                    let (owner, prefix) = table.shared_chunk_dir(*node)?;
-                    self.step_in_chunks(*owner, prefix, name)
-                })
-            }
-        }
+    pub fn child_place(&self, parent: &TreePlace, name: &str) -> Option<TreePlace> {
+        self.child_places(parent, name).next()
     }
 
-    fn step_in_array(&self, node: NodeIndex, name: &str) -> Option<TreePlace> {
-        let array = self.table().array(node)?;
-        let rank = array.grid.len();
-        match array.encoding.separator {
-            Separator::Slash if rank > 0 && array.encoding.prefixed => {
-                (name == "c").then(|| TreePlace::Chunk(node, Coords::new()))
+    /// Returns the places that `name` can have in directory `parent`: the first one at which something exists counts.
+    pub(super) fn child_places(&self, parent: &TreePlace, name: &str) -> impl Iterator<Item = TreePlace> {
+        let table = self.table();
+        let (own, node) = match parent {
+            TreePlace::Metadata(_) => (None, None),
+            TreePlace::Chunk(node, prefix) => (table.child_in_chunks(*node, prefix, name), None),
+            TreePlace::Directory(node) if name == ZARR_JSON && table.is_stored(*node) => {
+                (Some(TreePlace::Metadata(*node)), None)
             }
-            Separator::Slash if rank > 0 => self.step_in_chunks(node, &[], name),
-            _ => {
-                let coords = array.encoding.parse_flat(name, rank)?;
-                self.in_grid(node, Coords::from_vec(coords))
-            }
-        }
-    }
-
-    fn step_in_chunks(&self, node: NodeIndex, prefix: &[u32], name: &str) -> Option<TreePlace> {
-        let array = self.table().array(node)?;
-        if prefix.len() >= array.grid.len() {
-            return None;
-        }
-        let is_file = prefix.len() + 1 == array.grid.len();
-        let coord = if is_file { array.encoding.parse_last(name) } else { parse_number(name) }?;
-        let mut coords = Coords::from_slice(prefix);
-        coords.push(coord);
-        self.in_grid(node, coords)
-    }
-
-    /// Returns the place of `coords` if they lie in the grid: only those places have numbers.
-    fn in_grid(&self, node: NodeIndex, coords: Coords) -> Option<TreePlace> {
-        let grid = &self.table().array(node)?.grid;
-        let within = std::iter::zip(&coords, grid).all(|(coord, length)| coord < length);
-        within.then_some(TreePlace::Chunk(node, coords))
+            TreePlace::Directory(node) => match table.child(*node, name) {
+                Some(child) => (Some(TreePlace::Directory(child)), None),
+                None => (table.child_in_array(*node, name), Some(*node)),
+            },
+        };
+        let shared = move || {
+            let (owner, prefix) = table.shared_chunk_dir(node?)?;
+            table.child_in_chunks(*owner, prefix, name)
+        };
+        own.into_iter().chain(std::iter::once_with(shared).flatten())
     }
 
     /// Returns the directory that holds `place`, and its name there. None for the root.
@@ -115,7 +84,7 @@ impl Tree {
                 let (above, name) = relative.rsplit_once('/').unwrap_or(("", &relative));
                 let mut at = TreePlace::Directory(*node);
                 for part in above.split('/').filter(|part| !part.is_empty()) {
-                    at = self.step(&at, part)?;
+                    at = self.child_place(&at, part)?;
                 }
                 Some((at, name.to_owned()))
             }

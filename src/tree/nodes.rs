@@ -12,20 +12,20 @@
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tracing::{error, warn};
 
-use super::numbering::{ChunkNumbers, Numbering, Run};
-use super::positions::{Coords, Positions};
+use super::array::Array;
+use super::numbering::{ChunkNumbers, Numbering, Renumbered, Run};
+use super::positions::Positions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::ids::{NodeId, ObjectId};
-use crate::format::snapshot::{ArrayData, ManifestInfo, ManifestRef, NodeData, Snapshot};
+use crate::format::snapshot::{ManifestInfo, ManifestRef, NodeData, Snapshot};
 use crate::memory;
-use crate::zarr::array::{ArrayMetadata, MAX_RANK};
-use crate::zarr::chunk_key::{KeyEncoding, Separator, parse_number};
+use crate::zarr::chunk_key::{Separator, parse_number};
 use crate::zarr::shard::ShardLayout;
+use crate::zarr::{Coords, is_prefix_in_grid};
 
 /// Longest path component that Linux allows, in bytes.
 pub const MAX_NAME: usize = 255;
@@ -52,45 +52,6 @@ pub struct Node {
     pub base: u64,
 }
 
-/// Description of an array.
-#[derive(Debug)]
-pub struct Array {
-    /// ID of the array, by which manifests know it.
-    pub id: NodeId,
-    /// Chunks per dimension.
-    pub grid: Box<[u32]>,
-    /// Elements per dimension, from `zarr.json`; empty if that could not be read.
-    pub shape: Box<[u64]>,
-    /// Encoding of chunk keys.
-    pub encoding: KeyEncoding,
-    /// Manifests that list its chunks, in the order of lookups.
-    pub manifests: Box<[ManifestRef]>,
-    /// Numbers of its chunks and chunk directories, counted from `first_number`.
-    positions: Arc<Positions>,
-    /// Grid of these numbers: the array's own, or one that it fits into.
-    numbered: Box<[u32]>,
-    /// Inode number of the first of them.
-    pub first_number: u64,
-    /// Bytes of a whole chunk before compression, where the data type defines them.
-    pub nominal_chunk_bytes: Option<u64>,
-    /// Structure of its chunks, if they are shards.
-    pub sharding: Option<Box<ShardLayout>>,
-    /// True if the names of its chunks are too long for files: then they are not listed.
-    pub has_long_names: bool,
-}
-
-impl Array {
-    /// Returns the position of `coords` among the array's places.
-    pub fn position(&self, coords: &[u32]) -> u64 {
-        self.positions.number(&self.numbered, coords)
-    }
-
-    /// Returns the place with a number from [`Array::position`]; none if no place has it.
-    pub fn at_position(&self, position: u64) -> Option<Coords> {
-        self.positions.coords(&self.numbered, position)
-    }
-}
-
 /// All nodes of a snapshot.
 #[derive(Debug)]
 pub struct NodeTable {
@@ -106,24 +67,6 @@ pub struct NodeTable {
     /// Nodes at the place of a chunk directory of an array above them: both show in one directory.
     chunk_dirs: HashMap<NodeIndex, (NodeIndex, Coords)>,
     renumbered: Renumbered,
-}
-
-/// Files with other numbers than those of their places: see [`crate::follow`].
-#[derive(Clone, Debug, Default)]
-pub struct Renumbered {
-    /// Number now, by the number of the place.
-    now: HashMap<u64, u64>,
-    /// Number of the place, by the number now.
-    natural: HashMap<u64, u64>,
-}
-
-impl Renumbered {
-    /// Renumbers the file `old` to `new`; nothing has the number `old` any more.
-    pub fn set(&mut self, old: u64, new: u64) {
-        let natural = self.natural.remove(&old).unwrap_or(old);
-        self.now.insert(natural, new);
-        self.natural.insert(new, natural);
-    }
 }
 
 /// Directory or file that an inode number stands for.
@@ -221,7 +164,7 @@ impl NodeTable {
                 None
             }
             NodeData::Array(data) => {
-                let array = describe_array(node.path, node.id, node.zarr_json, data);
+                let array = Array::new(node.path, node.id, node.zarr_json, data);
                 self.arrays.push(array);
                 Some(u32::try_from(self.arrays.len() - 1).map_err(too_many)?)
             }
@@ -277,7 +220,8 @@ impl NodeTable {
                 let (path, grid) = (stored.path, &array.grid);
                 warn!("array {path:?} has a grid of {grid:?} chunks: its inode numbers come from a table");
             }
-            (array.positions, array.numbered, array.first_number) = (numbers.positions, numbers.grid, numbers.start);
+            (array.positions, array.numbered_grid, array.first_number) =
+                (numbers.positions, numbers.grid, numbers.start);
             for numbers in all {
                 let chunks = u32::try_from(self.chunk_numbers.len()).ok();
                 self.runs.push(Run { start: numbers.start, node: index, chunks });
@@ -292,33 +236,50 @@ impl NodeTable {
         for index in 1..self.nodes.len() as u32 {
             let (Some(node), name) = (self.get(index), self.name(index)) else { continue };
             let parent = node.parent;
-            let own = self.array(parent).and_then(|array| match array.encoding {
-                KeyEncoding { separator: Separator::Slash, prefixed: true, .. } if !array.grid.is_empty() => {
-                    (name == "c").then(|| (parent, Coords::new()))
-                }
-                KeyEncoding { separator: Separator::Slash, prefixed: false, .. } if array.grid.len() > 1 => {
-                    parse_number(name).map(|coord| (parent, Coords::from_slice(&[coord])))
-                }
-                _ => None,
-            });
-            let shared = own.or_else(|| {
-                let (owner, coords) = self.chunk_dirs.get(&parent)?;
-                let rank = self.array(*owner)?.grid.len();
-                let coord = parse_number(name).filter(|_| coords.len() + 1 < rank)?;
-                let mut coords = coords.clone();
-                coords.push(coord);
-                Some((*owner, coords))
-            });
-            if name == ZARR_JSON && self.get(parent).is_some_and(|parent| parent.stored.is_some()) {
+            if name == ZARR_JSON && self.is_stored(parent) {
                 error!("node {:?} cannot be shown: its parent's zarr.json has its name", self.path(index));
             }
-            let within = |(owner, coords): &(NodeIndex, Coords)| {
-                self.array(*owner).is_some_and(|array| std::iter::zip(coords, &array.grid).all(|(c, n)| c < n))
+            let directory = |place| match place {
+                TreePlace::Chunk(owner, coords) if coords.len() < self.array(owner)?.grid.len() => {
+                    Some((owner, coords))
+                }
+                _ => None,
             };
-            if let Some(shared) = shared.filter(within) {
-                self.chunk_dirs.insert(index, shared);
-            }
+            let shared = self.child_in_array(parent, name).and_then(directory).or_else(|| {
+                let (owner, prefix) = self.chunk_dirs.get(&parent)?;
+                self.child_in_chunks(*owner, prefix, name).and_then(directory)
+            });
+            self.chunk_dirs.extend(shared.map(|shared| (index, shared)));
         }
+    }
+
+    /// Returns the place that `name` can have beside the `zarr.json` of array `node`: a chunk or chunk directory in its grid.
+    pub(super) fn child_in_array(&self, node: NodeIndex, name: &str) -> Option<TreePlace> {
+        let array = self.array(node)?;
+        let rank = array.grid.len();
+        match array.encoding.separator {
+            Separator::Slash if rank > 0 && array.encoding.prefixed => {
+                (name == "c").then(|| TreePlace::Chunk(node, Coords::new()))
+            }
+            Separator::Slash if rank > 0 => self.child_in_chunks(node, &[], name),
+            _ => self.in_grid(node, Coords::from_vec(array.encoding.parse_flat(name, rank)?)),
+        }
+    }
+
+    /// Returns the place that `name` can have in the chunk directory `prefix` of array `node`.
+    pub(super) fn child_in_chunks(&self, node: NodeIndex, prefix: &[u32], name: &str) -> Option<TreePlace> {
+        let array = self.array(node)?;
+        let is_file = prefix.len() + 1 == array.grid.len();
+        let coord = if is_file { array.encoding.parse_last(name) } else { parse_number(name) }?;
+        let mut coords = Coords::from_slice(prefix);
+        coords.push(coord);
+        self.in_grid(node, coords)
+    }
+
+    /// Returns the place of `coords` if they lie in the grid: only those places have numbers.
+    fn in_grid(&self, node: NodeIndex, coords: Coords) -> Option<TreePlace> {
+        let is_inside = is_prefix_in_grid(&coords, &self.array(node)?.grid);
+        is_inside.then_some(TreePlace::Chunk(node, coords))
     }
 
     /// Returns the number of directories, implicit ones included.
@@ -334,6 +295,11 @@ impl NodeTable {
     /// Returns the node with index `index`.
     pub fn get(&self, index: NodeIndex) -> Option<&Node> {
         self.nodes.get(index as usize)
+    }
+
+    /// Returns true if the snapshot has node `index`, and with it its `zarr.json`; false for an implicit directory.
+    pub fn is_stored(&self, index: NodeIndex) -> bool {
+        self.get(index).is_some_and(|node| node.stored.is_some())
     }
 
     /// Returns the last component of a node's path; empty for the root.
@@ -409,42 +375,32 @@ impl NodeTable {
 
     /// Returns the inode number of a place.
     pub fn inode(&self, place: &TreePlace) -> u64 {
-        let natural = self.natural_number(place);
-        self.renumbered.now.get(&natural).copied().unwrap_or(natural)
-    }
-
-    fn natural_number(&self, place: &TreePlace) -> u64 {
         let base = |index| self.get(index).map_or(0, |node| node.base);
-        match place {
+        self.renumbered.number(match place {
             TreePlace::Directory(index) => base(*index),
             TreePlace::Metadata(index) => base(*index) + 1,
             TreePlace::Chunk(index, coords) => {
                 let number = |array: &Array| array.first_number + array.position(coords);
                 self.array(*index).map_or(0, number)
             }
-        }
+        })
     }
 
     /// Returns the place of an inode number, even if there is no chunk.
     pub fn place(&self, inode: u64) -> Option<TreePlace> {
-        let inode = match self.renumbered.natural.get(&inode) {
-            Some(natural) => *natural,
-            None if self.renumbered.now.contains_key(&inode) => return None,
-            None => inode,
-        };
+        let inode = self.renumbered.natural(inode)?;
         let at = self.runs.partition_point(|run| run.start <= inode).checked_sub(1)?;
         let Run { start, node: index, chunks } = *self.runs.get(at)?;
         if let Some(chunks) = chunks {
             let (array, numbers) = (self.array(index)?, self.chunk_numbers.get(chunks as usize)?);
             let coords = numbers.positions.coords(&numbers.grid, inode - start)?;
             // A number of an older grid may have no place in this one.
-            let fits =
-                numbers.grid.len() == array.grid.len() && std::iter::zip(&coords, &array.grid).all(|(c, n)| c < n);
+            let fits = numbers.grid.len() == array.grid.len() && is_prefix_in_grid(&coords, &array.grid);
             return fits.then_some(TreePlace::Chunk(index, coords));
         }
         match inode - start {
             0 => Some(TreePlace::Directory(index)),
-            1 => self.get(index)?.stored.map(|_| TreePlace::Metadata(index)),
+            1 => self.is_stored(index).then_some(TreePlace::Metadata(index)),
             _ => None,
         }
     }
@@ -512,63 +468,6 @@ fn compare_paths(a: &str, b: &str) -> Ordering {
     a.bytes().map(order).cmp(b.bytes().map(order))
 }
 
-fn describe_array(path: &str, id: NodeId, zarr_json: &[u8], data: &ArrayData<'_>) -> Array {
-    let manifests = data.manifests().into();
-    // The numbers are assigned later.
-    let (positions, first_number) = (Arc::new(Positions::new(&[], 1)), 0);
-    match ArrayMetadata::parse(zarr_json) {
-        Ok(metadata) => {
-            let has_long_names = metadata.key_encoding.longest_name(&metadata.grid) > MAX_NAME;
-            if has_long_names {
-                warn!(
-                    "array {path:?}: its chunk key encoding gives names of more than {MAX_NAME} bytes, which no file can have: \
-                     its chunks are not shown"
-                );
-            }
-            Array {
-                id,
-                grid: metadata.grid.into(),
-                shape: metadata.shape.into(),
-                encoding: metadata.key_encoding,
-                manifests,
-                positions,
-                numbered: Box::default(),
-                first_number,
-                nominal_chunk_bytes: metadata.nominal_chunk_bytes,
-                // `icechunkfs ls --shards` reports why the sharding cannot be read.
-                sharding: sharding_of(zarr_json),
-                has_long_names,
-            }
-        }
-        Err(why) => {
-            let grid = data.grid().filter(|grid| grid.len() <= MAX_RANK).unwrap_or_default();
-            warn!(
-                "array {path:?}: {why}; its chunks are shown as c/0/1/..., in the grid {grid:?} that the snapshot has"
-            );
-            Array {
-                id,
-                grid: grid.into(),
-                shape: Box::default(),
-                encoding: KeyEncoding::default(),
-                manifests,
-                positions,
-                numbered: Box::default(),
-                first_number,
-                nominal_chunk_bytes: None,
-                sharding: None,
-                has_long_names: false,
-            }
-        }
-    }
-}
-
-/// Returns the structure of shards that this program understands. Checks cheaply first: a snapshot may have very many arrays,
-/// most without shards.
-fn sharding_of(zarr_json: &[u8]) -> Option<Box<ShardLayout>> {
-    let said = ShardLayout::may_be_in(zarr_json).then(|| ShardLayout::parse(zarr_json))?;
-    said.ok().flatten().map(Box::new)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -581,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_no_file_has_are_told() {
+    fn paths_that_no_file_can_have_are_refused() {
         let long = format!("/{}", "x".repeat(256));
         for path in ["", "a", "/a//b", "/a/", "/.", "/a/../b", "/a\0b", &long] {
             assert!(check_path(path).is_err(), "{path:?}");

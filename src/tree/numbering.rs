@@ -21,13 +21,13 @@ const MAX_SHARE: u64 = 1 << 52;
 const OF_NODE: u64 = 2;
 
 /// Factors by which a growing array has more numbers than chunks, per dimension.
-const ROOM: [u32; 2] = [16, 2];
+const HEADROOM: [u32; 2] = [16, 2];
 
 /// Numbers assigned so far.
 #[derive(Debug)]
 pub struct Numbering {
     /// True if arrays get numbers for more chunks than they have, so that those that grow keep theirs.
-    roomy: bool,
+    has_headroom: bool,
     next: u64,
     nodes: HashMap<NodeId, u64>,
     implicit: HashMap<String, u64>,
@@ -46,6 +46,37 @@ pub struct ChunkNumbers {
     pub positions: Arc<Positions>,
 }
 
+/// Files with other numbers than those of their places: see [`crate::follow`].
+#[derive(Clone, Debug, Default)]
+pub struct Renumbered {
+    /// Number now, by the number of the place.
+    now: HashMap<u64, u64>,
+    /// Number of the place, by the number now.
+    natural: HashMap<u64, u64>,
+}
+
+impl Renumbered {
+    /// Renumbers the file `old` to `new`; nothing has the number `old` any more.
+    pub fn set(&mut self, old: u64, new: u64) {
+        let natural = self.natural.remove(&old).unwrap_or(old);
+        self.now.insert(natural, new);
+        self.natural.insert(new, natural);
+    }
+
+    /// Returns the number now of the place with number `natural`.
+    pub fn number(&self, natural: u64) -> u64 {
+        self.now.get(&natural).copied().unwrap_or(natural)
+    }
+
+    /// Returns the number of the place that has `number` now; none if no place has it.
+    pub fn natural(&self, number: u64) -> Option<u64> {
+        match self.natural.get(&number) {
+            Some(natural) => Some(*natural),
+            None => (!self.now.contains_key(&number)).then_some(number),
+        }
+    }
+}
+
 /// Run of numbers in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Run {
@@ -61,14 +92,14 @@ impl Default for Numbering {
     fn default() -> Self {
         // The root has 1 and 2.
         let next = super::ROOT + OF_NODE;
-        Numbering { roomy: false, next, nodes: HashMap::new(), implicit: HashMap::new(), chunks: HashMap::new() }
+        Numbering { has_headroom: false, next, nodes: HashMap::new(), implicit: HashMap::new(), chunks: HashMap::new() }
     }
 }
 
 impl Numbering {
     /// Creates a numbering with room for arrays to grow, which therefore differs from other mounts' of the same snapshot.
-    pub fn roomy() -> Self {
-        Numbering { roomy: true, ..Numbering::default() }
+    pub fn with_headroom() -> Self {
+        Numbering { has_headroom: true, ..Numbering::default() }
     }
 
     /// Forgets the numbers of grids that arrays no longer have. They are not reused.
@@ -93,8 +124,8 @@ impl Numbering {
     /// Returns the numbers of the chunks of array `id` with grid `grid`, and then those that it had with other grids.
     pub fn chunks(&mut self, id: NodeId, grid: &[u32]) -> Vec<ChunkNumbers> {
         let known = self.chunks.entry(id).or_default();
-        let roomy = self.roomy;
-        let fits = |numbers: &ChunkNumbers| match roomy {
+        let has_headroom = self.has_headroom;
+        let fits = |numbers: &ChunkNumbers| match has_headroom {
             false => *numbers.grid == *grid,
             true => numbers.grid.len() == grid.len() && std::iter::zip(&numbers.grid, grid).all(|(room, n)| room >= n),
         };
@@ -106,7 +137,7 @@ impl Numbering {
             }
             None => {
                 let room = MAX_NUMBERS.saturating_sub(self.next).min(MAX_SHARE);
-                let (grid, positions) = if roomy { with_room(grid, room) } else { exact(grid, room) };
+                let (grid, positions) = if has_headroom { larger(grid, room) } else { exact(grid, room) };
                 let start = take(&mut self.next, positions.count());
                 known.push(ChunkNumbers { grid, start, positions: Arc::new(positions) });
             }
@@ -120,8 +151,9 @@ fn exact(grid: &[u32], room: u64) -> (Box<[u32]>, Positions) {
 }
 
 /// Returns numbers for a larger grid than `grid`, if there are enough.
-fn with_room(grid: &[u32], room: u64) -> (Box<[u32]>, Positions) {
-    let larger = ROOM.iter().map(|times| grid.iter().map(|n| n.max(&1).saturating_mul(*times)).collect::<Box<[u32]>>());
+fn larger(grid: &[u32], room: u64) -> (Box<[u32]>, Positions) {
+    let larger =
+        HEADROOM.iter().map(|times| grid.iter().map(|n| n.max(&1).saturating_mul(*times)).collect::<Box<[u32]>>());
     let mut larger = larger.map(|grid| exact(&grid, room));
     larger.find(|(_, positions)| matches!(positions, Positions::Arithmetic { .. })).unwrap_or_else(|| exact(grid, room))
 }
@@ -153,7 +185,7 @@ mod tests {
 
     #[test]
     fn arrays_that_grow_keep_their_numbers_where_there_is_room() {
-        let mut numbering = Numbering::roomy();
+        let mut numbering = Numbering::with_headroom();
         let first = numbering.chunks(node_id(1), &[2, 3]).remove(0);
         assert_eq!(numbering.chunks(node_id(1), &[30, 3]).remove(0).start, first.start);
         assert_eq!(numbering.chunks(node_id(1), &[1, 1]).remove(0).start, first.start);

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-pub use crate::zarr::Coords;
+use crate::zarr::Coords;
 
 /// Most places of an array with arithmetic numbers: 2^48, far beyond what storage can hold, and small enough that a thousand such
 /// arrays leave room in 63 bits.

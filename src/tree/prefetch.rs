@@ -20,19 +20,19 @@ use crate::zarr::Coords;
 /// Streams that are followed in one array. The oldest is dropped.
 const STREAMS: usize = 16;
 /// Longest step along an axis that may be a stride: strides are small, jumps are not strides.
-const LONGEST_STRIDE: i64 = 64;
+const MAX_STRIDE: i64 = 64;
 /// Chunks that a reader may leave out, because it has them already or they do not exist, without losing its stream.
-const LEFT_OUT: usize = 4;
+const MAX_SKIPPED: usize = 4;
 /// Most recently used streams: those may be trusted sooner.
 const RECENT: usize = 4;
 /// Chunks that are prefetched when a stream is first trusted, and when a neighbor makes one likely.
 const FIRST_WINDOW: usize = 3;
-const LIKELY_WINDOW: usize = 1;
+pub(super) const LIKELY_WINDOW: usize = 1;
 /// Bytes of small chunks that are requested at a time. Larger ones are requested one by one as chunks are read: many at a time
 /// would share the link and arrive together, and the link would then be idle until the next request.
 const BATCH: u64 = 1 << 20;
 /// Most chunks prefetched for one stream, whatever their size.
-const MOST_CHUNKS: usize = 512;
+const MAX_CHUNKS: usize = 512;
 
 /// Access patterns of the readers of a tree.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl Step {
         let mut steps = std::iter::zip(from, to).map(|(from, to)| i64::from(*to) - i64::from(*from)).enumerate();
         let (axis, stride) = steps.find(|(_, stride)| *stride != 0)?;
         let alone = steps.all(|(_, stride)| stride == 0);
-        (alone && stride.abs() <= LONGEST_STRIDE).then_some(Step { axis, stride })
+        (alone && stride.abs() <= MAX_STRIDE).then_some(Step { axis, stride })
     }
 
     /// Returns the chunk after `from` in `grid`; none at the grid's end.
@@ -122,7 +122,7 @@ impl Stream {
     fn steps_to(&self, at: &[u32], grid: &[u32]) -> Option<usize> {
         let step = self.step?;
         let mut next = self.last.clone();
-        let farthest = if self.hits == 0 { 1 } else { LEFT_OUT };
+        let farthest = if self.hits == 0 { 1 } else { MAX_SKIPPED };
         for steps in 1..=farthest {
             next = step.after(&next, grid)?;
             if next.as_slice() == at {
@@ -178,19 +178,17 @@ impl Prefetcher {
         before.clone()
     }
 
-    /// Records a read of chunk `at`, of `bytes`, of the array at `node`, whose grid is `grid`. Returns the chunks to prefetch.
-    pub(super) fn note(&self, node: NodeIndex, grid: &[u32], at: &[u32], bytes: u64) -> PrefetchPlan {
-        self.follow(node, grid, at, bytes, LIKELY_WINDOW)
-    }
-
-    /// Records a read like [`Prefetcher::note`], of a small part of the chunk: a prefetch that is no more than likely is then not
-    /// worth a request.
-    pub(super) fn record_partial_read(&self, node: NodeIndex, grid: &[u32], at: &[u32], bytes: u64) -> PrefetchPlan {
-        self.follow(node, grid, at, bytes, 0)
-    }
-
-    fn follow(&self, node: NodeIndex, grid: &[u32], at: &[u32], bytes: u64, likely: usize) -> PrefetchPlan {
-        let most = usize::try_from(self.most / bytes.max(1)).unwrap_or(usize::MAX).min(MOST_CHUNKS);
+    /// Records a read of chunk `at`, of `bytes`, of the array at `node`, whose grid is `grid`. Returns the chunks to prefetch: up
+    /// to `likely` if a stream is no more than likely.
+    pub(super) fn record_read(
+        &self,
+        node: NodeIndex,
+        grid: &[u32],
+        at: &[u32],
+        bytes: u64,
+        likely: usize,
+    ) -> PrefetchPlan {
+        let most = usize::try_from(self.most / bytes.max(1)).unwrap_or(usize::MAX).min(MAX_CHUNKS);
         let batch = usize::try_from((BATCH / bytes.max(1)).max(1)).unwrap_or(usize::MAX);
         let mut arrays = self.arrays.lock();
         let streams = arrays.entry(node).or_default();
@@ -198,8 +196,8 @@ impl Prefetcher {
         if streams.iter().any(|stream| stream.last.as_slice() == at) {
             return PrefetchPlan::default();
         }
-        let foreseen = streams.iter().enumerate().find_map(|(n, stream)| Some((n, stream.steps_to(at, grid)?)));
-        if let Some((n, steps)) = foreseen
+        let predicted = streams.iter().enumerate().find_map(|(n, stream)| Some((n, stream.steps_to(at, grid)?)));
+        if let Some((n, steps)) = predicted
             && let Some(mut stream) = streams.remove(n)
         {
             stream.advance(at, steps, most, n < RECENT);
@@ -217,17 +215,17 @@ impl Prefetcher {
         };
         stream.step = nearest.map(|(_, step)| step);
         (stream.last, stream.front) = (Coords::from_slice(at), Coords::from_slice(at));
-        let is_neighbour = nearest.is_some_and(|(n, step)| n == 0 && step.stride.abs() == 1);
-        (stream.ahead, stream.window) = (0, if is_neighbour { likely.min(most) } else { 0 });
+        let is_neighbor = nearest.is_some_and(|(n, step)| n == 0 && step.stride.abs() == 1);
+        (stream.ahead, stream.window) = (0, if is_neighbor { likely.min(most) } else { 0 });
         let wanted = stream.refill(grid, batch);
         streams.push_front(stream);
         streams.truncate(STREAMS);
         wanted
     }
 
-    /// Takes back all but the first `fetched` chunks of `wanted`, for which there was no room. They are requested again as the
+    /// Returns all but the first `fetched` chunks of `wanted`, for which there was no room. They are requested again as the
     /// reader continues, and the stream has a smaller window until it has proved itself further.
-    pub(super) fn take_back(&self, node: NodeIndex, wanted: &PrefetchPlan, fetched: usize) {
+    pub(super) fn return_unfetched(&self, node: NodeIndex, wanted: &PrefetchPlan, fetched: usize) {
         let mut arrays = self.arrays.lock();
         let streams = arrays.get_mut(&node).into_iter().flatten();
         // A stream that has requested more since has lost these.
@@ -249,14 +247,14 @@ mod tests {
 
     /// Reads `order` of a grid; returns how many chunks were prefetched before they were read, and how many were never read.
     fn walk(grid: &[u32], order: &[Vec<u32>]) -> (usize, usize) {
-        let ahead = Prefetcher::new(16 << 20);
+        let prefetcher = Prefetcher::new(16 << 20);
         let mut fetched: Vec<Coords> = Vec::new();
         let mut hits = 0;
         for at in order {
             hits += usize::from(fetched.iter().any(|coords| coords.as_slice() == at.as_slice()));
             // Each chunk is read by several requests.
             for _ in 0..3 {
-                for coords in ahead.note(0, grid, at, 1 << 20).chunks {
+                for coords in prefetcher.record_read(0, grid, at, 1 << 20, LIKELY_WINDOW).chunks {
                     assert!(!fetched.contains(&coords), "{coords:?} is fetched twice");
                     fetched.push(coords);
                 }
@@ -276,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn walks_in_any_order_are_foreseen() {
+    fn walks_in_any_order_are_predicted() {
         for (by_columns, stride) in [(false, 1), (true, 1), (false, 2), (true, 2)] {
             let order = grid_order(16, 32, by_columns, stride);
             let (hits, vain) = walk(&[16, 32], &order);
@@ -291,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_side_by_side_are_each_followed() {
+    fn concurrent_readers_of_one_array_are_separate_streams() {
         let order: Vec<Vec<u32>> = (0..64).flat_map(|n| [vec![n, 0], vec![63 - n, 3], vec![n, 7]]).collect();
         let (hits, _) = walk(&[64, 8], &order);
         assert!(hits >= 192 - 18, "{hits} of 192");
@@ -325,37 +323,37 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_does_not_end_a_walk() {
+    fn a_stream_may_skip_chunks() {
         let order: Vec<Vec<u32>> = (0..100).filter(|n| n % 7 != 3).map(|n| vec![n]).collect();
         let (hits, _) = walk(&[100], &order);
         assert!(hits + 4 >= order.len(), "{hits} of {}", order.len());
     }
 
     #[test]
-    fn what_there_was_no_room_for_is_asked_for_again() {
-        let ahead = Prefetcher::new(64 << 20);
+    fn unfetched_chunks_are_requested_again() {
+        let prefetcher = Prefetcher::new(64 << 20);
         let mut fetched: Vec<Coords> = Vec::new();
         let mut missed = 0;
         for n in 0..200 {
             missed += usize::from(n > 3 && !fetched.iter().any(|coords| coords.as_slice() == [n]));
-            let wanted = ahead.note(0, &[1000], &[n], 1 << 20);
+            let wanted = prefetcher.record_read(0, &[1000], &[n], 1 << 20, LIKELY_WINDOW);
             // There is room for four at a time.
             let room = (n as usize + 5).saturating_sub(fetched.iter().map(|c| c[0] as usize + 1).max().unwrap_or(0));
             let taken = room.min(wanted.chunks.len());
             fetched.extend(wanted.chunks[..taken].iter().cloned());
             if taken < wanted.chunks.len() {
-                ahead.take_back(0, &wanted, taken);
+                prefetcher.return_unfetched(0, &wanted, taken);
             }
         }
         assert!(missed <= 2, "{missed}");
     }
 
     #[test]
-    fn the_window_keeps_its_bound() {
-        let ahead = Prefetcher::new(8 << 20);
+    fn the_window_is_bounded_in_bytes() {
+        let prefetcher = Prefetcher::new(8 << 20);
         let mut most = 0;
         for n in 0..50 {
-            most = most.max(ahead.note(0, &[1000], &[n], 1 << 20).chunks.len());
+            most = most.max(prefetcher.record_read(0, &[1000], &[n], 1 << 20, LIKELY_WINDOW).chunks.len());
         }
         assert!((1..=8).contains(&most), "{most}");
     }

@@ -134,7 +134,7 @@ async fn the_first_manifest_that_has_a_chunk_wins() {
 }
 
 #[tokio::test]
-async fn damage_to_one_array_leaves_the_others() {
+async fn damage_to_one_array_does_not_affect_the_others() {
     let good = testing::manifest(id(8), &[(node_id(2), vec![(vec![0, 0], inline("good"))])]);
     let objects = vec![
         (vec![0, 0], TestPayload::Native(id(0x44), 0, 4)),

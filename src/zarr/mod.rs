@@ -15,5 +15,10 @@ pub type Coords = smallvec::SmallVec<[u32; 6]>;
 
 /// Returns true if an array with `grid` chunks per dimension has a chunk `coords`.
 pub fn is_in_grid(coords: &[u32], grid: &[u32]) -> bool {
-    coords.len() == grid.len() && std::iter::zip(coords, grid).all(|(coord, chunks)| coord < chunks)
+    coords.len() == grid.len() && is_prefix_in_grid(coords, grid)
+}
+
+/// Returns true if `coords`, all coordinates of a chunk or the first few of them, lie in `grid`.
+pub fn is_prefix_in_grid(coords: &[u32], grid: &[u32]) -> bool {
+    coords.len() <= grid.len() && std::iter::zip(coords, grid).all(|(coord, chunks)| coord < chunks)
 }

@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::below;
-use super::walk::Walk;
+use super::detection::{Detection, document_name};
+use super::{below, join_key};
 use crate::commit::changes::ChunkChange;
 use crate::error::{Context, Result};
 use crate::format::chunk_payload::ChunkPayload;
@@ -16,10 +16,11 @@ use crate::format::ids::NodeId;
 use crate::overlay::frozen::{FrozenDirectory, FrozenEntry, FrozenFile};
 use crate::scratch::data::LOST;
 use crate::scratch::record::{Id, Name, Source};
-use crate::tree::nodes::{Array, NodeIndex, TreePlace, ZARR_JSON};
-use crate::zarr::Coords;
+use crate::tree::array::Array;
+use crate::tree::nodes::{NodeIndex, TreePlace, ZARR_JSON};
 use crate::zarr::array::ArrayMetadata;
 use crate::zarr::chunk_key::{KeyEncoding, Separator, parse_number};
+use crate::zarr::{Coords, is_in_grid};
 
 /// References that are listed at a time.
 const PAGE: usize = 4096;
@@ -54,11 +55,11 @@ impl ArrayContext {
     }
 
     /// Classifies the file at `key`, relative to the array.
-    fn meaning(&self, key: &str) -> FileRole {
+    fn role_of(&self, key: &str) -> FileRole {
         let rank = self.grid.len();
         let coords = coords_of(&self.encoding, rank, key);
         match coords {
-            Some(coords) if is_inside(&coords, &self.grid) => FileRole::Chunk(coords),
+            Some(coords) if is_in_grid(&coords, &self.grid) => FileRole::Chunk(coords),
             Some(_) => FileRole::Wrong(format!("it is outside the array's grid of {:?} chunks", self.grid)),
             None if self.looks_like_a_chunk(key) => FileRole::Wrong(format!(
                 "chunks of this array are named like {}: this is none, though it looks like one",
@@ -86,15 +87,12 @@ impl ArrayContext {
     }
 }
 
-impl Walk<'_> {
+impl Detection<'_> {
     /// Detects the chunk changes in the directory of `array`, at `position`.
-    pub(super) async fn chunks(&mut self, position: usize, array: ArrayContext) -> Result<()> {
+    pub(super) async fn walk_chunks(&mut self, position: usize, array: ArrayContext) -> Result<()> {
         let place = array.index.map(TreePlace::Directory);
         // Array that the snapshot has in this very directory, whatever the directory is now.
-        let owner = match self.get(position)?.lower {
-            Some(TreePlace::Directory(index)) => Some(index),
-            _ => None,
-        };
+        let owner = self.get(position)?.base_node();
         let base = Arc::clone(&self.base);
         let tree = &base.tree;
         let mut changes = BTreeMap::new();
@@ -110,13 +108,13 @@ impl Walk<'_> {
                 self.delete_below(natural, &mut changes).await?;
             }
             for (name, entry) in &directory.entries {
-                let text = name.to_string();
-                let key = if relative.is_empty() { text.clone() } else { format!("{relative}/{text}") };
+                let key = join_key(&relative, &name.to_string());
                 if key == ZARR_JSON {
                     continue;
                 }
                 let here = natural.as_ref().filter(|_| in_place).and_then(|place| {
-                    let step = tree.step(place, name.text()?).map(|place| tree.shared_chunks(&place).unwrap_or(place));
+                    let step =
+                        tree.child_place(place, name.text()?).map(|place| tree.shared_chunks(&place).unwrap_or(place));
                     step.filter(|place| is_of(place, array.index))
                 });
                 match entry {
@@ -125,7 +123,7 @@ impl Walk<'_> {
                             self.delete_below(&place, &mut changes).await?;
                         }
                         if let (FrozenEntry::Other(id), false) = (entry, is_shared) {
-                            self.untracked(below(&array.path, &key), *id, (directory.id, name.clone()));
+                            self.report_untracked(below(&array.path, &key), *id, (directory.id, name.clone()));
                         }
                     }
                     FrozenEntry::Directory(child) => {
@@ -136,18 +134,18 @@ impl Walk<'_> {
                         }
                         pending.push((*child, key, here, is_shared || is_node));
                     }
-                    FrozenEntry::File(_) if is_shared && !matches!(array.meaning(&key), FileRole::Chunk(_)) => {}
+                    FrozenEntry::File(_) if is_shared && !matches!(array.role_of(&key), FileRole::Chunk(_)) => {}
                     FrozenEntry::File(file) => {
                         if is_shared {
                             self.shared_chunks.insert((directory.id, name.clone()));
                         }
                         let entry = (directory.id, name.clone());
-                        self.file(&array, &key, file, entry, here, &mut changes).await?;
+                        self.walk_file(&array, &key, file, entry, here, &mut changes).await?;
                     }
                 }
             }
             // Nodes below an array, which old repositories may have, are kept if they are untouched.
-            if !is_shared && let Some(TreePlace::Directory(index)) = directory.lower {
+            if !is_shared && let Some(index) = directory.base_node() {
                 let path = if relative.is_empty() { array.path.clone() } else { below(&array.path, &relative) };
                 self.untouched_children(directory, &path, index);
                 if array.index.is_none() {
@@ -155,10 +153,10 @@ impl Walk<'_> {
                 }
             }
             if !in_place && let Some(place) = &lower {
-                self.adopt((&array, owner), &relative, directory, place, &mut changes).await?;
+                self.adopt_chunks((&array, owner), &relative, directory, place, &mut changes).await?;
             }
         }
-        self.outside(&array, &changes).await?;
+        self.report_out_of_grid(&array, &changes).await?;
         if !changes.is_empty() {
             self.out.changes.chunks.insert(array.id, changes);
         }
@@ -175,7 +173,7 @@ impl Walk<'_> {
                 continue;
             }
             for node in table.subtree(child) {
-                if table.get(node).is_some_and(|node| node.stored.is_some()) {
+                if table.is_stored(node) {
                     let path = format!("/{}", table.path(node));
                     let rest = path.strip_prefix(&top).unwrap_or(&path);
                     let path = below(at.trim_end_matches('/'), rest.trim_start_matches('/'));
@@ -189,15 +187,18 @@ impl Walk<'_> {
     }
 
     /// Reports chunks of the snapshot outside a grid that shrank. A commit would drop them; the user has to remove them.
-    async fn outside(&mut self, array: &ArrayContext, changes: &BTreeMap<Coords, ChunkChange>) -> Result<()> {
+    async fn report_out_of_grid(
+        &mut self,
+        array: &ArrayContext,
+        changes: &BTreeMap<Coords, ChunkChange>,
+    ) -> Result<()> {
         let Some(index) = array.index else { return Ok(()) };
         let Some(old) = self.base.tree.table().array(index) else { return Ok(()) };
         if std::iter::zip(&old.grid, &array.grid).all(|(old, new)| old <= new) {
             return Ok(());
         }
-        let inside = |coords: &Coords| std::iter::zip(coords, &array.grid).all(|(coord, length)| coord < length);
         for (coords, _) in self.chunks_below(&TreePlace::Directory(index)).await? {
-            if !inside(&coords) && !changes.contains_key(&coords) {
+            if !is_in_grid(&coords, &array.grid) && !changes.contains_key(&coords) {
                 let why =
                     format!("it is outside the array's grid of {:?} chunks, which shrank: remove it first", array.grid);
                 self.report_violation(below(&array.path, &array.encoding.key(&coords)), why);
@@ -207,7 +208,7 @@ impl Walk<'_> {
     }
 
     /// Classifies one file below an array. `here` is the chunk of the snapshot that it stands in place of.
-    async fn file(
+    async fn walk_file(
         &mut self,
         array: &ArrayContext,
         key: &str,
@@ -217,14 +218,14 @@ impl Walk<'_> {
         changes: &mut BTreeMap<Coords, ChunkChange>,
     ) -> Result<()> {
         let path = below(&array.path, key);
-        let coords = match array.meaning(key) {
+        let coords = match array.role_of(key) {
             FileRole::Chunk(coords) => coords,
             FileRole::Wrong(why) => {
                 self.report_violation(path, why);
                 return Ok(());
             }
             FileRole::Nothing => {
-                self.untracked(path, file.id, entry);
+                self.report_untracked(path, file.id, entry);
                 return Ok(());
             }
         };
@@ -308,7 +309,7 @@ impl Walk<'_> {
     }
 
     /// Makes the chunks that `directory` shows of `place`, where they do not belong, chunks of `array`.
-    async fn adopt(
+    async fn adopt_chunks(
         &mut self,
         (array, owner): (&ArrayContext, Option<NodeIndex>),
         relative: &str,
@@ -318,8 +319,8 @@ impl Walk<'_> {
     ) -> Result<()> {
         let mut stray = Vec::new();
         for (chunk, rest) in self.untouched_chunks(directory, place).await? {
-            let key = if relative.is_empty() { rest } else { format!("{relative}/{rest}") };
-            match (array.meaning(&key), self.stored_at(Some(&chunk)).await?) {
+            let key = join_key(relative, &rest);
+            match (array.role_of(&key), self.stored_at(Some(&chunk)).await?) {
                 (FileRole::Chunk(coords), Some(change)) => drop(changes.insert(coords, change)),
                 // Leaving out chunks of this array silently would lose them.
                 _ if is_of(&chunk, owner) => {
@@ -360,28 +361,23 @@ impl Walk<'_> {
     /// Returns true if a directory has a document, new or of the snapshot.
     fn is_node(&self, position: usize) -> Result<bool> {
         let directory = self.get(position)?;
-        Ok(match directory.entries.get(&Name::new(ZARR_JSON.as_bytes())) {
+        Ok(match directory.entries.get(&document_name()) {
             Some(entry) => matches!(entry, FrozenEntry::File(_)),
-            None => match directory.lower {
-                Some(TreePlace::Directory(index)) => {
-                    self.base.tree.table().get(index).is_some_and(|node| node.stored.is_some())
-                }
-                _ => false,
-            },
+            None => directory.base_node().is_some_and(|index| self.base.tree.table().is_stored(index)),
         })
     }
 
     /// Checks and queues a node below an array. If a node shares the parent directory, the walk of that node queues it.
     fn nested_node(&mut self, position: usize, array: &ArrayContext, key: &str, is_shared: bool) -> Result<()> {
         let path = below(&array.path, key);
-        let was_there = matches!(self.get(position)?.lower, Some(TreePlace::Directory(index))
-            if format!("/{}", self.base.tree.table().path(index)) == path);
+        let base_node = self.get(position)?.base_node();
+        let was_there = base_node.is_some_and(|index| format!("/{}", self.base.tree.table().path(index)) == path);
         // Old repositories may have such nodes, but not below a group that has become an array.
         if !was_there || array.index.is_none() {
             self.report_violation(below(&path, ZARR_JSON), "a group or array below an array, where Zarr has none");
         }
         if !is_shared {
-            self.nested(position, path);
+            self.queue_node(position, path);
         }
         Ok(())
     }
@@ -396,21 +392,20 @@ impl Walk<'_> {
         while let Some((position, relative)) = pending.pop() {
             let directory = self.get(position)?;
             for (name, entry) in &directory.entries {
-                let text = name.to_string();
-                let key = if relative.is_empty() { text } else { format!("{relative}/{text}") };
+                let key = join_key(&relative, &name.to_string());
                 match entry {
-                    FrozenEntry::File(_) if matches!(array.meaning(&key), FileRole::Chunk(_)) => return Ok(true),
+                    FrozenEntry::File(_) if matches!(array.role_of(&key), FileRole::Chunk(_)) => return Ok(true),
                     FrozenEntry::Directory(child) => {
                         let child_lower = &self.get(*child)?.lower;
                         let natural =
-                            directory.lower.as_ref().and_then(|place| self.base.tree.step(place, name.text()?));
+                            directory.lower.as_ref().and_then(|place| self.base.tree.child_place(place, name.text()?));
                         if natural != *child_lower {
                             hidden.extend(natural);
                         }
                         pending.push((*child, key));
                     }
                     _ => {
-                        let step = |place| self.base.tree.step(place, name.text()?);
+                        let step = |place| self.base.tree.child_place(place, name.text()?);
                         hidden.extend(directory.lower.as_ref().and_then(step));
                     }
                 }
@@ -429,11 +424,7 @@ impl Walk<'_> {
 
 /// Returns true if `key`, relative to an array with this grid and encoding, names one of its chunks.
 pub fn is_chunk(grid: &[u32], encoding: &KeyEncoding, key: &str) -> bool {
-    coords_of(encoding, grid.len(), key).is_some_and(|coords| is_inside(&coords, grid))
-}
-
-fn is_inside(coords: &[u32], grid: &[u32]) -> bool {
-    std::iter::zip(coords, grid).all(|(coord, length)| coord < length)
+    coords_of(encoding, grid.len(), key).is_some_and(|coords| is_in_grid(&coords, grid))
 }
 
 /// Parses `key` as coordinates in an array of `rank` dimensions, in its grid or not.
@@ -468,8 +459,8 @@ mod tests {
         }
     }
 
-    fn meaning(array: &ArrayContext, key: &str) -> &'static str {
-        match array.meaning(key) {
+    fn role(array: &ArrayContext, key: &str) -> &'static str {
+        match array.role_of(key) {
             FileRole::Chunk(_) => "chunk",
             FileRole::Wrong(_) => "wrong",
             FileRole::Nothing => "nothing",
@@ -491,13 +482,13 @@ mod tests {
             ("0/0", "nothing"),
             ("notes.txt", "nothing"),
         ] {
-            assert_eq!(meaning(&slashes, key), expected, "{key}");
+            assert_eq!(role(&slashes, key), expected, "{key}");
         }
         let dots = array(&[5], KeyEncoding { prefixed: false, separator: Separator::Dot, suffix: String::new() });
         for (key, expected) in [("0", "chunk"), ("4913", "wrong"), ("0.0", "wrong"), ("c/0", "nothing")] {
-            assert_eq!(meaning(&dots, key), expected, "{key}");
+            assert_eq!(role(&dots, key), expected, "{key}");
         }
         let scalar = array(&[], KeyEncoding::default());
-        assert_eq!(meaning(&scalar, "c"), "chunk");
+        assert_eq!(role(&scalar, "c"), "chunk");
     }
 }

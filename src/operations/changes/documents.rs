@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_reference_refuses_is_refused() {
+    fn documents_that_the_reference_refuses_are_refused() {
         let array = |rest: &str| {
             format!(
                 r#"{{"zarr_format":3,"node_type":"array","shape":[4],"data_type":"int8",

@@ -8,7 +8,6 @@ use std::collections::HashSet;
 
 use crate::commit::changes::{ChangeSet, ChunkChange};
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::ids::NodeId;
 use crate::overlay::frozen::{Frozen, FrozenEntry};
 use crate::overlay::replace::node_ids;
 use crate::scratch::record::Source;
@@ -20,12 +19,9 @@ use crate::zarr::Coords;
 ///
 /// Fails with [`ErrorKind::Stale`] and names the first such node or chunk.
 pub fn reject_unexplained_deletions(tree: &Tree, frozen: &Frozen, changes: &ChangeSet) -> Result<()> {
-    let deletes_chunks = |id: &NodeId| {
-        let chunks = changes.chunks.get(id);
-        chunks.is_some_and(|chunks| chunks.values().any(|change| matches!(change, ChunkChange::Delete)))
-    };
-    let arrays: Vec<NodeId> = changes.chunks.keys().copied().filter(deletes_chunks).collect();
-    if changes.deleted.is_empty() && arrays.is_empty() {
+    let is_deleted = |(_, change): &(&Coords, &ChunkChange)| matches!(change, ChunkChange::Delete);
+    let deletes_chunks = changes.chunks.values().any(|chunks| chunks.iter().any(|chunk| is_deleted(&chunk)));
+    if changes.deleted.is_empty() && !deletes_chunks {
         return Ok(());
     }
     let (removed, ids) = (removed(tree, frozen), node_ids(tree));
@@ -44,20 +40,15 @@ pub fn reject_unexplained_deletions(tree: &Tree, frozen: &Frozen, changes: &Chan
     for node in &changes.deleted {
         let Some(&index) = ids.get(&node.id) else { continue };
         if !removed.contains(&TreePlace::Metadata(index)) && !is_below_removed(index) {
-            return Err(unasked(&node.path));
+            return Err(unexplained(&node.path));
         }
     }
-    for id in arrays {
-        let Some(&index) = ids.get(&id) else { continue };
-        if is_below_removed(index) {
-            continue;
-        }
-        for (coords, _) in
-            changes.chunks.get(&id).into_iter().flatten().filter(|(_, c)| matches!(c, ChunkChange::Delete))
-        {
+    for (id, chunks) in &changes.chunks {
+        let Some(&index) = ids.get(id).filter(|index| !is_below_removed(**index)) else { continue };
+        for (coords, _) in chunks.iter().filter(is_deleted) {
             let prefix = |depth| TreePlace::Chunk(index, Coords::from_slice(coords.get(..depth).unwrap_or_default()));
             if !(0..=coords.len()).any(|depth| removed.contains(&prefix(depth))) {
-                return Err(unasked(&tree.path_of(&TreePlace::Chunk(index, coords.clone()))));
+                return Err(unexplained(&tree.path_of(&TreePlace::Chunk(index, coords.clone()))));
             }
         }
     }
@@ -70,7 +61,7 @@ fn removed(tree: &Tree, frozen: &Frozen) -> HashSet<TreePlace> {
     for directory in frozen.directories() {
         let Some(lower) = &directory.lower else { continue };
         for (name, entry) in &directory.entries {
-            let Some(place) = name.text().and_then(|name| tree.step(lower, name)) else { continue };
+            let Some(place) = name.text().and_then(|name| tree.child_place(lower, name)) else { continue };
             let is_removed = match entry {
                 FrozenEntry::Whiteout => true,
                 // A document written over the base's may describe another node.
@@ -87,7 +78,7 @@ fn removed(tree: &Tree, frozen: &Frozen) -> HashSet<TreePlace> {
     places
 }
 
-fn unasked(path: &str) -> Error {
+fn unexplained(path: &str) -> Error {
     tracing::error!(
         "{path} would be deleted by a commit, and no operation of this mount removed it: nothing was committed"
     );

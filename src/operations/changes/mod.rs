@@ -1,7 +1,7 @@
 //! Detection of changes: from files to Zarr's terms, with the violations that prevent a commit.
 //!
-//! Only changed directories are walked. [`walk`] finds out which of them are nodes, and which nodes of the snapshot they were;
-//! within arrays, [`chunks`] finds out which files are chunks. Everything below that is untouched stays as it is, wherever it was
+//! Only changed directories are walked. [`nodes`] finds out which of them are nodes, and which nodes of the snapshot they were;
+//! within arrays, [`chunks`] finds out which files are chunks. [`detection`] is what both know and find. Everything below that is untouched stays as it is, wherever it was
 //! moved.
 //!
 //! The nature of a directory is decided by its `zarr.json` and by the nearest array above it, never by its name.
@@ -11,15 +11,17 @@
 //! commit, and all are reported at once.
 
 pub mod chunks;
+mod detection;
 pub mod documents;
 pub mod guard;
-pub mod walk;
+pub mod nodes;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
 use crate::commit::changes::{ChangeSet, ChunkChange};
+use crate::format::ids::NodeId;
 use crate::scratch::record::{Id, Name};
 use crate::tree::nodes::TreePlace;
 
@@ -82,7 +84,15 @@ pub struct Untracked {
     pub entry: (Id, Name),
 }
 
+/// IDs of nodes created here, by the directory's inode and whether it is an array: repeated detection gives the same IDs.
+pub type NewIds = parking_lot::Mutex<HashMap<(Id, bool), NodeId>>;
+
 /// Appends `name` to `path`.
 pub(super) fn below(path: &str, name: &str) -> String {
     if path == "/" { format!("/{name}") } else { format!("{path}/{name}") }
+}
+
+/// Appends `name` to `key`, a path relative to an array.
+fn join_key(key: &str, name: &str) -> String {
+    if key.is_empty() { name.to_owned() } else { format!("{key}/{name}") }
 }

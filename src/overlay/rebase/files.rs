@@ -204,7 +204,7 @@ impl Merge<'_> {
     /// Returns true if the file is in the place of a directory of the new base that was removed here as a whole.
     fn hides(&self, name: &FileName) -> bool {
         let parent = self.out.state.get(name.parent).and_then(|inode| inode.lower.as_ref());
-        parent.zip(name.name.text()).and_then(|(place, name)| self.to.tree.step(place, name)).is_some()
+        parent.zip(name.name.text()).and_then(|(place, name)| self.to.tree.child_place(place, name)).is_some()
     }
 
     /// Leaves all names of a file to the base. The inode stays if the kernel knows it by a number of the working tree.

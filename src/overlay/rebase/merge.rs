@@ -153,7 +153,7 @@ impl<'a> Merge<'a> {
         }];
         while let Some(visit) = pending.pop() {
             for (name, entry) in self.entries(&visit).await? {
-                let step = |tree: &Tree, place: &Option<TreePlace>| tree.step(place.as_ref()?, name.text()?);
+                let step = |tree: &Tree, place: &Option<TreePlace>| tree.child_place(place.as_ref()?, name.text()?);
                 let (old_place, new_place) = (step(&from.tree, &visit.lower_old), step(&to.tree, &visit.lower_new));
                 let has_new = match &new_place {
                     Some(place) => to.tree.has(place).await?,
@@ -408,7 +408,7 @@ impl<'a> Merge<'a> {
             // A promoted inode with the base's content shows the base.
             let stands_for = own.and_then(|own| self.old.get(own.id?)).is_some_and(|inode| {
                 let is_base = inode.is_directory() || inode.source() == Some(&Source::Lower);
-                is_base && inode.lower.is_some() && inode.lower == tree.step(place, entry.name)
+                is_base && inode.lower.is_some() && inode.lower == tree.child_place(place, entry.name)
             });
             shown = own.is_none() || stands_for;
             !shown

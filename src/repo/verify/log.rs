@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::report::Findings;
-use super::{Context, blocking, check_envelope, read, report_fault};
+use super::{Context, check_envelope, read, report_fault};
+use crate::blocking::blocking;
 use crate::error::{ErrorKind, Result};
 use crate::format::MAX_FILE;
 use crate::format::envelope::FileType;
@@ -67,6 +68,7 @@ pub(super) async fn check(
             check_against_snapshot(&shared.findings, &key, &log, &snapshot);
             check_moves(&shared.findings, &key, &log, &snapshot, before.as_ref());
         }
+        Ok(())
     })
     .await?;
     context.findings.count(|checked| checked.transaction_logs += 1);

@@ -45,6 +45,7 @@ use self::repo_file::Commits;
 use self::report::{Findings, Report};
 use super::progress::Progress;
 use super::{MAX_REPO_FILE, Repository, v1};
+use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::envelope::{FileType, Header, SpecVersion};
 use crate::format::ids::ObjectId;
@@ -304,7 +305,7 @@ async fn check_snapshot(
     let before = record.filter(|record| record.pruned_ancestor_tx_logs.is_empty()).and_then(|record| record.parent);
     let (shared, looked_at, record) = (Arc::clone(context), Arc::clone(&snapshot), record.cloned());
     let is_root = record.as_ref().map_or(parent.is_none(), |record| record.parent.is_none());
-    let own = blocking(move || snapshot::check(&shared, id, &looked_at, &file, record.as_ref())).await?;
+    let own = blocking(move || Ok(snapshot::check(&shared, id, &looked_at, &file, record.as_ref()))).await?;
     nodes::merge(&mut uses.lock(), own);
     context.findings.count(|checked| checked.snapshots += 1);
     let commit = SnapshotInfo {
@@ -392,11 +393,6 @@ async fn read<T: Send + 'static>(
     decode: impl Fn(&[u8]) -> Result<T> + Clone + Send + 'static,
 ) -> Result<Decoded<T>> {
     decoded::changing(&*context.storage, key, limit, decode).await
-}
-
-/// Runs `work`, which takes long, on a thread for blocking work.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(|e| Error::with_source(ErrorKind::Io, "a check ended early", e))
 }
 
 /// Returns true if a failure is a fault of the object and not of the access to it.

@@ -23,6 +23,7 @@ use crate::format::manifest::{ArrayRefs, Manifest};
 use crate::format::manifest_draft::ManifestDraft;
 use crate::format::snapshot::{ManifestInfo, ManifestRef};
 use crate::storage::{Storage, decoded};
+use crate::zarr::is_in_grid;
 
 /// Bytes of decoded manifests kept for the next array: the arrays of a snapshot share manifests, and its children do too.
 const MAX_KEPT_BYTES: usize = 512 << 20;
@@ -216,7 +217,7 @@ impl<'m> Listed<'m> {
                 (None, Some(other)) => {
                     // A chunk that a smaller shape dropped is not a changed chunk.
                     let coords: Vec<u32> = before.coords(other).collect();
-                    if coords.len() == grid.len() && coords.iter().zip(grid).all(|(coord, chunks)| coord < chunks) {
+                    if is_in_grid(&coords, grid) {
                         changed.push(coords);
                     }
                 }

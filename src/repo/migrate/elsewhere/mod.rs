@@ -38,8 +38,6 @@ use crate::format::ids::ObjectId;
 use crate::format::repo_info::SnapshotInfo;
 use crate::format::repo_state::RawItem;
 use crate::format::transaction_log::Change;
-use crate::repo::update::Clock;
-use crate::repo::{MAX_REPO_FILE, Repository, v1};
 use crate::repo::create::refuse_occupied;
 use crate::repo::{MAX_REPO_FILE, Repository, check_storage_writable, v1};
 use crate::storage::{Condition, Storage};

@@ -1,49 +1,27 @@
 //! Walk over changed directories: which are nodes, and which nodes of the snapshot they were.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::chunks::ArrayContext;
+use super::detection::{Detection, document_name};
 use super::documents::{Document, MAX_DOCUMENT};
-use super::{DetectedChanges, Untracked, Violation, below};
-use crate::commit::changes::{DeletedNode, WrittenNode};
+use super::{DetectedChanges, NewIds, below};
+use crate::commit::changes::WrittenNode;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::format::ids::NodeId;
-use crate::format::snapshot::{Node as SnapshotNode, NodeData};
-use crate::format::transaction_log::Move;
+use crate::format::snapshot::NodeData;
 use crate::overlay::frozen::{Contents, Frozen, FrozenDirectory, FrozenEntry, FrozenFile};
 use crate::overlay::{Base, WorkingTree};
 use crate::scratch::data::LOST;
-use crate::scratch::record::{Id, Name, Source};
+use crate::scratch::record::{Id, Source};
 use crate::tree::nodes::{NodeIndex, TreePlace, ZARR_JSON};
 
 /// Violation of a chunk outside of any array.
 const STRAY: &str =
     "it has the name of a chunk, but there is no array above it: write the array's zarr.json, or remove it";
-
-/// IDs of nodes created here, by the directory's inode and whether it is an array: repeated detection gives the same IDs.
-pub type NewIds = parking_lot::Mutex<HashMap<(Id, bool), NodeId>>;
-
-/// Detection in progress.
-pub(super) struct Walk<'a> {
-    pub(super) contents: &'a dyn Contents,
-    pub(super) base: Arc<Base>,
-    pub(super) frozen: &'a Frozen,
-    pub(super) out: DetectedChanges,
-    new_ids: &'a NewIds,
-    /// True for each node of the snapshot that still exists, by index.
-    kept: Vec<bool>,
-    /// Directories still to be walked, with their paths.
-    pending: Vec<(usize, String)>,
-    /// Groups with the name of an array's chunk directory.
-    groups_like_chunks: HashSet<String>,
-    /// Directories whose path has a name that is not UTF-8. Printed, it looks like another one.
-    not_text: HashSet<Id>,
-    /// Chunks that an array has in the directory of a node below it, by directory and name: they are not files of that node.
-    pub(super) shared_chunks: HashSet<(Id, Name)>,
-}
 
 enum DocumentState {
     Absent,
@@ -68,43 +46,23 @@ pub async fn detect_changes_in(
     let kept = vec![false; base.tree.table().len()];
     let (out, pending) = (DetectedChanges::default(), vec![(Frozen::ROOT, "/".to_owned())]);
     let (groups_like_chunks, not_text, shared_chunks) = Default::default();
-    let mut walk =
-        Walk { contents, base, frozen, out, new_ids, kept, pending, groups_like_chunks, not_text, shared_chunks };
-    while let Some((position, path)) = walk.pending.pop() {
-        walk.directory(position, path).await?;
+    let mut detection =
+        Detection { contents, base, frozen, out, new_ids, kept, pending, groups_like_chunks, not_text, shared_chunks };
+    while let Some((position, path)) = detection.pending.pop() {
+        detection.walk_directory(position, path).await?;
     }
-    walk.deleted();
-    walk.out.untracked.sort_by(|a, b| a.path.cmp(&b.path));
-    walk.out.violations.sort_by(|a, b| a.path.cmp(&b.path));
-    walk.out.violations.dedup();
-    Ok(walk.out)
+    detection.add_deleted_nodes();
+    detection.out.untracked.sort_by(|a, b| a.path.cmp(&b.path));
+    detection.out.violations.sort_by(|a, b| a.path.cmp(&b.path));
+    detection.out.violations.dedup();
+    Ok(detection.out)
 }
 
-impl<'a> Walk<'a> {
-    pub(super) fn get(&self, position: usize) -> Result<&'a FrozenDirectory> {
-        self.frozen.get(position).ok_or_else(|| Error::corrupt("a directory without entries"))
-    }
-
-    pub(super) fn report_violation(&mut self, path: impl Into<String>, why: impl ToString) {
-        self.out.violations.push(Violation { path: path.into(), why: why.to_string() });
-    }
-
-    pub(super) fn untracked(&mut self, path: String, id: Id, entry: (Id, Name)) {
-        self.out.untracked.push(Untracked { path, id, entry });
-    }
-
-    fn stored(&self, index: NodeIndex) -> Option<SnapshotNode<'_>> {
-        let at = self.base.tree.table().get(index)?.stored?;
-        self.base.tree.snapshot().node(at as usize)
-    }
-
+impl Detection<'_> {
     /// Walks a directory that is outside any array, or is a node itself.
-    async fn directory(&mut self, position: usize, path: String) -> Result<()> {
+    async fn walk_directory(&mut self, position: usize, path: String) -> Result<()> {
         let directory = self.get(position)?;
-        let lower = match directory.lower {
-            Some(TreePlace::Directory(index)) => Some(index),
-            _ => None,
-        };
+        let lower = directory.base_node();
         let document = self.document(directory, lower).await.context(|| below(&path, ZARR_JSON))?;
         let is_node = !matches!(document, DocumentState::Absent);
         let node = match document {
@@ -121,20 +79,19 @@ impl<'a> Walk<'a> {
             DocumentState::Written(bytes) => self.written(directory, lower, &path, bytes),
         };
         match node {
-            Some((id, index)) => self.array(position, &path, id, index).await,
+            Some((id, index)) => self.walk_array(position, &path, id, index).await,
             None => {
                 if is_node && path.ends_with("/c") {
                     self.groups_like_chunks.insert(path.clone());
                 }
-                self.children(position, &path, lower).await
+                self.walk_children(position, &path, lower).await
             }
         }
     }
 
     async fn document(&self, directory: &FrozenDirectory, lower: Option<NodeIndex>) -> Result<DocumentState> {
-        let has = |index| self.base.tree.table().get(index).is_some_and(|node| node.stored.is_some());
         match directory.entries.get(&document_name()) {
-            None if lower.is_some_and(has) => Ok(DocumentState::Same),
+            None if lower.is_some_and(|index| self.base.tree.table().is_stored(index)) => Ok(DocumentState::Same),
             None | Some(FrozenEntry::Whiteout | FrozenEntry::Other(_) | FrozenEntry::Directory(_)) => {
                 Ok(DocumentState::Absent)
             }
@@ -202,14 +159,10 @@ impl<'a> Walk<'a> {
         let is_array = document.is_array();
         let same = lower.filter(|&index| self.is_same_node(index, &document));
         if let Some(index) = same {
-            let (node_id, changed) = {
-                let node = self.stored(index)?;
-                let changed = node.zarr_json != &*bytes;
-                let before = changed.then(|| node.zarr_json.to_vec());
-                (node.id, before)
-            };
+            let node = self.stored(index)?;
+            let (node_id, before) = (node.id, (node.zarr_json != &*bytes).then(|| node.zarr_json.to_vec()));
             self.keep(index, path);
-            if let Some(before) = changed {
+            if let Some(before) = before {
                 self.out.bytes += bytes.len() as u64;
                 self.out.before.push((path.to_owned(), before));
                 let written = WrittenNode { id: node_id, path: path.to_owned(), zarr_json: bytes, is_array };
@@ -217,25 +170,22 @@ impl<'a> Walk<'a> {
             }
             return is_array.then_some((node_id, Some(index)));
         }
-        let new_id = {
-            let mut ids = self.new_ids.lock();
-            match ids.get(&(directory.id, is_array)) {
-                Some(id) => *id,
-                None => {
-                    let Ok(id) = NodeId::random() else {
-                        drop(ids);
-                        self.report_violation(path, "the system has no random numbers");
-                        return None;
-                    };
-                    ids.insert((directory.id, is_array), id);
-                    id
-                }
-            }
+        let Ok(new_id) = self.new_id(directory.id, is_array) else {
+            self.report_violation(path, "the system has no random numbers");
+            return None;
         };
         self.out.bytes += bytes.len() as u64;
         let written = WrittenNode { id: new_id, path: path.to_owned(), zarr_json: bytes, is_array };
         self.out.changes.created.push(written);
         is_array.then_some((new_id, None))
+    }
+
+    /// Returns the ID of a node that was created in `directory`.
+    fn new_id(&self, directory: Id, is_array: bool) -> Result<NodeId> {
+        match self.new_ids.lock().entry((directory, is_array)) {
+            Entry::Occupied(known) => Ok(*known.get()),
+            Entry::Vacant(free) => Ok(*free.insert(NodeId::random()?)),
+        }
     }
 
     /// Returns true if a node with this document is still the snapshot's node: of the same kind, and with the same chunk keys.
@@ -252,22 +202,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Records that node `index` of the snapshot still exists, at `path`.
-    fn keep(&mut self, index: NodeIndex, path: &str) {
-        if let Some(kept) = self.kept.get_mut(index as usize) {
-            *kept = true;
-        }
-        let moved = self.stored(index).filter(|node| node.path != path).map(|node| Move {
-            from: node.path.to_owned(),
-            to: path.to_owned(),
-            node: node.id,
-            is_array: node.is_array(),
-        });
-        self.out.changes.moved.extend(moved);
-    }
-
     /// Walks the entries of a directory that is not an array.
-    async fn children(&mut self, position: usize, path: &str, lower: Option<NodeIndex>) -> Result<()> {
+    async fn walk_children(&mut self, position: usize, path: &str, lower: Option<NodeIndex>) -> Result<()> {
         let directory = self.get(position)?;
         for (name, entry) in &directory.entries {
             let child = below(path, &name.to_string());
@@ -283,10 +219,10 @@ impl<'a> Walk<'a> {
                     if self.is_stray(&child) {
                         self.report_violation(child, STRAY);
                     } else {
-                        self.untracked(child, file.id, (directory.id, name.clone()));
+                        self.report_untracked(child, file.id, (directory.id, name.clone()));
                     }
                 }
-                FrozenEntry::Other(id) => self.untracked(child, *id, (directory.id, name.clone())),
+                FrozenEntry::Other(id) => self.report_untracked(child, *id, (directory.id, name.clone())),
             }
         }
         if let Some(index) = lower {
@@ -309,68 +245,12 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Records directory `position` if its path is not UTF-8.
-    pub(super) fn note_name(&mut self, parent: Id, name: &Name, position: usize) {
-        if (self.not_text.contains(&parent) || name.text().is_none())
-            && let Some(directory) = self.frozen.get(position)
-        {
-            self.not_text.insert(directory.id);
-        }
-    }
-
     /// Returns true if a file has the name of a chunk but no array. A file of a group is never a chunk, whatever its name.
     fn is_stray(&self, path: &str) -> bool {
         chunk_directory(path).is_some_and(|directory| !self.groups_like_chunks.contains(directory))
     }
 
-    /// Keeps the nodes below `index` of the snapshot that `directory` still shows unchanged.
-    pub(super) fn untouched_children(&mut self, directory: &FrozenDirectory, path: &str, index: NodeIndex) {
-        let base = Arc::clone(&self.base);
-        let table = base.tree.table();
-        for &child in table.children(index) {
-            let name = table.name(child);
-            if directory.entries.contains_key(&Name::new(name.as_bytes())) {
-                continue;
-            }
-            self.keep_subtree(child, &below(path, name));
-        }
-    }
-
-    fn keep_subtree(&mut self, top: NodeIndex, path: &str) {
-        let base = Arc::clone(&self.base);
-        let table = base.tree.table();
-        let old = format!("/{}", table.path(top));
-        if old == path {
-            for index in table.subtree(top) {
-                if let Some(kept) = self.kept.get_mut(index as usize) {
-                    *kept = true;
-                }
-            }
-            return;
-        }
-        for index in table.subtree(top) {
-            let at = format!("/{}", table.path(index));
-            let rest = at.strip_prefix(&old).unwrap_or_default();
-            self.keep(index, &format!("{path}{rest}"));
-        }
-    }
-
-    /// Queues a directory within an array that is a node itself.
-    pub(super) fn nested(&mut self, position: usize, path: String) {
-        self.pending.push((position, path));
-    }
-
-    /// Adds the nodes of the snapshot that were not kept to the deletions.
-    fn deleted(&mut self) {
-        let gone = (0..self.kept.len()).filter(|&at| !self.kept.get(at).copied().unwrap_or(true));
-        let gone: Vec<DeletedNode> = gone
-            .filter_map(|at| self.stored(NodeIndex::try_from(at).ok()?))
-            .map(|node| DeletedNode { id: node.id, path: node.path.to_owned(), is_array: node.is_array() })
-            .collect();
-        self.out.changes.deleted = gone;
-    }
-
-    async fn array(&mut self, position: usize, path: &str, id: NodeId, index: Option<NodeIndex>) -> Result<()> {
+    async fn walk_array(&mut self, position: usize, path: &str, id: NodeId, index: Option<NodeIndex>) -> Result<()> {
         let created = self.out.changes.created.iter().rev().chain(self.out.changes.updated.iter().rev());
         let document = created.into_iter().find(|node| node.id == id).map(|node| node.zarr_json.clone());
         let document = document.or_else(|| Some(Bytes::copy_from_slice(self.stored(index?)?.zarr_json)));
@@ -379,15 +259,11 @@ impl<'a> Walk<'a> {
             // The metadata of this array of the snapshot cannot be read: chunk keys are those of the snapshot's tree.
             _ => match index.and_then(|index| self.base.tree.table().array(index).map(|array| (index, array))) {
                 Some((index, array)) => ArrayContext::of(id, path.to_owned(), index, array),
-                None => return self.children(position, path, index).await,
+                None => return self.walk_children(position, path, index).await,
             },
         };
-        self.chunks(position, array).await
+        self.walk_chunks(position, array).await
     }
-}
-
-fn document_name() -> Name {
-    Name::new(ZARR_JSON.as_bytes())
 }
 
 /// Returns the directory `c` of a path that ends like a chunk's: with `c` and numbers below it.
@@ -414,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stray_chunks_are_told_by_a_directory_c_above_numbers() {
+    fn stray_chunks_have_a_directory_c_above_numbers() {
         for path in ["/c/0", "/a/c/0/1", "/a/c/00"] {
             assert!(chunk_directory(path).is_some_and(|directory| directory.ends_with("/c")), "{path}");
         }

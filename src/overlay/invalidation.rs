@@ -1,0 +1,24 @@
+//! Requests to the kernel to drop what it has cached.
+
+use crate::scratch::record::Name;
+use crate::tree::Tree;
+use crate::tree::nodes::TreePlace;
+
+/// Request to the kernel to drop cached data that changed without its knowledge.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Invalidation {
+    /// Dentry of a name in a directory.
+    Entry(u64, Name),
+    /// Pages and attributes of an inode.
+    Inode(u64),
+    /// Attributes of an inode; its pages stay.
+    Attributes(u64),
+}
+
+impl Invalidation {
+    /// Returns the invalidation of the name of `place` in `tree`; none for the root.
+    pub fn entry(tree: &Tree, place: &TreePlace) -> Option<Self> {
+        let (above, name) = tree.parent_of(place)?;
+        Some(Invalidation::Entry(tree.table().inode(&above), Name::new(name.as_bytes())))
+    }
+}

@@ -1,0 +1,102 @@
+//! Arrays of a snapshot: their grids, chunk keys, manifests and shards.
+
+use std::sync::Arc;
+
+use tracing::warn;
+
+use super::nodes::MAX_NAME;
+use super::positions::Positions;
+use crate::format::ids::NodeId;
+use crate::format::snapshot::{ArrayData, ManifestRef};
+use crate::zarr::Coords;
+use crate::zarr::array::{ArrayMetadata, MAX_RANK};
+use crate::zarr::chunk_key::KeyEncoding;
+use crate::zarr::shard::ShardLayout;
+
+/// Description of an array.
+#[derive(Debug)]
+pub struct Array {
+    /// ID of the array, by which manifests know it.
+    pub id: NodeId,
+    /// Chunks per dimension.
+    pub grid: Box<[u32]>,
+    /// Elements per dimension, from `zarr.json`; empty if that could not be read.
+    pub shape: Box<[u64]>,
+    /// Encoding of chunk keys.
+    pub encoding: KeyEncoding,
+    /// Manifests that list its chunks, in the order of lookups.
+    pub manifests: Box<[ManifestRef]>,
+    /// Numbers of its chunks and chunk directories, counted from `first_number`.
+    pub(super) positions: Arc<Positions>,
+    /// Grid of these numbers: the array's own, or one that it fits into.
+    pub(super) numbered_grid: Box<[u32]>,
+    /// Inode number of the first of them.
+    pub first_number: u64,
+    /// Bytes of a whole chunk before compression, where the data type defines them.
+    pub nominal_chunk_bytes: Option<u64>,
+    /// Structure of its chunks, if they are shards.
+    pub sharding: Option<Box<ShardLayout>>,
+    /// True if the names of its chunks are too long for files: then they are not listed.
+    pub has_long_names: bool,
+}
+
+impl Array {
+    /// Describes the array at `path` by its `zarr.json`, or by `data` if that cannot be read. Its chunks have no numbers yet.
+    pub(super) fn new(path: &str, id: NodeId, zarr_json: &[u8], data: &ArrayData<'_>) -> Array {
+        let mut array = Array {
+            id,
+            grid: Box::default(),
+            shape: Box::default(),
+            encoding: KeyEncoding::default(),
+            manifests: data.manifests().into(),
+            positions: Arc::new(Positions::new(&[], 1)),
+            numbered_grid: Box::default(),
+            first_number: 0,
+            nominal_chunk_bytes: None,
+            sharding: None,
+            has_long_names: false,
+        };
+        match ArrayMetadata::parse(zarr_json) {
+            Ok(metadata) => {
+                array.has_long_names = metadata.key_encoding.longest_name(&metadata.grid) > MAX_NAME;
+                if array.has_long_names {
+                    warn!(
+                        "array {path:?}: its chunk key encoding gives names of more than {MAX_NAME} bytes, which no file can \
+                         have: its chunks are not shown"
+                    );
+                }
+                array.grid = metadata.grid.into();
+                array.shape = metadata.shape.into();
+                array.encoding = metadata.key_encoding;
+                array.nominal_chunk_bytes = metadata.nominal_chunk_bytes;
+                // `icechunkfs ls --shards` reports why the sharding cannot be read.
+                array.sharding = sharding_of(zarr_json);
+            }
+            Err(why) => {
+                array.grid = data.grid().filter(|grid| grid.len() <= MAX_RANK).unwrap_or_default().into();
+                let grid = &array.grid;
+                warn!(
+                    "array {path:?}: {why}; its chunks are shown as c/0/1/..., in the grid {grid:?} that the snapshot has"
+                );
+            }
+        }
+        array
+    }
+
+    /// Returns the position of `coords` among the array's places.
+    pub fn position(&self, coords: &[u32]) -> u64 {
+        self.positions.number(&self.numbered_grid, coords)
+    }
+
+    /// Returns the place with a number from [`Array::position`]; none if no place has it.
+    pub fn at_position(&self, position: u64) -> Option<Coords> {
+        self.positions.coords(&self.numbered_grid, position)
+    }
+}
+
+/// Returns the structure of shards that this program understands. Checks cheaply first: a snapshot may have very many arrays,
+/// most without shards.
+fn sharding_of(zarr_json: &[u8]) -> Option<Box<ShardLayout>> {
+    let parsed = ShardLayout::may_be_in(zarr_json).then(|| ShardLayout::parse(zarr_json))?;
+    parsed.ok().flatten().map(Box::new)
+}
