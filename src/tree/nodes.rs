@@ -80,6 +80,15 @@ pub enum TreePlace {
     Chunk(NodeIndex, Coords),
 }
 
+impl TreePlace {
+    /// Returns the node that the place belongs to.
+    pub fn node(&self) -> NodeIndex {
+        match self {
+            TreePlace::Directory(node) | TreePlace::Metadata(node) | TreePlace::Chunk(node, _) => *node,
+        }
+    }
+}
+
 impl NodeTable {
     /// Builds the table of `snapshot`.
     pub fn build(snapshot: &Snapshot) -> Result<Self> {

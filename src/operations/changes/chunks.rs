@@ -197,7 +197,7 @@ impl Detection<'_> {
         if std::iter::zip(&old.grid, &array.grid).all(|(old, new)| old <= new) {
             return Ok(());
         }
-        for (coords, _) in self.chunks_below(&TreePlace::Directory(index)).await? {
+        for coords in self.chunks_below(&TreePlace::Directory(index)).await? {
             if !is_in_grid(&coords, &array.grid) && !changes.contains_key(&coords) {
                 let why =
                     format!("it is outside the array's grid of {:?} chunks, which shrank: remove it first", array.grid);
@@ -275,14 +275,14 @@ impl Detection<'_> {
 
     /// Deletes every chunk of the snapshot at or below `place`.
     async fn delete_below(&self, place: &TreePlace, changes: &mut BTreeMap<Coords, ChunkChange>) -> Result<()> {
-        for (coords, _) in self.chunks_below(place).await? {
+        for coords in self.chunks_below(place).await? {
             changes.entry(coords).or_insert(ChunkChange::Delete);
         }
         Ok(())
     }
 
-    /// Returns the chunks of the snapshot at or below `place`, with their array.
-    async fn chunks_below(&self, place: &TreePlace) -> Result<Vec<(Coords, NodeIndex)>> {
+    /// Returns the chunks of the snapshot at or below `place`.
+    async fn chunks_below(&self, place: &TreePlace) -> Result<Vec<Coords>> {
         let (index, prefix) = match place {
             TreePlace::Directory(index) => (*index, Coords::new()),
             TreePlace::Chunk(index, coords) => (*index, coords.clone()),
@@ -293,16 +293,16 @@ impl Detection<'_> {
         };
         let rank = array.grid.len();
         if prefix.len() == rank {
-            return Ok(chunks.find(&prefix).await?.map(|_| (prefix, index)).into_iter().collect());
+            return Ok(chunks.find(&prefix).await?.map(|_| prefix).into_iter().collect());
         }
         let mut found = Vec::new();
         let mut after: Option<Coords> = None;
         loop {
             let page = chunks.page(&prefix, rank, after.as_deref(), PAGE).await?;
             let full = page.len() == PAGE;
-            found.extend(page.into_iter().map(|(coords, _)| (coords, index)));
+            found.extend(page.into_iter().map(|(coords, _)| coords));
             match found.last() {
-                Some((last, _)) if full => after = Some(last.clone()),
+                Some(last) if full => after = Some(last.clone()),
                 _ => return Ok(found),
             }
         }
@@ -346,8 +346,8 @@ impl Detection<'_> {
         let tree = &self.base.tree;
         let top = tree.path_of(place);
         let mut found = Vec::new();
-        for (coords, index) in self.chunks_below(place).await? {
-            let chunk = TreePlace::Chunk(index, coords);
+        for coords in self.chunks_below(place).await? {
+            let chunk = TreePlace::Chunk(place.node(), coords);
             let path = tree.path_of(&chunk);
             let Some(rest) = path.strip_prefix(&top).map(|rest| rest.trim_start_matches('/')) else { continue };
             let first = rest.split('/').next().unwrap_or_default();
@@ -418,7 +418,7 @@ impl Detection<'_> {
                 _ => false,
             })
         };
-        Ok(all.iter().any(|(coords, _)| !is_hidden(coords)))
+        Ok(!all.iter().all(is_hidden))
     }
 }
 
