@@ -80,7 +80,7 @@ fn quoted(document: &str) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn every_function_of_the_architecture_is_where_it_is_said_to_be() {
+fn functions_named_in_architecture_md_exist_in_their_files() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let document = std::fs::read_to_string(root.join("docs/architecture.md")).unwrap();
     // Drawings have no backquotes in them, but three before and after.
@@ -110,7 +110,7 @@ fn every_function_of_the_architecture_is_where_it_is_said_to_be() {
 }
 
 #[test]
-fn imports_are_seen() {
+fn every_form_of_import_is_recognized() {
     assert_eq!(used("use crate::error::{Error, Result};"), ["error"]);
     assert_eq!(used("use crate::{printable, shell::quoted};"), ["printable", "shell"]);
     assert_eq!(used("fn f(x: crate::tree::Tree) -> crate::repo::Repository"), ["tree", "repo"]);

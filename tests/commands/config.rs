@@ -123,7 +123,7 @@ fn variants(kind: &Kind, deep: usize) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn every_setting_is_read_by_the_reference_as_it_was_set() {
+async fn the_reference_reads_every_setting_as_it_was_set() {
     for version in BOTH {
         let place = tempfile::tempdir().unwrap();
         let place = place.path();
@@ -181,7 +181,7 @@ async fn every_setting_is_read_by_the_reference_as_it_was_set() {
 }
 
 #[tokio::test]
-async fn what_the_reference_saves_is_shown_and_changed_in_place() {
+async fn settings_saved_by_the_reference_are_shown_and_changed_in_place() {
     for version in BOTH {
         let place = tempfile::tempdir().unwrap();
         let place = place.path();
@@ -239,7 +239,7 @@ async fn what_the_reference_saves_is_shown_and_changed_in_place() {
 }
 
 #[tokio::test]
-async fn what_the_reference_could_not_open_is_refused() {
+async fn settings_that_the_reference_could_not_open_are_refused() {
     for version in BOTH {
         let place = tempfile::tempdir().unwrap();
         let place = place.path();
@@ -283,7 +283,7 @@ fn put_config(place: &Path, config: &Value) {
 }
 
 #[tokio::test]
-async fn what_newer_programs_store_is_kept() {
+async fn members_stored_by_newer_programs_are_kept() {
     let future =
         json!({"plan": {"kind": "gold", "steps": [1, {"a": null}, "x"]}, "size": 7.5, "compression": {"level": 3}});
     for version in BOTH {
@@ -315,7 +315,7 @@ async fn what_newer_programs_store_is_kept() {
 }
 
 #[tokio::test]
-async fn there_is_a_configuration_only_where_something_is_set() {
+async fn a_configuration_exists_only_once_something_is_set() {
     for version in BOTH {
         let place = tempfile::tempdir().unwrap();
         let place = place.path();
@@ -341,7 +341,7 @@ async fn there_is_a_configuration_only_where_something_is_set() {
 }
 
 #[test]
-fn changes_at_the_same_time_are_all_made() {
+fn concurrent_changes_of_the_configuration_are_all_kept() {
     let keys = [
         "inline_chunk_threshold_bytes",
         "max_concurrent_requests",

@@ -49,7 +49,7 @@ fn on_terminal(words: &[&str], answer: &str) -> (Option<i32>, String) {
 }
 
 #[test]
-fn on_a_terminal_it_asks() {
+fn destructive_commands_ask_on_a_terminal() {
     let directory = tempfile::tempdir().unwrap();
     let repo = directory.path().join("repo");
     let repo = repo.to_str().unwrap();
@@ -86,7 +86,7 @@ impl Drop for Scratch {
 }
 
 #[test]
-fn a_mounted_branch_is_said_to_be() {
+fn destructive_commands_name_a_mount_of_the_branch() {
     if !is_root() || !place::is_local() {
         eprintln!("NOT RUN: where scratch directories of other users are is not known here");
         return;

@@ -233,7 +233,7 @@ fn cases() -> u64 {
 }
 
 #[test]
-fn random_histories_differ_as_their_keys_do() {
+fn diff_of_random_histories_matches_their_keys() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     for seed in 1..=cases() {
         for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
@@ -244,7 +244,7 @@ fn random_histories_differ_as_their_keys_do() {
 
 /// Repositories of all releases, expired ones too: every commit with the one before, and the first with the last.
 #[tokio::test]
-async fn fixtures_differ_as_the_reference_says() {
+async fn diff_of_fixtures_matches_the_reference() {
     if !place::is_local() {
         return;
     }
@@ -277,7 +277,7 @@ async fn fixtures_differ_as_the_reference_says() {
 
 /// What is gone with an expired commit is still in the logs that its successor keeps.
 #[tokio::test]
-async fn pruned_logs_count() {
+async fn logs_of_expired_commits_are_included() {
     let directory = tempfile::tempdir().unwrap();
     create(directory.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
     let lab = Lab::open(directory.path());
@@ -314,7 +314,7 @@ async fn pruned_logs_count() {
 
 /// The words for people.
 #[tokio::test]
-async fn people_read_it() {
+async fn text_output_describes_each_change() {
     let directory = tempfile::tempdir().unwrap();
     create(directory.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
     let lab = Lab::open(directory.path());
@@ -370,7 +370,7 @@ async fn people_read_it() {
 
 /// A chunk that became one of the repository's own has the same bytes, for whoever may read the other.
 #[tokio::test]
-async fn bytes_elsewhere_are_read_where_that_is_allowed() {
+async fn virtual_chunks_are_compared_where_allowed() {
     let (directory, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let file = elsewhere.path().canonicalize().unwrap().join("data.bin");
     std::fs::write(&file, b"..same bytes..").unwrap();

@@ -37,7 +37,7 @@ fn short(output: Output) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_graph_shows_what_led_to_what() {
+async fn the_graph_connects_commits_to_their_parents() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let place = tempfile::tempdir().unwrap();
         let place = place.path();
@@ -100,7 +100,7 @@ fn text_of(picture: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_picture_is_xml_with_all_that_there_is_to_see() {
+async fn the_svg_is_xml_with_every_ref_and_message() {
     let place = tempfile::tempdir().unwrap();
     fork(&place.path().join("repo"), SpecVersionBin::V2).await;
     let repo = place.path().join("repo");

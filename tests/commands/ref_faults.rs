@@ -54,7 +54,7 @@ async fn prepare(place: &Path, version: SpecVersionBin) -> ObjectId {
 }
 
 #[tokio::test]
-async fn what_is_told_is_what_is_done() {
+async fn ref_commands_report_their_outcome_under_storage_faults() {
     let timeout = When::Before(ErrorKind::Timeout);
     let ways = [
         (When::Before(ErrorKind::PermissionDenied), false),

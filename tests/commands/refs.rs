@@ -75,7 +75,7 @@ async fn our_refs(place: &Path) -> (BTreeMap<String, String>, BTreeMap<String, S
 }
 
 #[tokio::test]
-async fn the_reference_sees_what_we_do_and_we_what_it_does() {
+async fn ref_changes_are_visible_to_the_reference_and_to_us() {
     for version in BOTH {
         let place = tempfile::tempdir().unwrap();
         let place = place.path();
@@ -128,7 +128,7 @@ async fn the_reference_sees_what_we_do_and_we_what_it_does() {
 }
 
 #[tokio::test]
-async fn what_must_not_be_is_refused_and_changes_nothing() {
+async fn forbidden_ref_changes_are_refused_and_change_nothing() {
     for version in BOTH {
         let place = tempfile::tempdir().unwrap();
         let place = place.path();
@@ -174,7 +174,7 @@ async fn what_must_not_be_is_refused_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn flags_and_status_of_the_repository_are_kept_to() {
+async fn feature_flags_and_repository_status_are_respected() {
     let place = tempfile::tempdir().unwrap();
     let place = place.path();
     let commits = history(place, SpecVersionBin::V2).await;
@@ -287,7 +287,7 @@ async fn same_operations(place: &Path) -> usize {
 }
 
 #[tokio::test]
-async fn the_operations_log_is_told_across_its_files() {
+async fn ops_reads_the_operations_log_across_its_files() {
     let place = tempfile::tempdir().unwrap();
     let place = place.path();
     let config = RepositoryConfig { num_updates_per_repo_info_file: Some(3), ..Default::default() };
@@ -463,7 +463,7 @@ fn blocking<T>(work: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn races_lose_nothing_in_version_2() {
+fn concurrent_ref_changes_are_all_kept_in_version_2() {
     let place = tempfile::tempdir().unwrap();
     let place = place.path();
     let commits = blocking(history(place, SpecVersionBin::V2));
@@ -526,7 +526,7 @@ fn races_lose_nothing_in_version_2() {
 }
 
 #[test]
-fn races_lose_nothing_in_version_1() {
+fn concurrent_ref_changes_are_all_kept_in_version_1() {
     let place = tempfile::tempdir().unwrap();
     let place = place.path();
     let commits = blocking(history(place, SpecVersionBin::V1));
@@ -557,7 +557,7 @@ fn races_lose_nothing_in_version_1() {
 }
 
 #[tokio::test]
-async fn commands_say_what_they_do() {
+async fn ref_commands_report_what_they_changed() {
     for version in BOTH {
         let place = tempfile::tempdir().unwrap();
         let place = place.path();

@@ -101,7 +101,7 @@ fn check(fixture: &Fixture) {
 }
 
 #[test]
-fn what_is_counted_is_what_is_recorded_and_what_lies_there() {
+fn stats_match_the_manifests_and_the_stored_objects() {
     let mut sets = vec![FixtureSet::own()];
     sets.extend(FixtureSet::shared());
     for fixture in sets.iter().flat_map(FixtureSet::all) {
@@ -110,7 +110,7 @@ fn what_is_counted_is_what_is_recorded_and_what_lies_there() {
 }
 
 #[test]
-fn the_reference_counts_the_same() {
+fn stats_match_the_reference() {
     let mut sets = vec![FixtureSet::own()];
     sets.extend(FixtureSet::shared());
     let mut virtuals = 0;
@@ -130,7 +130,7 @@ fn the_reference_counts_the_same() {
 }
 
 #[test]
-fn shared_and_lonely_and_dead_bytes_are_told_apart() {
+fn shared_exclusive_and_dead_bytes_are_distinguished() {
     let place = tempfile::tempdir().unwrap();
     let mut files: Files = [
         ("zarr.json".to_owned(), GROUP.into()),
@@ -200,7 +200,7 @@ fn shared_and_lonely_and_dead_bytes_are_told_apart() {
 }
 
 #[test]
-fn dead_bytes_of_packs_and_missing_objects_are_told() {
+fn dead_bytes_of_packs_and_missing_objects_are_reported() {
     let place = tempfile::tempdir().unwrap();
     let mut numbers = Random(9);
     let mut files: Files =
@@ -239,7 +239,7 @@ fn dead_bytes_of_packs_and_missing_objects_are_told() {
 }
 
 #[test]
-fn a_small_bound_costs_passes_and_not_the_truth() {
+fn a_small_memory_bound_costs_passes_but_not_accuracy() {
     let place = tempfile::tempdir().unwrap();
     let mut files = random(&mut Random(12));
     // More distinct chunks than the least list holds.

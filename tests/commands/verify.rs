@@ -38,7 +38,7 @@ async fn verify(storage: &Arc<dyn Storage>, chunks: bool) -> Report {
 }
 
 #[tokio::test]
-async fn fixtures_have_the_faults_that_are_known_and_no_others() {
+async fn fixtures_have_only_the_known_problems() {
     for set in [Some(FixtureSet::own()), FixtureSet::shared()].into_iter().flatten() {
         for fixture in set.all() {
             let storage = storage::open_directory(&fixture.repository).unwrap();
@@ -72,7 +72,7 @@ async fn in_memory(files: &BTreeMap<String, Vec<u8>>) -> Arc<dyn Storage> {
 }
 
 #[tokio::test]
-async fn every_object_that_is_gone_or_cut_is_reported() {
+async fn every_missing_or_truncated_object_is_reported() {
     let set = FixtureSet::own();
     for name in set.all().into_iter().map(|fixture| fixture.name) {
         if KNOWN.iter().any(|(known, _)| *known == name) || set.get(&name).repository.read_dir().unwrap().count() == 0 {
@@ -129,7 +129,7 @@ fn walk(folder: &Path) -> Vec<std::path::PathBuf> {
 
 /// Damage of any kind never ends the check otherwise than with a report or an error, and that of a header is always found.
 #[tokio::test]
-async fn flipped_bits_are_found_or_do_no_harm() {
+async fn flipped_bits_are_reported_or_harmless() {
     let set = FixtureSet::own();
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut random = move |n: usize| {
@@ -182,7 +182,7 @@ async fn flipped_bits_are_found_or_do_no_harm() {
 
 /// A log that says what the format does not allow: a move onto what was deleted, and one below no group.
 #[tokio::test]
-async fn moves_that_replace_nodes_or_lead_below_no_group_are_reported() {
+async fn logged_moves_onto_nodes_or_outside_groups_are_reported() {
     let place = tempfile::tempdir().unwrap();
     lab::create(place.path(), SpecVersionBin::V2, icechunk::RepositoryConfig::default()).await;
     let lab = lab::Lab::open(place.path());
@@ -221,7 +221,7 @@ async fn moves_that_replace_nodes_or_lead_below_no_group_are_reported() {
 }
 
 #[test]
-fn the_command_tells_by_its_status() {
+fn the_exit_status_gives_the_severity() {
     let set = FixtureSet::own();
     let name = &set.all()[0].name;
     let place = tempfile::tempdir().unwrap();

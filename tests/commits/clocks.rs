@@ -73,7 +73,7 @@ fn spec(version: SpecVersionBin) -> SpecVersion {
 }
 
 #[tokio::test]
-async fn a_machine_whose_clock_is_not_the_storage_s_writes_nothing() {
+async fn a_machine_with_a_wrong_clock_writes_nothing() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let (place, mut model) = repository(version).await;
         let before = history(place.path()).await;
@@ -100,7 +100,7 @@ async fn a_machine_whose_clock_is_not_the_storage_s_writes_nothing() {
 
 /// A commit from the future: machines with a correct clock go on, right after it.
 #[tokio::test]
-async fn a_commit_from_the_future_locks_nobody_out() {
+async fn a_commit_from_the_future_blocks_no_correct_clock() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let (place, mut model) = repository(version).await;
         // A store that does not tell the time lets it happen.
@@ -130,7 +130,7 @@ async fn a_commit_from_the_future_locks_nobody_out() {
 
 /// What the reference does in a repository whose newest commit is from the future: it reads, and writes nothing until then.
 #[tokio::test]
-async fn the_reference_reads_commits_from_the_future_and_waits_to_write() {
+async fn the_reference_reads_commits_from_the_future_and_refuses_writes() {
     let (place, mut model) = repository(SpecVersionBin::V2).await;
     commit(place.path(), &mut model, 0, ahead, None).await.unwrap();
     commit(place.path(), &mut model, 1, system_clock, Some(system_clock())).await.unwrap();

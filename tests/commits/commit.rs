@@ -20,7 +20,7 @@ use icechunkfs::repo::verify;
 use icechunkfs::zarr::Coords;
 
 #[tokio::test]
-async fn a_commit_is_what_the_reference_reads() {
+async fn the_reference_reads_back_a_commit() {
     let place = tempfile::tempdir().unwrap();
     create(place.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
     let lab = Lab::open(place.path());
@@ -55,7 +55,7 @@ async fn a_commit_is_what_the_reference_reads() {
 
 /// A log may say that a node was moved only to a free place, or one that was left by a move, below a group.
 #[tokio::test]
-async fn moves_onto_deleted_nodes_are_deletions_and_new_nodes() {
+async fn moves_onto_deleted_nodes_are_stored_as_deletions_and_new_nodes() {
     type Edit = fn(&mut Model);
     let cases: [(&str, Edit, &[&str]); 6] = [
         (
@@ -133,7 +133,7 @@ async fn moves_onto_deleted_nodes_are_deletions_and_new_nodes() {
 
 /// The log of an amended commit is relative to the parent of the one that it replaces.
 #[tokio::test]
-async fn an_amend_moves_nothing_onto_what_the_amended_commit_deleted() {
+async fn an_amend_stores_no_move_onto_a_node_that_the_amended_commit_deleted() {
     let place = tempfile::tempdir().unwrap();
     create(place.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
     let lab = Lab::open(place.path());
@@ -265,7 +265,7 @@ async fn large_chunks_are_linked_and_small_ones_packed() {
 }
 
 #[tokio::test]
-async fn what_would_break_a_snapshot_is_refused() {
+async fn change_sets_that_would_break_a_snapshot_are_refused() {
     let place = tempfile::tempdir().unwrap();
     create(place.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
     let lab = Lab::open(place.path());

@@ -44,7 +44,7 @@ async fn prepare(place: &Path, version: SpecVersionBin) -> Model {
 
 /// Every operation fails in turn, in each way.
 #[tokio::test]
-async fn any_operation_may_fail() {
+async fn a_commit_may_fail_at_any_storage_operation() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         for when in [When::Before(ErrorKind::Io), When::Before(ErrorKind::NoSpace), When::After] {
             for for_good in [false, true] {
@@ -125,7 +125,7 @@ async fn child() {
 
 /// Killed, or failing, at every named point.
 #[tokio::test]
-async fn any_point_may_be_the_last() {
+async fn a_commit_killed_at_any_fail_point_is_complete_or_absent() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         for (point, action) in
             failpoints::COMMIT.iter().flat_map(|point| [(point, "abort"), (point, "eio"), (point, "enospc")])
@@ -178,7 +178,7 @@ async fn any_point_may_be_the_last() {
 
 /// A failed commit may have linked a scratch file already. Trying again links it again; what is stored stays what it was.
 #[tokio::test]
-async fn objects_of_a_failed_commit_are_in_nobodys_way() {
+async fn objects_of_a_failed_commit_do_not_block_the_next() {
     let place = tempfile::tempdir().unwrap();
     let model = prepare(place.path(), SpecVersionBin::V2).await;
     let mut changed = model.clone();
@@ -199,7 +199,7 @@ async fn objects_of_a_failed_commit_are_in_nobodys_way() {
 
 /// Whatever `repo` refers to has been flushed before `repo` is replaced, and nothing is stored after.
 #[tokio::test]
-async fn all_is_durable_before_it_is_published() {
+async fn every_object_is_durable_before_publication() {
     let place = tempfile::tempdir().unwrap();
     let model = prepare(place.path(), SpecVersionBin::V2).await;
     let mut changed = model.clone();
@@ -224,7 +224,7 @@ async fn all_is_durable_before_it_is_published() {
 
 /// A place that takes no writes: an error that says so, and later the same commit.
 #[tokio::test]
-async fn a_repository_that_cannot_be_written() {
+async fn a_commit_to_an_unwritable_repository_fails_and_can_be_repeated() {
     use std::os::unix::fs::PermissionsExt;
     if rustix::process::geteuid().is_root() {
         eprintln!("NOT RUN as root: nothing is forbidden to root");

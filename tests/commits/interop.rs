@@ -33,7 +33,7 @@ use tokio::sync::RwLock;
 
 /// What the reference can do with a repository in which we commit.
 #[tokio::test]
-async fn the_reference_goes_on_with_our_commits() {
+async fn the_reference_commits_on_top_of_our_commits() {
     for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let place = tempfile::tempdir().unwrap();
         create(place.path(), spec, RepositoryConfig::default()).await;
@@ -127,7 +127,7 @@ async fn the_reference_goes_on_with_our_commits() {
 
 /// Repositories of every release: each array is touched, and all that was there is still there.
 #[tokio::test]
-async fn what_older_releases_wrote_survives_our_commits() {
+async fn repositories_of_older_releases_survive_our_commits() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/repos");
     let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/fixtures");
     let all = [own, shared].into_iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
@@ -216,7 +216,7 @@ async fn reference_names(place: &Path) -> Vec<String> {
 
 /// Virtual references keep their checksums, and their compression where there is any.
 #[tokio::test]
-async fn virtual_references_stay_what_they_are() {
+async fn virtual_references_survive_commits_unchanged() {
     let place = tempfile::tempdir().unwrap();
     let repository = create(place.path(), SpecVersionBin::V2, RepositoryConfig::default()).await;
     let mut session = repository.writable_session("main").await.unwrap();
@@ -268,7 +268,7 @@ async fn virtual_references_stay_what_they_are() {
 
 /// The grid is cut exactly as the reference cuts it.
 #[tokio::test]
-async fn grids_are_cut_as_the_reference_cuts_them() {
+async fn manifests_are_split_as_by_the_reference() {
     let extents = async |place: &Path| {
         let tip = Lab::open(place).tip().await;
         let mut all = BTreeMap::new();
@@ -318,7 +318,7 @@ async fn grids_are_cut_as_the_reference_cuts_them() {
 
 /// What a commit says of itself is read by the reference, in both encodings.
 #[tokio::test]
-async fn metadata_of_commits_is_read() {
+async fn the_reference_reads_commit_metadata() {
     for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let place = tempfile::tempdir().unwrap();
         create(place.path(), spec, RepositoryConfig::default()).await;
@@ -347,7 +347,7 @@ async fn metadata_of_commits_is_read() {
 
 /// What a snapshot says of arrays is what the reference says.
 #[tokio::test]
-async fn arrays_are_described_as_the_reference_describes_them() {
+async fn snapshots_describe_arrays_as_the_reference_does() {
     let regular = |shape: &[u32], chunks: &[u32], names: serde_json::Value| {
         let mut document: serde_json::Value = serde_json::from_str(&array_json(shape, chunks, "")).unwrap();
         document["dimension_names"] = names;

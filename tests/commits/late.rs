@@ -295,7 +295,7 @@ fn step(world: &mut World, random: &mut Random, n: usize) {
 }
 
 #[test]
-fn the_branch_becomes_what_the_mount_shows_whenever_publications_land() {
+fn the_branch_matches_the_mount_whenever_publications_land() {
     let Some(server) = s3() else { return };
     let steps = number("ICECHUNKFS_LATE_STEPS", 60);
     let first = number("ICECHUNKFS_SEED", 1) as u64;
@@ -313,7 +313,7 @@ fn the_branch_becomes_what_the_mount_shows_whenever_publications_land() {
 
 /// The sequence that loses work if the late commit is taken for somebody else's, or for all that is there.
 #[test]
-fn what_landed_late_is_gone_on_from() {
+fn the_next_commit_follows_one_that_landed_late() {
     let Some(server) = s3() else { return };
     for version in [1, 2] {
         for is_killed in [false, true] {

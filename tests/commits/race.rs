@@ -75,7 +75,7 @@ fn move_on(writer: usize, n: usize, mount: &Writable) {
 }
 
 #[test]
-fn disjoint_work_is_all_there() {
+fn disjoint_commits_of_eight_mounts_are_all_kept() {
     common::watchdog();
     let names: Vec<String> = (0..WRITERS).map(|writer| format!("w{writer}")).collect();
     let directory = repository(&names);
@@ -129,7 +129,7 @@ enum Answer {
 }
 
 #[test]
-fn overlapping_work_is_there_or_reported() {
+fn overlapping_commits_of_eight_mounts_are_kept_or_reported() {
     common::watchdog();
     /// So few that most commits meet another.
     const CHUNKS: usize = 12;

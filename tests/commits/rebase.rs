@@ -123,7 +123,7 @@ async fn merges(theirs: Edit, ours: Edit) {
 }
 
 #[tokio::test]
-async fn disjoint_work_goes_together() {
+async fn disjoint_changes_are_merged() {
     merges(|m| m.chunk("/z", &[0], "theirs"), |m| m.chunk("/z", &[1], "ours")).await;
     merges(|m| m.chunk("/z", &[0], "theirs"), |m| m.chunk("/g/x", &[0], "ours")).await;
     merges(|m| m.group("/a").0.fill(0), |m| m.group("/b").0.fill(0)).await;
@@ -149,7 +149,7 @@ async fn disjoint_work_goes_together() {
 }
 
 #[tokio::test]
-async fn moves_keep_what_others_wrote() {
+async fn moved_nodes_keep_concurrent_writes() {
     // We move, they write below: nodes keep their ids, so their chunks are found at the new place.
     merges(|m| m.chunk("/g/h/y", &[0], "theirs"), |m| m.rename("/g", "/moved")).await;
     merges(|m| m.resize("/g/x", &[4]), |m| m.rename("/g", "/moved")).await;
@@ -162,7 +162,7 @@ async fn moves_keep_what_others_wrote() {
 }
 
 #[tokio::test]
-async fn every_conflict_is_found() {
+async fn every_kind_of_conflict_is_detected() {
     use ConflictKind::*;
     let one = |kind, path: &str| vec![(kind, path.to_owned())];
     let z0 = |m: &mut Model| m.chunk("/z", &[0], "theirs");
@@ -218,7 +218,7 @@ async fn every_conflict_is_found() {
 }
 
 #[tokio::test]
-async fn moves_that_meet_are_conflicts() {
+async fn moves_that_collide_are_conflicts() {
     use ConflictKind::*;
     let one = |kind, path: &str| vec![(kind, path.to_owned())];
     let mv = |m: &mut Model| m.rename("/g/h", "/h");
@@ -277,7 +277,7 @@ async fn moves_conflict_with_deletions_and_moves_in_both_versions() {
 
 /// B1, B2 in two commits and A1, A2, A3.
 #[tokio::test]
-async fn theirs_settles_the_conflicts_with_every_newer_commit() {
+async fn theirs_resolves_conflicts_with_every_newer_commit() {
     let theirs: [Edit; 2] = [|m| m.chunk("/z", &[1], "B1"), |m| m.chunk("/z", &[2], "B2")];
     let ours: Edit = |m| (1..4).for_each(|n| m.chunk("/z", &[n], format!("A{n}")));
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
@@ -320,7 +320,7 @@ async fn theirs_keeps_chunks_deleted_that_several_commits_deleted() {
 }
 
 #[tokio::test]
-async fn a_chunk_that_both_deleted_is_no_conflict() {
+async fn a_chunk_deleted_on_both_sides_is_no_conflict() {
     let delete: Edit = |m| drop(m.get("/z").chunks.remove(&vec![0]));
     let write: Edit = |m| m.chunk("/z", &[0], "B0");
     let ours: Edit = |m| {
@@ -348,7 +348,7 @@ async fn a_chunk_that_both_deleted_is_no_conflict() {
 }
 
 #[tokio::test]
-async fn chunk_conflicts_are_solved_as_asked() {
+async fn on_conflict_resolves_chunk_conflicts() {
     let theirs: Edit = |m| {
         m.chunk("/z", &[0], "theirs");
         m.chunk("/z", &[1], "theirs");
@@ -379,7 +379,7 @@ async fn chunk_conflicts_are_solved_as_asked() {
 }
 
 #[tokio::test]
-async fn the_reference_moves_the_branch_meanwhile() {
+async fn a_commit_rebases_over_commits_of_the_reference() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let table = table(version).await;
         let session = Arc::new(RwLock::new(reopen(table.place.path()).await.writable_session("main").await.unwrap()));
@@ -404,7 +404,7 @@ async fn the_reference_moves_the_branch_meanwhile() {
 }
 
 #[tokio::test]
-async fn a_branch_that_is_gone_or_reset_is_told() {
+async fn a_deleted_or_reset_branch_is_reported() {
     let table = table(SpecVersionBin::V2).await;
     let repository = reopen(table.place.path()).await;
     let mut ours = table.model.clone();
@@ -443,7 +443,7 @@ async fn a_branch_that_is_gone_or_reset_is_told() {
 
 /// Expiration has removed the base and all up to the tip: their logs tell what happened.
 #[tokio::test]
-async fn expired_commits_are_rebased_over_by_their_logs() {
+async fn a_commit_rebases_over_expired_commits_by_their_logs() {
     let table = table(SpecVersionBin::V2).await;
     let mut theirs = table.model.clone();
     for n in 0..3 {
@@ -477,7 +477,7 @@ async fn expired_commits_are_rebased_over_by_their_logs() {
 
 /// Somebody else is always faster.
 #[tokio::test]
-async fn losing_every_race_is_not_an_existing_name() {
+async fn losing_every_race_is_contended_and_not_already_exists() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let table = table(version).await;
         let lab = Lab::with(table.place.path(), Options { max_rebases: 2, ..Options::default() });
@@ -541,7 +541,7 @@ async fn arena(version: SpecVersionBin) -> (tempfile::TempDir, Model) {
 
 /// Disjoint arrays, and disjoint chunks of one: all commits are in the history, and no chunk is lost.
 #[test]
-fn no_commit_is_lost_in_a_race() {
+fn no_disjoint_commit_is_lost_in_a_race() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let (place, model) = runtime.block_on(arena(version));
@@ -578,7 +578,7 @@ fn no_commit_is_lost_in_a_race() {
 /// Overlapping chunks: each commit is in the history or was reported as a conflict, and the last one in the history that wrote
 /// a chunk is the one whose bytes are there.
 #[test]
-fn overlapping_commits_are_in_the_history_or_reported() {
+fn overlapping_commits_in_a_race_are_kept_or_reported() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let (place, model) = runtime.block_on(arena(version));
@@ -620,7 +620,7 @@ fn overlapping_commits_are_in_the_history_or_reported() {
 
 /// The reference cannot be kept from overwriting `repo` on a local disk, but as long as it does not, both go on together.
 #[tokio::test]
-async fn taking_turns_with_the_reference() {
+async fn commits_alternate_with_the_reference() {
     let (place, mut model) = arena(SpecVersionBin::V2).await;
     let lab = Lab::open(place.path());
     let base = lab.tip().await;
@@ -651,7 +651,7 @@ async fn taking_turns_with_the_reference() {
 
 /// A repository whose status is read-only takes no commit; one whose clock is ahead is told.
 #[tokio::test]
-async fn status_and_clock_are_respected() {
+async fn repository_status_and_clock_are_respected() {
     let table = table(SpecVersionBin::V2).await;
     let mut ours = table.model.clone();
     ours.chunk("/z", &[1], "ours");

@@ -43,7 +43,7 @@ fn refs_error(repo: &Path) -> String {
 }
 
 #[test]
-fn places_that_are_no_repository() {
+fn a_path_without_a_repository_is_an_error() {
     let empty = tempfile::tempdir().unwrap();
     assert_says(&refs_error(empty.path()), &["holds no Icechunk repository"]);
     assert_says(&refs_error(&empty.path().join("missing")), &["missing", "no such directory"]);
@@ -57,7 +57,7 @@ fn places_that_are_no_repository() {
 }
 
 #[test]
-fn refs_that_do_not_exist() {
+fn an_unknown_ref_is_an_error_with_a_suggestion() {
     let fixture = FixtureSet::own().get("own-v2-basic");
     let log = |option: &str| icechunkfs(["log".as_ref(), fixture.repository.as_os_str(), option.as_ref()]).failure();
     assert_says(&log("--branch=mian"), &["no branch `mian`", "did you mean `main`?"]);
@@ -75,7 +75,7 @@ fn refs_that_do_not_exist() {
 }
 
 #[test]
-fn a_damaged_ref_leaves_the_others() {
+fn a_damaged_ref_does_not_affect_other_refs() {
     let copy = Copy::of("own-v1-basic");
     std::fs::write(copy.path().join("refs/branch.dev/ref.json"), "{\"snapshot\": 7}").unwrap();
     let listed = icechunkfs(["refs".as_ref(), copy.path().as_os_str()]);
@@ -87,7 +87,7 @@ fn a_damaged_ref_leaves_the_others() {
 }
 
 #[test]
-fn mountpoints_that_cannot_be() {
+fn an_unusable_mountpoint_is_an_error() {
     let fixture = FixtureSet::own().get("own-v2-basic");
     let mount = Mount::prepare();
     let at = |place: &Path, more: &[&str]| {
@@ -120,7 +120,7 @@ fn mountpoints_that_cannot_be() {
 }
 
 #[test]
-fn damaged_entry_points_are_told_apart() {
+fn each_damage_of_the_repo_file_has_its_message() {
     let damage = |change: fn(&mut Vec<u8>)| {
         let copy = Copy::of("own-v2-basic");
         let repo = copy.path().join("repo");
@@ -217,7 +217,7 @@ fn missing_and_short_objects_are_errors_and_never_zeros() {
 }
 
 #[test]
-fn a_damaged_manifest_spoils_its_arrays_only() {
+fn a_damaged_manifest_affects_only_its_arrays() {
     let copy = Copy::of("own-v2-basic");
     let manifests = copy.files("manifests");
     for (n, file) in manifests.iter().enumerate() {
@@ -268,7 +268,7 @@ fn count_denied(directory: &Path) -> usize {
 }
 
 #[test]
-fn unreadable_repositories_are_told() {
+fn an_unreadable_repository_is_reported() {
     if !common::is_root() {
         eprintln!("NOT RUN: needs root to make files that somebody may not read");
         assert!(std::env::var_os("CI").is_none());
@@ -293,7 +293,7 @@ fn unreadable_repositories_are_told() {
 
 /// A snapshot that expands to far more than it has: the bound holds before anything is made of it.
 #[test]
-fn a_snapshot_that_explodes_is_stopped_by_the_memory_bound() {
+fn an_expanding_snapshot_is_stopped_by_the_memory_bound() {
     let copy = Copy::of("own-v2-basic");
     let id = FixtureSet::own().get("own-v2-basic").expected["branches"]["main"].as_str().unwrap().to_owned();
     let file = copy.path().join("snapshots").join(&id);

@@ -154,7 +154,7 @@ fn manifests_and_logs_that_expand_share_one_bound() {
 }
 
 #[test]
-fn files_that_are_large_as_they_are_are_not_read() {
+fn files_larger_than_the_budget_are_not_read() {
     let made = made();
     for folder in ["manifests", "snapshots", "transactions"] {
         for file in files(made.repository(), folder) {
@@ -165,7 +165,7 @@ fn files_that_are_large_as_they_are_are_not_read() {
 }
 
 #[test]
-fn a_configuration_that_stands_for_billions_of_values_is_refused() {
+fn a_configuration_that_expands_to_billions_of_values_is_refused() {
     let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for n in 1..9 {
         let refs = vec![format!("*a{}", n - 1); 10].join(", ");

@@ -159,14 +159,14 @@ fn many_runs<S: Subject>(first_seed: u64, count: usize, subject: impl Fn() -> S 
 }
 
 #[test]
-fn a_mount_is_a_plain_directory_that_commits() {
+fn a_mount_behaves_like_a_plain_directory_with_commits() {
     common::watchdog();
     let seed = number("ICECHUNKFS_SEED", 1) as u64;
     many_runs(seed, number("ICECHUNKFS_MODEL_OPERATIONS", IN_CI), Mounted::new);
 }
 
 #[test]
-fn what_once_failed_stays_right() {
+fn kept_regressions_pass() {
     common::watchdog();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracles/model/regressions");
     let mut names: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -182,7 +182,7 @@ fn what_once_failed_stays_right() {
 
 /// For people: see the top.
 #[test]
-fn replay_of_a_listing() {
+fn replay_one_listing() {
     let Some(path) = std::env::var_os("ICECHUNKFS_MODEL_REPLAY") else { return };
     common::watchdog();
     let listing = ops::parse(&std::fs::read_to_string(&path).unwrap());
@@ -194,13 +194,13 @@ fn replay_of_a_listing() {
 
 /// The harness itself: two plain directories agree.
 #[test]
-fn two_plain_directories_agree() {
+fn the_harness_accepts_two_plain_directories() {
     many_runs(900_001, number("ICECHUNKFS_MODEL_PLAIN_OPERATIONS", 6000), || Plain::new(Defect::None));
 }
 
 /// The harness itself: defects are found, and told in a few operations.
 #[test]
-fn defects_are_found_and_shrunk() {
+fn the_harness_finds_and_shrinks_defects() {
     for (defect, kind, most) in [(Defect::ShortWrite, "tree", 4), (Defect::CommitForgets, "keys", 4)] {
         let found =
             (0..20).find_map(|n| random_run(910_000 + n, RUN, Plain::new(defect)).err().map(|found| (n, found)));

@@ -18,7 +18,7 @@ fn all() -> Vec<Fixture> {
 }
 
 #[test]
-fn refs_and_histories_are_those_of_the_release() {
+fn refs_and_histories_match_the_release() {
     for fixture in all() {
         check_refs(&fixture);
     }
@@ -67,7 +67,7 @@ fn every_key_of_every_snapshot_is_shown() {
 
 /// Only the first snapshot may lack its file: one that nothing names, or that has a parent, is missing.
 #[test]
-fn snapshots_whose_files_are_lost_are_not_empty() {
+fn a_snapshot_without_its_file_is_missing_and_not_empty() {
     let Some(set) = FixtureSet::shared() else { return };
     let fixture = set.get("v0-alpha-a");
     let lost = tempfile::tempdir().unwrap();
@@ -191,7 +191,7 @@ fn zarr_reads_the_values_that_the_release_read() {
 }
 
 #[test]
-fn virtual_chunks_are_read_where_that_is_allowed() {
+fn virtual_chunks_are_read_where_allowed() {
     let Some(shared) = FixtureSet::shared() else { return };
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/fixtures/virtual-src").canonicalize().unwrap();
     let file = std::fs::read(folder.join("raw.bin")).unwrap();
@@ -215,7 +215,7 @@ fn virtual_chunks_are_read_where_that_is_allowed() {
 }
 
 #[test]
-fn such_a_repository_is_mounted_read_only_and_says_why() {
+fn an_alpha_repository_is_mounted_read_only_with_a_reason() {
     for fixture in all() {
         let mount = Mount::prepare();
         let path = mount.path();
@@ -233,7 +233,7 @@ fn such_a_repository_is_mounted_read_only_and_says_why() {
 }
 
 #[test]
-fn a_time_picks_a_commit_and_unknown_names_are_told() {
+fn as_of_selects_a_commit_and_unknown_names_are_errors() {
     for fixture in all() {
         let main = &fixture.expected["refs"]["branch/main"]["history"];
         let parent = main[1].as_str().unwrap();
@@ -263,7 +263,7 @@ fn changed(name: &str, change: impl Fn(&str, Vec<u8>) -> (String, Vec<u8>)) -> O
 }
 
 #[test]
-fn mixtures_of_releases_are_read() {
+fn repositories_of_mixed_releases_are_read() {
     // Alpha 1 had a colon in the names of folders.
     let colon = |key: &str, bytes| (key.replacen("branch.", "branch:", 1).replacen("tag.", "tag:", 1), bytes);
     // Alpha 9 compressed manifests and nothing else.
@@ -285,7 +285,7 @@ fn mixtures_of_releases_are_read() {
 }
 
 #[test]
-fn deleted_tags_and_odd_names_are_known() {
+fn deleted_tags_and_unusual_ref_names_are_recognized() {
     let Some((copy, _)) = changed("v0-0.1.0", |key, bytes| (key.to_owned(), bytes)) else { return };
     let refs = copy.path().join("refs");
     std::fs::write(refs.join("tag.third/ref.json.deleted"), "{}").unwrap();
@@ -307,7 +307,7 @@ fn deleted_tags_and_odd_names_are_known() {
 }
 
 #[test]
-fn a_follower_sees_a_new_file_of_its_branch() {
+fn follow_sees_a_new_ref_file_of_its_branch() {
     let Some((copy, fixture)) = changed("v0-alpha-a10", |key, bytes| (key.to_owned(), bytes)) else { return };
     let branch = copy.path().join("refs/branch.main");
     let history = &fixture.expected["refs"]["branch/main"]["history"];
@@ -328,7 +328,7 @@ fn a_follower_sees_a_new_file_of_its_branch() {
 }
 
 #[test]
-fn what_is_missing_or_damaged_is_named() {
+fn missing_or_damaged_objects_are_named() {
     if !place::is_local() {
         return;
     }

@@ -108,7 +108,7 @@ fn upload(port: u16, directory: &Path, name: &str) -> String {
 }
 
 #[test]
-fn a_second_mount_asks_one_question() {
+fn a_second_mount_makes_one_request() {
     let Some(server) = s3() else { return };
     let (line, repo, cache) = (Line::to(server.port), made(server.port, "warm"), CacheDir::new());
     let first = cache.mount(line.port, &repo, &[]);
@@ -148,7 +148,7 @@ fn a_second_mount_asks_one_question() {
 }
 
 #[test]
-fn offline_there_is_what_was_seen() {
+fn offline_mounts_show_what_was_cached() {
     let Some(server) = s3() else { return };
     let (repo, cache) = (made(server.port, "offline"), CacheDir::new());
     let v1 = FixtureSet::own().get("own-v1-basic").name.clone();
@@ -200,7 +200,7 @@ fn offline_there_is_what_was_seen() {
 }
 
 #[test]
-fn what_is_prefetched_is_there() {
+fn prefetched_chunks_are_cached() {
     let Some(server) = s3() else { return };
     let (line, repo, cache) = (Line::to(server.port), made(server.port, "prefetch"), CacheDir::new());
     let first = cache.mount(line.port, &repo, &["--ahead", "0"]);
@@ -269,7 +269,7 @@ fn damaged_entries_are_fetched_again() {
 
 /// A chunk that gets into the cache while it is open: the kernel wants all its opens to be of one kind.
 #[test]
-fn chunks_are_handed_to_the_kernel_from_the_cache() {
+fn cached_chunks_are_passed_through_to_the_kernel() {
     let Some(server) = s3() else { return };
     if !writing::needed(is_root(), "passthrough needs root") {
         return;
@@ -304,7 +304,7 @@ fn chunks_are_handed_to_the_kernel_from_the_cache() {
 }
 
 #[test]
-fn the_bound_is_kept() {
+fn the_cache_stays_within_its_size() {
     let Some(server) = s3() else { return };
     let (repo, cache) = (made(server.port, "bound"), CacheDir::new());
     let mounts: Vec<Mount> =
@@ -322,7 +322,7 @@ fn the_bound_is_kept() {
 
 /// The disk is full, or nearly; the directory vanishes; another version has been there. Readers see nothing of it.
 #[test]
-fn readers_see_nothing_of_its_troubles() {
+fn cache_failures_do_not_affect_readers() {
     let Some(server) = s3() else { return };
     let repo = made(server.port, "troubles");
     let plain = mount(server.port, &repo, &["-o", "ro"]);
@@ -364,7 +364,7 @@ fn readers_see_nothing_of_its_troubles() {
 
 /// Whatever a daemon that dies leaves in the cache is right.
 #[test]
-fn a_daemon_that_dies_leaves_nothing_wrong() {
+fn a_killed_daemon_leaves_no_wrong_entry() {
     let Some(server) = s3() else { return };
     let (repo, cache) = (made(server.port, "killed"), CacheDir::new());
     let plain = mount(server.port, &repo, &["-o", "ro"]);

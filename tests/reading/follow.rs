@@ -54,7 +54,7 @@ fn modes() -> Vec<&'static str> {
 }
 
 #[test]
-fn what_others_commit_shows() {
+fn follow_shows_commits_of_others() {
     let writer = Writable::new(&[]);
     let root = writer.root();
     put(&root.join("zarr.json"), GROUP).unwrap();
@@ -148,7 +148,7 @@ impl Drop for Map {
 }
 
 #[test]
-fn open_files_are_read_to_their_end_as_they_were() {
+fn open_files_keep_their_bytes_until_closed() {
     const LENGTH: usize = 5 << 20;
     for mode in modes() {
         let writer = Writable::new(&[]);
@@ -212,7 +212,7 @@ fn open_files_are_read_to_their_end_as_they_were() {
 
 /// Of what is in the kernel's cache, only what changed goes.
 #[test]
-fn what_did_not_change_stays_cached() {
+fn unchanged_files_stay_cached() {
     const LENGTH: usize = 1 << 20;
     let writer = Writable::new(&[]);
     let root = writer.root();
@@ -249,7 +249,7 @@ fn what_did_not_change_stays_cached() {
 
 /// Programs that open one file after the other, while commits change them all, never go back in time.
 #[test]
-fn it_moves_as_a_whole() {
+fn a_follow_is_atomic() {
     const FILES: usize = 12;
     const COMMITS: usize = 25;
     let writer = Writable::new(&[]);
@@ -315,7 +315,7 @@ fn it_moves_as_a_whole() {
 }
 
 #[test]
-fn both_versions_are_followed_wherever_the_branch_goes() {
+fn resets_and_expirations_are_followed_in_both_versions() {
     if !common::place::is_local() {
         return;
     }
@@ -377,7 +377,7 @@ fn amended_commits_are_followed() {
 
 /// Looking costs one request for the one object, and what did not change is not fetched again.
 #[test]
-fn looking_is_cheap_and_a_store_that_is_gone_is_waited_for() {
+fn a_poll_is_one_request_and_survives_an_unreachable_store() {
     let Some(server) = moto::s3() else { return };
     let line = Line::to(server.port);
     let repo = moto::made(server.port, "followed");
@@ -426,7 +426,7 @@ fn looking_is_cheap_and_a_store_that_is_gone_is_waited_for() {
 }
 
 #[test]
-fn what_cannot_be_followed_is_refused() {
+fn follow_refuses_conflicting_options() {
     let directory = tempfile::tempdir().unwrap();
     let place = common::place::place(directory.path());
     writing::create(&place);

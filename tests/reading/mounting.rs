@@ -92,7 +92,7 @@ fn the_mount_table_has_type_and_source() {
 }
 
 #[test]
-fn attributes_are_the_commit_s() {
+fn attributes_come_from_the_commit() {
     let fixture = FixtureSet::own().get("own-v2-basic");
     let mount = Mount::new(&fixture.repository, &["-o", "ro"]);
     let id = fixture.expected["branches"]["main"].as_str().unwrap();
@@ -116,7 +116,7 @@ fn attributes_are_the_commit_s() {
 }
 
 #[test]
-fn inode_numbers_stay_from_mount_to_mount() {
+fn inode_numbers_are_the_same_in_every_mount() {
     let fixture = FixtureSet::own().get("own-v2-deep");
     let numbers = || {
         let mount = Mount::new(&fixture.repository, &[]);
@@ -131,7 +131,7 @@ fn inode_numbers_stay_from_mount_to_mount() {
 }
 
 #[test]
-fn an_unprivileged_user_mounts_and_is_alone() {
+fn a_mount_of_an_unprivileged_user_is_private() {
     if !needs_root("mounting as somebody else") {
         return;
     }
@@ -160,7 +160,7 @@ fn an_unprivileged_user_mounts_and_is_alone() {
 }
 
 #[test]
-fn allow_other_lets_others_in_and_the_kernel_checks() {
+fn allow_other_admits_other_users_and_the_kernel_checks_modes() {
     if !needs_root("being two users") {
         return;
     }
@@ -187,7 +187,7 @@ fn allow_other_lets_others_in_and_the_kernel_checks() {
 }
 
 #[test]
-fn a_killed_daemon_hangs_nobody_and_is_cleaned_up() {
+fn a_killed_daemon_blocks_nobody_and_its_mount_is_cleaned_up() {
     let fixture = FixtureSet::own().get("own-v2-basic");
     let mount = Mount::new(&fixture.repository, &[]);
     let mut reader = Command::new("sh")
@@ -239,7 +239,7 @@ fn signals_unmount() {
 }
 
 #[test]
-fn a_busy_mount_is_not_torn_away() {
+fn a_busy_mount_is_not_unmounted() {
     let fixture = FixtureSet::own().get("own-v2-basic");
     let mount = Mount::new(&fixture.repository, &[]);
     let open = std::fs::File::open(mount.path().join("zarr.json")).unwrap();
@@ -257,7 +257,7 @@ fn a_busy_mount_is_not_torn_away() {
 }
 
 #[test]
-fn the_foreground_stays_there() {
+fn a_foreground_mount_does_not_detach() {
     let fixture = FixtureSet::own().get("own-v2-basic");
     let mount = Mount::prepare();
     let mut child = Command::new(common::program())

@@ -72,7 +72,7 @@ fn counting(fixture: &Fixture) -> Arc<Counting> {
 
 /// From opening to the first byte of a chunk: only what lies on the way to it.
 #[tokio::test]
-async fn the_way_to_a_chunk_is_four_requests() {
+async fn the_first_byte_of_a_chunk_takes_four_requests() {
     for (name, begin) in
         [("own-v2-basic", vec!["get repo"]), ("own-v1-basic", vec!["get repo", "get refs/branch.main/ref.json"])]
     {
@@ -126,7 +126,7 @@ async fn native_chunk(tree: &icechunkfs::tree::Tree) -> (String, u64) {
 
 /// Many who want the same manifest at once wait for one request.
 #[tokio::test]
-async fn a_manifest_is_asked_for_once() {
+async fn concurrent_readers_fetch_a_manifest_once() {
     let storage = counting(&FixtureSet::own().get("own-v2-basic"));
     let repository = Repository::open(Arc::clone(&storage) as Arc<dyn Storage>).await.unwrap();
     let tree = open::tree(&repository, &RefSpec::default(), open::MemoryLimits::default()).await.unwrap();

@@ -357,7 +357,7 @@ fn shards_in_shards_are_listed() {
 }
 
 #[test]
-fn what_is_wrong_with_a_shard_is_said_with_its_place() {
+fn shard_errors_name_the_shard_and_the_problem() {
     let codec = USUAL.codec(json!([1]), json!([{"name": "bytes"}]));
     let document = array(json!([9]), json!([3]), json!([codec])).to_string();
     let good = USUAL.shard(&[Some(vec![1; 10]), None, Some(vec![2; 20])], 0..3);
@@ -435,7 +435,7 @@ fn shards_of_a_storage_transformer_are_files() {
 
 /// What zarr-python writes into a mount is what it says.
 #[test]
-fn shards_that_a_program_wrote_are_listed() {
+fn shards_written_by_zarr_python_are_listed() {
     let Some(python) = python() else { return };
     let mount = Writable::new(&[]);
     let script = "import sys, zarr, numpy as np\n\
@@ -604,7 +604,7 @@ fn a_write_into_a_large_chunk_fetches_nothing_before_the_commit() {
 
 /// Who goes from shard to shard finds the next one's index there, or all of it if that is what he reads.
 #[test]
-fn what_comes_next_of_shards_is_what_was_read_of_the_last_ones() {
+fn prefetch_of_shards_follows_the_access_pattern() {
     let Some(server) = s3() else { return };
     const SHARDS: usize = 12;
     let chunks: Vec<Option<Vec<u8>>> = (0..100).map(|number| Some(with_checksum(inner(number)))).collect();

@@ -139,7 +139,7 @@ fn stores_are_written_through_a_mount() {
 
 /// A store of the older layout, copied.
 #[test]
-fn the_older_layout_is_the_same_after_a_commit() {
+fn a_store_of_the_older_layout_is_the_same_after_a_commit() {
     let Some(package) = Package::find() else { return };
     let place = tempfile::tempdir().unwrap();
     let store = place.path().to_owned();
@@ -155,7 +155,7 @@ fn the_older_layout_is_the_same_after_a_commit() {
 
 /// A name is a node's because there is a node, and a chunk's because an array says so.
 #[test]
-fn names_are_what_they_are_and_not_what_they_look_like() {
+fn names_are_classified_by_metadata_and_not_by_spelling() {
     let mount = Writable::new(&[]);
     let root = mount.root();
     let array = |separator: &str| {

@@ -80,7 +80,7 @@ fn content(machine: usize, n: usize) -> Vec<u8> {
 
 /// As a program that divides an array among machines does it: each has its rows.
 #[test]
-fn disjoint_work_of_many_machines_goes_together() {
+fn disjoint_commits_of_many_machines_are_merged() {
     common::watchdog();
     let Some(network) = Network::of(MACHINES) else { return };
     let repo = repository(&network, "disjoint", MACHINES, COMMITS + 1);
@@ -146,7 +146,7 @@ fn named(conflicts: &str) -> BTreeMap<String, BTreeSet<usize>> {
 }
 
 #[test]
-fn overlapping_work_of_many_machines_is_there_or_named() {
+fn overlapping_commits_of_many_machines_are_kept_or_reported() {
     common::watchdog();
     let Some(network) = Network::of(MACHINES) else { return };
     let repo = repository(&network, "overlapping", 1, 24);
@@ -229,7 +229,7 @@ fn overlapping_work_of_many_machines_is_there_or_named() {
 /// The cable is pulled at different moments of a commit: before its objects are there, before its branch is moved, and when it
 /// is moved and nobody has heard of it.
 #[test]
-fn a_machine_that_is_cut_off_comes_back() {
+fn a_disconnected_machine_recovers() {
     common::watchdog();
     let Some(network) = Network::of(2) else { return };
     let repo = repository(&network, "cut", 2, 9);

@@ -19,7 +19,7 @@ fn is_listing(request: &str) -> bool {
 
 /// Each refusal is told in words that say what to do, at once: none of them is one that passes.
 #[test]
-fn refusals_are_told() {
+fn refusals_are_reported_at_once_with_advice() {
     let Some(server) = s3() else { return };
     let (line, repo) = (Line::to(server.port), made(server.port, "refused"));
     let refusals = [
@@ -46,7 +46,7 @@ fn refusals_are_told() {
 }
 
 #[test]
-fn who_may_read_and_not_write_gets_a_mount_to_read() {
+fn read_permission_alone_gives_a_read_only_mount() {
     let Some(server) = s3() else { return };
     let (line, repo) = (Line::to(server.port), made(server.port, "read-only"));
     line.decide(|_, request| if is_put(request) { FORBIDDEN } else { Fault::Pass });
@@ -61,7 +61,7 @@ fn who_may_read_and_not_write_gets_a_mount_to_read() {
 }
 
 #[test]
-fn who_may_not_list_reads_and_commits() {
+fn reading_and_committing_need_no_permission_to_list() {
     let Some(server) = s3() else { return };
     let (line, repo) = (Line::to(server.port), made(server.port, "unlisted"));
     line.decide(|_, request| if is_listing(request) { FORBIDDEN } else { Fault::Pass });
@@ -76,7 +76,7 @@ fn who_may_not_list_reads_and_commits() {
 
 /// Permission that is taken away while work waits: the commit fails and says so, the work stays, and is committed when it is back.
 #[test]
-fn permission_that_is_lost_costs_no_work() {
+fn losing_write_permission_loses_no_work() {
     let Some(server) = s3() else { return };
     let (line, repo) = (Line::to(server.port), made(server.port, "lost"));
     let mount = mount(line.port, &repo, &["--ephemeral", "--timeout", "10"]);
@@ -99,7 +99,7 @@ fn permission_that_is_lost_costs_no_work() {
 /// Answers that are too short, though they do not say so, and answers with wrong bytes: at each request of a mount, a walk and a
 /// reader, once. Documents are fetched again; a chunk that is too short is an error and never a short file. And a cache keeps none of it.
 #[test]
-fn damaged_answers_do_not_stay() {
+fn damaged_answers_are_not_cached() {
     let Some(server) = s3() else { return };
     let (line, repo) = (Line::to(server.port), made(server.port, "garbled"));
     let expected = {
@@ -140,7 +140,7 @@ fn damaged_answers_do_not_stay() {
 
 /// A machine that sleeps while requests are under way, for longer than they may take.
 #[test]
-fn a_machine_that_sleeps_wakes_up() {
+fn a_mount_recovers_after_the_machine_sleeps() {
     let Some(server) = s3() else { return };
     let (line, repo) = (Line::to(server.port), made(server.port, "asleep"));
     let expected = read_files(&mount(server.port, &repo, &["-o", "ro"]).path());

@@ -14,7 +14,7 @@ use crate::common::writing::{array, put};
 use crate::common::{self, FixtureSet, Mount, read_files, run};
 
 #[test]
-fn what_cannot_be_reached_is_said() {
+fn an_unreachable_store_is_reported() {
     let Some(server) = s3() else { return };
     let said = |command: &mut Command| run(command).failure();
     let refs =
@@ -42,7 +42,7 @@ fn what_cannot_be_reached_is_said() {
 }
 
 #[test]
-fn a_profile_has_keys_and_an_address() {
+fn a_profile_gives_keys_and_an_endpoint() {
     let Some(server) = s3() else { return };
     let repo = made(server.port, "profile");
     let home = tempfile::tempdir().unwrap();
@@ -66,7 +66,7 @@ fn a_profile_has_keys_and_an_address() {
 }
 
 #[test]
-fn secrets_are_nowhere_to_be_seen() {
+fn secrets_are_never_shown() {
     let Some(server) = s3() else { return };
     let repo = made(server.port, "secrets");
     let mount = Mount::prepare();
@@ -98,7 +98,7 @@ fn secrets_are_nowhere_to_be_seen() {
 }
 
 #[test]
-fn a_web_server_only_gives() {
+fn a_web_server_is_mounted_read_only() {
     common::watchdog();
     let fixture = FixtureSet::own().get("own-v2-basic");
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/repos");
@@ -166,7 +166,7 @@ fn keys_may_begin_with_a_slash() {
 
 /// Each kind of fault at every third request, in reading and in committing.
 #[test]
-fn what_fails_for_a_moment_is_done_again() {
+fn transient_failures_are_retried() {
     let Some(server) = s3() else { return };
     let line = Line::to(server.port);
     let repo = made(line.port, "faults");
@@ -202,7 +202,7 @@ fn what_fails_for_a_moment_is_done_again() {
 
 /// Four mounts commit at a time over a line on which one request in twenty is refused and one answer in twenty lost.
 #[test]
-fn racing_commits_survive_a_bad_line() {
+fn racing_commits_survive_an_unreliable_network() {
     const WRITERS: usize = 4;
     const COMMITS: usize = 6;
     let Some(server) = s3() else { return };
@@ -243,7 +243,7 @@ fn racing_commits_survive_a_bad_line() {
 /// A program that goes through an array from chunk to chunk is not made to wait for each; one without a pattern costs no more
 /// requests than chunks.
 #[test]
-fn what_comes_next_is_fetched_ahead() {
+fn sequential_readers_are_prefetched_for() {
     let Some(server) = s3() else { return };
     let line = Line::to(server.port);
     let repo = made(server.port, "ahead");
@@ -280,7 +280,7 @@ fn what_comes_next_is_fetched_ahead() {
 }
 
 #[test]
-fn a_store_that_is_gone_gives_errors_and_one_that_is_back_bytes() {
+fn a_mount_recovers_when_its_store_returns() {
     let Some(server) = s3() else { return };
     let line = Line::to(server.port);
     let repo = made(line.port, "gone");

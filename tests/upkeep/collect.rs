@@ -58,7 +58,7 @@ async fn described(place: &Path) -> (Value, BTreeMap<ObjectId, (Option<ObjectId>
 
 /// The same repository, expired by the reference and by us, is the same repository.
 #[tokio::test]
-async fn expiration_does_what_the_reference_does() {
+async fn expiration_matches_the_reference() {
     for seed in 0..24 {
         let version = if seed % 3 == 2 { SpecVersionBin::V1 } else { SpecVersionBin::V2 };
         let world = with_a_past(1000 + seed, version).await;
@@ -92,7 +92,7 @@ async fn expiration_does_what_the_reference_does() {
 
 /// The same repository, collected by the reference and by us, has the same objects.
 #[tokio::test]
-async fn collection_removes_what_the_reference_removes() {
+async fn collection_matches_the_reference() {
     for seed in 0..16 {
         let version = if seed % 3 == 2 { SpecVersionBin::V1 } else { SpecVersionBin::V2 };
         let world = with_a_past(2000 + seed, version).await;
@@ -132,7 +132,7 @@ async fn collection_removes_what_the_reference_removes() {
 
 /// Killed anywhere, a collection leaves a repository in which nothing is wrong, and a repetition finishes it.
 #[tokio::test]
-async fn what_is_interrupted_is_finished_by_the_next() {
+async fn an_interrupted_collection_is_finished_by_the_next() {
     let world = with_a_past(3003, SpecVersionBin::V2).await;
     // Something for each step: commits that nothing leads to any more.
     let lab = Lab::open(world.place());
@@ -214,7 +214,7 @@ async fn packs_stay_while_one_chunk_is_needed() {
 
 /// What a mount has not committed keeps what it is based on, although no branch leads to that any more.
 #[test]
-fn uncommitted_work_keeps_what_it_needs() {
+fn uncommitted_work_protects_its_base() {
     let mount = Writable::new(&[]);
     if !common::place::is_local() {
         return;
@@ -263,7 +263,7 @@ fn uncommitted_work_keeps_what_it_needs() {
 /// A chunk file is as old as whoever made it says. The object that it becomes is new all the same, so that a collection beside
 /// the commit leaves it alone, and the file keeps its times if the commit fails.
 #[tokio::test]
-async fn chunks_that_are_linked_are_new_objects_whatever_times_their_files_have() {
+async fn linked_chunks_are_new_objects_whatever_their_file_times() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let place = tempfile::tempdir().unwrap();
         lab::create(place.path(), version, icechunk::RepositoryConfig::default()).await;
@@ -318,7 +318,7 @@ async fn collect_before(place: &Path, older_than: u64, dry_run: bool) -> collect
 
 /// However many updates there were, a collection leaves the few copies in which the log goes on, and the log whole.
 #[tokio::test]
-async fn old_copies_of_repo_go_and_the_log_of_operations_stays() {
+async fn old_copies_of_repo_are_removed_and_the_operations_log_stays() {
     let place = tempfile::tempdir().unwrap();
     let place = place.path();
     let per_file = 5;

@@ -46,7 +46,7 @@ fn is_plain(name: &str) -> bool {
 }
 
 #[tokio::test]
-async fn the_reference_sees_what_it_saw_before() {
+async fn the_reference_sees_the_same_after_a_migration() {
     let fixtures = all_of_version_1();
     assert!(fixtures.len() > 5);
     for fixture in fixtures {
@@ -108,7 +108,7 @@ async fn the_reference_sees_what_it_saw_before() {
 }
 
 #[test]
-fn repo_says_what_the_reference_would_have_written() {
+fn the_migrated_repo_file_matches_the_reference() {
     let mut compared = 0;
     for set in [Some(FixtureSet::own()), FixtureSet::shared()].into_iter().flatten() {
         for (old, migrated) in [
@@ -161,7 +161,7 @@ async fn old_repository(place: &Path) {
 }
 
 #[tokio::test]
-async fn a_migration_that_was_killed_is_finished_by_the_next() {
+async fn a_killed_migration_is_finished_by_the_next() {
     for step in failpoints::MIGRATION {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path();
@@ -205,7 +205,7 @@ async fn interrupted() -> (tempfile::TempDir, PathBuf, PathBuf) {
 }
 
 #[tokio::test]
-async fn what_old_programs_commit_meanwhile_is_not_lost() {
+async fn commits_of_old_programs_during_a_migration_are_kept() {
     let (_directory, place, elsewhere) = interrupted().await;
     // A program that had the repository open as version 1 goes on as if nothing had happened.
     let group: &[u8] = br#"{"zarr_format":3,"node_type":"group"}"#;
@@ -218,7 +218,7 @@ async fn what_old_programs_commit_meanwhile_is_not_lost() {
 }
 
 #[tokio::test]
-async fn commits_that_follow_nothing_are_named_and_stay() {
+async fn commits_that_do_not_follow_the_branch_are_named_and_stay() {
     let (_directory, place, elsewhere) = interrupted().await;
     let group: &[u8] = br#"{"zarr_format":3,"node_type":"group"}"#;
     set(&elsewhere, &[("b/zarr.json", group)], "by an old program").await;

@@ -183,7 +183,7 @@ fn check_logs(new: &Path) {
 }
 
 #[tokio::test]
-async fn what_changed_is_what_the_commits_say() {
+async fn migrated_logs_name_the_changes_of_each_commit() {
     let Some(shared) = FixtureSet::shared().filter(|_| place::is_local()) else { return };
     let directory = tempfile::tempdir().unwrap();
     for name in ["v0-0.1.0", "v0-alpha-a10"] {
@@ -220,7 +220,7 @@ async fn what_changed_is_what_the_commits_say() {
 }
 
 #[test]
-fn on_one_file_system_chunks_take_no_room_again() {
+fn chunks_are_linked_on_one_file_system() {
     let Some(fixture) = FixtureSet::shared().filter(|_| place::is_local()).map(|set| set.get("v0-alpha-a")) else {
         return;
     };
@@ -249,7 +249,7 @@ fn on_one_file_system_chunks_take_no_room_again() {
 }
 
 #[test]
-fn a_store_copies_by_itself_and_everywhere_is_somewhere() {
+fn chunks_are_copied_by_the_store_and_between_any_two_places() {
     let Some(shared) = FixtureSet::shared().filter(|_| place::is_local()) else { return };
     let Some(server) = moto::s3() else { return };
     for fixture in [FixtureSet::own().get("v0-first-json"), shared.get("v0-alpha-a10")] {
@@ -293,7 +293,7 @@ fn a_store_copies_by_itself_and_everywhere_is_somewhere() {
 }
 
 #[test]
-fn a_migration_that_was_killed_goes_on() {
+fn a_killed_migration_resumes() {
     if !place::is_local() {
         return;
     }
@@ -344,7 +344,7 @@ fn a_migration_that_was_killed_goes_on() {
 }
 
 #[test]
-fn a_migration_that_fails_says_so_and_goes_on_later() {
+fn a_failed_migration_reports_it_and_resumes() {
     if !place::is_local() {
         return;
     }
@@ -366,7 +366,7 @@ fn a_migration_that_fails_says_so_and_goes_on_later() {
 }
 
 #[test]
-fn places_that_are_not_empty_are_left_alone() {
+fn a_nonempty_destination_is_refused_and_unchanged() {
     if !place::is_local() {
         return;
     }
@@ -399,7 +399,7 @@ fn places_that_are_not_empty_are_left_alone() {
 }
 
 #[test]
-fn what_the_old_repository_lacks_is_told() {
+fn missing_objects_of_the_old_repository_are_reported() {
     if !place::is_local() {
         return;
     }

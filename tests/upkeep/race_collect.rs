@@ -26,7 +26,7 @@ const COMMITTERS: usize = 3;
 const COMMITS: u32 = 25;
 
 #[test]
-fn nothing_that_is_needed_is_collected() {
+fn nothing_needed_is_collected_beside_writers() {
     let place = tempfile::Builder::new().prefix("race").tempdir_in(fast_place()).unwrap();
     let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (ended, collections) = (AtomicBool::new(false), AtomicUsize::new(0));

@@ -207,7 +207,7 @@ async fn commits_that_replace_a_node_by_a_move_are_not_squashed() {
 }
 
 #[test]
-fn random_histories_stay_what_they_show() {
+fn squash_and_amend_keep_the_trees_of_random_histories() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     for seed in 1..=cases() {
         for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
@@ -238,7 +238,7 @@ async fn three(place: &Path, spec: SpecVersionBin) -> Model {
 }
 
 #[tokio::test]
-async fn a_range_is_named_in_three_ways() {
+async fn a_squash_range_is_given_by_last_from_or_since() {
     for (words, expected) in [
         (["--last", "2"], &["commit 1\n\ncommit 2", "commit 0"][..]),
         (["--from", "main~1"], &["commit 1\n\ncommit 2", "commit 0"]),
@@ -258,7 +258,7 @@ async fn a_range_is_named_in_three_ways() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_is_refused_and_changes_nothing() {
+async fn invalid_rewrites_are_refused_and_change_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     three(place, SpecVersionBin::V2).await;
@@ -299,7 +299,7 @@ async fn what_cannot_be_is_refused_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn an_amend_keeps_what_it_is_not_told_to_change() {
+async fn an_amend_keeps_everything_not_specified() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let model = three(place, SpecVersionBin::V2).await;
@@ -326,7 +326,7 @@ async fn an_amend_keeps_what_it_is_not_told_to_change() {
 
 /// Logs of expired commits are kept by whatever takes a commit's place.
 #[tokio::test]
-async fn expired_history_stays_told() {
+async fn logs_of_expired_commits_survive_a_rewrite() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     create(place, SpecVersionBin::V2, RepositoryConfig::default()).await;
@@ -361,7 +361,7 @@ async fn expired_history_stays_told() {
 
 /// A commit that somebody makes between the look and the deed is never taken away.
 #[tokio::test]
-async fn a_race_is_told_and_loses_nothing() {
+async fn a_lost_race_is_reported_and_loses_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let mut model = three(place, SpecVersionBin::V2).await;
@@ -393,7 +393,7 @@ async fn a_race_is_told_and_loses_nothing() {
 
 /// Several commit while one rewrites manifests and one makes few commits of many: all chunks are there at the end.
 #[test]
-fn writers_go_on_meanwhile() {
+fn writers_continue_during_a_rewrite() {
     for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path().to_owned();
@@ -450,7 +450,7 @@ fn writers_go_on_meanwhile() {
 
 /// Killed, or failing, at every named point: it was done or it was not, and it can be done again.
 #[tokio::test]
-async fn any_point_may_be_the_last() {
+async fn a_rewrite_killed_at_any_fail_point_is_complete_or_absent() {
     let rewriting = ["commit.chunks", "commit.chunks.done", "commit.manifests", "commit.manifests.done"];
     for (name, words) in [
         ("squash", &["--last", "2", "--yes", "-m", "one"][..]),

@@ -39,7 +39,7 @@ fn assert_same(what: &str, found: &Files, expected: &Files) {
 }
 
 #[test]
-fn nothing_closed_is_lost_when_the_daemon_dies_at_random() {
+fn no_closed_file_is_lost_when_the_daemon_is_killed_at_random() {
     common::watchdog();
     let kills = number("ICECHUNKFS_KILLS", IN_CI).saturating_sub(3 * 2 * (failpoints::COMMIT.len() + 1)).max(1);
     let seed = number("ICECHUNKFS_SEED", 1) as u64;
@@ -129,7 +129,7 @@ fn one_life(seed: u64, deaths: usize) -> [usize; 3] {
 
 /// The harness itself, on a plain directory: what the worker notes is what is there, and a loss is noticed.
 #[test]
-fn the_worker_knows_what_it_closed() {
+fn the_harness_notices_a_lost_file() {
     for seed in 0..4 {
         let directory = tempfile::tempdir().unwrap();
         let mut worker = Worker::new(directory.path().to_owned(), seed);
@@ -249,7 +249,7 @@ fn commit_with_fault(step: &str, action: &str, work: Work) -> bool {
 }
 
 #[test]
-fn every_step_of_a_commit_may_fail_or_be_the_last() {
+fn a_commit_may_fail_or_be_killed_at_any_fail_point() {
     common::watchdog();
     let works = [Work::First, Work::Changes, Work::Rebase];
     let mut never = Vec::new();

@@ -35,7 +35,7 @@ fn init(place: &Path, words: &[&str]) {
 }
 
 #[tokio::test]
-async fn the_reference_works_in_what_we_create() {
+async fn the_reference_works_in_a_created_repository() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("new/repo");
     init(&place, &[]);
@@ -59,7 +59,7 @@ async fn the_reference_works_in_what_we_create() {
 }
 
 #[tokio::test]
-async fn a_root_group_is_a_commit_of_its_own() {
+async fn the_root_group_is_a_separate_commit() {
     let directory = tempfile::tempdir().unwrap();
     init(directory.path(), &["--zarr-group"]);
     let repository = open(directory.path()).await;
@@ -81,7 +81,7 @@ async fn a_root_group_is_a_commit_of_its_own() {
 }
 
 #[test]
-fn an_occupied_place_is_refused_and_left_as_it_is() {
+fn a_nonempty_place_is_refused_and_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let attempt = || icechunkfs(["init".as_ref(), directory.path().as_os_str()]);
     std::fs::create_dir(directory.path().join("x")).unwrap();
@@ -97,7 +97,7 @@ fn an_occupied_place_is_refused_and_left_as_it_is() {
 
 /// Changes by many at once: none is lost, and each has its copy and its entry in the log.
 #[test]
-fn no_change_is_lost_in_a_race() {
+fn no_concurrent_change_of_repo_is_lost() {
     const WRITERS: usize = 8;
     const CHANGES: usize = 10;
     let directory = tempfile::tempdir().unwrap();

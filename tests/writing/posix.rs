@@ -89,7 +89,7 @@ fn plain(text: &str) -> String {
 }
 
 #[test]
-fn pjdfstest_passes_but_for_the_table() {
+fn pjdfstest_passes_except_for_the_exclusions() {
     let Some(program) = tool("pjdfstest") else { return };
     let users = ["nobody", "tests", "pjdfstest"];
     let there = common::is_root() && users.iter().all(|user| user_exists(user));
@@ -191,7 +191,7 @@ fn fsx(
 
 /// On a chunk: small operations, and large ones with mappings flushed; both at a time, next to each other.
 #[test]
-fn fsx_finds_nothing() {
+fn fsx_finds_no_difference() {
     common::watchdog();
     let Some(program) = tool("fsx") else { return };
     let count = number("ICECHUNKFS_FSX_OPERATIONS", IN_CI);

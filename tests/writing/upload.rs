@@ -88,7 +88,7 @@ fn commit_and_compare(mount: &Mount, port: u16, repo: &str) {
 
 /// What was uploaded before a commit looks like garbage. When it is collected as such, the commit uploads it again.
 #[test]
-fn what_was_collected_as_garbage_is_uploaded_again() {
+fn collected_uploads_are_uploaded_again() {
     let Some(server) = s3() else { return };
     let line = Line::to(server.port);
     let repo = empty(server.port, "collected");
@@ -111,7 +111,7 @@ fn what_was_collected_as_garbage_is_uploaded_again() {
 }
 
 #[test]
-fn a_commit_only_names_what_was_uploaded() {
+fn a_commit_references_finished_uploads() {
     let Some(server) = s3() else { return };
     let line = Line::to(server.port);
     let repo = empty(server.port, "names");
@@ -144,7 +144,7 @@ fn a_commit_only_names_what_was_uploaded() {
 }
 
 #[test]
-fn what_changes_after_its_upload_is_uploaded_again() {
+fn a_chunk_changed_after_its_upload_is_uploaded_again() {
     let Some(server) = s3() else { return };
     let line = Line::to(server.port);
     let repo = empty(server.port, "changes");
@@ -208,7 +208,7 @@ fn a_file_is_not_uploaded_while_it_is_written_or_mapped() {
 }
 
 #[test]
-fn chunks_are_known_when_their_array_is() {
+fn chunks_are_uploaded_once_their_array_is_known() {
     let Some(server) = s3() else { return };
     let line = Line::to(server.port);
     let repo = empty(server.port, "later");
@@ -233,7 +233,7 @@ fn chunks_are_known_when_their_array_is() {
 }
 
 #[test]
-fn with_upload_commit_nothing_is_stored_before() {
+fn upload_commit_stores_nothing_before_the_commit() {
     let Some(server) = s3() else { return };
     let line = Line::to(server.port);
     let repo = empty(server.port, "waits");
@@ -255,7 +255,7 @@ fn with_upload_commit_nothing_is_stored_before() {
 }
 
 #[test]
-fn a_commit_does_not_need_uploads_that_fail() {
+fn a_commit_stores_chunks_whose_upload_failed() {
     let Some(server) = s3() else { return };
     let line = Line::to(server.port);
     let repo = empty(server.port, "fails");
@@ -286,7 +286,7 @@ fn a_commit_does_not_need_uploads_that_fail() {
 
 /// A store that takes nothing is asked now and then, and everything is uploaded when it takes it again.
 #[test]
-fn a_store_that_is_gone_is_not_pestered() {
+fn failed_uploads_are_retried_with_backoff() {
     let Some(server) = s3() else { return };
     let line = Line::to(server.port);
     let repo = empty(server.port, "gone");
@@ -308,7 +308,7 @@ fn a_store_that_is_gone_is_not_pestered() {
 }
 
 #[test]
-fn a_daemon_that_dies_while_it_uploads_loses_nothing() {
+fn a_daemon_killed_during_an_upload_loses_nothing() {
     let Some(server) = s3() else { return };
     let line = Line::to(server.port);
     let repo = empty(server.port, "dies");

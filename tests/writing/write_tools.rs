@@ -28,6 +28,6 @@ fn zarrs_writes_in_place() {
 }
 
 #[test]
-fn python_s_own_files_work() {
+fn python_file_objects_work() {
     run_scenario("plain_python", 2);
 }

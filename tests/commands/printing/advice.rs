@@ -35,7 +35,7 @@ fn runs_a_command(said: &str, home: &Path, path: &str) -> bool {
 }
 
 #[test]
-fn advice_runs_no_command_of_the_repository() {
+fn pasted_advice_runs_no_command_from_the_repository() {
     let home = tempfile::tempdir().unwrap();
     let path = marking_command(home.path());
     let hostile = "'$(made)'`made`;made;\"$(made)";
@@ -59,7 +59,7 @@ fn advice_runs_no_command_of_the_repository() {
 
 /// A file that a link leads out to is advised as a prefix, and a ref of another kind as an option.
 #[test]
-fn advice_runs_no_command_in_a_path_or_a_ref() {
+fn pasted_advice_runs_no_command_from_a_path_or_a_ref() {
     let home = tempfile::tempdir().unwrap();
     let path = marking_command(home.path());
     let (data, outside) = (home.path().join("data"), home.path().join("out'$(made)'side"));

@@ -104,7 +104,7 @@ fn look_at_everything(home: &Path, repo: &str) {
 }
 
 #[test]
-fn no_command_prints_what_others_wrote_as_it_is() {
+fn every_command_escapes_text_of_the_repository() {
     let home = tempfile::tempdir().unwrap();
     for (name, version) in [("v1", SpecVersionBin::V1), ("v2", SpecVersionBin::V2)] {
         let repository = repository(&home.path().join(name), version);
@@ -115,7 +115,7 @@ fn no_command_prints_what_others_wrote_as_it_is() {
 
 /// Errors name what is damaged.
 #[test]
-fn no_error_of_a_damaged_repository_prints_what_others_wrote() {
+fn errors_of_a_damaged_repository_escape_its_text() {
     let home = tempfile::tempdir().unwrap();
     let whole = repository(&home.path().join("whole"), SpecVersionBin::V2);
     for folder in ["chunks", "manifests", "snapshots", "transactions"] {
@@ -137,7 +137,7 @@ fn no_error_of_a_damaged_repository_prints_what_others_wrote() {
 
 /// What programs read is what is stored.
 #[test]
-fn json_has_the_real_values() {
+fn json_output_has_the_stored_values() {
     let home = tempfile::tempdir().unwrap();
     let repository = repository(&home.path().join("repo"), SpecVersionBin::V2);
     let repo = repository.to_str().unwrap();
@@ -156,7 +156,7 @@ fn json_has_the_real_values() {
 
 /// The bytes of a key are what they are.
 #[test]
-fn cat_gives_bytes_as_they_are() {
+fn cat_prints_bytes_unescaped() {
     let home = tempfile::tempdir().unwrap();
     let repository = repository(&home.path().join("repo"), SpecVersionBin::V2);
     let key = format!("{}/zarr.json", array_path().trim_start_matches('/'));

@@ -40,7 +40,7 @@ fn repository(place: &Path) -> PathBuf {
 }
 
 #[test]
-fn an_export_leaves_such_an_array_out_and_writes_the_rest() {
+fn export_skips_an_array_with_too_long_chunk_names() {
     let directory = tempfile::tempdir().unwrap();
     let repository = repository(&directory.path().join("repo"));
     let (repo, dest) = (repository.to_str().unwrap(), directory.path().join("out"));
@@ -58,7 +58,7 @@ fn an_export_leaves_such_an_array_out_and_writes_the_rest() {
 }
 
 #[test]
-fn a_mount_shows_the_rest_and_names_the_array_once() {
+fn a_mount_hides_too_long_chunk_names_and_logs_the_array_once() {
     let directory = tempfile::tempdir().unwrap();
     let repository = repository(&directory.path().join("repo"));
     for words in [&["-o", "ro"][..], &[]] {
@@ -87,7 +87,7 @@ fn a_mount_shows_the_rest_and_names_the_array_once() {
 }
 
 #[test]
-fn commands_go_on_beside_it() {
+fn other_commands_work_despite_too_long_chunk_names() {
     let directory = tempfile::tempdir().unwrap();
     let repository = repository(&directory.path().join("repo"));
     let repo = repository.to_str().unwrap();

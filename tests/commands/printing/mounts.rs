@@ -36,7 +36,7 @@ fn change(root: &Path) {
 }
 
 #[test]
-fn control_files_and_commands_are_harmless() {
+fn control_files_and_mount_commands_escape_text_of_the_repository() {
     let directory = tempfile::tempdir().unwrap();
     let repository = repository(&directory.path().join("repo"), SpecVersionBin::V2);
     let mount = Writable::of(&repository, &["-v"]);
@@ -77,7 +77,7 @@ fn control_files_and_commands_are_harmless() {
 
 /// A name in a failure adds no line to the log and to the list of failures.
 #[test]
-fn a_name_forges_no_line_of_the_log() {
+fn a_name_adds_no_line_to_the_log() {
     let directory = tempfile::tempdir().unwrap();
     let repository = repository(&directory.path().join("repo"), SpecVersionBin::V2);
     for folder in ["manifests", "chunks"] {
@@ -101,7 +101,7 @@ fn a_name_forges_no_line_of_the_log() {
 }
 
 #[test]
-fn what_an_unmount_says_is_harmless() {
+fn unmount_escapes_text_of_the_repository() {
     let directory = tempfile::tempdir().unwrap();
     let repository = repository(&directory.path().join("repo"), SpecVersionBin::V2);
     let mount = Writable::of(&repository, &["--branch", &format!("{HOSTILE} branch")]);

@@ -51,7 +51,7 @@ fn check(set: &FixtureSet, refs_of_each: usize) {
 }
 
 #[test]
-fn an_export_has_what_a_mount_shows() {
+fn an_export_has_the_files_of_a_mount() {
     check(&FixtureSet::own(), 2);
     if let Some(set) = FixtureSet::shared() {
         check(&set, 1);
@@ -59,7 +59,7 @@ fn an_export_has_what_a_mount_shows() {
 }
 
 #[test]
-fn virtual_chunks_are_exported_where_they_may_be_read() {
+fn virtual_chunks_are_exported_where_allowed() {
     let Some(set) = FixtureSet::shared() else { return };
     for name in ["v1-virtual", "v2-virtual"] {
         let fixture = set.get(name);
@@ -101,7 +101,7 @@ fn zarr_python_reads_an_export() {
 }
 
 #[test]
-fn what_is_there_is_kept_replaced_or_removed_as_asked() {
+fn existing_files_are_kept_replaced_or_removed_as_requested() {
     let place = tempfile::tempdir().unwrap();
     let files = random(&mut Random(7));
     let repo = repository(place.path(), &files);
@@ -168,7 +168,7 @@ fn what_is_there_is_kept_replaced_or_removed_as_asked() {
 }
 
 #[test]
-fn a_part_is_exported_by_its_path() {
+fn a_subtree_is_exported_by_its_path() {
     let place = tempfile::tempdir().unwrap();
     let mut files = random(&mut Random(11));
     files.insert("x/zarr.json".into(), GROUP.into());
@@ -194,7 +194,7 @@ fn a_part_is_exported_by_its_path() {
 
 /// Every file that has its name is complete, whenever the export was ended; and the next one goes on.
 #[test]
-fn an_export_that_is_killed_goes_on() {
+fn a_killed_export_resumes() {
     let place = tempfile::tempdir().unwrap();
     let mut files = Files::new();
     let mut numbers = Random(3);
@@ -262,7 +262,7 @@ fn an_export_that_is_killed_goes_on() {
 }
 
 #[test]
-fn an_export_follows_no_link_and_stays_below() {
+fn an_export_follows_no_link_out_of_its_destination() {
     let place = tempfile::tempdir().unwrap();
     let mut files = Files::new();
     files.insert("zarr.json".into(), GROUP.into());
@@ -298,7 +298,7 @@ fn an_export_follows_no_link_and_stays_below() {
 
 /// Names that no file can have are in the snapshot of somebody hostile.
 #[test]
-fn hostile_names_are_told_and_lead_nowhere() {
+fn hostile_names_are_reported_and_write_nothing_outside() {
     use icechunkfs::format::draft::{NodeDraft, SnapshotDraft, TransactionLogDraft};
     use icechunkfs::format::envelope::SpecVersion;
     use icechunkfs::format::ids::{NodeId, ObjectId};
@@ -357,7 +357,7 @@ fn hostile_names_are_told_and_lead_nowhere() {
 }
 
 #[test]
-fn what_cannot_be_read_fails_or_is_listed() {
+fn unreadable_chunks_fail_the_export_or_are_listed() {
     let place = tempfile::tempdir().unwrap();
     let fixture = FixtureSet::own().get("own-v2-virtual");
     let dest = place.path().join("virtual");
@@ -390,7 +390,7 @@ fn what_cannot_be_read_fails_or_is_listed() {
 
 /// Chunks that are not to be in memory at once, as files of their own and within packs.
 #[test]
-fn large_chunks_are_copied_in_steps() {
+fn large_chunks_are_copied_in_pieces() {
     let place = tempfile::tempdir().unwrap();
     let mut files = Files::new();
     let mut numbers = Random(5);
@@ -422,7 +422,7 @@ fn large_chunks_are_copied_in_steps() {
 }
 
 #[test]
-fn a_full_disk_is_told_and_the_export_goes_on_when_there_is_room() {
+fn a_full_disk_fails_the_export_until_there_is_room() {
     if !crate::common::writing::needed(is_root(), "root, to mount a small file system") {
         return;
     }
@@ -457,7 +457,7 @@ fn a_full_disk_is_told_and_the_export_goes_on_when_there_is_room() {
 }
 
 #[test]
-fn one_export_at_a_time_goes_to_a_directory() {
+fn a_second_export_to_a_directory_is_refused() {
     let place = tempfile::tempdir().unwrap();
     let repo = repository(place.path(), &random(&mut Random(2)));
     let dest = place.path().join("tree");

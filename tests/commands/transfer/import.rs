@@ -12,7 +12,7 @@ use crate::common::{FixtureSet, program, read_files};
 
 /// Random trees, one over the other, as the reference reads what comes of it.
 #[test]
-fn trees_come_out_as_they_went_in() {
+fn imported_trees_read_back_the_same() {
     for seed in [1, 2, 3, 4, 5] {
         let place = tempfile::tempdir().unwrap();
         let mut numbers = Random(seed * 77);
@@ -74,7 +74,7 @@ fn trees_come_out_as_they_went_in() {
 }
 
 #[test]
-fn fixtures_go_round() {
+fn exported_fixtures_import_the_same() {
     let mut sets = vec![FixtureSet::own()];
     sets.extend(FixtureSet::shared());
     let mut count = 0;
@@ -104,7 +104,7 @@ fn fixtures_go_round() {
 }
 
 #[test]
-fn what_zarr_has_no_place_for_is_listed_and_what_is_wrong_refuses_all() {
+fn untracked_files_are_listed_and_violations_refuse_the_import() {
     let place = tempfile::tempdir().unwrap();
     let source = place.path().join("source");
     let repo = place.path().join("repo");
@@ -167,7 +167,7 @@ fn what_zarr_has_no_place_for_is_listed_and_what_is_wrong_refuses_all() {
 }
 
 #[test]
-fn a_group_is_filled_and_nothing_else_is_touched() {
+fn an_import_into_a_group_changes_nothing_else() {
     let place = tempfile::tempdir().unwrap();
     let mut all = random(&mut Random(9));
     let repo = repository(place.path(), &all);
@@ -192,7 +192,7 @@ fn a_group_is_filled_and_nothing_else_is_touched() {
 
 /// What replaces something of another kind needs the word for it.
 #[test]
-fn kinds_change_only_in_mirrors() {
+fn nodes_change_their_kind_only_with_delete() {
     let before: Files = [
         ("zarr.json", GROUP.to_owned()),
         ("a/zarr.json", array(&[2], &[1])),
@@ -230,7 +230,7 @@ fn kinds_change_only_in_mirrors() {
 }
 
 #[test]
-fn imports_side_by_side_are_all_there() {
+fn concurrent_imports_are_all_committed() {
     let place = tempfile::tempdir().unwrap();
     let repo = repository(place.path(), &[("zarr.json".to_owned(), GROUP.into())].into());
     let mut expected: Files = [("zarr.json".to_owned(), GROUP.into())].into();
@@ -249,7 +249,7 @@ fn imports_side_by_side_are_all_there() {
 }
 
 #[test]
-fn version_1_and_other_branches_take_imports_too() {
+fn imports_work_in_version_1_and_on_other_branches() {
     let fixture = FixtureSet::own().get("own-v1-basic");
     let place = tempfile::tempdir().unwrap();
     let repo = place.path().join("repo");
@@ -269,7 +269,7 @@ fn version_1_and_other_branches_take_imports_too() {
 
 /// Ended at any moment, an import is all there or not at all.
 #[test]
-fn an_import_that_is_killed_has_done_all_or_nothing() {
+fn a_killed_import_has_committed_all_or_nothing() {
     let place = tempfile::tempdir().unwrap();
     let mut numbers = Random(31);
     let mut files: Files =

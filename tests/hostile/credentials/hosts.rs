@@ -63,7 +63,7 @@ fn hostile_words(port: u16) -> Vec<String> {
 }
 
 #[test]
-fn a_region_of_the_configuration_is_no_host() {
+fn a_region_of_the_configuration_chooses_no_host() {
     let (listener, proxy) = (Origin::listener(), Origin::listener());
     let directory = tempfile::tempdir().unwrap();
     for (n, region) in hostile_words(listener.port).iter().enumerate().filter(|(_, region)| !region.is_empty()) {
@@ -92,7 +92,7 @@ fn a_region_of_the_configuration_is_no_host() {
 
 /// The user's own word wins over what the configuration has, and Amazon is asked.
 #[test]
-fn a_region_that_the_user_names_is_used_instead() {
+fn a_region_of_the_user_overrides_the_configuration() {
     let proxy = Origin::listener();
     let directory = tempfile::tempdir().unwrap();
     let store = ObjectStoreConfig::S3(S3Options::default().with_region("x@evil.example/".to_owned()));
@@ -107,7 +107,7 @@ fn a_region_that_the_user_names_is_used_instead() {
 
 /// Version 1 stores its configuration in `config.yaml`.
 #[test]
-fn a_region_of_version_1_is_no_host_either() {
+fn a_region_of_a_version_1_configuration_chooses_no_host() {
     let (listener, proxy) = (Origin::listener(), Origin::listener());
     let directory = tempfile::tempdir().unwrap();
     let good = ObjectStoreConfig::S3(S3Options::default().with_region("THE-REGION".to_owned()));
@@ -132,7 +132,7 @@ fn a_region_of_version_1_is_no_host_either() {
 }
 
 #[test]
-fn an_account_of_the_configuration_is_no_host() {
+fn an_account_of_the_configuration_chooses_no_host() {
     let (listener, proxy) = (Origin::listener(), Origin::listener());
     let directory = tempfile::tempdir().unwrap();
     let mut words = hostile_words(listener.port);
@@ -191,7 +191,7 @@ fn an_account_that_only_the_repository_names_gets_no_credentials() {
 }
 
 #[test]
-fn config_set_refuses_what_is_no_region_and_no_account() {
+fn config_set_refuses_invalid_regions_and_accounts() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("repo");
     let repo = place.to_str().unwrap();
@@ -227,7 +227,7 @@ fn config_set_refuses_what_is_no_region_and_no_account() {
 
 /// The words of the command line go through the same rule.
 #[test]
-fn regions_accounts_and_buckets_of_the_user_are_checked_too() {
+fn regions_accounts_and_buckets_of_the_user_are_validated() {
     let proxy = Origin::listener();
     let run = |words: &[&str]| {
         let mut command = plain(words);

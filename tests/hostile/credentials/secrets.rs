@@ -12,7 +12,7 @@ fn repositories() -> std::path::PathBuf {
 }
 
 #[test]
-fn secret_words_are_refused_and_not_repeated() {
+fn secrets_on_the_command_line_are_refused_and_not_repeated() {
     let mount = Mount::prepare();
     let place = mount.path().display().to_string();
     let variables = [
@@ -102,7 +102,7 @@ fn passwords_in_urls_are_refused_and_not_repeated() {
 
 /// What a daemon is started with is what everybody sees: nothing in it was ever secret.
 #[test]
-fn secrets_of_the_environment_and_of_files_are_nowhere_to_be_seen() {
+fn secrets_of_the_environment_and_of_files_are_never_shown() {
     let server = Origin::of(&repositories());
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("secrets");
@@ -141,7 +141,7 @@ fn secrets_of_the_environment_and_of_files_are_nowhere_to_be_seen() {
 }
 
 #[test]
-fn a_file_of_secrets_is_its_owners_alone() {
+fn a_secrets_file_that_others_may_read_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("secrets");
     let refs = |text: &str, mode: u32| {

@@ -123,7 +123,7 @@ fn is_seen(case: &Case) -> bool {
 }
 
 #[test]
-fn whatever_answers_say_a_command_ends() {
+fn every_command_ends_whatever_the_server_answers() {
     let mut all = cases(Client::Amazon, READ[0], To::All, &ANY);
     for words in &READ[1..] {
         all.extend(cases(Client::Amazon, words, To::All, &FEW));
@@ -139,7 +139,7 @@ fn whatever_answers_say_a_command_ends() {
 }
 
 #[test]
-fn whatever_is_listed_a_command_ends() {
+fn every_command_ends_whatever_the_server_lists() {
     let mut all = Vec::new();
     for words in [VERIFY, GC, &["stats", "REPO"]] {
         all.extend(cases(Client::Amazon, words, To::Listings, &LISTINGS));
@@ -154,7 +154,7 @@ fn whatever_is_listed_a_command_ends() {
 }
 
 #[test]
-fn whatever_writes_meet_a_command_ends() {
+fn every_command_ends_however_writes_are_answered() {
     let mut all = Vec::new();
     for words in WRITE {
         all.extend(cases(Client::Amazon, words, To::Writes, &FEW));

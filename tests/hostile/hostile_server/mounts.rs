@@ -51,7 +51,7 @@ impl Mounted {
 }
 
 #[test]
-fn a_read_ends_and_the_daemon_stays_small() {
+fn reads_from_a_hostile_server_end_within_bounded_memory() {
     let lies = [Lie::Silent, Lie::BodyDrip, Lie::EndlessChunks, Lie::ShortBody, Lie::WrongRange, Lie::EndlessRefusal];
     let complaints = side_by_side(lies.to_vec(), |&lie| {
         let mounted = mounted(&["-o", "ro"]);
@@ -67,7 +67,7 @@ fn a_read_ends_and_the_daemon_stays_small() {
 }
 
 #[test]
-fn a_commit_ends_and_loses_nothing() {
+fn commits_to_a_hostile_server_end_and_lose_nothing() {
     let lies = [Lie::Silent, Lie::SlowReader, Lie::HeadDrip, Lie::EndlessHeaders, Lie::EndlessRefusal, Lie::Redirects];
     let complaints = side_by_side(lies.to_vec(), |&lie| {
         let mounted = mounted(&["--ephemeral", "--upload", "commit"]);
@@ -83,7 +83,7 @@ fn a_commit_ends_and_loses_nothing() {
 }
 
 #[test]
-fn no_mount_waits_for_a_store_that_lies() {
+fn mounting_from_a_hostile_server_ends() {
     let lies = [Lie::Silent, Lie::HeadDrip, Lie::BodyDrip, Lie::EndlessChunks, Lie::EndlessHeaders, Lie::Redirects];
     let complaints = side_by_side(lies.to_vec(), |&lie| {
         let (mount, store) = (Mount::prepare(), Store::new(seed()));

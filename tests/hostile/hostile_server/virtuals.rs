@@ -8,7 +8,7 @@ use crate::common::hostile::{BUCKET, Lie, Store, To};
 use crate::common::made::{reference, repository};
 
 #[test]
-fn a_virtual_chunk_is_not_waited_for() {
+fn reading_a_virtual_chunk_from_a_hostile_server_ends() {
     let lies = [
         Lie::Silent,
         Lie::HeadDrip,

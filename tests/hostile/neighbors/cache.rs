@@ -125,7 +125,7 @@ fn links_in_a_cache_are_not_followed() {
 }
 
 #[test]
-fn fifos_in_a_cache_hold_up_nobody() {
+fn fifos_in_a_cache_block_no_reader() {
     let commons = Commons::new();
     for part in ["v1/used", "v1/lock", "CACHEDIR.TAG", "entry"] {
         let directory = filled(&commons, 0o700);
@@ -145,7 +145,7 @@ fn fifos_in_a_cache_hold_up_nobody() {
 
 /// Whoever may read a lock file may lock it.
 #[test]
-fn locks_of_others_hold_up_nobody() {
+fn locks_of_other_users_block_no_reader() {
     let commons = Commons::new();
     let directory = filled(&commons, 0o755);
     for part in ["used", "lock"] {
@@ -184,7 +184,7 @@ fn a_cache_of_root_is_read_by_others_and_written_by_root_alone() {
 }
 
 #[test]
-fn entries_of_another_owner_are_not_believed() {
+fn cache_entries_of_another_owner_are_ignored() {
     let commons = Commons::new();
     let directory = filled(&commons, 0o700);
     let entry = entries(&directory).remove(0);
@@ -216,7 +216,7 @@ impl Drop for End<'_> {
 
 /// Directories become links and directories again while a cache is used.
 #[test]
-fn a_directory_that_is_swapped_for_a_link_leads_nowhere() {
+fn a_cache_directory_exchanged_for_a_link_is_not_followed() {
     let commons = Commons::new();
     let directory = filled(&commons, 0o700);
     let victim = commons.directory("victim", 0, 0o700);

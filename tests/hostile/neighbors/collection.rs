@@ -99,7 +99,7 @@ fn a_journal_of_another_user_stops_no_collection() {
 }
 
 #[test]
-fn work_of_another_user_counts_when_it_is_named() {
+fn work_of_another_user_counts_with_keep_scratch() {
     let machine = Machine::new();
     let base = Writable::of(&machine.repository(), &[]);
     put(&base.root().join("zarr.json"), writing::GROUP).unwrap();

@@ -65,7 +65,7 @@ fn listings_do_not_follow_links_out_of_a_repository() {
 }
 
 #[test]
-fn links_are_counted_neither_as_objects_nor_removed() {
+fn links_are_neither_counted_as_objects_nor_removed() {
     let linked = Linked::new("own-v2-basic");
     let plain = FixtureSet::own().get("own-v2-basic").repository;
     let gc = |repository: &Path, words: &[&str]| {

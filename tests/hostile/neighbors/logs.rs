@@ -58,7 +58,7 @@ fn a_log_file_of_another_owner_is_refused() {
 }
 
 #[test]
-fn users_log_to_files_of_their_own() {
+fn users_log_to_their_own_files() {
     let commons = Commons::new();
     let home = commons.directory("home", NOBODY, 0o755);
     let place = commons.directory("home/mnt", NOBODY, 0o755);

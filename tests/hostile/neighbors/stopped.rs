@@ -37,7 +37,7 @@ fn fails_in_time(words: &[&str]) -> String {
 }
 
 #[test]
-fn a_daemon_that_stands_still_is_named_and_its_mount_can_be_detached() {
+fn a_stopped_daemon_is_named_and_its_mount_can_be_detached() {
     let commons = Commons::new();
     let repository = commons.path("repo");
     writing::create(&repository);
@@ -72,7 +72,7 @@ fn a_daemon_that_stands_still_is_named_and_its_mount_can_be_detached() {
 }
 
 #[test]
-fn a_user_detaches_a_mount_of_her_own() {
+fn a_user_detaches_their_own_mount() {
     let commons = Commons::new();
     let place = commons.directory("mnt", NOBODY, 0o755);
     let home = commons.directory("home", NOBODY, 0o755);
@@ -145,7 +145,7 @@ impl Drop for Silent {
 }
 
 #[test]
-fn a_mount_that_takes_requests_and_never_answers_holds_up_nobody() {
+fn a_mount_that_never_answers_blocks_no_command() {
     let commons = Commons::new();
     let repository = commons.path("repo");
     writing::create(&repository);

@@ -206,7 +206,7 @@ fn commit_over_others_commits_keeps_what_they_put_into_directories_made_here() {
 }
 
 #[test]
-fn a_node_that_both_deleted_and_others_made_anew_stays() {
+fn a_node_deleted_on_both_sides_and_recreated_by_others_stays() {
     for remounts in [false, true] {
         for refreshes_between in [false, true] {
             let pair = Pair::with(&[("y/zarr.json", line()), ("y/c/1", "old".into()), ("z/zarr.json", line())]);
@@ -234,7 +234,7 @@ fn a_node_that_both_deleted_and_others_made_anew_stays() {
 }
 
 #[test]
-fn a_chunk_that_both_deleted_and_others_made_anew_stays() {
+fn a_chunk_deleted_on_both_sides_and_recreated_by_others_stays() {
     for remounts in [false, true] {
         let pair = Pair::with(&[
             ("y/zarr.json", line()),
@@ -263,7 +263,7 @@ fn a_chunk_that_both_deleted_and_others_made_anew_stays() {
 }
 
 #[test]
-fn an_array_made_here_and_made_anew_by_others_is_theirs() {
+fn refresh_shows_the_array_that_others_recreated() {
     for remounts in [false, true] {
         let pair = Pair::with(&[]);
         write(&pair.a, "n/zarr.json", line());
@@ -290,7 +290,7 @@ fn an_array_made_here_and_made_anew_by_others_is_theirs() {
 }
 
 #[test]
-fn an_array_made_here_and_moved_by_others_is_in_nobodys_way() {
+fn an_array_made_here_and_moved_by_others_blocks_nothing() {
     for remounts in [false, true] {
         let pair = Pair::with(&[]);
         write(&pair.a, "n/zarr.json", line());
@@ -345,7 +345,7 @@ fn an_untracked_name_that_others_committed_is_a_conflict_and_hides_nothing() {
 }
 
 #[test]
-fn a_hard_link_keeps_its_own_meaning_when_the_other_name_changes() {
+fn a_hard_link_keeps_its_bytes_when_others_change_the_chunk() {
     let pair = Pair::with(&[("x/zarr.json", line()), ("x/c/0", "old".into())]);
     std::fs::hard_link(pair.a.root().join("x/c/0"), pair.a.root().join("x/backup")).unwrap();
     write(&pair.b, "x/c/0", "new");
@@ -382,7 +382,7 @@ fn a_tree_of_hard_links_keeps_the_old_bytes() {
 }
 
 #[test]
-fn arrays_made_here_and_deleted_by_others_leave_no_ghosts() {
+fn arrays_made_here_and_deleted_by_others_leave_no_entries() {
     let pair = Pair::with(&[]);
     for key in ["s/zarr.json", "t/zarr.json"] {
         write(&pair.a, key, line());
@@ -409,7 +409,7 @@ fn arrays_made_here_and_deleted_by_others_leave_no_ghosts() {
 }
 
 #[test]
-fn a_node_name_with_a_replacement_character_is_a_name_like_any_other() {
+fn a_node_name_with_a_replacement_character_is_an_ordinary_name() {
     let name = "n\u{fffd}m";
     let pair = Pair::with(&[]);
     let reference = Reference::open(pair.a.repository());
@@ -483,7 +483,7 @@ fn discard_keeps_a_symbolic_link_with_the_name_of_a_chunk() {
 }
 
 #[test]
-fn a_mount_follows_a_killed_one_at_the_same_place_at_once() {
+fn a_mount_replaces_a_killed_one_at_the_same_mountpoint() {
     let pair = Pair::with(&[]);
     for n in 0..10 {
         write(&pair.a, "n/zarr.json", format!("{}{}", GROUP, " ".repeat(n)));
@@ -496,7 +496,7 @@ fn a_mount_follows_a_killed_one_at_the_same_place_at_once() {
 }
 
 #[test]
-fn what_is_written_after_a_commit_that_lands_late_is_kept() {
+fn writes_after_a_commit_that_lands_late_are_kept() {
     // Version 1 has one small file for a branch: written here, it is as if the store had carried the request out late.
     for changes_go_on in [false, true] {
         common::watchdog();
@@ -544,7 +544,7 @@ fn what_is_written_after_a_commit_that_lands_late_is_kept() {
 }
 
 #[test]
-fn a_moved_array_shows_what_others_wrote_to_it() {
+fn a_moved_array_shows_concurrent_writes() {
     for is_read in [false, true] {
         let pair = Pair::with(&[]);
         write(&pair.a, "g/a/zarr.json", line());
@@ -567,7 +567,7 @@ fn a_moved_array_shows_what_others_wrote_to_it() {
 }
 
 #[test]
-fn changes_that_give_way_leave_what_others_wrote() {
+fn on_conflict_theirs_keeps_the_chunks_of_the_other_commit() {
     let pair = Pair::with(&[("y/zarr.json", line()), ("y/c/0", "first".to_owned()), ("y/c/1", "first".to_owned())]);
     assert_eq!(read(&pair.a, "y/c/0").unwrap(), "first");
     write(&pair.b, "y/c/0", "other");
@@ -581,7 +581,7 @@ fn changes_that_give_way_leave_what_others_wrote() {
 }
 
 #[test]
-fn a_refresh_keeps_a_copy_that_has_an_untracked_name_too() {
+fn refresh_keeps_hard_links_with_an_untracked_name() {
     let pair = Pair::with(&[("x/zarr.json", line()), ("x/c/1", "first".to_owned())]);
     for name in ["y/zarr.json", "y/c/1", "y/backup"] {
         let (from, to) = (name.replace("y/", "x/").replace("backup", "c/1"), pair.a.root().join(name));
@@ -600,7 +600,7 @@ fn a_refresh_keeps_a_copy_that_has_an_untracked_name_too() {
 }
 
 #[test]
-fn what_others_wrote_and_removed_again_is_no_conflict() {
+fn a_chunk_that_others_wrote_and_removed_again_is_no_conflict() {
     let pair = Pair::with(&[("y/zarr.json", line()), ("y/c/1", "first".to_owned())]);
     write(&pair.a, "y/c/0", "ours");
     write(&pair.b, "y/c/0", "other");

@@ -96,7 +96,7 @@ fn all_kinds_of_buckets_are_read() {
 }
 
 #[test]
-fn a_store_that_must_be_encrypted_is_not_asked_otherwise() {
+fn an_unencrypted_endpoint_is_refused_unless_allowed() {
     let web = Web::new("");
     let directory = tempfile::tempdir().unwrap();
     let endpoint = format!("http://127.0.0.1:{}", web.port);
@@ -110,7 +110,7 @@ fn a_store_that_must_be_encrypted_is_not_asked_otherwise() {
 
 /// Over a real server: states are told apart by what it says, and what is wrong is told.
 #[test]
-fn objects_that_are_not_what_they_were_give_no_bytes() {
+fn changed_objects_are_errors() {
     let Some(server) = s3() else { return };
     let bytes = content(0, 10_000);
     request(server.port, "PUT", &format!("/{BUCKET}/data/x"), &bytes);

@@ -10,7 +10,7 @@ use crate::common::{Output, run};
 
 /// `verify --chunks` looks for objects with virtual chunks where it may, once for each, and says what is wrong with which.
 #[test]
-fn objects_are_verified_as_far_as_they_may_be_read() {
+fn verify_checks_virtual_objects_where_allowed() {
     let web = Web::new("");
     let directory = tempfile::tempdir().unwrap();
     let references = [

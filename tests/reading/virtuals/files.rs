@@ -46,7 +46,7 @@ fn read(repository: &Path, n: usize, words: &[String]) -> Result<String, String>
 }
 
 #[test]
-fn links_and_mounts_lead_only_where_it_is_allowed() {
+fn links_and_mounts_are_followed_only_to_allowed_directories() {
     let place = Place::new();
     symlink("inner/x", place.path("data/within")).unwrap();
     symlink("../other/x", place.path("data/out")).unwrap();
@@ -80,7 +80,7 @@ fn links_and_mounts_lead_only_where_it_is_allowed() {
 /// Paths are relative to where the command is given, also for the daemon, which goes elsewhere. A link does not lead into what is
 /// only mapped to.
 #[test]
-fn relative_paths_and_maps_mean_what_they_say() {
+fn relative_paths_and_maps_are_resolved_where_the_command_runs() {
     let place = Place::new();
     symlink("../other/x", place.path("data/out")).unwrap();
     let references = [
@@ -112,7 +112,7 @@ fn relative_paths_and_maps_mean_what_they_say() {
 }
 
 #[test]
-fn a_file_that_is_not_what_it_was_gives_no_bytes() {
+fn a_changed_file_is_an_error() {
     let place = Place::new();
     let modified = SystemTime::now() - Duration::from_secs(1000);
     std::fs::File::options().write(true).open(place.path("data/x")).unwrap().set_modified(modified).unwrap();

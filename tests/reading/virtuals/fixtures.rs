@@ -63,7 +63,7 @@ fn check(fixture: &Fixture, mount: impl Fn(&str) -> Mount) -> (usize, usize) {
 }
 
 #[test]
-fn all_is_read_that_the_reference_reads() {
+fn every_virtual_chunk_that_the_reference_reads_is_read() {
     let Some((set, sources)) = sources() else { return };
     for name in ["v2-virtual", "v1-virtual"] {
         let fixture = set.get(name);
@@ -77,7 +77,7 @@ fn all_is_read_that_the_reference_reads() {
 
 /// The same from a bucket, with the options in mount(8)'s form.
 #[test]
-fn buckets_are_read_too() {
+fn virtual_chunks_in_buckets_are_read() {
     let (Some((set, sources)), Some(server)) = (sources(), moto::s3()) else { return };
     served(&server, &sources);
     for name in ["v2-virtual", "v1-virtual"] {
@@ -95,7 +95,7 @@ fn buckets_are_read_too() {
 
 /// Nothing is read that nobody allowed, and the message says what would allow it.
 #[test]
-fn nothing_is_read_without_leave() {
+fn virtual_chunks_without_permission_are_refused() {
     let Some((set, sources)) = sources() else { return };
     for name in ["v2-virtual", "v1-virtual"] {
         let fixture = set.get(name);

@@ -21,7 +21,7 @@ fn neighbours(web: &Web, path: &str, count: u64, length: u64) -> Vec<Reference> 
 }
 
 #[test]
-fn neighbours_are_fetched_together_and_names_fetch_nothing() {
+fn neighbors_are_fetched_together_and_listings_fetch_nothing() {
     let web = Web::new("");
     let directory = tempfile::tempdir().unwrap();
     let repository = repository(&directory.path().join("repo"), Vec::new(), &neighbours(&web, "well", 256, 4096));
@@ -83,7 +83,7 @@ fn a_virtual_shard_is_read_by_its_index() {
 }
 
 #[test]
-fn a_refusal_is_told_in_the_mount() {
+fn a_refused_virtual_chunk_is_reported_in_the_mount() {
     let web = Web::new("");
     let directory = tempfile::tempdir().unwrap();
     let references = [reference(web.url("data/x"), 0, 10), reference(web.url("less"), 0, 10)];
@@ -100,7 +100,7 @@ fn a_refusal_is_told_in_the_mount() {
 
 /// References outlive copies, moves and commits; bytes that are written are the repository's own.
 #[test]
-fn references_stay_references_until_they_are_written_to() {
+fn virtual_references_are_kept_until_they_are_written_to() {
     let web = Web::new("");
     let directory = tempfile::tempdir().unwrap();
     let references = [
@@ -137,7 +137,7 @@ fn references_stay_references_until_they_are_written_to() {
 }
 
 #[test]
-fn a_followed_branch_shows_them_too() {
+fn a_followed_branch_shows_virtual_chunks() {
     let web = Web::new("");
     let directory = tempfile::tempdir().unwrap();
     let repository = repository(&directory.path().join("repo"), Vec::new(), &neighbours(&web, "well", 3, 100));
@@ -162,7 +162,7 @@ fn uploaded(port: u16, from: &Path, name: &str) -> String {
 
 /// What a checksum tells apart is kept on a disk, and nothing else.
 #[test]
-fn what_is_known_to_be_right_is_kept() {
+fn only_chunks_with_a_checksum_are_cached_on_disk() {
     let Some(server) = moto::s3() else { return };
     let web = Web::new("");
     let directory = tempfile::tempdir().unwrap();

@@ -22,7 +22,7 @@ fn made(references: &[Reference]) -> Place {
 }
 
 #[test]
-fn ranges_come_from_servers_that_know_them_and_from_those_that_do_not() {
+fn ranges_are_read_from_servers_with_and_without_range_support() {
     let web = Web::new("");
     let place = made(&[
         reference(web.url("well"), 1000, 5000),
@@ -48,7 +48,7 @@ fn ranges_come_from_servers_that_know_them_and_from_those_that_do_not() {
 }
 
 #[test]
-fn wrong_answers_give_no_bytes() {
+fn wrong_answers_are_errors() {
     let web = Web::new("");
     let cases = [
         ("less", "too short"),
@@ -98,7 +98,7 @@ fn wrong_answers_give_no_bytes() {
 
 /// A server can send us on, but not out of what is allowed.
 #[test]
-fn redirects_stay_within_what_is_allowed() {
+fn redirects_are_followed_only_to_allowed_prefixes() {
     let secret = Web::new("");
     let web = Web::new(&secret.url("data/secret"));
     let paths = ["data/sent-on", "sent-up", "sent-away", "sent-to-a-file", "sent-on"];
@@ -124,7 +124,7 @@ fn redirects_stay_within_what_is_allowed() {
 }
 
 #[test]
-fn headers_go_where_they_are_said_to() {
+fn headers_are_sent_only_below_their_prefix() {
     let other = Web::new("");
     let web = Web::new(&other.url("x"));
     let place = made(&[reference(web.url("forbidden"), 0, 10), reference(web.url("sent-away"), 0, 10)]);
@@ -146,7 +146,7 @@ fn headers_go_where_they_are_said_to() {
 
 /// A server of Python's, which knows no ranges.
 #[test]
-fn pythons_own_server_is_read() {
+fn the_http_server_of_python_is_read() {
     struct Ended(Child);
     impl Drop for Ended {
         fn drop(&mut self) {

@@ -29,7 +29,7 @@ use crate::common::scramble::scramble;
 
 /// Grids are cut as the reference cuts them, and the commit says by which rules, as the reference's does.
 #[tokio::test]
-async fn manifests_are_rewritten_as_the_reference_does() {
+async fn manifests_are_rewritten_as_by_the_reference() {
     let extents = async |place: &Path| {
         let tip = Lab::open(place).tip().await;
         let mut all = BTreeMap::new();
@@ -77,7 +77,7 @@ async fn manifests_are_rewritten_as_the_reference_does() {
 
 /// New rules are for this once, and may be for some arrays only.
 #[tokio::test]
-async fn rules_are_given_for_once() {
+async fn split_rules_apply_to_one_rewrite() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let model = three(place, SpecVersionBin::V2).await;
@@ -113,7 +113,7 @@ fn objects(place: &Path) -> usize {
 
 /// Chunks that have an object each, or little of one, become few objects with the same bytes; and nothing is done twice.
 #[tokio::test]
-async fn small_chunks_are_put_together() {
+async fn repack_combines_small_chunks() {
     for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path();
@@ -169,7 +169,7 @@ async fn small_chunks_are_put_together() {
 
 /// What others do to chunks while they are put together stays as they did it.
 #[tokio::test]
-async fn what_others_write_meanwhile_stays() {
+async fn repack_keeps_concurrent_writes() {
     for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path();
@@ -204,7 +204,7 @@ async fn what_others_write_meanwhile_stays() {
 
 /// Bytes that cannot be read are not lost by putting them together.
 #[tokio::test]
-async fn a_missing_object_refuses_it() {
+async fn repack_refuses_a_missing_object() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     create(place, SpecVersionBin::V2, RepositoryConfig::default()).await;

@@ -30,7 +30,7 @@ fn others_commit_and_expire(runtime: &tokio::runtime::Runtime, place: &Path, fir
 
 /// The commit that a mount is based on has expired, and so have those after it but the newest, which has their logs.
 #[test]
-fn work_goes_on_over_history_that_expired() {
+fn uncommitted_work_continues_over_expired_history() {
     let mount = Writable::new(&[]);
     let (root, place) = (mount.root(), mount.repository().to_owned());
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -72,7 +72,7 @@ fn work_goes_on_over_history_that_expired() {
 
 /// Whoever replaces the commit that a mount is based on hears of it, and so does the mount.
 #[test]
-fn a_mount_on_a_replaced_commit_is_told_of() {
+fn replacing_the_base_of_a_mount_is_reported() {
     let mount = Writable::new(&[]);
     let (root, place) = (mount.root(), mount.repository());
     put(&root.join("x/zarr.json"), array(&[4], &[1])).unwrap();

@@ -26,7 +26,7 @@ fn errno(result: std::io::Result<()>) -> i32 {
 }
 
 #[test]
-fn others_commit_between_any_two_steps() {
+fn commits_of_others_between_any_two_steps_are_merged() {
     watchdog();
     let (_directory, place) = repository();
     let mount = Writable::of(&place, &[]);
@@ -68,7 +68,7 @@ fn others_commit_between_any_two_steps() {
 }
 
 #[test]
-fn others_change_the_same_chunk() {
+fn a_chunk_that_others_changed_too_is_a_conflict() {
     watchdog();
     let (_directory, place) = repository();
     let mount = Writable::of(&place, &[]);
@@ -121,7 +121,7 @@ fn stale(mount: &Writable, words: &str, next: &str) {
 }
 
 #[test]
-fn the_branch_is_deleted() {
+fn a_deleted_branch_refuses_commits_and_keeps_the_work() {
     watchdog();
     let (_directory, place) = repository();
     let mount = on_dev(&place);
@@ -139,7 +139,7 @@ fn the_branch_is_deleted() {
 }
 
 #[test]
-fn the_branch_is_reset() {
+fn a_reset_branch_refuses_commits_and_keeps_the_work() {
     watchdog();
     let (_directory, place) = repository();
     let mount = on_dev(&place);

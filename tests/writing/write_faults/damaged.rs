@@ -29,7 +29,7 @@ fn errno(result: std::io::Result<()>) -> i32 {
 }
 
 #[test]
-fn a_data_file_is_gone() {
+fn a_missing_data_file_is_an_error_until_discarded_or_rewritten() {
     watchdog();
     let io = if crate::common::is_root() { vec!["cached", "passthrough"] } else { vec!["cached"] };
     // Ways to be well again, and what is there then.
@@ -107,7 +107,7 @@ fn a_data_file_is_gone() {
 }
 
 #[test]
-fn a_document_or_an_untracked_file_is_gone() {
+fn a_missing_document_or_untracked_file_is_an_error() {
     watchdog();
     let mount = mount(&[]);
     let root = mount.root();
@@ -131,7 +131,7 @@ fn a_document_or_an_untracked_file_is_gone() {
 }
 
 #[test]
-fn the_last_line_of_the_journal_is_torn() {
+fn a_torn_last_line_of_the_journal_is_cut_off() {
     watchdog();
     let mount = mount(&[]);
     let root = mount.root();
@@ -154,7 +154,7 @@ fn the_last_line_of_the_journal_is_torn() {
 }
 
 #[test]
-fn the_journal_is_damaged() {
+fn a_damaged_journal_refuses_the_mount() {
     watchdog();
     let mount = mount(&[]);
     mount.unmount();

@@ -65,7 +65,7 @@ fn full(disk: &Disk, repository: &Path) -> (Writable, Files) {
 }
 
 #[test]
-fn the_writer_hears_of_it_and_nothing_is_torn() {
+fn a_full_scratch_disk_is_enospc_and_tears_nothing() {
     watchdog();
     for disk in disks() {
         let repository = repository();
@@ -104,7 +104,7 @@ fn the_writer_hears_of_it_and_nothing_is_torn() {
 }
 
 #[test]
-fn the_next_mount_shows_what_there_was() {
+fn the_mount_after_a_full_disk_shows_the_same_tree() {
     watchdog();
     for disk in disks() {
         let repository = repository();
@@ -131,7 +131,7 @@ fn the_next_mount_shows_what_there_was() {
 }
 
 #[test]
-fn a_full_disk_is_emptied_by_a_commit_or_a_discard() {
+fn commit_and_discard_free_a_full_disk() {
     watchdog();
     for (disk, way) in disks().into_iter().chain(disks()).zip(["commit", "commit", "discard", "discard"]) {
         let repository = repository();
@@ -170,7 +170,7 @@ impl InTheWay {
 }
 
 #[test]
-fn after_a_commit_the_journal_cannot_be_written_anew() {
+fn a_journal_that_cannot_be_rewritten_after_a_commit_loses_nothing() {
     watchdog();
     for killed in [false, true] {
         let repository = repository();
@@ -212,7 +212,7 @@ fn after_a_commit_the_journal_cannot_be_written_anew() {
 }
 
 #[test]
-fn after_a_discard_or_refresh_the_journal_cannot_be_written_anew() {
+fn a_journal_that_cannot_be_rewritten_after_a_discard_or_refresh_loses_nothing() {
     watchdog();
     for way in ["discard", "refresh"] {
         let repository = repository();

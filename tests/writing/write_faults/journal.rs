@@ -83,7 +83,7 @@ fn a_long_journal_is_compacted_by_the_next_mount() {
 }
 
 #[test]
-fn a_full_disk_lets_removals_through_however_long_the_journal_is() {
+fn removals_succeed_on_a_full_disk_however_long_the_journal_is() {
     watchdog();
     for (disk, way) in [Disk::tmpfs(24), Disk::ext4(32)].into_iter().flatten().zip(["remove", "discard"]) {
         let repository = tempfile::tempdir().unwrap();
@@ -123,7 +123,7 @@ fn a_full_disk_lets_removals_through_however_long_the_journal_is() {
 }
 
 #[test]
-fn a_disk_that_the_journal_has_filled_lets_everything_be_removed() {
+fn everything_can_be_removed_when_the_journal_has_filled_the_disk() {
     watchdog();
     for disk in [Disk::tmpfs(6), Disk::ext4(16)].into_iter().flatten() {
         let repository = tempfile::tempdir().unwrap();
@@ -142,7 +142,7 @@ fn a_disk_that_the_journal_has_filled_lets_everything_be_removed() {
 }
 
 #[test]
-fn what_a_power_cut_left_without_a_name_is_kept() {
+fn bytes_without_a_name_after_a_power_cut_are_kept() {
     watchdog();
     let mount = Writable::new(&[]);
     let root = mount.root();

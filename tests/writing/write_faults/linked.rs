@@ -150,7 +150,7 @@ fn writing_after_a_failed_commit_changes_no_object() {
 }
 
 #[test]
-fn a_reader_that_stays_open_keeps_its_file_out_of_the_repository() {
+fn a_file_with_an_open_reader_is_copied_and_not_linked() {
     watchdog();
     for io in modes() {
         let mount = Writable::new(&["--io", io]);
@@ -176,7 +176,7 @@ fn a_reader_that_stays_open_keeps_its_file_out_of_the_repository() {
 }
 
 #[test]
-fn a_reader_stays_open_over_a_discard_and_a_refresh() {
+fn an_open_reader_survives_a_discard_and_a_refresh() {
     watchdog();
     for (io, way) in modes().into_iter().flat_map(|io| [(io, "discard"), (io, "refresh")]) {
         let mount = Writable::new(&["--io", io]);
@@ -206,7 +206,7 @@ fn a_reader_stays_open_over_a_discard_and_a_refresh() {
 }
 
 #[test]
-fn a_reader_stays_open_over_a_commit_and_what_others_did() {
+fn an_open_reader_survives_a_commit_over_commits_of_others() {
     watchdog();
     for io in modes() {
         let mount = Writable::new(&["--io", io]);

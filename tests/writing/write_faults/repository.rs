@@ -61,7 +61,7 @@ fn commits(mount: &Writable) {
 }
 
 #[test]
-fn the_repositorys_disk_is_full() {
+fn a_full_repository_disk_refuses_commits_and_keeps_the_work() {
     watchdog();
     let Some(disk) = Disk::tmpfs(8) else { return };
     let mount = with_work(&disk.path().join("repo"));
@@ -98,7 +98,7 @@ fn the_repositorys_disk_is_full() {
 }
 
 #[test]
-fn the_repositorys_disk_is_read_only() {
+fn a_read_only_repository_disk_refuses_commits_and_keeps_the_work() {
     watchdog();
     let place = tempfile::tempdir().unwrap();
     let disk = is_root().then(|| Disk::tmpfs(16).unwrap());
@@ -136,7 +136,7 @@ fn set_availability(place: &Path, availability: u8) {
 }
 
 #[test]
-fn the_repository_is_set_read_only() {
+fn a_repository_set_read_only_refuses_commits_and_keeps_the_work() {
     watchdog();
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("repo");
@@ -170,7 +170,7 @@ fn the_repository_is_set_read_only() {
 }
 
 #[test]
-fn the_last_change_of_the_repository_is_in_the_future() {
+fn a_commit_follows_a_repository_change_from_the_future() {
     watchdog();
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("repo");
@@ -186,7 +186,7 @@ fn the_last_change_of_the_repository_is_in_the_future() {
 }
 
 #[test]
-fn the_last_commit_is_in_the_future() {
+fn a_commit_follows_a_commit_from_the_future() {
     watchdog();
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("repo");

@@ -18,7 +18,7 @@ fn refused(mount: &Mount, repository: &Path, scratch: &Path, more: &[&str], word
 }
 
 #[test]
-fn a_scratch_directory_of_another_repository_or_branch() {
+fn a_scratch_directory_of_another_repository_or_branch_is_refused() {
     watchdog();
     let first = Writable::new(&[]);
     put(&first.root().join("zarr.json"), GROUP).unwrap();
@@ -51,7 +51,7 @@ fn a_scratch_directory_of_another_repository_or_branch() {
 
 /// A repository is known again by its first snapshot, wherever it lies and however it is named.
 #[test]
-fn a_repository_that_was_moved_or_linked_to_resumes_its_work() {
+fn a_moved_or_linked_repository_resumes_its_work() {
     watchdog();
     let first = Writable::new(&[]);
     put(&first.root().join("zarr.json"), GROUP).unwrap();
@@ -99,7 +99,7 @@ fn a_repository_that_was_moved_or_linked_to_resumes_its_work() {
 
 /// The scratch directory that nobody names is found by what the repository is, too; that of a copy stays its own.
 #[test]
-fn a_repository_that_was_moved_brings_the_work_that_waits_by_default() {
+fn a_moved_repository_keeps_its_default_scratch_directory() {
     watchdog();
     let made = Writable::new(&[]);
     put(&made.root().join("zarr.json"), GROUP).unwrap();
@@ -147,7 +147,7 @@ impl Drop for Defaults {
 
 /// A journal of a release that did not write what identifies the repository.
 #[test]
-fn a_journal_that_identifies_no_repository_goes_by_its_place() {
+fn a_journal_without_a_repository_identity_is_matched_by_path() {
     watchdog();
     let first = Writable::new(&[]);
     put(&first.root().join("zarr.json"), GROUP).unwrap();
@@ -165,7 +165,7 @@ fn a_journal_that_identifies_no_repository_goes_by_its_place() {
 }
 
 #[test]
-fn a_scratch_directory_where_none_may_be() {
+fn a_scratch_directory_in_a_forbidden_place_is_refused() {
     watchdog();
     let elsewhere = tempfile::tempdir().unwrap();
     let repository = elsewhere.path().join("repo");
@@ -191,7 +191,7 @@ fn a_scratch_directory_where_none_may_be() {
 }
 
 #[test]
-fn two_mounts_of_one_branch_with_one_scratch_directory() {
+fn a_scratch_directory_in_use_is_refused() {
     watchdog();
     let first = Writable::new(&[]);
     put(&first.root().join("zarr.json"), GROUP).unwrap();

@@ -40,7 +40,7 @@ fn act(mount: &Writable, script: &str, message: &std::path::Path, python: &std::
 }
 
 #[test]
-fn each_way_makes_one_commit_and_hears_of_a_failure() {
+fn each_way_to_commit_makes_one_commit_and_gets_its_error() {
     let Some(python) = python() else { return };
     let mount = Writable::new(&[]);
     let outside = tempfile::tempdir().unwrap();
@@ -76,7 +76,7 @@ fn each_way_makes_one_commit_and_hears_of_a_failure() {
 }
 
 #[test]
-fn nothing_changed_is_no_commit_and_no_error() {
+fn a_commit_without_changes_succeeds_and_adds_nothing() {
     let Some(python) = python() else { return };
     let mount = Writable::new(&[]);
     put(&mount.root().join("zarr.json"), GROUP).unwrap();
@@ -149,7 +149,7 @@ fn a_file_mapped_for_writing_is_named() {
 }
 
 #[test]
-fn every_fault_is_listed_at_once() {
+fn all_violations_are_listed_at_once() {
     let mount = Writable::new(&[]);
     let root = mount.root();
     let faults = [

@@ -9,7 +9,7 @@ fn unmounted(mount: &Writable, words: &[&str]) -> crate::common::Output {
 
 /// Groups and arrays that were made and committed here, which the kernel goes on knowing, and what others do in them.
 #[test]
-fn what_others_commit_shows_after_a_refresh() {
+fn refresh_shows_commits_of_others() {
     let mount = Writable::new(&[]);
     let root = mount.root();
     put(&root.join("zarr.json"), GROUP).unwrap();
@@ -54,7 +54,7 @@ fn what_others_commit_shows_after_a_refresh() {
 
 /// The kernel forgets a file that was replaced when it is closed, which may be after a commit has put another in its place.
 #[test]
-fn a_file_that_was_replaced_while_it_was_open_is_forgotten_alone() {
+fn forgetting_a_replaced_file_keeps_its_successor() {
     let mount = Writable::new(&[]);
     let root = mount.root();
     put(&root.join("a/zarr.json"), array(&[8], &[1])).unwrap();
@@ -80,7 +80,7 @@ fn a_file_that_was_replaced_while_it_was_open_is_forgotten_alone() {
 }
 
 #[test]
-fn discarded_work_goes_and_the_rest_stays() {
+fn discard_reverts_changes_and_keeps_the_rest() {
     let mount = Writable::new(&[]);
     let root = mount.root();
     put(&root.join("zarr.json"), GROUP).unwrap();
@@ -119,7 +119,7 @@ fn discarded_work_goes_and_the_rest_stays() {
 }
 
 #[test]
-fn work_waits_in_the_scratch_directory() {
+fn uncommitted_work_is_resumed_from_the_scratch_directory() {
     let mount = Writable::new(&[]);
     let root = mount.root();
     put(&root.join("zarr.json"), GROUP).unwrap();
@@ -175,7 +175,7 @@ fn unmount_returns_when_the_daemon_has_ended() {
 }
 
 #[test]
-fn an_ephemeral_scratch_directory_goes_when_it_is_empty() {
+fn an_ephemeral_scratch_directory_is_removed_when_empty() {
     let mount = Writable::new(&[]);
     let scratch_of = |mount: &Mount| {
         let info = std::fs::read(mount.path().join(".icechunk/info.json")).unwrap();
