@@ -1,4 +1,4 @@
-//! `ls` and `cat`: a repository looked into without a mount.
+//! `ls` and `cat`: inspecting a repository without a mount.
 
 use crate::common::{FixtureSet, icechunkfs};
 use sha2::{Digest, Sha256};

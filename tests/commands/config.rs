@@ -1,5 +1,5 @@
-//! The persisted configuration: what we set the reference reads, what it saves we show, and what it could not open is never
-//! written.
+//! The stored configuration: the reference reads our settings, we show its settings, and values that it could not open
+//! are never written.
 use std::path::Path;
 
 use crate::common::lab::{create, reopen};
@@ -26,16 +26,16 @@ fn config(place: &Path, words: &[&str]) -> Output {
     icechunkfs(before.into_iter().chain(words.iter().map(|word| word.as_ref())))
 }
 
-/// What the reference reads when it opens the repository anew.
+/// Returns the configuration as the reference reads it when it opens the repository again.
 async fn theirs(place: &Path) -> Option<Value> {
     let storage = icechunk::new_local_filesystem_storage(place).await.unwrap();
     let found = Reference::fetch_config(storage).await.unwrap();
-    // It opens, too.
+    // The repository opens, too.
     reopen(place).await;
     found.map(|(config, _)| serde_json::to_value(config).unwrap())
 }
 
-/// All that is set in `ours` is so in `theirs`, which has nothing else but what means nothing.
+/// Checks that every setting of `ours` is in `theirs`, which has nothing else but defaults.
 fn same(ours: &Value, theirs: &Value, at: &str) {
     match (ours, theirs) {
         (Value::Object(ours), Value::Object(theirs)) => {
@@ -60,7 +60,7 @@ async fn agree(place: &Path) -> Value {
     ours
 }
 
-/// A value that a setting of `kind` may have.
+/// Returns a valid value for a setting of `kind`.
 fn sample(kind: &Kind) -> Value {
     match kind {
         Kind::Whole { most, .. } => json!(most),
@@ -75,7 +75,7 @@ fn sample(kind: &Kind) -> Value {
         }
         Kind::Map(_) => json!({}),
         Kind::List(below) => match below {
-            // Conditions may have conditions in them.
+            // Conditions may be nested.
             Kind::Choice(_) => json!([]),
             below => json!([sample(below)]),
         },
@@ -87,7 +87,7 @@ fn sample(kind: &Kind) -> Value {
     }
 }
 
-/// Every variant of every choice below `kind`, each in a value of `kind`.
+/// Returns every variant of every choice below `kind`, each in a value of `kind`.
 fn variants(kind: &Kind, deep: usize) -> Vec<Value> {
     if deep == 0 {
         return vec![sample(kind)];
@@ -145,7 +145,7 @@ async fn the_reference_reads_every_setting_as_it_was_set() {
         }
         agree(place).await;
         assert!(count > 50, "{count}");
-        // Each condition by itself, since only the last of each setting was left.
+        // Each condition is tested by itself, since only the last of each setting remained.
         for key in ["manifest.preload.preload_if", "manifest.splitting.split_sizes"] {
             let place = config_edit::key::SettingPath::find(&Map::new(), key).unwrap();
             for value in variants(place.kind.unwrap(), 6) {
@@ -174,7 +174,7 @@ async fn the_reference_reads_every_setting_as_it_was_set() {
         for (prefix, container) in containers {
             let theirs = config.get_virtual_chunk_container(prefix).unwrap();
             assert_eq!(theirs.name(), container["name"].as_str());
-            // It is one that the reference would have let anybody make.
+            // The reference would have accepted this value.
             VirtualChunkContainer::new(prefix.clone(), theirs.store.clone()).unwrap();
         }
     }
@@ -220,7 +220,7 @@ async fn settings_saved_by_the_reference_are_shown_and_changed_in_place() {
         assert!(unset.contains("is not set; the default is: 256"), "{unset}");
         assert_eq!(config(place, &["get", "max_concurrent_requests", "--json"]).json(), Value::Null);
 
-        // One thing is changed; the reference finds all others as it has saved them.
+        // One setting is changed; the reference finds all others unchanged.
         let mut expected = theirs(place).await.unwrap();
         assert_eq!(text(&["set", "compression.level", "4"]), "compression.level = 4; it was 7\n");
         expected["compression"]["level"] = json!(4);
@@ -263,7 +263,7 @@ async fn settings_that_the_reference_could_not_open_are_refused() {
         assert!(common::read_files(place) == before, "nothing was written");
         let risky = config(place, &["set", "storage.unsafe_use_conditional_update", "false"]);
         assert!(risky.stderr.contains("lose each other's commits"), "{}", risky.stderr);
-        // The value on standard input.
+        // The value is read from standard input.
         let mut command = std::process::Command::new(common::program());
         command.arg("config").arg(place).args(["set", "manifest.splitting", "-"]);
         let mut child = command.stdin(std::process::Stdio::piped()).spawn().unwrap();

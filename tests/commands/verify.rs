@@ -1,4 +1,4 @@
-//! What `icechunkfs verify` finds, and what it does not.
+//! Problems that `icechunkfs verify` reports.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +16,7 @@ use icechunkfs::repo::verify::{self, VerifyOptions};
 use icechunkfs::storage::{self, Condition, Storage, object::ObjectStorage};
 use object_store::memory::InMemory;
 
-/// Rules that fixtures of old releases break; all others must be whole, notes aside.
+/// Rules that fixtures of old releases break; all others must be valid, except for notes.
 const KNOWN: &[(&str, &[&str])] = &[
     ("v1-order-by-0.2.18", &["nodes-sorted"]),
     ("v1-split", &["chunk-twice", "extents-overlap", "log-sorted"]),
@@ -26,7 +26,7 @@ const KNOWN: &[(&str, &[&str])] = &[
     ("own-v1-split", &["chunk-twice", "extents-overlap", "log-sorted"]),
     ("own-v1-virtual", &["location"]),
     ("own-v2-virtual", &["location"]),
-    // Made to break rules that a mount has to cope with.
+    // This fixture breaks rules on purpose, as a mount has to cope with that.
     ("own-v2-implicit", &["below-array", "chunk-rank", "extents", "node-path"]),
     ("ref-test-repo-v1", &["location"]),
     ("ref-test-repo-v2-migrated", &["location"]),
@@ -51,7 +51,7 @@ async fn fixtures_have_only_the_known_problems() {
             assert_eq!(rules, known, "{}: {:#?}", fixture.name, report.findings);
             assert_eq!(report.errors, 0, "{}", fixture.name);
             assert!(report.checked.snapshots > 0, "{}", fixture.name);
-            // One ref needs no more than all of them.
+            // One ref needs at most the objects of all.
             let tip = fixture.expected["branches"]["main"].as_str().unwrap().parse().unwrap();
             let wanted = VerifyOptions { snapshot: Some(tip), chunks: true, ..VerifyOptions::default() };
             let one = verify::verify(&storage, wanted, system_clock(), &Default::default()).await.unwrap();
@@ -79,7 +79,7 @@ async fn every_missing_or_truncated_object_is_reported() {
             continue;
         }
         let files = read_files(&set.get(&name).repository);
-        // All of some, and a few of the others: most files of a kind are alike.
+        // All files of some kinds, and a few of the others: most files of a kind are alike.
         let step = if ["own-v1-basic", "own-v2-expired", "own-v1-migrated"].contains(&name.as_str()) { 1 } else { 7 };
         for (key, bytes) in files.iter().step_by(step) {
             let is_copy = key.starts_with("overwritten/");
@@ -103,12 +103,13 @@ async fn every_missing_or_truncated_object_is_reported() {
     }
 }
 
-/// Whether a repository can do without an object: a tag's that was deleted, or one that nothing refers to.
+/// Returns true if a repository does not need an object: that of a deleted tag, or one that nothing refers to.
 fn is_idle(set: &FixtureSet, name: &str, key: &str) -> bool {
     let folder = set.get(name).repository;
     let refs = || walk(&folder.join("refs"));
     if key.starts_with("refs/") {
-        // Branches and tags of version 1 are what they are: one less is no fault. A migrated repository has no use for them.
+        // Branches and tags of version 1 are independent files: a missing one is no problem. A migrated repository does
+        // not use them.
         return !key.contains("branch.main/") || folder.join("repo").exists() || refs().len() > 1;
     }
     // A migrated one is of version 1 again without `repo`.
@@ -127,7 +128,7 @@ fn walk(folder: &Path) -> Vec<std::path::PathBuf> {
     std::fs::read_dir(folder).map_or(Vec::new(), |entries| entries.flatten().map(|entry| entry.path()).collect())
 }
 
-/// Damage of any kind never ends the check otherwise than with a report or an error, and that of a header is always found.
+/// Damage of any kind ends the check with a report or an error, and damage of a header is always found.
 #[tokio::test]
 async fn flipped_bits_are_reported_or_harmless() {
     let set = FixtureSet::own();
@@ -148,7 +149,7 @@ async fn flipped_bits_are_reported_or_harmless() {
         for _ in 0..60 {
             let key = keys[random(keys.len())];
             let mut bytes = files[key].clone();
-            // In the payload, where zstd has no checksum, or in the header.
+            // The change is in the payload, where zstd has no checksum, or in the header.
             let in_header = random(4) == 0;
             let at = if in_header { [0, 5, 36, 37, 38][random(5)] } else { random(bytes.len()) };
             let inside = random(2) == 0 && !in_header;
@@ -169,7 +170,7 @@ async fn flipped_bits_are_reported_or_harmless() {
             let is_found = report.as_ref().map_or(true, |report| told(report) != told(&before));
             flipped += 1;
             found += usize::from(is_found);
-            // The letters behind the version are a name, and one of a version may be another valid one.
+            // The letters behind the version are a name, and a changed version may be another valid one.
             let is_needed = !before.findings.iter().any(|f| f.rule == "orphan");
             if in_header && at < 12 && is_needed {
                 assert!(is_found, "{name}: {key}: byte {at} of the header");
@@ -180,7 +181,7 @@ async fn flipped_bits_are_reported_or_harmless() {
     assert!(found * 10 > flipped * 6, "{found} of {flipped}");
 }
 
-/// A log that says what the format does not allow: a move onto what was deleted, and one below no group.
+/// A log with entries that the format does not allow: a move onto a deleted node, and one below no group.
 #[tokio::test]
 async fn logged_moves_onto_nodes_or_outside_groups_are_reported() {
     let place = tempfile::tempdir().unwrap();
@@ -199,7 +200,7 @@ async fn logged_moves_onto_nodes_or_outside_groups_are_reported() {
     model.rename("/c", "/none/c");
     let id = lab.commit_model(&before, &model).await;
     assert_eq!(verify(&lab.storage, false).await.warnings, 0);
-    // As if the nodes had kept their ids.
+    // The nodes seem to have kept their ids.
     let snapshot = lab.tip().await;
     let now = |path: &str| snapshot.nodes().find(|node| node.path == path).unwrap().id;
     let moved = |from: &str, to: &str| Move { from: from.into(), to: to.into(), node: now(to), is_array: true };

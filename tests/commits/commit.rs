@@ -1,4 +1,4 @@
-//! Commits by the engine, without a mount, as the reference implementation sees them.
+//! Commits by the engine, without a mount, read by the reference implementation.
 
 use crate::common::fsck;
 use crate::common::lab::{
@@ -53,7 +53,7 @@ async fn the_reference_reads_back_a_commit() {
     assert_eq!(history(place.path()).await, ["a commit", "a commit", "Repository initialized"]);
 }
 
-/// A log may say that a node was moved only to a free place, or one that was left by a move, below a group.
+/// A log may record a node's move only to a free place, or to one that another move left, below a group.
 #[tokio::test]
 async fn moves_onto_deleted_nodes_are_stored_as_deletions_and_new_nodes() {
     type Edit = fn(&mut Model);
@@ -90,7 +90,7 @@ async fn moves_onto_deleted_nodes_are_stored_as_deletions_and_new_nodes() {
                 m.delete("/g");
                 m.rename("/h", "/g");
             },
-            // There was no such array in the deleted group.
+            // The deleted group had no such array.
             &["/g/y"],
         ),
         ("below a directory that is no group", |m| m.rename("/a", "/nothing/a"), &[]),
@@ -126,7 +126,7 @@ async fn moves_onto_deleted_nodes_are_stored_as_deletions_and_new_nodes() {
         assert_eq!(to, moved, "{name}");
         let report = verify::verify(&lab.storage, Default::default(), system_clock(), &Default::default()).await;
         assert_eq!(report.unwrap().warnings, 0, "{name}");
-        // The reference goes on from there.
+        // The reference continues from there.
         set(place.path(), &[("c2/zarr.json", GROUP.as_bytes())], "on top").await;
     }
 }
@@ -157,7 +157,7 @@ async fn an_amend_stores_no_move_onto_a_node_that_the_amended_commit_deleted() {
     fsck::check(place.path(), V2);
 }
 
-/// One of the ways a repository comes to be, and which files we then write into it.
+/// A way to create a repository, and the files that are then written into it.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     V1,
@@ -184,7 +184,7 @@ async fn random_history(kind: Kind, seed: u64) {
         }
         let version = if matches!(kind, Kind::V2) || round >= 3 && matches!(kind, Kind::Migrated) { V2 } else { V1 };
         if round == 4 && version == V2 {
-            // Other rules from here on: manifests of the old ones are cut anew where they are touched.
+            // Other rules from here on: manifests of the old ones are split again where they are touched.
             let mut config = repository.config().clone();
             config.manifest = Some(ManifestConfig { splitting: splitting(&mut random), ..ManifestConfig::default() });
             reopen(place.path()).await.reopen(Some(config), None).await.unwrap().save_config().await.unwrap();
@@ -203,7 +203,7 @@ async fn random_history(kind: Kind, seed: u64) {
         }
         model.take_ids(&*lab.tip().await);
         assert_eq!(reference_keys(place.path()).await, model.keys(), "{kind:?}, seed {seed}, round {round}");
-        // The reference goes on from there.
+        // The reference continues from there.
         let arrays: Vec<Node> = model.nodes.values().filter(|n| n.grid.is_some()).cloned().collect();
         let full = |node: &Node| !node.grid.as_ref().unwrap().contains(&0);
         if let Some(array) = arrays.iter().find(|node| full(node)) {
@@ -222,7 +222,7 @@ async fn random_history(kind: Kind, seed: u64) {
     }
 }
 
-/// Cases per kind of repository; more in `scripts/soak`.
+/// Returns the number of cases per kind of repository; `scripts/soak` sets more.
 fn cases() -> u64 {
     std::env::var("ICECHUNKFS_COMMIT_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(20)
 }
@@ -303,7 +303,7 @@ async fn change_sets_that_would_break_a_snapshot_are_refused() {
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     }
     assert_eq!(lab.tip().await.id(), base.id());
-    // A file that is not what it was said to be.
+    // A file that does not have the stated length.
     let mut changes = ChangeSet::default();
     let mut wrong = lab.scratch.file(b"four");
     wrong.length = 3;

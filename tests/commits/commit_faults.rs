@@ -1,4 +1,4 @@
-//! Commits that fail or are killed: nothing of them is seen, and the same changes can be committed again.
+//! Commits that fail or are killed: they have no visible effect, and the same changes can be committed again.
 
 use std::path::Path;
 use std::process::Command;
@@ -26,7 +26,7 @@ fn start() -> Model {
     model
 }
 
-/// Something of everything: inline, packed and large chunks, nodes that come and go.
+/// Makes changes of every kind: inline, packed and large chunks, new and deleted nodes.
 fn change(model: &mut Model) {
     model.chunk("/a", &[0], "inline");
     model.chunk("/a", &[1], vec![1; 5000]);
@@ -42,7 +42,7 @@ async fn prepare(place: &Path, version: SpecVersionBin) -> Model {
     model
 }
 
-/// Every operation fails in turn, in each way.
+/// Every storage operation fails in turn, in each way.
 #[tokio::test]
 async fn a_commit_may_fail_at_any_storage_operation() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
@@ -86,7 +86,7 @@ async fn a_commit_may_fail_at_any_storage_operation() {
                         place.path(),
                         if version == SpecVersionBin::V1 { SpecVersion::V1 } else { SpecVersion::V2 },
                     );
-                    // The commit did not even come as far as the operation that was to fail.
+                    // The commit ended before the operation that was to fail.
                     if outcome.is_ok() && faulty.left.load(Ordering::Relaxed) > u64::from(for_good) {
                         break;
                     }
@@ -99,7 +99,7 @@ async fn a_commit_may_fail_at_any_storage_operation() {
 
 const REPOSITORY: &str = "ICECHUNKFS_TEST_REPOSITORY";
 
-/// Not a test by itself: what the next one runs in a process of its own.
+/// Not a test by itself: the next one runs it in a separate process.
 #[tokio::test]
 async fn child() {
     let Some(place) = std::env::var_os(REPOSITORY) else { return };
@@ -123,7 +123,7 @@ async fn child() {
     }
 }
 
-/// Killed, or failing, at every named point.
+/// Kills a commit, or makes it fail, at every fail point.
 #[tokio::test]
 async fn a_commit_killed_at_any_fail_point_is_complete_or_absent() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
@@ -149,7 +149,7 @@ async fn a_commit_killed_at_any_fail_point_is_complete_or_absent() {
             match action {
                 _ if passed => assert!(said.contains("outcome: Committed"), "{fault}: {said}"),
                 "abort" => assert!(!run.status.success(), "{fault}: {said}"),
-                // Once it is published it is no failure any more.
+                // After publication an error is no failure any more.
                 _ if published => assert!(said.contains("outcome: Committed"), "{fault}: {said}"),
                 _ => assert!(said.contains("failed: ") && said.contains(point), "{fault}: {said}"),
             }
@@ -176,7 +176,8 @@ async fn a_commit_killed_at_any_fail_point_is_complete_or_absent() {
     }
 }
 
-/// A failed commit may have linked a scratch file already. Trying again links it again; what is stored stays what it was.
+/// A failed commit may have linked a scratch file already. A repeated one links it again; stored objects stay
+/// unchanged.
 #[tokio::test]
 async fn objects_of_a_failed_commit_do_not_block_the_next() {
     let place = tempfile::tempdir().unwrap();
@@ -197,7 +198,7 @@ async fn objects_of_a_failed_commit_do_not_block_the_next() {
     assert_eq!(reference_keys(place.path()).await, changed.keys());
 }
 
-/// Whatever `repo` refers to has been flushed before `repo` is replaced, and nothing is stored after.
+/// Every object that `repo` refers to has been flushed before `repo` is replaced, and nothing is stored after.
 #[tokio::test]
 async fn every_object_is_durable_before_publication() {
     let place = tempfile::tempdir().unwrap();
@@ -222,7 +223,7 @@ async fn every_object_is_durable_before_publication() {
     assert_eq!(kinds, expected);
 }
 
-/// A place that takes no writes: an error that says so, and later the same commit.
+/// A directory without write permission: an error that names the reason, and later the same commit.
 #[tokio::test]
 async fn a_commit_to_an_unwritable_repository_fails_and_can_be_repeated() {
     use std::os::unix::fs::PermissionsExt;

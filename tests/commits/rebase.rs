@@ -1,5 +1,5 @@
-//! Commits onto a branch that has moved: what goes together is put together, what does not is told, and no race loses
-//! anybody's work.
+//! Commits onto a branch that has moved: disjoint changes are merged, conflicts are reported, and no race loses a
+//! commit.
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ use icechunkfs::format::snapshot::Snapshot;
 use icechunkfs::repo::update::{self, system_clock};
 use tokio::sync::RwLock;
 
-/// A repository with a few nodes that two sides work on.
+/// A repository with a few nodes that two sides change.
 struct Table {
     place: tempfile::TempDir,
     base: Arc<Snapshot>,
@@ -51,7 +51,7 @@ async fn table(version: SpecVersionBin) -> Table {
 
 type Edit = fn(&mut Model);
 
-/// What two edits become: both commit from one base, theirs first.
+/// Returns the result of two edits: both sides commit from one base, `theirs` first.
 async fn both(version: SpecVersionBin, theirs: Edit, ours: Edit, on_conflict: OnConflict) -> (Table, Outcome, Model) {
     after(version, &[theirs], ours, on_conflict).await
 }
@@ -112,7 +112,7 @@ async fn conflicts_in(version: SpecVersionBin, theirs: Edit, ours: Edit) -> Vec<
     }
 }
 
-/// Both edits must end up in one tree, which is what `theirs` and then `ours` make of the base.
+/// Checks that both edits are merged into the tree that `theirs` and then `ours` make of the base.
 async fn merges(theirs: Edit, ours: Edit) {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
         let (table, outcome, mut expected) = both(version, theirs, ours, OnConflict::Fail).await;
@@ -132,7 +132,7 @@ async fn disjoint_changes_are_merged() {
     merges(|m| m.resize("/z", &[4]), |m| m.resize("/g/x", &[3])).await;
     // They wrote a chunk that stays, we changed the shape.
     merges(|m| m.chunk("/z", &[1], "theirs"), |m| m.resize("/z", &[4])).await;
-    // Both deleted the same: nothing is left to do, or less.
+    // Both deleted the same: nothing or less is left to commit.
     let delete_g = |m: &mut Model| m.delete("/g");
     let (_, outcome, _) = both(SpecVersionBin::V2, delete_g, delete_g, OnConflict::Fail).await;
     assert_eq!(outcome, Outcome::Nothing);
@@ -144,7 +144,7 @@ async fn disjoint_changes_are_merged() {
         },
     )
     .await;
-    // Array by array beside each other, and a new one in a group that they only wrote into.
+    // Different arrays, and a new one in a group that they only wrote into.
     merges(|m| m.chunk("/g/x", &[0], "theirs"), |m| m.array("/g/new", &[2]).0.fill(0)).await;
 }
 
@@ -157,7 +157,7 @@ async fn moved_nodes_keep_concurrent_writes() {
     merges(|m| m.rename("/g", "/moved"), |m| m.chunk("/z", &[0], "ours")).await;
     merges(|m| m.rename("/g/h", "/h"), |m| m.array("/g/new", &[2]).0.fill(0)).await;
     merges(|m| m.rename("/g/h", "/h"), |m| m.rename("/z", "/other/z")).await;
-    // They make room, we move in.
+    // They move a node away, we move one into its place.
     merges(|m| m.rename("/z", "/a"), |m| m.rename("/other", "/b")).await;
 }
 
@@ -192,7 +192,7 @@ async fn every_kind_of_conflict_is_detected() {
         conflicts(|m| m.array("/new", &[2]).0.fill(0), |m| m.group("/new/below").0.fill(0)).await,
         one(NewNodeInInvalidGroup, "/new/below")
     );
-    // What the reference does not see: work in a group that the other side removed.
+    // Conflicts that the reference does not detect: changes in a group that the other side removed.
     let new_in_g = |m: &mut Model| m.group("/g/h/new").0.fill(0);
     assert_eq!(conflicts(new_in_g, |m| m.delete("/g")).await, one(NewNodeInDeletedGroup, "/g/h/new"));
     assert_eq!(conflicts(|m| m.delete("/g"), new_in_g).await, one(NewNodeInDeletedGroup, "/g/h/new"));
@@ -333,14 +333,14 @@ async fn a_chunk_deleted_on_both_sides_is_no_conflict() {
             let Outcome::Committed { snapshot, .. } = outcome else { panic!("{version:?}: {outcome:?}") };
             ours(&mut expected);
             assert_eq!(reference_keys(table.place.path()).await, expected.keys(), "{version:?}");
-            // What was gone already is no change of the new commit.
+            // A chunk that was already deleted is no change of the new commit.
             let log = rebase::read_log(&*table.lab.storage, snapshot).await.unwrap();
             let changed: Vec<Vec<u32>> = log.updated_chunks().flat_map(|(_, chunks)| chunks).collect();
             assert_eq!(changed, [[1], [7]]);
         }
         let (_, outcome, _) = both(version, delete, delete, OnConflict::Fail).await;
         assert_eq!(outcome, Outcome::Nothing);
-        // Deleted and written anew is there.
+        // A chunk that was deleted and written again exists.
         let (_, outcome, _) = after(version, &[delete, write], ours, OnConflict::Fail).await;
         let Outcome::Conflicts(all) = outcome else { panic!("{outcome:?}") };
         assert!(all.iter().all(|conflict| conflict.coords == [[0]]), "{all:?}");
@@ -366,12 +366,12 @@ async fn on_conflict_resolves_chunk_conflicts() {
         assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
         expected.chunk("/z", &[2], "ours");
         assert_eq!(reference_keys(table.place.path()).await, expected.keys());
-        // All of ours gives way: nothing is left to commit.
+        // All of our changes yield: nothing is left to commit.
         let (table, outcome, expected) =
             both(version, theirs, |m| m.chunk("/z", &[1], "ours"), OnConflict::Theirs).await;
         assert_eq!(outcome, Outcome::Nothing);
         assert_eq!(reference_keys(table.place.path()).await, expected.keys());
-        // Other conflicts are not solved.
+        // Other conflicts are not resolved.
         let (_, outcome, _) = both(version, theirs, |m| m.delete("/z"), OnConflict::Ours).await;
         let Outcome::Conflicts(all) = outcome else { panic!("{outcome:?}") };
         assert!(matches!(all.as_slice(), [Conflict { coords, .. }] if *coords == [[0], [1]]), "{all:?}");
@@ -396,7 +396,7 @@ async fn a_commit_rebases_over_commits_of_the_reference() {
         expected.chunk("/z", &[0], "theirs");
         expected.group("/new");
         assert_eq!(reference_keys(table.place.path()).await, expected.keys());
-        // And a conflict with what it did.
+        // There is also a conflict with its changes.
         let outcome = table.lab.commit(&table.base, &changes).await.unwrap();
         let Outcome::Conflicts(all) = outcome else { panic!("{outcome:?}") };
         assert_eq!((all[0].kind, all[0].coords.as_slice()), (ConflictKind::ChunkDoubleUpdate, [vec![1]].as_slice()));
@@ -426,7 +426,7 @@ async fn a_deleted_or_reset_branch_is_reported() {
     assert_eq!(table.lab.engine.check(&table.base, "side", &changes).await.unwrap_err().kind(), ErrorKind::Stale);
     let reset = table.lab.commit_as(&table.base, &changes, amend).await.unwrap_err();
     assert_eq!(reset.kind(), ErrorKind::Stale);
-    // Amending anything but the newest commit, or the first.
+    // Amending anything but the newest commit, or the first, is refused.
     table.lab.commit(&table.base, &changes).await.unwrap();
     let amend = Request { amend: true, ..request("amend") };
     let moved = table.lab.commit_as(&table.base, &changes, amend.clone()).await.unwrap_err();
@@ -441,7 +441,7 @@ async fn a_deleted_or_reset_branch_is_reported() {
     assert!(refused.to_string().contains("first commit"), "{refused}");
 }
 
-/// Expiration has removed the base and all up to the tip: their logs tell what happened.
+/// Expiration has removed the base and all commits up to the tip: their logs still have the changes.
 #[tokio::test]
 async fn a_commit_rebases_over_expired_commits_by_their_logs() {
     let table = table(SpecVersionBin::V2).await;
@@ -475,7 +475,7 @@ async fn a_commit_rebases_over_expired_commits_by_their_logs() {
     assert_eq!(reference_keys(table.place.path()).await, theirs.keys());
 }
 
-/// Somebody else is always faster.
+/// Another writer is always faster.
 #[tokio::test]
 async fn losing_every_race_is_contended_and_not_already_exists() {
     for version in [SpecVersionBin::V1, SpecVersionBin::V2] {
@@ -511,7 +511,7 @@ fn commits_per_writer() -> u32 {
     std::env::var("ICECHUNKFS_RACE_COMMITS").ok().and_then(|n| n.parse().ok()).unwrap_or(25)
 }
 
-/// Each of `WRITERS` threads, strangers to each other, runs `work` with its number.
+/// Lets each of `WRITERS` threads, which share nothing, run `work` with its number.
 fn race<T: Send + 'static>(place: &Path, work: impl AsyncFn(u32, Lab) -> T + Clone + Send + 'static) -> Vec<T> {
     let threads: Vec<_> = (0..WRITERS)
         .map(|writer| {
@@ -550,10 +550,10 @@ fn no_disjoint_commit_is_lost_in_a_race() {
         race(place.path(), async move |writer, lab: Lab| {
             let mut mine = start.clone();
             for n in 0..count {
-                // Each works on from its own last commit, which others have long passed.
+                // Each continues from its own last commit, which is long outdated.
                 let before = mine.clone();
                 mine.chunk(&format!("/a{writer}"), &[n], format!("{writer} {n}").repeat(200));
-                // An array of all, in which each has its own chunks: its one manifest is everybody's.
+                // One array of all, in which each has its own chunks: all share its one manifest.
                 mine.chunk("/common", &[n * WRITERS + writer], format!("{writer} {n}"));
                 let changes = mine.changes_since(&before, &lab.scratch);
                 let base = lab.tip().await;
@@ -575,8 +575,8 @@ fn no_disjoint_commit_is_lost_in_a_race() {
     }
 }
 
-/// Overlapping chunks: each commit is in the history or was reported as a conflict, and the last one in the history that wrote
-/// a chunk is the one whose bytes are there.
+/// Overlapping chunks: each commit is in the history or was reported as a conflict, and each chunk has the bytes of the
+/// last commit in the history that wrote it.
 #[test]
 fn overlapping_commits_in_a_race_are_kept_or_reported() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -618,7 +618,7 @@ fn overlapping_commits_in_a_race_are_kept_or_reported() {
     }
 }
 
-/// The reference cannot be kept from overwriting `repo` on a local disk, but as long as it does not, both go on together.
+/// The reference cannot be kept from overwriting `repo` on a local disk, but without such a race, both can alternate.
 #[tokio::test]
 async fn commits_alternate_with_the_reference() {
     let (place, mut model) = arena(SpecVersionBin::V2).await;
@@ -630,7 +630,7 @@ async fn commits_alternate_with_the_reference() {
         let store = Store::from_session(Arc::clone(&session)).await;
         let key = format!("a0/c/{n}");
         store.set(&key, Bytes::from(format!("theirs {n}"))).await.unwrap();
-        // Ours is always based on the very first commit.
+        // Our commit is always based on the very first commit.
         let mut ours = Model::default();
         ours.nodes.insert(model.at("/a1").unwrap(), model.get("/a1").clone());
         let before = ours.clone();
@@ -649,7 +649,7 @@ async fn commits_alternate_with_the_reference() {
     assert_eq!(over.len(), 19);
 }
 
-/// A repository whose status is read-only takes no commit; one whose clock is ahead is told.
+/// A repository whose status is read-only takes no commit; one whose clock is ahead is reported.
 #[tokio::test]
 async fn repository_status_and_clock_are_respected() {
     let table = table(SpecVersionBin::V2).await;

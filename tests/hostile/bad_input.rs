@@ -1,4 +1,4 @@
-//! Wrong words, wrong places and damaged repositories: each has its message or errno, and what is whole still works.
+//! Usage errors, wrong paths and damaged repositories: each has its message or errno, and undamaged parts still work.
 
 use std::path::{Path, PathBuf};
 
@@ -37,7 +37,7 @@ fn assert_says(message: &str, words: &[&str]) {
     assert!(!message.contains("panicked"), "{message}");
 }
 
-/// What `refs` says of a place that is no repository.
+/// Returns the error of `refs` for a place that is no repository.
 fn refs_error(repo: &Path) -> String {
     icechunkfs(["refs".as_ref(), repo.as_os_str()]).failure()
 }
@@ -150,14 +150,14 @@ fn a_missing_or_damaged_snapshot_is_named() {
     assert_says(&mount.command(copy.path(), &[]).failure(), &[&id, "too few"]);
     std::fs::remove_file(&file).unwrap();
     assert_says(&mount.command(copy.path(), &[]).failure(), &[&id, "is missing"]);
-    // Another snapshot under its name.
+    // Another snapshot has its name.
     let other = copy.files("snapshots").into_iter().find(|other| *other != file).unwrap();
     std::fs::copy(&other, &file).unwrap();
     assert_says(&mount.command(copy.path(), &[]).failure(), &[&id, "the file says that it is snapshot"]);
     assert!(mount.mounted_as().is_none());
 }
 
-/// Counts what can be read below a directory and what gives EIO; any other error fails.
+/// Counts the files below a directory that can be read and those that give EIO; any other error fails.
 fn read_all(directory: &Path) -> (usize, usize) {
     let Ok(entries) = std::fs::read_dir(directory) else { return (0, 1) };
     let (mut good, mut bad) = (0, 0);
@@ -291,7 +291,7 @@ fn an_unreadable_repository_is_reported() {
     assert_says(&as_nobody(), &["Permission denied"]);
 }
 
-/// A snapshot that expands to far more than it has: the bound holds before anything is made of it.
+/// A snapshot that expands to far more than its size: the bound holds before it is decoded.
 #[test]
 fn an_expanding_snapshot_is_stopped_by_the_memory_bound() {
     let copy = Copy::of("own-v2-basic");

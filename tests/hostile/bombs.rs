@@ -1,4 +1,5 @@
-//! Repositories of some kilobytes that stand for gigabytes: no command takes more than the memory it may, or more than seconds.
+//! Repositories of some kilobytes that expand to gigabytes: no command exceeds its memory bound, or takes more than
+//! seconds.
 //!
 //! Memory is the kernel's own measure of the process, not the program's.
 use std::io::Read;
@@ -9,15 +10,15 @@ use std::time::{Duration, Instant};
 use crate::common::writing::{GROUP, Writable, array, put};
 use crate::common::{Mount, program};
 
-/// Bytes that each command may take.
+/// Memory bound of each command, in bytes.
 const MEMORY: u64 = 64 << 20;
-/// What the kernel counts besides: the program's own pages, which are many without optimisation, and the test's own, which a
-/// process has until it becomes the command.
+/// Memory that the kernel counts besides: the program's own pages, which are many without optimization, and the test's
+/// own, which a process has until it becomes the command.
 const PROGRAM: u64 = 120 << 20;
-/// How long a command may take.
+/// Time limit of a command.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// The header of a file of version 2 and of type `kind`, compressed.
+/// Returns the header of a file of version 2 and of type `kind`, compressed.
 fn header(kind: u8) -> Vec<u8> {
     let mut file = b"ICE\xF0\x9F\xA7\x8ACHUNK".to_vec();
     file.extend(b"ic-2.3.0                ");
@@ -25,7 +26,7 @@ fn header(kind: u8) -> Vec<u8> {
     file
 }
 
-/// A file of type `kind` that expands to `bytes` bytes, whether it says so or not.
+/// Returns a file of type `kind` that expands to `bytes` bytes, whether it announces that or not.
 fn bomb(kind: u8, bytes: u64, says_so: bool) -> Vec<u8> {
     let mut file = header(kind);
     let mut encoder = zstd::stream::write::Encoder::new(&mut file, 3).unwrap();
@@ -37,7 +38,7 @@ fn bomb(kind: u8, bytes: u64, says_so: bool) -> Vec<u8> {
     file
 }
 
-/// What a command did, and the most memory it had.
+/// Result of a command, and its peak memory.
 struct Ran {
     status: i32,
     said: String,
@@ -67,7 +68,7 @@ fn run(words: &[&str]) -> Ran {
     Ran { status: libc::WEXITSTATUS(status), said, peak }
 }
 
-/// Runs every command that reads a repository: each ends, with no more memory than it may have.
+/// Runs every command that reads a repository: each ends within its memory bound.
 fn all_are_bounded(repo: &Path, what: &str, must_fail: &[&str]) {
     let repo = repo.display().to_string();
     let place = Mount::prepare();
@@ -98,7 +99,7 @@ fn all_are_bounded(repo: &Path, what: &str, must_fail: &[&str]) {
     }
 }
 
-/// A repository with eight arrays, each with chunks in a manifest of its own.
+/// Creates a repository with eight arrays, each with chunks in a manifest of its own.
 fn made() -> Writable {
     let mount = Writable::new(&[]);
     put(&mount.root().join("zarr.json"), GROUP).unwrap();
@@ -111,7 +112,7 @@ fn made() -> Writable {
     mount
 }
 
-/// The files below `folder` of a local repository, the newest first.
+/// Returns the files below `folder` of a local repository, the newest first.
 fn files(repo: &Path, folder: &str) -> Vec<std::path::PathBuf> {
     let mut files: Vec<_> = std::fs::read_dir(repo.join(folder)).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort_by_key(|path| std::cmp::Reverse(path.metadata().unwrap().modified().unwrap()));
@@ -142,7 +143,7 @@ fn a_snapshot_that_expands_is_refused() {
 #[test]
 fn manifests_and_logs_that_expand_share_one_bound() {
     let made = made();
-    // Two of them are more than there is.
+    // Two of them exceed the bound.
     let (manifest, log) = (bomb(2, 40 << 20, true), bomb(4, 600 << 20, false));
     for file in files(made.repository(), "manifests") {
         std::fs::write(file, &manifest).unwrap();

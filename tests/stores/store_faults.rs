@@ -1,4 +1,4 @@
-//! What a store refuses, and what comes damaged: what a person is told, what a program gets, and that nothing of it stays.
+//! Refusals and damaged answers of a store: the message for users, the errno for programs, and no lasting effect.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ fn is_listing(request: &str) -> bool {
     request.contains("list-type=")
 }
 
-/// Each refusal is told in words that say what to do, at once: none of them is one that passes.
+/// Each refusal is reported with a remedy, at once: none of them is transient.
 #[test]
 fn refusals_are_reported_at_once_with_advice() {
     let Some(server) = s3() else { return };
@@ -74,7 +74,8 @@ fn reading_and_committing_need_no_permission_to_list() {
     assert!(none.contains("do not allow it"), "whether there is a repository is not known: {none}");
 }
 
-/// Permission that is taken away while work waits: the commit fails and says so, the work stays, and is committed when it is back.
+/// Write permission is removed while there is uncommitted work: the commit fails with a message, the work stays, and is
+/// committed when the permission is back.
 #[test]
 fn losing_write_permission_loses_no_work() {
     let Some(server) = s3() else { return };
@@ -96,8 +97,9 @@ fn losing_write_permission_loses_no_work() {
     }
 }
 
-/// Answers that are too short, though they do not say so, and answers with wrong bytes: at each request of a mount, a walk and a
-/// reader, once. Documents are fetched again; a chunk that is too short is an error and never a short file. And a cache keeps none of it.
+/// Answers that are too short without announcing it, and answers with wrong bytes, each once at each request of a
+/// mount, a walk and a reader. Documents are fetched again; a chunk that is too short is an error and never a short
+/// file. A cache keeps none of them.
 #[test]
 fn damaged_answers_are_not_cached() {
     let Some(server) = s3() else { return };
@@ -110,7 +112,7 @@ fn damaged_answers_are_not_cached() {
         for at in 0..6 {
             let directory = tempfile::tempdir().unwrap();
             let cache = directory.path().join("cache").display().to_string();
-            // Nothing can tell that a chunk's own bytes are others: only their number is known.
+            // Wrong bytes of a chunk cannot be detected: only their number is known.
             line.decide(move |n, request| match fault {
                 Fault::Garbled if request.contains("/chunks/") => Fault::Pass,
                 fault if n == at => fault,
@@ -138,7 +140,7 @@ fn damaged_answers_are_not_cached() {
     }
 }
 
-/// A machine that sleeps while requests are under way, for longer than they may take.
+/// A machine sleeps during requests, for longer than their deadline.
 #[test]
 fn a_mount_recovers_after_the_machine_sleeps() {
     let Some(server) = s3() else { return };
@@ -157,7 +159,7 @@ fn a_mount_recovers_after_the_machine_sleeps() {
         std::thread::sleep(Duration::from_millis(5));
     }
     signal("-STOP");
-    // Longer than the deadline: this is what sleeping is.
+    // Longer than the deadline: the sleep is the behavior under test.
     std::thread::sleep(Duration::from_secs(4));
     line.release();
     signal("-CONT");

@@ -1,7 +1,7 @@
-//! Repositories in object stores: what is said when they cannot be reached, what nobody may see, and what a line on which
-//! things go wrong does to reading and committing. With a real server behind it.
+//! Repositories in object stores: messages for unreachable stores, secrets, and the effect of faults on reading and
+//! committing. With a real server behind the proxy.
 //!
-//! That everything else is as on a local disk, other suites show: `scripts/with-server` runs them over a store.
+//! Other suites show that everything else is as on a local disk: `scripts/with-server` runs them over a store.
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -57,7 +57,7 @@ fn a_profile_gives_keys_and_an_endpoint() {
         command.env_remove(name);
     }
     assert!(String::from_utf8(run(&mut command).success()).unwrap().contains("branch  main"));
-    // The usual one, by the environment.
+    // The default profile, set by the environment.
     command.env("AWS_PROFILE", "far");
     run(&mut command).success();
     std::fs::write(config.join("credentials"), "[far]\ncredential_process = echo no; exit 1\n").unwrap();
@@ -81,7 +81,7 @@ fn secrets_are_never_shown() {
     let words = String::from_utf8_lossy(&std::fs::read(format!("/proc/{daemon}/cmdline")).unwrap()).into_owned();
     assert!(words.contains(&repo), "{words}");
     let read = |path: PathBuf| std::fs::read_to_string(path).unwrap();
-    // Something fails, and is told of.
+    // A failure is reported.
     std::fs::write(mount.path().join("a/c/0"), "").unwrap();
     assert!(commit(&mount).is_err());
     let control = mount.path().join(".icechunk");
@@ -142,7 +142,7 @@ fn keys_may_begin_with_a_slash() {
         let before = commits(server.port, &repo);
         let writer = mount(server.port, &repo, &["--ephemeral"]);
         put(&writer.path().join("added/zarr.json"), array(&[3], &[1])).unwrap();
-        // Inline, alone, and sent in parts.
+        // Inline, a separate object, and sent in parts.
         for (n, length) in [10, 300_000, 17 << 20].into_iter().enumerate() {
             put(&writer.path().join(format!("added/c/{n}")), vec![n as u8 + 1; length]).unwrap();
         }
@@ -156,7 +156,7 @@ fn keys_may_begin_with_a_slash() {
         let begin = format!("/{prefix}");
         assert!(keys.len() > 5 && keys.iter().all(|key| key.starts_with(&begin)), "{keys:?}");
     }
-    // Whoever has none of this pays nothing for it.
+    // Users without any of this pay nothing for it.
     let repo = made(server.port, "no-slash");
     let line = Line::to(server.port);
     line.decide(|_, _| Fault::Pass);
@@ -164,7 +164,7 @@ fn keys_may_begin_with_a_slash() {
     assert_eq!(line.counts().0, 1);
 }
 
-/// Each kind of fault at every third request, in reading and in committing.
+/// Each kind of fault hits every third request, in reading and in committing.
 #[test]
 fn transient_failures_are_retried() {
     let Some(server) = s3() else { return };
@@ -182,7 +182,7 @@ fn transient_failures_are_retried() {
         assert!(faults > 10, "{fault:?}: {faults} faults in {requests} requests");
         line.release();
     }
-    // Answers that are lost matter where something is written: each commit is there, and once.
+    // Lost answers matter for writes: each commit is there, and once.
     for (n, fault) in [Fault::Overloaded, Fault::Reset, Fault::Lost].into_iter().enumerate() {
         let before = commits(server.port, &repo);
         line.decide(move |n, _| if n % 3 == 1 { fault } else { Fault::Pass });
@@ -200,7 +200,7 @@ fn transient_failures_are_retried() {
     }
 }
 
-/// Four mounts commit at a time over a line on which one request in twenty is refused and one answer in twenty lost.
+/// Four mounts commit at a time over a proxy that refuses one request in twenty and loses one answer in twenty.
 #[test]
 fn racing_commits_survive_an_unreliable_network() {
     const WRITERS: usize = 4;
@@ -240,8 +240,8 @@ fn racing_commits_survive_an_unreliable_network() {
     }
 }
 
-/// A program that goes through an array from chunk to chunk is not made to wait for each; one without a pattern costs no more
-/// requests than chunks.
+/// A program that reads an array chunk by chunk does not wait for each; one without a pattern costs no more requests
+/// than chunks.
 #[test]
 fn sequential_readers_are_prefetched_for() {
     let Some(server) = s3() else { return };
@@ -256,7 +256,7 @@ fn sequential_readers_are_prefetched_for() {
     for n in [2, 6, 10] {
         read(&steady, n);
     }
-    // What is fetched ahead is there when no more requests come; the server need not answer then.
+    // Prefetched chunks have arrived when no more requests come; the server need not answer then.
     let begin = Instant::now();
     let mut seen = usize::MAX;
     while line.counts().0 != seen {

@@ -1,7 +1,7 @@
-//! A repository's whole life, by two implementations in turns: commits, branches, tags, resets, amendments, moves, expiration,
-//! collection. After each step both see the same, and nothing is wrong with any file.
+//! A repository's whole life, with two implementations alternating: commits, branches, tags, resets, amendments, moves,
+//! expiration, collection. After each step both see the same, and every file is valid.
 //!
-//! `ICECHUNKFS_LIFE_SEED` repeats a sequence, `ICECHUNKFS_LIFE_STEPS` says how many steps there are all told (default 2,400).
+//! `ICECHUNKFS_LIFE_SEED` repeats a sequence, `ICECHUNKFS_LIFE_STEPS` sets the total number of steps (default 2,400).
 
 pub mod world;
 use std::sync::Mutex;
@@ -13,7 +13,7 @@ use world::{Actor, Told, World};
 
 /// Steps of one repository's life.
 const LIFE: usize = 40;
-/// Of so many lives, one is that of a repository of version 1.
+/// One in this many lives is that of a repository of version 1.
 const OLD: u64 = 4;
 
 #[test]

@@ -1,5 +1,5 @@
-//! Version 1 becomes version 2: what the reference makes of it, every fixture, deaths at every step, and commits of old programs
-//! meanwhile.
+//! Version 1 becomes version 2: the reference's view of the result, every fixture, kills at every step, and concurrent
+//! commits of old programs.
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -40,7 +40,7 @@ fn all_of_version_1() -> Vec<Fixture> {
         .collect()
 }
 
-/// Names as the reference lists them are not what they are there (fixtures' README): those it is not asked about.
+/// Returns true if the reference lists the name as it is (fixtures' README); it is not asked about others.
 fn is_plain(name: &str) -> bool {
     name.chars().all(|c| c.is_ascii_alphanumeric() || " -_.!".contains(c))
 }
@@ -91,7 +91,7 @@ async fn the_reference_sees_the_same_after_a_migration() {
                 assert_eq!(serde_json::to_value(&info.metadata).unwrap(), expected["metadata"], "{}", fixture.name);
             }
         }
-        // It can go on with it.
+        // It can continue with the repository.
         let plain = ["v1-basic", "v1-split"].contains(&fixture.name.as_str());
         if plain {
             let main = VersionInfo::BranchTipRef("main".into());
@@ -128,7 +128,7 @@ fn the_migrated_repo_file_matches_the_reference() {
                 continue;
             }
             compared += 1;
-            // When it was done is the only thing that differs; and old releases made up no log.
+            // Only the time of the migration differs; and old releases invented no log.
             assert!(matches!(theirs.updates[0].operation, Operation::RepoMigrated { .. }));
             theirs.updates[0].updated_at = ours.updates[0].updated_at;
             if theirs.updates.len() > 2 {
@@ -146,7 +146,7 @@ fn the_migrated_repo_file_matches_the_reference() {
     assert!(compared >= 1);
 }
 
-/// A repository of version 1 with two branches, a tag, a deleted tag and a configuration.
+/// Creates a repository of version 1 with two branches, a tag, a deleted tag and a configuration.
 async fn old_repository(place: &Path) {
     let config = RepositoryConfig { inline_chunk_threshold_bytes: Some(77), ..RepositoryConfig::default() };
     let repository = create(place, SpecVersionBin::V1, config).await;
@@ -170,7 +170,7 @@ async fn a_killed_migration_is_finished_by_the_next() {
             .args(["migrate".as_ref(), place.as_os_str(), "--yes".as_ref()])
             .env("ICECHUNKFS_FAULT", format!("{step}=abort")));
         assert!(!killed.status.success(), "{step}");
-        // Readable all the time, by everybody.
+        // It can be read at all times, by every program.
         let repository = reopen(place).await;
         assert_eq!(repository.list_branches().await.unwrap(), BTreeSet::from(["dev".to_owned(), "main".to_owned()]));
         let is_done = !place.join("config.yaml").exists();
@@ -190,7 +190,7 @@ fn has_refs(place: &Path) -> bool {
     place.join("refs").is_dir() && read_files(&place.join("refs")).keys().any(|key| key.contains("ref.json"))
 }
 
-/// A repository whose migration was ended as soon as it was of version 2, and what it was before.
+/// Returns a repository whose migration was ended as soon as it was of version 2, and its state before.
 async fn interrupted() -> (tempfile::TempDir, PathBuf, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let (place, elsewhere) = (directory.path().join("repo"), directory.path().join("old"));
@@ -207,7 +207,7 @@ async fn interrupted() -> (tempfile::TempDir, PathBuf, PathBuf) {
 #[tokio::test]
 async fn commits_of_old_programs_during_a_migration_are_kept() {
     let (_directory, place, elsewhere) = interrupted().await;
-    // A program that had the repository open as version 1 goes on as if nothing had happened.
+    // A program that had the repository open as version 1 continues as before.
     let group: &[u8] = br#"{"zarr_format":3,"node_type":"group"}"#;
     set(&elsewhere, &[("b/zarr.json", group)], "three").await;
     set(&elsewhere, &[("c/zarr.json", group)], "four").await;
@@ -222,7 +222,7 @@ async fn commits_that_do_not_follow_the_branch_are_named_and_stay() {
     let (_directory, place, elsewhere) = interrupted().await;
     let group: &[u8] = br#"{"zarr_format":3,"node_type":"group"}"#;
     set(&elsewhere, &[("b/zarr.json", group)], "by an old program").await;
-    // And one of the newer ones commits to the same branch.
+    // And a newer program commits to the same branch.
     set(&place, &[("c/zarr.json", group)], "by a new one").await;
     let lost: BTreeMap<String, Vec<u8>> = read_files(&elsewhere);
     for (key, bytes) in lost.iter().filter(|(key, _)| !place.join(key).exists() || key.ends_with("main/ref.json")) {

@@ -1,4 +1,4 @@
-//! History and manifests written anew: nothing that anybody reads changes, and no race, fault or refusal loses anything.
+//! Rewritten history and manifests: no readable content changes, and no race, fault or refusal loses anything.
 
 mod manifests;
 mod mounts;
@@ -50,20 +50,20 @@ async fn ids(lab: &Lab) -> Vec<ObjectId> {
     repository.history(tip, usize::MAX).await.unwrap().into_iter().map(|commit| commit.id).collect()
 }
 
-/// What the reference says of the logs, but for moves: those of several commits become one.
+/// Returns the reference's view of the logs, without moves: those of several commits become one.
 async fn touched(place: &Path, from: ObjectId, to: ObjectId) -> Value {
     let mut said = reference_logs(&reopen(place).await, from, to).await.unwrap();
     said.as_object_mut().unwrap().remove("moved_nodes");
     said
 }
 
-/// Whether a path stands for two nodes in these logs: the reference then tells one of them, by chance.
+/// Returns true if a path stands for two nodes in these logs: the reference then has one of them, by chance.
 fn is_ambiguous(said: &Value) -> bool {
     let deleted: BTreeSet<String> = said["deleted_arrays"].as_array().unwrap().iter().map(Value::to_string).collect();
     said["new_arrays"].as_array().unwrap().iter().any(|path| deleted.contains(&path.to_string()))
 }
 
-/// Commits by both sides, and history and manifests rewritten by both, in any order.
+/// Makes commits by both sides, and lets both rewrite history and manifests, in any order.
 async fn random_history(spec: SpecVersionBin, seed: u64) {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let directory = tempfile::tempdir().unwrap();
@@ -76,7 +76,7 @@ async fn random_history(spec: SpecVersionBin, seed: u64) {
     create(place, spec, config).await;
     let lab = Lab::open(place);
     let mut model = Model::default();
-    // Oldest first, the initial commit left out.
+    // Oldest first, without the initial commit.
     let mut messages: Vec<String> = Vec::new();
     let mut tags: BTreeMap<String, Model> = BTreeMap::new();
     for round in 0..14 {
@@ -129,7 +129,7 @@ async fn random_history(spec: SpecVersionBin, seed: u64) {
                 messages.push(joined);
                 let after = touched(place, base, tip).await;
                 assert!(before == after || is_ambiguous(&before), "{what}: {before:#} {after:#}");
-                // One commit less or more does not matter to whoever compares across it.
+                // A difference across it does not depend on the number of commits.
                 let origin = *all.last().unwrap();
                 if origin != base {
                     let (before, after) = (touched(place, origin, all[0]).await, touched(place, origin, tip).await);
@@ -317,14 +317,14 @@ async fn an_amend_keeps_everything_not_specified() {
     let tagged = command("log", place, ["--tag", "v1", "--json"]).json();
     assert_eq!(tagged[0]["message"], "commit 2", "a tag stays where it was");
     assert_eq!(reference_keys(place).await, model.keys());
-    // Said twice it is done once.
+    // A repeated argument counts once.
     let again = command("amend", place, ["-m", "new words", "--yes", "--json"]).json();
     assert_eq!(again["snapshot"], Value::Null);
     assert_eq!(command("log", place, ["--json"]).json()[0]["id"], said["snapshot"]);
     fsck::check(place, SpecVersion::V2);
 }
 
-/// Logs of expired commits are kept by whatever takes a commit's place.
+/// A commit that replaces others keeps the logs of expired commits.
 #[tokio::test]
 async fn logs_of_expired_commits_survive_a_rewrite() {
     let directory = tempfile::tempdir().unwrap();
@@ -359,7 +359,7 @@ async fn logs_of_expired_commits_survive_a_rewrite() {
     fsck::check(place, SpecVersion::V2);
 }
 
-/// A commit that somebody makes between the look and the deed is never taken away.
+/// A commit made between the check and the rewrite is never removed.
 #[tokio::test]
 async fn a_lost_race_is_reported_and_loses_nothing() {
     let directory = tempfile::tempdir().unwrap();
@@ -376,7 +376,7 @@ async fn a_lost_race_is_reported_and_loses_nothing() {
     let refused = squash(&repository, system_clock, &wanted).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Stale, "{refused}");
     assert_eq!(reference_keys(place).await, model.keys());
-    // The tip is the same, and what was before it has expired meanwhile.
+    // The tip is the same, and the commits before it have expired meanwhile.
     let repository = lab.repository().await;
     let commits = repository.history(ids(&lab).await[0], 3).await.unwrap();
     let theirs = reopen(place).await;
@@ -391,7 +391,8 @@ async fn a_lost_race_is_reported_and_loses_nothing() {
     fsck::check(place, SpecVersion::V2);
 }
 
-/// Several commit while one rewrites manifests and one makes few commits of many: all chunks are there at the end.
+/// Several mounts commit while one program rewrites manifests and one squashes commits: all chunks are there at the
+/// end.
 #[test]
 fn writers_continue_during_a_rewrite() {
     for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
@@ -414,7 +415,7 @@ fn writers_continue_during_a_rewrite() {
                     for n in 0..20 {
                         let before = model.clone();
                         model.chunk(&format!("/a{number}"), &[n], format!("{number} {n}"));
-                        // A base that was squashed away is no base any more: begin with the newest.
+                        // A base that was squashed is no base any more: begin with the newest.
                         loop {
                             let changes = model.changes_since(&before, &lab.scratch);
                             match lab.commit(&lab.tip().await, &changes).await {
@@ -448,7 +449,7 @@ fn writers_continue_during_a_rewrite() {
     }
 }
 
-/// Killed, or failing, at every named point: it was done or it was not, and it can be done again.
+/// Killed, or failing, at every fail point: the rewrite is complete or absent, and can be repeated.
 #[tokio::test]
 async fn a_rewrite_killed_at_any_fail_point_is_complete_or_absent() {
     let rewriting = ["commit.chunks", "commit.chunks.done", "commit.manifests", "commit.manifests.done"];

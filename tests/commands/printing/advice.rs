@@ -1,4 +1,4 @@
-//! Advice that is meant to be pasted into a shell does there what it says, and nothing else.
+//! Advice for a shell: pasted, it runs the intended command, and nothing else.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -9,7 +9,7 @@ use icechunk::config::{ObjectStoreConfig, S3Options};
 use crate::common::made::{container, reference, repository};
 use crate::common::{icechunkfs, program, run};
 
-/// A command that leaves a mark, and its folder for `PATH`.
+/// Returns a command that leaves a mark, and its folder for `PATH`.
 fn marking_command(home: &Path) -> String {
     let programs = home.join("programs");
     std::fs::create_dir(&programs).unwrap();
@@ -19,7 +19,8 @@ fn marking_command(home: &Path) -> String {
     format!("{}:/usr/bin:/bin", programs.display())
 }
 
-/// Gives what `said` advises to a shell, from each option on and as far as a person might take it. True if a command ran.
+/// Runs the advice in `said` in a shell, from each option on and as far as a user might copy it. Returns true if a
+/// command ran.
 fn runs_a_command(said: &str, home: &Path, path: &str) -> bool {
     let begins: Vec<usize> = said.match_indices("--").map(|(at, _)| at).collect();
     assert!(!begins.is_empty(), "{said}");
@@ -57,7 +58,7 @@ fn pasted_advice_runs_no_command_from_the_repository() {
     }
 }
 
-/// A file that a link leads out to is advised as a prefix, and a ref of another kind as an option.
+/// A link that leads out is advised as a prefix, and a ref of another kind as an option.
 #[test]
 fn pasted_advice_runs_no_command_from_a_path_or_a_ref() {
     let home = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! An array whose chunks have names that no file can have, beside arrays that are as usual.
+//! An array whose chunks have names that no file can have, beside ordinary arrays.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::common::lab::{GROUP, array_json, create};
 use crate::common::writing::Writable;
 use crate::common::{icechunkfs, read_files};
 
-/// So many coordinates of four digits, joined by dots, have more than 255 characters.
+/// This many coordinates of four digits, joined by dots, have more than 255 characters.
 const DIMENSIONS: usize = 60;
 
 fn repository(place: &Path) -> PathBuf {

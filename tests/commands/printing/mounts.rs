@@ -15,7 +15,7 @@ fn hostile_name(end: &str) -> String {
     format!("{HOSTILE} {end}").replace('/', "")
 }
 
-/// Makes something of every kind that a status tells of.
+/// Makes a change of every kind that a status lists.
 fn change(root: &Path) {
     let group = root.join(hostile_name("added group"));
     std::fs::create_dir(&group).unwrap();
@@ -24,7 +24,7 @@ fn change(root: &Path) {
     std::fs::create_dir_all(array.join("c")).unwrap();
     std::fs::write(array.join("zarr.json"), array_json(&[4], &[1], HOSTILE)).unwrap();
     std::fs::write(array.join("c/1"), "12").unwrap();
-    // Untracked, not even text, and something that no commit takes.
+    // An untracked name that is not even text, and a violation.
     std::fs::write(root.join(hostile_name("notes.txt")), "x").unwrap();
     std::fs::write(root.join(std::ffi::OsStr::from_bytes(b"\xff\x1b\nFORGED")), "x").unwrap();
     let bad = root.join(hostile_name("bad"));
@@ -75,7 +75,7 @@ fn control_files_and_mount_commands_escape_text_of_the_repository() {
     assert!(status["untracked"].is_array(), "{status}");
 }
 
-/// A name in a failure adds no line to the log and to the list of failures.
+/// A name in a failure adds no line to the log or to the list of failures.
 #[test]
 fn a_name_adds_no_line_to_the_log() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Exports: what is in them, what happens to what is there, and what happens when one is ended.
+//! Exports: their content, existing files, and interruptions.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -12,7 +12,7 @@ use crate::common::{FixtureSet, Mount, is_root, program, read_files, run};
 
 const MARKER: &str = ".icechunkfs-export";
 
-/// What a mount shows, but what it cannot read.
+/// Returns the files of a mount, except unreadable ones.
 fn mounted(repo: &Path, id: &str, words: &[&str]) -> Files {
     let mount = Mount::new(repo, &[&["--snapshot", id], words].concat());
     let mut files = Files::new();
@@ -30,7 +30,7 @@ fn mounted(repo: &Path, id: &str, words: &[&str]) -> Files {
     files
 }
 
-/// The first branch and the first tag of each repository, or only one of them.
+/// Checks the first branch and the first tag of each repository, or only one of them.
 fn check(set: &FixtureSet, refs_of_each: usize) {
     for fixture in set.all() {
         let branches = fixture.expected["branches"].as_object().unwrap();
@@ -109,7 +109,7 @@ fn existing_files_are_kept_replaced_or_removed_as_requested() {
     fs::create_dir(&dest).unwrap();
     fs::write(dest.join("mine"), "x").unwrap();
 
-    // Other things are in the way of a beginner's mistake.
+    // A nonempty directory protects from a wrong DEST.
     let said = command(&[&"export", &repo, &dest]).failure();
     assert!(said.contains("is not empty") && said.contains("--force"), "{said}");
     let before = read_files(&dest);
@@ -130,7 +130,7 @@ fn existing_files_are_kept_replaced_or_removed_as_requested() {
             .all(|key| { fs::metadata(dest.join(key)).unwrap().mtime() == time })
     );
 
-    // Again: what is there is left alone, and what somebody changed is not.
+    // Repeated: existing files are kept, and a file that a user changed is not.
     let (edited, longer) = (files.keys().nth(1).unwrap(), files.keys().nth(2).unwrap());
     let mut wrong = files[edited].clone();
     wrong[0] ^= 1;
@@ -142,7 +142,7 @@ fn existing_files_are_kept_replaced_or_removed_as_requested() {
     assert_eq!((again["written"].as_u64(), again["unchanged"].as_u64()), (Some(2), Some(files.len() as u64 - 2)));
     assert_eq!((read_files(&dest), inode("zarr.json")), (expected.clone(), kept));
 
-    // By bytes: what only has another time is kept, what has the same size and time and other bytes is not.
+    // By bytes: a file with only another time is kept, one with the same size and time and other bytes is not.
     let touch = |key: &str, time: std::time::SystemTime| {
         fs::File::options().write(true).open(dest.join(key)).unwrap().set_modified(time).unwrap();
     };
@@ -155,7 +155,7 @@ fn existing_files_are_kept_replaced_or_removed_as_requested() {
     assert_eq!(read_files(&dest), expected);
     assert_eq!(fs::metadata(dest.join(longer)).unwrap().modified().unwrap(), committed);
 
-    // A mirror: not without being asked.
+    // A mirror needs `--delete`.
     fs::create_dir_all(dest.join("g/deep/er")).unwrap();
     fs::write(dest.join("g/deep/er/x"), "x").unwrap();
     let said = command(&[&"export", &repo, &dest, &"--delete"]).failure();
@@ -192,7 +192,7 @@ fn a_subtree_is_exported_by_its_path() {
     assert!(command(&[&"export", &repo, &repo.join("x")]).failure().contains("the repository is there"));
 }
 
-/// Every file that has its name is complete, whenever the export was ended; and the next one goes on.
+/// Every file that has its name is complete, whenever the export was ended; and the next one resumes.
 #[test]
 fn a_killed_export_resumes() {
     let place = tempfile::tempdir().unwrap();
@@ -234,7 +234,7 @@ fn a_killed_export_resumes() {
     }
     assert!(interrupted > 1, "{interrupted}");
 
-    // The machine was started anew meanwhile: names alone are not believed.
+    // The machine was restarted meanwhile: names alone are not trusted.
     let dest = place.path().join("booted");
     command(&[&"export", &repo, &dest]).success();
     let (victim, committed) = (dest.join("small/c/17"), fs::metadata(dest.join("zarr.json")).unwrap());
@@ -286,7 +286,7 @@ fn an_export_follows_no_link_out_of_its_destination() {
     assert!(!fs::symlink_metadata(dest.join("zarr.json")).unwrap().is_symlink());
     assert_eq!(read_files(&outside).len(), 1);
     assert_eq!(fs::read(outside.join("file")).unwrap(), b"untouched");
-    // Files where directories belong, and the other way round.
+    // Files in the place of directories, and the other way round.
     let dest = place.path().join("clash");
     fs::create_dir_all(dest.join("zarr.json/x")).unwrap();
     fs::write(dest.join("a"), "").unwrap();
@@ -296,7 +296,7 @@ fn an_export_follows_no_link_out_of_its_destination() {
     assert_eq!(read_files(&dest), files);
 }
 
-/// Names that no file can have are in the snapshot of somebody hostile.
+/// A hostile snapshot has names that no file can have.
 #[test]
 fn hostile_names_are_reported_and_write_nothing_outside() {
     use icechunkfs::format::draft::{NodeDraft, SnapshotDraft, TransactionLogDraft};
@@ -369,7 +369,7 @@ fn unreadable_chunks_fail_the_export_or_are_listed() {
     assert!(count > 1000 && left_out.len() == 1000, "{count} {}", left_out.len());
     assert!(left_out.iter().all(|one| !dest.join(one["path"].as_str().unwrap()).exists()));
 
-    // A pack that ends early: what is before its end is there, what is not is told.
+    // A pack that ends early: chunks before its end are there, others are reported.
     let mut files = Files::new();
     files.insert("zarr.json".into(), GROUP.into());
     files.insert("a/zarr.json".into(), array(&[9], &[1]).into());
@@ -388,7 +388,7 @@ fn unreadable_chunks_fail_the_export_or_are_listed() {
     assert_eq!(read_files(&dest), files);
 }
 
-/// Chunks that are not to be in memory at once, as files of their own and within packs.
+/// Chunks that exceed the memory, as separate files and within packs.
 #[test]
 fn large_chunks_are_copied_in_pieces() {
     let place = tempfile::tempdir().unwrap();
@@ -410,7 +410,7 @@ fn large_chunks_are_copied_in_pieces() {
             fs::read_dir(repo.join("chunks")).unwrap().map(|e| e.unwrap().metadata().unwrap().nlink()).collect();
         assert!(objects.iter().all(|links| *links == 1), "a copy shares no inode");
         assert_eq!(objects.len(), if pack_below == "256K" { 3 } else { 2 });
-        // Compared in steps, too.
+        // They are compared in pieces, too.
         let edited = dest.join("a/c/1");
         let mut bytes = files["a/c/1"].clone();
         *bytes.last_mut().unwrap() ^= 1;

@@ -1,4 +1,4 @@
-//! Imports: what becomes of files, what does not, and what the reference makes of it.
+//! Imports: files that are taken, files that are not, and the result as the reference reads it.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -10,7 +10,7 @@ use super::trees::{Files, Random, command, json, random, repository, write};
 use crate::common::writing::{GROUP, Reference, array};
 use crate::common::{FixtureSet, program, read_files};
 
-/// Random trees, one over the other, as the reference reads what comes of it.
+/// Imports random trees, one over the other, and reads them with the reference.
 #[test]
 fn imported_trees_read_back_the_same() {
     for seed in [1, 2, 3, 4, 5] {
@@ -30,14 +30,14 @@ fn imported_trees_read_back_the_same() {
         assert_eq!(read_files(&source), files, "the files stay");
         assert!(read_files(&source).keys().all(|key| fs::metadata(source.join(key)).unwrap().nlink() == 1));
 
-        // The same again is no commit, and stores nothing.
+        // Repeated, the import makes no commit, and stores nothing.
         let objects = || fs::read_dir(repo.join("chunks")).map(Iterator::count).unwrap_or(0);
         let before = objects();
         let again = json(&[&"import", &source, &repo]);
         assert!(again["snapshot"].is_null() && again["chunks_unchanged"] == said["chunks_written"], "{again}");
         assert_eq!(objects(), before);
 
-        // Some are gone, some have other bytes, some are new.
+        // Some are removed, some have other bytes, some are new.
         let mut after = files.clone();
         let keys: Vec<String> = files.keys().filter(|key| !key.ends_with("zarr.json")).cloned().collect();
         for key in &keys {
@@ -54,7 +54,7 @@ fn imported_trees_read_back_the_same() {
         after.insert("g/new/c/0".into(), b"new".to_vec());
         fs::remove_dir_all(&source).unwrap();
         write(&source, &after);
-        // Over what is there: nothing goes.
+        // Over existing nodes: nothing is removed.
         json(&[&"import", &source, &repo, &"-m", &"over", &"--metadata", &"by=me"]);
         files.extend(after.clone());
         assert_eq!(Reference::open(&repo).keys(), files, "seed {seed}");
@@ -90,7 +90,7 @@ fn exported_fixtures_import_the_same() {
             continue;
         }
         let said = command(&[&"import", &dest, &repo]);
-        // Old releases took what no release takes any more.
+        // Old releases accepted documents that no release accepts any more.
         if !said.status.success() {
             assert!(said.stderr.contains("nothing was imported"), "{}: {}", fixture.name, said.stderr);
             continue;
@@ -129,7 +129,7 @@ fn untracked_files_are_listed_and_violations_refuse_the_import() {
     assert_eq!(said["untracked"], serde_json::json!(["README", "a/c/0/0", "a/c/0/1.partial", "fifo", "loop"]));
     assert_eq!(Reference::open(&repo).keys(), files);
 
-    // What is wrong, and all of it at once.
+    // Violations are listed all at once.
     for (name, bytes, why) in [
         ("a/c/2/0", &b"x"[..], "outside"),
         ("a/c/0", b"x", "looks like one"),
@@ -190,7 +190,7 @@ fn an_import_into_a_group_changes_nothing_else() {
     assert_eq!(Reference::open(&repo).keys(), all);
 }
 
-/// What replaces something of another kind needs the word for it.
+/// A replacement by another kind of node needs `--delete`.
 #[test]
 fn nodes_change_their_kind_only_with_delete() {
     let before: Files = [
@@ -267,7 +267,7 @@ fn imports_work_in_version_1_and_on_other_branches() {
     assert_eq!(Reference::open(&repo).keys(), expected);
 }
 
-/// Ended at any moment, an import is all there or not at all.
+/// Ended at any moment, an import is complete or has changed nothing.
 #[test]
 fn a_killed_import_has_committed_all_or_nothing() {
     let place = tempfile::tempdir().unwrap();
@@ -286,7 +286,7 @@ fn a_killed_import_has_committed_all_or_nothing() {
         let mut child = Command::new(program());
         child.arg("import").arg(&source).arg(&repo).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = child.spawn().unwrap();
-        // So short at first that no machine is done by then, and longer every time.
+        // The time is so short at first that no machine is done by then, and longer every time.
         std::thread::sleep(Duration::from_millis(2 + numbers.below(4) + 3 * killed));
         let _ = child.kill();
         child.wait().unwrap();

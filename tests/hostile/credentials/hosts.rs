@@ -13,8 +13,8 @@ use crate::common::made::{container, of_version, reference, repository};
 use crate::common::origin::{Origin, Seen};
 use crate::common::{icechunkfs, run};
 
-/// `icechunkfs cat` of the first chunk, with all the credentials that an environment can have. Every request that leaves this
-/// machine shows at `proxy` by its host.
+/// Runs `icechunkfs cat` of the first chunk, with all the credentials that an environment can have. `proxy` records
+/// every request to another machine by its host.
 fn cat(repository: &Path, proxy: &Origin, words: &[&str]) -> Command {
     let mut command = plain(&[&["cat", repository.to_str().unwrap(), "v/c/0"], words].concat());
     command.env("HTTPS_PROXY", proxy.url("")).env("HTTP_PROXY", proxy.url("")).env("ICECHUNKFS_TIMEOUT", "1");
@@ -32,7 +32,7 @@ fn with_web_identity(mut command: Command, token: &Path) -> Command {
     command
 }
 
-/// Requests beyond the hosts of the provider.
+/// Returns requests to hosts that are not the provider's.
 fn strangers(asked: &[Seen], domain: &str) -> Vec<Seen> {
     let is_known = |seen: &Seen| seen.first.starts_with("CONNECT ") && seen.first.contains(&format!("{domain}:443 "));
     asked.iter().filter(|seen| !is_known(seen)).cloned().collect()
@@ -90,7 +90,7 @@ fn a_region_of_the_configuration_chooses_no_host() {
     }
 }
 
-/// The user's own word wins over what the configuration has, and Amazon is asked.
+/// The user's region overrides the configuration, and Amazon gets the request.
 #[test]
 fn a_region_of_the_user_overrides_the_configuration() {
     let proxy = Origin::listener();
@@ -151,7 +151,7 @@ fn an_account_of_the_configuration_chooses_no_host() {
     }
 }
 
-/// The account is one that could be, but nobody except the repository says that it is the user's.
+/// The account is valid, but only the repository names it.
 #[test]
 fn an_account_that_only_the_repository_names_gets_no_credentials() {
     let (store, proxy) = (Origin::listener(), Origin::listener());
@@ -159,7 +159,7 @@ fn an_account_that_only_the_repository_names_gets_no_credentials() {
     let config = HashMap::from([("account".to_owned(), "stranger".to_owned())]);
     let containers = vec![container("c", "az://bucket/", ObjectStoreConfig::Azure(config))];
     let repository = repository(&directory.path().join("repo"), containers, &[reference("az://bucket/x", 0, 1)]);
-    // The user's own store is where the variable says: a request of another account shows there too.
+    // The user's own store is at the variable's address: a request of another account shows there too.
     let cat = |words: &[&str], account: Option<&str>| {
         let mut command = cat(&repository, &proxy, &[&["--allow-virtual", "az://bucket"], words].concat());
         command
@@ -178,7 +178,7 @@ fn an_account_that_only_the_repository_names_gets_no_credentials() {
             "{asked:?}"
         );
     }
-    // It is the user's: he says so, or the environment does.
+    // It is the user's account: a flag or the environment names it.
     for (words, account) in [(&["--virtual-option", "az://bucket,account=stranger"][..], None), (&[], Some("stranger"))]
     {
         cat(words, account);
@@ -225,7 +225,7 @@ fn config_set_refuses_invalid_regions_and_accounts() {
     }
 }
 
-/// The words of the command line go through the same rule.
+/// Arguments of the command line are checked by the same rule.
 #[test]
 fn regions_accounts_and_buckets_of_the_user_are_validated() {
     let proxy = Origin::listener();
@@ -262,7 +262,7 @@ fn regions_accounts_and_buckets_of_the_user_are_validated() {
     assert!(proxy.take().is_empty());
     run(&["refs", "s3://bucket/x", "--region", "eu-west-1"]);
     run(&["refs", "abfs://c@acc.dfs.core.windows.net/x"]);
-    // Nobody says the region: Amazon is asked for it.
+    // No region is given: Amazon is asked for it.
     run(&["refs", "s3://bucket/x"]);
     let asked = proxy.take();
     assert!(asked.iter().any(|seen| seen.first.contains("s3.eu-west-1.amazonaws.com:443")), "{asked:?}");

@@ -91,7 +91,7 @@ fn a_redirect_loop_ends() {
     assert!(server.take().len() < 200);
 }
 
-/// A bucket's address too: what a store of anybody's says is not followed.
+/// A redirect of a bucket's address is not followed either.
 #[test]
 fn a_redirect_of_a_store_to_another_host_is_refused() {
     let other = Origin::of(&repositories());
@@ -116,7 +116,7 @@ fn a_redirect_of_a_store_to_another_host_is_refused() {
     }
 }
 
-/// What is asked for credentials is another origin.
+/// The server that gives credentials is another origin.
 #[test]
 fn headers_are_not_sent_to_credential_servers() {
     let (store, metadata) = (Origin::listener(), Origin::listener());

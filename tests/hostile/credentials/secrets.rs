@@ -1,4 +1,5 @@
-//! Secrets are words of the environment, of files and of profiles: never of a command line, which every user of the machine reads.
+//! Secrets come from the environment, files and profiles: never from a command line, which every user of the machine
+//! can read.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -100,7 +101,7 @@ fn passwords_in_urls_are_refused_and_not_repeated() {
     }
 }
 
-/// What a daemon is started with is what everybody sees: nothing in it was ever secret.
+/// The daemon's command line and environment are visible to every user: they never contained a secret.
 #[test]
 fn secrets_of_the_environment_and_of_files_are_never_shown() {
     let server = Origin::of(&repositories());
@@ -172,7 +173,7 @@ fn a_secrets_file_that_others_may_read_is_refused() {
     assert!(said.contains("/nonexistent/file"), "{said}");
 }
 
-/// A store of virtual chunks has secrets of its own: in the environment, or in a file that an option names.
+/// A store of virtual chunks has its own secrets: in the environment, or in a file that an option names.
 #[test]
 fn virtual_options_take_secrets_from_the_environment_and_from_files() {
     let server = Origin::of(&repositories());
@@ -193,7 +194,7 @@ fn virtual_options_take_secrets_from_the_environment_and_from_files() {
     let mut commands = [cat(), cat(), cat()];
     commands[0].args(["--virtual-option", &by_file]);
     commands[1].env("ICECHUNKFS_VIRTUAL_OPTION", format!("{prefix},header=x-token: {SECRET}"));
-    // An option on the command line does not take away what the environment says of another setting.
+    // An option on the command line keeps other settings of the environment.
     commands[2].env("ICECHUNKFS_VIRTUAL_OPTION", format!("{prefix},header=x-token: {SECRET}"));
     commands[2].args(["--virtual-option", &format!("{prefix},timeout=5")]);
     for command in &mut commands {

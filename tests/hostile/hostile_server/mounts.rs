@@ -1,4 +1,5 @@
-//! Mounts over stores that begin to lie: programs get errors in time, commits too, and the daemon stays small.
+//! Mounts over stores that become hostile: programs get errors in time, commits too, and the daemon's memory stays
+//! bounded.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -23,19 +24,19 @@ fn mounted(words: &[&str]) -> Mounted {
 }
 
 impl Mounted {
-    /// The most memory that the daemon has taken, in bytes.
+    /// Returns the peak memory of the daemon, in bytes.
     fn memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.mount.daemon())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
     }
 
-    /// Does `work` below the mount; what is wrong with it, if something is.
+    /// Does `work` below the mount; returns the problem, if any.
     fn complaint(&self, work: impl FnOnce(PathBuf) -> std::io::Result<()>) -> Option<String> {
         let begin = Instant::now();
         let done = work(self.mount.path());
         let elapsed = begin.elapsed();
-        // The work itself takes a moment; beside others, several.
+        // The work itself takes a moment; in parallel with others, several seconds.
         let allowed = TIMEOUT + Duration::from_secs(1) + Duration::from_millis(200) * u32::try_from(AT_ONCE).unwrap();
         if elapsed > allowed {
             return Some(format!("took {elapsed:?}, {allowed:?} are allowed: {done:?}"));

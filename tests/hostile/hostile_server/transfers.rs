@@ -1,4 +1,4 @@
-//! Transfers that do not move: large uploads that nobody reads, and credentials that never come.
+//! Stalled transfers: large uploads that the server does not read, and credentials that never come.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Virtual chunks of web servers that lie.
+//! Virtual chunks of hostile web servers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn reading_a_virtual_chunk_from_a_hostile_server_ends() {
         store.lie(To::All, lie);
         let outcome = measure(&mut command(Client::Web, &store, &words));
         assert!(store.lies() > 0);
-        // A body that goes on behind what was asked for is left where it is.
+        // The rest of a body beyond the requested range is not read.
         let may_succeed = matches!(lie, Lie::EndlessBody | Lie::EndlessChunks | Lie::Informational);
         complaint(&outcome, Duration::from_millis(300))
             .or_else(|| (outcome.success && !may_succeed).then(|| "it succeeded".to_owned()))

@@ -1,4 +1,4 @@
-//! A cache on a disk that others can get at.
+//! A cache on a disk to which other users have access.
 
 use std::fs::File;
 use std::os::unix::fs::symlink;
@@ -25,7 +25,7 @@ fn get(cache: &DiskCache, n: u64) -> Option<Vec<u8>> {
     cache.get(&name(n), u64::MAX).map(|bytes| bytes.to_vec())
 }
 
-/// A cache of root's with one entry in it.
+/// Creates a cache of root's with one entry in it.
 fn filled(commons: &Commons, bits: u32) -> PathBuf {
     let directory = commons.directory("cache", 0, bits);
     open(&directory).unwrap().put(&name(1), b"right");
@@ -33,7 +33,7 @@ fn filled(commons: &Commons, bits: u32) -> PathBuf {
     directory
 }
 
-/// The files in the folders of a cache's entries.
+/// Returns the files in the folders of a cache's entries.
 fn entries(directory: &Path) -> Vec<PathBuf> {
     let inner = |path: &Path| std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
     inner(&directory.join("v1/repository")).iter().flat_map(|folder| inner(folder)).collect()
@@ -107,7 +107,7 @@ fn links_in_a_cache_are_not_followed() {
         }
         symlink(victim.join(target), &part).unwrap();
         if let Ok(cache) = open(&directory) {
-            // Until room is needed.
+            // Until space is needed.
             for n in 0..300 {
                 cache.put(&name(n), &[1; 4096]);
             }
@@ -143,14 +143,14 @@ fn fifos_in_a_cache_block_no_reader() {
     }
 }
 
-/// Whoever may read a lock file may lock it.
+/// A user who may read a lock file may lock it.
 #[test]
 fn locks_of_other_users_block_no_reader() {
     let commons = Commons::new();
     let directory = filled(&commons, 0o755);
     for part in ["used", "lock"] {
         assert_eq!(mode(&directory.join("v1").join(part)), 0o600);
-        // As earlier releases made them.
+        // Earlier releases made them so.
         set_mode(&directory.join("v1").join(part), 0o644);
         let held = File::open(directory.join("v1").join(part)).unwrap();
         rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
@@ -175,10 +175,10 @@ fn a_cache_of_root_is_read_by_others_and_written_by_root_alone() {
         assert!(get(&cache, 2).is_none());
     });
     assert_eq!(entries(&directory), before);
-    // One that is for root alone.
+    // A cache for root alone.
     set_mode(&directory, 0o700);
     by_nobody(|| refused(&directory, "ermission"));
-    // Root does not believe what a user has filled.
+    // Root does not trust a cache that a user has filled.
     give(&directory, NOBODY);
     refused(&directory, "nobody");
 }
@@ -194,7 +194,7 @@ fn cache_entries_of_another_owner_are_ignored() {
     cache.put(&name(1), b"right");
     set_mode(&entry, 0o666);
     assert!(get(&cache, 1).is_none(), "others may write to it");
-    // The bytes of one entry under the name of another.
+    // The bytes of one entry are under the name of another.
     cache.put(&name(3), b"three");
     let other = entries(&directory).into_iter().find(|path| *path != entry).unwrap();
     std::fs::remove_file(&entry).ok();
@@ -205,7 +205,7 @@ fn cache_entries_of_another_owner_are_ignored() {
     assert!(get(&cache, 1).is_none());
 }
 
-/// Ends other threads with this one, however it ends.
+/// Ends other threads when this one ends, in whatever way.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {

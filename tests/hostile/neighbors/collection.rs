@@ -1,4 +1,4 @@
-//! Journals and mounts of other users beside a collection of garbage.
+//! Journals and mounts of other users during a garbage collection.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,13 +32,13 @@ impl Machine {
         self.commons.path("repo")
     }
 
-    /// Where the user's scratch directories for the repository are.
+    /// Returns the user's scratch directories for the repository.
     fn scratch(&self) -> PathBuf {
         let location = self.repository().display().to_string().replace('/', "%2F");
         self.commons.path("home/.local/state/icechunkfs").join(location)
     }
 
-    /// Collects as root, who sees the user in `/etc/passwd`.
+    /// Collects as root, who finds the user in `/etc/passwd`.
     fn gc(&self, words: &[&str]) -> Output {
         let mut command = Command::new("unshare");
         command
@@ -107,7 +107,7 @@ fn work_of_another_user_counts_with_keep_scratch() {
     base.commit("base").unwrap();
     put(&base.root().join("a/c/0"), "hers").unwrap();
     base.unmount();
-    // As if the user had done it.
+    // The owner is set as if the user had done it.
     let branch = machine.scratch().join("main");
     by_nobody(|| std::fs::create_dir_all(machine.scratch()).unwrap());
     run(Command::new("cp").arg("-a").arg(base.scratch()).arg(&branch)).success();
@@ -119,13 +119,13 @@ fn work_of_another_user_counts_with_keep_scratch() {
     assert_eq!(kept["commits"].as_array().unwrap().len(), 0, "{kept:#}");
     let lost = machine.gc(&["--dry-run", "--json"]).json();
     assert_eq!(lost["commits"].as_array().unwrap().len(), 1, "{lost:#}");
-    // Whoever calls with sudo is the one whose work it is.
+    // The caller of sudo is the one whose work counts.
     let mut sudo = Command::new("unshare");
     sudo.args(["-m", "sh", "-c", "mount --bind \"$0\" /etc/passwd && exec \"$@\""]).arg(machine.commons.path("passwd"));
     sudo.arg(program()).arg("gc").arg(machine.repository()).args(["--older-than", "0s", "--dry-run", "--json"]);
     let kept = run(sudo.env("SUDO_UID", "65534")).json();
     assert_eq!(kept["commits"].as_array().unwrap().len(), 0, "{kept:#}");
-    // The same in the hands of root counts without a word.
+    // The same directory, owned by root, counts without an option.
     run(Command::new("chown").args(["-R", "0:0"]).arg(&branch)).success();
     give(&machine.scratch(), 0);
     let told = machine.gc(&["--dry-run", "--json"]).json();

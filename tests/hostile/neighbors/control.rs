@@ -1,4 +1,4 @@
-//! `.icechunk` tells of all files of a mount, whatever their modes: it is for the mount's owner.
+//! `.icechunk` names all files of a mount, whatever their modes: it is for the mount's owner.
 
 use std::path::Path;
 

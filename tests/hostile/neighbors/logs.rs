@@ -1,4 +1,4 @@
-//! Log files that somebody else has put in place.
+//! Log files that another user has put in place.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -40,7 +40,7 @@ fn a_log_file_of_another_owner_is_refused() {
     assert_eq!(std::fs::read_to_string(&victim).unwrap(), "of root");
     assert!(!commons.path("new").exists() && !commons.path("log").exists());
     assert_eq!(std::fs::read_to_string(shared.join("hers")).unwrap(), "");
-    // One of root's own there is as good as elsewhere, and so are links that root made.
+    // A file of root's is accepted there as elsewhere, and so are links that root made.
     let log = shared.join("roots");
     symlink(&log, shared.join("alias")).unwrap();
     for name in ["roots", "alias"] {
@@ -48,7 +48,7 @@ fn a_log_file_of_another_owner_is_refused() {
     }
     assert!(std::fs::read_to_string(&log).unwrap().contains("is mounted at"));
     mount(&commons, Path::new("/dev/null")).1.success();
-    // As `/var/log` of some systems.
+    // The directory is as `/var/log` of some systems.
     let of_a_group = commons.directory("group", 0, 0o775);
     std::os::unix::fs::chown(&of_a_group, None, Some(NOBODY)).unwrap();
     mount(&commons, &of_a_group.join("log")).1.success();

@@ -1,4 +1,4 @@
-//! Commands beside a mount whose daemon stands still.
+//! Commands beside a mount whose daemon is stopped.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,10 +8,10 @@ use crate::common::users::{Commons, NOBODY, as_nobody};
 use crate::common::writing;
 use crate::common::{Mount, icechunkfs, run};
 
-/// How long a command may wait for a daemon, with room for a busy machine.
+/// Time limit for a command that waits for a daemon, with room for a busy machine.
 const DEADLINE: Duration = Duration::from_secs(25);
 
-/// A process that stands still until this is dropped.
+/// A process that is stopped until this is dropped.
 struct Stopped(i32);
 
 impl Stopped {
@@ -27,7 +27,7 @@ impl Drop for Stopped {
     }
 }
 
-/// What a command says that must fail before the deadline.
+/// Returns the message of a command that must fail before the deadline.
 #[track_caller]
 fn fails_in_time(words: &[&str]) -> String {
     let begin = Instant::now();
@@ -67,7 +67,7 @@ fn a_stopped_daemon_is_named_and_its_mount_can_be_detached() {
         assert!(begin.elapsed() < DEADLINE, "the daemon of a detached mount does not end");
         std::thread::sleep(Duration::from_millis(10));
     }
-    // Whoever wants to know what is uncommitted cannot detach without asking.
+    // A check for uncommitted work cannot be combined with a forced unmount.
     assert_eq!(icechunkfs(["unmount", "--force", "--require-clean", &place]).status.code(), Some(2));
 }
 
@@ -94,7 +94,7 @@ fn a_user_detaches_their_own_mount() {
     assert!(!std::fs::read_to_string("/proc/mounts").unwrap().contains(place.to_str().unwrap()));
 }
 
-/// Takes a mount away if it is still there.
+/// Detaches a mount if it is still there.
 struct Detach<'a>(&'a Path);
 
 impl Drop for Detach<'_> {
@@ -103,7 +103,8 @@ impl Drop for Detach<'_> {
     }
 }
 
-/// A file system that takes every request and answers none but the first: whoever waits for it cannot even be killed.
+/// A file system that takes every request and answers none but the first: a process that waits for it cannot even be
+/// killed.
 struct Silent {
     place: std::path::PathBuf,
 }
@@ -138,7 +139,7 @@ impl Silent {
 
 impl Drop for Silent {
     fn drop(&mut self) {
-        // Lets go of everybody who waits.
+        // This releases every process that waits.
         let flags = rustix::mount::UnmountFlags::FORCE | rustix::mount::UnmountFlags::DETACH;
         let _ = rustix::mount::unmount(&self.place, flags);
     }

@@ -1,4 +1,4 @@
-//! Manifests written anew: cut as the reference cuts them, and with nothing else changed.
+//! Rewritten manifests: split as by the reference, and with no other change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU16, NonZeroUsize};
@@ -27,7 +27,7 @@ use crate::common::lab::{Lab, Model, Random, create, history, reference_keys, re
 use crate::common::reference_diff::reference_logs;
 use crate::common::scramble::scramble;
 
-/// Grids are cut as the reference cuts them, and the commit says by which rules, as the reference's does.
+/// Grids are split as by the reference, and the commit names the rules, as the reference's does.
 #[tokio::test]
 async fn manifests_are_rewritten_as_by_the_reference() {
     let extents = async |place: &Path| {
@@ -75,7 +75,7 @@ async fn manifests_are_rewritten_as_by_the_reference() {
     }
 }
 
-/// New rules are for this once, and may be for some arrays only.
+/// New rules apply to this rewrite only, and may be for some arrays only.
 #[tokio::test]
 async fn split_rules_apply_to_one_rewrite() {
     let directory = tempfile::tempdir().unwrap();
@@ -96,7 +96,7 @@ async fn split_rules_apply_to_one_rewrite() {
     assert_eq!(history(place).await.iter().filter(|message| *message == "Manifests rewritten").count(), 4);
     assert_eq!(reference_keys(place).await, model.keys());
     fsck::check(place, SpecVersion::V2);
-    // More parts than anybody has memory for.
+    // More parts than fit into memory.
     let before = model.clone();
     let mut model = model;
     model.array("/vast", &[1 << 30, 1 << 30]);
@@ -111,7 +111,8 @@ fn objects(place: &Path) -> usize {
     std::fs::read_dir(place.join("chunks")).unwrap().count()
 }
 
-/// Chunks that have an object each, or little of one, become few objects with the same bytes; and nothing is done twice.
+/// Chunks that have an object each, or little of one, become few objects with the same bytes; a repetition does
+/// nothing.
 #[tokio::test]
 async fn repack_combines_small_chunks() {
     for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
@@ -128,7 +129,7 @@ async fn repack_combines_small_chunks() {
         model.chunk("/small", &[5, 5], "inline");
         single.commit_model(&Model::default(), &model).await;
         assert_eq!(objects(place), 99 + 3);
-        // What is packed well stays, what four fifths of were written again does not.
+        // Well packed chunks stay, a pack of which four fifths were rewritten does not.
         let packing = Lab::open(place);
         for part in [0..100, 0..0] {
             let before = model.clone();
@@ -151,7 +152,7 @@ async fn repack_combines_small_chunks() {
         assert_eq!(again["repacked"]["chunks"], 0, "{again}");
         fsck::check(place, version(spec));
         command("verify", place, ["--chunks"]).success();
-        // What nothing needs any more goes, and all is there still.
+        // Unneeded objects are removed, and all chunks are still there.
         let repository = reopen(place).await;
         let main = VersionInfo::BranchTipRef("main".into());
         let infos: Vec<_> = repository.ancestry(&main).await.unwrap().try_collect().await.unwrap();
@@ -167,7 +168,7 @@ async fn repack_combines_small_chunks() {
     }
 }
 
-/// What others do to chunks while they are put together stays as they did it.
+/// Concurrent changes of chunks that are being repacked stay.
 #[tokio::test]
 async fn repack_keeps_concurrent_writes() {
     for spec in [SpecVersionBin::V1, SpecVersionBin::V2] {
@@ -202,7 +203,7 @@ async fn repack_keeps_concurrent_writes() {
     }
 }
 
-/// Bytes that cannot be read are not lost by putting them together.
+/// Unreadable bytes are not lost by repacking.
 #[tokio::test]
 async fn repack_refuses_a_missing_object() {
     let directory = tempfile::tempdir().unwrap();
