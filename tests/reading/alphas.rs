@@ -1,5 +1,5 @@
-//! Repositories of releases before 0.2: the real ones beside the project, the first layout by its specification, and mixtures of
-//! both that are made here. All of it through real mounts and the real command line.
+//! Repositories of releases before 0.2: the real ones beside the project, the first layout by its specification, and
+//! mixtures of both that are made here. All of it through real mounts and the real command line.
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::common::{self, Fixture, FixtureSet, Mount, icechunkfs, place, run};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-/// Files of a mount: size and hash, which is none of those that give `EACCES`.
+/// Files of a mount: size and hash; the hash is absent for those that give `EACCES`.
 type Shown = BTreeMap<String, (u64, Option<String>)>;
 
 fn all() -> Vec<Fixture> {
@@ -65,7 +65,7 @@ fn every_key_of_every_snapshot_is_shown() {
     assert!(keys > 30);
 }
 
-/// Only the first snapshot may lack its file: one that nothing names, or that has a parent, is missing.
+/// Only the first snapshot may lack its file: one that no other snapshot lists, or that has a parent, is missing.
 #[test]
 fn a_snapshot_without_its_file_is_missing_and_not_empty() {
     let Some(set) = FixtureSet::shared() else { return };
@@ -115,7 +115,7 @@ fn check_snapshot(fixture: &Fixture, id: &str) -> usize {
     shown.len()
 }
 
-/// A document without the members that say nothing.
+/// Removes members with default values from a document.
 fn meaning(document: &Value) -> Value {
     let mut document = document.clone();
     let members = document.as_object_mut().unwrap();
@@ -197,7 +197,7 @@ fn virtual_chunks_are_read_where_allowed() {
     let file = std::fs::read(folder.join("raw.bin")).unwrap();
     let map = format!("s3://icechunkfs-virtual/data/={}/", folder.display());
     let words = ["--read-only", "--allow-virtual", "s3://icechunkfs-virtual/data/", "--virtual-map", &map];
-    // Locations of each spelling, and what a migration makes of them.
+    // Locations of each spelling, and their form after a migration.
     let directory = tempfile::tempdir().unwrap();
     let migrated = place::place(directory.path());
     let old = shared.get("v0-alpha-a5");
@@ -248,7 +248,7 @@ fn as_of_selects_a_commit_and_unknown_names_are_errors() {
     }
 }
 
-/// A copy of the shared fixture `name` in which `change` was done to every file, by its key.
+/// Returns a copy of the shared fixture `name` in which `change` was applied to every file, by its key.
 fn changed(name: &str, change: impl Fn(&str, Vec<u8>) -> (String, Vec<u8>)) -> Option<(tempfile::TempDir, Fixture)> {
     let mut fixture = FixtureSet::shared().filter(|_| place::is_local())?.get(name);
     let copy = tempfile::tempdir().unwrap();
@@ -271,7 +271,7 @@ fn repositories_of_mixed_releases_are_read() {
         let is_manifest = key.starts_with("manifests/");
         (key.to_owned(), if is_manifest { zstd::encode_all(bytes.as_slice(), 3).unwrap() } else { bytes })
     };
-    // Today's readers know a header without compression, though nobody writes one.
+    // Today's readers accept a header without compression, though no release writes one.
     let plain = |key: &str, bytes: Vec<u8>| match bytes.starts_with(b"ICE") {
         true => (key.to_owned(), [&bytes[..38], &[0], &zstd::decode_all(&bytes[39..]).unwrap()].concat()),
         false => (key.to_owned(), bytes),
@@ -345,7 +345,7 @@ fn missing_or_damaged_objects_are_named() {
     std::fs::rename(copy.path().join("kept"), &attributes).unwrap();
     ls().success();
     for snapshot in std::fs::read_dir(repo.join("s")).unwrap() {
-        // What claims a billion values, and what nests without end.
+        // Claims of a billion values, and endless nesting.
         let path = snapshot.unwrap().path();
         std::fs::write(&path, [0xdd, 0x3b, 0x9a, 0xca, 0x00, 0x01]).unwrap();
     }

@@ -1,5 +1,5 @@
-//! Mounts that follow their branch: what others commit shows as a whole, what is open stays as it was, and what did not change
-//! stays in the kernel's caches.
+//! Mounts that follow their branch: new commits show atomically, open files stay as they were, and unchanged files stay
+//! in the kernel's caches.
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -18,17 +18,17 @@ use crate::common::{self, Mount, icechunkfs, is_root, read_files};
 use icechunk::RepositoryConfig;
 use icechunk::format::format_constants::SpecVersionBin;
 
-/// How often the mounts look, in seconds.
+/// Polling interval of the mounts, in seconds.
 const EVERY: &str = "0.2";
-/// How long what others commit may take to show on a busy machine.
+/// Time limit on a busy machine for a new commit to show.
 const SOON: Duration = Duration::from_secs(30);
 
-/// A mount of branch `main` that follows it.
+/// Mounts branch `main`, following it.
 fn follow(repo: &Path, words: &[&str]) -> Mount {
     Mount::new(repo, &[&["--follow", EVERY], words].concat())
 }
 
-/// Waits until `it` is so.
+/// Waits until `it` is true.
 #[track_caller]
 fn until(what: &str, mut it: impl FnMut() -> bool) {
     let begin = Instant::now();
@@ -48,7 +48,7 @@ fn bytes(length: usize, salt: u8) -> Vec<u8> {
     (0..length).map(|n| (n % 249) as u8 ^ salt).collect()
 }
 
-/// The ways to open files that this machine has.
+/// Returns the ways to open files on this machine.
 fn modes() -> Vec<&'static str> {
     if is_root() && common::place::is_local() { vec!["cached", "passthrough"] } else { vec!["cached"] }
 }
@@ -68,7 +68,7 @@ fn follow_shows_commits_of_others() {
     assert!(mount.mounted_as().unwrap().contains(" ro,"), "{:?}", mount.mounted_as());
     assert!(std::fs::write(seen.join("x"), "x").is_err());
     assert!(!seen.with_file_name("scratch").exists());
-    // The kernel knows all names, those that there are not, listings and sizes.
+    // The kernel has cached all names, negative entries, listings and sizes.
     let before = read_files(&seen);
     assert_eq!(before, read_files(&root));
     for missing in ["a/c/1", "new", "new/zarr.json", "deep/b/c/0", "deep/b/c/0/0", "c"] {
@@ -83,14 +83,14 @@ fn follow_shows_commits_of_others() {
     put(&root.join("new/c/0"), "new").unwrap();
     writer.commit("second").unwrap();
     shows(&seen.join("a/c/1"), b"one");
-    // From then on, everything: it moves as a whole.
+    // From then on all of the new snapshot is visible: the move is atomic.
     assert_eq!(std::fs::metadata(seen.join("a/c/0")).unwrap().len(), 20);
     assert_eq!(std::fs::read(seen.join("new/c/0")).unwrap(), b"new");
     assert_eq!(std::fs::read(seen.join("deep/b/c/0/0")).unwrap(), b"nothing");
     assert!(std::fs::metadata(seen.join("deep/b/c/1")).is_err());
     assert_eq!(read_files(&seen), read_files(&root));
 
-    // Renamed, resized, with other names of chunks, and gone.
+    // Nodes are renamed, resized, given other chunk names, and deleted.
     std::fs::rename(root.join("deep"), root.join("high")).unwrap();
     std::fs::remove_dir_all(root.join("new")).unwrap();
     put(&root.join("a/zarr.json"), array(&[300], &[1])).unwrap();
@@ -131,7 +131,7 @@ impl Map {
         unsafe { std::slice::from_raw_parts(self.0.cast(), self.1) }
     }
 
-    /// Pages that are in the kernel's cache.
+    /// Returns the number of pages in the kernel's cache.
     fn cached(&self) -> usize {
         let mut pages = vec![0_u8; self.1.div_ceil(4096)];
         // SAFETY: a vector with a byte for each page of the mapping.
@@ -142,7 +142,7 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: what was mapped, once.
+        // SAFETY: the mapping is ours, and is unmapped once.
         unsafe { libc::munmap(self.0, self.1) };
     }
 }
@@ -162,7 +162,7 @@ fn open_files_keep_their_bytes_until_closed() {
         writer.commit("first").unwrap();
         let mount = follow(writer.repository(), &["--io", mode]);
         let chunk = mount.path().join("a/c/0");
-        // A little is read of each before, so that the rest has to be asked for after the move.
+        // A little of each is read before, so that the rest has to be requested after the move.
         let begin = |path: &Path| {
             let mut file = File::open(path).unwrap();
             let mut some = [0; 100];
@@ -187,7 +187,7 @@ fn open_files_keep_their_bytes_until_closed() {
                 array(&[10 + n as u64], &[1]).as_bytes()
             );
             assert!(File::open(mount.path().join("gone/c/0")).is_err());
-            // In between it is open twice, as two.
+            // Meanwhile it is open twice, as two files.
             let mut part = [0; 50];
             open.read_exact_at(&mut part, 3 << 20).unwrap();
             assert!(bytes(LENGTH, 1)[3 << 20..].starts_with(&part), "{mode}");
@@ -210,7 +210,7 @@ fn open_files_keep_their_bytes_until_closed() {
     }
 }
 
-/// Of what is in the kernel's cache, only what changed goes.
+/// Only changed files are dropped from the kernel's cache.
 #[test]
 fn unchanged_files_stay_cached() {
     const LENGTH: usize = 1 << 20;
@@ -241,13 +241,14 @@ fn unchanged_files_stay_cached() {
     until("the new chunk", || mount.path().join("a/c/39").exists());
     for name in &chunks {
         let still = cached(name);
-        // The kernel may take a page for something else at any time.
+        // The kernel may drop a page at any time.
         assert!(if name == "a/c/1" { still == 0 } else { still > all / 10 * 9 }, "{name}: {still} of {all} pages");
     }
     assert_eq!(read_files(&mount.path()), read_files(&root));
 }
 
-/// Programs that open one file after the other, while commits change them all, never go back in time.
+/// Programs that open one file after the other, while commits change them all, never see an older snapshot after a
+/// newer one.
 #[test]
 fn a_follow_is_atomic() {
     const FILES: usize = 12;
@@ -258,7 +259,7 @@ fn a_follow_is_atomic() {
     put(&root.join("a/zarr.json"), array(&[FILES as u64], &[1])).unwrap();
     let fill = |version: usize| {
         for n in 0..FILES {
-            // Also names come and go, and sizes differ.
+            // Names also appear and vanish, and sizes differ.
             let file = root.join(format!("a/c/{n}"));
             put(&file, format!("{version} ").repeat(1 + (version * 7 + n) % 900)).unwrap();
         }
@@ -286,7 +287,7 @@ fn a_follow_is_atomic() {
                         let version = newest(&text);
                         assert!(version >= last, "file {at} is of commit {version}, after one of {last} was read");
                         last = version;
-                        // What is of this commit is there, unless it has moved on since.
+                        // The files of this commit are there, unless the mount has moved on since.
                         let group = seen.join(format!("g{version}"));
                         if !group.exists() {
                             let again = newest(&std::fs::read_to_string(seen.join("a/c/0")).unwrap());
@@ -335,7 +336,7 @@ fn resets_and_expirations_are_followed_in_both_versions() {
         reference.commit(&[("a/c/0", b"two"), ("b/zarr.json", GROUP.as_bytes())], "third");
         shows(&main.path().join("a/c/0"), b"two");
         assert!(!side.path().join("a/c").exists());
-        // Back, and on by another way.
+        // Reset, and continued with other commits.
         reference.reset_branch("main");
         shows(&main.path().join("a/c/0"), b"one");
         assert!(!main.path().join("b").exists());
@@ -345,7 +346,7 @@ fn resets_and_expirations_are_followed_in_both_versions() {
         reference.commit(&[("a/c/1", b"new"), ("a/c/0", b"three")], "another third");
         shows(&main.path().join("a/c/0"), b"three");
         assert_eq!(std::fs::read(main.path().join("a/c/1")).unwrap(), b"new");
-        // Gone, and back at another commit.
+        // Deleted, and created again at another commit.
         reference.delete_branch("side");
         until("a word in the log", || side.log().contains("there is no such branch"));
         assert!(side.path().join("a/zarr.json").exists());
@@ -375,7 +376,7 @@ fn amended_commits_are_followed() {
     assert_eq!(read_files(&mount.path()), read_files(&root));
 }
 
-/// Looking costs one request for the one object, and what did not change is not fetched again.
+/// A poll costs one request for the one object, and unchanged objects are not fetched again.
 #[test]
 fn a_poll_is_one_request_and_survives_an_unreachable_store() {
     let Some(server) = moto::s3() else { return };
@@ -394,7 +395,7 @@ fn a_poll_is_one_request_and_survives_an_unreachable_store() {
     let before = read_files(&mount.path());
     note(&line);
     until("five looks", || asked.lock().unwrap().len() >= 5);
-    // The first look may be one without a condition.
+    // The first poll may be one without a condition.
     let answers = line.answers();
     assert!(answers.iter().skip(1).all(|answer| answer.contains(" 304 ")) && answers.len() >= 4, "{answers:?}");
     let requests = asked.lock().unwrap().clone();
@@ -447,7 +448,7 @@ fn follow_refuses_conflicting_options() {
     assert!(unknown.contains("did you mean `main`"), "{unknown}");
 }
 
-/// Random commits by a writable mount; after each, the followed one shows the same, and files that were open are as they were.
+/// Random commits by a writable mount; after each, the following mount shows the same, and open files are as they were.
 #[test]
 fn random_histories_are_followed() {
     let commits = writing::number("ICECHUNKFS_FOLLOW_COMMITS", 40);
@@ -466,7 +467,7 @@ fn random_histories_are_followed() {
             }
             writer.commit(&format!("commit {n}")).unwrap_or_else(|e| panic!("{e}: {}", writer.says("commit")));
             let expected = read_files(&root);
-            // Names that are not there, too, are asked for while it moves.
+            // Names that do not exist are looked up, too, while it moves.
             until(&format!("commit {n}, {mode}"), || {
                 read_files_of(&mount.path()).is_some_and(|files| files == expected)
             });
@@ -488,7 +489,7 @@ fn random_histories_are_followed() {
     }
 }
 
-/// As [`read_files`]; none if something vanished meanwhile.
+/// Reads as [`read_files`]; None if something vanished meanwhile.
 fn read_files_of(root: &Path) -> Option<BTreeMap<String, Vec<u8>>> {
     std::panic::catch_unwind(|| read_files(root)).ok()
 }
@@ -519,7 +520,7 @@ fn change(root: &Path, arrays: &mut BTreeMap<String, [u32; 2]>, random: &mut Ran
             }
         }
         (3, _) => {
-            // Larger, now and then by far.
+            // Larger, sometimes much larger.
             let name = random.pick(&names);
             let grid = arrays.get_mut(name).unwrap();
             grid[random.below(2)] += [1, 1, 5, 100][random.below(4)];

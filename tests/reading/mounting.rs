@@ -1,4 +1,4 @@
-//! Mounts as users, administrators and accidents make and end them.
+//! Mounting and unmounting by users, administrators and failures.
 
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -10,7 +10,7 @@ use crate::common::{self, FixtureSet, Mount, copy_tree, icechunkfs, run};
 
 /// A user without rights who exists everywhere, with a group of the same number.
 const NOBODY: u32 = 65534;
-/// How long something that happens at once may take on a busy machine.
+/// Time limit on a busy machine for events that come at once.
 const SOON: Duration = Duration::from_secs(20);
 
 fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
@@ -21,7 +21,7 @@ fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Tests that change who they are need root. CI has it.
+/// Returns true if the test cannot run: tests that change their user need root. CI has it.
 fn needs_root(what: &str) -> bool {
     if common::is_root() {
         return true;
@@ -31,7 +31,7 @@ fn needs_root(what: &str) -> bool {
     false
 }
 
-/// A place that another user can get at: the program, a repository and a mountpoint of their own.
+/// A place that another user can reach: the program, a repository and a mountpoint of their own.
 struct Home {
     directory: tempfile::TempDir,
 }
@@ -77,7 +77,7 @@ impl Drop for Home {
 #[test]
 fn the_mount_table_has_type_and_source() {
     let fixture = FixtureSet::own().get("own-v2-basic");
-    // A branch can be written to, unless that is not wanted; nothing else can.
+    // Only a branch is writable, unless that is disabled.
     for (words, access) in [(&[][..], "rw"), (&["-o", "ro"], "ro"), (&["--tag", "v1.0"], "ro")] {
         let mount = Mount::new(&fixture.repository, words);
         let line = mount.mounted_as().unwrap();
@@ -151,7 +151,7 @@ fn a_mount_of_an_unprivileged_user_is_private() {
     let table = std::fs::read_to_string("/proc/mounts").unwrap();
     let line = table.lines().find(|line| line.contains(home.mountpoint().to_str().unwrap())).unwrap().to_owned();
     assert!(line.contains("fuse.icechunkfs") && line.contains(&format!("user_id={NOBODY}")), "{line}");
-    // Forcing what needs privilege says so.
+    // Forcing an option that needs privilege gives an error that says so.
     std::fs::create_dir(home.path("other")).unwrap();
     let refused = run(home.as_nobody(&program).args(["mount", "repo", "other", "--io", "passthrough"]));
     assert!(refused.failure().contains("needs root"));
@@ -176,7 +176,7 @@ fn allow_other_admits_other_users_and_the_kernel_checks_modes() {
     let table = std::fs::read_to_string("/proc/mounts").unwrap();
     let line = table.lines().find(|line| line.contains(home.mountpoint().to_str().unwrap())).unwrap();
     assert!(line.contains("allow_other") && line.contains("default_permissions"), "{line}");
-    // Modes count: nobody may run a file without the x bit, and `access` knows it.
+    // Modes count: no user may run a file without the x bit, and `access` reports it.
     run(home.as_nobody("test").arg("-x").arg(&document)).failure();
     run(home.as_nobody("test").arg("-r").arg(&document)).success();
     icechunkfs(["unmount".as_ref(), home.mountpoint().as_os_str()]).success();
@@ -201,7 +201,7 @@ fn a_killed_daemon_blocks_nobody_and_its_mount_is_cleaned_up() {
     wait_until("the reading program ends", || reader.try_wait().unwrap().is_some());
     let dead = std::fs::metadata(mount.path().join("never heard of")).unwrap_err();
     assert_eq!(dead.raw_os_error(), Some(rustix::io::Errno::NOTCONN.raw_os_error()), "{dead}");
-    // A new mount over it takes the dead one away,
+    // A new mount over it removes the dead one,
     mount.command(&fixture.repository, &[]).success();
     assert!(mount.path().join("zarr.json").exists());
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
@@ -232,7 +232,7 @@ fn signals_unmount() {
         assert!(mount.mounted_as().is_none(), "{signal}");
         assert!(mount.log().contains("unmounted"), "{}", mount.log());
     }
-    // The end of the terminal that started it is no reason.
+    // Closing the terminal that started it does not end it.
     let mount = Mount::new(&fixture.repository, &[]);
     run(Command::new("kill").arg("-HUP").arg(mount.daemon().to_string())).success();
     assert!(mount.path().join("zarr.json").exists());
@@ -246,7 +246,8 @@ fn a_busy_mount_is_not_unmounted() {
     let refused = icechunkfs(["unmount".as_ref(), mount.path().as_os_str()]).failure();
     assert!(refused.contains("is in use"), "{refused}");
     assert!(mount.mounted_as().is_some());
-    // A signal detaches it: new programs do not get in, the open file goes on, and the daemon ends when it is closed.
+    // A signal detaches it: new programs have no access, the open file stays readable, and the daemon ends when it is
+    // closed.
     let daemon = mount.daemon();
     run(Command::new("kill").arg("-TERM").arg(daemon.to_string())).success();
     wait_until("it is detached", || mount.mounted_as().is_none());
@@ -289,7 +290,7 @@ fn as_of_mounts_the_past() {
     assert!(by_option.log().contains(&format!("is snapshot {old}")), "{}", by_option.log());
 }
 
-/// The link by which mount(8) finds us, for as long as a test needs it.
+/// The link by which mount(8) finds the program, for the time of a test.
 struct Helper {
     links: Vec<PathBuf>,
 }
@@ -342,7 +343,7 @@ fn mount_and_umount_and_fstab_work() {
     run(Command::new("mount").args(["-f", "-t", "icechunkfs", "-o", &scratch]).arg(&repo).arg(&place)).success();
     assert!(!mounted() && !home.path("scratch").exists());
 
-    // A line of fstab, for root and for the user whom it allows.
+    // A line of fstab, for root and for a user whom it admits.
     let line = format!(
         "{} {} icechunkfs noauto,user,tag=v1.0,log_file=/dev/null 0 0 # icechunkfs-test\n",
         repo.display(),
@@ -360,7 +361,7 @@ fn mount_and_umount_and_fstab_work() {
     drop(fstab);
 }
 
-/// `/etc/fstab` with one more line, for as long as a test needs it.
+/// `/etc/fstab` with one more line, for the time of a test.
 struct Fstab {
     before: Option<Vec<u8>>,
 }

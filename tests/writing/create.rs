@@ -43,7 +43,7 @@ async fn the_reference_works_in_a_created_repository() {
     assert_eq!(messages(&repository).await, ["Repository initialized"]);
     assert!(keys(&repository).await.is_empty());
 
-    // It commits on top, tags, branches, and its own records go on after ours.
+    // It commits on top, tags, branches, and its entries in the operations log follow ours.
     let session = Arc::new(RwLock::new(repository.writable_session("main").await.unwrap()));
     let store = Store::from_session(Arc::clone(&session)).await;
     let document = Bytes::from_static(br#"{"zarr_format":3,"node_type":"group"}"#);
@@ -95,7 +95,7 @@ fn a_nonempty_place_is_refused_and_unchanged() {
     assert_eq!(std::fs::read(directory.path().join("repo")).unwrap(), before);
 }
 
-/// Changes by many at once: none is lost, and each has its copy and its entry in the log.
+/// Concurrent changes: none is lost, and each has its copy and its entry in the log.
 #[test]
 fn no_concurrent_change_of_repo_is_lost() {
     const WRITERS: usize = 8;
@@ -105,7 +105,8 @@ fn no_concurrent_change_of_repo_is_lost() {
     let writers: Vec<_> = (0..WRITERS)
         .map(|writer| {
             let place = directory.path().to_str().unwrap().to_owned();
-            // Threads with runtimes, descriptors and locks of their own: to the file system they are strangers.
+            // Threads with their own runtimes, descriptors and locks: for the file system they are independent
+            // programs.
             std::thread::spawn(move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 runtime.block_on(async {
@@ -134,7 +135,7 @@ fn no_concurrent_change_of_repo_is_lost() {
     let staging = std::fs::read_dir(directory.path())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        // The file that is locked lies among the objects.
+        // The lock file lies among the objects.
         .filter(|name| name.contains('#') && name != "lock#0");
     assert_eq!(staging.count(), 0, "staging files are gone");
 }

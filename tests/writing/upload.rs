@@ -1,4 +1,4 @@
-//! Chunks that are uploaded before the commit that refers to them, over a line on which things go wrong as each test says.
+//! Chunks that are uploaded before the commit that refers to them, over a proxy with the faults of each test.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -13,12 +13,12 @@ use crate::common::moto::{self, commit, icechunkfs, mount, repository, s3};
 use crate::common::writing::{array, put};
 use crate::common::{Mount, read_files, run};
 
-/// Bytes of a chunk that is an object of its own.
+/// Bytes of a chunk that is a separate object.
 const LARGE: usize = 300_000;
-/// How long what happens by itself may take on a busy machine.
+/// Time limit on a busy machine for events that come by themselves.
 const SOON: Duration = Duration::from_secs(60);
 
-/// A repository with an empty array of 40 chunks.
+/// Creates a repository with an empty array of 40 chunks.
 fn empty(port: u16, name: &str) -> String {
     let repo = repository(name);
     icechunkfs(port, &["init", &repo, "--zarr-group"]).success();
@@ -37,7 +37,7 @@ fn chunk(mount: &Mount, n: usize) -> PathBuf {
     mount.path().join(format!("a/c/{n}"))
 }
 
-/// From now on counts requests that store chunks, and lets `fault` decide about each by its number.
+/// Counts requests that store chunks from now on, and lets `fault` decide about each by its number.
 fn puts(line: &Line, fault: impl Fn(usize) -> Fault + Send + 'static) -> Arc<AtomicUsize> {
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
@@ -78,7 +78,7 @@ fn wait_for_uploads(mount: &Mount, count: u64) {
     wait_until("chunks are not uploaded", || uploaded(mount) == count);
 }
 
-/// Commits, and looks whether a fresh mount shows what this one does.
+/// Commits, and checks that a fresh mount shows the same as this one.
 #[track_caller]
 fn commit_and_compare(mount: &Mount, port: u16, repo: &str) {
     commit(mount).unwrap_or_else(|e| panic!("{e}: {}", mount.log()));
@@ -86,7 +86,7 @@ fn commit_and_compare(mount: &Mount, port: u16, repo: &str) {
     assert!(read_files(&fresh.path()) == read_files(&mount.path()));
 }
 
-/// What was uploaded before a commit looks like garbage. When it is collected as such, the commit uploads it again.
+/// Chunks uploaded before a commit look like garbage. When they are collected, the commit uploads them again.
 #[test]
 fn collected_uploads_are_uploaded_again() {
     let Some(server) = s3() else { return };
@@ -97,7 +97,7 @@ fn collected_uploads_are_uploaded_again() {
         put(&chunk(&mount, n), bytes(LARGE, n)).unwrap();
     }
     wait_for_uploads(&mount, 3);
-    // Some stores tell the time by the second.
+    // Some stores have times in whole seconds.
     std::thread::sleep(Duration::from_millis(2100));
     let said = icechunkfs(server.port, &["gc", &repo, "--older-than", "0s", "--yes", "--json"]).json();
     assert_eq!(said["chunks"]["objects"], 3, "{said:#}");
@@ -105,7 +105,7 @@ fn collected_uploads_are_uploaded_again() {
     put(&chunk(&mount, 3), bytes(LARGE, 3)).unwrap();
     wait_for_uploads(&mount, 4);
     commit_and_compare(&mount, server.port, &repo);
-    // Clocks may differ, so that the one that came after the collection is not believed either.
+    // Clocks may differ, so that an upload shortly after the collection is not trusted either.
     assert_eq!(number(&count), 1 + 4);
     icechunkfs(server.port, &["verify", &repo, "--chunks"]).success();
 }
@@ -123,7 +123,7 @@ fn a_commit_references_finished_uploads() {
         put(&partial, bytes(LARGE, n)).unwrap();
         std::fs::rename(&partial, chunk(&mount, n)).unwrap();
     }
-    // In parts, and too small for an object of its own.
+    // In parts, and too small for a separate object.
     put(&chunk(&mount, 6), bytes(17 << 20, 6)).unwrap();
     put(&chunk(&mount, 7), bytes(1000, 7)).unwrap();
     // No chunk by its name.
@@ -138,7 +138,7 @@ fn a_commit_references_finished_uploads() {
     assert_eq!(number(&count), 1, "the small one");
     std::fs::remove_file(mount.path().join("a/notes")).unwrap();
     commit_and_compare(&mount, server.port, &repo);
-    // What was uploaded belongs to that commit: the next one goes by what is written then.
+    // The uploads belong to that commit: the next one uses the bytes that are written then.
     put(&chunk(&mount, 0), bytes(LARGE, 99)).unwrap();
     commit_and_compare(&mount, server.port, &repo);
 }
@@ -158,7 +158,7 @@ fn a_chunk_changed_after_its_upload_is_uploaded_again() {
     let middle = std::fs::OpenOptions::new().write(true).open(chunk(&mount, 1)).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&middle, b"changed", 1000).unwrap();
     drop(middle);
-    // By its path: there is no handle.
+    // By its path, without a handle.
     let path = std::ffi::CString::new(chunk(&mount, 2).as_os_str().as_bytes()).unwrap();
     // SAFETY: the path ends with a NUL byte and lives on.
     assert_eq!(unsafe { libc::truncate(path.as_ptr(), LARGE as i64 - 1) }, 0);
@@ -167,7 +167,7 @@ fn a_chunk_changed_after_its_upload_is_uploaded_again() {
     std::fs::rename(chunk(&mount, 5), chunk(&mount, 6)).unwrap();
     put(&chunk(&mount, 7), bytes(2 * LARGE, 107)).unwrap();
     commit_and_compare(&mount, server.port, &repo);
-    // Those whose bytes are others, and perhaps again what the commit found on its way.
+    // Chunks with other bytes, and perhaps again those that the commit found in transit.
     assert_eq!(number(&count), 4);
     assert!(!chunk(&mount, 3).exists() && !chunk(&mount, 5).exists());
     assert!(std::fs::read(chunk(&mount, 20)).unwrap() == bytes(LARGE, 4));
@@ -191,7 +191,7 @@ fn a_file_is_not_uploaded_while_it_is_written_or_mapped() {
         unsafe { libc::mmap(std::ptr::null_mut(), LARGE, protection, libc::MAP_SHARED, mapped.as_raw_fd(), 0) };
     assert_ne!(mapping, libc::MAP_FAILED);
     drop(mapped);
-    // A third one goes by.
+    // A third interval passes.
     put(&chunk(&mount, 2), bytes(LARGE, 2)).unwrap();
     wait_for_uploads(&mount, 1);
     std::os::unix::fs::FileExt::write_all_at(&written, b"written", 7).unwrap();
@@ -218,7 +218,7 @@ fn chunks_are_uploaded_once_their_array_is_known() {
     put(&root.join("b.tmp/c/0"), bytes(LARGE, 1)).unwrap();
     put(&root.join("d/c/0"), bytes(LARGE, 2)).unwrap();
     put(&root.join("d/c/1"), bytes(LARGE, 3)).unwrap();
-    // Whoever waits for this one has waited for those before it.
+    // An operation that waits for this one has waited for those before it.
     put(&chunk(&mount, 0), bytes(LARGE, 0)).unwrap();
     wait_for_uploads(&mount, 1);
     assert_eq!(number(&count), 1, "something was uploaded that is no chunk yet");
@@ -245,7 +245,7 @@ fn upload_commit_stores_nothing_before_the_commit() {
     for n in 0..3 {
         put(&chunk(&mount, n), bytes(1 << 20, n)).unwrap();
     }
-    // Longer than anything is left alone.
+    // Longer than the delay of any upload.
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(number(&count), 0);
     let begin = Instant::now();
@@ -284,7 +284,7 @@ fn a_commit_stores_chunks_whose_upload_failed() {
     mount.unmount();
 }
 
-/// A store that takes nothing is asked now and then, and everything is uploaded when it takes it again.
+/// A store that fails is tried now and then, and everything is uploaded when it works again.
 #[test]
 fn failed_uploads_are_retried_with_backoff() {
     let Some(server) = s3() else { return };
@@ -330,7 +330,7 @@ fn a_daemon_killed_during_an_upload_loses_nothing() {
         assert!(std::fs::read(chunk(&second, n)).unwrap() == bytes(LARGE, n), "chunk {n}");
     }
     commit_and_compare(&second, server.port, &repo);
-    // An unmount does not wait for what is on its way.
+    // An unmount does not wait for uploads in progress.
     puts(&line, |_| Fault::Silent);
     put(&chunk(&second, 9), bytes(LARGE, 9)).unwrap();
     wait_until("nothing is on its way", || line.counts().1 > 0);

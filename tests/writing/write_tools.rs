@@ -1,4 +1,4 @@
-//! The programs that people use write into a mount, are committed, and are read back from what the reference stored.
+//! Common programs write into a mount; the result is committed, and read back with the reference.
 
 mod control;
 mod copying;

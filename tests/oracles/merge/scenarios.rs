@@ -1,5 +1,5 @@
-//! One test for each way in which a move to another snapshot once lost work. `a` and `b` are mounts of one branch, each with
-//! a scratch directory of its own.
+//! One test for each way in which a move to another snapshot once lost work. `a` and `b` are mounts of one branch, each
+//! with its own scratch directory.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,7 +30,7 @@ impl Pair {
         Pair { a, b }
     }
 
-    /// What the repository has, as the reference and a fresh mount read it.
+    /// Returns the content of the repository, as the reference and a fresh mount read it.
     #[track_caller]
     fn committed(&self) -> BTreeMap<String, String> {
         let keys = Reference::open(self.a.repository()).keys();
@@ -39,7 +39,7 @@ impl Pair {
     }
 }
 
-/// What `status.json` says of changes: every list that names one, by its name; nothing if there is none.
+/// Returns the changes in `status.json`: every nonempty list, by its name.
 fn changes(mount: &Writable) -> BTreeMap<String, Value> {
     let status: Value = serde_json::from_str(&mount.says("status.json")).unwrap();
     let lists = ["added", "changed", "deleted", "moved", "arrays", "faults"];
@@ -62,7 +62,7 @@ fn assert_absent(mount: &Writable, path: &str) {
     assert!(found.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::NotFound), "{path}: {found:?}");
 }
 
-/// Walks all of a mount: each name that is listed can be looked up and read, so that no entry is without bytes.
+/// Walks a whole mount: each listed name can be looked up and read, so that no entry is without bytes.
 #[track_caller]
 fn assert_no_ghosts(mount: &Writable) {
     let mut pending = vec![mount.root()];
@@ -245,7 +245,7 @@ fn a_chunk_deleted_on_both_sides_and_recreated_by_others_stays() {
         remove(&pair.a, "y/c/1");
         remove(&pair.b, "y/c/1");
         commit(&pair.b, "deleted");
-        // Both did the same: nothing is in the way, and nothing is left to commit.
+        // Both did the same: nothing conflicts, and nothing is left to commit.
         refresh(&pair.a);
         assert_clean(&pair.a);
         if remounts {
@@ -332,7 +332,7 @@ fn an_untracked_name_that_others_committed_is_a_conflict_and_hides_nothing() {
         assert_eq!(errno(pair.a.commit("ours")), Some(libc::ESTALE));
         assert!(pair.a.says("conflicts").contains("/latest"));
         assert!(pair.a.root().join("latest").symlink_metadata().is_ok(), "nothing was lost here");
-        // Out of the way, everything goes on.
+        // With the file moved away, the refresh succeeds.
         std::fs::rename(pair.a.root().join("latest"), pair.a.root().join("note")).unwrap();
         refresh(&pair.a);
         commit(&pair.a, "ours");
@@ -428,7 +428,7 @@ fn a_node_name_with_a_replacement_character_is_an_ordinary_name() {
     assert_clean(&pair.a);
     let keys = pair.committed();
     assert_eq!((keys[&chunk].as_str(), keys[&format!("{name}/c/1")].as_str()), ("theirs", "ours"));
-    // A name that is not UTF-8 looks alike where it is printed, and is another one.
+    // A name that is not UTF-8 prints like this one, and is another one.
     let bad = pair.a.root().join(std::ffi::OsStr::from_bytes(b"bad\xff"));
     std::fs::create_dir(&bad).unwrap();
     std::fs::write(bad.join("zarr.json"), GROUP).unwrap();
@@ -488,7 +488,7 @@ fn a_mount_replaces_a_killed_one_at_the_same_mountpoint() {
     for n in 0..10 {
         write(&pair.a, "n/zarr.json", format!("{}{}", GROUP, " ".repeat(n)));
         let daemon = pair.a.daemon();
-        // As a person types it: nobody waits for the daemon's end, nor takes the dead mount away.
+        // As a user types it: without waiting for the daemon's end, and without removing the dead mount.
         common::run(std::process::Command::new("kill").arg("-9").arg(daemon.to_string())).success();
         pair.a.mount_again(None).success();
         assert_eq!(read(&pair.a, "n/zarr.json").unwrap().len(), GROUP.len() + n);

@@ -1,4 +1,4 @@
-//! Buckets: what the configuration says of a store, and whose credentials go where.
+//! Buckets: the configuration of a store, and the destinations of credentials.
 
 use icechunk::config::{ObjectStoreConfig, S3Options};
 
@@ -17,7 +17,7 @@ fn options(endpoint: Option<&str>, allow_http: bool) -> S3Options {
     options
 }
 
-/// A server of any protocol sees what it is asked. Its bytes are those of every object.
+/// A server of any protocol records its requests. Every object has the same bytes.
 #[test]
 fn credentials_go_to_no_server_that_only_the_repository_names() {
     let web = Web::new("http://169.254.169.254/latest");
@@ -54,13 +54,13 @@ fn credentials_go_to_no_server_that_only_the_repository_names() {
     assert_eq!(run(&mut command).success(), content(3, 30));
     let signed = web.take();
     assert!(signed[0].headers.contains("credential=k/") && !signed[0].headers.contains("hidden"), "{signed:?}");
-    // A store that sends us on is not followed.
+    // A redirect of a store is not followed.
     let said = cat(1, &[&allowed[..], &["--timeout", "2"]].concat()).failure();
     assert!(said.contains("s3://bucket/sent-away"), "{said}");
     assert!(web.take().iter().all(|request| request.target == "/bucket/sent-away"));
 }
 
-/// Every kind of bucket there is, at an address that the user says.
+/// Every kind of bucket, at an address of the user.
 #[test]
 fn all_kinds_of_buckets_are_read() {
     let web = Web::new("");
@@ -82,10 +82,10 @@ fn all_kinds_of_buckets_are_read() {
             ["cat", repository.to_str().unwrap(), &key, "--allow-virtual", prefix].into_iter().chain(options).collect();
         assert_eq!(run(&mut plain(&words)).success(), content(11, 40), "{prefix}");
         let asked = web.take();
-        // Google's client spells more letters with their codes.
+        // Google's client percent-encodes more letters.
         let target = asked[0].target.replace("%2F", "/").replace("%2E", ".");
         assert!(asked.len() == 1 && target.starts_with("/bucket/a%20b/x.nc"), "{prefix}: {asked:?}");
-        // The words may be in the environment too, one a line.
+        // The options may be in the environment too, one a line.
         let mut command = plain(&words[..3]);
         command.env("ICECHUNKFS_ALLOW_VIRTUAL", format!("/nowhere\n{prefix}"));
         let options: Vec<&str> = words[5..].iter().copied().filter(|word| *word != "--virtual-option").collect();
@@ -108,7 +108,7 @@ fn an_unencrypted_endpoint_is_refused_unless_allowed() {
     assert!(said.contains("unencrypted") && web.take().is_empty(), "{said}");
 }
 
-/// Over a real server: states are told apart by what it says, and what is wrong is told.
+/// Over a real server: its answers identify the state of an object, and a mismatch is reported.
 #[test]
 fn changed_objects_are_errors() {
     let Some(server) = s3() else { return };

@@ -1,4 +1,4 @@
-//! Commands that look into virtual chunks without a mount.
+//! Commands that read virtual chunks without a mount.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,8 @@ use super::web::{INNER, TAG, Web, content};
 use crate::common::made::{reference, repository};
 use crate::common::{Output, run};
 
-/// `verify --chunks` looks for objects with virtual chunks where it may, once for each, and says what is wrong with which.
+/// `verify --chunks` checks objects with virtual chunks where it may, once for each, and names the problem and the
+/// object.
 #[test]
 fn verify_checks_virtual_objects_where_allowed() {
     let web = Web::new("");
@@ -38,7 +39,7 @@ fn verify_checks_virtual_objects_where_allowed() {
         rules.values_mut().for_each(|chunks| chunks.sort_unstable());
         rules
     };
-    // Nobody is asked who may not be.
+    // A server without permission gets no request.
     assert!(rules(&verify(&["--chunks"])).is_empty() && rules(&verify(&["--allow-virtual", &web.url("")])).is_empty());
     assert!(web.take().is_empty());
     let found = verify(&["--chunks", "--allow-virtual", &web.url("")]);
@@ -51,7 +52,7 @@ fn verify_checks_virtual_objects_where_allowed() {
     assert_eq!(found.status.code(), Some(4));
 }
 
-/// An export reads what it may, neighbours together.
+/// An export reads allowed virtual chunks, neighbors together.
 #[test]
 fn an_export_has_the_bytes_of_virtual_chunks() {
     let web = Web::new("");

@@ -1,4 +1,4 @@
-//! The commands of the reference page on virtual chunks, as they stand there.
+//! The commands of the reference page on virtual chunks, run as written there.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! `file://`: directories, links, mounts, and files that are not what they were.
+//! `file://`: directories, links, mounts, and changed files.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -77,8 +77,8 @@ fn links_and_mounts_are_followed_only_to_allowed_directories() {
     assert_eq!(shown(5, &["database/x"]), "23456789 in ", "one file");
 }
 
-/// Paths are relative to where the command is given, also for the daemon, which goes elsewhere. A link does not lead into what is
-/// only mapped to.
+/// Paths are relative to the working directory of the command, also for the daemon, which changes its own. A link does
+/// not lead into a directory that is only the target of a map.
 #[test]
 fn relative_paths_and_maps_are_resolved_where_the_command_runs() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! Mounts that show virtual chunks: what is asked of servers, what is kept, and what a commit makes of it.
+//! Mounts with virtual chunks: requests to servers, caching, and commits.
 #![allow(unreachable_pub)]
 
 use std::os::unix::fs::FileExt;
@@ -15,7 +15,7 @@ use crate::common::shard::{USUAL, array};
 use crate::common::writing::{Reference as Oracle, touch};
 use crate::common::{Mount, read_files, run};
 
-/// `count` neighbours of `length` bytes in one object.
+/// Returns `count` references to adjacent ranges of `length` bytes in one object.
 fn neighbours(web: &Web, path: &str, count: u64, length: u64) -> Vec<Reference> {
     (0..count).map(|n| reference(web.url(path), n * length, length)).collect()
 }
@@ -36,7 +36,7 @@ fn neighbors_are_fetched_together_and_listings_fetch_nothing() {
     }
     let requests = web.take().len();
     assert!(requests < 48, "{requests} requests for 256 neighbours");
-    // Once more comes from memory.
+    // A second read comes from memory.
     for n in [0, 100, 255] {
         let file = std::fs::File::open(mount.path().join(format!("v/c/{n}"))).unwrap();
         let mut part = [0; 10];
@@ -46,7 +46,7 @@ fn neighbors_are_fetched_together_and_listings_fetch_nothing() {
     assert_eq!(web.take().len(), 0);
 }
 
-/// A repository whose array is one virtual shard.
+/// Creates a repository whose array is one virtual shard.
 pub fn with_shard(web: &Web, place: &Path) -> PathBuf {
     let (count, length) = INNER;
     let all = count * length;
@@ -56,7 +56,7 @@ pub fn with_shard(web: &Web, place: &Path) -> PathBuf {
     with_document(place, Vec::new(), &references, (all as u64, document))
 }
 
-/// Zarr stores that are referred to have shards: of those what is wanted is fetched.
+/// A virtual shard is read in parts by its index.
 #[test]
 fn a_virtual_shard_is_read_by_its_index() {
     let web = Web::new("");
@@ -98,7 +98,7 @@ fn a_refused_virtual_chunk_is_reported_in_the_mount() {
     assert!(info.contains(&web.url("less")), "what is allowed is among the options: {info}");
 }
 
-/// References outlive copies, moves and commits; bytes that are written are the repository's own.
+/// References survive copies, moves and commits; written bytes are the repository's own.
 #[test]
 fn virtual_references_are_kept_until_they_are_written_to() {
     let web = Web::new("");
@@ -152,7 +152,7 @@ fn a_followed_branch_shows_virtual_chunks() {
     assert_eq!(std::fs::read(mount.path().join("v/c/2")).unwrap(), content(200, 100));
 }
 
-/// A copy of local repository `from` as `name` in the server's bucket.
+/// Copies local repository `from` as `name` into the server's bucket.
 fn uploaded(port: u16, from: &Path, name: &str) -> String {
     for (key, bytes) in read_files(from) {
         moto::request(port, "PUT", &format!("/{BUCKET}/{name}/{key}"), &bytes);
@@ -160,7 +160,7 @@ fn uploaded(port: u16, from: &Path, name: &str) -> String {
     moto::repository(name)
 }
 
-/// What a checksum tells apart is kept on a disk, and nothing else.
+/// Only chunks whose reference has a checksum are cached on the disk.
 #[test]
 fn only_chunks_with_a_checksum_are_cached_on_disk() {
     let Some(server) = moto::s3() else { return };
@@ -192,7 +192,7 @@ fn only_chunks_with_a_checksum_are_cached_on_disk() {
     assert_eq!(read(&offline, 1).unwrap_err().raw_os_error(), Some(libc::ENETDOWN));
     offline.unmount();
     assert!(web.take().is_empty(), "somebody was asked");
-    // What is in a cache is no leave to read it.
+    // A cached chunk still needs permission.
     let denied = moto::mount(server.port, &repo, &words[..4]);
     assert_eq!(read(&denied, 0).unwrap_err().raw_os_error(), Some(libc::EACCES));
 }

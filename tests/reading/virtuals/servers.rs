@@ -1,4 +1,4 @@
-//! Web servers, and what they do.
+//! Web servers and their answers.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -90,13 +90,13 @@ fn wrong_answers_are_errors() {
         let words = [&allowed[..], &["--virtual-option", &unchecked]].concat();
         assert_eq!(cat(&place.repository, n, &words).success(), content(0, 10));
     }
-    // A server that is not there.
+    // A server that does not exist.
     let gone = made(&[reference(format!("http://127.0.0.1:{}/x", free_port()), 0, 1)]);
     let said = cat(&gone.repository, 0, &["--allow-virtual", "http://127.0.0.1", "--timeout", "1"]).failure();
     assert!(said.contains("no such location is allowed"), "the port is part of it: {said}");
 }
 
-/// A server can send us on, but not out of what is allowed.
+/// A redirect is followed only to an allowed prefix.
 #[test]
 fn redirects_are_followed_only_to_allowed_prefixes() {
     let secret = Web::new("");
@@ -107,7 +107,7 @@ fn redirects_are_followed_only_to_allowed_prefixes() {
         let words: Vec<&str> = allowed.iter().flat_map(|prefix| ["--allow-virtual", prefix]).collect();
         cat(&place.repository, n, &words)
     };
-    // The path decides about the answer; below `data` nothing is special.
+    // The path decides about the answer; below `data` answers are correct.
     assert_eq!(read(0, &[web.url("data")]).success(), content(7, 11));
     web.take();
     assert_eq!(read(4, &[web.url("")]).success(), content(7, 11));
@@ -137,14 +137,14 @@ fn headers_are_sent_only_below_their_prefix() {
     }
     assert!(web.take().iter().all(|request| request.headers.contains("let-me-in")));
     assert!(other.take().iter().all(|request| !request.headers.contains("let-me-in")));
-    // What the repository's own store wants to hear is nobody else's business.
+    // Headers of the repository's own store go to no other server.
     let mut own = plain(&["cat", repository, "v/c/0", "--allow-virtual", &prefix]);
     own.env("ICECHUNKFS_HEADER", "Authorization: Bearer let-me-in");
     assert!(run(&mut own).failure().contains("--virtual-option"));
     assert!(web.take().iter().all(|request| !request.headers.contains("let-me-in")));
 }
 
-/// A server of Python's, which knows no ranges.
+/// Python's server has no range support.
 #[test]
 fn the_http_server_of_python_is_read() {
     struct Ended(Child);
@@ -175,7 +175,7 @@ fn the_http_server_of_python_is_read() {
         reference(format!("{url}/sub%20dir/x"), 50_000, 700).not_after(now + 10),
         reference(format!("{url}/sub%20dir/x"), 50_000, 700).not_after(now - 10_000),
         reference(format!("{url}/nothing"), 0, 1),
-        // It sends on those who ask for a directory without a slash.
+        // It redirects requests for a directory without a slash.
         reference(format!("{url}/sub%20dir"), 0, 1),
     ]);
     let read = |n| cat(&place.repository, n, &["--allow-virtual", &url]);
@@ -184,7 +184,7 @@ fn the_http_server_of_python_is_read() {
         let said = read(n).failure();
         assert!(said.contains(told), "{n}: {said}");
     }
-    // What one server has, another place has too.
+    // An object of one server is at another place, too.
     let map = format!("{url}={}", directory.path().display());
     let words = ["cat", place.repository.to_str().unwrap(), "v/c/0", "--virtual-map", &map];
     assert_eq!(run(&mut super::plain(&words)).success(), content(50_000, 700));

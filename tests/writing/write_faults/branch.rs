@@ -1,9 +1,9 @@
-//! Others change the repository between what is done here; the branch is deleted, or reset.
+//! Concurrent changes of the repository; deletion and reset of the branch.
 
 use crate::common::writing::{GROUP, Reference, Writable, array, create, put};
 use crate::common::{read_files, watchdog};
 
-/// A repository with arrays `a` and `b` on `main` and on `dev`, which has one commit more.
+/// Creates a repository with arrays `a` and `b` on `main` and on `dev`, which has one commit more.
 fn repository() -> (tempfile::TempDir, std::path::PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("repo");
@@ -37,7 +37,7 @@ fn commits_of_others_between_any_two_steps_are_merged() {
     };
     let root = mount.root();
     let mut ours = Vec::new();
-    // Where in a round of write, look, refresh, commit, look somebody comes in between.
+    // The place in a round of write, look, refresh, commit, look at which the concurrent commit comes.
     for n in 0..6_usize {
         let before = reference.history().len();
         let between = |at: usize| {
@@ -82,7 +82,7 @@ fn a_chunk_that_others_changed_too_is_a_conflict() {
         assert!(mount.says("conflicts").contains("/b"), "{}", mount.says("conflicts"));
         assert!(read_files(&mount.root()) == shown && reference.keys() == keys, "{way}");
     }
-    // Giving way in that chunk alone is enough.
+    // Discarding that chunk alone is enough.
     crate::common::writing::tell(&mount.control("discard"), "b/c/0").unwrap();
     mount.touch("commit").unwrap();
     let keys = reference.keys();
@@ -100,7 +100,8 @@ fn on_dev(place: &std::path::Path) -> Writable {
     mount
 }
 
-/// Commit and refresh are refused in these words, and nothing is lost; nor by the next mount, which says `next`.
+/// Checks that commit and refresh are refused with this message, and nothing is lost; nor by the next mount, which
+/// prints `next`.
 #[track_caller]
 fn stale(mount: &Writable, words: &str, next: &str) {
     let shown = read_files(&mount.root());
@@ -128,7 +129,7 @@ fn a_deleted_branch_refuses_commits_and_keeps_the_work() {
     let reference = Reference::open(&place);
     reference.delete_branch("dev");
     stale(&mount, "branch `dev` has been deleted", "branch is gone");
-    // Made again elsewhere, it is another branch; where the changes are based, it is as it was.
+    // Created again elsewhere, it is another branch; at the base of the changes, it is as before.
     let base = mount.says("info.json");
     let base: serde_json::Value = serde_json::from_str(&base).unwrap();
     reference.create_branch_at("dev", base["snapshot"].as_str().unwrap());
@@ -145,7 +146,7 @@ fn a_reset_branch_refuses_commits_and_keeps_the_work() {
     let mount = on_dev(&place);
     Reference::open(&place).reset_branch("dev");
     stale(&mount, "branch `dev` has been reset", "the branch was reset");
-    // Giving everything up leads to where the branch is now.
+    // Discarding everything leads to the branch's present commit.
     let shown = read_files(&mount.root());
     mount.touch("discard").unwrap();
     assert_eq!(shown["a/c/0"], std::fs::read(mount.root().join("a/c/0")).unwrap(), "its base is still what it was");

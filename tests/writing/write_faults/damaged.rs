@@ -1,4 +1,4 @@
-//! Somebody has been in the scratch directory.
+//! A scratch directory with missing or changed files.
 
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use crate::common::writing::{Reference, Writable, array, put, tell, with_waiting_work};
 use crate::common::{read_files, watchdog};
 
-/// A mount with an array of which `c/0` is committed, and `c/1`, `c/2` and `notes` wait.
+/// Mounts an array whose `c/0` is committed, and whose `c/1`, `c/2` and `notes` are uncommitted.
 fn mount(words: &[&str]) -> Writable {
     let mount = Writable::new(words);
     with_waiting_work(&mount, [1000, 300_000, 1000]);
     mount
 }
 
-/// The data file with these bytes.
+/// Returns the data file with these bytes.
 fn data_file(mount: &Writable, bytes: &[u8]) -> PathBuf {
     let files = std::fs::read_dir(mount.scratch().join("data")).unwrap().map(|entry| entry.unwrap().path());
     let mut found: Vec<PathBuf> = files.filter(|path| std::fs::read(path).unwrap() == bytes).collect();
@@ -21,7 +21,7 @@ fn data_file(mount: &Writable, bytes: &[u8]) -> PathBuf {
     found.remove(0)
 }
 
-/// Makes `a/c/1` well again, and tells what is there then.
+/// Repairs `a/c/1`, and returns its content afterwards.
 type Heal<'a> = &'a dyn Fn(&Writable) -> Option<Vec<u8>>;
 
 fn errno(result: std::io::Result<()>) -> i32 {
@@ -32,7 +32,7 @@ fn errno(result: std::io::Result<()>) -> i32 {
 fn a_missing_data_file_is_an_error_until_discarded_or_rewritten() {
     watchdog();
     let io = if crate::common::is_root() { vec!["cached", "passthrough"] } else { vec!["cached"] };
-    // Ways to be well again, and what is there then.
+    // Ways to repair it, and its content afterwards.
     let heal: [(&str, Heal); 6] = [
         ("discard", &|mount| {
             tell(&mount.control("discard"), "a/c/1").unwrap();
@@ -67,7 +67,7 @@ fn a_missing_data_file_is_an_error_until_discarded_or_rewritten() {
         let live = n % 2 == 0;
         if live {
             std::fs::remove_file(data_file(&mount, &[2; 300_000])).unwrap();
-            // What the kernel has cached it may show; it lets go of it with the mount.
+            // The kernel may show cached bytes; it drops them with the mount.
             std::fs::write("/proc/sys/vm/drop_caches", "1").unwrap_or_default();
         } else {
             mount.unmount();
@@ -123,7 +123,7 @@ fn a_missing_document_or_untracked_file_is_an_error() {
     assert!(mount.says("commit").contains("/a/zarr.json: its bytes were removed"), "{}", mount.says("commit"));
     tell(&mount.control("discard"), "a/zarr.json").unwrap();
     assert_eq!(std::fs::read(root.join("a/zarr.json")).unwrap(), array(&[8], &[1]).as_bytes());
-    // What no commit takes keeps nobody from committing.
+    // A missing untracked file refuses no commit.
     mount.commit("healed").unwrap();
     assert_eq!(mount.fresh()["a/c/1"], vec![2; 300_000]);
     std::fs::remove_file(root.join("notes")).unwrap();
@@ -171,12 +171,12 @@ fn a_damaged_journal_refuses_the_mount() {
         std::fs::write(&journal, &damaged).unwrap();
         let said = mount.mount_again(None).failure();
         assert!(said.contains("--discard") && said.contains(mount.scratch().to_str().unwrap()), "{said}");
-        // Nothing is guessed, and nothing thrown away.
+        // Nothing is guessed, and nothing is dropped.
         assert!(std::fs::read(&journal).unwrap() == damaged);
     }
     let bytes = std::fs::read_dir(mount.scratch().join("data")).unwrap().count();
     assert_eq!(bytes, 3);
-    // A file without a whole line says nothing about the changes either, but where they are.
+    // A file without a whole line states nothing about the changes either, except their place.
     for damaged in [no_journal, empty] {
         std::fs::write(&journal, &damaged).unwrap();
         let said = mount.mount_again(None).failure();

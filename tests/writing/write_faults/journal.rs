@@ -1,4 +1,4 @@
-//! How long the journal gets, and what of it a power cut may take away.
+//! Length of the journal, and its parts that a power cut may remove.
 
 use std::io::Write;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -9,7 +9,7 @@ use crate::common::disk::Disk;
 use crate::common::writing::{Writable, put};
 use crate::common::{read_files, watchdog};
 
-/// Longer than this a journal of a small state does not stay. Bytes.
+/// Length limit of the journal of a small state, in bytes.
 const SHORT: u64 = 1 << 20;
 
 fn length(mount: &Writable) -> u64 {
@@ -65,7 +65,7 @@ fn a_long_journal_is_compacted_by_the_next_mount() {
     let mount = Writable::new(&[]);
     put(&mount.root().join("file"), "mine").unwrap();
     mount.unmount();
-    // As an older release has left it: the same change over and over.
+    // An older release has left it so: the same change many times.
     let path = mount.scratch().join("journal");
     let journal = std::fs::read_to_string(&path).unwrap();
     let times = journal.lines().find(|line| line.contains("\"create\"")).unwrap();
@@ -92,7 +92,7 @@ fn removals_succeed_on_a_full_disk_however_long_the_journal_is() {
         let mount = Writable::placed(&place, &disk.path().join("scratch"), &[]);
         let root = mount.root();
         std::fs::create_dir(root.join("directory")).unwrap();
-        // A state of some MiB, all of which a discard of one path writes anew.
+        // A state of some MiB, all of which a discard of one path rewrites.
         for n in 0..4000 {
             let name = format!("directory/{n}-{}", "x".repeat(150));
             std::os::unix::fs::symlink("nowhere", root.join(name)).unwrap();
@@ -117,7 +117,7 @@ fn removals_succeed_on_a_full_disk_however_long_the_journal_is() {
             mount.touch("discard").unwrap();
             std::fs::remove_file(root.join("large")).unwrap();
         }
-        // What was removed has given its room back by now.
+        // Removed files have freed their space by now.
         put(&root.join("new"), vec![2; 1 << 19]).unwrap();
     }
 }
@@ -150,7 +150,7 @@ fn bytes_without_a_name_after_a_power_cut_are_kept() {
     put(&root.join("replaced"), "old").unwrap();
     let shown = read_files(&root);
     mount.unmount();
-    // The machine was another one, so to say; two lines were lost in the middle of writing, a third is on the disk.
+    // Another boot id simulates a power cut; two lines were lost in the middle of writing, a third is on the disk.
     let scratch = mount.scratch();
     let note = std::fs::read_to_string(scratch.join("boot")).unwrap();
     let other = note.replace(note.split(' ').next().unwrap(), "00000000-0000-0000-0000-000000000000");
@@ -171,7 +171,7 @@ fn bytes_without_a_name_after_a_power_cut_are_kept() {
     mount.unmount();
     mount.mount_again(None).success();
     assert!(read_files(&root) == shown);
-    // Damage of what was on the disk is no power cut.
+    // Damage of bytes that were on the disk is no power cut.
     mount.unmount();
     std::fs::OpenOptions::new().write(true).open(scratch.join("journal")).unwrap().write_all_at(b"x", 20).unwrap();
     let note = std::fs::read_to_string(scratch.join("boot")).unwrap();

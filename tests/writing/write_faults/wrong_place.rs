@@ -1,4 +1,4 @@
-//! Scratch directories that are somebody else's, or where none may be.
+//! Scratch directories of another repository, or in forbidden places.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -33,7 +33,7 @@ fn a_scratch_directory_of_another_repository_or_branch_is_refused() {
     refused(&mount, &other, first.scratch(), &[], &["branch main of", named, "--scratch", "--discard"]);
     let more = ["--branch", "dev"];
     refused(&mount, first.repository(), first.scratch(), &more, &["branch main", "branch dev", "--scratch"]);
-    // A repository that was made anew in the same place does not have the snapshot.
+    // A repository that was created again in the same place does not have the snapshot.
     let moved = first.repository().with_file_name("moved");
     std::fs::rename(first.repository(), &moved).unwrap();
     create(first.repository());
@@ -49,7 +49,7 @@ fn a_scratch_directory_of_another_repository_or_branch_is_refused() {
     first.commit("the changes").unwrap();
 }
 
-/// A repository is known again by its first snapshot, wherever it lies and however it is named.
+/// A repository is recognized by its first snapshot, wherever it lies and by whatever path it is named.
 #[test]
 fn a_moved_or_linked_repository_resumes_its_work() {
     watchdog();
@@ -82,7 +82,7 @@ fn a_moved_or_linked_repository_resumes_its_work() {
     let mount = Mount::prepare();
     refused(&mount, first.repository(), first.scratch(), &[], &["there is another one now", "--discard"]);
     drop(mount);
-    // History that is forgotten does not make it another one.
+    // Expired history does not make it another one.
     let mount = Mount::prepare();
     mount.command(&moved, &scratch).success();
     tell(&mount.path().join(".icechunk/commit"), "more").unwrap();
@@ -97,7 +97,7 @@ fn a_moved_or_linked_repository_resumes_its_work() {
     assert!(read_files(&mount.path()) == shown);
 }
 
-/// The scratch directory that nobody names is found by what the repository is, too; that of a copy stays its own.
+/// The default scratch directory is found by the repository's identity, too; that of a copy stays its own.
 #[test]
 fn a_moved_repository_keeps_its_default_scratch_directory() {
     watchdog();
@@ -133,7 +133,7 @@ fn a_moved_repository_keeps_its_default_scratch_directory() {
     tell(&mount.path().join(".icechunk/commit"), "moved").unwrap();
 }
 
-/// Directories in the place of root's scratch directories, which go with the test.
+/// Directories in the place of root's scratch directories, which are removed with the test.
 #[derive(Default)]
 struct Defaults(Vec<PathBuf>);
 
@@ -145,7 +145,7 @@ impl Drop for Defaults {
     }
 }
 
-/// A journal of a release that did not write what identifies the repository.
+/// A journal of a release that did not record the repository's identity.
 #[test]
 fn a_journal_without_a_repository_identity_is_matched_by_path() {
     watchdog();
@@ -177,7 +177,7 @@ fn a_scratch_directory_in_a_forbidden_place_is_refused() {
     std::os::unix::fs::symlink(&repository, elsewhere.path().join("link")).unwrap();
     refused(&mount, &repository, &elsewhere.path().join("link/scratch"), &[], &["inside the repository"]);
     refused(&mount, &repository, &mount.path().join("scratch"), &[], &["inside the mountpoint"]);
-    // A directory that has other things in it was named by mistake.
+    // A directory with other files in it was named by mistake.
     let photos = elsewhere.path().join("photos");
     put(&photos.join("holiday.jpg"), "snow").unwrap();
     for more in [&[][..], &["--discard"]] {
@@ -203,7 +203,7 @@ fn a_scratch_directory_in_use_is_refused() {
     }
     assert_eq!(std::fs::read(place.join("zarr.json")).unwrap(), GROUP.as_bytes());
     first.commit("the first one's").unwrap();
-    // With one of its own the second is as good.
+    // With its own scratch directory the second mount works.
     second.command(first.repository(), &[]).success();
     assert!(read_files(&second.path()) == read_files(&place));
 }

@@ -1,4 +1,4 @@
-//! `.icechunk/commit`: however a program writes it, it is one commit, and the program hears when there is none.
+//! `.icechunk/commit`: every way to write it makes one commit, and the program gets the error of a failure.
 
 use std::os::fd::AsRawFd;
 use std::process::Command;
@@ -7,7 +7,8 @@ use super::scenario::python;
 use crate::common::writing::{GROUP, Reference, Writable, put};
 use crate::common::{Output, icechunkfs, run};
 
-/// Ways to commit, as scripts with the control file as `$1` and a file with a message as `$2`; the message that each gives.
+/// Ways to commit, as scripts with the control file as `$1` and a file with a message as `$2`; and the resulting
+/// message of each.
 const WAYS: [(&str, &str, Option<&str>); 17] = [
     ("touch", "touch \"$1\"", None),
     ("touch, with a time", "touch -d 2026-01-01 \"$1\"", None),
@@ -16,7 +17,7 @@ const WAYS: [(&str, &str, Option<&str>); 17] = [
     ("printf without an end of line", "printf \"a message\" > \"$1\"", Some("a message")),
     ("echo at the end", "echo \"a message\" >> \"$1\"", Some("a message")),
     ("several lines", "cat > \"$1\" <<< $'a message\\n\\nwith more'", Some("a message\n\nwith more")),
-    // Bash writes line by line: the first write must commit, for after it the shell listens no more.
+    // Bash writes line by line: the first write must commit, because the shell ignores errors of later ones.
     ("several lines of bash", "printf 'a message\\n\\nwith more\\n' > \"$1\"", Some("a message")),
     ("here document", "cat > \"$1\" <<< \"a message\"", Some("a message")),
     ("cp", "cp \"$2\" \"$1\"", Some("from a file")),
@@ -63,7 +64,8 @@ fn each_way_to_commit_makes_one_commit_and_gets_its_error() {
 
         put(&bad, "{\"zarr_format\": 3, \"node_type\": \"group\", \"attributes\": {\"x\": NaN}}").unwrap();
         let refused = act(&mount, script, &message_file, &python);
-        // A Python that leaves the file to the garbage collector cannot be told: what it could read instead says it.
+        // A Python program that leaves the file to the garbage collector gets no error: the control file shows it
+        // instead.
         if way != "python" {
             assert!(!refused.status.success(), "{way}: it was not told of the failure");
         }
@@ -85,7 +87,7 @@ fn a_commit_without_changes_succeeds_and_adds_nothing() {
     let history = reference.history();
     for (way, script, _) in WAYS {
         let said = act(&mount, script, std::path::Path::new("/dev/null"), &python);
-        // An empty file's copy has nothing to write, and so it may not even be noticed.
+        // A copy of an empty file writes nothing, and so it need not commit.
         assert!(said.status.success(), "{way}: {}", said.stderr);
         assert_eq!(reference.history(), history, "{way}");
     }
@@ -106,12 +108,12 @@ fn a_file_open_for_writing_is_named() {
     let refused = icechunkfs(["commit".as_ref(), mount.root().as_os_str(), "-m".as_ref(), "x".as_ref()]).failure();
     assert!(refused.contains("zarr.json"), "{refused}");
     drop(open);
-    // The close is enough: the next moment the commit is made, whatever the kernel still has to tell.
+    // A commit succeeds right after the close, although the kernel reports the close later.
     mount.touch("commit").unwrap();
     assert_eq!(Reference::open(mount.repository()).history().len(), 2);
 }
 
-/// A mapping holds its file as an open does, also when the kernel made it by itself and the file was closed.
+/// A mapping counts as an open file, also when the kernel made it without a request and the file was closed.
 #[test]
 fn a_file_mapped_for_writing_is_named() {
     for mode in ["cached", "passthrough"] {
@@ -181,7 +183,7 @@ fn all_violations_are_listed_at_once() {
     let unnamed: Vec<&&str> = wrong.iter().filter(|name| !said.contains(**name)).collect();
     assert!(unnamed.is_empty(), "not named: {unnamed:?} in {said}");
     assert_eq!(Reference::open(mount.repository()).history(), history);
-    // What was refused is all still there, and goes when it is put right.
+    // Refused changes are all still there, and are committed when they are corrected.
     wrong[1..].iter().for_each(|name| std::fs::remove_file(root.join(name)).unwrap());
     std::fs::remove_file(root.join("gone/c/1")).unwrap();
     mount.touch("commit").unwrap();

@@ -1,4 +1,4 @@
-//! What lies between commits: refresh, discard, and the scratch directory from mount to mount.
+//! Refresh, discard, and the scratch directory from mount to mount.
 
 use crate::common::writing::{GROUP, Reference, Writable, array, put, tell};
 use crate::common::{Mount, icechunkfs, place, read_files};
@@ -7,7 +7,7 @@ fn unmounted(mount: &Writable, words: &[&str]) -> crate::common::Output {
     icechunkfs([&["unmount", mount.root().to_str().unwrap()], words].concat())
 }
 
-/// Groups and arrays that were made and committed here, which the kernel goes on knowing, and what others do in them.
+/// Groups and arrays that were made and committed here, which the kernel has cached, and concurrent changes in them.
 #[test]
 fn refresh_shows_commits_of_others() {
     let mount = Writable::new(&[]);
@@ -18,7 +18,7 @@ fn refresh_shows_commits_of_others() {
     put(&root.join("g/a/c/0"), "ours").unwrap();
     put(&root.join("g/a/c/1"), "goes").unwrap();
     mount.commit("ours").unwrap();
-    // The kernel knows what is there, and what is not.
+    // The kernel has cached existing and missing names.
     assert_eq!(std::fs::read(root.join("g/a/c/0")).unwrap(), b"ours");
     for absent in ["g/a/c/2", "g/b/zarr.json", "h"] {
         assert!(!root.join(absent).exists());
@@ -52,7 +52,7 @@ fn refresh_shows_commits_of_others() {
     assert!(Reference::open(mount.repository()).keys() == working && mount.fresh() == working);
 }
 
-/// The kernel forgets a file that was replaced when it is closed, which may be after a commit has put another in its place.
+/// The kernel forgets a replaced file when it is closed, which may be after a commit has put another in its place.
 #[test]
 fn forgetting_a_replaced_file_keeps_its_successor() {
     let mount = Writable::new(&[]);
@@ -71,7 +71,7 @@ fn forgetting_a_replaced_file_keeps_its_successor() {
     std::io::Read::read_to_string(&mut &reader, &mut old).unwrap();
     assert_eq!(old, "old");
     drop(reader);
-    // What is closed is told of behind what comes next: a few requests later it has been.
+    // The kernel reports the close behind later requests: a few requests later it has been processed.
     for n in 1..8 {
         put(&root.join(format!("a/c/{n}")), "more").unwrap();
         mount.commit("more").unwrap();
@@ -99,7 +99,7 @@ fn discard_reverts_changes_and_keeps_the_rest() {
         std::fs::remove_file(root.join("new/b/c/0")).unwrap();
     };
     change();
-    // A part of it, by a path as a person names it.
+    // A part of it, by a path as a user types it.
     icechunkfs(["discard", root.to_str().unwrap(), root.join("a/c").to_str().unwrap()]).success();
     assert_eq!(std::fs::read(root.join("a/c/0")).unwrap(), b"first");
     assert!(!root.join("a/c/1").exists() && root.join("new/b/zarr.json").exists() && !root.join("b").exists());
@@ -107,7 +107,7 @@ fn discard_reverts_changes_and_keeps_the_rest() {
     let mut now = read_files(&root);
     assert_eq!(now.remove("notes").unwrap(), b"mine");
     assert!(now == base, "{:?}", now.keys());
-    // All of it. What was moved is back, and what no commit would take is left alone.
+    // All of it. Moved nodes are back, and untracked files stay.
     change();
     mount.touch("discard").unwrap();
     let mut now = read_files(&root);
@@ -141,7 +141,7 @@ fn uncommitted_work_is_resumed_from_the_scratch_directory() {
     let other = Mount::prepare();
     let refused = other.command(mount.repository(), &["--scratch", &scratch]).failure();
     assert!(refused.contains("in use") && refused.contains("--scratch"), "{refused}");
-    // Another repository's changes are not this one's, and the repository is no place for them.
+    // Changes of another repository are refused, and so is a place inside the repository.
     unmounted(&mount, &[]).success();
     let foreign = Writable::new(&[]);
     let refused = other.command(foreign.repository(), &["--scratch", &scratch]).failure();
@@ -151,7 +151,7 @@ fn uncommitted_work_is_resumed_from_the_scratch_directory() {
         let refused = other.command(mount.repository(), &["--scratch", inside.to_str().unwrap()]).failure();
         assert!(refused.contains("inside the repository") && !inside.exists(), "{refused}");
     }
-    // Given up, it is gone.
+    // Discarded, it is removed.
     let begun = Mount::new(mount.repository(), &["--scratch", &scratch, "--discard"]);
     assert!(read_files(&begun.path()).is_empty());
     begun.unmount();
@@ -168,7 +168,7 @@ fn unmount_returns_when_the_daemon_has_ended() {
         assert!(daemon > 0);
         mount.unmount();
         let state = std::fs::read_to_string(format!("/proc/{daemon}/stat")).unwrap_or_default();
-        // Whoever started it may not have asked yet how it ended.
+        // The parent process may not have read its exit status yet.
         assert!(state.is_empty() || state.contains(") Z "), "{n}: {state}");
         mount.mount_again(None).success();
     }
