@@ -1,7 +1,6 @@
 //! Does the same random operations in a plain directory and in a mount, and checks both after a power cut.
 //!
 //!   workload run SEED PLAIN MOUNT            until the machine is switched off; prints each operation that was answered
-//!
 //!   workload check SEED PLAIN MOUNT LAST OLD after operation LAST was answered, and OLD was a few seconds before the cut
 //!
 //! The operations follow from the seed alone, so that the check knows them. The remaining names must be those after one
