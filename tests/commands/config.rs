@@ -27,7 +27,7 @@ fn config(place: &Path, words: &[&str]) -> Output {
 }
 
 /// Returns the configuration as the reference reads it when it opens the repository again.
-async fn theirs(place: &Path) -> Option<Value> {
+async fn reference_config(place: &Path) -> Option<Value> {
     let storage = icechunk::new_local_filesystem_storage(place).await.unwrap();
     let found = Reference::fetch_config(storage).await.unwrap();
     // The repository opens, too.
@@ -56,7 +56,7 @@ fn same(ours: &Value, theirs: &Value, at: &str) {
 
 async fn agree(place: &Path) -> Value {
     let ours = config(place, &["get", "--json"]).json();
-    same(&ours, &theirs(place).await.unwrap_or_else(|| json!({})), "");
+    same(&ours, &reference_config(place).await.unwrap_or_else(|| json!({})), "");
     ours
 }
 
@@ -128,7 +128,7 @@ async fn the_reference_reads_every_setting_as_it_was_set() {
         let place = tempfile::tempdir().unwrap();
         let place = place.path();
         create(place, version, RepositoryConfig::default()).await;
-        assert_eq!(theirs(place).await, None);
+        assert_eq!(reference_config(place).await, None);
         let ours = Repository::open(storage::open_directory(place).unwrap()).await.unwrap();
         let set = async |key: &str, value: &Value| {
             let text = value.to_string();
@@ -150,7 +150,7 @@ async fn the_reference_reads_every_setting_as_it_was_set() {
             let place = config_edit::key::SettingPath::find(&Map::new(), key).unwrap();
             for value in variants(place.kind.unwrap(), 6) {
                 set(key, &value).await;
-                let read = theirs(ours.storage().local_path().unwrap().as_path()).await.unwrap();
+                let read = reference_config(ours.storage().local_path().unwrap().as_path()).await.unwrap();
                 let parts: Vec<&str> = key.split('.').collect();
                 same(&value, &read[parts[0]][parts[1]][parts[2]], key);
             }
@@ -221,10 +221,10 @@ async fn settings_saved_by_the_reference_are_shown_and_changed_in_place() {
         assert_eq!(config(place, &["get", "max_concurrent_requests", "--json"]).json(), Value::Null);
 
         // One setting is changed; the reference finds all others unchanged.
-        let mut expected = theirs(place).await.unwrap();
+        let mut expected = reference_config(place).await.unwrap();
         assert_eq!(text(&["set", "compression.level", "4"]), "compression.level = 4; it was 7\n");
         expected["compression"]["level"] = json!(4);
-        assert_eq!(theirs(place).await.unwrap(), expected);
+        assert_eq!(reference_config(place).await.unwrap(), expected);
         let moved = config(place, &["set", "virtual_chunk_containers.ocean.url_prefix", "s3://sea/", "--json"]).json();
         assert_eq!(moved["key"], "virtual_chunk_containers.s3://sea/.url_prefix");
         assert_eq!(text(&["unset", "manifest.splitting"]).lines().count(), 1);
@@ -324,14 +324,14 @@ async fn a_configuration_exists_only_once_something_is_set() {
         assert!(text(&["get"]).contains("nothing is set"));
         assert_eq!(config(place, &["get", "--json"]).json(), json!({}));
         text(&["unset", "compression.level"]);
-        assert_eq!(theirs(place).await, None);
+        assert_eq!(reference_config(place).await, None);
         text(&["set", "compression.level", "5"]);
-        assert_eq!(theirs(place).await.unwrap()["compression"]["level"], 5);
+        assert_eq!(reference_config(place).await.unwrap()["compression"]["level"], 5);
         text(&["unset", "compression.level"]);
         reopen(place).await;
         assert_eq!(config(place, &["get", "--json"]).json(), json!({}));
         if version == SpecVersionBin::V2 {
-            assert_eq!(theirs(place).await, None);
+            assert_eq!(reference_config(place).await, None);
             let info = RepoInfo::decode(&std::fs::read(place.join("repo")).unwrap()).unwrap();
             let updates = RepoState::from_info(&info).unwrap().updates;
             let changes = updates.iter().filter(|update| update.operation == Operation::ConfigChanged).count();

@@ -42,7 +42,7 @@ fn on_terminal(words: &[&str], answer: &str) -> (Option<i32>, String) {
     }
     let start = Instant::now();
     while child.try_wait().unwrap().is_none() {
-        assert!(start.elapsed() < Duration::from_secs(30), "it does not end");
+        assert!(start.elapsed() < Duration::from_secs(30), "the command does not end");
         std::thread::sleep(Duration::from_millis(5));
     }
     (child.wait().unwrap().code(), String::from_utf8(seen).unwrap())

@@ -309,9 +309,9 @@ async fn logs_of_expired_commits_are_included() {
     assert_eq!(theirs["new_arrays"], json!(["/a", "/b", "/c", "/d"]));
     // A missing log is reported, and the rest is shown.
     std::fs::remove_file(directory.path().join("transactions").join(ids[0].to_string())).unwrap();
-    let told = icechunkfs(["diff", directory.path().to_str().unwrap(), &first_word, "main", "--logs"]);
-    assert!(told.stderr.contains("has expired, is gone"), "{}", told.stderr);
-    let shown = String::from_utf8(told.success()).unwrap();
+    let message = icechunkfs(["diff", directory.path().to_str().unwrap(), &first_word, "main", "--logs"]);
+    assert!(message.stderr.contains("has expired, is gone"), "{}", message.stderr);
+    let shown = String::from_utf8(message.success()).unwrap();
     assert!(shown.contains("new array      /c") && !shown.contains("new array      /a"), "{shown}");
 }
 

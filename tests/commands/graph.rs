@@ -56,10 +56,10 @@ async fn the_graph_connects_commits_to_their_parents() {
         );
         let ascii = short(log(place, "C", &["--graph", "--branch", "dev", "-n", "2"]));
         assert_eq!(ascii, ["*  ID (dev) y & \"more\" <on> dev", "*  ID x & \"more\" <on> dev"]);
-        let coloured = log(place, "C", &["--graph", "--color", "always"]).success();
-        assert!(coloured.starts_with(b"\x1b[31m*\x1b[0m"));
+        let colored = log(place, "C", &["--graph", "--color", "always"]).success();
+        assert!(colored.starts_with(b"\x1b[31m*\x1b[0m"));
         let plain = log(place, "C", &["--graph"]).success();
-        assert!(!plain.contains(&0x1b), "no colours where nobody looks");
+        assert!(!plain.contains(&0x1b), "colors without a terminal");
 
         let all = icechunkfs(["log".as_ref(), place.as_os_str(), "--all".as_ref(), "--json".as_ref()]).json();
         let of = |message: &str| {

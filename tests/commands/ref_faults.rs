@@ -104,5 +104,5 @@ async fn ref_commands_report_their_outcome_under_storage_faults() {
             }
         }
     }
-    assert!(uncertain > 0, "nobody was left in doubt by a storage that is gone");
+    assert!(uncertain > 0, "no outcome was unknown after a storage failure");
 }

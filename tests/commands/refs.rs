@@ -30,7 +30,7 @@ async fn open(place: &Path) -> Repository {
     Repository::open(storage::open_directory(place).unwrap()).await.unwrap()
 }
 
-fn theirs(id: ObjectId) -> SnapshotId {
+fn reference_id(id: ObjectId) -> SnapshotId {
     id.to_string().as_str().try_into().unwrap()
 }
 
@@ -103,11 +103,11 @@ async fn ref_changes_are_visible_to_the_reference_and_to_us() {
         session.add_group("/theirs".try_into().unwrap(), bytes::Bytes::from_static(b"{}")).await.unwrap();
         let theirs_on_dev = session.commit("theirs").execute().await.unwrap();
         reference.delete_branch("a b").await.unwrap();
-        reference.reset_branch("..", &theirs(commits[1]), None).await.unwrap();
+        reference.reset_branch("..", &reference_id(commits[1]), None).await.unwrap();
         reference.delete_tag("v 2").await.unwrap();
-        reference.create_tag("theirs", &theirs(commits[0])).await.unwrap();
-        reference.create_branch("theirs", &theirs(commits[0])).await.unwrap();
-        assert!(reference.create_tag("gone", &theirs(commits[0])).await.is_err());
+        reference.create_tag("theirs", &reference_id(commits[0])).await.unwrap();
+        reference.create_branch("theirs", &reference_id(commits[0])).await.unwrap();
+        assert!(reference.create_tag("gone", &reference_id(commits[0])).await.is_err());
         let seen = our_refs(place).await;
         assert_eq!(seen, their_refs(place).await);
         assert_eq!((&seen.0["dev"], &seen.0[".."]), (&theirs_on_dev.to_string(), &commits[1].to_string()));
@@ -219,7 +219,7 @@ async fn operations(place: &Path) -> Vec<Entry> {
 }
 
 /// Returns an operation of the reference in the form of our output.
-fn in_our_words(update: UpdateType) -> Value {
+fn in_our_format(update: UpdateType) -> Value {
     let id = |id: SnapshotId| id.to_string();
     match update {
         UpdateType::RepoInitializedUpdate => json!({"operation": "repo_initialized"}),
@@ -269,7 +269,7 @@ async fn same_operations(place: &Path) -> usize {
     let expected: Vec<Value> = log
         .into_iter()
         .map(|(at, update, file)| {
-            let mut out = in_our_words(update);
+            let mut out = in_our_format(update);
             let micros = u64::try_from(at.timestamp_micros()).unwrap();
             out["at"] = icechunkfs::repo::history::format_time(micros).into();
             out["file"] = file.into();
@@ -295,7 +295,7 @@ async fn ops_reads_the_operations_log_across_its_files() {
     let initial = ObjectId::INITIAL;
     for n in 0..8 {
         open(place).await.create_ref(Branch, &format!("b{n}"), initial, system_clock).await.unwrap();
-        reopen(place).await.create_tag(&format!("t{n}"), &theirs(initial)).await.unwrap();
+        reopen(place).await.create_tag(&format!("t{n}"), &reference_id(initial)).await.unwrap();
     }
     assert!(same_operations(place).await >= 17);
     let all = operations(place).await;
@@ -505,7 +505,7 @@ fn concurrent_ref_changes_are_all_kept_in_version_2() {
         }
         if !matches!(what, Operation::NewCommit { .. }) {
             let at = changed.iter().position(|one| *one == transition);
-            changed.remove(at.unwrap_or_else(|| panic!("nobody did {transition:?}")));
+            changed.remove(at.unwrap_or_else(|| panic!("no thread did {transition:?}")));
         }
         // All other settings stayed.
         match transition.2 {

@@ -116,8 +116,8 @@ fn is_idle(set: &FixtureSet, name: &str, key: &str) -> bool {
     if key == "config.yaml" || (key == "repo" && folder.join("refs").exists()) {
         return true;
     }
-    let said = common::icechunkfs([Path::new("verify"), &folder, Path::new("--chunks"), Path::new("--json")]);
-    let report: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+    let output = common::icechunkfs([Path::new("verify"), &folder, Path::new("--chunks"), Path::new("--json")]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let (kind, _) = key.split_once('/').unwrap_or((key, ""));
     let findings = report["findings"].as_array().unwrap();
     findings.iter().any(|f| f["rule"] == "orphan" && f["object"] == format!("{kind}/"))
@@ -231,16 +231,16 @@ fn the_exit_status_gives_the_severity() {
         let path = place.path().to_str().unwrap();
         icechunkfs(["verify", path].iter().chain(words))
     };
-    let said = run(&["--chunks"]);
-    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stdout));
+    let output = run(&["--chunks"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     assert!(run(&["main", "--chunks"]).status.success());
     assert_eq!(run(&["no-such-ref"]).status.code(), Some(1));
     assert_eq!(icechunkfs(["verify", "/no/such/place"]).status.code(), Some(1));
     let victim = walk(&place.path().join("manifests")).remove(0);
     std::fs::remove_file(&victim).unwrap();
-    let said = run(&["--json"]);
-    assert_eq!(said.status.code(), Some(4));
-    let report: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+    let output = run(&["--json"]);
+    assert_eq!(output.status.code(), Some(4));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let key = format!("manifests/{}", victim.file_name().unwrap().to_str().unwrap());
     assert!(report["findings"].as_array().unwrap().iter().any(|f| f["object"] == key && f["severity"] == "error"));
     let text = String::from_utf8(run(&[]).stdout).unwrap();

@@ -82,8 +82,8 @@ async fn a_machine_with_a_wrong_clock_writes_nothing() {
             // On a local disk, a file's time is the storage's clock.
             let local = commit_to(open_directory(place.path()).unwrap(), &mut model, 1, clock).await.unwrap_err();
             assert!(local.kind() == ErrorKind::Io && local.to_string().contains(side), "{local}");
-            let told = commit(place.path(), &mut model, 1, clock, Some(system_clock())).await.unwrap_err();
-            assert!(told.to_string().contains(side), "{told}");
+            let message = commit(place.path(), &mut model, 1, clock, Some(system_clock())).await.unwrap_err();
+            assert!(message.to_string().contains(side), "{message}");
             if version == SpecVersionBin::V2 {
                 let storage = open_directory(place.path()).unwrap();
                 let repository = Repository::open(storage).await.unwrap();

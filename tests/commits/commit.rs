@@ -199,7 +199,7 @@ async fn random_history(kind: Kind, seed: u64) {
         match lab.commit(&base, &changes).await.unwrap() {
             Outcome::Nothing => assert_eq!(model, before),
             Outcome::Committed { .. } => ours += 1,
-            Outcome::Conflicts(conflicts) => panic!("nobody else is here: {conflicts:?}"),
+            Outcome::Conflicts(conflicts) => panic!("conflicts without another writer: {conflicts:?}"),
         }
         model.take_ids(&*lab.tip().await);
         assert_eq!(reference_keys(place.path()).await, model.keys(), "{kind:?}, seed {seed}, round {round}");

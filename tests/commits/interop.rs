@@ -326,15 +326,15 @@ async fn the_reference_reads_commit_metadata() {
         let mut model = Model::default();
         model.group("/");
         let changes = model.changes_since(&Model::default(), &lab.scratch);
-        let said = serde_json::json!({"who": {"b": [1, -2, 2.5, null, "x", true], "a": {}}, "n": [1, 2, 3], "": "é"});
-        let metadata = said.as_object().unwrap().clone();
+        let output = serde_json::json!({"who": {"b": [1, -2, 2.5, null, "x", true], "a": {}}, "n": [1, 2, 3], "": "é"});
+        let metadata = output.as_object().unwrap().clone();
         let request = Request { metadata, ..request("with métadata") };
         lab.commit_as(&lab.tip().await, &changes, request.clone()).await.unwrap();
         let repository = reopen(place.path()).await;
         let main = VersionInfo::BranchTipRef("main".into());
         let infos: Vec<_> = repository.ancestry(&main).await.unwrap().try_collect().await.unwrap();
         assert_eq!(infos[0].message, "with métadata");
-        let mut expected = said.clone();
+        let mut expected = output.clone();
         expected["__icechunk"] = serde_json::json!({"rebase_attempts": 0});
         assert_eq!(serde_json::to_value(&infos[0].metadata).unwrap(), expected, "{spec:?}");
         // Its internal metadata is not for users.

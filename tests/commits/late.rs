@@ -113,7 +113,7 @@ impl World {
         let before = self.line.late();
         let committed = self.commit(&[]);
         self.line.release();
-        let said = format!("{committed:?} after {}", self.said());
+        let said = format!("{committed:?} after {}", self.steps_so_far());
         assert_eq!(committed.status.success(), self.line.late() == before, "{said}");
     }
 
@@ -133,18 +133,18 @@ impl World {
         let fresh = moto::mount(self.port, &self.repo, &["-o", "ro"]);
         for (name, expected) in [("ours", &self.ours), ("theirs", &self.theirs)] {
             let there = read_files(&fresh.path().join(name));
-            assert_same(&there, expected, &format!("the branch's {name} after {}", self.said()));
+            assert_same(&there, expected, &format!("the branch's {name} after {}", self.steps_so_far()));
         }
         let status = self.status();
-        assert!(status["clean"] == true && status["landed"].is_null(), "{status} after {}", self.said());
+        assert!(status["clean"] == true && status["landed"].is_null(), "{status} after {}", self.steps_so_far());
     }
 
     /// Checks that the mount shows its own files, whatever the outcome of commits.
     fn check(&self) {
-        assert_same(&read_files(&self.root()), &self.ours, &format!("the mount's after {}", self.said()));
+        assert_same(&read_files(&self.root()), &self.ours, &format!("the mount's after {}", self.steps_so_far()));
     }
 
-    fn said(&self) -> String {
+    fn steps_so_far(&self) -> String {
         self.steps.join("; ")
     }
 
@@ -189,9 +189,9 @@ fn writing_group() -> &'static str {
 fn assert_same(there: &Files, expected: &Files, what: &str) {
     let differing = there.keys().chain(expected.keys()).filter(|key| there.get(*key) != expected.get(*key));
     let text = |bytes: Option<&Vec<u8>>| bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned());
-    let told: Vec<String> =
+    let differences: Vec<String> =
         differing.map(|key| format!("{key}: {:?}, not {:?}", text(there.get(key)), text(expected.get(key)))).collect();
-    assert!(told.is_empty(), "{what}: {told:#?}");
+    assert!(differences.is_empty(), "{what}: {differences:#?}");
 }
 
 /// splitmix64
@@ -286,7 +286,7 @@ fn step(world: &mut World, random: &mut Random, n: usize) {
             world.steps.push(format!("refresh: {}", refreshed.status.success()));
             if !refreshed.status.success() {
                 let said = refreshed.failure();
-                assert!(said.contains("Commit that first"), "{said} after {}", world.said());
+                assert!(said.contains("Commit that first"), "{said} after {}", world.steps_so_far());
             }
         }
         _ => change(world, random, n),
@@ -338,7 +338,7 @@ fn the_next_commit_follows_one_that_landed_late() {
             assert!(said.contains(&landed) && said.contains("Commit that first"), "{said}");
             world.commit_and_check();
             let history = icechunkfs(world.port, &["log", &world.repo, "--json"]).json();
-            assert_eq!(history[1]["id"], landed.as_str(), "it follows the one that landed");
+            assert_eq!(history[1]["id"], landed.as_str(), "the commit must follow the one that landed");
             let then = moto::mount(world.port, &world.repo, &["-o", "ro", "--snapshot", &landed]);
             assert_eq!(read(&then.path().join("ours/x/c/1")), "first", "the late commit is as it was");
         }

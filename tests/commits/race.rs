@@ -60,7 +60,7 @@ fn move_on(writer: usize, n: usize, mount: &Writable) {
     match (writer + n) % 6 {
         0 | 1 => match mount.touch("refresh") {
             Ok(()) => {}
-            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "{}", mount.says("refresh")),
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "{}", mount.read_control("refresh")),
         },
         2 => {
             mount.unmount();
@@ -68,7 +68,7 @@ fn move_on(writer: usize, n: usize, mount: &Writable) {
         }
         3 => {
             mount.kill(mount.daemon());
-            mount.take_away();
+            mount.remove_dead_mount();
             mount.mount_again(None).success();
         }
         _ => {}
@@ -93,7 +93,7 @@ fn disjoint_commits_of_eight_mounts_are_all_kept() {
                 assert!(shown == content(writer, own), "writer {writer} lost chunk {own} before commit {n}");
             }
             mount.commit(&format!("w{writer} {n}")).unwrap_or_else(|error| {
-                panic!("writer {writer}, commit {n}: {error}: {}", mount.says("commit"));
+                panic!("writer {writer}, commit {n}: {error}: {}", mount.read_control("commit"));
             });
         }
     });
@@ -150,20 +150,20 @@ fn overlapping_commits_of_eight_mounts_are_kept_or_reported() {
                 Err(error) if error.raw_os_error() == Some(libc::ESTALE) => {
                     // The work is still there, and the conflicts are named.
                     assert!(std::fs::read(&file).unwrap() == content(writer, n));
-                    let conflicts = mount.says("conflicts");
+                    let conflicts = mount.read_control("conflicts");
                     assert!(conflicts.contains("shared") && conflicts.contains(&chunk.to_string()), "{conflicts}");
                     mount.touch("discard").unwrap();
                     mount.touch("refresh").unwrap();
                     answers.push(Answer::Conflict);
                 }
-                Err(error) => panic!("writer {writer}, commit {n}: {error}: {}", mount.says("commit")),
+                Err(error) => panic!("writer {writer}, commit {n}: {error}: {}", mount.read_control("commit")),
             }
         }
         answers
     });
     let conflicts = answers.iter().flatten().filter(|answer| **answer == Answer::Conflict).count();
     println!("{} commits, {conflicts} conflicts", WRITERS * commits() - conflicts);
-    assert!(conflicts > 0, "nobody met anybody: this tested nothing");
+    assert!(conflicts > 0, "no conflict occurred: the test had no effect");
 
     let reference = Reference::open(&place);
     let mut history = reference.history();

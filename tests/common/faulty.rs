@@ -184,8 +184,8 @@ impl Shared {
         }
         let answer = self.pass(&head, &body)?;
         self.received.fetch_add(answer.len() as u64, Ordering::Relaxed);
-        let said = answer.split(|&b| b == b'\r').next().unwrap_or_default();
-        self.answers.lock().unwrap().push(String::from_utf8_lossy(said).into_owned());
+        let first_line = answer.split(|&b| b == b'\r').next().unwrap_or_default();
+        self.answers.lock().unwrap().push(String::from_utf8_lossy(first_line).into_owned());
         match fault {
             Fault::Lost => {}
             Fault::Half => client.write_all(&answer[..answer.len() - answer.len().min(40) / 2])?,

@@ -184,7 +184,7 @@ impl Shared {
         if !is_lied_to {
             return client.write_all(&self.answer(&request).bytes());
         }
-        self.tell(client, &request, lie)
+        self.send_lie(client, &request, lie)
     }
 
     fn read_slowly(&self, mut client: TcpStream, length: usize) -> Result<()> {
@@ -221,7 +221,7 @@ impl Shared {
         Ok(())
     }
 
-    fn tell(&self, mut client: TcpStream, request: &Request, lie: Lie) -> Result<()> {
+    fn send_lie(&self, mut client: TcpStream, request: &Request, lie: Lie) -> Result<()> {
         let honest = self.answer(request);
         let with = |name: &str, value: &str| honest.clone().with(name, value);
         match lie {
@@ -354,8 +354,8 @@ impl Shared {
                 let range = request.headers.get("range").or_else(|| request.headers.get("x-ms-range"));
                 let answer = match range.and_then(|range| part(range, bytes.len())) {
                     Some(range) => {
-                        let said = format!("bytes {}-{}/{}", range.start, range.end - 1, bytes.len());
-                        Answer::new("206 Partial Content", bytes[range].to_vec()).with("content-range", &said)
+                        let content_range = format!("bytes {}-{}/{}", range.start, range.end - 1, bytes.len());
+                        Answer::new("206 Partial Content", bytes[range].to_vec()).with("content-range", &content_range)
                     }
                     None => Answer::new("200 OK", bytes.clone()),
                 };

@@ -87,7 +87,7 @@ impl Output {
     /// Returns the standard error of a command that failed.
     #[track_caller]
     pub fn failure(self) -> String {
-        assert!(!self.status.success(), "it succeeded: {}", String::from_utf8_lossy(&self.stdout));
+        assert!(!self.status.success(), "the command succeeded: {}", String::from_utf8_lossy(&self.stdout));
         self.stderr
     }
 
@@ -137,6 +137,26 @@ pub fn run_within(command: &mut Command, deadline: Duration) -> Option<Output> {
 /// Runs the program under test.
 pub fn icechunkfs<S: AsRef<OsStr>>(words: impl IntoIterator<Item = S>) -> Output {
     run(Command::new(program()).args(words))
+}
+
+/// Time limit of [`wait_until`], on a busy machine.
+const SOON: Duration = Duration::from_secs(60);
+
+/// Waits until `condition` holds, and fails if that takes too long.
+#[track_caller]
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < SOON, "still waiting after {SOON:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until process `id` has ended.
+#[track_caller]
+pub fn wait_for_end(id: i32) {
+    let process = PathBuf::from(format!("/proc/{id}"));
+    wait_until(&format!("process {id} does not end"), || !process.exists());
 }
 
 /// A mount that is unmounted when it is dropped.
@@ -260,15 +280,15 @@ impl FixtureSet {
 
     /// Returns all repositories of format versions 1 and 2.
     pub fn all(&self) -> Vec<Fixture> {
-        self.those_that(|name| !name.starts_with("v0-") && place::takes(name))
+        self.matching(|name| !name.starts_with("v0-") && place::takes(name))
     }
 
     /// Returns all repositories of releases before 0.2.
     pub fn alphas(&self) -> Vec<Fixture> {
-        self.those_that(|name| name.starts_with("v0-"))
+        self.matching(|name| name.starts_with("v0-"))
     }
 
-    fn those_that(&self, wanted: impl Fn(&str) -> bool) -> Vec<Fixture> {
+    fn matching(&self, wanted: impl Fn(&str) -> bool) -> Vec<Fixture> {
         let mut names: Vec<String> = std::fs::read_dir(&self.expected)
             .unwrap()
             .map(|entry| entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned())

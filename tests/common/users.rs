@@ -35,7 +35,7 @@ impl Commons {
     pub fn directory(&self, name: &str, owner: u32, mode: u32) -> PathBuf {
         let path = self.path(name);
         std::fs::create_dir_all(&path).unwrap();
-        give(&path, owner);
+        set_owner(&path, owner);
         set_mode(&path, mode);
         path
     }
@@ -53,7 +53,7 @@ impl Commons {
 }
 
 /// Makes `path` belong to `owner` and the group of the same number.
-pub fn give(path: &Path, owner: u32) {
+pub fn set_owner(path: &Path, owner: u32) {
     std::os::unix::fs::lchown(path, Some(owner), Some(owner)).unwrap();
 }
 

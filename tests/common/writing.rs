@@ -15,7 +15,7 @@ use icechunk::repository::VersionInfo;
 use icechunk::{Repository, Store};
 use tokio::sync::RwLock;
 
-use crate::common::{Mount, Output, icechunkfs, place, program, read_files, run};
+use crate::common::{Mount, Output, icechunkfs, place, program, read_files, run, wait_for_end};
 
 /// Time limit on a busy machine for events that come at once.
 const SOON: Duration = Duration::from_secs(30);
@@ -106,13 +106,13 @@ impl Writable {
     }
 
     /// Reads a file of the control directory.
-    pub fn says(&self, name: &str) -> String {
+    pub fn read_control(&self, name: &str) -> String {
         std::fs::read_to_string(self.control(name)).unwrap()
     }
 
     /// Commits as `echo message > .icechunk/commit` does.
     pub fn commit(&self, message: &str) -> std::io::Result<()> {
-        tell(&self.control("commit"), message)
+        echo(&self.control("commit"), message)
     }
 
     pub fn touch(&self, name: &str) -> std::io::Result<()> {
@@ -124,11 +124,11 @@ impl Writable {
     pub fn unmount(&self) {
         let begin = Instant::now();
         loop {
-            let said = icechunkfs(["unmount".as_ref(), self.root().as_os_str()]);
-            if said.status.success() {
+            let output = icechunkfs(["unmount".as_ref(), self.root().as_os_str()]);
+            if output.status.success() {
                 return;
             }
-            assert!(begin.elapsed() < SOON && said.stderr.contains("in use"), "{}", said.stderr);
+            assert!(begin.elapsed() < SOON && output.stderr.contains("in use"), "{}", output.stderr);
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -137,21 +137,12 @@ impl Writable {
     #[track_caller]
     pub fn kill(&self, daemon: i32) {
         run(Command::new("kill").arg("-9").arg(daemon.to_string())).success();
-        self.wait_for_end(daemon);
-    }
-
-    #[track_caller]
-    pub fn wait_for_end(&self, daemon: i32) {
-        let begin = Instant::now();
-        while Path::new(&format!("/proc/{daemon}")).exists() {
-            assert!(begin.elapsed() < SOON, "the daemon {daemon} does not end");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_for_end(daemon);
     }
 
     /// Removes a dead mount.
     #[track_caller]
-    pub fn take_away(&self) {
+    pub fn remove_dead_mount(&self) {
         if self.mount.mounted_as().is_some() {
             run(Command::new("umount").arg("-l").arg(self.root())).success();
         }
@@ -169,7 +160,7 @@ pub fn create(repository: &Path) {
 }
 
 /// Writes as `echo message > path`: the program gets the error of the write.
-pub fn tell(path: &Path, message: &str) -> std::io::Result<()> {
+pub fn echo(path: &Path, message: &str) -> std::io::Result<()> {
     let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
     file.write_all(format!("{message}\n").as_bytes())
 }

@@ -116,7 +116,7 @@ fn change_config(config: &RepoConfig, yaml: Option<&[u8]>) {
 }
 
 /// Uses a repository as a mount and the commands would; any result is accepted.
-async fn use_it(files: &Files, refs: &[RefSpec]) {
+async fn exercise(files: &Files, refs: &[RefSpec]) {
     let Ok(repository) = Repository::open(Arc::new(files.clone())).await else { return };
     let allowed = virtuals(&repository).await;
     let repository = repository.with_virtuals(allowed);
@@ -352,7 +352,7 @@ fn damaged_files_do_no_harm() {
             let refs = refs.clone();
             // A separate thread: a panic ends the task and not the test.
             let handle = tokio::runtime::Handle::current();
-            let task = tokio::task::spawn_blocking(move || handle.block_on(use_it(&mutant, &refs)));
+            let task = tokio::task::spawn_blocking(move || handle.block_on(exercise(&mutant, &refs)));
             tokio::time::timeout(DEADLINE, task).await
         });
         match outcome {

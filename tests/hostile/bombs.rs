@@ -41,7 +41,7 @@ fn bomb(kind: u8, bytes: u64, says_so: bool) -> Vec<u8> {
 /// Result of a command, and its peak memory.
 struct Ran {
     status: i32,
-    said: String,
+    output: String,
     peak: u64,
 }
 
@@ -56,8 +56,8 @@ fn run(words: &[&str]) -> Ran {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut said = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    let mut output = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut output).unwrap();
     let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
     // SAFETY: the child is ours and has not been waited for; both places are written by the call alone.
     let waited = unsafe { libc::wait4(i32::try_from(child.id()).unwrap(), &mut status, 0, usage.as_mut_ptr()) };
@@ -65,7 +65,7 @@ fn run(words: &[&str]) -> Ran {
     // SAFETY: zeroes are a value of it, and the call has succeeded.
     let peak = u64::try_from(unsafe { usage.assume_init() }.ru_maxrss).unwrap() * 1024;
     assert!(begin.elapsed() < DEADLINE, "{words:?} took {:?}", begin.elapsed());
-    Ran { status: libc::WEXITSTATUS(status), said, peak }
+    Ran { status: libc::WEXITSTATUS(status), output, peak }
 }
 
 /// Runs every command that reads a repository: each ends within its memory bound.
@@ -90,11 +90,11 @@ fn all_are_bounded(repo: &Path, what: &str, must_fail: &[&str]) {
     ];
     for words in commands {
         let ran = run(words);
-        let Ran { status, said, peak } = &ran;
-        assert!(*peak < MEMORY + PROGRAM, "{what}: {words:?} took {} MiB: {said}", peak >> 20);
-        assert!(!said.contains("panicked") && (0..10).contains(status), "{what}: {words:?}: {status}: {said}");
+        let Ran { status, output, peak } = &ran;
+        assert!(*peak < MEMORY + PROGRAM, "{what}: {words:?} took {} MiB: {output}", peak >> 20);
+        assert!(!output.contains("panicked") && (0..10).contains(status), "{what}: {words:?}: {status}: {output}");
         if must_fail.contains(&words[0]) {
-            assert!(*status != 0 && said.contains("--memory"), "{what}: {words:?} says nothing of memory: {said}");
+            assert!(*status != 0 && output.contains("--memory"), "{what}: {words:?} says nothing of memory: {output}");
         }
     }
 }
@@ -183,7 +183,7 @@ fn a_configuration_that_expands_to_billions_of_values_is_refused() {
         });
         std::fs::write(directory.path().join("config.yaml"), text).unwrap();
         all_are_bounded(directory.path(), what, &[]);
-        let said = run(&["config", &directory.path().display().to_string(), "get"]).said;
-        assert!(said.contains("config.yaml") && said.contains("YAML"), "{said}");
+        let output = run(&["config", &directory.path().display().to_string(), "get"]).output;
+        assert!(output.contains("config.yaml") && output.contains("YAML"), "{output}");
     }
 }

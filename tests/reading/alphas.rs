@@ -76,8 +76,8 @@ fn a_snapshot_without_its_file_is_missing_and_not_empty() {
     let (id, _) = snapshots.iter().find(|(_, snapshot)| !snapshot["parent_id"].is_null()).unwrap();
     std::fs::remove_file(lost.path().join("snapshots").join(id)).unwrap();
     for id in [id.as_str(), "00000000000000000000"] {
-        let said = Mount::prepare().command(lost.path(), &["--snapshot", id]).failure();
-        assert!(said.contains("missing") || said.contains("no snapshot"), "{id}: {said}");
+        let output = Mount::prepare().command(lost.path(), &["--snapshot", id]).failure();
+        assert!(output.contains("missing") || output.contains("no snapshot"), "{id}: {output}");
     }
 }
 
@@ -181,9 +181,9 @@ fn zarr_reads_the_values_that_the_release_read() {
         let mount = Mount::new(&fixture.repository, &["--snapshot", main]);
         let mut command = Command::new(&python);
         command.arg(&script).arg(mount.path()).arg(set).arg(main).arg("--virtual-unreadable");
-        let said = run(&mut command);
-        let text = String::from_utf8_lossy(&said.stdout).into_owned();
-        assert!(said.status.success(), "{}: {text}{}", fixture.name, said.stderr);
+        let output = run(&mut command);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{}: {text}{}", fixture.name, output.stderr);
         println!("{}: {}", fixture.name, text.lines().last().unwrap());
         compared += text.lines().last().unwrap().split(' ').find_map(|word| word.parse::<usize>().ok()).unwrap();
     }
@@ -219,9 +219,9 @@ fn an_alpha_repository_is_mounted_read_only_with_a_reason() {
     for fixture in all() {
         let mount = Mount::prepare();
         let path = mount.path();
-        let said = icechunkfs(["mount".as_ref(), fixture.repository.as_os_str(), path.as_os_str()]);
-        let said = format!("{}{}", String::from_utf8_lossy(&said.stdout), said.stderr);
-        assert!(said.contains("mounted read-only") && said.contains("icechunkfs migrate"), "{said}");
+        let output = icechunkfs(["mount".as_ref(), fixture.repository.as_os_str(), path.as_os_str()]);
+        let output = format!("{}{}", String::from_utf8_lossy(&output.stdout), output.stderr);
+        assert!(output.contains("mounted read-only") && output.contains("icechunkfs migrate"), "{output}");
         assert!(mount.mounted_as().unwrap().contains(" ro,"), "{:?}", mount.mounted_as());
         assert!(std::fs::write(mount.path().join("zarr.json"), "{}").is_err());
         mount.unmount();
@@ -318,11 +318,7 @@ fn follow_sees_a_new_ref_file_of_its_branch() {
     let mount = Mount::new(copy.path(), &["--follow", "0.2"]);
     assert!(mount.log().contains(&format!("is snapshot {parent}")), "{}", mount.log());
     std::fs::write(branch.join(&newest), kept).unwrap();
-    let start = Instant::now();
-    while !mount.log().contains(tip) {
-        assert!(start.elapsed() < Duration::from_secs(20), "{}", mount.log());
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    common::wait_until("the mount does not follow", || mount.log().contains(tip));
     let keys = fixture.expected["snapshots"][tip]["keys"].as_object().unwrap();
     assert!(keys.keys().all(|key| mount.path().join(key).exists()));
 }

@@ -76,11 +76,7 @@ fn read(mount: &Mount) -> BTreeMap<String, Vec<u8>> {
 fn end(mount: Mount) {
     let daemon = mount.daemon();
     mount.unmount();
-    let begin = std::time::Instant::now();
-    while Path::new(&format!("/proc/{daemon}")).exists() {
-        assert!(begin.elapsed() < Duration::from_secs(30), "the daemon does not end");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    common::wait_for_end(daemon);
 }
 
 /// Puts the files below `directory` into the bucket, as repository `name`.
@@ -135,7 +131,7 @@ fn a_second_mount_makes_one_request() {
     assert!(seen.iter().all(|(name, bytes)| name == "a/c/3" || *bytes == expected[name]));
     // The repository, the snapshot, its manifest, the chunk.
     assert!(line.counts().0 <= 2 + 4, "{:?}", line.counts());
-    assert!(read(&second) == expected, "it stays where it was");
+    assert!(read(&second) == expected, "the second mount must stay on its snapshot");
     // This machine's own commits need not be fetched, except for the chunk.
     let words = cache.words();
     let own = mount(line.port, &repo, &["--ephemeral", &words[0], &words[1]]);
@@ -162,11 +158,11 @@ fn offline_mounts_show_what_was_cached() {
         let words = [&["mount", repo, &path], words].concat();
         icechunkfs(nobody, &words).failure()
     };
-    let said = refused(&repo, &["--offline"]);
-    assert!(said.contains("--cache"), "{said}");
+    let output = refused(&repo, &["--offline"]);
+    assert!(output.contains("--cache"), "{output}");
     let words = cache.words();
-    let said = refused(&repo, &["--offline", &words[0], &words[1]]);
-    assert!(said.contains("not in the cache") && said.contains("repo"), "{said}");
+    let output = refused(&repo, &["--offline", &words[0], &words[1]]);
+    assert!(output.contains("not in the cache") && output.contains("repo"), "{output}");
 
     for repo in [&repo, &old] {
         // The address is the same in both cases: it is part of the repository's identity.
@@ -211,10 +207,10 @@ fn prefetched_chunks_are_cached() {
         String::from_utf8(common::run(&mut command).success()).unwrap()
     };
     line.decide(|_, _| Fault::Pass);
-    let said = prefetch(&["a", "--slice", "3:12"]);
-    assert!(said.starts_with("9 files"), "{said}");
+    let output = prefetch(&["a", "--slice", "3:12"]);
+    assert!(output.starts_with("9 files"), "{output}");
     let wanted: u64 = (3..12).map(|n: usize| [100, 5_000, 300_000, 1_000_000][n % 4]).sum();
-    assert!(said.contains(&format!("{wanted} bytes")), "{said}");
+    assert!(output.contains(&format!("{wanted} bytes")), "{output}");
     let counted = line.counts().0;
     assert_eq!(counted, 8, "the manifest, which has two of the chunks in it, and the other seven");
     prefetch(&["a", "--slice", "3:12"]);
@@ -225,8 +221,8 @@ fn prefetched_chunks_are_cached() {
     assert!(words("1,1").contains("2 slices for an array of 1 dimensions"));
     let group = common::run(&mut command(line.port, &["prefetch", &place, "--slice", "1"])).failure();
     assert!(group.contains("goes with an array"), "{group}");
-    let said = prefetch(&[]);
-    assert!(said.starts_with("42 files"), "{said}");
+    let output = prefetch(&[]);
+    assert!(output.starts_with("42 files"), "{output}");
     let expected = read(&first);
     end(first);
     let offline = cache.mount(line.port, &repo, &["--offline"]);
@@ -286,11 +282,7 @@ fn cached_chunks_are_passed_through_to_the_kernel() {
         assert!(std::fs::read(&path).unwrap() == bytes);
     }
     drop(before);
-    let begin = std::time::Instant::now();
-    while cache.entries(true).is_empty() {
-        assert!(begin.elapsed() < Duration::from_secs(10));
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    common::wait_until("the cache is empty", || !cache.entries(true).is_empty());
     line.decide(|_, _| Fault::Reset);
     let handed = File::open(&path).unwrap();
     let entry = cache.entries(true).remove(0);
@@ -318,7 +310,7 @@ fn the_cache_stays_within_its_size() {
             assert!(bytes <= 6 << 20, "{bytes}");
         }
     });
-    assert!(cache.bytes() > 3 << 20, "it is used: {}", cache.bytes());
+    assert!(cache.bytes() > 3 << 20, "the cache must be used: {}", cache.bytes());
 }
 
 /// The disk is full, or nearly; the directory vanishes; another version has written there. Readers are not affected.
@@ -332,7 +324,7 @@ fn cache_failures_do_not_affect_readers() {
         let cache = CacheDir::on(&disk);
         let first = cache.mount(server.port, &repo, &[]);
         assert!(read(&first) == expected);
-        assert!(!cache.entries(true).is_empty(), "it is used as far as it goes");
+        assert!(!cache.entries(true).is_empty(), "the cache must be used while there is space");
         disk.fill(0);
         let full = cache.mount(server.port, &repo, &[]);
         assert!(read(&full) == expected);

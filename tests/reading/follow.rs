@@ -20,28 +20,16 @@ use icechunk::format::format_constants::SpecVersionBin;
 
 /// Polling interval of the mounts, in seconds.
 const EVERY: &str = "0.2";
-/// Time limit on a busy machine for a new commit to show.
-const SOON: Duration = Duration::from_secs(30);
 
 /// Mounts branch `main`, following it.
 fn follow(repo: &Path, words: &[&str]) -> Mount {
     Mount::new(repo, &[&["--follow", EVERY], words].concat())
 }
 
-/// Waits until `it` is true.
-#[track_caller]
-fn until(what: &str, mut it: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !it() {
-        assert!(begin.elapsed() < SOON, "{what}: not within {SOON:?}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 /// Waits until `file` has `content` when it is opened.
 #[track_caller]
-fn shows(file: &Path, content: &[u8]) {
-    until(&file.display().to_string(), || std::fs::read(file).is_ok_and(|bytes| bytes == content));
+fn wait_for_content(file: &Path, content: &[u8]) {
+    common::wait_until(&file.display().to_string(), || std::fs::read(file).is_ok_and(|bytes| bytes == content));
 }
 
 fn bytes(length: usize, salt: u8) -> Vec<u8> {
@@ -82,7 +70,7 @@ fn follow_shows_commits_of_others() {
     put(&root.join("new/zarr.json"), array(&[2], &[1])).unwrap();
     put(&root.join("new/c/0"), "new").unwrap();
     writer.commit("second").unwrap();
-    shows(&seen.join("a/c/1"), b"one");
+    wait_for_content(&seen.join("a/c/1"), b"one");
     // From then on all of the new snapshot is visible: the move is atomic.
     assert_eq!(std::fs::metadata(seen.join("a/c/0")).unwrap().len(), 20);
     assert_eq!(std::fs::read(seen.join("new/c/0")).unwrap(), b"new");
@@ -96,7 +84,7 @@ fn follow_shows_commits_of_others() {
     put(&root.join("a/zarr.json"), array(&[300], &[1])).unwrap();
     put(&root.join("a/c/299"), "last").unwrap();
     writer.commit("third").unwrap();
-    shows(&seen.join("a/c/299"), b"last");
+    wait_for_content(&seen.join("a/c/299"), b"last");
     assert_eq!(read_files(&seen), read_files(&root));
     assert!(std::fs::metadata(seen.join("new")).is_err() && std::fs::metadata(seen.join("deep")).is_err());
     let dots = array(&[300], &[1]).replace(r#""separator":"/""#, r#""separator":".""#);
@@ -108,7 +96,7 @@ fn follow_shows_commits_of_others() {
         put(&root.join(format!("a/c.{name}")), content).unwrap();
     }
     writer.commit("fourth").unwrap();
-    shows(&seen.join("a/c.299"), b"last");
+    wait_for_content(&seen.join("a/c.299"), b"last");
     assert_eq!(read_files(&seen), read_files(&root));
 }
 
@@ -181,7 +169,7 @@ fn open_files_keep_their_bytes_until_closed() {
             put(&root.join("a/zarr.json"), array(&[10 + n as u64], &[1])).unwrap();
             let _ = std::fs::remove_dir_all(root.join("gone"));
             writer.commit("next").unwrap();
-            shows(&chunk, &bytes(length, salt));
+            wait_for_content(&chunk, &bytes(length, salt));
             assert_eq!(
                 std::fs::read(mount.path().join("a/zarr.json")).unwrap(),
                 array(&[10 + n as u64], &[1]).as_bytes()
@@ -205,7 +193,7 @@ fn open_files_keep_their_bytes_until_closed() {
         drop((open, gone, document, mapped));
         put(&root.join("a/c/0"), "short").unwrap();
         writer.commit("last").unwrap();
-        shows(&chunk, b"short");
+        wait_for_content(&chunk, b"short");
         assert_eq!(read_files(&mount.path()), read_files(&root));
     }
 }
@@ -238,7 +226,7 @@ fn unchanged_files_stay_cached() {
     put(&root.join("a/zarr.json"), array(&[40], &[1])).unwrap();
     put(&root.join("a/c/39"), bytes(LENGTH, 78)).unwrap();
     writer.commit("second").unwrap();
-    until("the new chunk", || mount.path().join("a/c/39").exists());
+    common::wait_until("the new chunk", || mount.path().join("a/c/39").exists());
     for name in &chunks {
         let still = cached(name);
         // The kernel may drop a page at any time.
@@ -303,7 +291,7 @@ fn a_follow_is_atomic() {
             fill(version);
             // However fast commits are, the mount moves several times between the first and the last.
             if version % 5 == 0 {
-                until("a commit", || mount.path().join(format!("g{version}")).exists());
+                common::wait_until("a commit", || mount.path().join(format!("g{version}")).exists());
             }
         }
         over.store(true, Ordering::Relaxed);
@@ -331,30 +319,30 @@ fn resets_and_expirations_are_followed_in_both_versions() {
         reference.create_branch("side");
         let (main, side) = (follow(&place, &[]), follow(&place, &["--branch", "side"]));
         reference.commit(&[("a/c/0", b"one"), ("a/c/1", b"old")], "second");
-        shows(&main.path().join("a/c/0"), b"one");
+        wait_for_content(&main.path().join("a/c/0"), b"one");
         let open = File::open(main.path().join("a/c/0")).unwrap();
         reference.commit(&[("a/c/0", b"two"), ("b/zarr.json", GROUP.as_bytes())], "third");
-        shows(&main.path().join("a/c/0"), b"two");
+        wait_for_content(&main.path().join("a/c/0"), b"two");
         assert!(!side.path().join("a/c").exists());
         // Reset, and continued with other commits.
         reference.reset_branch("main");
-        shows(&main.path().join("a/c/0"), b"one");
+        wait_for_content(&main.path().join("a/c/0"), b"one");
         assert!(!main.path().join("b").exists());
         let mut text = [0; 3];
         open.read_exact_at(&mut text, 0).unwrap();
         assert_eq!(&text, b"one");
         reference.commit(&[("a/c/1", b"new"), ("a/c/0", b"three")], "another third");
-        shows(&main.path().join("a/c/0"), b"three");
+        wait_for_content(&main.path().join("a/c/0"), b"three");
         assert_eq!(std::fs::read(main.path().join("a/c/1")).unwrap(), b"new");
         // Deleted, and created again at another commit.
         reference.delete_branch("side");
-        until("a word in the log", || side.log().contains("there is no such branch"));
+        common::wait_until("a word in the log", || side.log().contains("there is no such branch"));
         assert!(side.path().join("a/zarr.json").exists());
         let looked = Instant::now();
-        until("some looks", || looked.elapsed() > Duration::from_secs(1));
+        common::wait_until("some looks", || looked.elapsed() > Duration::from_secs(1));
         assert_eq!(side.log().matches("there is no such branch").count(), 1, "{}", side.log());
         reference.create_branch("side");
-        shows(&side.path().join("a/c/0"), b"three");
+        wait_for_content(&side.path().join("a/c/0"), b"three");
         assert!(side.log().contains("following branch side again"), "{}", side.log());
         assert_eq!(read_files(&main.path()), reference.keys());
     }
@@ -372,7 +360,7 @@ fn amended_commits_are_followed() {
     assert_eq!(std::fs::read(mount.path().join("a/c/0")).unwrap(), b"one");
     put(&root.join("a/c/0"), "amended").unwrap();
     icechunkfs(["commit".as_ref(), root.as_os_str(), "--amend".as_ref()]).success();
-    shows(&mount.path().join("a/c/0"), b"amended");
+    wait_for_content(&mount.path().join("a/c/0"), b"amended");
     assert_eq!(read_files(&mount.path()), read_files(&root));
 }
 
@@ -394,7 +382,7 @@ fn a_poll_is_one_request_and_survives_an_unreachable_store() {
     let mount = moto::mount(line.port, &repo, &["--follow", EVERY, "--ahead", "0", "--timeout", "3"]);
     let before = read_files(&mount.path());
     note(&line);
-    until("five looks", || asked.lock().unwrap().len() >= 5);
+    common::wait_until("five looks", || asked.lock().unwrap().len() >= 5);
     // The first poll may be one without a condition.
     let answers = line.answers();
     assert!(answers.iter().skip(1).all(|answer| answer.contains(" 304 ")) && answers.len() >= 4, "{answers:?}");
@@ -409,7 +397,7 @@ fn a_poll_is_one_request_and_survives_an_unreachable_store() {
     note(&line);
     std::fs::write(writer.path().join(chunk), bytes(400_000, 9)).unwrap();
     moto::commit(&writer).unwrap();
-    shows(&mount.path().join(chunk), &bytes(400_000, 9));
+    wait_for_content(&mount.path().join(chunk), &bytes(400_000, 9));
     let after = read_files(&mount.path());
     assert!(before.iter().all(|(name, content)| name == chunk || after[name] == *content));
     let requests = asked.lock().unwrap().clone();
@@ -417,12 +405,12 @@ fn a_poll_is_one_request_and_survives_an_unreachable_store() {
     assert_eq!(chunks.len(), 1, "{requests:?}");
 
     line.decide(|_, _| Fault::Reset);
-    until("a word in the log", || mount.log().contains("following branch main: "));
+    common::wait_until("a word in the log", || mount.log().contains("following branch main: "));
     assert_eq!(std::fs::read(mount.path().join(chunk)).unwrap(), bytes(400_000, 9));
     std::fs::write(writer.path().join(chunk), bytes(300_000, 5)).unwrap();
     moto::commit(&writer).unwrap();
     line.release();
-    shows(&mount.path().join(chunk), &bytes(300_000, 5));
+    wait_for_content(&mount.path().join(chunk), &bytes(300_000, 5));
     assert_eq!(mount.log().matches("following branch main: ").count(), 1, "{}", mount.log());
 }
 
@@ -432,7 +420,7 @@ fn follow_refuses_conflicting_options() {
     let place = common::place::place(directory.path());
     writing::create(&place);
     let mount = Mount::prepare();
-    for (words, said) in [
+    for (words, output) in [
         (&["--follow", "--tag", "x"][..], "only a branch"),
         (&["--follow", "--as-of", "2026-01-01"], "only a branch"),
         (&["--follow", "3", "--ephemeral"], "read-only"),
@@ -442,7 +430,7 @@ fn follow_refuses_conflicting_options() {
         (&["-o", "follow=never", "--ephemeral"], "from 0.1 to 86400"),
     ] {
         let failure = mount.command(&place, words).failure();
-        assert!(failure.contains(said), "{words:?}: {failure}");
+        assert!(failure.contains(output), "{words:?}: {failure}");
     }
     let unknown = mount.command(&place, &["--follow", "--branch", "maim"]).failure();
     assert!(unknown.contains("did you mean `main`"), "{unknown}");
@@ -465,10 +453,10 @@ fn random_histories_are_followed() {
             for _ in 0..=random.below(6) {
                 change(&root, &mut arrays, &mut random, n);
             }
-            writer.commit(&format!("commit {n}")).unwrap_or_else(|e| panic!("{e}: {}", writer.says("commit")));
+            writer.commit(&format!("commit {n}")).unwrap_or_else(|e| panic!("{e}: {}", writer.read_control("commit")));
             let expected = read_files(&root);
             // Names that do not exist are looked up, too, while it moves.
-            until(&format!("commit {n}, {mode}"), || {
+            common::wait_until(&format!("commit {n}, {mode}"), || {
                 read_files_of(&mount.path()).is_some_and(|files| files == expected)
             });
             for (file, content) in &open {

@@ -4,22 +4,12 @@ use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
-use crate::common::{self, FixtureSet, Mount, copy_tree, icechunkfs, run};
+use crate::common::{self, FixtureSet, Mount, copy_tree, icechunkfs, run, wait_until};
 
 /// A user without rights who exists everywhere, with a group of the same number.
 const NOBODY: u32 = 65534;
-/// Time limit on a busy machine for events that come at once.
-const SOON: Duration = Duration::from_secs(20);
-
-fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < SOON, "still waiting after {SOON:?}: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
 
 /// Returns true if the test cannot run: tests that change their user need root. CI has it.
 fn needs_root(what: &str) -> bool {
@@ -273,9 +263,9 @@ fn a_foreground_mount_does_not_detach() {
     assert!(child.try_wait().unwrap().is_none());
     mount.unmount();
     wait_until("the command ends", || child.try_wait().unwrap().is_some());
-    let mut said = String::new();
-    std::io::Read::read_to_string(child.stderr.as_mut().unwrap(), &mut said).unwrap();
-    assert!(child.wait().unwrap().success() && said.contains("is mounted at"), "{said}");
+    let mut output = String::new();
+    std::io::Read::read_to_string(child.stderr.as_mut().unwrap(), &mut output).unwrap();
+    assert!(child.wait().unwrap().success() && output.contains("is mounted at"), "{output}");
 }
 
 #[test]

@@ -101,8 +101,8 @@ fn a_large_shard_is_read_in_parts_or_as_a_whole() {
     let shard = large();
     let repo = large_repository(server.port, "large", &shard);
     an_inner_chunk_costs_two_requests_and_each_further_one(server.port, &repo, &shard);
-    who_wants_all_of_a_shard_gets_it_in_few_requests(server.port, &repo, &shard);
-    what_a_cache_has_of_a_shard_is_there_offline(server.port, &repo, &shard);
+    reading_a_whole_shard_takes_few_requests(server.port, &repo, &shard);
+    a_cached_shard_is_available_offline(server.port, &repo, &shard);
 }
 
 fn an_inner_chunk_costs_two_requests_and_each_further_one(server: u16, repo: &str, shard: &[u8]) {
@@ -193,7 +193,7 @@ fn place_first(shard: &[u8]) -> usize {
     (0..COUNT).find(|number| place(shard, *number).0 == 0).unwrap()
 }
 
-fn who_wants_all_of_a_shard_gets_it_in_few_requests(server: u16, repo: &str, shard: &[u8]) {
+fn reading_a_whole_shard_takes_few_requests(server: u16, repo: &str, shard: &[u8]) {
     let counted = Counted::to(server);
     let mounted = mount(counted.line.port, repo, &["-o", "ro"]);
     counted.begin();
@@ -221,12 +221,10 @@ fn who_wants_all_of_a_shard_gets_it_in_few_requests(server: u16, repo: &str, sha
 fn end(mount: common::Mount) {
     let daemon = mount.daemon();
     mount.unmount();
-    while Path::new(&format!("/proc/{daemon}")).exists() {
-        std::thread::sleep(std::time::Duration::from_millis(2));
-    }
+    common::wait_for_end(daemon);
 }
 
-fn what_a_cache_has_of_a_shard_is_there_offline(server: u16, repo: &str, shard: &[u8]) {
+fn a_cached_shard_is_available_offline(server: u16, repo: &str, shard: &[u8]) {
     let directory = tempfile::tempdir().unwrap();
     let cache = directory.path().join("cache").display().to_string();
     let online = ["-o", "ro", "--cache", &cache];
@@ -373,21 +371,23 @@ fn shard_errors_name_the_shard_and_the_problem() {
         ("b/c/0", vec![7; 20]),
     ]);
     listed(&mount, &["a/c/0"]).success();
-    let said = listed(&mount, &["a/c/1"]);
-    assert!(said.stderr.contains("/a/c/1") && said.stderr.contains("index at offset 30") && !said.status.success());
-    let said = listed(&mount, &["a/c/2", "--json"]);
-    let text = &said.stderr;
+    let output = listed(&mount, &["a/c/1"]);
+    assert!(
+        output.stderr.contains("/a/c/1") && output.stderr.contains("index at offset 30") && !output.status.success()
+    );
+    let output = listed(&mount, &["a/c/2", "--json"]);
+    let text = &output.stderr;
     assert!(
         text.contains("/a/c/2: inner chunk [0], 20 bytes at offset 90") && text.contains("over the index"),
         "{text}"
     );
     assert!(text.contains("1 more"), "{text}");
-    assert_eq!(said.status.code(), Some(1));
-    let all: Value = serde_json::from_slice(&said.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let all: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(all[0]["faults"].as_array().unwrap().len(), 2);
     assert!(all[0]["faults"][1].as_str().unwrap().contains("inner chunk [1], 500 bytes at offset 95, is outside"));
-    let said = listed(&mount, &["b"]).failure();
-    assert!(said.contains("/b/c/0") && said.contains("no room for an index of 52 bytes"), "{said}");
+    let output = listed(&mount, &["b"]).failure();
+    assert!(output.contains("/b/c/0") && output.contains("no room for an index of 52 bytes"), "{output}");
     // The files are there all the same.
     assert_eq!(std::fs::read(mount.root().join("b/c/0")).unwrap(), vec![7; 20]);
 }

@@ -69,10 +69,10 @@ fn check_values(set: &FixtureSet, python: &Path) {
             let expected = set.expected_path(&fixture.name);
             let mut command = Command::new(python);
             command.arg(&script).arg(mount.path()).arg(expected).arg(id).arg("--virtual-unreadable");
-            let said = run(&mut command);
-            let what = format!("{} {id}: {}{}", fixture.name, String::from_utf8_lossy(&said.stdout), said.stderr);
-            assert!(said.status.success(), "{what}");
-            let line = String::from_utf8_lossy(&said.stdout).lines().last().unwrap().to_owned();
+            let output = run(&mut command);
+            let what = format!("{} {id}: {}{}", fixture.name, String::from_utf8_lossy(&output.stdout), output.stderr);
+            assert!(output.status.success(), "{what}");
+            let line = String::from_utf8_lossy(&output.stdout).lines().last().unwrap().to_owned();
             let counts = line.split(' ').filter_map(|word| word.parse::<usize>().ok());
             std::iter::zip(&mut equal, counts).for_each(|(sum, count)| *sum += count);
         }

@@ -74,7 +74,7 @@ fn tracked(mount: &Writable) -> BTreeMap<String, Vec<u8>> {
 }
 
 /// Commits, and expects that another mount and the reference read the same.
-fn commit_and_look(mount: &Writable, message: &str) -> BTreeMap<String, Vec<u8>> {
+fn commit_and_compare(mount: &Writable, message: &str) -> BTreeMap<String, Vec<u8>> {
     let files = tracked(mount);
     mount.commit(message).unwrap();
     assert!(mount.fresh() == files, "{message}");
@@ -95,7 +95,7 @@ fn a_store_is_the_same_after_a_commit_and_can_be_extended() {
     let mount = Writable::new(&[]);
     // At the mount's root, which was empty, and in a group.
     sh("cp -r \"$1/.\" \"$2\" && cp -r \"$1\" \"$2/inner\"", &[&store, &mount.root()]);
-    commit_and_look(&mount, "a store");
+    commit_and_compare(&mount, "a store");
     Reference::open(mount.repository()).create_tag("copied");
 
     let tagged = Mount::new(mount.repository(), &["--tag", "copied"]);
@@ -106,7 +106,7 @@ fn a_store_is_the_same_after_a_commit_and_can_be_extended() {
     package.check(&expected, &places);
 
     package.run(Release::Current, "pyramid", [mount.root().join("inner")]);
-    let files = commit_and_look(&mount, "a pyramid");
+    let files = commit_and_compare(&mount, "a pyramid");
     assert!(files.keys().any(|name| name.starts_with("inner/2/vertices/c/")), "{:?}", files.keys());
     let after = Mount::new(mount.repository(), &["-o", "ro"]);
     let mut more = expected.clone();
@@ -126,7 +126,7 @@ fn stores_are_written_through_a_mount() {
     let words = std::iter::once(mount.root()).chain(kinds.map(PathBuf::from));
     package.run(Release::Current, "write", words);
     package.run(Release::Old, "old-write", [mount.root()]);
-    let files = commit_and_look(&mount, "stores");
+    let files = commit_and_compare(&mount, "stores");
     // A name like a chunk's key is an array here, and one like a number a group.
     for node in ["points/0", "graph/0/links/0/0.0.0", "old/0/vertices/0.0.0", "old graph/0/links/0/0.0.1"] {
         assert!(files.contains_key(&format!("{node}/zarr.json")), "{node}");
@@ -146,7 +146,7 @@ fn a_store_of_the_older_layout_is_the_same_after_a_commit() {
     package.run(Release::Old, "old-write", [&store]);
     let mount = Writable::new(&[]);
     sh("cp -r \"$1/.\" \"$2\"", &[&store, &mount.root()]);
-    assert!(commit_and_look(&mount, "a store") == read_files(&store));
+    assert!(commit_and_compare(&mount, "a store") == read_files(&store));
     Reference::open(mount.repository()).create_tag("copied");
     let tagged = Mount::new(mount.repository(), &["--tag", "copied"]);
     assert!(read_files(&tagged.path()) == read_files(&store));
@@ -191,8 +191,8 @@ fn names_are_classified_by_metadata_and_not_by_spelling() {
         put(&root.join(name), name).unwrap();
     }
     let status = |mount: &Writable| {
-        let said = common::icechunkfs(["status".as_ref(), mount.root().as_os_str(), "--json".as_ref()]).json();
-        let mut names: Vec<String> = said["untracked"]
+        let output = common::icechunkfs(["status".as_ref(), mount.root().as_os_str(), "--json".as_ref()]).json();
+        let mut names: Vec<String> = output["untracked"]
             .as_array()
             .unwrap()
             .iter()
@@ -219,6 +219,6 @@ fn names_are_classified_by_metadata_and_not_by_spelling() {
     for name in raw {
         assert_eq!(std::fs::read(root.join(name)).unwrap(), name.as_bytes());
     }
-    let said = common::icechunkfs(["status".as_ref(), root.as_os_str()]).success();
-    assert!(String::from_utf8(said).unwrap().contains("0/vertices/0.0.0"));
+    let output = common::icechunkfs(["status".as_ref(), root.as_os_str()]).success();
+    assert!(String::from_utf8(output).unwrap().contains("0/vertices/0.0.0"));
 }

@@ -33,7 +33,7 @@ fn busy(mount: &Mount, daemon: i32) -> Vec<(String, u64)> {
             let numbers = gauges.into_iter().filter(|(name, _)| name != "cached_bytes");
             return numbers.map(|(name, value)| (name, value.as_u64().unwrap())).collect();
         }
-        assert!(begin.elapsed() < Duration::from_secs(10), "the daemon says nothing: {log}");
+        assert!(begin.elapsed() < Duration::from_secs(10), "the daemon logs nothing: {log}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::common::faulty::{Fault, five_of_a_hundred};
 use crate::common::machines::{Network, control};
 use crate::common::moto;
-use crate::common::writing::{GROUP, array, put, tell, touch};
+use crate::common::writing::{GROUP, array, echo, put, touch};
 use crate::common::{self, Mount, read_files};
 use serde_json::Value;
 
@@ -91,7 +91,7 @@ fn disjoint_commits_of_many_machines_are_merged() {
             put(&mount.path().join(format!("a/c/{machine}/{n}")), content(machine, n)).unwrap();
             // One that each of its commits changes.
             put(&mount.path().join(format!("a/c/{machine}/{COMMITS}")), content(machine, n)).unwrap();
-            tell(&control(mount, "commit"), &format!("{machine} {n}"))
+            echo(&control(mount, "commit"), &format!("{machine} {n}"))
                 .unwrap_or_else(|error| panic!("machine {machine}, commit {n}: {error}: {}", mount.log()));
         }
     });
@@ -159,15 +159,15 @@ fn overlapping_commits_of_many_machines_are_kept_or_reported() {
                 put(&mount.path().join(format!("a/c/0/{chunk}")), content(machine, n)).unwrap();
             }
             let info: Value = serde_json::from_slice(&std::fs::read(control(mount, "info.json")).unwrap()).unwrap();
-            match tell(&control(mount, "commit"), &format!("{machine} {n}")) {
+            match echo(&control(mount, "commit"), &format!("{machine} {n}")) {
                 Ok(()) => answers.push(Answer::Done),
                 Err(error) if error.raw_os_error() == Some(libc::ESTALE) => {
                     for chunk in chunks(machine, n) {
                         let file = mount.path().join(format!("a/c/0/{chunk}"));
                         assert!(std::fs::read(file).unwrap() == content(machine, n), "the work is still there");
                     }
-                    let said = std::fs::read_to_string(control(mount, "conflicts")).unwrap();
-                    answers.push(Answer::Conflict(info["snapshot"].as_str().unwrap().to_owned(), named(&said)));
+                    let output = std::fs::read_to_string(control(mount, "conflicts")).unwrap();
+                    answers.push(Answer::Conflict(info["snapshot"].as_str().unwrap().to_owned(), named(&output)));
                     touch(&control(mount, "discard")).unwrap();
                     touch(&control(mount, "refresh")).unwrap();
                 }
@@ -253,13 +253,13 @@ fn a_disconnected_machine_recovers() {
             if is_lost { Fault::Lost } else { Fault::Silent }
         });
         let failed = std::thread::scope(|scope| {
-            let commit = scope.spawn(|| tell(&control(&far, "commit"), &format!("far {n}")));
+            let commit = scope.spawn(|| echo(&control(&far, "commit"), &format!("far {n}")));
             moments.recv_timeout(Duration::from_secs(60)).expect("the commit comes to its moment");
             network.plug(0, false);
             network.line().release();
             // The other machines are not affected.
             put(&near.path().join(format!("a/c/1/{n}")), content(1, n)).unwrap();
-            tell(&control(&near, "commit"), &format!("near {n}")).unwrap();
+            echo(&control(&near, "commit"), &format!("near {n}")).unwrap();
             commit.join().unwrap()
         });
         let error = failed.expect_err("a machine without a network cannot commit");
@@ -268,7 +268,7 @@ fn a_disconnected_machine_recovers() {
         assert!(std::fs::read(far.path().join(format!("a/c/0/{n}"))).unwrap() == content(0, 2));
         network.plug(0, true);
         let begin = Instant::now();
-        while let Err(error) = tell(&control(&far, "commit"), &format!("far {n}")) {
+        while let Err(error) = echo(&control(&far, "commit"), &format!("far {n}")) {
             assert!(begin.elapsed() < Duration::from_secs(60), "{moment}: {error}: {}", far.log());
         }
         // Concurrent commits are visible, at once or after a refresh.

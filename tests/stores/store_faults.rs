@@ -35,13 +35,13 @@ fn refusals_are_reported_at_once_with_advice() {
     for (status, code, told) in refusals {
         line.decide(move |_, _| Fault::Says(status, code));
         let begin = Instant::now();
-        let said = icechunkfs(line.port, &["refs", &repo, "--timeout", "20"]).failure();
-        assert!(said.contains(told) && said.contains(&repo), "{code}: {said}");
+        let output = icechunkfs(line.port, &["refs", &repo, "--timeout", "20"]).failure();
+        assert!(output.contains(told) && output.contains(&repo), "{code}: {output}");
         assert!(begin.elapsed() < Duration::from_secs(10), "{code}: it was asked again and again");
         let place = Mount::prepare();
         let path = place.path().display().to_string();
-        let said = icechunkfs(line.port, &["mount", &repo, &path, "--timeout", "20"]).failure();
-        assert!(said.contains(told), "{code}: {said}");
+        let output = icechunkfs(line.port, &["mount", &repo, &path, "--timeout", "20"]).failure();
+        assert!(output.contains(told), "{code}: {output}");
     }
 }
 
@@ -56,8 +56,8 @@ fn read_permission_alone_gives_a_read_only_mount() {
     assert_eq!(read_files(&read.path()).len(), 42);
     let place = Mount::prepare();
     let path = place.path().display().to_string();
-    let said = icechunkfs(line.port, &["mount", &repo, &path, "--ephemeral"]).failure();
-    assert!(said.contains("cannot be written to") && said.contains("do not allow it"), "{said}");
+    let output = icechunkfs(line.port, &["mount", &repo, &path, "--ephemeral"]).failure();
+    assert!(output.contains("cannot be written to") && output.contains("do not allow it"), "{output}");
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_mount_recovers_after_the_machine_sleeps() {
     let reader = std::thread::spawn(move || std::fs::read(path));
     let begin = Instant::now();
     while line.counts().0 == 0 {
-        assert!(begin.elapsed() < Duration::from_secs(10), "nobody reads");
+        assert!(begin.elapsed() < Duration::from_secs(10), "no request arrives");
         std::thread::sleep(Duration::from_millis(5));
     }
     signal("-STOP");

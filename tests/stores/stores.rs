@@ -16,25 +16,25 @@ use crate::common::{self, FixtureSet, Mount, read_files, run};
 #[test]
 fn an_unreachable_store_is_reported() {
     let Some(server) = s3() else { return };
-    let said = |command: &mut Command| run(command).failure();
+    let failure_of = |command: &mut Command| run(command).failure();
     let refs =
         |words: &[&'static str]| -> Vec<&'static str> { [&["refs", "s3://icechunkfs-test/none"], words].concat() };
 
-    let none = said(&mut command(server.port, &refs(&[])));
+    let none = failure_of(&mut command(server.port, &refs(&[])));
     assert!(none.contains("s3://icechunkfs-test/none holds no Icechunk repository"), "{none}");
-    let bucket = said(&mut command(server.port, &["refs", "s3://no-such-bucket/x"]));
+    let bucket = failure_of(&mut command(server.port, &["refs", "s3://no-such-bucket/x"]));
     assert!(bucket.contains("there is no such bucket"), "{bucket}");
-    let nobody = said(&mut command(free_port(), &refs(&["--timeout", "2"])));
+    let nobody = failure_of(&mut command(free_port(), &refs(&["--timeout", "2"])));
     assert!(nobody.contains("cannot be reached"), "{nobody}");
-    let half = said(command(server.port, &refs(&[])).env_remove("AWS_SECRET_ACCESS_KEY"));
+    let half = failure_of(command(server.port, &refs(&[])).env_remove("AWS_SECRET_ACCESS_KEY"));
     assert!(half.contains("AWS_SECRET_ACCESS_KEY"), "{half}");
-    let half = said(&mut command(server.port, &refs(&["--access-key-id", "x"])));
+    let half = failure_of(&mut command(server.port, &refs(&["--access-key-id", "x"])));
     assert!(half.contains("ICECHUNKFS_SECRET_ACCESS_KEY"), "{half}");
-    let profile = said(&mut command(server.port, &refs(&["--profile", "nobody"])));
+    let profile = failure_of(&mut command(server.port, &refs(&["--profile", "nobody"])));
     assert!(profile.contains("profile `nobody`") && profile.contains("~/.aws"), "{profile}");
-    let account = said(&mut command(server.port, &["refs", "az://container/x"]));
+    let account = failure_of(&mut command(server.port, &["refs", "az://container/x"]));
     assert!(account.contains("--account") && account.contains("AZURE_STORAGE_ACCOUNT_NAME"), "{account}");
-    let header = said(command(server.port, &refs(&[])).env("ICECHUNKFS_HEADER", "no colon"));
+    let header = failure_of(command(server.port, &refs(&[])).env("ICECHUNKFS_HEADER", "no colon"));
     assert!(header.contains("NAME: VALUE"), "{header}");
     for text in [none, bucket, nobody, half, profile, header] {
         assert!(!text.contains(SECRET), "{text}");

@@ -165,8 +165,8 @@ async fn an_interrupted_collection_is_finished_by_the_next() {
         for how in ["abort", "eio"] {
             let place = tempfile::tempdir().unwrap();
             copy_tree(world.place(), place.path());
-            let said = gc(place.path(), Some(&format!("{point}={how}")));
-            assert!(!said.status.success(), "{point}");
+            let output = gc(place.path(), Some(&format!("{point}={how}")));
+            assert!(!output.status.success(), "{point}");
             check(&Lab::open(place.path())).await;
             reopen(place.path()).await.list_branches().await.unwrap();
             gc(place.path(), None).success();
@@ -235,9 +235,13 @@ fn uncommitted_work_protects_its_base() {
         let mut command = Command::new(program());
         run(command.arg("gc").arg(&place).args(["--older-than", "0s", "--json"]).args(words)).json()
     };
-    let told = gc(&["--yes"]);
-    assert_eq!((&told["total"]["objects"], told["uncommitted"].as_array().unwrap().len()), (&0.into(), 1), "{told:#}");
-    assert_eq!(told["uncommitted"][0]["scratch"], mount.scratch().canonicalize().unwrap().to_str().unwrap());
+    let report = gc(&["--yes"]);
+    assert_eq!(
+        (&report["total"]["objects"], report["uncommitted"].as_array().unwrap().len()),
+        (&0.into(), 1),
+        "{report:#}"
+    );
+    assert_eq!(report["uncommitted"][0]["scratch"], mount.scratch().canonicalize().unwrap().to_str().unwrap());
     assert_eq!(std::fs::read(root.join("a/c/7")).unwrap(), vec![8; 3000]);
     // Unmounted, it has to be named.
     mount.unmount();
@@ -369,8 +373,8 @@ async fn old_copies_of_repo_are_removed_and_the_operations_log_stays() {
         assert_eq!((report.errors, report.warnings), (0, 0), "{report:#?}");
         assert_eq!(lab::reference_keys(place).await, model.keys());
     }
-    let said = run(Command::new(program()).arg("stats").arg(place).arg("--json")).json();
-    let stored = &said["stored"];
+    let output = run(Command::new(program()).arg("stats").arg(place).arg("--json")).json();
+    let stored = &output["stored"];
     assert_eq!(stored["backups"]["objects"], copies_of_repo(place));
     assert!(stored["removable_backups"]["objects"].as_u64().unwrap() >= 1, "{stored}");
     assert!(stored["removable_backups"]["objects"].as_u64() < stored["backups"]["objects"].as_u64(), "{stored}");

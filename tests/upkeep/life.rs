@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use icechunk::format::format_constants::SpecVersionBin;
-use world::{Actor, Told, World};
+use world::{Actor, FailureReport, World};
 
 /// Steps of one repository's life.
 const LIFE: usize = 40;
@@ -43,7 +43,7 @@ fn the_reference_and_we_always_see_the_same() {
 fn live(seed: u64) {
     let version = if seed % OLD == OLD - 1 { SpecVersionBin::V1 } else { SpecVersionBin::V2 };
     let log = Mutex::new(Vec::new());
-    let _told = Told(seed, &log);
+    let _told = FailureReport(seed, &log);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut world = World::new(seed, version).await;

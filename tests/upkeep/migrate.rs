@@ -54,11 +54,11 @@ async fn the_reference_sees_the_same_after_a_migration() {
         let place = directory.path();
         copy(&fixture.repository, place);
         let before = read_files(place);
-        let said = migrate(place, &["--dry-run", "--json"]).json();
+        let output = migrate(place, &["--dry-run", "--json"]).json();
         assert_eq!(read_files(place), before, "{}: a dry run writes nothing", fixture.name);
         let done = migrate(place, &["--json", "--yes"]).json();
         for member in ["branches", "tags", "deleted_tags", "commits", "config", "removed"] {
-            assert_eq!(said[member], done[member], "{}: {member}", fixture.name);
+            assert_eq!(output[member], done[member], "{}: {member}", fixture.name);
         }
         let after = read_files(place);
         let is_old = |key: &str| key.starts_with("refs/") || key == "config.yaml";
@@ -228,8 +228,8 @@ async fn commits_that_do_not_follow_the_branch_are_named_and_stay() {
     for (key, bytes) in lost.iter().filter(|(key, _)| !place.join(key).exists() || key.ends_with("main/ref.json")) {
         std::fs::write(place.join(key), bytes).unwrap();
     }
-    let said = migrate(&place, &["--yes"]).failure();
-    assert!(said.contains("refs/branch.main/ref.json") && said.contains("--snapshot"), "{said}");
+    let output = migrate(&place, &["--yes"]).failure();
+    assert!(output.contains("refs/branch.main/ref.json") && output.contains("--snapshot"), "{output}");
     assert!(place.join("refs/branch.main/ref.json").exists());
     assert!(!place.join("refs/branch.dev/ref.json").exists());
     assert_eq!(lab::history(&place).await[0], "by a new one");

@@ -42,7 +42,7 @@ fn nothing_needed_is_collected_beside_writers() {
         let committers: Vec<_> = (0..COMMITTERS)
             .map(|n| {
                 let path = place.path();
-                scope.spawn(move || runtime().block_on(commit_on_and_on(path, n)))
+                scope.spawn(move || runtime().block_on(commit_repeatedly(path, n)))
             })
             .collect();
         let collector = scope.spawn(|| {
@@ -86,7 +86,7 @@ fn nothing_needed_is_collected_beside_writers() {
 }
 
 /// Commits chunks, and copies of committed chunks, and returns the content of its array.
-async fn commit_on_and_on(place: &std::path::Path, n: usize) -> BTreeMap<u32, Vec<u8>> {
+async fn commit_repeatedly(place: &std::path::Path, n: usize) -> BTreeMap<u32, Vec<u8>> {
     let options = Options { pack_below: 600, pack_size: 900, inline_threshold: Some(50), ..Options::default() };
     let lab = Lab::with(place, options);
     let mut shown: BTreeMap<u32, Vec<u8>> = BTreeMap::new();

@@ -52,15 +52,15 @@ async fn ids(lab: &Lab) -> Vec<ObjectId> {
 
 /// Returns the reference's view of the logs, without moves: those of several commits become one.
 async fn touched(place: &Path, from: ObjectId, to: ObjectId) -> Value {
-    let mut said = reference_logs(&reopen(place).await, from, to).await.unwrap();
-    said.as_object_mut().unwrap().remove("moved_nodes");
-    said
+    let mut output = reference_logs(&reopen(place).await, from, to).await.unwrap();
+    output.as_object_mut().unwrap().remove("moved_nodes");
+    output
 }
 
 /// Returns true if a path stands for two nodes in these logs: the reference then has one of them, by chance.
-fn is_ambiguous(said: &Value) -> bool {
-    let deleted: BTreeSet<String> = said["deleted_arrays"].as_array().unwrap().iter().map(Value::to_string).collect();
-    said["new_arrays"].as_array().unwrap().iter().any(|path| deleted.contains(&path.to_string()))
+fn is_ambiguous(output: &Value) -> bool {
+    let deleted: BTreeSet<String> = output["deleted_arrays"].as_array().unwrap().iter().map(Value::to_string).collect();
+    output["new_arrays"].as_array().unwrap().iter().any(|path| deleted.contains(&path.to_string()))
 }
 
 /// Makes commits by both sides, and lets both rewrite history and manifests, in any order.
@@ -119,12 +119,12 @@ async fn random_history(spec: SpecVersionBin, seed: u64) {
                     tags.insert(name, model.clone());
                     assert_eq!(keys_at(&reopen(place).await, &version).await, keys);
                 }
-                let said = command("squash", place, ["--last", &last.to_string(), "--yes", "--json"]).json();
+                let output = command("squash", place, ["--last", &last.to_string(), "--yes", "--json"]).json();
                 let replaced: Vec<String> = all[..last].iter().map(ObjectId::to_string).collect();
-                assert_eq!(said["replaced"], json!(replaced), "{what}");
-                assert_eq!(said["parent"], json!(base.to_string()), "{what}");
+                assert_eq!(output["replaced"], json!(replaced), "{what}");
+                assert_eq!(output["parent"], json!(base.to_string()), "{what}");
                 let tip = ids(&lab).await[0];
-                assert_eq!(said["snapshot"], json!(tip.to_string()), "{what}");
+                assert_eq!(output["snapshot"], json!(tip.to_string()), "{what}");
                 let joined = messages.split_off(messages.len() - last).join("\n\n");
                 messages.push(joined);
                 let after = touched(place, base, tip).await;
@@ -160,8 +160,8 @@ async fn random_history(spec: SpecVersionBin, seed: u64) {
                 ];
                 let rules: &[&str] = random.pick::<&[&str]>(&all);
                 let words = ["--message", "rewritten", "--json"].into_iter().chain(rules.iter().copied());
-                let said = command("rewrite-manifests", place, words).json();
-                assert_eq!(said["snapshot"], json!(ids(&lab).await[0].to_string()), "{what}");
+                let output = command("rewrite-manifests", place, words).json();
+                assert_eq!(output["snapshot"], json!(ids(&lab).await[0].to_string()), "{what}");
                 messages.push("rewritten".to_owned());
             }
             7 => {
@@ -199,8 +199,8 @@ async fn commits_that_replace_a_node_by_a_move_are_not_squashed() {
         edit(&mut model);
         lab.commit_model(&before, &model).await;
     }
-    let said = command("squash", place.path(), ["--last", "3", "--yes"]).failure();
-    assert!(said.contains("squash the commits before and after"), "{said}");
+    let output = command("squash", place.path(), ["--last", "3", "--yes"]).failure();
+    assert!(output.contains("squash the commits before and after"), "{output}");
     command("squash", place.path(), ["--last", "2", "--yes"]).success();
     fsck::check(place.path(), SpecVersion::V2);
     assert_eq!(reference_keys(place.path()).await, model.keys());
@@ -265,8 +265,8 @@ async fn invalid_rewrites_are_refused_and_change_nothing() {
     let lab = Lab::open(place);
     let before = std::fs::read(place.join("repo")).unwrap();
     let refused = |name: &str, words: &[&str], why: &str| {
-        let said = command(name, place, words).failure();
-        assert!(said.contains(why), "{name} {words:?}: {said}");
+        let output = command(name, place, words).failure();
+        assert!(output.contains(why), "{name} {words:?}: {output}");
         assert_eq!(std::fs::read(place.join("repo")).unwrap(), before, "{name} {words:?}");
     };
     refused("squash", &["--last", "2"], "say --yes");
@@ -286,14 +286,14 @@ async fn invalid_rewrites_are_refused_and_change_nothing() {
     let other = lab.repository().await.history(ids(&lab).await[0], 9).await.unwrap();
     let initial = SnapshotId::from(other.last().unwrap().id.0);
     reopen(place).await.create_branch("empty", &initial).await.unwrap();
-    let said = command("amend", place, ["--branch", "empty", "-m", "x", "--yes"]).failure();
-    assert!(said.contains("first commit"), "{said}");
+    let output = command("amend", place, ["--branch", "empty", "-m", "x", "--yes"]).failure();
+    assert!(output.contains("first commit"), "{output}");
     // Version 1 has the parent in files that expiration rewrites.
     let old = tempfile::tempdir().unwrap();
     three(old.path(), SpecVersionBin::V1).await;
     for words in [&["squash", "--last", "2"][..], &["amend", "-m", "x"], &["rewrite-manifests", "--amend"]] {
-        let said = command(words[0], old.path(), words[1..].iter().chain(&["--yes"])).failure();
-        assert!(said.contains("version 1") && said.contains("migrate"), "{said}");
+        let output = command(words[0], old.path(), words[1..].iter().chain(&["--yes"])).failure();
+        assert!(output.contains("version 1") && output.contains("migrate"), "{output}");
     }
     assert_eq!(history(old.path()).await.len(), 4);
 }
@@ -306,8 +306,8 @@ async fn an_amend_keeps_everything_not_specified() {
     let tip = ids(&Lab::open(place)).await[0];
     reopen(place).await.create_tag("v1", &SnapshotId::from(tip.0)).await.unwrap();
     command("amend", place, ["--metadata", "a={\"b\": [1, 2.5]}", "--metadata", "c=text", "--yes"]).success();
-    let said = command("amend", place, ["-m", "new words", "--unset", "c", "--yes", "--json"]).json();
-    assert_eq!(said["kept"], json!([]));
+    let output = command("amend", place, ["-m", "new words", "--unset", "c", "--yes", "--json"]).json();
+    assert_eq!(output["kept"], json!([]));
     let log = command("log", place, ["--json"]).json();
     assert_eq!(log[0]["message"], "new words");
     assert_eq!(log[0]["metadata"]["a"], json!({"b": [1, 2.5]}));
@@ -320,7 +320,7 @@ async fn an_amend_keeps_everything_not_specified() {
     // A repeated argument counts once.
     let again = command("amend", place, ["-m", "new words", "--yes", "--json"]).json();
     assert_eq!(again["snapshot"], Value::Null);
-    assert_eq!(command("log", place, ["--json"]).json()[0]["id"], said["snapshot"]);
+    assert_eq!(command("log", place, ["--json"]).json()[0]["id"], output["snapshot"]);
     fsck::check(place, SpecVersion::V2);
 }
 
@@ -433,11 +433,15 @@ fn writers_continue_during_a_rewrite() {
         while writers.iter().any(|writer| !writer.is_finished()) {
             command("rewrite-manifests", &place, ["--split", "*=7", "--repack"]).success();
             if spec == SpecVersionBin::V2 {
-                let said = command("squash", &place, ["--last", "3", "--yes"]);
-                match said.status.success() {
+                let output = command("squash", &place, ["--last", "3", "--yes"]);
+                match output.status.success() {
                     true => squashed += 1,
                     false => {
-                        assert!(said.stderr.contains("do it again") || said.stderr.contains("only"), "{}", said.stderr)
+                        assert!(
+                            output.stderr.contains("do it again") || output.stderr.contains("only"),
+                            "{}",
+                            output.stderr
+                        )
                     }
                 }
             }
@@ -466,10 +470,10 @@ async fn a_rewrite_killed_at_any_fail_point_is_complete_or_absent() {
             let model = three(place, SpecVersionBin::V2).await;
             let mut faulty = Command::new(program());
             faulty.arg(name).arg(place).args(words).env("ICECHUNKFS_FAULT", format!("{point}={action}"));
-            let said = run(&mut faulty);
+            let output = run(&mut faulty);
             let done = point == "commit.publish.done";
-            let what = format!("{name}, {point}={action}: {}", said.stderr);
-            assert_eq!(said.status.success(), done && action == "eio", "{what}");
+            let what = format!("{name}, {point}={action}: {}", output.stderr);
+            assert_eq!(output.status.success(), done && action == "eio", "{what}");
             assert_eq!(history(place).await[0] == "one", done, "{what}");
             assert_eq!(reference_keys(place).await, model.keys(), "{what}");
             if !done {

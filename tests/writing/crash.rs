@@ -44,7 +44,7 @@ fn no_closed_file_is_lost_when_the_daemon_is_killed_at_random() {
     common::watchdog();
     let kills = number("ICECHUNKFS_KILLS", IN_CI).saturating_sub(3 * 2 * (failpoints::COMMIT.len() + 1)).max(1);
     let seed = number("ICECHUNKFS_SEED", 1) as u64;
-    let mut told = Vec::new();
+    let mut panics = Vec::new();
     let counts = Mutex::new([0; 3]);
     let (lives, next) = (kills.div_ceil(LIFE), AtomicUsize::new(0));
     std::thread::scope(|scope| {
@@ -66,11 +66,11 @@ fn no_closed_file_is_lost_when_the_daemon_is_killed_at_random() {
         // The panic of a thread is this test's.
         threads.into_iter().for_each(|thread| {
             if let Err(panic) = thread.join() {
-                told.push(panic);
+                panics.push(panic);
             }
         });
     });
-    if let Some(panic) = told.pop() {
+    if let Some(panic) = panics.pop() {
         std::panic::resume_unwind(panic);
     }
     let [operations, commits, in_flight] = counts.into_inner().unwrap();
@@ -98,7 +98,7 @@ fn one_life(seed: u64, deaths: usize) -> [usize; 3] {
             running.join().unwrap();
         });
         // The mount is removed only after the worker has stopped: it would continue below the mountpoint.
-        mount.take_away();
+        mount.remove_dead_mount();
         mount.mount_again(None).success();
         let what = format!("seed {seed}, death {death} after {length:?}");
         let found = read_files(&mount.root());
@@ -145,8 +145,8 @@ fn the_harness_notices_a_lost_file() {
         let mut lossy = files.clone();
         let name = lossy.keys().find(|name| name.contains("/c/")).unwrap().clone();
         lossy.get_mut(&name).unwrap().pop();
-        let told = worker.recovered(&lossy).unwrap_err();
-        assert!(told.contains(&name), "{told}");
+        let message = worker.recovered(&lossy).unwrap_err();
+        assert!(message.contains(&name), "{message}");
     }
 }
 
@@ -225,8 +225,8 @@ fn commit_with_fault(step: &str, action: &str, work: Work) -> bool {
         return false;
     }
     if action == "abort" {
-        mount.wait_for_end(daemon);
-        mount.take_away();
+        crate::common::wait_for_end(daemon);
+        mount.remove_dead_mount();
         mount.mount_again(None).success();
     } else {
         // A reported failure leaves everything unchanged.

@@ -73,8 +73,8 @@ async fn the_root_group_is_a_separate_commit() {
     store.set("b/zarr.json", Bytes::from_static(br#"{"zarr_format":3,"node_type":"group"}"#)).await.unwrap();
     session.write().await.commit("theirs").execute().await.unwrap();
     let log = icechunkfs(["log".as_ref(), directory.path().as_os_str(), "--json".as_ref()]).json();
-    let said: Vec<&str> = log.as_array().unwrap().iter().map(|commit| commit["message"].as_str().unwrap()).collect();
-    assert_eq!(said, ["theirs", "Create the root group", "Repository initialized"]);
+    let output: Vec<&str> = log.as_array().unwrap().iter().map(|commit| commit["message"].as_str().unwrap()).collect();
+    assert_eq!(output, ["theirs", "Create the root group", "Repository initialized"]);
     let mount = Mount::new(directory.path(), &[]);
     let found = run(Command::new("find").arg(mount.path()).args(["-name", "zarr.json", "-printf", "%P\n"])).success();
     assert_eq!(String::from_utf8(found).unwrap().lines().count(), 2);

@@ -11,12 +11,10 @@ use std::time::{Duration, Instant};
 use crate::common::faulty::{Fault, Line};
 use crate::common::moto::{self, commit, icechunkfs, mount, repository, s3};
 use crate::common::writing::{array, put};
-use crate::common::{Mount, read_files, run};
+use crate::common::{Mount, read_files, run, wait_until};
 
 /// Bytes of a chunk that is a separate object.
 const LARGE: usize = 300_000;
-/// Time limit on a busy machine for events that come by themselves.
-const SOON: Duration = Duration::from_secs(60);
 
 /// Creates a repository with an empty array of 40 chunks.
 fn empty(port: u16, name: &str) -> String {
@@ -38,7 +36,7 @@ fn chunk(mount: &Mount, n: usize) -> PathBuf {
 }
 
 /// Counts requests that store chunks from now on, and lets `fault` decide about each by its number.
-fn puts(line: &Line, fault: impl Fn(usize) -> Fault + Send + 'static) -> Arc<AtomicUsize> {
+fn count_uploads(line: &Line, fault: impl Fn(usize) -> Fault + Send + 'static) -> Arc<AtomicUsize> {
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
     line.decide(move |_, first| match first.starts_with("PUT ") && first.contains("/chunks/") {
@@ -49,7 +47,7 @@ fn puts(line: &Line, fault: impl Fn(usize) -> Fault + Send + 'static) -> Arc<Ato
 }
 
 fn pass(line: &Line) -> Arc<AtomicUsize> {
-    puts(line, |_| Fault::Pass)
+    count_uploads(line, |_| Fault::Pass)
 }
 
 fn number(count: &AtomicUsize) -> usize {
@@ -62,15 +60,6 @@ fn status(mount: &Mount) -> serde_json::Value {
 
 fn uploaded(mount: &Mount) -> u64 {
     status(mount)["uploaded_chunks"].as_u64().unwrap()
-}
-
-#[track_caller]
-fn wait_until(what: &str, holds: impl Fn() -> bool) {
-    let begin = Instant::now();
-    while !holds() {
-        assert!(begin.elapsed() < SOON, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 #[track_caller]
@@ -99,8 +88,8 @@ fn collected_uploads_are_uploaded_again() {
     wait_for_uploads(&mount, 3);
     // Some stores have times in whole seconds.
     std::thread::sleep(Duration::from_millis(2100));
-    let said = icechunkfs(server.port, &["gc", &repo, "--older-than", "0s", "--yes", "--json"]).json();
-    assert_eq!(said["chunks"]["objects"], 3, "{said:#}");
+    let output = icechunkfs(server.port, &["gc", &repo, "--older-than", "0s", "--yes", "--json"]).json();
+    assert_eq!(output["chunks"]["objects"], 3, "{output:#}");
     let count = pass(&line);
     put(&chunk(&mount, 3), bytes(LARGE, 3)).unwrap();
     wait_for_uploads(&mount, 4);
@@ -130,9 +119,9 @@ fn a_commit_references_finished_uploads() {
     put(&mount.path().join("a/notes"), bytes(LARGE, 8)).unwrap();
     wait_for_uploads(&mount, 7);
     assert_eq!(number(&count), 9, "6 objects and one in 3 parts");
-    let said = status(&mount);
-    assert_eq!(said["uploaded_bytes"], 6 * LARGE + (17 << 20));
-    assert_eq!(said["chunks_written"], 8);
+    let output = status(&mount);
+    assert_eq!(output["uploaded_bytes"], 6 * LARGE + (17 << 20));
+    assert_eq!(output["chunks_written"], 8);
     let count = pass(&line);
     commit(&mount).unwrap();
     assert_eq!(number(&count), 1, "the small one");
@@ -263,7 +252,7 @@ fn a_commit_stores_chunks_whose_upload_failed() {
         [Fault::Broken, Fault::Overloaded, Fault::Reset, Fault::Lost, Fault::Half].into_iter().enumerate()
     {
         let mount = mount(line.port, &repo, &["--ephemeral", "--timeout", "3"]);
-        let count = puts(&line, move |_| fault);
+        let count = count_uploads(&line, move |_| fault);
         for n in 0..4 {
             put(&chunk(&mount, n), bytes(LARGE, 10 * salt + n)).unwrap();
         }
@@ -274,7 +263,7 @@ fn a_commit_stores_chunks_whose_upload_failed() {
     }
     // The commit meets uploads that hang.
     let mount = mount(line.port, &repo, &["--ephemeral", "--timeout", "3"]);
-    let count = puts(&line, |n| if n < 2 { Fault::Silent } else { Fault::Pass });
+    let count = count_uploads(&line, |n| if n < 2 { Fault::Silent } else { Fault::Pass });
     for n in 0..4 {
         put(&chunk(&mount, n), bytes(LARGE, 90 + n)).unwrap();
     }
@@ -291,7 +280,7 @@ fn failed_uploads_are_retried_with_backoff() {
     let line = Line::to(server.port);
     let repo = empty(server.port, "gone");
     let mount = mount(line.port, &repo, &["--ephemeral", "--timeout", "1"]);
-    let count = puts(&line, |_| Fault::Reset);
+    let count = count_uploads(&line, |_| Fault::Reset);
     for n in 0..30 {
         put(&chunk(&mount, n), bytes(LARGE, n)).unwrap();
     }
@@ -315,7 +304,7 @@ fn a_daemon_killed_during_an_upload_loses_nothing() {
     let scratch = tempfile::tempdir().unwrap();
     let words = ["--scratch", scratch.path().to_str().unwrap()];
     let first = mount(line.port, &repo, &words);
-    let count = puts(&line, |n| if n < 2 { Fault::Pass } else { Fault::Silent });
+    let count = count_uploads(&line, |n| if n < 2 { Fault::Pass } else { Fault::Silent });
     for n in 0..6 {
         put(&chunk(&first, n), bytes(LARGE, n)).unwrap();
     }
@@ -331,12 +320,12 @@ fn a_daemon_killed_during_an_upload_loses_nothing() {
     }
     commit_and_compare(&second, server.port, &repo);
     // An unmount does not wait for uploads in progress.
-    puts(&line, |_| Fault::Silent);
+    count_uploads(&line, |_| Fault::Silent);
     put(&chunk(&second, 9), bytes(LARGE, 9)).unwrap();
     wait_until("nothing is on its way", || line.counts().1 > 0);
     let (begin, daemon) = (Instant::now(), second.daemon());
     second.unmount();
     wait_until("the daemon does not end", || !Path::new(&format!("/proc/{daemon}")).exists());
-    assert!(begin.elapsed() < Duration::from_secs(10), "it took {:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(10), "the unmount took {:?}", begin.elapsed());
     line.release();
 }

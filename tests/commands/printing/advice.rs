@@ -21,11 +21,11 @@ fn marking_command(home: &Path) -> String {
 
 /// Runs the advice in `said` in a shell, from each option on and as far as a user might copy it. Returns true if a
 /// command ran.
-fn runs_a_command(said: &str, home: &Path, path: &str) -> bool {
-    let begins: Vec<usize> = said.match_indices("--").map(|(at, _)| at).collect();
-    assert!(!begins.is_empty(), "{said}");
+fn runs_a_command(output: &str, home: &Path, path: &str) -> bool {
+    let begins: Vec<usize> = output.match_indices("--").map(|(at, _)| at).collect();
+    assert!(!begins.is_empty(), "{output}");
     for begin in begins {
-        let advice = &said[begin..];
+        let advice = &output[begin..];
         for (end, _) in advice.match_indices([' ', ',', ':', '\n']).chain([(advice.trim_end().len(), "")]) {
             let mut shell = Command::new("bash");
             shell.args(["-c", &format!("true {}", &advice[..end])]).current_dir(home).env("PATH", path);
@@ -53,8 +53,8 @@ fn pasted_advice_runs_no_command_from_the_repository() {
     .enumerate()
     {
         let repository = repository(&home.path().join(n.to_string()), containers, &[reference(&location, 0, 1)]);
-        let said = run(Command::new(program()).args(["cat", repository.to_str().unwrap(), "v/c/0"])).failure();
-        assert!(!runs_a_command(&said, home.path(), &path), "{location}: {said}");
+        let output = run(Command::new(program()).args(["cat", repository.to_str().unwrap(), "v/c/0"])).failure();
+        assert!(!runs_a_command(&output, home.path(), &path), "{location}: {output}");
     }
 }
 
@@ -71,10 +71,10 @@ fn pasted_advice_runs_no_command_from_a_path_or_a_ref() {
     let location = format!("file://{}/x", data.display());
     let repository = repository(&home.path().join("repo"), vec![], &[reference(&location, 0, 1)]);
     let repo = repository.to_str().unwrap();
-    let said = icechunkfs(["cat", repo, "v/c/0", "--allow-virtual", data.to_str().unwrap()]).failure();
-    assert!(said.contains("--allow-virtual") && !runs_a_command(&said, home.path(), &path), "{said}");
+    let output = icechunkfs(["cat", repo, "v/c/0", "--allow-virtual", data.to_str().unwrap()]).failure();
+    assert!(output.contains("--allow-virtual") && !runs_a_command(&output, home.path(), &path), "{output}");
     let name = "'$(made)'";
     icechunkfs(["tag", repo, "create", name]).success();
-    let said = icechunkfs(["ls", repo, "--branch", name]).failure();
-    assert!(said.contains("--tag") && !runs_a_command(&said, home.path(), &path), "{said}");
+    let output = icechunkfs(["ls", repo, "--branch", name]).failure();
+    assert!(output.contains("--tag") && !runs_a_command(&output, home.path(), &path), "{output}");
 }

@@ -70,8 +70,8 @@ fn control_files_and_mount_commands_escape_text_of_the_repository() {
         assert_harmless(&format!("{words:?}"), output.stderr.as_bytes());
         look(words[0]);
     }
-    assert!(mount.says("status").contains("\\xff\\u{1b}\\n"), "{}", mount.says("status"));
-    let status: serde_json::Value = serde_json::from_str(&mount.says("status.json")).unwrap();
+    assert!(mount.read_control("status").contains("\\xff\\u{1b}\\n"), "{}", mount.read_control("status"));
+    let status: serde_json::Value = serde_json::from_str(&mount.read_control("status.json")).unwrap();
     assert!(status["untracked"].is_array(), "{status}");
 }
 
@@ -90,8 +90,8 @@ fn a_name_adds_no_line_to_the_log() {
             || std::fs::read(array.join("c/0")).is_err()
     );
     assert!(std::fs::write(array.join("c/0/x"), "x").is_err());
-    let (log, errors) = (mount.log(), mount.says("errors"));
-    assert!(log.contains(FORGED) && errors.contains(FORGED), "nothing was told: {log} {errors}");
+    let (log, errors) = (mount.log(), mount.read_control("errors"));
+    assert!(log.contains(FORGED) && errors.contains(FORGED), "nothing was reported: {log} {errors}");
     assert_harmless("log", log.as_bytes());
     assert_harmless("errors", errors.as_bytes());
     // Every line begins with a time.

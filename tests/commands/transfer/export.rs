@@ -39,13 +39,13 @@ fn check(set: &FixtureSet, refs_of_each: usize) {
         for id in refs.take(refs_of_each).map(|id| id.as_str().unwrap()) {
             let place = tempfile::tempdir().unwrap();
             let dest = place.path().join("new/tree");
-            let said = json(&[&"export", &fixture.repository, &dest, &id, &"--skip-unreadable"]);
+            let output = json(&[&"export", &fixture.repository, &dest, &id, &"--skip-unreadable"]);
             let (shown, exported) = (mounted(&fixture.repository, id, &[]), read_files(&dest));
             let what = format!("{} {id}", fixture.name);
             assert!(shown.keys().eq(exported.keys()), "{what}: {:?}\n{:?}", shown.keys(), exported.keys());
             assert!(shown == exported, "{what}");
-            assert_eq!(said["files"].as_u64().unwrap() as usize, exported.len(), "{what}");
-            assert_eq!(said["bytes"].as_u64().unwrap() as usize, exported.values().map(Vec::len).sum::<usize>());
+            assert_eq!(output["files"].as_u64().unwrap() as usize, exported.len(), "{what}");
+            assert_eq!(output["bytes"].as_u64().unwrap() as usize, exported.values().map(Vec::len).sum::<usize>());
         }
     }
 }
@@ -69,10 +69,10 @@ fn virtual_chunks_are_exported_where_allowed() {
         let files = fixture.repository.parent().unwrap().join("virtual-src");
         let map = format!("file:///icechunkfs-virtual/={}", files.display());
         let words = ["--virtual-map", &map];
-        let said = json(&[&"export", &fixture.repository, &dest, &"--skip-unreadable", &words[0], &words[1]]);
+        let output = json(&[&"export", &fixture.repository, &dest, &"--skip-unreadable", &words[0], &words[1]]);
         let less = json(&[&"export", &fixture.repository, &without, &"--skip-unreadable"]);
-        let left_out = |said: &serde_json::Value| said["left_out_count"].as_u64().unwrap();
-        assert!(left_out(&said) < left_out(&less), "{name}: {} {}", left_out(&said), left_out(&less));
+        let left_out = |output: &serde_json::Value| output["left_out_count"].as_u64().unwrap();
+        assert!(left_out(&output) < left_out(&less), "{name}: {} {}", left_out(&output), left_out(&less));
         let shown = mounted(&fixture.repository, id, &words);
         assert!(shown == read_files(&dest), "{name}: {} files", shown.len());
     }
@@ -95,8 +95,8 @@ fn zarr_python_reads_an_export() {
         command(&[&"export", &fixture.repository, &dest]).success();
         let mut read = Command::new(&python);
         read.arg(&script).arg(&dest).arg(set.expected_path(name)).arg(id);
-        let said = run(&mut read);
-        assert!(said.status.success(), "{name}: {}{}", String::from_utf8_lossy(&said.stdout), said.stderr);
+        let output = run(&mut read);
+        assert!(output.status.success(), "{name}: {}{}", String::from_utf8_lossy(&output.stdout), output.stderr);
     }
 }
 
@@ -110,8 +110,8 @@ fn existing_files_are_kept_replaced_or_removed_as_requested() {
     fs::write(dest.join("mine"), "x").unwrap();
 
     // A nonempty directory protects from a wrong DEST.
-    let said = command(&[&"export", &repo, &dest]).failure();
-    assert!(said.contains("is not empty") && said.contains("--force"), "{said}");
+    let output = command(&[&"export", &repo, &dest]).failure();
+    assert!(output.contains("is not empty") && output.contains("--force"), "{output}");
     let before = read_files(&dest);
     let planned = json(&[&"export", &repo, &dest, &"--delete", &"-n"]);
     assert_eq!((planned["written"].as_u64(), planned["removed"][0].as_str()), (Some(files.len() as u64), Some("mine")));
@@ -158,8 +158,8 @@ fn existing_files_are_kept_replaced_or_removed_as_requested() {
     // A mirror needs `--delete`.
     fs::create_dir_all(dest.join("g/deep/er")).unwrap();
     fs::write(dest.join("g/deep/er/x"), "x").unwrap();
-    let said = command(&[&"export", &repo, &dest, &"--delete"]).failure();
-    assert!(said.contains("mine") && said.contains("g/deep") && said.contains("--yes"), "{said}");
+    let output = command(&[&"export", &repo, &dest, &"--delete"]).failure();
+    assert!(output.contains("mine") && output.contains("g/deep") && output.contains("--yes"), "{output}");
     assert!(dest.join("mine").exists() && dest.join(MARKER).exists());
     let mirrored = json(&[&"export", &repo, &dest, &"--delete", &"--yes"]);
     assert_eq!(mirrored["removed_count"].as_u64(), Some(2), "{mirrored}");
@@ -185,8 +185,8 @@ fn a_subtree_is_exported_by_its_path() {
         assert_eq!(found[key], b"one");
     }
     let missing = place.path().join("missing");
-    let said = command(&[&"export", &repo, &missing, &"--path", &"nothing"]).failure();
-    assert!(said.contains("nothing") && !missing.exists(), "{said}");
+    let output = command(&[&"export", &repo, &missing, &"--path", &"nothing"]).failure();
+    assert!(output.contains("nothing") && !missing.exists(), "{output}");
     assert!(command(&[&"export", &repo, &missing, &"--path", &"x/zarr.json"]).failure().contains("one file"));
     assert!(command(&[&"export", &repo, &"s3://somewhere/x"]).failure().contains("directory of this machine"));
     assert!(command(&[&"export", &repo, &repo.join("x")]).failure().contains("the repository is there"));
@@ -247,16 +247,16 @@ fn a_killed_export_resumes() {
     };
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     fs::write(dest.join(MARKER), note(&id, boot.trim())).unwrap();
-    let said = json(&[&"export", &repo, &dest]);
-    assert_eq!((said["written"].as_u64(), fs::read(&victim).unwrap()[0]), (Some(0), 0), "{said}");
+    let output = json(&[&"export", &repo, &dest]);
+    assert_eq!((output["written"].as_u64(), fs::read(&victim).unwrap()[0]), (Some(0), 0), "{output}");
     fs::write(dest.join(MARKER), note(&id, "another")).unwrap();
-    let said = json(&[&"export", &repo, &dest]);
-    assert_eq!((said["written"].as_u64(), read_files(&dest) == files), (Some(1), true), "{said}");
+    let output = json(&[&"export", &repo, &dest]);
+    assert_eq!((output["written"].as_u64(), read_files(&dest) == files), (Some(1), true), "{output}");
 
     // Another export was begun there.
     fs::write(dest.join(MARKER), note("1CECHNKREP0F1RSTCMT0", boot.trim())).unwrap();
-    let said = command(&[&"export", &repo, &dest]).failure();
-    assert!(said.contains("1CECHNKREP0F1RSTCMT0") && said.contains("--force"), "{said}");
+    let output = command(&[&"export", &repo, &dest]).failure();
+    assert!(output.contains("1CECHNKREP0F1RSTCMT0") && output.contains("--force"), "{output}");
     fs::write(dest.join(MARKER), "nonsense").unwrap();
     assert!(command(&[&"export", &repo, &dest]).failure().contains("no note of an export"));
 }
@@ -276,8 +276,8 @@ fn an_export_follows_no_link_out_of_its_destination() {
     fs::create_dir(&dest).unwrap();
     // A directory that is a link, and a file that is one.
     symlink(&outside, dest.join("a")).unwrap();
-    let said = command(&[&"export", &repo, &dest, &"--force"]).failure();
-    assert!(said.contains("a symbolic link is in the way"), "{said}");
+    let output = command(&[&"export", &repo, &dest, &"--force"]).failure();
+    assert!(output.contains("a symbolic link is in the way"), "{output}");
     fs::remove_file(dest.join("a")).unwrap();
     fs::remove_file(dest.join("zarr.json")).ok();
     symlink(outside.join("file"), dest.join("zarr.json")).unwrap();
@@ -290,8 +290,8 @@ fn an_export_follows_no_link_out_of_its_destination() {
     let dest = place.path().join("clash");
     fs::create_dir_all(dest.join("zarr.json/x")).unwrap();
     fs::write(dest.join("a"), "").unwrap();
-    let said = command(&[&"export", &repo, &dest, &"--force"]).failure();
-    assert!(said.contains("--delete"), "{said}");
+    let output = command(&[&"export", &repo, &dest, &"--force"]).failure();
+    assert!(output.contains("--delete"), "{output}");
     command(&[&"export", &repo, &dest, &"--delete", &"--yes"]).success();
     assert_eq!(read_files(&dest), files);
 }
@@ -348,10 +348,10 @@ fn hostile_names_are_reported_and_write_nothing_outside() {
         update(&*storage, system_clock, insert).await.unwrap();
     });
     let dest = place.path().join("below/tree");
-    let said = command(&[&"export", &repo, &dest]).failure();
-    assert!(said.contains("no file can have that name") && said.contains("--skip-unreadable"), "{said}");
-    let said = json(&[&"export", &repo, &dest, &"--skip-unreadable"]);
-    assert_eq!(said["left_out_count"].as_u64(), Some(5), "{said}");
+    let output = command(&[&"export", &repo, &dest]).failure();
+    assert!(output.contains("no file can have that name") && output.contains("--skip-unreadable"), "{output}");
+    let output = json(&[&"export", &repo, &dest, &"--skip-unreadable"]);
+    assert_eq!(output["left_out_count"].as_u64(), Some(5), "{output}");
     let found: Vec<String> = read_files(place.path().join("below").as_path()).into_keys().collect();
     assert_eq!(found, ["tree/g/.icechunkfs-zarr.json~/zarr.json", "tree/good/zarr.json", "tree/zarr.json"]);
 }
@@ -361,11 +361,11 @@ fn unreadable_chunks_fail_the_export_or_are_listed() {
     let place = tempfile::tempdir().unwrap();
     let fixture = FixtureSet::own().get("own-v2-virtual");
     let dest = place.path().join("virtual");
-    let said = command(&[&"export", &fixture.repository, &dest]).failure();
-    assert!(said.contains("://") && said.contains("--skip-unreadable"), "{said}");
-    let said = json(&[&"export", &fixture.repository, &dest, &"--skip-unreadable"]);
-    let left_out = said["left_out"].as_array().unwrap();
-    let count = said["left_out_count"].as_u64().unwrap() as usize;
+    let output = command(&[&"export", &fixture.repository, &dest]).failure();
+    assert!(output.contains("://") && output.contains("--skip-unreadable"), "{output}");
+    let output = json(&[&"export", &fixture.repository, &dest, &"--skip-unreadable"]);
+    let left_out = output["left_out"].as_array().unwrap();
+    let count = output["left_out_count"].as_u64().unwrap() as usize;
     assert!(count > 1000 && left_out.len() == 1000, "{count} {}", left_out.len());
     assert!(left_out.iter().all(|one| !dest.join(one["path"].as_str().unwrap()).exists()));
 
@@ -380,10 +380,10 @@ fn unreadable_chunks_fail_the_export_or_are_listed() {
     let pack = fs::read_dir(repo.join("chunks")).unwrap().next().unwrap().unwrap().path();
     fs::File::options().write(true).open(&pack).unwrap().set_len(4500).unwrap();
     let dest = place.path().join("torn");
-    let said = command(&[&"export", &repo, &dest]).failure();
-    assert!(said.contains("too short"), "{said}");
-    let said = json(&[&"export", &repo, &dest, &"--skip-unreadable"]);
-    assert_eq!((said["left_out_count"].as_u64(), said["files"].as_u64()), (Some(5), Some(6)), "{said}");
+    let output = command(&[&"export", &repo, &dest]).failure();
+    assert!(output.contains("too short"), "{output}");
+    let output = json(&[&"export", &repo, &dest, &"--skip-unreadable"]);
+    assert_eq!((output["left_out_count"].as_u64(), output["files"].as_u64()), (Some(5), Some(6)), "{output}");
     files.retain(|path, _| !("a/c/4".."a/c/9").contains(&path.as_str()));
     assert_eq!(read_files(&dest), files);
 }
@@ -415,8 +415,8 @@ fn large_chunks_are_copied_in_pieces() {
         let mut bytes = files["a/c/1"].clone();
         *bytes.last_mut().unwrap() ^= 1;
         fs::write(&edited, bytes).unwrap();
-        let said = json(&[&"export", &repo, &dest, &"--force", &"--checksum"]);
-        assert_eq!(said["written"].as_u64(), Some(1), "{said}");
+        let output = json(&[&"export", &repo, &dest, &"--force", &"--checksum"]);
+        assert_eq!(output["written"].as_u64(), Some(1), "{output}");
         assert!(read_files(&dest) == files);
     }
 }
@@ -442,14 +442,14 @@ fn a_full_disk_fails_the_export_until_there_is_room() {
     mount("size=1M");
     let full = std::panic::catch_unwind(|| {
         let dest = disk.join("tree");
-        let said = command(&[&"export", &repo, &dest]).failure();
-        assert!(said.contains("No space left"), "{said}");
+        let output = command(&[&"export", &repo, &dest]).failure();
+        assert!(output.contains("No space left"), "{output}");
         let mut there = read_files(&dest);
         there.remove(MARKER);
         assert!(there.iter().all(|(path, bytes)| files[path] == *bytes), "{:?}", there.keys());
         mount("remount,size=8M");
-        let said = json(&[&"export", &repo, &dest]);
-        assert!(said["unchanged"].as_u64().unwrap() > 0, "{said}");
+        let output = json(&[&"export", &repo, &dest]);
+        assert!(output["unchanged"].as_u64().unwrap() > 0, "{output}");
         assert_eq!(read_files(&dest), files);
     });
     run(Command::new("umount").arg(&disk)).success();

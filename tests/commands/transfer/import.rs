@@ -21,10 +21,10 @@ fn imported_trees_read_back_the_same() {
         write(&source, &files);
         let planned = json(&[&"import", &source, &repo, &"-n"]);
         assert!(!repo.exists() && planned["snapshot"].is_null());
-        let said = json(&[&"import", &source, &repo]);
-        assert_eq!(said["created_repository"], true);
+        let output = json(&[&"import", &source, &repo]);
+        assert_eq!(output["created_repository"], true);
         for member in ["nodes_created", "chunks_written", "bytes_written"] {
-            assert_eq!(said[member], planned[member], "{member}");
+            assert_eq!(output[member], planned[member], "{member}");
         }
         assert_eq!(Reference::open(&repo).keys(), files, "seed {seed}");
         assert_eq!(read_files(&source), files, "the files stay");
@@ -34,7 +34,7 @@ fn imported_trees_read_back_the_same() {
         let objects = || fs::read_dir(repo.join("chunks")).map(Iterator::count).unwrap_or(0);
         let before = objects();
         let again = json(&[&"import", &source, &repo]);
-        assert!(again["snapshot"].is_null() && again["chunks_unchanged"] == said["chunks_written"], "{again}");
+        assert!(again["snapshot"].is_null() && again["chunks_unchanged"] == output["chunks_written"], "{again}");
         assert_eq!(objects(), before);
 
         // Some are removed, some have other bytes, some are new.
@@ -60,8 +60,8 @@ fn imported_trees_read_back_the_same() {
         assert_eq!(Reference::open(&repo).keys(), files, "seed {seed}");
         // As a mirror.
         let gone = files.len() - after.len();
-        let said = json(&[&"import", &source, &repo, &"--delete", &"-m", &"mirror"]);
-        assert_eq!(said["chunks_deleted"].as_u64().unwrap() as usize, gone, "{said}");
+        let output = json(&[&"import", &source, &repo, &"--delete", &"-m", &"mirror"]);
+        assert_eq!(output["chunks_deleted"].as_u64().unwrap() as usize, gone, "{output}");
         assert_eq!(Reference::open(&repo).keys(), after, "seed {seed}");
         let history: Vec<String> = Reference::open(&repo).history().into_iter().map(|(_, message)| message).collect();
         let expected: &[&str] = if gone > 0 { &["mirror", "over"] } else { &["over"] };
@@ -89,10 +89,10 @@ fn exported_fixtures_import_the_same() {
         if files.is_empty() {
             continue;
         }
-        let said = command(&[&"import", &dest, &repo]);
+        let output = command(&[&"import", &dest, &repo]);
         // Old releases accepted documents that no release accepts any more.
-        if !said.status.success() {
-            assert!(said.stderr.contains("nothing was imported"), "{}: {}", fixture.name, said.stderr);
+        if !output.status.success() {
+            assert!(output.stderr.contains("nothing was imported"), "{}: {}", fixture.name, output.stderr);
             continue;
         }
         let again = place.path().join("again");
@@ -125,8 +125,8 @@ fn untracked_files_are_listed_and_violations_refuse_the_import() {
         0,
     )
     .unwrap();
-    let said = json(&[&"import", &source, &repo]);
-    assert_eq!(said["untracked"], serde_json::json!(["README", "a/c/0/0", "a/c/0/1.partial", "fifo", "loop"]));
+    let output = json(&[&"import", &source, &repo]);
+    assert_eq!(output["untracked"], serde_json::json!(["README", "a/c/0/0", "a/c/0/1.partial", "fifo", "loop"]));
     assert_eq!(Reference::open(&repo).keys(), files);
 
     // Violations are listed all at once.
@@ -147,8 +147,8 @@ fn untracked_files_are_listed_and_violations_refuse_the_import() {
         }
         write(&wrong, &[(name.to_owned(), bytes.to_vec())].into());
         let new = place.path().join("refused");
-        let said = command(&[&"import", &wrong, &new]).failure();
-        assert!(said.contains(why) && said.contains(name.rsplit_once('/').unwrap().0), "{name}: {said}");
+        let output = command(&[&"import", &wrong, &new]).failure();
+        assert!(output.contains(why) && output.contains(name.rsplit_once('/').unwrap().0), "{name}: {output}");
         assert!(command(&[&"log", &new]).status.code() != Some(0), "nothing was made");
         let _ = fs::remove_dir_all(&new);
     }
@@ -159,8 +159,8 @@ fn untracked_files_are_listed_and_violations_refuse_the_import() {
     assert!(command(&[&"import", &place.path(), &repo]).failure().contains("the repository is there"));
     fs::write(source.join(".icechunkfs-export"), "{}").unwrap();
     assert!(command(&[&"import", &source, &repo]).failure().contains("was not finished"));
-    let said = command(&[&"import", &old, &place.path().join("r"), &"--branch", &"dev"]).failure();
-    assert!(said.contains("dev"), "{said}");
+    let output = command(&[&"import", &old, &place.path().join("r"), &"--branch", &"dev"]).failure();
+    assert!(output.contains("dev"), "{output}");
     let occupied = place.path().join("occupied");
     write(&occupied, &[("x".to_owned(), vec![1])].into());
     assert!(command(&[&"import", &source, &occupied]).failure().contains("holds no Icechunk repository"));
@@ -219,8 +219,8 @@ fn nodes_change_their_kind_only_with_delete() {
         let files: Files = changed.iter().map(|(key, text)| ((*key).to_owned(), text.clone().into_bytes())).collect();
         write(&source, &files);
         write(&source, &[("zarr.json".to_owned(), GROUP.into())].into());
-        let said = command(&[&"import", &source, &repo]).failure();
-        assert!(said.contains("nothing was imported") && said.contains(top), "{changed:?}: {said}");
+        let output = command(&[&"import", &source, &repo]).failure();
+        assert!(output.contains("nothing was imported") && output.contains(top), "{changed:?}: {output}");
         assert_eq!(Reference::open(&repo).keys(), before);
         command(&[&"import", &source, &repo, &"--delete"]).success();
         let mut expected: Files = files.into_iter().filter(|(key, _)| key != "b").collect();
@@ -296,8 +296,8 @@ fn a_killed_import_has_committed_all_or_nothing() {
         killed += u64::from(!done);
     }
     assert!(killed > 2, "{killed}");
-    let said = json(&[&"import", &source, &repo]);
-    assert!(said["snapshot"].is_null(), "{said}");
+    let output = json(&[&"import", &source, &repo]);
+    assert!(output["snapshot"].is_null(), "{output}");
     files.retain(|path, _| !path.starts_with("a/c/") || path.len() < "a/c/00".len());
     fs::remove_dir_all(&source).unwrap();
     write(&source, &files);
@@ -306,8 +306,8 @@ fn a_killed_import_has_committed_all_or_nothing() {
         let repo = place.path().join("step");
         let mut import = Command::new(program());
         import.arg("import").arg(&source).arg(&repo).env("ICECHUNKFS_FAULT", format!("{step}=eio"));
-        let said = crate::common::run(&mut import).failure();
-        assert!(said.contains(step), "{step}: {said}");
+        let output = crate::common::run(&mut import).failure();
+        assert!(output.contains(step), "{step}: {output}");
         command(&[&"import", &source, &repo]).success();
         assert_eq!(tree_of(&repo), files, "{step}");
         fs::remove_dir_all(&repo).unwrap();

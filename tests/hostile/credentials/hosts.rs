@@ -33,7 +33,7 @@ fn with_web_identity(mut command: Command, token: &Path) -> Command {
 }
 
 /// Returns requests to hosts that are not the provider's.
-fn strangers(asked: &[Seen], domain: &str) -> Vec<Seen> {
+fn other_hosts(asked: &[Seen], domain: &str) -> Vec<Seen> {
     let is_known = |seen: &Seen| seen.first.starts_with("CONNECT ") && seen.first.contains(&format!("{domain}:443 "));
     asked.iter().filter(|seen| !is_known(seen)).cloned().collect()
 }
@@ -79,12 +79,12 @@ fn a_region_of_the_configuration_chooses_no_host() {
             for mut command in
                 [cat(&repository, &proxy, &words), with_web_identity(cat(&repository, &proxy, &words), &token)]
             {
-                let said = run(&mut command).failure();
+                let output = run(&mut command).failure();
                 assert!(listener.take().is_empty(), "{region:?} was asked");
                 let asked = proxy.take();
-                assert!(strangers(&asked, ".amazonaws.com").is_empty(), "{region:?}: {asked:?}");
-                assert!(said.contains("region") && said.contains("--virtual-option"), "{region:?}: {said}");
-                assert!(!said.contains('@') || !said.contains(SECRET), "{said}");
+                assert!(other_hosts(&asked, ".amazonaws.com").is_empty(), "{region:?}: {asked:?}");
+                assert!(output.contains("region") && output.contains("--virtual-option"), "{region:?}: {output}");
+                assert!(!output.contains('@') || !output.contains(SECRET), "{output}");
             }
         }
     }
@@ -124,10 +124,10 @@ fn a_region_of_a_version_1_configuration_chooses_no_host() {
         // JSON is YAML.
         let changed = stored.replace("THE-REGION", &serde_json::to_string(region).unwrap());
         std::fs::write(repository.join("config.yaml"), changed).unwrap();
-        let said = run(&mut cat(&repository, &proxy, &["--allow-virtual", "s3://bucket"])).failure();
-        assert!(said.contains("region"), "{region:?}: {said}");
+        let output = run(&mut cat(&repository, &proxy, &["--allow-virtual", "s3://bucket"])).failure();
+        assert!(output.contains("region"), "{region:?}: {output}");
         assert!(listener.take().is_empty(), "{region:?} was asked");
-        assert!(strangers(&proxy.take(), ".amazonaws.com").is_empty(), "{region:?}");
+        assert!(other_hosts(&proxy.take(), ".amazonaws.com").is_empty(), "{region:?}");
     }
 }
 
@@ -143,10 +143,10 @@ fn an_account_of_the_configuration_chooses_no_host() {
             let place = directory.path().join(format!("{key}{n}"));
             let repository =
                 repository(&place, vec![container("c", "az://bucket/", store)], &[reference("az://bucket/x", 0, 1)]);
-            let said = run(&mut cat(&repository, &proxy, &["--allow-virtual", "az://bucket"])).failure();
+            let output = run(&mut cat(&repository, &proxy, &["--allow-virtual", "az://bucket"])).failure();
             assert!(listener.take().is_empty(), "{account:?} was asked");
-            assert!(strangers(&proxy.take(), ".blob.core.windows.net").is_empty(), "{account:?}");
-            assert!(said.contains("account"), "{account:?}: {said}");
+            assert!(other_hosts(&proxy.take(), ".blob.core.windows.net").is_empty(), "{account:?}");
+            assert!(output.contains("account"), "{account:?}: {output}");
         }
     }
 }
@@ -202,10 +202,10 @@ fn config_set_refuses_invalid_regions_and_accounts() {
     for word in hostile_words(1).iter().filter(|word| !word.is_empty()) {
         let escaped = serde_json::to_string(word).unwrap();
         let escaped = escaped.trim_matches('"');
-        let said = set("virtual_chunk_containers.c", &s3.replace("REGION", escaped)).failure();
-        assert!(said.contains("region"), "{word:?}: {said}");
-        let said = set("virtual_chunk_containers.c", &azure.replace("ACCOUNT", escaped)).failure();
-        assert!(said.contains("account"), "{word:?}: {said}");
+        let output = set("virtual_chunk_containers.c", &s3.replace("REGION", escaped)).failure();
+        assert!(output.contains("region"), "{word:?}: {output}");
+        let output = set("virtual_chunk_containers.c", &azure.replace("ACCOUNT", escaped)).failure();
+        assert!(output.contains("account"), "{word:?}: {output}");
     }
     set("virtual_chunk_containers.c", &s3.replace("REGION", "eu-west-1")).success();
     assert!(set("virtual_chunk_containers.c.store.s3.region", "evil.example/").failure().contains("region"));
@@ -216,8 +216,8 @@ fn config_set_refuses_invalid_regions_and_accounts() {
         "https://store.example/?x",
         "https://store.example#",
     ] {
-        let said = set("virtual_chunk_containers.c.store.s3.endpoint_url", endpoint).failure();
-        assert!(said.contains("endpoint_url") && !said.contains("u:p"), "{endpoint}: {said}");
+        let output = set("virtual_chunk_containers.c.store.s3.endpoint_url", endpoint).failure();
+        assert!(output.contains("endpoint_url") && !output.contains("u:p"), "{endpoint}: {output}");
     }
     for bucket in ["s3://buc%2Fket/", "s3://a@b/", "s3://b:80/", "az://UP%2F/"] {
         let kind = if bucket.starts_with("s3") { r#"{"s3": {}}"# } else { r#"{"azure": {}}"# };

@@ -56,9 +56,9 @@ fn a_redirect_to_another_origin_is_refused() {
             server.redirect(part, to.clone());
             let place = directory.path().join("out");
             let _ = std::fs::remove_dir_all(&place);
-            let said = refused(&server, &place, &to);
+            let output = refused(&server, &place, &to);
             assert!(other.take().is_empty(), "{to} was asked");
-            assert!(said.to_lowercase().contains("redirect"), "{to}: {said}");
+            assert!(output.to_lowercase().contains("redirect"), "{to}: {output}");
         }
     }
 }

@@ -44,13 +44,13 @@ fn secrets_on_the_command_line_are_refused_and_not_repeated() {
         ];
         for words in words {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            let said = run(&mut plain(&[&["mount", "/nonexistent", &place], &words[..]].concat())).failure();
-            assert!(said.contains("secret") && said.contains("--secrets"), "{words:?}: {said}");
-            assert!(said.contains(variable) || said.contains("ICECHUNKFS_VIRTUAL_OPTION"), "{words:?}: {said}");
-            assert!(!said.contains(SECRET), "{said}");
+            let output = run(&mut plain(&[&["mount", "/nonexistent", &place], &words[..]].concat())).failure();
+            assert!(output.contains("secret") && output.contains("--secrets"), "{words:?}: {output}");
+            assert!(output.contains(variable) || output.contains("ICECHUNKFS_VIRTUAL_OPTION"), "{words:?}: {output}");
+            assert!(!output.contains(SECRET), "{output}");
         }
-        let said = run(&mut plain(&["refs", "/nonexistent", &flag, SECRET])).failure();
-        assert!(said.contains(variable) && !said.contains(SECRET), "{said}");
+        let output = run(&mut plain(&["refs", "/nonexistent", &flag, SECRET])).failure();
+        assert!(output.contains(variable) && !output.contains(SECRET), "{output}");
     }
 }
 
@@ -69,9 +69,9 @@ fn passwords_in_urls_are_refused_and_not_repeated() {
         &["mount", "s3://b/x", "/nonexistent", "-o", &format!("endpoint_url={url}")],
     ];
     for words in words {
-        let said = run(&mut plain(words)).failure();
-        assert!(!said.contains(SECRET), "{words:?}: {said}");
-        assert!(said.contains("password"), "{words:?}: {said}");
+        let output = run(&mut plain(words)).failure();
+        assert!(!output.contains(SECRET), "{words:?}: {output}");
+        assert!(output.contains("password"), "{words:?}: {output}");
     }
     let variables = [
         ("s3://bucket/x", "ICECHUNKFS_ENDPOINT_URL"),
@@ -88,16 +88,16 @@ fn passwords_in_urls_are_refused_and_not_repeated() {
             .env("AWS_SECRET_ACCESS_KEY", "y")
             .env("AZURE_STORAGE_ACCOUNT_NAME", "abc")
             .env("AWS_REGION", "us-east-1");
-        let said = run(&mut command).failure();
-        assert!(!said.contains(SECRET) && !said.contains("someone"), "{variable}: {said}");
+        let output = run(&mut command).failure();
+        assert!(!output.contains(SECRET) && !output.contains("someone"), "{variable}: {output}");
     }
     for wrong in [
         format!("http://someone:{SECRET}@"),
         format!("someone:{SECRET}@host"),
         format!("http:/someone:{SECRET}@host/x y"),
     ] {
-        let said = run(&mut plain(&["refs", "s3://b/x", "--endpoint-url", &wrong])).failure();
-        assert!(!said.contains(SECRET), "{said}");
+        let output = run(&mut plain(&["refs", "s3://b/x", "--endpoint-url", &wrong])).failure();
+        assert!(!output.contains(SECRET), "{output}");
     }
 }
 
@@ -148,17 +148,17 @@ fn a_secrets_file_that_others_may_read_is_refused() {
     let refs = |text: &str, mode: u32| {
         std::fs::write(&file, text).unwrap();
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
-        let said =
+        let output =
             run(&mut plain(&["refs", "http://127.0.0.1:1/x", "--timeout", "1", "--secrets", file.to_str().unwrap()]))
                 .failure();
-        assert!(!said.contains(SECRET), "{said}");
-        said
+        assert!(!output.contains(SECRET), "{output}");
+        output
     };
     let good = format!("session-token = {SECRET}\nheader=a: {SECRET}\nheader=b: {SECRET}\n");
     assert!(refs(&good, 0o600).contains("cannot be reached"));
     for mode in [0o644, 0o640, 0o604, 0o620, 0o666] {
-        let said = refs(&good, mode);
-        assert!(said.contains("chmod 600"), "{said}");
+        let output = refs(&good, mode);
+        assert!(output.contains("chmod 600"), "{output}");
     }
     for wrong in [
         format!("{SECRET}\n"),
@@ -166,11 +166,11 @@ fn a_secrets_file_that_others_may_read_is_refused() {
         format!("unknown={SECRET}\n"),
         format!("header={SECRET}\n"),
     ] {
-        let said = refs(&wrong, 0o600);
-        assert!(said.contains("line 1") || said.contains("NAME: VALUE"), "{said}");
+        let output = refs(&wrong, 0o600);
+        assert!(output.contains("line 1") || output.contains("NAME: VALUE"), "{output}");
     }
-    let said = run(&mut plain(&["refs", "http://127.0.0.1:1/x", "--secrets", "/nonexistent/file"])).failure();
-    assert!(said.contains("/nonexistent/file"), "{said}");
+    let output = run(&mut plain(&["refs", "http://127.0.0.1:1/x", "--secrets", "/nonexistent/file"])).failure();
+    assert!(output.contains("/nonexistent/file"), "{output}");
 }
 
 /// A store of virtual chunks has its own secrets: in the environment, or in a file that an option names.

@@ -101,14 +101,15 @@ fn check(cases: Vec<Case>) {
     let complaints = side_by_side(cases, |case| {
         let outcome = run(case.client, &case.words, case.to, case.lie);
         let alone = alone[&(case.client, case.words.clone())];
-        complaint(&outcome, alone).or_else(|| (outcome.success && is_seen(case)).then(|| "it succeeded".to_owned()))
+        complaint(&outcome, alone)
+            .or_else(|| (outcome.success && is_detectable(case)).then(|| "it succeeded".to_owned()))
     });
     assert!(complaints.is_empty(), "{} of {count}:\n{}", complaints.len(), complaints.join("\n"));
 }
 
 /// Returns true if the command cannot succeed under the lie. Others may succeed: a store answers as it likes to writes,
 /// and a read of a whole object does not use ranges.
-fn is_seen(case: &Case) -> bool {
+fn is_detectable(case: &Case) -> bool {
     match (case.to, case.lie) {
         // There is no commit to expire.
         (To::Writes, _) if case.words[0] == "expire" => false,

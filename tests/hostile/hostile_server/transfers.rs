@@ -18,7 +18,7 @@ fn an_upload_that_the_server_does_not_read_ends() {
         let outcome = measure(&mut command(Client::Amazon, &store, &["import", source, "REPO"]));
         assert!(!outcome.success && store.lies() > 0, "{outcome:?}");
         // Some megabytes fit into the buffers of sockets, and count as sent.
-        let uploads = complaint(&outcome, Duration::from_millis(500)).filter(|said| !said.contains("MiB:"));
+        let uploads = complaint(&outcome, Duration::from_millis(500)).filter(|output| !output.contains("MiB:"));
         assert_eq!(uploads, None);
     }
 }

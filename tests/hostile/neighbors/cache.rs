@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use icechunkfs::disk_cache::{DiskCache, Name};
 use icechunkfs::error::{ErrorKind, Result};
 
-use crate::common::users::{Commons, NOBODY, by_nobody, fifo, give, mode, set_mode};
+use crate::common::users::{Commons, NOBODY, by_nobody, fifo, mode, set_mode, set_owner};
 
 const SIZE: u64 = 100 * 4096;
 
@@ -69,9 +69,9 @@ fn a_cache_that_others_may_write_to_is_refused() {
         set_mode(&part, 0o777);
         refused(&directory, "may write");
         set_mode(&part, before);
-        give(&part, NOBODY);
+        set_owner(&part, NOBODY);
         refused(&directory, "nobody");
-        give(&part, 0);
+        set_owner(&part, 0);
     }
     assert_eq!(get(&open(&directory).unwrap(), 1).unwrap(), b"right");
 }
@@ -179,7 +179,7 @@ fn a_cache_of_root_is_read_by_others_and_written_by_root_alone() {
     set_mode(&directory, 0o700);
     by_nobody(|| refused(&directory, "ermission"));
     // Root does not trust a cache that a user has filled.
-    give(&directory, NOBODY);
+    set_owner(&directory, NOBODY);
     refused(&directory, "nobody");
 }
 
@@ -189,7 +189,7 @@ fn cache_entries_of_another_owner_are_ignored() {
     let directory = filled(&commons, 0o700);
     let entry = entries(&directory).remove(0);
     let cache = open(&directory).unwrap();
-    give(&entry, NOBODY);
+    set_owner(&entry, NOBODY);
     assert!(get(&cache, 1).is_none() && cache.file(&name(1), 5).is_none() && cache.file_now(&name(1), 5).is_none());
     cache.put(&name(1), b"right");
     set_mode(&entry, 0o666);

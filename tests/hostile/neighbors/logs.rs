@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use crate::common::users::{Commons, NOBODY, as_nobody, by_nobody, fifo, give, set_mode};
+use crate::common::users::{Commons, NOBODY, as_nobody, by_nobody, fifo, set_mode, set_owner};
 use crate::common::{FixtureSet, Mount, Output, run};
 
 fn mount(commons: &Commons, log: &Path) -> (Mount, Output) {
@@ -72,6 +72,6 @@ fn users_log_to_their_own_files() {
     // The same file is refused to root, and one of root's to the user.
     let (_mount, output) = mount(&commons, &log);
     assert!(output.failure().contains("the log file"));
-    give(&log, 0);
+    set_owner(&log, 0);
     run(&mut command).failure();
 }

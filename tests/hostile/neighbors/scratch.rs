@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::users::{Commons, NOBODY, as_nobody, by_nobody, fifo, give, mode, set_mode};
+use crate::common::users::{Commons, NOBODY, as_nobody, by_nobody, fifo, mode, set_mode, set_owner};
 use crate::common::writing::{self, put};
 use crate::common::{Mount, Output, program, run};
 
@@ -39,7 +39,7 @@ fn a_directory_that_is_declared_safe_is_used() {
     mount_with(&commons, &scratch, Some(&volume)).1.success();
     assert_eq!(mode(&scratch), 0o700);
     // The content of the directory is checked as elsewhere.
-    give(&scratch, NOBODY);
+    set_owner(&scratch, NOBODY);
     mount_with(&commons, &scratch, Some(&volume)).1.failure();
 }
 
@@ -62,7 +62,7 @@ fn refused(commons: &Commons, scratch: &Path, why: &str) {
     let said = output.failure();
     assert!(said.contains("the scratch directory") && said.contains(why), "{said}");
     assert!(mount.mounted_as().is_none());
-    assert_eq!(state(scratch), before, "it is left as it is");
+    assert_eq!(state(scratch), before, "a refused directory must stay unchanged");
 }
 
 #[test]
@@ -146,9 +146,9 @@ fn files_that_others_left_in_a_scratch_directory_are_refused() {
     put(&first.path().join("a/c/1"), vec![7; 9000]).unwrap();
     first.unmount();
     for path in ["journal", "data", "lock"].map(|name| scratch.join(name)) {
-        give(&path, NOBODY);
+        set_owner(&path, NOBODY);
         refused(&commons, &scratch, "nobody");
-        give(&path, 0);
+        set_owner(&path, 0);
     }
     set_mode(&scratch.join("data"), 0o777);
     refused(&commons, &scratch, "may write");

@@ -31,9 +31,9 @@ impl Drop for Stopped {
 #[track_caller]
 fn fails_in_time(words: &[&str]) -> String {
     let begin = Instant::now();
-    let said = icechunkfs(words).failure();
-    assert!(begin.elapsed() < DEADLINE, "{words:?} took {:?}: {said}", begin.elapsed());
-    said
+    let output = icechunkfs(words).failure();
+    assert!(begin.elapsed() < DEADLINE, "{words:?} took {:?}: {output}", begin.elapsed());
+    output
 }
 
 #[test]
@@ -52,9 +52,9 @@ fn a_stopped_daemon_is_named_and_its_mount_can_be_detached() {
         &["status", &place],
         &["refresh", &place],
     ] {
-        let said = fails_in_time(words);
-        assert!(said.contains(&place) && said.contains(&format!("process {daemon}")), "{words:?}: {said}");
-        assert!(said.contains("unmount --force"), "{words:?}: {said}");
+        let output = fails_in_time(words);
+        assert!(output.contains(&place) && output.contains(&format!("process {daemon}")), "{words:?}: {output}");
+        assert!(output.contains("unmount --force"), "{words:?}: {output}");
     }
     assert!(mount.mounted_as().is_some());
     let begin = Instant::now();
@@ -62,11 +62,7 @@ fn a_stopped_daemon_is_named_and_its_mount_can_be_detached() {
     assert!(begin.elapsed() < DEADLINE && mount.mounted_as().is_none());
     icechunkfs(["gc", repository, "--older-than", "0s", "--dry-run"]).success();
     drop(stopped);
-    let begin = Instant::now();
-    while Path::new(&format!("/proc/{daemon}")).exists() {
-        assert!(begin.elapsed() < DEADLINE, "the daemon of a detached mount does not end");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    crate::common::wait_for_end(daemon);
     // A check for uncommitted work cannot be combined with a forced unmount.
     assert_eq!(icechunkfs(["unmount", "--force", "--require-clean", &place]).status.code(), Some(2));
 }
@@ -87,8 +83,8 @@ fn a_user_detaches_their_own_mount() {
     let daemon: i32 = String::from_utf8(listed.success()).unwrap().trim().parse().unwrap();
     let _stopped = Stopped::new(daemon);
     let begin = Instant::now();
-    let said = run(as_nobody(commons.program()).arg("unmount").arg(&place)).failure();
-    assert!(said.contains(&format!("process {daemon}")), "{said}");
+    let output = run(as_nobody(commons.program()).arg("unmount").arg(&place)).failure();
+    assert!(output.contains(&format!("process {daemon}")), "{output}");
     run(as_nobody(commons.program()).args(["unmount", "--force"]).arg(&place)).success();
     assert!(begin.elapsed() < DEADLINE);
     assert!(!std::fs::read_to_string("/proc/mounts").unwrap().contains(place.to_str().unwrap()));
@@ -155,7 +151,7 @@ fn a_mount_that_never_answers_blocks_no_command() {
     let _silent = Silent::new(repository, &place);
     let name = place.to_str().unwrap();
     for words in [&["unmount", name][..], &["gc", repository, "--older-than", "0s", "--dry-run"]] {
-        let said = fails_in_time(words);
-        assert!(said.contains(name) && said.contains("does not answer"), "{words:?}: {said}");
+        let output = fails_in_time(words);
+        assert!(output.contains(name) && output.contains("does not answer"), "{words:?}: {output}");
     }
 }

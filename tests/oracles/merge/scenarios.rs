@@ -41,7 +41,7 @@ impl Pair {
 
 /// Returns the changes in `status.json`: every nonempty list, by its name.
 fn changes(mount: &Writable) -> BTreeMap<String, Value> {
-    let status: Value = serde_json::from_str(&mount.says("status.json")).unwrap();
+    let status: Value = serde_json::from_str(&mount.read_control("status.json")).unwrap();
     let lists = ["added", "changed", "deleted", "moved", "arrays", "faults"];
     let found = lists.into_iter().map(|name| (name.to_owned(), status[name].clone()));
     found.filter(|(_, list)| list.as_array().is_some_and(|list| !list.is_empty())).collect()
@@ -64,7 +64,7 @@ fn assert_absent(mount: &Writable, path: &str) {
 
 /// Walks a whole mount: each listed name can be looked up and read, so that no entry is without bytes.
 #[track_caller]
-fn assert_no_ghosts(mount: &Writable) {
+fn assert_names_have_files(mount: &Writable) {
     let mut pending = vec![mount.root()];
     while let Some(directory) = pending.pop() {
         for entry in std::fs::read_dir(&directory).unwrap() {
@@ -95,20 +95,22 @@ fn square() -> String {
 
 #[track_caller]
 fn refresh(mount: &Writable) {
-    mount.touch("refresh").unwrap_or_else(|e| panic!("{e}: {}", mount.says("commit")));
-    assert_no_ghosts(mount);
+    mount.touch("refresh").unwrap_or_else(|e| panic!("{e}: {}", mount.read_control("commit")));
+    assert_names_have_files(mount);
 }
 
 #[track_caller]
 fn commit(mount: &Writable, message: &str) {
-    mount.commit(message).unwrap_or_else(|e| panic!("{message}: {e}: {}\n{}", mount.says("commit"), mount.log()));
-    assert_no_ghosts(mount);
+    mount
+        .commit(message)
+        .unwrap_or_else(|e| panic!("{message}: {e}: {}\n{}", mount.read_control("commit"), mount.log()));
+    assert_names_have_files(mount);
 }
 
 fn remount(mount: &Writable) {
     mount.unmount();
     mount.mount_again(None).success();
-    assert_no_ghosts(mount);
+    assert_names_have_files(mount);
 }
 
 fn remove(mount: &Writable, path: &str) {
@@ -327,10 +329,10 @@ fn an_untracked_name_that_others_committed_is_a_conflict_and_hides_nothing() {
         write(&pair.b, "latest/x/zarr.json", line());
         commit(&pair.b, "theirs");
         assert_eq!(errno(pair.a.touch("refresh")), Some(libc::ESTALE));
-        let said = pair.a.says("conflicts");
-        assert!(said.contains("/latest") && said.contains("untracked"), "{said}");
+        let output = pair.a.read_control("conflicts");
+        assert!(output.contains("/latest") && output.contains("untracked"), "{output}");
         assert_eq!(errno(pair.a.commit("ours")), Some(libc::ESTALE));
-        assert!(pair.a.says("conflicts").contains("/latest"));
+        assert!(pair.a.read_control("conflicts").contains("/latest"));
         assert!(pair.a.root().join("latest").symlink_metadata().is_ok(), "nothing was lost here");
         // With the file moved away, the refresh succeeds.
         std::fs::rename(pair.a.root().join("latest"), pair.a.root().join("note")).unwrap();
@@ -477,7 +479,7 @@ fn discard_keeps_a_symbolic_link_with_the_name_of_a_chunk() {
     std::os::unix::fs::symlink("elsewhere", pair.a.root().join("x/c/3")).unwrap();
     write(&pair.a, "x/c/4", "ours");
     touch(&pair.a.control("discard")).unwrap();
-    assert_no_ghosts(&pair.a);
+    assert_names_have_files(&pair.a);
     assert_eq!(std::fs::read_link(pair.a.root().join("x/c/3")).unwrap(), Path::new("elsewhere"));
     assert_absent(&pair.a, "x/c/4");
 }
@@ -525,7 +527,7 @@ fn writes_after_a_commit_that_lands_late_are_kept() {
         let reference = place.join("refs/branch.main/ref.json");
         std::fs::write(&reference, format!(r#"{{"snapshot":"{snapshot}"}}"#)).unwrap();
         mount.kill(mount.daemon());
-        mount.take_away();
+        mount.remove_dead_mount();
         mount.mount_again(None).success();
         assert_eq!(read(&mount, "y/c/0").unwrap(), "before");
         if changes_go_on {
@@ -556,7 +558,7 @@ fn a_moved_array_shows_concurrent_writes() {
         refresh(&pair.b);
         std::fs::rename(pair.a.root().join("h/x"), pair.a.root().join("h/y")).unwrap();
         if is_read {
-            assert_no_ghosts(&pair.a);
+            assert_names_have_files(&pair.a);
         }
         write(&pair.b, "h/x/c/0", "other");
         commit(&pair.b, "others");
@@ -574,8 +576,8 @@ fn on_conflict_theirs_keeps_the_chunks_of_the_other_commit() {
     write(&pair.b, "y/c/1", "other");
     commit(&pair.b, "both");
     write(&pair.a, "y/c/1", "ours");
-    let said = common::icechunkfs(["commit".as_ref(), pair.a.root().as_os_str(), "--on-conflict=theirs".as_ref()]);
-    said.success();
+    let output = common::icechunkfs(["commit".as_ref(), pair.a.root().as_os_str(), "--on-conflict=theirs".as_ref()]);
+    output.success();
     assert_eq!((read(&pair.a, "y/c/0").unwrap(), read(&pair.a, "y/c/1").unwrap()), ("other".into(), "other".into()));
     assert_clean(&pair.a);
 }

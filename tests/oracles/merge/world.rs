@@ -273,8 +273,8 @@ impl World {
         let mut words =
             vec!["commit".to_owned(), side.mount.root().display().to_string(), "-m".into(), "by a mount".into()];
         words.extend(on_conflict.map(|how| format!("--on-conflict={how}")));
-        let said = icechunkfs(&words);
-        if said.status.success() {
+        let output = icechunkfs(&words);
+        if output.status.success() {
             let expected = match on_conflict {
                 Some("theirs") => merged.theirs_win,
                 Some(_) => merged.ours_win,
@@ -285,7 +285,7 @@ impl World {
             if !merged.conflicts.iter().all(is_chunk) {
                 return Err(format!("mount {who} settled {:?}", merged.conflicts));
             }
-            let has_committed = !String::from_utf8_lossy(&said.stdout).contains("nothing to commit");
+            let has_committed = !String::from_utf8_lossy(&output.stdout).contains("nothing to commit");
             let has_work = !side.has_nothing_new();
             self.statistics.merged += usize::from(side.base != self.tip && has_work);
             if !has_committed && expected != self.tip && !has_work {
@@ -308,7 +308,7 @@ impl World {
             self.sides[who].check_diff().map_err(|e| format!("mount {who} after its commit: {e}"))?;
             return Ok(true);
         }
-        self.refused(who, &said.stderr, &merged, on_conflict)?;
+        self.refused(who, &output.stderr, &merged, on_conflict)?;
         Ok(false)
     }
 
@@ -316,16 +316,16 @@ impl World {
     fn refused(
         &mut self,
         who: usize,
-        said: &str,
+        output: &str,
         merged: &oracle::Merge,
         on_conflict: Option<&'static str>,
     ) -> Result<(), String> {
         self.statistics.refused += 1;
         self.check_history()?;
         let side = &self.sides[who];
-        side.check().map_err(|e| format!("mount {who} after a refusal ({said}): {e}"))?;
-        if said.contains("cannot be moved without changing") || said.contains("nothing here removed it") {
-            return Err(format!("mount {who}: {said}"));
+        side.check().map_err(|e| format!("mount {who} after a refusal ({output}): {e}"))?;
+        if output.contains("cannot be moved without changing") || output.contains("nothing here removed it") {
+            return Err(format!("mount {who}: {output}"));
         }
         let ours = keys_of(&side.view);
         let theirs = self.touched.iter().skip(side.base_at).flatten().cloned().collect();
@@ -335,7 +335,7 @@ impl World {
         let is_taken =
             new.clone().any(|key| untracked.keys().any(|path| is_at_or_below(key, path) || is_at_or_below(path, key)));
         if merged.conflicts.is_empty() && is_apart && !is_taken && on_conflict.is_none() {
-            return Err(format!("mount {who} was refused without a reason: {said}"));
+            return Err(format!("mount {who} was refused without a reason: {output}"));
         }
         Ok(())
     }
@@ -359,8 +359,8 @@ impl World {
                 Ok(true)
             }
             Err(_) => {
-                let said = side.mount.says("commit");
-                self.refused(who, &said, &merged, None)?;
+                let output = side.mount.read_control("commit");
+                self.refused(who, &output, &merged, None)?;
                 Ok(false)
             }
         }
@@ -369,9 +369,9 @@ impl World {
     fn discard(&mut self, who: usize) -> Result<bool, String> {
         let side = &mut self.sides[who];
         if side.mount.touch("discard").is_err() {
-            let said = side.mount.says("commit");
+            let output = side.mount.read_control("commit");
             // Untracked files may have no directory any more.
-            return if said.contains("move those away") { Ok(false) } else { Err(format!("discard: {said}")) };
+            return if output.contains("move those away") { Ok(false) } else { Err(format!("discard: {output}")) };
         }
         let found = scan(&side.mount.root())?;
         let keys = keys_of(&found);
@@ -401,9 +401,9 @@ impl World {
         } else {
             side.mount.unmount();
         }
-        let said = side.mount.mount_again(None);
-        if !said.status.success() {
-            return Err(format!("mount {who} does not come up again: {}", said.stderr));
+        let output = side.mount.mount_again(None);
+        if !output.status.success() {
+            return Err(format!("mount {who} does not come up again: {}", output.stderr));
         }
         let status = side.status();
         let has_moved = status["branch_moved"] == false && side.base != self.tip;
@@ -550,7 +550,7 @@ impl Side {
     }
 
     fn status(&self) -> Value {
-        serde_json::from_str(&self.mount.says("status.json")).unwrap()
+        serde_json::from_str(&self.mount.read_control("status.json")).unwrap()
     }
 
     /// Puts the mount on another base, over which it shows `keys`.

@@ -129,20 +129,20 @@ impl Subject for Mounted {
             "touch" => number(touch(&self.control("commit"))),
             "echo" => number(echo(&self.control("commit"), "a message of the model\n")),
             _ => {
-                let said = icechunkfs([
+                let output = icechunkfs([
                     "commit".as_ref(),
                     self.mount.path().as_os_str(),
                     "-m".as_ref(),
                     "by command".as_ref(),
                     "--json".as_ref(),
                 ]);
-                if said.status.success() {
-                    let outcome: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+                if output.status.success() {
+                    let outcome: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
                     assert!(outcome.get("snapshot").is_some(), "{outcome}");
                     return Ok(());
                 }
                 // The command has no errno; its message must identify the same error.
-                Err(if said.stderr.contains("open for writing") { libc::EBUSY } else { libc::EINVAL })
+                Err(if output.stderr.contains("open for writing") { libc::EBUSY } else { libc::EINVAL })
             }
         }
     }
@@ -167,11 +167,11 @@ impl Subject for Mounted {
         self.pulse.daemon.store(0, Ordering::Relaxed);
         // The kernel notifies the daemon of the last close a moment after `close` has returned.
         for attempt in 0.. {
-            let said = icechunkfs(["unmount".as_ref(), self.mount.path().as_os_str()]);
-            if said.status.success() {
+            let output = icechunkfs(["unmount".as_ref(), self.mount.path().as_os_str()]);
+            if output.status.success() {
                 break;
             }
-            assert!(attempt < 50 && said.stderr.contains("in use"), "{}", said.stderr);
+            assert!(attempt < 50 && output.stderr.contains("in use"), "{}", output.stderr);
             std::thread::sleep(Duration::from_millis(20));
         }
         self.mount_again();

@@ -143,7 +143,10 @@ impl<S: Subject> World<S> {
         if class(&shown) == class(&expected) {
             return Ok(());
         }
-        fail("result", format!("{op}\n  the mount: {}\n  the model: {}", told(&shown), told(&expected)))
+        fail(
+            "result",
+            format!("{op}\n  the mount: {}\n  the model: {}", describe_outcome(&shown), describe_outcome(&expected)),
+        )
     }
 
     fn close_all(&mut self) {
@@ -175,7 +178,7 @@ impl<S: Subject> World<S> {
         match outcome {
             Err(libc::EBUSY) if busy_other => return self.refused(),
             Err(libc::EINVAL) if !view.faults.is_empty() || !view.unclear.is_empty() => return self.refused(),
-            Err(libc::ESTALE) if self.took_the_root_away() => return self.refused(),
+            Err(libc::ESTALE) if self.removed_root_group() => return self.refused(),
             Err(errno) => {
                 let reason = self.subject.reason();
                 return fail(
@@ -327,7 +330,9 @@ impl<S: Subject> World<S> {
                 (_, None) if before.contains_key(name) && !view.keys.contains_key(name) => {}
                 // It went back with its directory.
                 (content, None)
-                    if before.iter().any(|(other, entry)| went_along(other, name) && entry.content == *content) => {}
+                    if before
+                        .iter()
+                        .any(|(other, entry)| may_have_moved_along(other, name) && entry.content == *content) => {}
                 (_, None) => return fail("discard", format!("{name} is still there")),
             }
         }
@@ -382,20 +387,20 @@ impl<S: Subject> World<S> {
                 self.adopt_pending();
                 self.check()
             }
-            Err(libc::ESTALE) if self.took_the_root_away() || self.has_faults() => self.refused(),
+            Err(libc::ESTALE) if self.removed_root_group() || self.has_violations() => self.refused(),
             Err(errno) => fail("refresh", format!("refused with {}: {}", name_of(errno), self.subject.reason())),
         }
     }
 
     /// Returns true if something cannot be committed: its state on another base is not defined.
-    fn has_faults(&self) -> bool {
+    fn has_violations(&self) -> bool {
         let (_, view) = self.look();
         (!view.faults.is_empty() || !view.unclear.is_empty()) && self.subject.reason().contains("settle what cannot")
     }
 
     /// Returns true if the other writer made nodes in the root group, which is deleted or no group here: that is a
     /// conflict.
-    fn took_the_root_away(&self) -> bool {
+    fn removed_root_group(&self) -> bool {
         let ours = std::fs::read(self.model.root.join("zarr.json")).ok();
         let base = self.base.get("zarr.json").map(|key| &key.bytes);
         !self.pending.is_empty() && base.is_some() && base != ours.as_ref()
@@ -420,7 +425,7 @@ fn name_of(errno: i32) -> String {
     std::io::Error::from_raw_os_error(errno).to_string()
 }
 
-fn told(outcome: &Outcome) -> String {
+fn describe_outcome(outcome: &Outcome) -> String {
     match outcome {
         Err(errno) => name_of(*errno),
         Ok(Seen::Bytes(bytes)) => format!("{} bytes, {:?}...", bytes.len(), &bytes[..bytes.len().min(16)]),
@@ -429,6 +434,6 @@ fn told(outcome: &Outcome) -> String {
 }
 
 /// Returns true if a file could have come from `other` to `name` with a directory that was moved.
-fn went_along(other: &str, name: &str) -> bool {
+fn may_have_moved_along(other: &str, name: &str) -> bool {
     other.rsplit('/').next() == name.rsplit('/').next()
 }

@@ -37,9 +37,9 @@ fn credentials_go_to_no_server_that_only_the_repository_names() {
             .env("AWS_SECRET_ACCESS_KEY", SECRET)
             .env("AWS_SESSION_TOKEN", "hidden"))
     };
-    let said = cat(0, &[]).failure();
-    assert!(said.contains("--allow-virtual 's3://bucket/'") && said.contains(&endpoint), "{said}");
-    assert!(web.take().is_empty(), "it was asked without leave");
+    let output = cat(0, &[]).failure();
+    assert!(output.contains("--allow-virtual 's3://bucket/'") && output.contains(&endpoint), "{output}");
+    assert!(web.take().is_empty(), "the server got a request without permission");
     let allowed = ["--allow-virtual", "s3://bucket"];
     assert_eq!(cat(0, &allowed).success(), content(3, 30));
     let asked = web.take();
@@ -55,8 +55,8 @@ fn credentials_go_to_no_server_that_only_the_repository_names() {
     let signed = web.take();
     assert!(signed[0].headers.contains("credential=k/") && !signed[0].headers.contains("hidden"), "{signed:?}");
     // A redirect of a store is not followed.
-    let said = cat(1, &[&allowed[..], &["--timeout", "2"]].concat()).failure();
-    assert!(said.contains("s3://bucket/sent-away"), "{said}");
+    let output = cat(1, &[&allowed[..], &["--timeout", "2"]].concat()).failure();
+    assert!(output.contains("s3://bucket/sent-away"), "{output}");
     assert!(web.take().iter().all(|request| request.target == "/bucket/sent-away"));
 }
 
@@ -104,8 +104,8 @@ fn an_unencrypted_endpoint_is_refused_unless_allowed() {
     let containers = vec![container("c", "s3://bucket/", store)];
     let repository = repository(&directory.path().join("repo"), containers, &[reference("s3://bucket/x", 0, 5)]);
     let words = ["cat", repository.to_str().unwrap(), "v/c/0", "--allow-virtual", "s3://bucket"];
-    let said = run(&mut plain(&words)).failure();
-    assert!(said.contains("unencrypted") && web.take().is_empty(), "{said}");
+    let output = run(&mut plain(&words)).failure();
+    assert!(output.contains("unencrypted") && web.take().is_empty(), "{output}");
 }
 
 /// Over a real server: its answers identify the state of an object, and a mismatch is reported.
@@ -151,7 +151,7 @@ fn changed_objects_are_errors() {
     for n in [0, 1] {
         assert_eq!(cat(n).success(), bytes[100..150], "{n}");
     }
-    for (n, told) in [
+    for (n, message) in [
         (2, "has changed"),
         (3, "has changed"),
         (4, "is gone"),
@@ -160,7 +160,7 @@ fn changed_objects_are_errors() {
         (7, "no such location is allowed"),
         (8, "no such bucket"),
     ] {
-        let said = cat(n).failure();
-        assert!(said.contains(told), "{n}: {said}");
+        let output = cat(n).failure();
+        assert!(output.contains(message), "{n}: {output}");
     }
 }

@@ -75,7 +75,7 @@ fn an_export_has_the_bytes_of_virtual_chunks() {
         assert_eq!(std::fs::read(with.join(format!("v/c/{n}"))).unwrap(), content(n * 1000, 1000), "{n}");
     }
     let requests = web.take().len();
-    assert!(requests <= 8, "{requests} requests for 200 neighbours");
+    assert!(requests <= 8, "{requests} requests for 200 neighbors");
 }
 
 #[test]

@@ -139,10 +139,11 @@ fn a_changed_file_is_an_error() {
     for n in [0, 1, 2] {
         assert_eq!(read(&repository, n, &words).as_deref(), Ok("0123456789"), "{n}");
     }
-    for (n, told) in [(3, "has changed"), (4, "has changed"), (5, "is gone"), (6, "too short"), (7, "no regular file")]
+    for (n, message) in
+        [(3, "has changed"), (4, "has changed"), (5, "is gone"), (6, "too short"), (7, "no regular file")]
     {
         let said = read(&repository, n, &words).unwrap_err();
-        assert!(said.contains(told), "{n}: {said}");
+        assert!(said.contains(message), "{n}: {said}");
     }
     let unchecked =
         [words.clone(), vec!["--virtual-option".into(), format!("{},unchecked", place.url("data"))]].concat();

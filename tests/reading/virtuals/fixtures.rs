@@ -120,10 +120,10 @@ fn virtual_chunks_without_permission_are_refused() {
             denied["many"] == 2000 && denied["raw"] == 6 && denied["s3"] == 4 && denied["other"] == 6,
             "{denied:?}"
         );
-        let said = run(&mut plain(&["cat", repository, "raw/c/1"])).failure();
-        let option = said.split("--allow-virtual '").nth(1).unwrap().split('\'').next().unwrap();
-        assert_eq!(option, FILES, "{said}");
-        let map = said.split("--virtual-map '").nth(1).unwrap().split("=PLACE").next().unwrap();
+        let output = run(&mut plain(&["cat", repository, "raw/c/1"])).failure();
+        let option = output.split("--allow-virtual '").nth(1).unwrap().split('\'').next().unwrap();
+        assert_eq!(option, FILES, "{output}");
+        let map = output.split("--virtual-map '").nth(1).unwrap().split("=PLACE").next().unwrap();
         let map = format!("{map}={}", sources.display());
         let bytes = run(&mut plain(&["cat", repository, "raw/c/1", "--virtual-map", &map])).success();
         assert_eq!(bytes, std::fs::read(sources.join("raw.bin")).unwrap()[1032..2056]);

@@ -4,7 +4,6 @@
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use serde_json::json;
 
@@ -13,10 +12,10 @@ use crate::common::made::{Reference, location_of, reference, repository, with_do
 use crate::common::moto::{self, BUCKET};
 use crate::common::shard::{USUAL, array};
 use crate::common::writing::{Reference as Oracle, touch};
-use crate::common::{Mount, read_files, run};
+use crate::common::{Mount, read_files, run, wait_until};
 
 /// Returns `count` references to adjacent ranges of `length` bytes in one object.
-fn neighbours(web: &Web, path: &str, count: u64, length: u64) -> Vec<Reference> {
+fn neighbors(web: &Web, path: &str, count: u64, length: u64) -> Vec<Reference> {
     (0..count).map(|n| reference(web.url(path), n * length, length)).collect()
 }
 
@@ -24,7 +23,7 @@ fn neighbours(web: &Web, path: &str, count: u64, length: u64) -> Vec<Reference> 
 fn neighbors_are_fetched_together_and_listings_fetch_nothing() {
     let web = Web::new("");
     let directory = tempfile::tempdir().unwrap();
-    let repository = repository(&directory.path().join("repo"), Vec::new(), &neighbours(&web, "well", 256, 4096));
+    let repository = repository(&directory.path().join("repo"), Vec::new(), &neighbors(&web, "well", 256, 4096));
     let mount = Mount::new(&repository, &["--read-only", "--allow-virtual", &web.url("")]);
     let listed = std::fs::read_dir(mount.path().join("v/c")).unwrap();
     let sizes: u64 = listed.map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
@@ -35,7 +34,7 @@ fn neighbors_are_fetched_together_and_listings_fetch_nothing() {
         assert_eq!(std::fs::read(mount.path().join(format!("v/c/{n}"))).unwrap(), content(n * 4096, 4096), "{n}");
     }
     let requests = web.take().len();
-    assert!(requests < 48, "{requests} requests for 256 neighbours");
+    assert!(requests < 48, "{requests} requests for 256 neighbors");
     // A second read comes from memory.
     for n in [0, 100, 255] {
         let file = std::fs::File::open(mount.path().join(format!("v/c/{n}"))).unwrap();
@@ -95,7 +94,7 @@ fn a_refused_virtual_chunk_is_reported_in_the_mount() {
     let option = format!("--allow-virtual '{}'", web.url("data/"));
     assert!(errors.contains(&option) && errors.contains("v/c/0") && errors.contains("too short"), "{errors}");
     let info = std::fs::read_to_string(mount.path().join(".icechunk/info.json")).unwrap();
-    assert!(info.contains(&web.url("less")), "what is allowed is among the options: {info}");
+    assert!(info.contains(&web.url("less")), "the options must list the allowed prefix: {info}");
 }
 
 /// References survive copies, moves and commits; written bytes are the repository's own.
@@ -118,7 +117,7 @@ fn virtual_references_are_kept_until_they_are_written_to() {
     let file = std::fs::File::options().write(true).open(at("v/c/2")).unwrap();
     file.write_all_at(b"written", 100).unwrap();
     drop(file);
-    assert_eq!(web.take().len(), 1, "what is written to is brought here");
+    assert_eq!(web.take().len(), 1, "a partial write must read the rest once");
     touch(&at(".icechunk/commit")).unwrap();
     let mut changed = content(6000, 3000);
     changed[100..107].copy_from_slice(b"written");
@@ -140,15 +139,11 @@ fn virtual_references_are_kept_until_they_are_written_to() {
 fn a_followed_branch_shows_virtual_chunks() {
     let web = Web::new("");
     let directory = tempfile::tempdir().unwrap();
-    let repository = repository(&directory.path().join("repo"), Vec::new(), &neighbours(&web, "well", 3, 100));
+    let repository = repository(&directory.path().join("repo"), Vec::new(), &neighbors(&web, "well", 3, 100));
     let mount = Mount::new(&repository, &["--follow", "0.1", "--allow-virtual", &web.url("")]);
     assert_eq!(std::fs::read(mount.path().join("v/c/0")).unwrap(), content(0, 100));
     Oracle::open(&repository).commit(&[("v/c/1", b"native")], "one more");
-    let deadline = std::time::Instant::now() + Duration::from_secs(20);
-    while std::fs::read(mount.path().join("v/c/1")).unwrap() != b"native" {
-        assert!(std::time::Instant::now() < deadline, "it does not follow");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("the mount does not follow", || std::fs::read(mount.path().join("v/c/1")).unwrap() == b"native");
     assert_eq!(std::fs::read(mount.path().join("v/c/2")).unwrap(), content(200, 100));
 }
 
@@ -191,7 +186,7 @@ fn only_chunks_with_a_checksum_are_cached_on_disk() {
     assert_eq!(read(&offline, 2).unwrap(), content(0, 9 << 10));
     assert_eq!(read(&offline, 1).unwrap_err().raw_os_error(), Some(libc::ENETDOWN));
     offline.unmount();
-    assert!(web.take().is_empty(), "somebody was asked");
+    assert!(web.take().is_empty(), "a server got a request");
     // A cached chunk still needs permission.
     let denied = moto::mount(server.port, &repo, &words[..4]);
     assert_eq!(read(&denied, 0).unwrap_err().raw_os_error(), Some(libc::EACCES));

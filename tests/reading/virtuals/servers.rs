@@ -79,10 +79,10 @@ fn wrong_answers_are_errors() {
     let allowed = ["--allow-virtual", &web.url(""), "--timeout", "2"];
     let more =
         ["has changed", "has changed", "unchecked", "unchecked", "too short", "too short", "too short", "too short"];
-    for (n, told) in cases.iter().map(|(_, told)| *told).chain(more).enumerate() {
+    for (n, message) in cases.iter().map(|(_, message)| *message).chain(more).enumerate() {
         let begin = Instant::now();
-        let said = cat(&place.repository, n, &allowed).failure();
-        assert!(said.contains(told), "{n}: {said}");
+        let output = cat(&place.repository, n, &allowed).failure();
+        assert!(output.contains(message), "{n}: {output}");
         assert!(begin.elapsed() < Duration::from_secs(8), "{n}: it took {:?}", begin.elapsed());
     }
     let unchecked = format!("{},unchecked", web.url(""));
@@ -92,8 +92,8 @@ fn wrong_answers_are_errors() {
     }
     // A server that does not exist.
     let gone = made(&[reference(format!("http://127.0.0.1:{}/x", free_port()), 0, 1)]);
-    let said = cat(&gone.repository, 0, &["--allow-virtual", "http://127.0.0.1", "--timeout", "1"]).failure();
-    assert!(said.contains("no such location is allowed"), "the port is part of it: {said}");
+    let output = cat(&gone.repository, 0, &["--allow-virtual", "http://127.0.0.1", "--timeout", "1"]).failure();
+    assert!(output.contains("no such location is allowed"), "the port is part of it: {output}");
 }
 
 /// A redirect is followed only to an allowed prefix.
@@ -113,12 +113,12 @@ fn redirects_are_followed_only_to_allowed_prefixes() {
     assert_eq!(read(4, &[web.url("")]).success(), content(7, 11));
     assert_eq!(web.take().last().unwrap().target, "/data/well?signed=yes");
     assert_eq!(read(4, &[web.url("sent-on"), web.url("data")]).success(), content(7, 11));
-    for (n, told) in [(1, "secret/"), (2, "data/"), (3, "sends us on"), (4, "data/")] {
+    for (n, message) in [(1, "secret/"), (2, "data/"), (3, "sends us on"), (4, "data/")] {
         let only = web.url(paths[n]);
-        let said = read(n, &[only]).failure();
-        assert!(said.contains("sends us on") && said.contains(told), "{n}: {said}");
+        let output = read(n, &[only]).failure();
+        assert!(output.contains("sends us on") && output.contains(message), "{n}: {output}");
     }
-    assert!(secret.take().is_empty(), "it was asked");
+    assert!(secret.take().is_empty(), "the server got a request");
     assert_eq!(read(2, &[web.url(""), secret.url("data")]).success(), content(7, 11));
     assert_eq!(secret.take().len(), 1);
 }
@@ -180,9 +180,9 @@ fn the_http_server_of_python_is_read() {
     ]);
     let read = |n| cat(&place.repository, n, &["--allow-virtual", &url]);
     assert_eq!(read(0).success(), content(50_000, 700));
-    for (n, told) in [(1, "has changed"), (2, "is gone"), (3, "sends us on")] {
-        let said = read(n).failure();
-        assert!(said.contains(told), "{n}: {said}");
+    for (n, message) in [(1, "has changed"), (2, "is gone"), (3, "sends us on")] {
+        let output = read(n).failure();
+        assert!(output.contains(message), "{n}: {output}");
     }
     // An object of one server is at another place, too.
     let map = format!("{url}={}", directory.path().display());

@@ -53,9 +53,9 @@ pub struct World {
 }
 
 /// Prints the steps that led to a failure.
-pub struct Told<'a>(pub u64, pub &'a std::sync::Mutex<Vec<String>>);
+pub struct FailureReport<'a>(pub u64, pub &'a std::sync::Mutex<Vec<String>>);
 
-impl Drop for Told<'_> {
+impl Drop for FailureReport<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let log = self.1.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -64,7 +64,7 @@ impl Drop for Told<'_> {
     }
 }
 
-fn theirs(id: ObjectId) -> SnapshotId {
+fn reference_id(id: ObjectId) -> SnapshotId {
     id.to_string().as_str().try_into().unwrap()
 }
 
@@ -332,10 +332,10 @@ impl World {
                 self.repository().await.create_ref(kind, &name, target, system_clock).await.unwrap();
             }
             (Actor::Reference, RefKind::Branch) => {
-                reopen(self.place.path()).await.create_branch(&name, &theirs(target)).await.unwrap();
+                reopen(self.place.path()).await.create_branch(&name, &reference_id(target)).await.unwrap();
             }
             (Actor::Reference, RefKind::Tag) => {
-                reopen(self.place.path()).await.create_tag(&name, &theirs(target)).await.unwrap();
+                reopen(self.place.path()).await.create_tag(&name, &reference_id(target)).await.unwrap();
             }
         }
         true
@@ -388,7 +388,7 @@ impl World {
         match actor {
             Actor::Ours => self.repository().await.reset_branch(&branch, to, from, system_clock).await.unwrap(),
             Actor::Reference => {
-                reopen(self.place.path()).await.reset_branch(&branch, &theirs(to), None).await.unwrap();
+                reopen(self.place.path()).await.reset_branch(&branch, &reference_id(to), None).await.unwrap();
             }
         }
         true

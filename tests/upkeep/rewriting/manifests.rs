@@ -60,7 +60,7 @@ async fn manifests_are_rewritten_as_by_the_reference() {
                 repository.save_config().await.unwrap();
                 repositories.push(repository);
             }
-            let said = command("rewrite-manifests", places[0].path(), ["--json"]).json();
+            let output = command("rewrite-manifests", places[0].path(), ["--json"]).json();
             let theirs = &repositories[1];
             rewrite_manifests(theirs, "main", "theirs", None, None, CommitMethod::NewCommit).await.unwrap();
             let (ours, theirs) = (places[0].path(), places[1].path());
@@ -69,7 +69,7 @@ async fn manifests_are_rewritten_as_by_the_reference() {
             let metadata = |place: &Path| command("log", place, ["--json"]).json()[0]["metadata"].clone();
             assert_eq!(metadata(ours), metadata(theirs), "seed {seed}");
             let manifests: usize = extents(ours).await.values().map(BTreeSet::len).sum();
-            assert_eq!(said["manifests"]["after"], json!(manifests));
+            assert_eq!(output["manifests"]["after"], json!(manifests));
             fsck::check(ours, version(spec));
         }
     }
@@ -140,11 +140,11 @@ async fn repack_combines_small_chunks() {
             packing.commit_model(&before, &model).await;
         }
         let before = packing.tip().await.id();
-        let said = command("rewrite-manifests", place, ["--repack", "--json"]).json();
+        let output = command("rewrite-manifests", place, ["--repack", "--json"]).json();
         let expected = json!({
             "chunks": 99 + 20, "bytes": 99 * 3000 + 20 * 30_000, "objects": {"before": 99 + 1, "after": 2}, "complete": true
         });
-        assert_eq!(said["repacked"], expected, "{spec:?}");
+        assert_eq!(output["repacked"], expected, "{spec:?}");
         assert_eq!(reference_keys(place).await, model.keys());
         let logged = reference_logs(&reopen(place).await, before, packing.tip().await.id()).await.unwrap();
         assert_eq!(logged["updated_chunks"], json!({}), "the bytes are the same");
@@ -216,7 +216,7 @@ async fn repack_refuses_a_missing_object() {
     lab.commit_model(&Model::default(), &model).await;
     let one = std::fs::read_dir(place.join("chunks")).unwrap().next().unwrap().unwrap().path();
     std::fs::remove_file(&one).unwrap();
-    let said = command("rewrite-manifests", place, ["--repack"]).failure();
-    assert!(said.contains("/a: chunk [") && said.contains("missing"), "{said}");
+    let output = command("rewrite-manifests", place, ["--repack"]).failure();
+    assert!(output.contains("/a: chunk [") && output.contains("missing"), "{output}");
     assert_eq!(history(place).await.len(), 2);
 }

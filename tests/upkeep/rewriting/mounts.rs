@@ -49,7 +49,7 @@ fn uncommitted_work_continues_over_expired_history() {
     others_commit_and_expire(&runtime, &place, 4);
     let refused = icechunkfs(["commit".as_ref(), root.as_os_str()]).failure();
     assert!(refused.contains("/x"), "{refused}");
-    assert!(mount.says("conflicts").contains("[5]"), "{}", mount.says("conflicts"));
+    assert!(mount.read_control("conflicts").contains("[5]"), "{}", mount.read_control("conflicts"));
     assert_eq!(Reference::open(&place).keys()["x/c/5"], b"theirs");
     icechunkfs(["commit".as_ref(), root.as_os_str(), "--on-conflict".as_ref(), "ours".as_ref()]).success();
     assert_eq!(Reference::open(&place).keys()["x/c/5"], b"b");

@@ -3,7 +3,7 @@
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use crate::common::writing::{Reference, Writable, array, put, tell, with_waiting_work};
+use crate::common::writing::{Reference, Writable, array, echo, put, with_waiting_work};
 use crate::common::{read_files, watchdog};
 
 /// Mounts an array whose `c/0` is committed, and whose `c/1`, `c/2` and `notes` are uncommitted.
@@ -35,7 +35,7 @@ fn a_missing_data_file_is_an_error_until_discarded_or_rewritten() {
     // Ways to repair it, and its content afterwards.
     let heal: [(&str, Heal); 6] = [
         ("discard", &|mount| {
-            tell(&mount.control("discard"), "a/c/1").unwrap();
+            echo(&mount.control("discard"), "a/c/1").unwrap();
             None
         }),
         ("discard all", &|mount| {
@@ -75,7 +75,7 @@ fn a_missing_data_file_is_an_error_until_discarded_or_rewritten() {
             mount.mount_again(None).success();
             // The others are as they were.
             assert_eq!(errno(std::fs::read(root.join("a/c/1")).map(drop)), libc::EIO, "{way}");
-            let errors = mount.says("errors");
+            let errors = mount.read_control("errors");
             assert!(errors.contains("/a/c/1") && errors.contains("discard the path"), "{way}: {errors}");
             assert_eq!(
                 errno(
@@ -92,8 +92,12 @@ fn a_missing_data_file_is_an_error_until_discarded_or_rewritten() {
         let history = Reference::open(mount.repository()).history();
         let refused = mount.commit("refused");
         assert_eq!(errno(refused), libc::EINVAL, "{way}");
-        assert!(mount.says("commit").contains("/a/c/1: its bytes were removed"), "{way}: {}", mount.says("commit"));
-        assert!(mount.says("status").contains("a/c/1"), "{}", mount.says("status"));
+        assert!(
+            mount.read_control("commit").contains("/a/c/1: its bytes were removed"),
+            "{way}: {}",
+            mount.read_control("commit")
+        );
+        assert!(mount.read_control("status").contains("a/c/1"), "{}", mount.read_control("status"));
         assert_eq!(Reference::open(mount.repository()).history(), history);
         let healed = heal(&mount);
         assert_eq!(std::fs::read(root.join("a/c/1")).ok(), healed, "{way}");
@@ -120,8 +124,12 @@ fn a_missing_document_or_untracked_file_is_an_error() {
     assert_eq!(errno(std::fs::read(root.join("a/zarr.json")).map(drop)), libc::EIO);
     assert_eq!(errno(std::fs::read(root.join("notes")).map(drop)), libc::EIO);
     assert_eq!(errno(mount.commit("refused")), libc::EINVAL);
-    assert!(mount.says("commit").contains("/a/zarr.json: its bytes were removed"), "{}", mount.says("commit"));
-    tell(&mount.control("discard"), "a/zarr.json").unwrap();
+    assert!(
+        mount.read_control("commit").contains("/a/zarr.json: its bytes were removed"),
+        "{}",
+        mount.read_control("commit")
+    );
+    echo(&mount.control("discard"), "a/zarr.json").unwrap();
     assert_eq!(std::fs::read(root.join("a/zarr.json")).unwrap(), array(&[8], &[1]).as_bytes());
     // A missing untracked file refuses no commit.
     mount.commit("healed").unwrap();
@@ -138,7 +146,7 @@ fn a_torn_last_line_of_the_journal_is_cut_off() {
     let before = read_files(&root);
     std::fs::create_dir(root.join("late")).unwrap();
     mount.kill(mount.daemon());
-    mount.take_away();
+    mount.remove_dead_mount();
     let journal = mount.scratch().join("journal");
     let length = std::fs::metadata(&journal).unwrap().len();
     std::fs::OpenOptions::new().write(true).open(&journal).unwrap().set_len(length - 3).unwrap();
@@ -147,7 +155,7 @@ fn a_torn_last_line_of_the_journal_is_cut_off() {
     assert!(mount.log().contains("torn"), "{}", mount.log());
     std::fs::create_dir(root.join("late")).unwrap();
     mount.kill(mount.daemon());
-    mount.take_away();
+    mount.remove_dead_mount();
     mount.mount_again(None).success();
     assert!(root.join("late").is_dir() && read_files(&root) == before);
     mount.commit("all").unwrap();
@@ -169,8 +177,8 @@ fn a_damaged_journal_refuses_the_mount() {
     let empty = Vec::new();
     for damaged in [in_the_middle, without_a_line, [no_journal.clone(), whole.clone()].concat()] {
         std::fs::write(&journal, &damaged).unwrap();
-        let said = mount.mount_again(None).failure();
-        assert!(said.contains("--discard") && said.contains(mount.scratch().to_str().unwrap()), "{said}");
+        let output = mount.mount_again(None).failure();
+        assert!(output.contains("--discard") && output.contains(mount.scratch().to_str().unwrap()), "{output}");
         // Nothing is guessed, and nothing is dropped.
         assert!(std::fs::read(&journal).unwrap() == damaged);
     }
@@ -179,8 +187,8 @@ fn a_damaged_journal_refuses_the_mount() {
     // A file without a whole line states nothing about the changes either, except their place.
     for damaged in [no_journal, empty] {
         std::fs::write(&journal, &damaged).unwrap();
-        let said = mount.mount_again(None).failure();
-        assert!(said.contains("--discard"), "{said}");
+        let output = mount.mount_again(None).failure();
+        assert!(output.contains("--discard"), "{output}");
     }
     assert_eq!(std::fs::read_dir(mount.scratch().join("data")).unwrap().count(), 3);
 

@@ -85,7 +85,7 @@ fn a_full_scratch_disk_is_enospc_and_tears_nothing() {
         let after = read_files(&root);
         let same = |name: &&String| after.get(*name).is_some_and(|bytes| bytes.starts_with(&before[*name]));
         assert_eq!(before.keys().filter(|name| !same(name)).count(), 0);
-        assert!(mount.says("errors").contains("a/c/5"), "{}", mount.says("errors"));
+        assert!(mount.read_control("errors").contains("a/c/5"), "{}", mount.read_control("errors"));
         // Repeated: a failed write leaves nothing on the disk.
         let data = || std::fs::read_dir(mount.scratch().join("data")).unwrap().count();
         let files = data();
@@ -113,7 +113,7 @@ fn the_mount_after_a_full_disk_shows_the_same_tree() {
         for killed in [false, true] {
             if killed {
                 mount.kill(mount.daemon());
-                mount.take_away();
+                mount.remove_dead_mount();
             } else {
                 mount.unmount();
             }
@@ -125,7 +125,7 @@ fn the_mount_after_a_full_disk_shows_the_same_tree() {
         let mut left = shown;
         left.remove("a/c/10");
         mount.kill(mount.daemon());
-        mount.take_away();
+        mount.remove_dead_mount();
         mount.mount_again(None).success();
         assert!(read_files(&mount.root()) == left);
     }
@@ -145,7 +145,7 @@ fn commit_and_discard_free_a_full_disk() {
         // The space of discarded changes can be used again.
         put(&mount.root().join("a/c/20"), vec![20; 100_000]).unwrap();
         mount.kill(mount.daemon());
-        mount.take_away();
+        mount.remove_dead_mount();
         mount.mount_again(None).success();
         let mut wanted = wanted;
         wanted.insert("a/c/20".to_owned(), vec![20; 100_000]);
@@ -165,7 +165,7 @@ impl InTheWay {
         InTheWay(place)
     }
 
-    fn away(self) {
+    fn remove(self) {
         std::fs::remove_dir(self.0).unwrap();
     }
 }
@@ -194,15 +194,15 @@ fn a_journal_that_cannot_be_rewritten_after_a_commit_loses_nothing() {
         assert!(read_files(&root) == shown);
         let mut shown = shown;
         if !killed {
-            in_the_way.away();
+            in_the_way.remove();
             put(&root.join("a/c/11"), "more").unwrap();
             shown.insert("a/c/11".to_owned(), b"more".to_vec());
             mount.kill(mount.daemon());
         } else {
             mount.kill(mount.daemon());
-            in_the_way.away();
+            in_the_way.remove();
         }
-        mount.take_away();
+        mount.remove_dead_mount();
         mount.mount_again(None).success();
         assert!(read_files(&root) == shown, "killed: {killed}");
         mount.commit("the rest").unwrap();
@@ -226,15 +226,15 @@ fn a_journal_that_cannot_be_rewritten_after_a_discard_or_refresh_loses_nothing()
         let in_the_way = InTheWay::of(&mount);
         // It fails, and nothing changes: neither the visible files, nor the uncommitted work, nor that of the next
         // mount.
-        let status = mount.says("status");
+        let status = mount.read_control("status");
         let done = mount.touch(way);
         assert!(done.is_err(), "{way}");
-        let told = read_files(&root);
-        assert!(told == before && mount.says("status") == status, "{way}");
+        let files = read_files(&root);
+        assert!(files == before && mount.read_control("status") == status, "{way}");
         std::fs::write(root.join("a/c/10"), vec![10; 300_000]).unwrap();
         mount.kill(mount.daemon());
-        mount.take_away();
-        in_the_way.away();
+        mount.remove_dead_mount();
+        in_the_way.remove();
         mount.mount_again(None).success();
         let after = read_files(&root);
         assert!(after == before, "{way}: {done:?}");

@@ -3,25 +3,16 @@
 use std::io::Write;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use crate::common::disk::Disk;
 use crate::common::writing::{Writable, put};
-use crate::common::{read_files, watchdog};
+use crate::common::{read_files, wait_until, watchdog};
 
 /// Length limit of the journal of a small state, in bytes.
 const SHORT: u64 = 1 << 20;
 
 fn length(mount: &Writable) -> u64 {
     std::fs::metadata(mount.scratch().join("journal")).unwrap().len()
-}
-
-fn until(what: &str, done: impl Fn() -> bool) {
-    let begin = Instant::now();
-    while !done() {
-        assert!(begin.elapsed() < Duration::from_secs(20), "{what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 fn replace(root: &Path, n: u32) {
@@ -44,7 +35,7 @@ fn a_journal_is_compacted_while_the_mount_runs() {
         longest = longest.max(length(&mount));
     }
     assert!(longest > SHORT, "{longest} bytes: the test compacts nothing");
-    until("the journal stays long", || length(&mount) <= SHORT);
+    wait_until("the journal stays long", || length(&mount) <= SHORT);
     // Only its handle knows the file, and the journal does not.
     deleted.set_permissions(std::fs::Permissions::from_mode(0o600)).unwrap();
     deleted.set_len(10).unwrap();
@@ -53,10 +44,10 @@ fn a_journal_is_compacted_while_the_mount_runs() {
     assert_eq!(shown["file"], 8000_u32.to_le_bytes());
     mount.kill(mount.daemon());
     drop(deleted);
-    mount.take_away();
+    mount.remove_dead_mount();
     mount.mount_again(None).success();
     assert!(read_files(&root) == shown);
-    until("replaced files stay", || std::fs::read_dir(mount.scratch().join("data")).unwrap().count() == 2);
+    wait_until("replaced files stay", || std::fs::read_dir(mount.scratch().join("data")).unwrap().count() == 2);
 }
 
 #[test]
@@ -98,7 +89,7 @@ fn removals_succeed_on_a_full_disk_however_long_the_journal_is() {
             std::os::unix::fs::symlink("nowhere", root.join(name)).unwrap();
         }
         put(&root.join("large"), vec![1; 1 << 20]).unwrap();
-        until("no room is kept", || {
+        wait_until("no room is kept", || {
             std::fs::metadata(mount.scratch().join("spare")).is_ok_and(|spare| spare.len() >= length(&mount))
         });
         disk.fill(0);
@@ -160,10 +151,10 @@ fn bytes_without_a_name_after_a_power_cut_are_kept() {
     journal.write_all_at(b"\0\0\0\0\0\0\0\n12345678 {\"op\":\"none\"}\n", whole).unwrap();
     std::fs::write(scratch.join("data/900"), "new").unwrap();
     std::fs::write(scratch.join("data/901"), "").unwrap();
-    let told = mount.mount_again(None);
-    let said = told.stderr.clone() + &mount.log();
-    told.success();
-    assert!(said.contains("the bytes of 1 files") && said.contains("lost+found"), "{said}");
+    let message = mount.mount_again(None);
+    let output = message.stderr.clone() + &mount.log();
+    message.success();
+    assert!(output.contains("the bytes of 1 files") && output.contains("lost+found"), "{output}");
     assert!(read_files(&root) == shown);
     assert_eq!(std::fs::read(scratch.join("lost+found/900")).unwrap(), b"new");
     assert!(std::fs::read(scratch.join("lost+found/journal")).unwrap().ends_with(b"none\"}\n"));

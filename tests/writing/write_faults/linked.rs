@@ -127,7 +127,7 @@ fn writing_after_a_failed_commit_changes_no_object() {
         // A remaining mapping counts as a file open for writing.
         let refused = mount.commit("mapped").unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EBUSY), "{io}: {refused}");
-        assert!(mount.says("commit").contains("a/c/5"), "{io}: {}", mount.says("commit"));
+        assert!(mount.read_control("commit").contains("a/c/5"), "{io}: {}", mount.read_control("commit"));
         mapping.fill(0x56);
         wanted[5].fill(0x56);
         drop(mapping);

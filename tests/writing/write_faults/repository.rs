@@ -36,10 +36,10 @@ fn with_work(place: &Path) -> Writable {
 fn refused(mount: &Writable, errno: i32, words: &[&str]) {
     let (shown, committed) = (read_files(&mount.root()), mount.fresh());
     let error = mount.commit("refused").unwrap_err();
-    assert_eq!(error.raw_os_error(), Some(errno), "{error}: {}", mount.says("commit"));
-    let said = mount.says("commit");
+    assert_eq!(error.raw_os_error(), Some(errno), "{error}: {}", mount.read_control("commit"));
+    let output = mount.read_control("commit");
     for word in words {
-        assert!(said.contains(word), "`{word}` is not in: {said}");
+        assert!(output.contains(word), "`{word}` is not in: {output}");
     }
     assert!(read_files(&mount.root()) == shown, "the working tree has changed");
     assert!(mount.fresh() == committed, "something is visible");
@@ -156,9 +156,9 @@ fn a_repository_set_read_only_refuses_commits_and_keeps_the_work() {
     let state = tempfile::tempdir().unwrap();
     let mut command = Command::new(program());
     command.arg("mount").arg(&place).arg(reading.path()).env("XDG_STATE_HOME", state.path());
-    let said = run(&mut command);
-    let told = format!("{}{}", String::from_utf8_lossy(&said.stdout), said.stderr);
-    assert!(said.status.success() && told.contains("read-only") && told.contains("moving house"), "{told}");
+    let output = run(&mut command);
+    let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), output.stderr);
+    assert!(output.status.success() && told.contains("read-only") && told.contains("moving house"), "{told}");
     let write = std::fs::write(reading.path().join("x"), "").unwrap_err();
     assert_eq!(write.raw_os_error(), Some(libc::EROFS));
     drop(reading);

@@ -3,16 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::writing::{GROUP, Reference, Writable, create, put, tell};
+use crate::common::writing::{GROUP, Reference, Writable, create, echo, put};
 use crate::common::{Mount, copy_tree, icechunkfs, program, read_files, run, watchdog};
 
 #[track_caller]
 fn refused(mount: &Mount, repository: &Path, scratch: &Path, more: &[&str], words: &[&str]) {
     let mut all = vec!["--scratch", scratch.to_str().unwrap()];
     all.extend(more);
-    let said = mount.command(repository, &all).failure();
+    let output = mount.command(repository, &all).failure();
     for word in words {
-        assert!(said.contains(word), "`{word}` is not in: {said}");
+        assert!(output.contains(word), "`{word}` is not in: {output}");
     }
     assert!(mount.mounted_as().is_none());
 }
@@ -41,7 +41,7 @@ fn a_scratch_directory_of_another_repository_or_branch_is_refused() {
     drop(mount);
     first.mount_again(None);
     std::fs::remove_dir_all(first.repository()).unwrap_or_default();
-    first.take_away();
+    first.remove_dead_mount();
     std::fs::rename(&moved, first.repository()).unwrap();
     first.mount_again(None).success();
     assert!(read_files(&first.root()) == shown);
@@ -63,17 +63,21 @@ fn a_moved_or_linked_repository_resumes_its_work() {
     let link = first.repository().with_file_name("link");
     std::os::unix::fs::symlink(first.repository(), &link).unwrap();
     let mount = Mount::prepare();
-    let said = mount.command(&link, &scratch);
-    assert!(said.stderr.contains("resuming") && !said.stderr.contains("the repository was at"), "{}", said.stderr);
+    let output = mount.command(&link, &scratch);
+    assert!(
+        output.stderr.contains("resuming") && !output.stderr.contains("the repository was at"),
+        "{}",
+        output.stderr
+    );
     assert!(read_files(&mount.path()) == shown);
     drop(mount);
     let moved = first.repository().with_file_name("moved");
     std::fs::rename(first.repository(), &moved).unwrap();
     let mount = Mount::prepare();
-    let said = mount.command(&moved, &scratch);
+    let output = mount.command(&moved, &scratch);
     let was = first.repository().to_str().unwrap();
     for words in ["resuming", "the repository was at", was, moved.to_str().unwrap()] {
-        assert!(said.stderr.contains(words), "`{words}` is not in: {}", said.stderr);
+        assert!(output.stderr.contains(words), "`{words}` is not in: {}", output.stderr);
     }
     assert!(read_files(&mount.path()) == shown);
     drop(mount);
@@ -85,7 +89,7 @@ fn a_moved_or_linked_repository_resumes_its_work() {
     // Expired history does not make it another one.
     let mount = Mount::prepare();
     mount.command(&moved, &scratch).success();
-    tell(&mount.path().join(".icechunk/commit"), "more").unwrap();
+    echo(&mount.path().join(".icechunk/commit"), "more").unwrap();
     put(&mount.path().join("b/zarr.json"), GROUP).unwrap();
     let shown = read_files(&mount.path());
     drop(mount);
@@ -108,11 +112,11 @@ fn a_moved_repository_keeps_its_default_scratch_directory() {
     let mut defaults = Defaults::default();
     let mut mounted = |repository: &Path| {
         let mount = Mount::prepare();
-        let said = run(Command::new(program()).arg("mount").arg(repository).arg(mount.path()));
+        let output = run(Command::new(program()).arg("mount").arg(repository).arg(mount.path()));
         let status = std::fs::read(mount.path().join(".icechunk/status.json")).unwrap();
         let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
         defaults.0.push(Path::new(status["scratch"].as_str().unwrap()).parent().unwrap().to_owned());
-        (mount, said.stderr)
+        (mount, output.stderr)
     };
     let (mount, _) = mounted(made.repository());
     put(&mount.path().join("a/zarr.json"), GROUP).unwrap();
@@ -120,17 +124,17 @@ fn a_moved_repository_keeps_its_default_scratch_directory() {
     drop(mount);
     let copy = made.repository().with_file_name("copy");
     copy_tree(made.repository(), &copy);
-    let (mount, said) = mounted(&copy);
-    assert!(!said.contains("resuming") && !mount.path().join("a").exists(), "{said}");
+    let (mount, output) = mounted(&copy);
+    assert!(!output.contains("resuming") && !mount.path().join("a").exists(), "{output}");
     drop(mount);
     let moved = made.repository().with_file_name("moved");
     std::fs::rename(made.repository(), &moved).unwrap();
-    let (mount, said) = mounted(&moved);
+    let (mount, output) = mounted(&moved);
     for words in ["goes on in", "resuming", "the repository was at"] {
-        assert!(said.contains(words), "`{words}` is not in: {said}");
+        assert!(output.contains(words), "`{words}` is not in: {output}");
     }
     assert!(read_files(&mount.path()) == shown);
-    tell(&mount.path().join(".icechunk/commit"), "moved").unwrap();
+    echo(&mount.path().join(".icechunk/commit"), "moved").unwrap();
 }
 
 /// Directories in the place of root's scratch directories, which are removed with the test.

@@ -59,8 +59,13 @@ fn each_way_to_commit_makes_one_commit_and_gets_its_error() {
             Some(message) => assert_eq!(history[0].1.trim_end(), message, "{way}"),
             None => assert!(!history[0].1.trim().is_empty(), "{way}: a commit has a message"),
         }
-        assert!(mount.says("commit").contains(&history[0].0), "{way}: {}", mount.says("commit"));
-        assert_eq!(mount.says("commit").contains("note: "), way == "several lines of bash", "{}", mount.says("commit"));
+        assert!(mount.read_control("commit").contains(&history[0].0), "{way}: {}", mount.read_control("commit"));
+        assert_eq!(
+            mount.read_control("commit").contains("note: "),
+            way == "several lines of bash",
+            "{}",
+            mount.read_control("commit")
+        );
 
         put(&bad, "{\"zarr_format\": 3, \"node_type\": \"group\", \"attributes\": {\"x\": NaN}}").unwrap();
         let refused = act(&mount, script, &message_file, &python);
@@ -70,7 +75,7 @@ fn each_way_to_commit_makes_one_commit_and_gets_its_error() {
             assert!(!refused.status.success(), "{way}: it was not told of the failure");
         }
         assert_eq!(reference.history().len(), before + 1, "{way}: a refused commit is none");
-        assert!(mount.says("commit").contains("bad/zarr.json"), "{way}: {}", mount.says("commit"));
+        assert!(mount.read_control("commit").contains("bad/zarr.json"), "{way}: {}", mount.read_control("commit"));
         assert!(mount.root().join("bad/zarr.json").exists());
         std::fs::remove_file(&bad).unwrap();
         std::fs::remove_dir(bad.parent().unwrap()).unwrap();
@@ -86,15 +91,15 @@ fn a_commit_without_changes_succeeds_and_adds_nothing() {
     let reference = Reference::open(mount.repository());
     let history = reference.history();
     for (way, script, _) in WAYS {
-        let said = act(&mount, script, std::path::Path::new("/dev/null"), &python);
+        let output = act(&mount, script, std::path::Path::new("/dev/null"), &python);
         // A copy of an empty file writes nothing, and so it need not commit.
-        assert!(said.status.success(), "{way}: {}", said.stderr);
+        assert!(output.status.success(), "{way}: {}", output.stderr);
         assert_eq!(reference.history(), history, "{way}");
     }
-    let said = icechunkfs(["commit".as_ref(), mount.root().as_os_str(), "-m".as_ref(), "none".as_ref()]).success();
-    assert!(String::from_utf8(said).unwrap().contains("nothing to commit"));
-    let said = icechunkfs(["commit", mount.root().to_str().unwrap(), "-m", "none", "--json"]).json();
-    assert!(said["snapshot"].is_null(), "{said}");
+    let output = icechunkfs(["commit".as_ref(), mount.root().as_os_str(), "-m".as_ref(), "none".as_ref()]).success();
+    assert!(String::from_utf8(output).unwrap().contains("nothing to commit"));
+    let output = icechunkfs(["commit", mount.root().to_str().unwrap(), "-m", "none", "--json"]).json();
+    assert!(output["snapshot"].is_null(), "{output}");
 }
 
 #[test]
@@ -104,7 +109,7 @@ fn a_file_open_for_writing_is_named() {
     let open = std::fs::OpenOptions::new().append(true).open(mount.root().join("zarr.json")).unwrap();
     let refused = mount.touch("commit").unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EBUSY), "{refused}");
-    assert!(mount.says("commit").contains("zarr.json"), "{}", mount.says("commit"));
+    assert!(mount.read_control("commit").contains("zarr.json"), "{}", mount.read_control("commit"));
     let refused = icechunkfs(["commit".as_ref(), mount.root().as_os_str(), "-m".as_ref(), "x".as_ref()]).failure();
     assert!(refused.contains("zarr.json"), "{refused}");
     drop(open);
@@ -137,8 +142,8 @@ fn a_file_mapped_for_writing_is_named() {
         drop(file);
         let refused = mount.touch("commit").unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EBUSY), "{mode}: {refused}");
-        let said = mount.says("commit");
-        assert!(said.contains("a/c/1") && !said.contains("a/c/0"), "{mode}: {said}");
+        let output = mount.read_control("commit");
+        assert!(output.contains("a/c/1") && !output.contains("a/c/0"), "{mode}: {output}");
         // SAFETY: the mapping is ours, has that many bytes, and ends here.
         unsafe {
             std::ptr::copy_nonoverlapping(b"mapped".as_ptr(), mapping.cast::<u8>().add(9), 6);
@@ -179,9 +184,9 @@ fn all_violations_are_listed_at_once() {
     }
     let refused = mount.touch("commit").unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EINVAL), "{refused}");
-    let said = mount.says("commit");
-    let unnamed: Vec<&&str> = wrong.iter().filter(|name| !said.contains(**name)).collect();
-    assert!(unnamed.is_empty(), "not named: {unnamed:?} in {said}");
+    let output = mount.read_control("commit");
+    let unnamed: Vec<&&str> = wrong.iter().filter(|name| !output.contains(**name)).collect();
+    assert!(unnamed.is_empty(), "not named: {unnamed:?} in {output}");
     assert_eq!(Reference::open(mount.repository()).history(), history);
     // Refused changes are all still there, and are committed when they are corrected.
     wrong[1..].iter().for_each(|name| std::fs::remove_file(root.join(name)).unwrap());

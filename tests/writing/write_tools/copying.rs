@@ -46,8 +46,8 @@ fn trees_are_copied_into_the_mount() {
     ];
     let mount = Writable::new(&[]);
     for (name, script) in copies {
-        let said = sh(&mount.root(), source.path(), script);
-        assert_eq!(said, "", "{name}");
+        let output = sh(&mount.root(), source.path(), script);
+        assert_eq!(output, "", "{name}");
         assert!(below(&read_files(&mount.root()), name) == wanted, "{name}");
     }
     // Times and modes are kept where the program keeps them.

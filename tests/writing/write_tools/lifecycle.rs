@@ -1,6 +1,6 @@
 //! Refresh, discard, and the scratch directory from mount to mount.
 
-use crate::common::writing::{GROUP, Reference, Writable, array, put, tell};
+use crate::common::writing::{GROUP, Reference, Writable, array, echo, put};
 use crate::common::{Mount, icechunkfs, place, read_files};
 
 fn unmounted(mount: &Writable, words: &[&str]) -> crate::common::Output {
@@ -37,7 +37,10 @@ fn refresh_shows_commits_of_others() {
         b"ours",
         "a view is one snapshot until it is told to move"
     );
-    assert!(mount.says("status").contains("moved on") || mount.says("status.json").contains("\"branch_moved\": true"));
+    assert!(
+        mount.read_control("status").contains("moved on")
+            || mount.read_control("status.json").contains("\"branch_moved\": true")
+    );
 
     mount.touch("refresh").unwrap();
     for (name, content) in theirs {
@@ -103,7 +106,7 @@ fn discard_reverts_changes_and_keeps_the_rest() {
     icechunkfs(["discard", root.to_str().unwrap(), root.join("a/c").to_str().unwrap()]).success();
     assert_eq!(std::fs::read(root.join("a/c/0")).unwrap(), b"first");
     assert!(!root.join("a/c/1").exists() && root.join("new/b/zarr.json").exists() && !root.join("b").exists());
-    tell(&mount.control("discard"), "new").unwrap();
+    echo(&mount.control("discard"), "new").unwrap();
     let mut now = read_files(&root);
     assert_eq!(now.remove("notes").unwrap(), b"mine");
     assert!(now == base, "{:?}", now.keys());
@@ -113,7 +116,7 @@ fn discard_reverts_changes_and_keeps_the_rest() {
     let mut now = read_files(&root);
     assert_eq!(now.remove("notes").unwrap(), b"mine");
     assert!(now == base, "{:?}", now.keys());
-    assert!(mount.says("status.json").contains("\"clean\": true"), "{}", mount.says("status.json"));
+    assert!(mount.read_control("status.json").contains("\"clean\": true"), "{}", mount.read_control("status.json"));
     mount.commit("nothing").unwrap();
     assert_eq!(Reference::open(mount.repository()).history().len(), 2);
 }
@@ -136,7 +139,7 @@ fn uncommitted_work_is_resumed_from_the_scratch_directory() {
     resumed.success();
     assert!(read_files(&root) == working);
     // One daemon has it.
-    let scratch = serde_json::from_str::<serde_json::Value>(&mount.says("info.json")).unwrap();
+    let scratch = serde_json::from_str::<serde_json::Value>(&mount.read_control("info.json")).unwrap();
     let scratch = scratch["scratch"].as_str().unwrap().to_owned();
     let other = Mount::prepare();
     let refused = other.command(mount.repository(), &["--scratch", &scratch]).failure();
@@ -183,7 +186,7 @@ fn an_ephemeral_scratch_directory_is_removed_when_empty() {
         std::path::PathBuf::from(info["scratch"].as_str().unwrap())
     };
     let gone = |place: &std::path::Path, daemon: i32| {
-        mount.wait_for_end(daemon);
+        crate::common::wait_for_end(daemon);
         !place.exists()
     };
     let clean = Mount::new(mount.repository(), &["--ephemeral"]);
@@ -197,7 +200,7 @@ fn an_ephemeral_scratch_directory_is_removed_when_empty() {
     let (place, daemon) = (scratch_of(&changed), changed.daemon());
     put(&changed.path().join("a/zarr.json"), array(&[8], &[1])).unwrap();
     changed.unmount();
-    assert!(!gone(&place, daemon), "what was not committed is lost");
+    assert!(!gone(&place, daemon), "uncommitted work is lost");
     let again = Mount::new(mount.repository(), &["--scratch", place.to_str().unwrap()]);
     assert!(again.path().join("a/zarr.json").exists());
     again.unmount();
